@@ -1,0 +1,26 @@
+//! The pure core of librendezvous.
+//!
+//! Everything outside [`driver`] is sans-IO: bytes, time and randomness come in as arguments, and what is to be done
+//! comes out as data. Three feature steps: none (no allocator: codec and client machines), `alloc` (the store engine
+//! and the server machines), `std` (the driver over sockets). `cfg(feature = …)` stands in this file and nowhere else.
+#![no_std]
+
+#[cfg(feature = "alloc")]
+extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
+
+// L0
+pub mod ids;
+pub mod limits;
+pub mod rng;
+pub mod time;
+
+// L1
+/// The key/value store: requests as data, the engine, and the machines at both ends of a connection.
+pub mod store {
+    pub mod op;
+}
+
+// L2
+pub mod wire;

@@ -1,0 +1,88 @@
+//! Every bound, in one place. Nothing in a machine grows without one of these.
+
+use crate::time::Duration;
+
+/// Longest key on the wire, in bytes. Source: c10d protocol, section 4.5 (measured on PyTorch 2.15.0).
+pub const KEY_BYTES_MAX: u64 = 8192;
+/// Longest value in one request, in bytes: 8 MiB. Source: c10d protocol, section 4.5.
+pub const VALUE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Most keys in one CHECK, WAIT, MULTI_GET or MULTI_SET. Source: c10d protocol, section 4.5.
+pub const KEYS_MAX: u64 = 131_072;
+
+/// Bounds on one c10d frame, checked on its length fields before its bytes are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameLimits {
+    /// Longest key, in bytes.
+    pub key_bytes_max: u64,
+    /// Longest value, in bytes.
+    pub value_bytes_max: u64,
+    /// Most keys (or pairs) in one list.
+    pub keys_max: u64,
+    /// Longest whole frame, in bytes. PyTorch has no such bound, since it applies lists piece by piece; here a frame
+    /// is applied whole, so it is kept whole.
+    pub frame_bytes_max: usize,
+}
+
+impl Default for FrameLimits {
+    fn default() -> Self {
+        Self {
+            key_bytes_max: KEY_BYTES_MAX,
+            value_bytes_max: VALUE_BYTES_MAX,
+            keys_max: KEYS_MAX,
+            frame_bytes_max: 256 * 1024 * 1024,
+        }
+    }
+}
+
+/// Bounds on the store's contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineLimits {
+    /// Keys, values and queued items together, in bytes.
+    pub stored_bytes_max: u64,
+    /// Keys that are waited for, counted once for each wait.
+    pub registrations_max: usize,
+    /// Waits and barriers pending on one connection. PyTorch's own client never has more than one.
+    pub waits_per_connection_max: usize,
+}
+
+impl Default for EngineLimits {
+    fn default() -> Self {
+        Self { stored_bytes_max: 4 << 30, registrations_max: 1 << 23, waits_per_connection_max: 16 }
+    }
+}
+
+/// Bounds on a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Bounds on one request.
+    pub frame: FrameLimits,
+    /// Bounds on what is stored.
+    pub engine: EngineLimits,
+    /// Most connections at a time.
+    pub connections_max: usize,
+    /// Unsent answers of one connection, in bytes, from which on its requests rest until the peer reads.
+    pub unsent_bytes_high: usize,
+    /// Received and unsent bytes of all connections together; the connection that would pass it is closed.
+    pub buffered_bytes_max: u64,
+    /// From accept to a complete greeting.
+    pub handshake_timeout: Duration,
+    /// Longest silence within a frame that has begun.
+    pub frame_timeout: Duration,
+    /// Longest time in which a peer that has answers to read reads none of them.
+    pub stall_timeout: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            frame: FrameLimits::default(),
+            engine: EngineLimits::default(),
+            connections_max: 1 << 20,
+            unsent_bytes_high: 1 << 20,
+            buffered_bytes_max: 2 << 30,
+            handshake_timeout: Duration::from_secs(30),
+            frame_timeout: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(300),
+        }
+    }
+}

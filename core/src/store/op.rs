@@ -1,0 +1,307 @@
+//! Requests to a store as plain data. The wire codec, the engine and both connection machines speak it.
+
+use core::fmt;
+
+/// A key as it stands in the store, in up to three pieces that are read as one.
+///
+/// A server decodes a key as one piece. A client names the pieces it has at hand (its scope such as `/`, the user's
+/// name, a suffix such as `/num_members`), and nothing has to be joined in memory.
+#[derive(Clone, Copy)]
+pub struct Key<'a> {
+    scope: &'a [u8],
+    name: &'a [u8],
+    suffix: &'a [u8],
+}
+
+impl<'a> Key<'a> {
+    /// A key in one piece.
+    #[must_use]
+    pub const fn raw(name: &'a [u8]) -> Self {
+        Self { scope: b"", name, suffix: b"" }
+    }
+
+    /// `name` beneath `scope`; no separator is added.
+    #[must_use]
+    pub const fn scoped(scope: &'a [u8], name: &'a [u8]) -> Self {
+        Self { scope, name, suffix: b"" }
+    }
+
+    /// The same key with `suffix` behind it.
+    #[must_use]
+    pub const fn with_suffix(self, suffix: &'a [u8]) -> Self {
+        Self { suffix, ..self }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.scope.len() + self.name.len() + self.suffix.len()
+    }
+
+    /// Whether no byte is in it.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The pieces, in order.
+    #[must_use]
+    pub const fn pieces(&self) -> [&'a [u8]; 3] {
+        [self.scope, self.name, self.suffix]
+    }
+
+    /// The user's part, without scope and suffix.
+    #[must_use]
+    pub const fn name(&self) -> &'a [u8] {
+        self.name
+    }
+
+    /// The whole key, when it is in one piece.
+    #[must_use]
+    pub const fn as_one_piece(&self) -> Option<&'a [u8]> {
+        match (self.scope.is_empty(), self.name.is_empty(), self.suffix.is_empty()) {
+            (true, _, true) => Some(self.name),
+            (false, true, true) => Some(self.scope),
+            (true, true, false) => Some(self.suffix),
+            _ => None,
+        }
+    }
+}
+
+impl PartialEq for Key<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len()
+            && self.pieces().into_iter().flatten().eq(other.pieces().into_iter().flatten())
+    }
+}
+
+impl Eq for Key<'_> {}
+
+impl fmt::Display for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pieces().into_iter().try_for_each(|piece| write_lossy(f, piece))
+    }
+}
+
+impl fmt::Debug for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+/// Writes bytes as text; what is not UTF-8 appears as the replacement character.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_lossy(out: &mut impl fmt::Write, bytes: &[u8]) -> fmt::Result {
+    for chunk in bytes.utf8_chunks() {
+        out.write_str(chunk.valid())?;
+        if !chunk.invalid().is_empty() {
+            out.write_char(char::REPLACEMENT_CHARACTER)?;
+        }
+    }
+    Ok(())
+}
+
+/// A list of keys: as it stands in a received frame, or as a caller's slice.
+#[derive(Clone, Copy)]
+pub struct Keys<'a>(List<'a, &'a [u8]>);
+
+/// A list of keys with their values: as it stands in a received frame, or as a caller's slice.
+#[derive(Clone, Copy)]
+pub struct Pairs<'a>(List<'a, (&'a [u8], &'a [u8])>);
+
+#[derive(Clone, Copy)]
+enum List<'a, T> {
+    /// `count` elements back to back, each behind its length as a little-endian `u64`.
+    Packed { count: usize, bytes: &'a [u8] },
+    /// A caller's slice, all beneath one scope.
+    Slice { scope: &'a [u8], items: &'a [T] },
+}
+
+impl<'a> Keys<'a> {
+    /// `count` keys as they stand in a frame: each behind its `u64` length. Iteration stops where `bytes` end.
+    #[must_use]
+    pub const fn packed(count: usize, bytes: &'a [u8]) -> Self {
+        Self(List::Packed { count, bytes })
+    }
+
+    /// The keys `names`, each beneath `scope`.
+    #[must_use]
+    pub const fn scoped(scope: &'a [u8], names: &'a [&'a [u8]]) -> Self {
+        Self(List::Slice { scope, items: names })
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        match self.0 {
+            List::Packed { count, .. } => count,
+            List::Slice { items, .. } => items.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The keys in order.
+    pub fn iter(&self) -> impl Iterator<Item = Key<'a>> + use<'a> {
+        let (scope, items, mut packed) = match self.0 {
+            List::Packed { bytes, .. } => (&[][..], &[][..], bytes),
+            List::Slice { scope, items } => (scope, items, &[][..]),
+        };
+        let unpack = core::iter::from_fn(move || split_packed(&mut packed).map(Key::raw));
+        items.iter().map(move |name| Key::scoped(scope, name)).chain(unpack)
+    }
+}
+
+impl<'a> Pairs<'a> {
+    /// `count` pairs as they stand in a frame. Iteration stops where `bytes` end.
+    #[must_use]
+    pub const fn packed(count: usize, bytes: &'a [u8]) -> Self {
+        Self(List::Packed { count, bytes })
+    }
+
+    /// The pairs `items`, each key beneath `scope`.
+    #[must_use]
+    pub const fn scoped(scope: &'a [u8], items: &'a [(&'a [u8], &'a [u8])]) -> Self {
+        Self(List::Slice { scope, items })
+    }
+
+    /// How many pairs there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        match self.0 {
+            List::Packed { count, .. } => count,
+            List::Slice { items, .. } => items.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The pairs in order.
+    pub fn iter(&self) -> impl Iterator<Item = (Key<'a>, &'a [u8])> + use<'a> {
+        let (scope, items, mut packed) = match self.0 {
+            List::Packed { bytes, .. } => (&[][..], &[][..], bytes),
+            List::Slice { scope, items } => (scope, items, &[][..]),
+        };
+        let unpack = core::iter::from_fn(move || {
+            let key = split_packed(&mut packed)?;
+            Some((Key::raw(key), split_packed(&mut packed)?))
+        });
+        items.iter().map(move |&(name, value)| (Key::scoped(scope, name), value)).chain(unpack)
+    }
+}
+
+fn split_packed<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, behind) = rest.split_first_chunk::<8>()?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+    let (item, behind) = behind.split_at_checked(length)?;
+    *rest = behind;
+    Some(item)
+}
+
+impl PartialEq for Keys<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl PartialEq for Pairs<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl fmt::Debug for Keys<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl fmt::Debug for Pairs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter().map(|(key, value)| (key, value.len()))).finish()
+    }
+}
+
+/// One request to a store. Names and meaning are those of the c10d TCPStore (c10d protocol, sections 3 and 4).
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the fields are named as in the protocol, and each variant tells of them")]
+pub enum Request<'a> {
+    /// Stores `value` under `key`.
+    Set { key: Key<'a>, value: &'a [u8] },
+    /// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty.
+    CompareSet { key: Key<'a>, expected: &'a [u8], desired: &'a [u8] },
+    /// Reads a value; empty when there is none.
+    Get { key: Key<'a> },
+    /// Adds to the decimal number under `key` (0 when missing), wrapping, and stores it back.
+    Add { key: Key<'a>, delta: i64 },
+    /// Asks whether every key is there.
+    Check { keys: Keys<'a> },
+    /// Is answered when every key has been there.
+    Wait { keys: Keys<'a> },
+    /// Counts the keys.
+    NumKeys,
+    /// Removes a key.
+    Delete { key: Key<'a> },
+    /// Adds bytes behind a value, which is created if missing.
+    Append { key: Key<'a>, value: &'a [u8] },
+    /// Reads several values; those of missing keys are empty.
+    MultiGet { keys: Keys<'a> },
+    /// Stores several values, all in one turn.
+    MultiSet { pairs: Pairs<'a> },
+    /// Ends the waits of this connection.
+    CancelWait,
+    /// Puts an item at the end of a queue.
+    QueuePush { key: Key<'a>, value: &'a [u8] },
+    /// Takes the item at the front of a queue, if there is one.
+    QueuePop { key: Key<'a> },
+    /// Counts the items of a queue.
+    QueueLen { key: Key<'a> },
+    /// Lists the keys.
+    ListKeys,
+    /// Counts an arrival under `key`; answered when `world_size` have arrived.
+    Barrier { key: Key<'a>, world_size: i64 },
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::{format, vec::Vec};
+
+    #[test]
+    fn a_key_reads_the_same_in_any_pieces() {
+        let whole = Key::raw(b"/pre/k/num_members");
+        let pieces = Key::scoped(b"/pre/", b"k").with_suffix(b"/num_members");
+        assert_eq!(whole, pieces);
+        assert_eq!(whole.as_one_piece(), Some(&b"/pre/k/num_members"[..]));
+        assert_eq!(pieces.as_one_piece(), None);
+        assert_eq!(Key::scoped(b"/", b"").as_one_piece(), Some(&b"/"[..]));
+        assert_eq!(format!("{pieces}"), "/pre/k/num_members");
+        assert_eq!(format!("{}", Key::raw(b"\xffa")), "\u{fffd}a");
+        assert_ne!(Key::raw(b"ab"), Key::raw(b"abc"));
+    }
+
+    #[test]
+    fn packed_and_sliced_lists_are_equal_and_stop_at_their_end() {
+        let names: [&[u8]; 2] = [b"a", b""];
+        let mut packed = Vec::new();
+        for name in names {
+            packed.extend_from_slice(&(name.len() as u64 + 1).to_le_bytes());
+            packed.push(b'/');
+            packed.extend_from_slice(name);
+        }
+        assert_eq!(Keys::packed(2, &packed), Keys::scoped(b"/", &names));
+        assert_eq!(Keys::packed(2, &packed[..packed.len() - 1]).iter().count(), 1);
+        assert_eq!(Pairs::packed(1, &packed).iter().count(), 1);
+    }
+}

@@ -1,0 +1,60 @@
+//! Time as the machines see it: an argument, never a clock.
+
+pub use core::time::Duration;
+
+/// A point on the monotonic clock of one process, in nanoseconds since an origin that its driver chose.
+///
+/// Range: 584 years from the origin; arithmetic saturates. Instants of different processes are never compared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The driver's origin.
+    pub const ORIGIN: Self = Self(0);
+    /// Later than every other instant; never reached.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The instant `nanos` nanoseconds after the origin.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// The instant `millis` milliseconds after the origin.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// Nanoseconds since the origin.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time that passed since `earlier`; zero when `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl core::ops::Add<Duration> for Instant {
+    type Output = Self;
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates() {
+        assert_eq!(Instant::MAX + Duration::from_secs(1), Instant::MAX);
+        assert_eq!(Instant::ORIGIN + Duration::MAX, Instant::MAX);
+        assert_eq!(Instant::from_millis(1).since(Instant::from_millis(2)), Duration::ZERO);
+        assert_eq!(Instant::from_millis(3).since(Instant::from_millis(2)), Duration::from_millis(1));
+    }
+}

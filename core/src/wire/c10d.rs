@@ -1,0 +1,117 @@
+//! The wire protocol of PyTorch's c10d TCPStore.
+//!
+//! A request is one opcode byte and its fields: fixed-width little-endian integers, and byte strings behind a `u64`
+//! length. There is no overall length, request id or checksum; replies carry no tag and are matched by order. The
+//! grammar, as measured on PyTorch 2.15.0, is in `docs/protocol/c10d.md`.
+
+mod encode;
+mod parse;
+mod scan;
+
+pub use encode::encode_frame;
+pub use parse::{Frame, parse_frame};
+pub use scan::{FrameError, Scan, Scanner};
+
+/// The number that a VALIDATE request carries.
+pub const MAGIC: u32 = 0x3c85_f7ce;
+
+/// CHECK's reply when every key is there.
+pub const READY: u8 = 0;
+/// CHECK's reply when a key is missing.
+pub const NOT_READY: u8 = 1;
+/// The reply to WAIT and BARRIER.
+pub const STOP_WAITING: u8 = 0;
+/// The reply to CANCEL_WAIT.
+pub const WAIT_CANCELED: u8 = 1;
+
+/// The 19 opcodes, with their numbers on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "named as in the protocol; see the requests of store::op")]
+pub enum Opcode {
+    Validate = 0,
+    Set = 1,
+    CompareSet = 2,
+    Get = 3,
+    Add = 4,
+    Check = 5,
+    Wait = 6,
+    NumKeys = 7,
+    Delete = 8,
+    Append = 9,
+    MultiGet = 10,
+    MultiSet = 11,
+    CancelWait = 12,
+    Ping = 13,
+    QueuePush = 14,
+    QueuePop = 15,
+    QueueLen = 16,
+    ListKeys = 17,
+    Barrier = 18,
+}
+
+impl Opcode {
+    /// Every opcode, in the order of its number.
+    pub const ALL: [Self; 19] = [
+        Self::Validate,
+        Self::Set,
+        Self::CompareSet,
+        Self::Get,
+        Self::Add,
+        Self::Check,
+        Self::Wait,
+        Self::NumKeys,
+        Self::Delete,
+        Self::Append,
+        Self::MultiGet,
+        Self::MultiSet,
+        Self::CancelWait,
+        Self::Ping,
+        Self::QueuePush,
+        Self::QueuePop,
+        Self::QueueLen,
+        Self::ListKeys,
+        Self::Barrier,
+    ];
+
+    /// The opcode with this number.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        if (byte as usize) < Self::ALL.len() { Some(Self::ALL[byte as usize]) } else { None }
+    }
+
+    /// The fields behind the opcode, in order.
+    const fn fields(self) -> &'static [Field] {
+        use Field::{Keys, Number, Pairs, Word};
+        match self {
+            Self::Validate | Self::Ping => &[Word],
+            Self::Set | Self::Append | Self::QueuePush => &[Field::Key, Field::Value],
+            Self::CompareSet => &[Field::Key, Field::Value, Field::Value],
+            Self::Get | Self::Delete | Self::QueuePop | Self::QueueLen => &[Field::Key],
+            Self::Add | Self::Barrier => &[Field::Key, Number],
+            Self::Check | Self::Wait | Self::MultiGet => &[Keys],
+            Self::MultiSet => &[Pairs],
+            Self::NumKeys | Self::CancelWait | Self::ListKeys => &[],
+        }
+    }
+}
+
+/// What a field of a request is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    /// A `u64` length and as many bytes, bounded as a key.
+    Key,
+    /// A `u64` length and as many bytes, bounded as a value.
+    Value,
+    /// An `i64`.
+    Number,
+    /// A `u32`.
+    Word,
+    /// A `u64` count and as many keys.
+    Keys,
+    /// A `u64` count and as many keys, each followed by its value.
+    Pairs,
+}
+
+#[cfg(test)]
+mod tests;

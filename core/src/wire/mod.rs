@@ -1,0 +1,4 @@
+//! Bytes on the wire: codecs that know no state.
+
+pub mod c10d;
+pub mod sink;

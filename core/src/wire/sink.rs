@@ -1,0 +1,70 @@
+//! Where encoders put their bytes. Length and bytes come from one routine: the same encoder runs against [`Length`].
+
+/// A taker of bytes.
+pub trait Sink {
+    /// Takes `bytes`, behind all that came before.
+    fn put(&mut self, bytes: &[u8]);
+}
+
+/// Counts the bytes and keeps none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Length(pub usize);
+
+impl Sink for Length {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0 = self.0.saturating_add(bytes.len());
+    }
+}
+
+/// Fills a caller's buffer. What does not fit is dropped and remembered: see [`Fill::finish`].
+#[derive(Debug)]
+pub struct Fill<'b> {
+    buffer: &'b mut [u8],
+    used: usize,
+    wanted: usize,
+}
+
+impl<'b> Fill<'b> {
+    /// Fills `buffer` from its start.
+    pub const fn new(buffer: &'b mut [u8]) -> Self {
+        Self { buffer, used: 0, wanted: 0 }
+    }
+
+    /// How many bytes were written.
+    ///
+    /// # Errors
+    /// The number of bytes that would have been needed, when the buffer is too small for them.
+    pub const fn finish(self) -> Result<usize, usize> {
+        if self.wanted == self.used { Ok(self.used) } else { Err(self.wanted) }
+    }
+}
+
+impl Sink for Fill<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        if self.used == self.wanted
+            && let Some(place) = self.buffer.get_mut(self.used..self.used + bytes.len())
+        {
+            place.copy_from_slice(bytes);
+            self.used += bytes.len();
+        }
+        self.wanted += bytes.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fill_tells_what_it_would_have_needed() {
+        let mut buffer = [0; 4];
+        let mut fill = Fill::new(&mut buffer);
+        fill.put(b"abc");
+        assert_eq!(fill.finish(), Ok(3));
+        let mut fill = Fill::new(&mut buffer);
+        fill.put(b"abc");
+        fill.put(b"de");
+        fill.put(b"f");
+        assert_eq!(fill.finish(), Err(6));
+    }
+}
