@@ -4,6 +4,7 @@
 //! comes out as data. Three feature steps: none (no allocator: codec and client machines), `alloc` (the store engine
 //! and the server machines), `std` (the driver over sockets). `cfg(feature = …)` stands in this file and nowhere else.
 #![no_std]
+#![cfg_attr(test, allow(clippy::std_instead_of_alloc, reason = "tests run where std is"))]
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
@@ -20,7 +21,19 @@ pub mod time;
 /// The key/value store: requests as data, the engine, and the machines at both ends of a connection.
 pub mod store {
     pub mod op;
+
+    #[cfg(feature = "alloc")]
+    pub mod engine;
+    #[cfg(feature = "alloc")]
+    pub mod server_conn;
 }
 
 // L2
 pub mod wire;
+
+// L4
+/// Composition machines: the only ones that own several machines.
+pub mod node {
+    #[cfg(feature = "alloc")]
+    pub mod server;
+}
