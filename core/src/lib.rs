@@ -37,3 +37,7 @@ pub mod node {
     #[cfg(feature = "alloc")]
     pub mod server;
 }
+
+// L5
+#[cfg(feature = "std")]
+pub mod driver;

@@ -1,0 +1,27 @@
+//! The one clock of a driver.
+
+use crate::time::Instant;
+
+/// A monotonic clock that starts at [`Instant::ORIGIN`] when it is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(std::time::Instant);
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock {
+    /// A clock that starts now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(std::time::Instant::now())
+    }
+
+    /// The time since it was made.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
