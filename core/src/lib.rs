@@ -11,6 +11,7 @@ extern crate alloc;
 extern crate std;
 
 // L0
+pub mod error;
 pub mod ids;
 pub mod limits;
 pub mod rng;
@@ -19,6 +20,9 @@ pub mod time;
 // L1
 /// The key/value store: requests as data, the engine, and the machines at both ends of a connection.
 pub mod store {
+    pub mod call;
+    pub mod client_conn;
+    pub mod dial;
     pub mod op;
 }
 
