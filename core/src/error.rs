@@ -248,6 +248,8 @@ pub enum Cause {
     Closed,
     /// The peer accepted the connection and said nothing.
     Silent,
+    /// No answer came, where one is due at once.
+    NoAnswer,
     /// What was waited for did not happen.
     NotReleased,
     /// The peer broke the protocol.
@@ -351,6 +353,7 @@ impl Sentence<'_> {
             (Cause::Resolver(number), None) => write!(f, ": resolver error {number}"),
             (Cause::Closed, _) => f.write_str(": the peer closed the connection"),
             (Cause::Silent, _) => f.write_str(": the peer accepted and never answered"),
+            (Cause::NoAnswer, _) => f.write_str(": no answer came"),
             (Cause::NotReleased, _) => f.write_str(match (self.operation, self.keys_count) {
                 (Operation::Barrier | Operation::BarrierByKeys, _) => ": not all have arrived",
                 (Operation::WaitForWorkers, _) => ": not all workers have checked in",

@@ -28,3 +28,21 @@ pub mod store {
 
 // L2
 pub mod wire;
+
+// L4
+/// Compositions: the only machines that own several others.
+pub mod node {
+    pub mod client;
+}
+
+// L5
+/// The driver: carries bytes, time and name look-ups between the machines and the operating system, and decides
+/// nothing.
+#[cfg(feature = "std")]
+pub mod driver {
+    pub mod call_error;
+    pub mod clock;
+    mod resolve;
+    pub mod socket;
+    pub mod store_client;
+}

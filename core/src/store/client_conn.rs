@@ -15,7 +15,7 @@
 
 mod step;
 
-use crate::error::{Due, LimitError, Operation, Phase, Violation};
+use crate::error::{Due, Effect, LimitError, Operation, Phase, Violation};
 use crate::limits::ClientLimits;
 use crate::store::call::{Call, CallId, GetMode, Outcome, Patience};
 use crate::wire::c10d::{Frame, MAGIC, NOT_READY, Opcode, READY, STOP_WAITING, WAIT_CANCELED, encode_frame};
@@ -93,8 +93,9 @@ pub enum GiveUp {
     Nothing,
     /// Send this; the rest of its replies will be swallowed.
     Send([u8; 1]),
-    /// An answer that should have come at once has not: the connection is of no use any more.
-    Close,
+    /// An answer that should have come at once has not: the connection is of no use any more, and the store may have
+    /// changed.
+    Close(Effect),
 }
 
 /// A call that was under way when its connection ended.
@@ -104,6 +105,8 @@ pub struct Loss {
     pub id: CallId,
     /// How far it had come.
     pub phase: Phase,
+    /// Whether the store may have changed, if the request was sent.
+    pub effect: Effect,
     /// What can be concluded.
     pub finding: Finding,
 }
@@ -311,7 +314,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
             self.stale = false;
             return GiveUp::Send([Opcode::CancelWait as u8]);
         }
-        GiveUp::Close
+        GiveUp::Close(entry.effect())
     }
 
     /// Reads on in `bytes`, and takes from its front what was read. Call it until it returns `None`: then all bytes are
@@ -359,20 +362,12 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         }
     }
 
-    /// The bytes of the value that is being received which are still to come. A caller may read them straight into
-    /// their place and report them with [`ClientConn::received_in_place`].
+    /// The bytes of the value that is being received which are still to come: a caller may size its buffer by it.
     #[must_use]
     pub fn value_bytes_due(&self) -> u64 {
-        match (self.piece, self.entries.front()) {
-            (Some(Piece::Body { bytes, .. }), Some(entry)) if !entry.mute => bytes,
+        match self.piece {
+            Some(Piece::Body { bytes, .. }) => bytes,
             _ => 0,
-        }
-    }
-
-    /// `bytes` bytes of the current value, of at most [`ClientConn::value_bytes_due`], went where they belong.
-    pub fn received_in_place(&mut self, bytes: u64) {
-        if let Some(Piece::Body { bytes: due, .. }) = &mut self.piece {
-            *due = due.saturating_sub(bytes);
         }
     }
 
@@ -407,16 +402,17 @@ impl<const PENDING: usize> ClientConn<PENDING> {
             }
             let value_untouched = head_bytes == 0 || piece == Some(Piece::Head);
             let finding = match (entry.step, entry.ready, entry.patience) {
-                (Step::WaitGet, ..) if !receives => Finding::DropsOnMissing,
+                // Eight bytes are the empty value of a GET: a peer that answers so does not drop.
+                (Step::WaitGet, ..) if !receives && head_bytes <= 1 => Finding::DropsOnMissing,
                 (Step::CheckGet, Some(false), Patience::Once) if value_untouched => {
                     Finding::Answered(Outcome::Missing)
                 }
                 (Step::CheckGet, Some(false), Patience::Wait) if value_untouched => Finding::DropsOnMissing,
                 _ => Finding::None,
             };
-            let replied = entry.replied || piece.is_some_and(|piece| piece != Piece::Prefix);
+            let replied = entry.replied || !matches!(piece, None | Some(Piece::Prefix | Piece::Head));
             let phase = if replied { Phase::Receiving } else { Phase::Waiting };
-            return Some(Loss { id: entry.id, phase, finding });
+            return Some(Loss { id: entry.id, phase, effect: entry.effect(), finding });
         }
     }
 
@@ -662,6 +658,15 @@ impl Entry {
             (Step::Pop, _) => Piece::Queued,
             (Step::Plain, Operation::ListKeys) => Piece::Count,
             (Step::Plain, _) => Piece::Number,
+        }
+    }
+
+    /// What the current step may have changed.
+    const fn effect(&self) -> Effect {
+        match self.step {
+            Step::Plain if self.operation.reads_only() => Effect::None,
+            Step::Plain | Step::Confirm | Step::Pop | Step::Barrier | Step::BarrierOnce => Effect::Possible,
+            _ => Effect::None,
         }
     }
 
