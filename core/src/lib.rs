@@ -12,6 +12,7 @@ extern crate alloc;
 extern crate std;
 
 // L0
+pub mod error;
 pub mod ids;
 pub mod limits;
 pub mod rng;
@@ -20,6 +21,9 @@ pub mod time;
 // L1
 /// The key/value store: requests as data, the engine, and the machines at both ends of a connection.
 pub mod store {
+    pub mod call;
+    pub mod client_conn;
+    pub mod dial;
     pub mod op;
 
     #[cfg(feature = "alloc")]
@@ -34,6 +38,7 @@ pub mod wire;
 // L4
 /// Composition machines: the only ones that own several machines.
 pub mod node {
+    pub mod client;
     #[cfg(feature = "alloc")]
     pub mod server;
 }
