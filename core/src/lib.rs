@@ -4,6 +4,7 @@
 //! comes out as data. Three feature steps: none (no allocator: codec and client machines), `alloc` (the store engine
 //! and the server machines), `std` (the driver over sockets). `cfg(feature = …)` stands in this file and nowhere else.
 #![no_std]
+#![warn(clippy::alloc_instead_of_core, clippy::std_instead_of_alloc, clippy::std_instead_of_core)]
 #![cfg_attr(test, allow(clippy::std_instead_of_alloc, reason = "tests run where std is"))]
 
 #[cfg(feature = "alloc")]
