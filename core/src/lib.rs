@@ -29,6 +29,9 @@ pub mod store {
 // L2
 pub mod wire;
 
+// L3
+pub mod barrier;
+
 // L4
 /// Compositions: the only machines that own several others.
 pub mod node {
