@@ -36,6 +36,9 @@ pub mod store {
 // L2
 pub mod wire;
 
+// L3
+pub mod barrier;
+
 // L4
 /// Composition machines: the only ones that own several machines.
 pub mod node {

@@ -10,6 +10,7 @@ mod pool;
 mod values;
 mod wire;
 
+use crate::barrier::KeyBarrier;
 use crate::driver::call_error::CallError;
 use crate::driver::clock::Clock;
 use crate::driver::socket::Liveness;
@@ -334,6 +335,27 @@ impl Store {
     /// [`ErrorKind::TimedOut`] when not all arrived in time.
     pub fn barrier(&self, key: &[u8], world_size: i64, timeout: Timeout) -> Result<(), CallError> {
         self.plain(Request::Barrier { key: self.key(key), world_size }, timeout).map(drop)
+    }
+
+    /// As [`Store::barrier`], out of plain keys beneath `key`: for meeting PyTorch's prefix stores, which do it so.
+    ///
+    /// # Errors
+    /// As [`Store::barrier`].
+    pub fn barrier_by_keys(&self, key: &[u8], world_size: i64, timeout: Timeout) -> Result<(), CallError> {
+        let (span, key) = (self.span(timeout), self.key(key));
+        let mut barrier = KeyBarrier::new(world_size, span.patience);
+        while let Some(call) = barrier.next_call(key) {
+            let failure = match self.perform(&call, span, &mut NoValue) {
+                Ok(Outcome::Missing) => NOT_RELEASED,
+                // The machine asks for outcomes that its calls have.
+                Ok(outcome) if barrier.handle(outcome).is_err() => NOT_RELEASED,
+                Ok(_) => continue,
+                Err(failure) => failure,
+            };
+            let failure = self.aged(failure, span);
+            return Err(CallError::new(Operation::BarrierByKeys, (Some(key), 1), &self.peer, failure));
+        }
+        Ok(())
     }
 
     /// Asks the server for a sign of life.

@@ -32,7 +32,13 @@ impl Store {
         Err(CallError::of_call(call, &self.peer, self.aged(failure, span)))
     }
 
-    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
+    /// Makes a call.
+    pub(super) fn perform(
+        &self,
+        call: &Call<'_>,
+        span: Span,
+        take: &mut dyn Take,
+    ) -> Result<Outcome, Failure> {
         let (ticket, wire, mode) = self.enter(span)?;
         let (wire, result) = self.attempts(call, span, take, ticket, wire, mode);
         self.pool.leave(ticket, wire);
