@@ -4,6 +4,8 @@
 //! comes out as data. Three feature steps: none (no allocator: codec and client machines), `alloc` (the store engine
 //! and the server machines), `std` (the driver over sockets). `cfg(feature = …)` stands in this file and nowhere else.
 #![no_std]
+#![warn(clippy::alloc_instead_of_core, clippy::std_instead_of_alloc, clippy::std_instead_of_core)]
+#![cfg_attr(test, allow(clippy::std_instead_of_alloc, reason = "tests run where std is"))]
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
@@ -24,6 +26,11 @@ pub mod store {
     pub mod client_conn;
     pub mod dial;
     pub mod op;
+
+    #[cfg(feature = "alloc")]
+    pub mod engine;
+    #[cfg(feature = "alloc")]
+    pub mod server_conn;
 }
 
 // L2
@@ -33,19 +40,13 @@ pub mod wire;
 pub mod barrier;
 
 // L4
-/// Compositions: the only machines that own several others.
+/// Composition machines: the only ones that own several machines.
 pub mod node {
     pub mod client;
+    #[cfg(feature = "alloc")]
+    pub mod server;
 }
 
 // L5
-/// The driver: carries bytes, time and name look-ups between the machines and the operating system, and decides
-/// nothing.
 #[cfg(feature = "std")]
-pub mod driver {
-    pub mod call_error;
-    pub mod clock;
-    mod resolve;
-    pub mod socket;
-    pub mod store_client;
-}
+pub mod driver;

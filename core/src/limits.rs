@@ -62,6 +62,8 @@ pub struct ServerLimits {
     pub connections_max: usize,
     /// Unsent answers of one connection, in bytes, from which on its requests rest until the peer reads.
     pub unsent_bytes_high: usize,
+    /// Longest single answer, in bytes; a request for more ends the connection.
+    pub answer_bytes_max: usize,
     /// Received and unsent bytes of all connections together; the connection that would pass it is closed.
     pub buffered_bytes_max: u64,
     /// From accept to a complete greeting.
@@ -79,6 +81,7 @@ impl Default for ServerLimits {
             engine: EngineLimits::default(),
             connections_max: 1 << 20,
             unsent_bytes_high: 1 << 20,
+            answer_bytes_max: 1 << 30,
             buffered_bytes_max: 2 << 30,
             handshake_timeout: Duration::from_secs(30),
             frame_timeout: Duration::from_secs(60),

@@ -1,8 +1,8 @@
-//! The clock.
+//! The one clock of a driver.
 
 use crate::time::Instant;
 
-/// The monotonic clock; its origin is its creation.
+/// A monotonic clock that starts at [`Instant::ORIGIN`] when it is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(std::time::Instant);
 
@@ -13,13 +13,13 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// A clock that begins now.
+    /// A clock that starts now.
     #[must_use]
     pub fn new() -> Self {
         Self(std::time::Instant::now())
     }
 
-    /// The time on it.
+    /// The time since it was made.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::from_nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))

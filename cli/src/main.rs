@@ -1,0 +1,25 @@
+//! `rdzv`: the command line of librendezvous.
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+mod server;
+
+/// Strangers find each other: a key/value store that speaks PyTorch's own wire protocol.
+#[derive(Parser)]
+#[command(name = "rdzv", version, propagate_version = true, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Server(server::ServerArguments),
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Server(arguments) => server::run(&arguments),
+    }
+}

@@ -1,0 +1,11 @@
+//! The driver: the only place that names sockets, threads and the clock. It carries bytes and time between the
+//! operating system and the machines, and decides nothing about a protocol.
+#![expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
+#![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "std is at home here")]
+
+pub mod call_error;
+pub mod clock;
+mod resolve;
+pub mod server;
+pub mod socket;
+pub mod store_client;

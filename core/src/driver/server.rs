@@ -1,0 +1,193 @@
+//! A store server on a thread of its own.
+//!
+//! One reactor thread serves every connection; see [`Server::start`]. It never looks up a peer's name, binds exactly
+//! the address it is given, and ends when the handle is stopped or dropped.
+
+mod listener;
+mod reactor;
+
+pub use listener::{Family, KeepAlive, StartError, StartErrorKind};
+
+use crate::limits::ServerLimits;
+use crate::node::server::{Event, Stats};
+use crossbeam_channel::{Sender, bounded, unbounded};
+use reactor::{Command, Reactor};
+use std::boxed::Box;
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::string::{String, ToString};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Where a server listens.
+#[derive(Debug)]
+pub enum Listen {
+    /// Binds this address; `host` is a literal or a name, of which the first address is taken. Port 0 lets the system
+    /// choose.
+    Address {
+        /// Host name or literal address.
+        host: String,
+        /// Port.
+        port: u16,
+        /// Whether `::` takes IPv4 peers too.
+        family: Family,
+    },
+    /// Takes a stream socket that is bound already, listening or not.
+    Adopted(OwnedFd),
+}
+
+/// How a server is set up.
+pub struct ServerOptions {
+    /// Where it listens.
+    pub listen: Listen,
+    /// Bounds on everything it keeps.
+    pub limits: ServerLimits,
+    /// How hosts that fell silent are noticed; `None` leaves it to the system's defaults.
+    pub keep_alive: Option<KeepAlive>,
+    /// Is told of every connection that comes and goes, on the reactor thread: it must not block.
+    pub observer: Box<dyn FnMut(&Event) + Send>,
+}
+
+impl fmt::Debug for ServerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerOptions")
+            .field("listen", &self.listen)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerOptions {
+    /// A server on `host:port`, all else as usual.
+    #[must_use]
+    pub fn on(host: &str, port: u16) -> Self {
+        Self {
+            listen: Listen::Address { host: host.to_string(), port, family: Family::AsGiven },
+            limits: ServerLimits::default(),
+            keep_alive: Some(KeepAlive::default()),
+            observer: Box::new(|_| ()),
+        }
+    }
+}
+
+/// Why a server is no more, other than by [`Server::stop`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServerFailure {
+    /// A bug of ours: the reactor thread panicked. Every client has been disconnected.
+    #[error("the server thread panicked: {0}")]
+    Panicked(String),
+    /// The system's event queue failed.
+    #[error("the server's event queue failed (OS error {0})")]
+    Poll(i32),
+    /// It was stopped.
+    #[error("the server is stopped")]
+    Stopped,
+}
+
+type Fate = Arc<OnceLock<ServerFailure>>;
+
+/// A running server. Dropping it stops it.
+#[derive(Debug)]
+pub struct Server {
+    local_addr: SocketAddr,
+    commands: Sender<Command>,
+    waker: Arc<mio::Waker>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    fate: Fate,
+}
+
+impl Server {
+    /// Binds and starts to serve. When this returns, clients can connect.
+    ///
+    /// # Errors
+    /// Why it cannot listen there.
+    pub fn start(options: ServerOptions) -> Result<Self, StartError> {
+        let listener = listener::open(&options.listen, options.keep_alive)?;
+        let local_addr = listener.local_addr().map_err(|cause| StartError::io(&options.listen, cause))?;
+        let (commands, inbox) = unbounded();
+        let mut reactor = Reactor::new(listener, options.limits, inbox, options.observer)
+            .map_err(|cause| StartError::io(&options.listen, cause))?;
+        let (waker, fate) = (reactor.waker(), Fate::default());
+        let told = Arc::clone(&fate);
+        let thread = std::thread::Builder::new().name("rdzv-server".to_string()).spawn(move || {
+            // The reactor is owned by the closure: when it unwinds, every socket closes.
+            let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || reactor.run()));
+            let failure = match end {
+                Ok(Ok(())) => ServerFailure::Stopped,
+                Ok(Err(error)) => ServerFailure::Poll(error.raw_os_error().unwrap_or(0)),
+                Err(panic) => ServerFailure::Panicked(panic_text(&*panic)),
+            };
+            told.set(failure).ok();
+        });
+        let thread = thread.map_err(|cause| StartError::io(&Listen::on(local_addr), cause))?;
+        Ok(Self { local_addr, commands, waker, thread: Mutex::new(Some(thread)), fate })
+    }
+
+    /// The address it is bound to, with the port that the system chose.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Why the server is no more; `None` while it runs.
+    #[must_use]
+    pub fn failure(&self) -> Option<ServerFailure> {
+        self.fate.get().cloned()
+    }
+
+    /// Blocks until the server is no more, and tells why.
+    #[must_use]
+    pub fn wait(&self) -> ServerFailure {
+        self.fate.wait().clone()
+    }
+
+    /// Counts and sizes at this moment.
+    ///
+    /// # Errors
+    /// Why there is no server to ask.
+    pub fn stats(&self) -> Result<Stats, ServerFailure> {
+        let (reply, answer) = bounded(1);
+        self.send(Command::Stats(reply));
+        answer
+            .recv_timeout(Duration::from_secs(10))
+            .map_err(|_| self.failure().unwrap_or(ServerFailure::Stopped))
+    }
+
+    /// Closes every connection and the listener, and waits for the thread to end. Safe from any thread, any number
+    /// of times.
+    ///
+    /// # Errors
+    /// What had ended the server before.
+    pub fn stop(&self) -> Result<(), ServerFailure> {
+        self.send(Command::Stop);
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            thread.join().ok();
+        }
+        match self.failure() {
+            None | Some(ServerFailure::Stopped) => Ok(()),
+            Some(failure) => Err(failure),
+        }
+    }
+
+    fn send(&self, command: Command) {
+        // A reactor that is gone takes no commands; `fate` tells why.
+        self.commands.send(command).ok();
+        self.waker.wake().ok();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop().ok();
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string())
+}
+
+#[cfg(test)]
+mod tests;

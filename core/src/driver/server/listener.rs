@@ -1,0 +1,193 @@
+//! Listening sockets.
+
+use super::Listen;
+use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::string::{String, ToString};
+use std::time::Duration;
+
+/// Whether an IPv6 wildcard takes IPv4 peers too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Exactly the family of the address.
+    AsGiven,
+    /// `::` takes IPv4 peers as well. Ignored for any other address.
+    DualStack,
+}
+
+/// How a peer whose host fell silent is noticed, although nothing is being sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// Silence before the first probe.
+    pub idle: Duration,
+    /// Between probes.
+    pub interval: Duration,
+    /// Unanswered probes after which the connection is lost.
+    pub probes: u32,
+    /// Longest time that sent bytes may stay unacknowledged.
+    pub unacknowledged_max: Duration,
+}
+
+impl Default for KeepAlive {
+    fn default() -> Self {
+        Self {
+            idle: Duration::from_secs(2),
+            interval: Duration::from_secs(1),
+            probes: 3,
+            unacknowledged_max: Duration::from_secs(5),
+        }
+    }
+}
+
+impl KeepAlive {
+    /// Sets this on a socket; the sockets that a listener accepts inherit it.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub(in crate::driver) fn apply(&self, socket: &SockRef<'_>) -> io::Result<()> {
+        let probes =
+            TcpKeepalive::new().with_time(self.idle).with_interval(self.interval).with_retries(self.probes);
+        socket.set_tcp_keepalive(&probes)?;
+        socket.set_tcp_user_timeout(Some(self.unacknowledged_max))
+    }
+}
+
+/// A server that could not start.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {kind}: {cause}")]
+pub struct StartError {
+    /// The address as it was asked for.
+    pub address: String,
+    /// What kind of trouble it is.
+    pub kind: StartErrorKind,
+    /// The system's own words.
+    pub cause: io::Error,
+}
+
+/// Kinds of [`StartError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartErrorKind {
+    /// Another socket has the port.
+    AddressInUse,
+    /// The address is not one of this host.
+    AddressNotAvailable,
+    /// The host name has no address.
+    Unresolved,
+    /// The system forbids it.
+    PermissionDenied,
+    /// The adopted descriptor is not a bound stream socket.
+    NotAListener,
+    /// The process has no descriptors or memory left.
+    Exhausted,
+    /// Anything else.
+    Io,
+}
+
+impl fmt::Display for StartErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AddressInUse => "the address is in use",
+            Self::AddressNotAvailable => "the address is not one of this host",
+            Self::Unresolved => "the name has no address",
+            Self::PermissionDenied => "permission denied",
+            Self::NotAListener => "the descriptor is not a bound stream socket",
+            Self::Exhausted => "out of descriptors or memory",
+            Self::Io => "the system refused",
+        })
+    }
+}
+
+impl Listen {
+    pub(super) fn on(address: SocketAddr) -> Self {
+        Self::Address { host: address.ip().to_string(), port: address.port(), family: Family::AsGiven }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Address { host, port, .. } => write!(f, "{host}:{port}"),
+            Self::Adopted(fd) => write!(f, "descriptor {}", std::os::fd::AsRawFd::as_raw_fd(fd)),
+        }
+    }
+}
+
+impl StartError {
+    pub(super) fn io(listen: &Listen, cause: io::Error) -> Self {
+        let kind = match (cause.kind(), cause.raw_os_error()) {
+            (io::ErrorKind::AddrInUse, _) => StartErrorKind::AddressInUse,
+            (io::ErrorKind::AddrNotAvailable, _) => StartErrorKind::AddressNotAvailable,
+            (io::ErrorKind::PermissionDenied, _) => StartErrorKind::PermissionDenied,
+            (io::ErrorKind::OutOfMemory, _) | (_, Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS)) => {
+                StartErrorKind::Exhausted
+            }
+            _ => StartErrorKind::Io,
+        };
+        Self { address: listen.to_string(), kind, cause }
+    }
+
+    fn of_kind(kind: StartErrorKind, listen: &Listen, cause: io::Error) -> Self {
+        Self { address: listen.to_string(), kind, cause }
+    }
+}
+
+/// A listening, non-blocking socket.
+pub(super) fn open(
+    listen: &Listen,
+    keep_alive: Option<KeepAlive>,
+) -> Result<std::net::TcpListener, StartError> {
+    let socket = match listen {
+        Listen::Address { host, port, family } => {
+            let address = resolve(host, *port)
+                .map_err(|cause| StartError::of_kind(StartErrorKind::Unresolved, listen, cause))?;
+            bind(address, *family).map_err(|cause| StartError::io(listen, cause))?
+        }
+        Listen::Adopted(fd) => {
+            adopt(fd).map_err(|cause| StartError::of_kind(StartErrorKind::NotAListener, listen, cause))?
+        }
+    };
+    prepare(&socket, keep_alive).map_err(|cause| StartError::io(listen, cause))?;
+    Ok(socket.into())
+}
+
+fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
+    if let Ok(literal) = host.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(literal, port));
+    }
+    (host, port).to_socket_addrs()?.next().ok_or_else(|| io::Error::other("the resolver gave no address"))
+}
+
+fn bind(address: SocketAddr, family: Family) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if address.is_ipv6() {
+        let both = family == Family::DualStack && address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+        socket.set_only_v6(!both)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.bind(&SockAddr::from(address))?;
+    Ok(socket)
+}
+
+/// The owner's descriptor is duplicated, so that it stays the owner's whatever happens.
+fn adopt(fd: &std::os::fd::OwnedFd) -> io::Result<Socket> {
+    let socket = Socket::from(fd.try_clone()?);
+    let bound = socket.local_addr()?.as_socket().filter(|address| address.port() != 0);
+    if socket.r#type()? != Type::STREAM || bound.is_none() {
+        return Err(io::Error::other("a TCP socket that is bound to a port is needed"));
+    }
+    Ok(socket)
+}
+
+/// What accepted sockets are to inherit is set on the listener, once, and costs nothing for each connection.
+fn prepare(socket: &Socket, keep_alive: Option<KeepAlive>) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    if let Some(keep_alive) = keep_alive {
+        keep_alive.apply(&SockRef::from(socket))?;
+    }
+    // The system cuts the backlog to its own maximum.
+    socket.listen(i32::MAX)
+}

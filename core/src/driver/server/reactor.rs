@@ -1,0 +1,328 @@
+//! The reactor: one turn waits for events, reads what there is, and writes what the machine has to say, once for each
+//! connection.
+//!
+//! Readiness is edge-triggered, so a socket that may still hold bytes is remembered in `unread`. A read that fills
+//! less than the buffer has emptied the socket (epoll(7)), unless the peer has closed; a steady request costs one
+//! read and one write.
+
+use crate::driver::clock::Clock;
+use crate::ids::ConnId;
+use crate::limits::ServerLimits;
+use crate::node::server::{self as node, Event, Input, Output, Stats};
+use crate::time::{Duration, Instant};
+use crossbeam_channel::{Receiver, Sender};
+use mio::event::Event as Readiness;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use slab::Slab;
+use std::boxed::Box;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::sync::Arc;
+use std::vec;
+use std::vec::Vec;
+
+const LISTENER: Token = Token(usize::MAX - 1);
+const WAKER: Token = Token(usize::MAX);
+const EVENTS_PER_TURN: usize = 1024;
+/// Connections accepted in one turn, so that a storm of newcomers does not starve the others.
+const ACCEPTS_PER_TURN: usize = 512;
+const READ_BUFFER_BYTES: usize = 64 * 1024;
+/// Bytes read from one connection in one turn.
+const READ_BYTES_PER_TURN: usize = 4 * READ_BUFFER_BYTES;
+/// Until accepting is tried again when the process had no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a handle asks of its reactor.
+pub(super) enum Command {
+    Stop,
+    Stats(Sender<Stats>),
+}
+
+struct Peer {
+    socket: TcpStream,
+    generation: u32,
+    /// The socket may hold bytes that no further event will tell of.
+    unread: bool,
+    /// Stands in `to_read`.
+    queued: bool,
+    /// The peer has sent its last byte; it is found behind those that are unread.
+    read_closed: bool,
+}
+
+pub(super) struct Reactor {
+    poll: Poll,
+    waker: Arc<Waker>,
+    listener: TcpListener,
+    commands: Receiver<Command>,
+    observer: Box<dyn FnMut(&Event) + Send>,
+    clock: Clock,
+    machine: node::Server,
+    peers: Slab<Peer>,
+    /// How often each place was given away; it outlives the peers.
+    generations: Vec<u32>,
+    to_read: VecDeque<ConnId>,
+    accepting: Accepting,
+    buffer: Box<[u8]>,
+}
+
+/// What the listener is doing.
+#[derive(Clone, Copy)]
+enum Accepting {
+    /// Nobody is at the door.
+    Idle,
+    /// Somebody may be at the door.
+    Ready,
+    /// The process had no descriptor left.
+    PausedUntil(Instant),
+}
+
+impl Reactor {
+    pub(super) fn new(
+        listener: std::net::TcpListener,
+        limits: ServerLimits,
+        commands: Receiver<Command>,
+        observer: Box<dyn FnMut(&Event) + Send>,
+    ) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let mut listener = TcpListener::from_std(listener);
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        Ok(Self {
+            poll,
+            waker,
+            listener,
+            commands,
+            observer,
+            clock: Clock::new(),
+            machine: node::Server::new(limits, hash_seed()),
+            peers: Slab::new(),
+            generations: Vec::new(),
+            to_read: VecDeque::new(),
+            accepting: Accepting::Ready,
+            buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
+        })
+    }
+
+    pub(super) fn waker(&self) -> Arc<Waker> {
+        Arc::clone(&self.waker)
+    }
+
+    /// Serves until it is told to stop.
+    pub(super) fn run(&mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS_PER_TURN);
+        loop {
+            let timeout = self.patience();
+            match self.poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                outcome => outcome?,
+            }
+            let now = self.clock.now();
+            let mut woken = false;
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.accepting = Accepting::Ready,
+                    WAKER => woken = true,
+                    token => self.note(now, token, event),
+                }
+            }
+            if woken && self.obey() == Flow::Stop {
+                return Ok(());
+            }
+            self.accept(now);
+            for _ in 0..self.to_read.len() {
+                let Some(conn) = self.to_read.pop_front() else { break };
+                self.read(now, conn);
+            }
+            if self.machine.poll_timeout().is_some_and(|at| at <= now) {
+                self.feed(now, Input::Tick);
+            }
+            self.carry_out(now);
+        }
+    }
+
+    /// How long to sleep: not at all while there is work left over from the last turn.
+    fn patience(&self) -> Option<std::time::Duration> {
+        let pause_ends = match self.accepting {
+            Accepting::Ready => return Some(Duration::ZERO),
+            Accepting::PausedUntil(at) => Some(at),
+            Accepting::Idle => None,
+        };
+        if !self.to_read.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let next = [self.machine.poll_timeout(), pause_ends].into_iter().flatten().min()?;
+        Some(next.since(self.clock.now()))
+    }
+
+    fn obey(&mut self) -> Flow {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Stop => return Flow::Stop,
+                Command::Stats(reply) => {
+                    reply.send(self.machine.stats()).ok();
+                }
+            }
+        }
+        Flow::Go
+    }
+
+    fn note(&mut self, now: Instant, token: Token, event: &Readiness) {
+        let Some(peer) = self.peers.get_mut(token.0) else { return };
+        let conn = name(token.0, peer.generation);
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            peer.unread = true;
+            peer.read_closed |= event.is_read_closed();
+            if !peer.queued && self.machine.wants_read(conn) {
+                peer.queued = true;
+                self.to_read.push_back(conn);
+            }
+        }
+        if event.is_writable() && !self.machine.unsent(conn).is_empty() {
+            self.write(now, conn);
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        match self.accepting {
+            Accepting::Idle => return,
+            Accepting::PausedUntil(at) if now < at => return,
+            Accepting::Ready | Accepting::PausedUntil(_) => {}
+        }
+        self.accepting = Accepting::Ready;
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listener.accept() {
+                Ok((socket, address)) => self.welcome(now, socket, address),
+                Err(error) => {
+                    match (error.kind(), error.raw_os_error()) {
+                        (ErrorKind::WouldBlock, _) => self.accepting = Accepting::Idle,
+                        (_, Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) => {
+                            self.accepting = Accepting::PausedUntil(now + ACCEPT_PAUSE);
+                        }
+                        // This one newcomer is gone already; the next may be at the door.
+                        _ => continue,
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, now: Instant, mut socket: TcpStream, address: std::net::SocketAddr) {
+        let place = self.peers.vacant_entry();
+        let index = place.key();
+        if self.generations.len() <= index {
+            self.generations.resize(index + 1, 0);
+        }
+        let conn = name(index, self.generations[index]);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(&mut socket, Token(index), interest).is_err() {
+            return;
+        }
+        let generation = conn.generation;
+        place.insert(Peer { socket, generation, unread: false, queued: false, read_closed: false });
+        self.feed(now, Input::Accepted { conn, peer: address });
+    }
+
+    fn read(&mut self, now: Instant, conn: ConnId) {
+        let Some(peer) = self.peers.get_mut(conn.index as usize) else { return };
+        if peer.generation != conn.generation {
+            return;
+        }
+        peer.queued = false;
+        let mut budget = READ_BYTES_PER_TURN;
+        while self.machine.wants_read(conn) {
+            if budget == 0 {
+                peer.queued = true;
+                self.to_read.push_back(conn);
+                return;
+            }
+            let input = match peer.socket.read(&mut self.buffer) {
+                Ok(0) => Input::ReadClosed { conn },
+                Ok(count) => {
+                    budget = budget.saturating_sub(count);
+                    peer.unread = count == self.buffer.len() || peer.read_closed;
+                    Input::Received { conn, bytes: &self.buffer[..count] }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    peer.unread = false;
+                    return;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => Input::Lost { conn, os_error: error.raw_os_error().unwrap_or(0) },
+            };
+            let ended = !matches!(input, Input::Received { .. });
+            // invariant: the machine knows every peer, until it says Close and the peer is dropped
+            self.machine.handle(now, input).expect("a connection of ours");
+            if ended || !peer.unread {
+                peer.unread &= !ended;
+                return;
+            }
+        }
+    }
+
+    fn write(&mut self, now: Instant, conn: ConnId) {
+        let Some(peer) = self.peers.get_mut(conn.index as usize) else { return };
+        let unsent = self.machine.unsent(conn);
+        if peer.generation != conn.generation || unsent.is_empty() {
+            return;
+        }
+        let input = loop {
+            match peer.socket.write(unsent) {
+                Ok(bytes) => break Input::Sent { conn, bytes },
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break Input::Sent { conn, bytes: 0 },
+                Err(error) => break Input::Lost { conn, os_error: error.raw_os_error().unwrap_or(0) },
+            }
+        };
+        self.machine.handle(now, input).expect("a connection of ours");
+        // A peer that has read its answers is read again, from where it was left.
+        if peer.unread && !peer.queued && self.machine.wants_read(conn) {
+            peer.queued = true;
+            self.to_read.push_back(conn);
+        }
+    }
+
+    fn carry_out(&mut self, now: Instant) {
+        while let Some(output) = self.machine.poll_output() {
+            match output {
+                Output::Transmit { conn } => self.write(now, conn),
+                Output::Close { conn } => self.drop_peer(conn),
+                Output::Event(event) => (self.observer)(&event),
+            }
+        }
+    }
+
+    fn drop_peer(&mut self, conn: ConnId) {
+        let index = conn.index as usize;
+        if self.peers.get(index).is_some_and(|peer| peer.generation == conn.generation) {
+            self.peers.remove(index);
+            self.generations[index] = self.generations[index].wrapping_add(1);
+            // A descriptor is free again.
+            if let Accepting::PausedUntil(_) = self.accepting {
+                self.accepting = Accepting::Ready;
+            }
+        }
+    }
+
+    fn feed(&mut self, now: Instant, input: Input<'_>) {
+        self.machine.handle(now, input).expect("a connection of ours");
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    Go,
+    Stop,
+}
+
+fn name(index: usize, generation: u32) -> ConnId {
+    // invariant: descriptors are ints, and each place holds one
+    ConnId { index: u32::try_from(index).expect("as many places as descriptors"), generation }
+}
+
+/// From the hash keys that the process was given at random.
+fn hash_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}

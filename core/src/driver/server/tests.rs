@@ -1,0 +1,183 @@
+use super::*;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::vec::Vec;
+use std::{format, vec};
+
+fn start() -> Server {
+    Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a free port")
+}
+
+fn dial(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.local_addr()).expect("the server listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+fn greet(server: &Server) -> TcpStream {
+    let mut stream = dial(server);
+    stream.write_all(&[0, 0xce, 0xf7, 0x85, 0x3c, 13, 1, 2, 3, 4]).unwrap();
+    assert_eq!(read(&mut stream, 4), [1, 2, 3, 4]);
+    stream
+}
+
+fn read(stream: &mut TcpStream, bytes: usize) -> Vec<u8> {
+    let mut buffer = vec![0; bytes];
+    stream.read_exact(&mut buffer).expect("an answer in time");
+    buffer
+}
+
+fn at_end(stream: &mut TcpStream) -> bool {
+    matches!(stream.read(&mut [0; 1]), Ok(0))
+        || matches!(stream.read(&mut [0; 1]), Err(error) if error.raw_os_error() == Some(libc::ECONNRESET))
+}
+
+fn string(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
+}
+
+fn set(key: &[u8], value: &[u8]) -> Vec<u8> {
+    [&[1][..], &string(key), &string(value)].concat()
+}
+
+fn get(key: &[u8]) -> Vec<u8> {
+    [&[3][..], &string(key)].concat()
+}
+
+/// Asks for the statistics again and again until they are as wished; each answer is an event of the server's.
+fn until(server: &Server, wished: impl Fn(&Stats) -> bool) -> Stats {
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let stats = server.stats().expect("it runs");
+        if wished(&stats) {
+            return stats;
+        }
+        assert!(std::time::Instant::now() < deadline, "{stats:?}");
+    }
+}
+
+#[test]
+fn a_value_goes_round_and_large_ones_too() {
+    let server = start();
+    let mut client = greet(&server);
+    for size in [0, 1, 40, 41, 5000, 8 << 20] {
+        let value = vec![7; size];
+        client.write_all(&[set(b"/k", &value), get(b"/k")].concat()).unwrap();
+        assert!(read(&mut client, 8 + size) == string(&value), "{size}");
+    }
+    server.stop().unwrap();
+    assert!(at_end(&mut client));
+    assert_eq!(server.stats(), Err(ServerFailure::Stopped));
+}
+
+#[test]
+fn half_close_is_answered_and_then_closed() {
+    let server = start();
+    let mut client = greet(&server);
+    client.write_all(&[set(b"/k", b"v"), get(b"/k")].concat()).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read(&mut client, 9), string(b"v"));
+    assert!(at_end(&mut client));
+    until(&server, |stats| stats.connections == 0);
+}
+
+#[test]
+fn a_reader_that_never_reads_holds_nobody_up_and_little_memory() {
+    let server = start();
+    let (mut greedy, mut other) = (greet(&server), greet(&server));
+    other.write_all(&[set(b"/big", &vec![1; 8 << 20]), get(b"/none")].concat()).unwrap();
+    assert_eq!(read(&mut other, 8), [0; 8]);
+    let asks = get(b"/big").repeat(1000);
+    greedy.write_all(&asks).unwrap();
+    let stats = until(&server, |stats| stats.buffered_bytes > 0);
+    assert!(stats.buffered_bytes < 40 << 20, "{stats:?}");
+    other.write_all(&get(b"/none")).unwrap();
+    assert_eq!(read(&mut other, 8), [0; 8]);
+    // When it reads at last, it is served to the last byte.
+    for _ in 0..3 {
+        assert_eq!(read(&mut greedy, 8 + (8 << 20))[..8], (8u64 << 20).to_le_bytes());
+    }
+    drop(greedy);
+    until(&server, |stats| stats.connections == 1 && stats.buffered_bytes == 0);
+}
+
+#[test]
+fn ten_thousand_connections_come_and_go_and_leave_nothing() {
+    let server = start();
+    for _ in 0..100 {
+        let clients: Vec<TcpStream> = (0..100).map(|_| dial(&server)).collect();
+        drop(clients);
+    }
+    let stats = until(&server, |stats| stats.accepted == 10_000 && stats.connections == 0);
+    assert_eq!((stats.buffered_bytes, stats.waiting), (0, 0));
+}
+
+#[test]
+fn a_socket_from_outside_is_adopted_bound_or_listening() {
+    let listening = TcpListener::bind("127.0.0.1:0").unwrap();
+    let bound = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    bound.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+    for fd in [OwnedFd::from(listening), OwnedFd::from(bound)] {
+        let options = ServerOptions { listen: Listen::Adopted(fd), ..ServerOptions::on("", 0) };
+        let server = Server::start(options).unwrap();
+        let mut client = greet(&server);
+        client.write_all(&get(b"/k")).unwrap();
+        assert_eq!(read(&mut client, 8), [0; 8]);
+    }
+    let unbound = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    for fd in [OwnedFd::from(unbound), OwnedFd::from(file)] {
+        let options = ServerOptions { listen: Listen::Adopted(fd), ..ServerOptions::on("", 0) };
+        assert_eq!(Server::start(options).unwrap_err().kind, StartErrorKind::NotAListener);
+    }
+}
+
+#[test]
+fn what_cannot_be_bound_is_told_with_its_address() {
+    let server = start();
+    let port = server.local_addr().port();
+    let error = Server::start(ServerOptions::on("127.0.0.1", port)).unwrap_err();
+    assert_eq!(error.kind, StartErrorKind::AddressInUse);
+    assert!(
+        format!("{error}").starts_with(&format!("cannot listen on 127.0.0.1:{port}: the address is in use"))
+    );
+    for (host, kind) in [
+        ("192.0.2.1", StartErrorKind::AddressNotAvailable),
+        ("no.such.name.invalid", StartErrorKind::Unresolved),
+    ] {
+        assert_eq!(Server::start(ServerOptions::on(host, 0)).unwrap_err().kind, kind, "{host}");
+    }
+}
+
+#[test]
+fn an_address_is_bound_as_given_and_both_families_only_when_asked() {
+    let reaches = |host: &str, family| {
+        let listen = Listen::Address { host: host.to_string(), port: 0, family };
+        let server = Server::start(ServerOptions { listen, ..ServerOptions::on("", 0) }).unwrap();
+        ["127.0.0.1", "::1"].map(|peer| TcpStream::connect((peer, server.local_addr().port())).is_ok())
+    };
+    assert_eq!(reaches("127.0.0.1", Family::AsGiven), [true, false]);
+    assert_eq!(reaches("::1", Family::AsGiven), [false, true]);
+    assert_eq!(reaches("::", Family::AsGiven), [false, true]);
+    assert_eq!(reaches("::", Family::DualStack), [true, true]);
+}
+
+#[test]
+fn a_panic_in_the_reactor_ends_the_server_and_closes_its_clients() {
+    let options = ServerOptions {
+        observer: Box::new(|event| {
+            if matches!(event, Event::Closed { .. }) {
+                panic!("provoked");
+            }
+        }),
+        ..ServerOptions::on("127.0.0.1", 0)
+    };
+    let server = Server::start(options).unwrap();
+    let (mut stays, goes) = (greet(&server), greet(&server));
+    drop(goes);
+    assert!(at_end(&mut stays));
+    let panicked = ServerFailure::Panicked("provoked".to_string());
+    assert_eq!(server.stats(), Err(panicked.clone()));
+    assert_eq!(server.stop(), Err(panicked));
+}

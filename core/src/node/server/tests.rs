@@ -1,0 +1,302 @@
+extern crate std;
+
+use super::*;
+use crate::limits::{EngineLimits, FrameLimits};
+use crate::store::op::{Key, Keys, Request};
+use crate::time::Duration;
+use crate::wire::c10d::Frame;
+use crate::wire::c10d::{MAGIC, encode_frame};
+use crate::wire::sink::Sink;
+use std::collections::BTreeMap;
+use std::vec;
+
+const PEER: SocketAddr = SocketAddr::new(core::net::IpAddr::V4(core::net::Ipv4Addr::LOCALHOST), 4711);
+
+struct Wire(Vec<u8>);
+impl Sink for Wire {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+fn frame(request: Request<'_>) -> Vec<u8> {
+    let mut wire = Wire(Vec::new());
+    encode_frame(&mut wire, &Frame::Request(request));
+    wire.0
+}
+
+fn greeting() -> Vec<u8> {
+    let mut wire = Wire(Vec::new());
+    encode_frame(&mut wire, &Frame::Validate { magic: MAGIC });
+    wire.0
+}
+
+fn set(key: &[u8], value: &[u8]) -> Vec<u8> {
+    frame(Request::Set { key: Key::raw(key), value })
+}
+
+fn get(key: &[u8]) -> Vec<u8> {
+    frame(Request::Get { key: Key::raw(key) })
+}
+
+fn wait(key: &[u8]) -> Vec<u8> {
+    frame(Request::Wait { keys: Keys::scoped(b"", &[key]) })
+}
+
+/// A server whose sockets take as many bytes as each test says.
+struct Rig {
+    server: Server,
+    now: Instant,
+    got: BTreeMap<ConnId, Vec<u8>>,
+    closed: BTreeMap<ConnId, CloseReason>,
+    /// Bytes that each socket still takes.
+    window: usize,
+}
+
+impl Rig {
+    fn new(limits: ServerLimits) -> Self {
+        Self {
+            server: Server::new(limits, 1),
+            now: Instant::ORIGIN,
+            got: BTreeMap::new(),
+            closed: BTreeMap::new(),
+            window: usize::MAX,
+        }
+    }
+
+    fn connect(&mut self, index: u32) -> ConnId {
+        let conn = ConnId { index, generation: 0 };
+        self.feed(Input::Accepted { conn, peer: PEER });
+        conn
+    }
+
+    fn greeted(&mut self, index: u32) -> ConnId {
+        let conn = self.connect(index);
+        self.send(conn, &greeting());
+        conn
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: &[u8]) {
+        self.feed(Input::Received { conn, bytes });
+    }
+
+    fn feed(&mut self, input: Input<'_>) {
+        self.server.handle(self.now, input).expect("a legal input");
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.server.poll_output() {
+            match output {
+                Output::Transmit { conn } => {
+                    let unsent = self.server.unsent(conn);
+                    let bytes = unsent.len().min(self.window);
+                    self.got.entry(conn).or_default().extend_from_slice(&unsent[..bytes]);
+                    if !unsent.is_empty() {
+                        self.window -= if self.window == usize::MAX { 0 } else { bytes };
+                        self.server
+                            .handle(self.now, Input::Sent { conn, bytes })
+                            .expect("it was just asked for");
+                    }
+                }
+                Output::Close { conn } => {
+                    assert!(self.server.unsent(conn).is_empty());
+                }
+                Output::Event(Event::Closed { conn, reason, .. }) => {
+                    self.closed.insert(conn, reason);
+                }
+                Output::Event(Event::Accepted { .. }) => {}
+            }
+        }
+    }
+
+    fn got(&mut self, conn: ConnId) -> Vec<u8> {
+        self.got.remove(&conn).unwrap_or_default()
+    }
+
+    fn after(&mut self, span: Duration) {
+        let until = self.now + span;
+        while let Some(at) = self.server.poll_timeout().filter(|&at| at <= until) {
+            self.now = at.max(self.now);
+            self.feed(Input::Tick);
+        }
+        self.now = until;
+        self.feed(Input::Tick);
+    }
+}
+
+fn rig() -> Rig {
+    Rig::new(ServerLimits::default())
+}
+
+#[test]
+fn the_greeting_may_come_in_pieces_and_anything_else_closes_at_once() {
+    for split in 1..5 {
+        let mut rig = rig();
+        let conn = rig.connect(0);
+        let bytes = greeting();
+        rig.send(conn, &bytes[..split]);
+        rig.send(conn, &bytes[split..]);
+        rig.send(conn, &frame(Request::NumKeys));
+        assert_eq!(rig.got(conn), 0i64.to_le_bytes());
+    }
+    for (bytes, reason) in [
+        (&[13u8, 1, 0, 0, 0][..], FrameError::Opcode(13)),
+        (&[19], FrameError::Opcode(19)),
+        (b"GET / HTTP/1.1\r\n\r\n", FrameError::Opcode(b'G')),
+        (&[0, 1, 2, 3, 4], FrameError::Magic(0x0403_0201)),
+        (&[0, 0xce, 0xf8], FrameError::Magic(0xf8ce)),
+    ] {
+        let mut rig = rig();
+        let conn = rig.connect(0);
+        rig.send(conn, bytes);
+        assert_eq!(rig.closed.get(&conn), Some(&CloseReason::Protocol(reason)), "{bytes:?}");
+        assert_eq!(rig.server.stats().expelled, 1);
+    }
+}
+
+#[test]
+fn requests_before_a_bad_one_are_answered_and_those_behind_it_are_not() {
+    let mut rig = rig();
+    let conn = rig.greeted(0);
+    let bytes = [set(b"k", b"v"), get(b"k"), vec![42], set(b"k", b"w")].concat();
+    rig.send(conn, &bytes);
+    assert_eq!(rig.got(conn), [&1u64.to_le_bytes()[..], b"v"].concat());
+    assert_eq!(rig.closed[&conn], CloseReason::Protocol(FrameError::Opcode(42)));
+    assert_eq!(rig.server.stats().requests, 2);
+    let other = rig.greeted(0);
+    rig.send(other, &[set(b"n", b"abc"), frame(Request::Add { key: Key::raw(b"n"), delta: 1 })].concat());
+    assert_eq!(rig.closed[&other], CloseReason::Refused(ApplyError::NotANumber));
+}
+
+#[test]
+fn one_byte_at_a_time_is_served_and_leaves_no_buffer() {
+    let mut rig = rig();
+    let conn = rig.connect(0);
+    for byte in [greeting(), set(b"key", b"value"), get(b"key")].concat() {
+        rig.send(conn, &[byte]);
+    }
+    assert_eq!(rig.got(conn), [&5u64.to_le_bytes()[..], b"value"].concat());
+    assert_eq!(rig.server.stats().buffered_bytes, 0);
+}
+
+#[test]
+fn a_released_wait_is_answered_before_the_request_that_released_it() {
+    let mut rig = rig();
+    let (a, b) = (rig.greeted(0), rig.greeted(1));
+    rig.send(a, &[wait(b"k"), get(b"k")].concat());
+    assert_eq!(rig.got(a), 0u64.to_le_bytes(), "the wait does not hold up the get");
+    rig.send(b, &set(b"k", b"v"));
+    assert_eq!(rig.got(a), [0]);
+    rig.send(a, &[wait(b"j"), frame(Request::Add { key: Key::raw(b"j"), delta: 1 })].concat());
+    assert_eq!(rig.got(a), [&[0][..], &1i64.to_le_bytes()].concat());
+}
+
+#[test]
+fn half_close_answers_what_was_asked_and_abandons_waits() {
+    let mut rig = rig();
+    let conn = rig.greeted(0);
+    rig.send(conn, &[get(b"k"), wait(b"k")].concat());
+    rig.feed(Input::ReadClosed { conn });
+    assert_eq!(rig.got(conn), 0u64.to_le_bytes());
+    assert_eq!(rig.closed[&conn], CloseReason::PeerClosed);
+    assert_eq!((rig.server.stats().waiting, rig.server.engine().footprint()), (0, 0));
+
+    // The same with a peer whose window is shut: its requests rest, and are answered once it reads.
+    let limits = ServerLimits { unsent_bytes_high: 16, ..ServerLimits::default() };
+    let mut rig = Rig::new(limits);
+    let conn = rig.greeted(0);
+    rig.window = 0;
+    rig.send(conn, &[set(b"k", &[7; 20]), get(b"k"), get(b"k"), get(b"k")].concat());
+    rig.feed(Input::ReadClosed { conn });
+    assert!(rig.closed.is_empty());
+    rig.window = usize::MAX;
+    let bytes = rig.server.unsent(conn).len();
+    rig.feed(Input::Sent { conn, bytes });
+    assert_eq!(bytes + rig.got(conn).len(), 3 * 28);
+    assert_eq!(rig.closed[&conn], CloseReason::PeerClosed);
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_not_read_and_in_the_end_dropped() {
+    let limits = ServerLimits { unsent_bytes_high: 1000, ..ServerLimits::default() };
+    let mut rig = Rig::new(limits);
+    let (slow, other) = (rig.greeted(0), rig.greeted(1));
+    rig.send(other, &set(b"big", &[1; 600]));
+    rig.window = 0;
+    rig.send(slow, &[get(b"big"), get(b"big"), get(b"big")].concat());
+    assert!(!rig.server.wants_read(slow));
+    assert!(rig.server.stats().buffered_bytes < 2000, "the third get rests as it came");
+    rig.window = 100;
+    let unsent = rig.server.unsent(slow).len();
+    rig.feed(Input::Sent { conn: slow, bytes: 300 });
+    assert!(rig.server.unsent(slow).len() > unsent - 400);
+    rig.window = usize::MAX;
+    rig.send(other, &get(b"big"));
+    assert_eq!(rig.got(other).len(), 608, "nobody else is held up");
+    rig.after(limits.stall_timeout - Duration::from_secs(1));
+    assert!(rig.closed.is_empty());
+    rig.after(Duration::from_secs(2));
+    assert_eq!(rig.closed[&slow], CloseReason::StallTimeout);
+    assert_eq!(rig.server.stats().buffered_bytes, 0);
+}
+
+#[test]
+fn silence_is_bounded_before_the_greeting_and_within_a_frame() {
+    let mut rig = rig();
+    let limits = ServerLimits::default();
+    let (mute, greeted, halting, steady) = (rig.connect(0), rig.greeted(1), rig.greeted(2), rig.greeted(3));
+    rig.send(halting, &set(b"k", b"v")[..5]);
+    rig.after(limits.handshake_timeout);
+    assert_eq!(rig.closed, BTreeMap::from([(mute, CloseReason::HandshakeTimeout)]));
+    rig.send(halting, &set(b"k", b"v")[5..9]);
+    rig.after(limits.frame_timeout - Duration::from_secs(1));
+    assert_eq!(rig.closed.len(), 1, "a frame that goes on is in time");
+    rig.send(steady, &set(b"k", b"v"));
+    rig.after(Duration::from_secs(1));
+    assert_eq!(rig.closed.get(&halting), Some(&CloseReason::FrameTimeout));
+    rig.after(Duration::from_secs(100_000));
+    assert_eq!(rig.closed.len(), 2, "a connection between frames may rest for ever");
+    assert_eq!(rig.server.poll_timeout(), None);
+    assert!(rig.server.wants_read(greeted) && rig.server.wants_read(steady));
+}
+
+#[test]
+fn bounds_on_connections_buffers_and_answers_expel_the_one_that_passes_them() {
+    let limits = ServerLimits {
+        connections_max: 2,
+        buffered_bytes_max: 500,
+        answer_bytes_max: 200,
+        engine: EngineLimits { stored_bytes_max: 1000, ..EngineLimits::default() },
+        frame: FrameLimits::default(),
+        ..ServerLimits::default()
+    };
+    let mut rig = Rig::new(limits);
+    let (a, b) = (rig.greeted(0), rig.greeted(1));
+    let late = rig.connect(2);
+    assert_eq!(rig.closed[&late], CloseReason::TooManyConnections(2));
+    rig.send(b, &set(b"k", &[0; 600])[..400]);
+    rig.send(a, &set(b"k", &[0; 600])[..200]);
+    assert_eq!(rig.closed[&a], CloseReason::BuffersFull(500));
+    let a = rig.greeted(0);
+    rig.send(b, &set(b"k", &[0; 600])[400..]);
+    rig.send(b, &get(b"k"));
+    assert_eq!(rig.closed[&b], CloseReason::AnswerTooLong(608));
+    rig.send(a, &set(b"j", &[0; 600]));
+    assert_eq!(rig.closed[&a], CloseReason::Refused(ApplyError::Full(1000)));
+    assert_eq!(rig.server.stats().connections, 0);
+}
+
+#[test]
+fn inputs_for_connections_that_are_gone_are_refused() {
+    let mut rig = rig();
+    let conn = rig.connect(0);
+    rig.feed(Input::Lost { conn, os_error: 104 });
+    assert_eq!(rig.closed[&conn], CloseReason::Lost(104));
+    let next = ConnId { index: 0, generation: 1 };
+    rig.feed(Input::Accepted { conn: next, peer: PEER });
+    let late = rig.server.handle(rig.now, Input::Received { conn, bytes: b"x" });
+    assert_eq!(late, Err(InputError::UnknownConnection(conn)));
+    let twice = rig.server.handle(rig.now, Input::Accepted { conn, peer: PEER });
+    assert_eq!(twice, Err(InputError::PlaceTaken(conn)));
+}

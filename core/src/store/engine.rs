@@ -1,0 +1,433 @@
+//! The key/value engine: keys, values, revisions, queues, and those who wait for them.
+//!
+//! It knows no bytes of any wire and no connection but by its [`ConnId`]. One call of [`Engine::apply`] is one atomic
+//! turn. It behaves as PyTorch 2.15's server does towards correct clients (c10d protocol, section 4), with these
+//! differences, all of them on purpose: MULTI_SET is atomic; a COMPARE_SET that stores nothing wakes nobody; a waiter
+//! that a queue released is off that queue's list; a WAIT over a filled queue and a missing key is released by the key.
+
+mod number;
+mod slots;
+mod value;
+mod waits;
+
+pub use value::ValueRef;
+
+use crate::ids::ConnId;
+use crate::limits::EngineLimits;
+use crate::store::op::{Key, Keys, Pairs, Request};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use slots::{SlotId, Slots};
+use value::Value;
+use waits::Waits;
+
+/// The answer to one request.
+#[derive(Debug)]
+pub enum Answer<'a> {
+    /// The protocol has no reply to this request.
+    Nothing,
+    /// A number.
+    Number(i64),
+    /// A value.
+    Value(ValueRef<'a>),
+    /// Values in the order of their keys.
+    Values(Values<'a>),
+    /// Whether every key was there.
+    Readiness(Readiness),
+    /// The wait or barrier is over already.
+    Released,
+    /// The connection waits; it will be named among [`Applied::released`] of some later turn.
+    Parked,
+    /// Whatever wait there was is gone.
+    WaitCanceled,
+    /// A queue's length before the pop, and the item that was its front.
+    Popped {
+        /// Items in the queue before this pop.
+        length_before: i64,
+        /// The item, now the caller's.
+        item: Option<Box<[u8]>>,
+    },
+    /// Every key, sorted.
+    KeyList(KeyList<'a>),
+}
+
+/// Whether the keys of a CHECK are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Readiness {
+    Ready,
+    NotReady,
+}
+
+/// What one turn did.
+#[derive(Debug)]
+pub struct Applied<'a> {
+    /// The reply to the one who asked.
+    pub answer: Answer<'a>,
+    /// Connections whose wait or barrier ended in this turn, in the order in which they came; each stands once for
+    /// each of its waits. Their replies go out before `answer`.
+    pub released: &'a [ConnId],
+}
+
+/// A request that cannot be carried out. The c10d protocol has no error reply: the connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// ADD or BARRIER on a value that does not begin with a number of 64 bits.
+    #[error("the value is not a decimal number of 64 bits")]
+    NotANumber,
+    /// The store is as large as it may be.
+    #[error("the store is full ({0} bytes)")]
+    Full(u64),
+    /// One connection waits too often, or all of them together do.
+    #[error("too many pending waits ({0})")]
+    TooManyWaits(usize),
+}
+
+/// The values of several keys.
+#[derive(Debug)]
+pub struct Values<'a> {
+    slots: &'a Slots,
+    keys: Keys<'a>,
+}
+
+impl<'a> Values<'a> {
+    /// The values in order; empty for a missing key.
+    pub fn iter(&self) -> impl Iterator<Item = ValueRef<'a>> + use<'a> {
+        let slots = self.slots;
+        let mut joined = Vec::new();
+        self.keys.iter().map(move |key| slots.value(one_piece(key, &mut joined)))
+    }
+}
+
+/// Every key of the store.
+#[derive(Debug)]
+pub struct KeyList<'a> {
+    slots: &'a Slots,
+    sorted: Vec<SlotId>,
+}
+
+impl<'a> KeyList<'a> {
+    /// How many keys.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.sorted.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.sorted.is_empty()
+    }
+
+    /// The keys in byte order.
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.sorted.iter().map(|&id| &*self.slots[id].key)
+    }
+}
+
+/// The store of one server.
+#[derive(Debug)]
+pub struct Engine {
+    slots: Slots,
+    waits: Waits,
+    /// Connections released in the current turn.
+    released: Vec<ConnId>,
+    /// A key that came in pieces, joined.
+    joined: Vec<u8>,
+    /// Grows by one with each change.
+    revision: u64,
+    limits: EngineLimits,
+}
+
+impl Engine {
+    /// An empty store. `seed` places the keys in the hash table and decides nothing that can be seen.
+    #[must_use]
+    pub fn new(limits: EngineLimits, seed: u64) -> Self {
+        Self {
+            slots: Slots::new(seed),
+            waits: Waits::default(),
+            released: Vec::new(),
+            joined: Vec::new(),
+            revision: 0,
+            limits,
+        }
+    }
+
+    /// How many changes the store has seen.
+    #[must_use]
+    pub const fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The revision at which `key` last changed, while it is there.
+    #[must_use]
+    pub fn revision_of(&self, key: &[u8]) -> Option<u64> {
+        let slot = &self.slots[self.slots.find(key)?];
+        (!matches!(slot.value, Value::Absent)).then_some(slot.revision)
+    }
+
+    /// How many keys have a value.
+    #[must_use]
+    pub const fn key_count(&self) -> usize {
+        self.slots.present()
+    }
+
+    /// Bytes of keys, values and queued items.
+    #[must_use]
+    pub const fn stored_bytes(&self) -> u64 {
+        self.slots.stored_bytes()
+    }
+
+    /// Waits and barriers that are pending.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waits.len()
+    }
+
+    /// Places in tables that are taken by keys, queues or waiters; 0 when the store is as good as new.
+    #[must_use]
+    pub fn footprint(&self) -> usize {
+        self.slots.len() + self.waits.len() + self.waits.registrations()
+    }
+
+    /// Carries out one request of `conn`.
+    ///
+    /// # Errors
+    /// What is wrong with it; the store is as it was.
+    pub fn apply<'a>(&'a mut self, conn: ConnId, request: &Request<'a>) -> Result<Applied<'a>, ApplyError> {
+        self.released.clear();
+        let answer = match *request {
+            Request::Set { key, value } => self.set(key, value)?,
+            Request::CompareSet { key, expected, desired } => {
+                return self.compare_set(key, expected, desired);
+            }
+            Request::Get { key } => {
+                let value = self.slots.value(one_piece(key, &mut self.joined));
+                return Ok(Applied { answer: Answer::Value(value), released: &self.released });
+            }
+            Request::Add { key, delta } => self.add(key, delta)?,
+            Request::Check { keys } => Answer::Readiness(self.check(keys)),
+            Request::Wait { keys } => self.wait(conn, keys)?,
+            Request::NumKeys => Answer::Number(i64::try_from(self.slots.present()).unwrap_or(i64::MAX)),
+            Request::Delete { key } => self.delete(key),
+            Request::Append { key, value } => self.append(key, value)?,
+            Request::MultiGet { keys } => {
+                return Ok(Applied {
+                    answer: Answer::Values(Values { slots: &self.slots, keys }),
+                    released: &self.released,
+                });
+            }
+            Request::MultiSet { pairs } => self.multi_set(pairs)?,
+            Request::CancelWait => {
+                self.forget_waits(conn);
+                Answer::WaitCanceled
+            }
+            Request::QueuePush { key, value } => self.queue_push(key, value)?,
+            Request::QueuePop { key } => self.queue_pop(key),
+            Request::QueueLen { key } => self.queue_len(key),
+            Request::ListKeys => {
+                let sorted = self.slots.sorted();
+                return Ok(Applied {
+                    answer: Answer::KeyList(KeyList { slots: &self.slots, sorted }),
+                    released: &self.released,
+                });
+            }
+            Request::Barrier { key, world_size } => self.barrier(conn, key, world_size)?,
+        };
+        Ok(Applied { answer, released: &self.released })
+    }
+
+    /// Ends all waits of a connection that is gone or cancels. Barrier arrivals stay counted.
+    pub fn forget_waits(&mut self, conn: ConnId) {
+        self.waits.forget(conn, &mut self.slots);
+    }
+
+    fn set(&mut self, key: Key<'_>, value: &[u8]) -> Result<Answer<'static>, ApplyError> {
+        self.room_for(key.len() + value.len())?;
+        let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+        self.store(slot, value);
+        Ok(Answer::Nothing)
+    }
+
+    fn multi_set(&mut self, pairs: Pairs<'_>) -> Result<Answer<'static>, ApplyError> {
+        self.room_for(pairs.iter().map(|(key, value)| key.len() + value.len()).sum())?;
+        for (key, value) in pairs.iter() {
+            let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+            self.store(slot, value);
+        }
+        Ok(Answer::Nothing)
+    }
+
+    fn compare_set<'a>(
+        &'a mut self,
+        key: Key<'_>,
+        expected: &'a [u8],
+        desired: &'a [u8],
+    ) -> Result<Applied<'a>, ApplyError> {
+        self.room_for(key.len() + desired.len())?;
+        let whole = one_piece(key, &mut self.joined);
+        let found = self.slots.find(whole).filter(|&slot| !matches!(self.slots[slot].value, Value::Absent));
+        let answer = match found {
+            Some(slot) if self.slots[slot].value.as_ref().equals(expected) => {
+                self.store(slot, desired);
+                ValueRef::Bytes(desired)
+            }
+            Some(slot) => self.slots[slot].value.as_ref(),
+            None if expected.is_empty() => {
+                let slot = self.slots.find_or_insert(whole);
+                self.store(slot, desired);
+                ValueRef::Bytes(desired)
+            }
+            // Nothing is created, and the expectation comes back: indistinguishable from success, as in PyTorch.
+            None => ValueRef::Bytes(expected),
+        };
+        Ok(Applied { answer: Answer::Value(answer), released: &self.released })
+    }
+
+    fn add(&mut self, key: Key<'_>, delta: i64) -> Result<Answer<'static>, ApplyError> {
+        self.room_for(key.len() + number::DIGITS_MAX)?;
+        let (slot, current) = self.counter(key)?;
+        let sum = current.wrapping_add(delta);
+        self.count(slot, sum);
+        self.wake_all(slot);
+        Ok(Answer::Number(sum))
+    }
+
+    fn append(&mut self, key: Key<'_>, more: &[u8]) -> Result<Answer<'static>, ApplyError> {
+        self.room_for(key.len() + more.len())?;
+        let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+        self.revision += 1;
+        self.slots.change(slot, self.revision, |value| value.append(more));
+        self.wake_all(slot);
+        Ok(Answer::Nothing)
+    }
+
+    fn delete(&mut self, key: Key<'_>) -> Answer<'static> {
+        let Some(slot) = self.slots.find(one_piece(key, &mut self.joined)) else { return Answer::Number(0) };
+        if matches!(self.slots[slot].value, Value::Absent) {
+            return Answer::Number(0);
+        }
+        self.revision += 1;
+        self.slots.change(slot, self.revision, |value| *value = Value::Absent);
+        self.slots.release_if_idle(slot);
+        Answer::Number(1)
+    }
+
+    fn check(&mut self, keys: Keys<'_>) -> Readiness {
+        for key in keys.iter() {
+            if !self.slots.is_ready(one_piece(key, &mut self.joined)) {
+                return Readiness::NotReady;
+            }
+        }
+        Readiness::Ready
+    }
+
+    fn wait(&mut self, conn: ConnId, keys: Keys<'_>) -> Result<Answer<'static>, ApplyError> {
+        let mut wait = None;
+        for key in keys.iter() {
+            let whole = one_piece(key, &mut self.joined);
+            if self.slots.is_ready(whole) {
+                continue;
+            }
+            let id = match wait {
+                Some(id) => id,
+                None => {
+                    self.waits.room_for(conn, keys.len(), &self.limits).map_err(ApplyError::TooManyWaits)?;
+                    *wait.insert(self.waits.open(conn))
+                }
+            };
+            let slot = self.slots.find_or_insert(whole);
+            self.waits.register(id, slot, &mut self.slots);
+        }
+        Ok(if wait.is_some() { Answer::Parked } else { Answer::Released })
+    }
+
+    fn barrier(
+        &mut self,
+        conn: ConnId,
+        key: Key<'_>,
+        world_size: i64,
+    ) -> Result<Answer<'static>, ApplyError> {
+        self.room_for(key.len() + number::DIGITS_MAX)?;
+        self.waits.room_for(conn, 1, &self.limits).map_err(ApplyError::TooManyWaits)?;
+        let (slot, arrived) = self.counter(key)?;
+        let arrived = arrived.wrapping_add(1);
+        self.count(slot, arrived);
+        if arrived >= world_size {
+            self.wake_all(slot);
+            return Ok(Answer::Released);
+        }
+        let wait = self.waits.open(conn);
+        self.waits.register(wait, slot, &mut self.slots);
+        Ok(Answer::Parked)
+    }
+
+    fn queue_push(&mut self, key: Key<'_>, item: &[u8]) -> Result<Answer<'static>, ApplyError> {
+        self.room_for(key.len() + item.len())?;
+        let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+        self.slots.push_item(slot, item);
+        self.revision += 1;
+        self.waits.release_first(slot, &mut self.slots, &mut self.released);
+        Ok(Answer::Nothing)
+    }
+
+    fn queue_pop(&mut self, key: Key<'_>) -> Answer<'static> {
+        let Some(slot) = self.slots.find(one_piece(key, &mut self.joined)) else {
+            return Answer::Popped { length_before: 0, item: None };
+        };
+        let length_before = self.slots.queue_len(slot);
+        let item = self.slots.pop_item(slot);
+        self.revision += u64::from(item.is_some());
+        self.slots.release_if_idle(slot);
+        Answer::Popped { length_before, item }
+    }
+
+    fn queue_len(&mut self, key: Key<'_>) -> Answer<'static> {
+        let slot = self.slots.find(one_piece(key, &mut self.joined));
+        Answer::Number(slot.map_or(0, |slot| self.slots.queue_len(slot)))
+    }
+
+    /// The number under `key`, 0 when there is none; its slot is made.
+    fn counter(&mut self, key: Key<'_>) -> Result<(SlotId, i64), ApplyError> {
+        let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+        let current = self.slots[slot].value.as_number().ok_or(ApplyError::NotANumber)?;
+        Ok((slot, current))
+    }
+
+    fn count(&mut self, slot: SlotId, number: i64) {
+        self.revision += 1;
+        self.slots.change(slot, self.revision, |value| *value = Value::Number(number));
+    }
+
+    fn store(&mut self, slot: SlotId, bytes: &[u8]) {
+        self.revision += 1;
+        self.slots.change(slot, self.revision, |value| value.set(bytes));
+        self.wake_all(slot);
+    }
+
+    fn wake_all(&mut self, slot: SlotId) {
+        self.waits.satisfy_all(slot, &mut self.slots, &mut self.released);
+    }
+
+    const fn room_for(&self, more: usize) -> Result<(), ApplyError> {
+        if self.slots.stored_bytes().saturating_add(more as u64) > self.limits.stored_bytes_max {
+            return Err(ApplyError::Full(self.limits.stored_bytes_max));
+        }
+        Ok(())
+    }
+}
+
+/// The key in one piece; it is joined in `joined` if it came in several.
+fn one_piece<'k>(key: Key<'k>, joined: &'k mut Vec<u8>) -> &'k [u8] {
+    match key.as_one_piece() {
+        Some(whole) => whole,
+        None => {
+            joined.clear();
+            key.pieces().into_iter().for_each(|piece| joined.extend_from_slice(piece));
+            joined
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,373 @@
+extern crate std;
+
+use super::*;
+use crate::rng::Rng;
+use std::collections::BTreeMap;
+use std::string::{String, ToString};
+use std::{format, vec};
+
+const A: ConnId = ConnId { index: 0, generation: 0 };
+const B: ConnId = ConnId { index: 1, generation: 0 };
+const C: ConnId = ConnId { index: 2, generation: 0 };
+
+fn engine() -> Engine {
+    Engine::new(EngineLimits::default(), 1)
+}
+
+fn key(name: &str) -> Key<'_> {
+    Key::scoped(b"/", name.as_bytes())
+}
+
+/// Applies a request and writes down all that can be seen of it: `released -> answer`.
+fn seen(engine: &mut Engine, conn: ConnId, request: &Request<'_>) -> String {
+    let applied = match engine.apply(conn, request) {
+        Ok(applied) => applied,
+        Err(error) => return format!("{error:?}"),
+    };
+    let text = |value: ValueRef<'_>| value.read(|bytes| String::from_utf8_lossy(bytes).to_string());
+    let answer = match applied.answer {
+        Answer::Value(value) => format!("{:?}", text(value)),
+        Answer::Values(values) => format!("{:?}", values.iter().map(text).collect::<Vec<_>>()),
+        Answer::Number(number) => number.to_string(),
+        Answer::Readiness(readiness) => format!("{readiness:?}"),
+        Answer::Popped { length_before, item } => {
+            format!(
+                "{length_before}:{}",
+                item.map_or("-".to_string(), |item| String::from_utf8_lossy(&item).to_string())
+            )
+        }
+        Answer::KeyList(list) => {
+            assert_eq!(list.len(), list.iter().count());
+            format!("{:?}", list.iter().map(String::from_utf8_lossy).collect::<Vec<_>>())
+        }
+        other @ (Answer::Nothing | Answer::Released | Answer::Parked | Answer::WaitCanceled) => {
+            format!("{other:?}")
+        }
+    };
+    let released =
+        applied.released.iter().map(|conn| ["A", "B", "C"][conn.index as usize]).collect::<Vec<_>>();
+    if released.is_empty() { answer } else { format!("{} -> {answer}", released.join("+")) }
+}
+
+/// A script of `conn | request | what is seen`, in the words of the protocol.
+fn check(script: &str) {
+    let mut engine = engine();
+    run(&mut engine, script);
+}
+
+fn run(engine: &mut Engine, script: &str) {
+    for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let parts: Vec<&str> = line.split('|').map(str::trim).collect();
+        let conn = match parts[0] {
+            "A" => A,
+            "B" => B,
+            _ => C,
+        };
+        let words: Vec<&str> = parts[1].split(' ').collect();
+        let list = |from: usize| {
+            words[from..].iter().filter(|w| !w.is_empty()).map(|w| w.as_bytes()).collect::<Vec<_>>()
+        };
+        let names = list(1);
+        let pairs: Vec<(&[u8], &[u8])> = names.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        let word = |at: usize| words.get(at).copied().unwrap_or("");
+        let value = |at: usize| match word(at) {
+            "''" => &b""[..],
+            other => other.as_bytes(),
+        };
+        let request = match words[0] {
+            "SET" => Request::Set { key: key(word(1)), value: value(2) },
+            "CAS" => Request::CompareSet { key: key(word(1)), expected: value(2), desired: value(3) },
+            "GET" => Request::Get { key: key(word(1)) },
+            "ADD" => Request::Add { key: key(word(1)), delta: word(2).parse().unwrap() },
+            "CHECK" => Request::Check { keys: Keys::scoped(b"/", &names) },
+            "WAIT" => Request::Wait { keys: Keys::scoped(b"/", &names) },
+            "NUM" => Request::NumKeys,
+            "DEL" => Request::Delete { key: key(word(1)) },
+            "APPEND" => Request::Append { key: key(word(1)), value: value(2) },
+            "MGET" => Request::MultiGet { keys: Keys::scoped(b"/", &names) },
+            "MSET" => Request::MultiSet { pairs: Pairs::scoped(b"/", &pairs) },
+            "CANCEL" => Request::CancelWait,
+            "PUSH" => Request::QueuePush { key: key(word(1)), value: value(2) },
+            "POP" => Request::QueuePop { key: key(word(1)) },
+            "QLEN" => Request::QueueLen { key: key(word(1)) },
+            "LIST" => Request::ListKeys,
+            "BARRIER" => Request::Barrier { key: key(word(1)), world_size: word(2).parse().unwrap() },
+            "GONE" => {
+                engine.forget_waits(conn);
+                continue;
+            }
+            other => panic!("{other}"),
+        };
+        assert_eq!(seen(engine, conn, &request), parts[2], "{line}");
+    }
+}
+
+#[test]
+fn values_are_set_read_added_appended_and_deleted() {
+    check(
+        "A | GET k | \"\"
+         A | SET k v | Nothing
+         A | GET k | \"v\"
+         A | APPEND k w | Nothing
+         A | GET k | \"vw\"
+         A | ADD n 5 | 5
+         A | ADD n -7 | -2
+         A | GET n | \"-2\"
+         A | APPEND n 5 | Nothing
+         A | ADD n 1 | -24
+         A | ADD z 0 | 0
+         A | GET z | \"0\"
+         A | NUM | 3
+         A | LIST | [\"/k\", \"/n\", \"/z\"]
+         A | MGET k none z | [\"vw\", \"\", \"0\"]
+         A | DEL k | 1
+         A | DEL k | 0
+         A | CHECK n z | Ready
+         A | CHECK n k | NotReady
+         A | CHECK | Ready
+         A | MSET a 1 b 2 | Nothing
+         A | NUM | 4",
+    );
+}
+
+#[test]
+fn numbers_that_are_none_are_refused_and_sums_wrap() {
+    check(
+        "A | SET k abc | Nothing
+         A | ADD k 1 | NotANumber
+         A | BARRIER k 2 | NotANumber
+         A | GET k | \"abc\"
+         A | SET e '' | Nothing
+         A | ADD e 1 | NotANumber
+         A | SET m 9223372036854775807 | Nothing
+         A | ADD m 1 | -9223372036854775808
+         A | SET t 12abc | Nothing
+         A | ADD t 1 | 13",
+    );
+}
+
+#[test]
+fn compare_set_has_four_outcomes_and_wakes_only_when_it_stores() {
+    check(
+        "B | WAIT k | Parked
+         A | CAS k x y | \"x\"
+         A | CHECK k | NotReady
+         A | CAS k '' v1 | B -> \"v1\"
+         A | CAS k v1 v2 | \"v2\"
+         A | CAS k zz v3 | \"v2\"
+         A | CAS k '' v3 | \"v2\"
+         A | ADD n 5 | 5
+         A | CAS n 5 6 | \"6\"
+         A | GET n | \"6\"",
+    );
+}
+
+#[test]
+fn waits_end_when_every_key_was_there_and_progress_is_sticky() {
+    check(
+        "A | WAIT a b | Parked
+         B | SET a 1 | Nothing
+         B | DEL a | 1
+         B | SET b 1 | A -> Nothing
+         A | WAIT a a | Parked
+         B | ADD a 1 | A -> 1
+         A | WAIT | Released
+         A | WAIT a b | Released
+         A | WAIT x | Parked
+         A | SET x 1 | A -> Nothing
+         A | WAIT y | Parked
+         A | CANCEL | WaitCanceled
+         B | SET y 1 | Nothing
+         A | CANCEL | WaitCanceled
+         A | WAIT z | Parked
+         A | GONE |
+         B | SET z 1 | Nothing",
+    );
+}
+
+#[test]
+fn each_kind_of_write_wakes_all_waiters_of_the_key() {
+    for write in ["SET k v", "ADD k 1", "APPEND k v", "MSET j 1 k 2", "CAS k '' v"] {
+        let mut engine = engine();
+        run(&mut engine, "A | WAIT k | Parked\nB | WAIT k | Parked");
+        let answer = match write.split(' ').next() {
+            Some("ADD") => "1",
+            Some("CAS") => "\"v\"",
+            _ => "Nothing",
+        };
+        run(&mut engine, &format!("C | {write} | A+B -> {answer}"));
+        assert_eq!(engine.waiting(), 0);
+    }
+}
+
+#[test]
+fn queues_are_first_in_first_out_beside_the_values() {
+    check(
+        "A | POP q | 0:-
+         A | PUSH q i1 | Nothing
+         A | PUSH q i2 | Nothing
+         A | QLEN q | 2
+         A | NUM | 0
+         A | CHECK q | Ready
+         A | DEL q | 0
+         A | SET q v | Nothing
+         A | GET q | \"v\"
+         A | DEL q | 1
+         A | POP q | 2:i1
+         A | POP q | 1:i2
+         A | POP q | 0:-
+         A | CHECK q | NotReady",
+    );
+}
+
+#[test]
+fn one_push_releases_one_waiter_and_takes_it_off_the_queue() {
+    check(
+        "A | WAIT q | Parked
+         B | WAIT q | Parked
+         C | PUSH q 1 | A -> Nothing
+         A | WAIT k | Parked
+         C | PUSH q 2 | B -> Nothing
+         C | PUSH q 3 | Nothing
+         C | SET k v | A -> Nothing",
+    );
+}
+
+#[test]
+fn a_wait_over_a_filled_queue_and_a_missing_key_is_released_by_the_key() {
+    check(
+        "C | PUSH q 1 | Nothing
+         A | WAIT q k | Parked
+         C | SET k v | A -> Nothing
+         A | WAIT p j | Parked
+         B | WAIT p | Parked
+         C | PUSH p 1 | B -> Nothing
+         C | PUSH p 2 | Nothing
+         C | SET j v | A -> Nothing",
+    );
+}
+
+#[test]
+fn barriers_count_arrivals_and_never_reset() {
+    check(
+        "A | BARRIER b 2 | Parked
+         B | GET b | \"1\"
+         B | WAIT b | Released
+         B | BARRIER b 2 | A -> Released
+         C | BARRIER b 2 | Released
+         C | GET b | \"3\"
+         A | BARRIER one 1 | Released
+         A | BARRIER zero 0 | Released
+         A | BARRIER d 3 | Parked
+         B | BARRIER d 2 | A -> Released
+         A | BARRIER e 2 | Parked
+         A | CANCEL | WaitCanceled
+         B | BARRIER e 2 | Released
+         A | BARRIER f 2 | Parked
+         A | BARRIER f 2 | A -> Released
+         A | BARRIER g 2 | Parked
+         C | SET g 0 | A -> Nothing
+         A | BARRIER h 2 | Parked
+         C | DEL h | 1
+         C | BARRIER h 2 | Parked
+         B | BARRIER h 2 | A+C -> Released
+         C | WAIT early | Parked
+         A | BARRIER early 2 | Parked
+         B | BARRIER early 2 | C+A -> Released",
+    );
+}
+
+#[test]
+fn limits_are_kept_and_leave_the_store_as_it_was() {
+    let limits = EngineLimits { stored_bytes_max: 64, registrations_max: 3, waits_per_connection_max: 2 };
+    let mut engine = Engine::new(limits, 1);
+    run(
+        &mut engine,
+        "A | SET k 0123456789 | Nothing
+         A | WAIT a b | Parked
+         A | WAIT c | Parked
+         A | WAIT d | TooManyWaits(3)
+         B | BARRIER d 2 | TooManyWaits(3)
+         A | CANCEL | WaitCanceled
+         A | WAIT a | Parked
+         A | WAIT b | Parked
+         A | WAIT c | TooManyWaits(2)
+         A | CANCEL | WaitCanceled
+         A | WAIT k | Released",
+    );
+    let long = vec![b'x'; 60];
+    assert_eq!(seen(&mut engine, A, &Request::Set { key: key("x"), value: &long }), "Full(64)");
+    assert_eq!(
+        seen(
+            &mut engine,
+            A,
+            &Request::MultiSet { pairs: Pairs::scoped(b"/", &[(b"1", &[0; 30]), (b"2", &[0; 30])]) }
+        ),
+        "Full(64)"
+    );
+    assert_eq!(seen(&mut engine, A, &Request::NumKeys), "1");
+}
+
+#[test]
+fn revisions_grow_with_each_change_and_only_then() {
+    let mut engine = engine();
+    run(&mut engine, "A | SET k v | Nothing\nA | GET k | \"v\"\nA | CAS k x y | \"v\"");
+    assert_eq!((engine.revision(), engine.revision_of(b"/k")), (1, Some(1)));
+    run(&mut engine, "A | MSET a 1 b 2 | Nothing\nA | DEL a | 1\nA | DEL a | 0");
+    assert_eq!((engine.revision(), engine.revision_of(b"/a"), engine.revision_of(b"/b")), (4, None, Some(3)));
+}
+
+/// Random requests against a model that is too simple to be wrong in the same way.
+#[test]
+fn values_agree_with_a_plain_map_and_nothing_is_left_behind() {
+    for seed in 0..50 {
+        let (mut engine, mut rng, mut model) = (engine(), Rng::new(seed), BTreeMap::<String, String>::new());
+        for _ in 0..400 {
+            let name = format!("k{}", rng.below(12));
+            let conn = [A, B, C][usize::try_from(rng.below(3)).unwrap()];
+            let value = rng.below(1000).to_string();
+            match rng.below(8) {
+                0 | 1 => {
+                    engine.apply(conn, &Request::Set { key: key(&name), value: value.as_bytes() }).unwrap();
+                    model.insert(name, value);
+                }
+                2 => {
+                    seen(&mut engine, conn, &Request::Add { key: key(&name), delta: 7 });
+                    let slot = model.entry(name).or_insert_with(|| "0".to_string());
+                    *slot = (slot.parse::<i64>().unwrap() + 7).to_string();
+                }
+                3 => {
+                    let removed = i64::from(model.remove(&name).is_some()).to_string();
+                    assert_eq!(seen(&mut engine, conn, &Request::Delete { key: key(&name) }), removed);
+                }
+                4 => {
+                    engine
+                        .apply(
+                            conn,
+                            &Request::Wait { keys: Keys::scoped(b"/", &[name.as_bytes(), b"never"]) },
+                        )
+                        .ok();
+                }
+                5 => engine.forget_waits(conn),
+                6 => {
+                    seen(&mut engine, conn, &Request::QueuePush { key: key(&name), value: b"i" });
+                    seen(&mut engine, conn, &Request::QueuePop { key: key(&name) });
+                }
+                _ => {
+                    let expected = format!("{:?}", model.get(&name).map_or("", String::as_str));
+                    assert_eq!(
+                        seen(&mut engine, conn, &Request::Get { key: key(&name) }),
+                        expected,
+                        "seed {seed}"
+                    );
+                }
+            }
+            assert_eq!(engine.key_count(), model.len(), "seed {seed}");
+        }
+        [A, B, C].into_iter().for_each(|conn| engine.forget_waits(conn));
+        for name in model.keys() {
+            engine.apply(A, &Request::Delete { key: key(name) }).unwrap();
+        }
+        assert_eq!((engine.footprint(), engine.stored_bytes()), (0, 0), "seed {seed}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Values. A counter is kept as a number and becomes text when somebody reads it.
+
+use super::number;
+use alloc::vec::Vec;
+
+/// A value beyond this many bytes gives its memory back when a much smaller one takes its place.
+const KEPT_CAPACITY: usize = 1024;
+
+/// What stands under a key.
+#[derive(Debug)]
+pub(super) enum Value {
+    Absent,
+    /// A number; reads as its decimal text.
+    Number(i64),
+    Bytes(Vec<u8>),
+}
+
+/// A value to read.
+#[derive(Clone, Copy, Debug)]
+pub enum ValueRef<'a> {
+    /// Bytes as they were set.
+    Bytes(&'a [u8]),
+    /// A counter: its bytes are its decimal text.
+    Number(i64),
+}
+
+impl Value {
+    pub(super) const fn as_ref(&self) -> ValueRef<'_> {
+        match self {
+            Self::Absent => ValueRef::Bytes(b""),
+            Self::Number(number) => ValueRef::Number(*number),
+            Self::Bytes(bytes) => ValueRef::Bytes(bytes.as_slice()),
+        }
+    }
+
+    /// The number that the value begins with; 0 when there is no value.
+    pub(super) fn as_number(&self) -> Option<i64> {
+        match self {
+            Self::Absent => Some(0),
+            Self::Number(number) => Some(*number),
+            Self::Bytes(bytes) => number::parse_leading(bytes),
+        }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        match self {
+            Self::Absent => 0,
+            // Charged at its longest, so that counting up never needs room.
+            Self::Number(_) => number::DIGITS_MAX,
+            Self::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    pub(super) fn set(&mut self, new: &[u8]) {
+        match self {
+            Self::Bytes(bytes) if bytes.capacity() <= KEPT_CAPACITY.max(new.len().saturating_mul(2)) => {
+                bytes.clear();
+                bytes.extend_from_slice(new);
+            }
+            _ => *self = Self::Bytes(new.to_vec()),
+        }
+    }
+
+    pub(super) fn append(&mut self, more: &[u8]) {
+        match self {
+            Self::Bytes(bytes) => bytes.extend_from_slice(more),
+            Self::Absent => self.set(more),
+            Self::Number(number) => {
+                let mut text = itoa::Buffer::new();
+                let mut bytes = Vec::from(text.format(*number));
+                bytes.extend_from_slice(more);
+                *self = Self::Bytes(bytes);
+            }
+        }
+    }
+}
+
+impl ValueRef<'_> {
+    /// Calls `read` with the bytes.
+    pub fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
+        match self {
+            Self::Bytes(bytes) => read(bytes),
+            Self::Number(number) => read(itoa::Buffer::new().format(*number).as_bytes()),
+        }
+    }
+
+    /// Whether these bytes are the value.
+    #[must_use]
+    pub fn equals(&self, other: &[u8]) -> bool {
+        self.read(|bytes| bytes == other)
+    }
+}

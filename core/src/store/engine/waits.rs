@@ -1,0 +1,214 @@
+//! Who waits for what. A wait is registered with each of its missing keys; registrations of one key form a list in
+//! the order of arrival, and those of one wait a chain, so that a wait that ends is taken off every list at once.
+
+use super::slots::{SlotId, Slots};
+use crate::ids::ConnId;
+use crate::limits::EngineLimits;
+use alloc::vec::Vec;
+use slab::Slab;
+
+const NONE: u32 = u32::MAX;
+
+/// The registrations with one key, oldest first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WaitList {
+    head: u32,
+    tail: u32,
+}
+
+impl Default for WaitList {
+    fn default() -> Self {
+        Self { head: NONE, tail: NONE }
+    }
+}
+
+impl WaitList {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+}
+
+#[derive(Debug)]
+struct Wait {
+    conn: ConnId,
+    /// Keys that have not been there yet.
+    missing: u32,
+    /// Chain of this wait's registrations.
+    first: u32,
+    /// Chain of this connection's waits.
+    next_of_conn: u32,
+}
+
+#[derive(Debug)]
+struct Registration {
+    wait: u32,
+    slot: SlotId,
+    /// Neighbours in the key's list.
+    previous: u32,
+    next: u32,
+    /// Chain within the wait.
+    previous_of_wait: u32,
+    next_of_wait: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    waits: Slab<Wait>,
+    registrations: Slab<Registration>,
+    /// By a connection's place in its table: its newest wait. A connection that is gone has none, so a later
+    /// connection in the same place starts with none.
+    of_conn: Vec<u32>,
+}
+
+impl Waits {
+    pub(super) fn len(&self) -> usize {
+        self.waits.len()
+    }
+
+    pub(super) fn registrations(&self) -> usize {
+        self.registrations.len()
+    }
+
+    /// # Errors
+    /// The limit that one more wait on `keys` keys would pass.
+    pub(super) fn room_for(&self, conn: ConnId, keys: usize, limits: &EngineLimits) -> Result<(), usize> {
+        if self.registrations.len() + keys > limits.registrations_max {
+            return Err(limits.registrations_max);
+        }
+        let mut count = 0;
+        let mut wait = self.of_conn.get(conn.index as usize).copied().unwrap_or(NONE);
+        while wait != NONE {
+            count += 1;
+            wait = self.waits[wait as usize].next_of_conn;
+        }
+        if count >= limits.waits_per_connection_max { Err(limits.waits_per_connection_max) } else { Ok(()) }
+    }
+
+    pub(super) fn open(&mut self, conn: ConnId) -> u32 {
+        let place = conn.index as usize;
+        if self.of_conn.len() <= place {
+            self.of_conn.resize(place + 1, NONE);
+        }
+        let next_of_conn = self.of_conn[place];
+        let wait = as_link(self.waits.insert(Wait { conn, missing: 0, first: NONE, next_of_conn }));
+        self.of_conn[place] = wait;
+        wait
+    }
+
+    /// Adds a registration at the end of a key's list.
+    pub(super) fn register(&mut self, wait: u32, slot: SlotId, slots: &mut Slots) {
+        let list = &mut slots[slot].waiters;
+        let next_of_wait = self.waits[wait as usize].first;
+        let id = as_link(self.registrations.insert(Registration {
+            wait,
+            slot,
+            previous: list.tail,
+            next: NONE,
+            previous_of_wait: NONE,
+            next_of_wait,
+        }));
+        match list.tail {
+            NONE => list.head = id,
+            tail => self.registrations[tail as usize].next = id,
+        }
+        list.tail = id;
+        if next_of_wait != NONE {
+            self.registrations[next_of_wait as usize].previous_of_wait = id;
+        }
+        let wait = &mut self.waits[wait as usize];
+        wait.first = id;
+        wait.missing += 1;
+    }
+
+    /// The key is there: every registration is met. Waits that miss nothing more are named in `released`.
+    pub(super) fn satisfy_all(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<ConnId>) {
+        while !slots[slot].waiters.is_empty() {
+            self.satisfy_oldest(slot, slots, released);
+        }
+    }
+
+    /// An item was queued: the oldest wait that misses nothing else is released. Those passed on the way have seen
+    /// the item too, and go on waiting for their other keys.
+    pub(super) fn release_first(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<ConnId>) {
+        let before = released.len();
+        while released.len() == before && !slots[slot].waiters.is_empty() {
+            self.satisfy_oldest(slot, slots, released);
+        }
+    }
+
+    fn satisfy_oldest(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<ConnId>) {
+        let wait_id = self.unlink(slots[slot].waiters.head, slots);
+        let wait = &mut self.waits[wait_id as usize];
+        wait.missing -= 1;
+        if wait.missing == 0 {
+            released.push(wait.conn);
+            self.close(wait_id);
+        }
+    }
+
+    /// Takes a registration off its key's list and its wait's chain; returns the wait.
+    fn unlink(&mut self, id: u32, slots: &mut Slots) -> u32 {
+        let gone = self.registrations.remove(id as usize);
+        let list = &mut slots[gone.slot].waiters;
+        match gone.previous {
+            NONE => list.head = gone.next,
+            previous => self.registrations[previous as usize].next = gone.next,
+        }
+        match gone.next {
+            NONE => list.tail = gone.previous,
+            next => self.registrations[next as usize].previous = gone.previous,
+        }
+        match gone.previous_of_wait {
+            NONE => self.waits[gone.wait as usize].first = gone.next_of_wait,
+            previous => self.registrations[previous as usize].next_of_wait = gone.next_of_wait,
+        }
+        if gone.next_of_wait != NONE {
+            self.registrations[gone.next_of_wait as usize].previous_of_wait = gone.previous_of_wait;
+        }
+        gone.wait
+    }
+
+    /// Ends every wait of a connection.
+    pub(super) fn forget(&mut self, conn: ConnId, slots: &mut Slots) {
+        while let Some(wait) = self.of_conn.get(conn.index as usize).copied().filter(|&wait| wait != NONE) {
+            loop {
+                let id = self.waits[wait as usize].first;
+                if id == NONE {
+                    break;
+                }
+                let slot = self.registrations[id as usize].slot;
+                self.unlink(id, slots);
+                slots.release_if_idle(slot);
+            }
+            self.close(wait);
+        }
+        // A burst of waiters leaves no memory behind.
+        if self.registrations.is_empty() && self.registrations.capacity() > 4096 {
+            self.registrations.shrink_to_fit();
+            self.waits.shrink_to_fit();
+        }
+    }
+
+    fn close(&mut self, wait: u32) {
+        let ended = self.waits.remove(wait as usize);
+        let first = &mut self.of_conn[ended.conn.index as usize];
+        if *first == wait {
+            *first = ended.next_of_conn;
+            return;
+        }
+        let mut before = *first;
+        while before != NONE {
+            let next = self.waits[before as usize].next_of_conn;
+            if next == wait {
+                self.waits[before as usize].next_of_conn = ended.next_of_conn;
+                return;
+            }
+            before = next;
+        }
+    }
+}
+
+fn as_link(index: usize) -> u32 {
+    // invariant: registrations_max and the number of connections keep the tables far below 2^32 places
+    u32::try_from(index).expect("the limits keep the table small")
+}

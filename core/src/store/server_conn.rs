@@ -1,0 +1,186 @@
+//! The server's end of one c10d connection: bytes become requests, answers become bytes.
+
+mod outbox;
+
+pub use outbox::{BufferPool, Outbox};
+
+use crate::limits::FrameLimits;
+use crate::store::engine::{Answer, Readiness};
+use crate::store::op::Request;
+use crate::wire::c10d::{
+    Frame, FrameError, MAGIC, NOT_READY, READY, STOP_WAITING, Scan, Scanner, WAIT_CANCELED, parse_frame,
+};
+use crate::wire::sink::{Length, Sink};
+use alloc::vec::Vec;
+
+/// What the next bytes of a connection are.
+#[derive(Debug)]
+pub enum Next<'a> {
+    /// A request for the store; it took `bytes` bytes.
+    Request {
+        /// The request, borrowed from the input.
+        request: Request<'a>,
+        /// Length of its frame.
+        bytes: usize,
+    },
+    /// Something that the connection answers by itself, if at all; it took `bytes` bytes.
+    Handled {
+        /// Length of the frame.
+        bytes: usize,
+    },
+    /// The rest of the frame has not come yet.
+    Partial,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The greeting is due.
+    Greeting,
+    /// Requests are served.
+    Open,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct ServerConn {
+    phase: Phase,
+    scanner: Scanner,
+    /// The start of a frame whose rest has not come, or frames that rest until the peer reads.
+    pub inbox: Vec<u8>,
+    /// Answers that are not sent yet.
+    pub outbox: Outbox,
+}
+
+impl Default for ServerConn {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Greeting,
+            scanner: Scanner::default(),
+            inbox: Vec::new(),
+            outbox: Outbox::default(),
+        }
+    }
+}
+
+/// VALIDATE and its number.
+const GREETING: [u8; 5] = {
+    let magic = MAGIC.to_le_bytes();
+    [0, magic[0], magic[1], magic[2], magic[3]]
+};
+
+impl ServerConn {
+    /// Whether the peer has greeted.
+    #[must_use]
+    pub fn has_greeted(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    /// Reads the frame at the start of `input`. After [`Next::Partial`], call it with the same start and more behind.
+    ///
+    /// # Errors
+    /// How the peer broke the protocol; the connection is to be closed.
+    #[inline]
+    pub fn next<'a>(
+        &mut self,
+        input: &'a [u8],
+        limits: &FrameLimits,
+        pool: &mut BufferPool,
+    ) -> Result<Next<'a>, FrameError> {
+        if self.phase == Phase::Greeting {
+            return self.greet(input);
+        }
+        let bytes = match self.scanner.scan(input, limits)? {
+            Scan::Whole { bytes } => bytes,
+            Scan::Partial { .. } => return Ok(Next::Partial),
+        };
+        match parse_frame(&input[..bytes]) {
+            Some(Frame::Request(request)) => Ok(Next::Request { request, bytes }),
+            Some(Frame::Ping { nonce }) => {
+                self.outbox.writer(pool).put(&nonce.to_le_bytes());
+                Ok(Next::Handled { bytes })
+            }
+            // A second greeting is no more allowed than an unknown opcode.
+            Some(Frame::Validate { .. }) | None => Err(FrameError::Opcode(input[0])),
+        }
+    }
+
+    fn greet<'a>(&mut self, input: &'a [u8]) -> Result<Next<'a>, FrameError> {
+        let here = input.len().min(GREETING.len());
+        if input[..here] != GREETING[..here] {
+            return Err(match parse_frame(&input[..here]) {
+                Some(Frame::Validate { magic }) => FrameError::Magic(magic),
+                // A wrong number whose end has not come yet, or another first opcode.
+                _ if input[0] == GREETING[0] => {
+                    let mut magic = [0; 4];
+                    magic[..here - 1].copy_from_slice(&input[1..here]);
+                    FrameError::Magic(u32::from_le_bytes(magic))
+                }
+                _ => FrameError::Opcode(input[0]),
+            });
+        }
+        if here < GREETING.len() {
+            return Ok(Next::Partial);
+        }
+        self.phase = Phase::Open;
+        Ok(Next::Handled { bytes: GREETING.len() })
+    }
+
+    /// A wait or barrier of this connection is over.
+    #[inline]
+    pub fn release(&mut self, pool: &mut BufferPool) {
+        self.outbox.writer(pool).put(&[STOP_WAITING]);
+    }
+
+    /// Queues an answer for sending.
+    ///
+    /// # Errors
+    /// Its length, when that is over `reply_bytes_max`.
+    #[inline]
+    pub fn answer(
+        &mut self,
+        answer: &Answer<'_>,
+        reply_bytes_max: usize,
+        pool: &mut BufferPool,
+    ) -> Result<(), usize> {
+        if let Answer::Value(_) | Answer::Values(_) | Answer::KeyList(_) = answer {
+            let mut length = Length::default();
+            encode_answer(&mut length, answer);
+            if length.0 > reply_bytes_max {
+                return Err(length.0);
+            }
+        }
+        encode_answer(&mut self.outbox.writer(pool), answer);
+        Ok(())
+    }
+}
+
+/// Writes an answer as the c10d protocol has it.
+#[inline]
+fn encode_answer(out: &mut impl Sink, answer: &Answer<'_>) {
+    let string = |out: &mut dyn FnMut(&[u8]), bytes: &[u8]| {
+        out(&(bytes.len() as u64).to_le_bytes());
+        out(bytes);
+    };
+    match answer {
+        Answer::Nothing | Answer::Parked => {}
+        Answer::Number(number) => out.put(&number.to_le_bytes()),
+        Answer::Value(value) => value.read(|bytes| string(&mut |piece| out.put(piece), bytes)),
+        Answer::Values(values) => {
+            values.iter().for_each(|value| value.read(|bytes| string(&mut |piece| out.put(piece), bytes)))
+        }
+        Answer::Readiness(Readiness::Ready) => out.put(&[READY]),
+        Answer::Readiness(Readiness::NotReady) => out.put(&[NOT_READY]),
+        Answer::Released => out.put(&[STOP_WAITING]),
+        Answer::WaitCanceled => out.put(&[WAIT_CANCELED]),
+        Answer::Popped { length_before, item } => {
+            out.put(&length_before.to_le_bytes());
+            if let Some(item) = item {
+                string(&mut |piece| out.put(piece), item);
+            }
+        }
+        Answer::KeyList(list) => {
+            out.put(&(list.len() as u64).to_le_bytes());
+            list.iter().for_each(|key| string(&mut |piece| out.put(piece), key));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Answers on their way out. Short ones stand inside the connection, so releasing a thousand waiters touches no
+//! allocator; longer ones use buffers from a pool that all connections share, so an idle connection holds none.
+
+use crate::wire::sink::Sink;
+use alloc::vec::Vec;
+
+/// Bytes that stand inside the connection.
+const SHORT: usize = 40;
+/// A buffer that grew beyond this goes back to the allocator instead of the pool.
+const POOLED_BYTES_MAX: usize = 64 * 1024;
+/// Buffers that the pool keeps at most.
+const POOLED_BUFFERS_MAX: usize = 64;
+
+/// Spare buffers, shared by the connections of one server.
+#[derive(Debug, Default)]
+pub struct BufferPool(Vec<Vec<u8>>);
+
+impl BufferPool {
+    /// An empty buffer.
+    pub fn take(&mut self) -> Vec<u8> {
+        self.0.pop().unwrap_or_default()
+    }
+
+    /// Takes a buffer back.
+    pub fn give(&mut self, mut buffer: Vec<u8>) {
+        if (1..=POOLED_BYTES_MAX).contains(&buffer.capacity()) && self.0.len() < POOLED_BUFFERS_MAX {
+            buffer.clear();
+            self.0.push(buffer);
+        }
+    }
+}
+
+/// Unsent bytes of one connection.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    short: heapless::Vec<u8, SHORT>,
+    /// In use when it is not empty; `short` is empty then.
+    long: Vec<u8>,
+    sent: usize,
+}
+
+impl Outbox {
+    /// What is to be sent next.
+    #[must_use]
+    #[inline]
+    pub fn unsent(&self) -> &[u8] {
+        let all = if self.long.is_empty() { self.short.as_slice() } else { self.long.as_slice() };
+        &all[self.sent..]
+    }
+
+    /// Forgets the first `bytes` unsent bytes.
+    #[inline]
+    pub fn sent(&mut self, bytes: usize, pool: &mut BufferPool) {
+        let left = self.unsent().len().saturating_sub(bytes);
+        self.sent += bytes.min(self.unsent().len());
+        if left == 0 {
+            self.clear(pool);
+        } else if self.sent > POOLED_BYTES_MAX && self.sent > left {
+            self.long.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+
+    /// Drops everything.
+    #[inline]
+    pub fn clear(&mut self, pool: &mut BufferPool) {
+        self.short.clear();
+        self.sent = 0;
+        if self.long.capacity() > 0 {
+            pool.give(core::mem::take(&mut self.long));
+        }
+    }
+
+    /// A sink that adds behind what is unsent.
+    #[inline]
+    pub fn writer<'a>(&'a mut self, pool: &'a mut BufferPool) -> Writer<'a> {
+        Writer { outbox: self, pool }
+    }
+}
+
+/// Adds to an [`Outbox`].
+#[derive(Debug)]
+pub struct Writer<'a> {
+    outbox: &'a mut Outbox,
+    pool: &'a mut BufferPool,
+}
+
+impl Sink for Writer<'_> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        let outbox = &mut *self.outbox;
+        if !outbox.long.is_empty() {
+            outbox.long.extend_from_slice(bytes);
+        } else if outbox.short.extend_from_slice(bytes).is_err() {
+            outbox.long = self.pool.take();
+            outbox.long.extend_from_slice(&outbox.short);
+            outbox.long.extend_from_slice(bytes);
+            outbox.short.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+
+    #[test]
+    fn bytes_leave_in_order_whatever_the_pieces() {
+        let (mut outbox, mut pool) = (Outbox::default(), BufferPool::default());
+        let (mut next_in, mut next_out) = (0u8, 0u8);
+        for round in 0..5000usize {
+            let piece: Vec<u8> = (0..round % 23)
+                .map(|_| {
+                    next_in = next_in.wrapping_add(1);
+                    next_in
+                })
+                .collect();
+            outbox.writer(&mut pool).put(&piece);
+            let take = (round * 7) % 31;
+            for &byte in outbox.unsent().iter().take(take) {
+                next_out = next_out.wrapping_add(1);
+                assert_eq!(byte, next_out);
+            }
+            outbox.sent(take, &mut pool);
+        }
+        while !outbox.unsent().is_empty() {
+            next_out = next_out.wrapping_add(1);
+            assert_eq!(outbox.unsent()[0], next_out);
+            outbox.sent(1, &mut pool);
+        }
+        assert_eq!(next_in, next_out);
+        assert_eq!(outbox.long.capacity(), 0, "an empty outbox holds no buffer");
+    }
+
+    #[test]
+    fn large_buffers_are_not_pooled() {
+        let mut pool = BufferPool::default();
+        pool.give(Vec::with_capacity(POOLED_BYTES_MAX + 1));
+        pool.give(Vec::new());
+        assert_eq!(pool.take().capacity(), 0);
+        pool.give(Vec::with_capacity(8));
+        assert!(pool.take().capacity() >= 8);
+    }
+}
