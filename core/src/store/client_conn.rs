@@ -410,7 +410,8 @@ impl<const PENDING: usize> ClientConn<PENDING> {
                 (Step::CheckGet, Some(false), Patience::Wait) if value_untouched => Finding::DropsOnMissing,
                 _ => Finding::None,
             };
-            let replied = entry.replied || !matches!(piece, None | Some(Piece::Prefix | Piece::Head));
+            let begun = head_bytes > 0 && !matches!(piece, Some(Piece::Prefix | Piece::Head));
+            let replied = entry.replied || begun;
             let phase = if replied { Phase::Receiving } else { Phase::Waiting };
             return Some(Loss { id: entry.id, phase, effect: entry.effect(), finding });
         }
@@ -675,3 +676,6 @@ impl Entry {
         matches!(self.step, Step::Get) || matches!((self.step, self.ready), (Step::CheckGet, Some(false)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -163,25 +163,6 @@ pub(super) const fn after(
 }
 
 impl Step {
-    /// Every step, in order.
-    #[cfg(test)]
-    #[cfg(test)]
-    pub(super) const ALL: [Self; 13] = [
-        Self::Greet,
-        Self::Plain,
-        Self::Confirm,
-        Self::Ping,
-        Self::WaitGet,
-        Self::CheckGet,
-        Self::Check,
-        Self::Wait,
-        Self::Get,
-        Self::Pop,
-        Self::MultiGet,
-        Self::Barrier,
-        Self::BarrierOnce,
-    ];
-
     /// Whether the server may let this step wait.
     pub(super) const fn waits(self) -> bool {
         matches!(self, Self::WaitGet | Self::Wait | Self::Barrier)
