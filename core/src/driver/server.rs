@@ -6,8 +6,9 @@
 mod listener;
 mod reactor;
 
-pub use listener::{Family, KeepAlive, StartError, StartErrorKind};
+pub use listener::{Family, StartError, StartErrorKind};
 
+use crate::driver::socket::KeepAlive;
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Stats};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};

@@ -13,7 +13,7 @@ mod wire;
 use crate::barrier::KeyBarrier;
 use crate::driver::call_error::CallError;
 use crate::driver::clock::Clock;
-use crate::driver::socket::Liveness;
+use crate::driver::socket::KeepAlive;
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::limits::ClientLimits;
 use crate::rng::Rng;
@@ -56,7 +56,7 @@ pub struct StoreOptions {
     /// What stands before every key on the wire; PyTorch's clients have `/` there.
     pub scope: Box<[u8]>,
     /// How the kernel watches over the connections; `None`: it does not.
-    pub liveness: Option<Liveness>,
+    pub keep_alive: Option<KeepAlive>,
     /// How connections are made.
     pub dial: DialOptions,
     /// Bounds.
@@ -70,7 +70,7 @@ impl Default for StoreOptions {
             connect_timeout: Duration::from_secs(300),
             answer_timeout: Duration::from_secs(30),
             scope: b"/"[..].into(),
-            liveness: Some(Liveness::default()),
+            keep_alive: Some(KeepAlive::default()),
             dial: DialOptions::default(),
             limits: ClientLimits::default(),
         }

@@ -154,7 +154,7 @@ impl Store {
         self.pool.set_socket(ticket, None);
         let made = |fd| self.pool.set_socket(ticket, Some(fd));
         let connect = || {
-            let (socket, connected) = start_connect(address, self.options.liveness.as_ref(), made)?;
+            let (socket, connected) = start_connect(address, self.options.keep_alive.as_ref(), made)?;
             let until = until.unwrap_or(Instant::MAX);
             // A cancel from before the connect found nothing to shut down.
             if !connected && !self.pool.is_cancelled(ticket) {
