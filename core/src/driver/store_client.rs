@@ -345,7 +345,7 @@ impl Store {
         let (span, key) = (self.span(timeout), self.key(key));
         let mut barrier = KeyBarrier::new(world_size, span.patience);
         while let Some(call) = barrier.next_call(key) {
-            let failure = match self.perform(&call, span, &mut NoValue) {
+            let failure = match self.perform(&call, self.resumed(span), &mut NoValue) {
                 Ok(Outcome::Missing) => NOT_RELEASED,
                 // The machine asks for outcomes that its calls have.
                 Ok(outcome) if barrier.handle(outcome).is_err() => NOT_RELEASED,
@@ -389,7 +389,7 @@ impl Store {
         loop {
             // Nothing tells a client that a number has grown: ask again after a moment, as PyTorch does.
             let call = Call::Store(Request::Add { key: WORKERS_KEY, delta: 0 }, Patience::Once);
-            match self.finish(&call, span, &mut NoValue) {
+            match self.finish(&call, self.resumed(span), &mut NoValue) {
                 Ok(Outcome::Number(count)) if count >= world_size => return Ok(()),
                 Ok(_) => {}
                 Err(error) => return fail(error.failure()),
