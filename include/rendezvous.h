@@ -396,6 +396,14 @@ rdzv_status rdzv_store_options_set_answer_timeout_ms(rdzv_store_options *options
                                                      int64_t answer_timeout_ms,
                                                      rdzv_error **error);
 
+// How a server whose host fell silent is noticed; as `rdzv_server_options_set_keep_alive`, with the same defaults.
+rdzv_status rdzv_store_options_set_keep_alive(rdzv_store_options *options,
+                                              int64_t idle_ms,
+                                              int64_t interval_ms,
+                                              uint32_t probes,
+                                              int64_t unacknowledged_ms_max,
+                                              rdzv_error **error);
+
 // Connects to the store that `options` names, trying again until its connect timeout has passed. `context` may be NULL
 // for a fresh one. On success `*out` is yours until `rdzv_store_free`.
 //

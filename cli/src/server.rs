@@ -1,7 +1,8 @@
 //! `rdzv server`.
 
 use clap::{Args, ValueEnum};
-use rendezvous_core::driver::server::{Family, KeepAlive, Listen, Server, ServerFailure, ServerOptions};
+use rendezvous_core::driver::server::{Family, Listen, Server, ServerFailure, ServerOptions};
+use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::node::server::Event;
 use std::io::Write;

@@ -4,7 +4,8 @@ use crate::argument::{invalid, place, positive_ms, reference_mut, text};
 use crate::error::{Fault, rdzv_error};
 use crate::guard;
 use crate::status::rdzv_status;
-use rendezvous_core::driver::server::{Family, KeepAlive, Listen, ServerOptions};
+use rendezvous_core::driver::server::{Family, Listen, ServerOptions};
+use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::limits::ServerLimits;
 use std::os::fd::{BorrowedFd, OwnedFd};
 

@@ -13,7 +13,7 @@ mod wire;
 use crate::barrier::KeyBarrier;
 use crate::driver::call_error::CallError;
 use crate::driver::clock::Clock;
-use crate::driver::socket::Liveness;
+use crate::driver::socket::KeepAlive;
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::limits::ClientLimits;
 use crate::rng::Rng;
@@ -56,7 +56,7 @@ pub struct StoreOptions {
     /// What stands before every key on the wire; PyTorch's clients have `/` there.
     pub scope: Box<[u8]>,
     /// How the kernel watches over the connections; `None`: it does not.
-    pub liveness: Option<Liveness>,
+    pub keep_alive: Option<KeepAlive>,
     /// How connections are made.
     pub dial: DialOptions,
     /// Bounds.
@@ -70,7 +70,7 @@ impl Default for StoreOptions {
             connect_timeout: Duration::from_secs(300),
             answer_timeout: Duration::from_secs(30),
             scope: b"/"[..].into(),
-            liveness: Some(Liveness::default()),
+            keep_alive: Some(KeepAlive::default()),
             dial: DialOptions::default(),
             limits: ClientLimits::default(),
         }
@@ -345,7 +345,7 @@ impl Store {
         let (span, key) = (self.span(timeout), self.key(key));
         let mut barrier = KeyBarrier::new(world_size, span.patience);
         while let Some(call) = barrier.next_call(key) {
-            let failure = match self.perform(&call, span, &mut NoValue) {
+            let failure = match self.perform(&call, self.resumed(span), &mut NoValue) {
                 Ok(Outcome::Missing) => NOT_RELEASED,
                 // The machine asks for outcomes that its calls have.
                 Ok(outcome) if barrier.handle(outcome).is_err() => NOT_RELEASED,
@@ -389,7 +389,7 @@ impl Store {
         loop {
             // Nothing tells a client that a number has grown: ask again after a moment, as PyTorch does.
             let call = Call::Store(Request::Add { key: WORKERS_KEY, delta: 0 }, Patience::Once);
-            match self.finish(&call, span, &mut NoValue) {
+            match self.finish(&call, self.resumed(span), &mut NoValue) {
                 Ok(Outcome::Number(count)) if count >= world_size => return Ok(()),
                 Ok(_) => {}
                 Err(error) => return fail(error.failure()),
