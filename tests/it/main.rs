@@ -2,6 +2,7 @@
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
 mod bad_input;
+mod fuzz;
 mod golden;
 mod net;
 mod rdzv;
