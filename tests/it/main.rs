@@ -2,7 +2,10 @@
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
 mod bad_input;
+mod counting;
+mod fuzz;
 mod golden;
+mod memory;
 mod net;
 mod rdzv;
 
