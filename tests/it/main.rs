@@ -9,6 +9,7 @@ mod memory;
 mod net;
 mod nostd;
 mod rdzv;
+mod tidy;
 
 /// The folder of the repository.
 fn repository() -> &'static std::path::Path {
