@@ -16,7 +16,7 @@ const fn module(path: &'static str, layer: u8, room: &'static str) -> Module {
 /// The lowest layer whose rooms are machines without I/O; none of them knows another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 20] = [
+const MODULES: [Module; 21] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
@@ -36,6 +36,7 @@ const MODULES: [Module; 20] = [
     module("rpc", MACHINES, "rpc"),
     module("node::server", 4, "node::server"),
     module("node::client", 4, "node::client"),
+    module("node::multi_client", 4, "node::client"),
     module("driver", 5, "driver"),
 ];
 
