@@ -4,6 +4,7 @@
 //! comes out as data. Three feature steps: none (no allocator: codec and client machines), `alloc` (the store engine
 //! and the server machines), `std` (the driver over sockets). `cfg(feature = …)` stands in this file and nowhere else.
 #![no_std]
+#![warn(clippy::alloc_instead_of_core, clippy::std_instead_of_alloc, clippy::std_instead_of_core)]
 #![cfg_attr(test, allow(clippy::std_instead_of_alloc, reason = "tests run where std is"))]
 
 #[cfg(feature = "alloc")]
@@ -12,6 +13,7 @@ extern crate alloc;
 extern crate std;
 
 // L0
+pub mod error;
 pub mod ids;
 pub mod limits;
 pub mod rng;
@@ -20,6 +22,9 @@ pub mod time;
 // L1
 /// The key/value store: requests as data, the engine, and the machines at both ends of a connection.
 pub mod store {
+    pub mod call;
+    pub mod client_conn;
+    pub mod dial;
     pub mod op;
 
     #[cfg(feature = "alloc")]
@@ -31,9 +36,15 @@ pub mod store {
 // L2
 pub mod wire;
 
+// L3
+pub mod barrier;
+
 // L4
 /// Composition machines: the only ones that own several machines.
 pub mod node {
+    pub mod client;
+    #[cfg(feature = "alloc")]
+    pub mod multi_client;
     #[cfg(feature = "alloc")]
     pub mod server;
 }

@@ -89,3 +89,30 @@ impl Default for ServerLimits {
         }
     }
 }
+
+/// Bounds on a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// Bounds on one request: what a server takes.
+    pub frame: FrameLimits,
+    /// The answer to one request, in bytes. Larger than a request, since values grow through APPEND.
+    pub reply_bytes_max: u64,
+    /// Most connections at a time.
+    pub connections_max: usize,
+    /// Most operations at a time.
+    pub operations_max: usize,
+    /// Connections that are kept while nobody uses them.
+    pub idle_connections_max: usize,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        Self {
+            frame: FrameLimits::default(),
+            reply_bytes_max: 1 << 30,
+            connections_max: 256,
+            operations_max: 1 << 20,
+            idle_connections_max: 64,
+        }
+    }
+}

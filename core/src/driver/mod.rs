@@ -3,5 +3,9 @@
 #![expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "std is at home here")]
 
+pub mod call_error;
 pub mod clock;
+mod resolve;
 pub mod server;
+pub mod socket;
+pub mod store_client;

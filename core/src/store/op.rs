@@ -103,9 +103,13 @@ pub fn write_lossy(out: &mut impl fmt::Write, bytes: &[u8]) -> fmt::Result {
     Ok(())
 }
 
-/// A list of keys: as it stands in a received frame, or as a caller's slice.
+/// A list of keys: as it stands in a received frame, as a caller's slice, or one key.
 #[derive(Clone, Copy)]
-pub struct Keys<'a>(List<'a, &'a [u8]>);
+pub struct Keys<'a> {
+    list: List<'a, &'a [u8]>,
+    /// A key before the list, for a list of one that nobody has to store.
+    one: Option<Key<'a>>,
+}
 
 /// A list of keys with their values: as it stands in a received frame, or as a caller's slice.
 #[derive(Clone, Copy)]
@@ -123,22 +127,29 @@ impl<'a> Keys<'a> {
     /// `count` keys as they stand in a frame: each behind its `u64` length. Iteration stops where `bytes` end.
     #[must_use]
     pub const fn packed(count: usize, bytes: &'a [u8]) -> Self {
-        Self(List::Packed { count, bytes })
+        Self { list: List::Packed { count, bytes }, one: None }
     }
 
     /// The keys `names`, each beneath `scope`.
     #[must_use]
     pub const fn scoped(scope: &'a [u8], names: &'a [&'a [u8]]) -> Self {
-        Self(List::Slice { scope, items: names })
+        Self { list: List::Slice { scope, items: names }, one: None }
+    }
+
+    /// A list of one key.
+    #[must_use]
+    pub const fn one(key: Key<'a>) -> Self {
+        Self { list: List::Slice { scope: b"", items: &[] }, one: Some(key) }
     }
 
     /// How many there are.
     #[must_use]
     pub const fn len(&self) -> usize {
-        match self.0 {
+        let listed = match self.list {
             List::Packed { count, .. } => count,
             List::Slice { items, .. } => items.len(),
-        }
+        };
+        listed + self.one.is_some() as usize
     }
 
     /// Whether there are none.
@@ -149,12 +160,13 @@ impl<'a> Keys<'a> {
 
     /// The keys in order.
     pub fn iter(&self) -> impl Iterator<Item = Key<'a>> + use<'a> {
-        let (scope, items, mut packed) = match self.0 {
+        let (scope, items, mut packed) = match self.list {
             List::Packed { bytes, .. } => (&[][..], &[][..], bytes),
             List::Slice { scope, items } => (scope, items, &[][..]),
         };
         let unpack = core::iter::from_fn(move || split_packed(&mut packed).map(Key::raw));
-        items.iter().map(move |name| Key::scoped(scope, name)).chain(unpack)
+        let listed = items.iter().map(move |name| Key::scoped(scope, name)).chain(unpack);
+        self.one.into_iter().chain(listed)
     }
 }
 
@@ -303,5 +315,7 @@ mod tests {
         assert_eq!(Keys::packed(2, &packed), Keys::scoped(b"/", &names));
         assert_eq!(Keys::packed(2, &packed[..packed.len() - 1]).iter().count(), 1);
         assert_eq!(Pairs::packed(1, &packed).iter().count(), 1);
+        let one = Keys::one(Key::scoped(b"/", b"a"));
+        assert_eq!((one.len(), one), (1, Keys::scoped(b"/", &names[..1])));
     }
 }

@@ -1,0 +1,106 @@
+// The requests of the c10d wire that the loads need: encoding only, little-endian, as the protocol has it.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace wire {
+
+enum class Opcode : std::uint8_t {
+  validate = 0,
+  set = 1,
+  get = 3,
+  add = 4,
+  check = 5,
+  wait = 6,
+  ping = 13,
+  barrier = 18
+};
+
+constexpr std::uint32_t magic = 0x3C85F7CE;
+constexpr std::size_t nonce_bytes = 4;
+
+template <class Integer>
+void put(std::string& out, Integer value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+inline void put_bytes(std::string& out, std::string_view bytes) {
+  put<std::uint64_t>(out, bytes.size());
+  out.append(bytes);
+}
+
+inline void open_frame(std::string& out, Opcode opcode, std::string_view key) {
+  put(out, opcode);
+  put_bytes(out, key);
+}
+
+inline void ping(std::string& out, std::uint32_t nonce) {
+  put(out, Opcode::ping);
+  put(out, nonce);
+}
+
+inline void greeting(std::string& out, std::uint32_t nonce) {
+  put(out, Opcode::validate);
+  put(out, magic);
+  ping(out, nonce);
+}
+
+inline void set(std::string& out, std::string_view key, std::string_view value) {
+  open_frame(out, Opcode::set, key);
+  put_bytes(out, value);
+}
+
+inline void add(std::string& out, std::string_view key, std::int64_t delta) {
+  open_frame(out, Opcode::add, key);
+  put(out, delta);
+}
+
+inline void barrier(std::string& out, std::string_view key, std::int64_t world_size) {
+  open_frame(out, Opcode::barrier, key);
+  put(out, world_size);
+}
+
+inline void one_key_list(std::string& out, Opcode opcode, std::string_view key) {
+  put(out, opcode);
+  put<std::uint64_t>(out, 1);
+  put_bytes(out, key);
+}
+
+inline void wait(std::string& out, std::string_view key) { one_key_list(out, Opcode::wait, key); }
+
+// Always 26 bytes, and new for each number and process.
+inline std::string round_key(std::uint64_t number) {
+  char key[32];
+  std::snprintf(key, sizeof key, "/peers/%08x/%010llu", static_cast<unsigned>(getpid()),
+                static_cast<unsigned long long>(number));
+  return key;
+}
+
+enum class Request { set, add, get, check };
+
+// Appends one request of a closed loop; returns how many bytes will answer it.
+inline std::size_t encode(std::string& out, Request request, std::string_view value) {
+  switch (request) {
+    case Request::set:
+      set(out, "/p/value", value);
+      ping(out, 0);
+      return nonce_bytes;
+    case Request::add:
+      add(out, "/p/count", 1);
+      return 8;
+    case Request::get:
+      open_frame(out, Opcode::get, "/p/value");
+      return 8 + value.size();
+    case Request::check:
+      one_key_list(out, Opcode::check, "/p/value");
+      return 1;
+  }
+  return 0;
+}
+
+}  // namespace wire

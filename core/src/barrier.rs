@@ -1,0 +1,165 @@
+//! A barrier out of plain keys, for stores without one of their own: arrivals are counted under `<key>/num_members`, the
+//! last one sets `<key>/last_member`, and all wait for that. PyTorch's prefix and file stores meet in the same way (c10d
+//! protocol, section 4.4), so the two can meet each other; with a native BARRIER they cannot.
+
+use crate::store::call::{Call, Outcome, Patience};
+use crate::store::op::{Key, Keys, Request};
+
+const COUNT_SUFFIX: &[u8] = b"/num_members";
+const LAST_SUFFIX: &[u8] = b"/last_member";
+const LAST_VALUE: &[u8] = b"1";
+
+/// Where an arrival stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyBarrierState {
+    /// Not counted yet.
+    Arriving,
+    /// Counted as the last; the others are to be told.
+    Announcing,
+    /// Counted; the last has not announced itself.
+    Waiting,
+    /// All have arrived.
+    Released,
+}
+
+/// An answer that does not belong to the call that was due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the barrier was {state:?} and was handed {outcome:?}")]
+pub struct UnexpectedOutcome {
+    /// Where the arrival stood.
+    pub state: KeyBarrierState,
+    /// What it was handed.
+    pub outcome: Outcome,
+}
+
+/// One arrival at a barrier. Make [`KeyBarrier::next_call`]s until there is none, and report each outcome.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyBarrier {
+    world_size: i64,
+    patience: Patience,
+    state: KeyBarrierState,
+}
+
+impl KeyBarrier {
+    /// An arrival at a barrier of `world_size`. With [`Patience::Once`] it counts, and looks once whether all are there.
+    #[must_use]
+    pub const fn new(world_size: i64, patience: Patience) -> Self {
+        Self { world_size, patience, state: KeyBarrierState::Arriving }
+    }
+
+    /// The call that is due, on the keys beneath `key` (which has no suffix of its own); `None`: all have arrived.
+    #[must_use]
+    pub const fn next_call<'a>(&self, key: Key<'a>) -> Option<Call<'a>> {
+        let (last, count) = (key.with_suffix(LAST_SUFFIX), key.with_suffix(COUNT_SUFFIX));
+        let request = match self.state {
+            KeyBarrierState::Arriving => Request::Add { key: count, delta: 1 },
+            KeyBarrierState::Announcing => Request::Set { key: last, value: LAST_VALUE },
+            KeyBarrierState::Waiting => Request::Wait { keys: Keys::one(last) },
+            KeyBarrierState::Released => return None,
+        };
+        Some(Call::Store(request, self.patience))
+    }
+
+    /// The call that was due has ended so. [`Outcome::Missing`] leaves the barrier waiting.
+    ///
+    /// # Errors
+    /// The outcome is none of that call.
+    pub const fn handle(&mut self, outcome: Outcome) -> Result<(), UnexpectedOutcome> {
+        use KeyBarrierState::{Announcing, Arriving, Released, Waiting};
+        self.state = match (self.state, outcome) {
+            // An arrival beyond the number announces again: the key is there already, and so nobody can be stuck behind
+            // a last member that died before it could announce itself.
+            (Arriving, Outcome::Number(count)) if count >= self.world_size => Announcing,
+            (Arriving, Outcome::Number(_)) | (Waiting, Outcome::Missing) => Waiting,
+            (Announcing, Outcome::Applied) | (Waiting, Outcome::Released) => Released,
+            (state, outcome) => return Err(UnexpectedOutcome { state, outcome }),
+        };
+        Ok(())
+    }
+
+    /// Where the arrival stands.
+    #[must_use]
+    pub const fn state(&self) -> KeyBarrierState {
+        self.state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+    use super::*;
+    use crate::wire::c10d::{Frame, encode_frame};
+    use crate::wire::sink::Fill;
+    use alloc::string::String;
+    use alloc::{format, vec::Vec};
+
+    fn wire_text(call: Call<'_>) -> String {
+        let Call::Store(request, _) = call else { panic!("no ping") };
+        let mut buffer = [0; 128];
+        let mut fill = Fill::new(&mut buffer);
+        encode_frame(&mut fill, &Frame::Request(request));
+        let bytes = fill.finish().expect("room");
+        buffer[..bytes].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The bytes of PyTorch's own prefix store, from the golden traces `torch_client_prefix_barrier` and `…_2`.
+    #[test]
+    fn arrivals_send_what_a_prefix_store_sends() {
+        let key = Key::scoped(b"/pre/", b"bb");
+        let mut barrier = KeyBarrier::new(1, Patience::Wait);
+        let mut sent = String::new();
+        for outcome in [Outcome::Number(1), Outcome::Applied] {
+            sent += &wire_text(barrier.next_call(key).expect("a call is due"));
+            barrier.handle(outcome).expect("fits");
+        }
+        assert_eq!(
+            sent,
+            "0413000000000000002f7072652f62622f6e756d5f6d656d626572730100000000000000\
+             0113000000000000002f7072652f62622f6c6173745f6d656d626572010000000000000031"
+        );
+        assert_eq!((barrier.state(), barrier.next_call(key)), (KeyBarrierState::Released, None));
+
+        let mut waiting = KeyBarrier::new(2, Patience::Wait);
+        waiting.handle(Outcome::Number(1)).expect("fits");
+        assert_eq!(
+            wire_text(waiting.next_call(Key::scoped(b"/pre/", b"bb2")).expect("a call is due")),
+            "06010000000000000014000000000000002f7072652f6262322f6c6173745f6d656d626572"
+        );
+    }
+
+    #[test]
+    fn every_state_takes_its_own_outcomes_only() {
+        let outcomes = [
+            Outcome::Applied,
+            Outcome::Number(1),
+            Outcome::Number(2),
+            Outcome::Number(3),
+            Outcome::Released,
+            Outcome::Missing,
+        ];
+        let ways: [&[Outcome]; 4] =
+            [&[], &[Outcome::Number(2)], &[Outcome::Number(1)], &[Outcome::Number(1), Outcome::Released]];
+        let mut table = Vec::new();
+        for way in ways {
+            for outcome in outcomes {
+                let mut barrier = KeyBarrier::new(2, Patience::Wait);
+                way.iter().for_each(|&step| barrier.handle(step).expect("fits"));
+                let before = barrier.state();
+                if barrier.handle(outcome).is_ok() {
+                    table.push(format!("{before:?} {outcome:?} -> {:?}", barrier.state()));
+                }
+            }
+        }
+        assert_eq!(
+            table,
+            [
+                "Arriving Number(1) -> Waiting",
+                "Arriving Number(2) -> Announcing",
+                "Arriving Number(3) -> Announcing",
+                "Announcing Applied -> Released",
+                "Waiting Released -> Released",
+                "Waiting Missing -> Waiting",
+            ]
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! Host names become addresses, on a thread of their own: the resolver of the C library has no deadline.
+
+use alloc::ffi::CString;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+/// The addresses of a host, or the resolver's error number.
+pub(super) type Found = Result<Vec<SocketAddr>, i32>;
+
+/// The address that `host` spells, if it is one: `127.0.0.1`, `::1`, `[::1]`.
+pub(super) fn literal(host: &str, port: u16) -> Option<SocketAddr> {
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    bare.parse().ok().map(|address: IpAddr| SocketAddr::new(address, port))
+}
+
+/// Looks `host` up on a new thread, which hands what it found to `done`.
+///
+/// # Errors
+/// That of making a thread.
+pub(super) fn look_up(
+    host: &str,
+    port: u16,
+    done: impl FnOnce(Found) + Send + 'static,
+) -> std::io::Result<()> {
+    let host = host.to_string();
+    std::thread::Builder::new()
+        .name("rdzv-resolve".into())
+        .stack_size(512 * 1024)
+        .spawn(move || done(addresses(&host, port)))
+        .map(drop)
+}
+
+/// The resolver's words for its error number.
+pub(super) fn error_text(number: i32) -> String {
+    if number == 0 {
+        return "the resolver knows none".into();
+    }
+    // SAFETY: `gai_strerror` takes any number and returns a string that is never freed.
+    let text = unsafe { core::ffi::CStr::from_ptr(libc::gai_strerror(number)) };
+    text.to_string_lossy().into_owned()
+}
+
+fn addresses(host: &str, port: u16) -> Found {
+    let Ok(name) = CString::new(host) else { return Err(libc::EAI_NONAME) };
+    // SAFETY: all zeros is a valid `addrinfo`: no flags, any family, null pointers.
+    let mut hints: libc::addrinfo = unsafe { core::mem::zeroed() };
+    hints.ai_socktype = libc::SOCK_STREAM;
+    let mut list: *mut libc::addrinfo = core::ptr::null_mut();
+    // SAFETY: `name` is a C string, `hints` is initialised, `list` is written on success only.
+    let number =
+        unsafe { libc::getaddrinfo(name.as_ptr(), core::ptr::null(), &raw const hints, &raw mut list) };
+    if number != 0 {
+        return Err(number);
+    }
+    let mut found = Vec::new();
+    let mut next = list;
+    // SAFETY: `next` walks the list that getaddrinfo made, which ends with null; it is freed below.
+    while let Some(info) = unsafe { next.as_ref() } {
+        next = info.ai_next;
+        let address = match info.ai_family {
+            libc::AF_INET => {
+                // SAFETY: an AF_INET entry points to a `sockaddr_in`.
+                let v4 = unsafe { &*info.ai_addr.cast::<libc::sockaddr_in>() };
+                SocketAddr::new(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into(), port)
+            }
+            libc::AF_INET6 => {
+                // SAFETY: an AF_INET6 entry points to a `sockaddr_in6`.
+                let v6 = unsafe { &*info.ai_addr.cast::<libc::sockaddr_in6>() };
+                let address = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+                SocketAddr::V6(SocketAddrV6::new(address, port, 0, v6.sin6_scope_id))
+            }
+            _ => continue,
+        };
+        if !found.contains(&address) {
+            found.push(address);
+        }
+    }
+    // SAFETY: `list` came from getaddrinfo and is freed once.
+    unsafe { libc::freeaddrinfo(list) };
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literals_need_no_resolver() {
+        assert_eq!(literal("127.0.0.1", 1), Some(SocketAddr::from(([127, 0, 0, 1], 1))));
+        assert_eq!(literal("[::1]", 2), literal("::1", 2));
+        assert_eq!(literal("localhost", 1), None);
+    }
+
+    #[test]
+    fn a_name_is_found_or_the_number_says_why_not() {
+        let found = addresses("localhost", 7).expect("localhost");
+        assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 7), "{found:?}");
+        let number = addresses("no\0name", 7).unwrap_err();
+        assert!(!error_text(number).is_empty());
+    }
+}

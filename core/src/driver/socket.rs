@@ -1,0 +1,132 @@
+//! Client sockets: how they are made, and what their errors mean.
+
+use crate::error::{Cause, ErrorKind};
+use crate::time::Duration;
+use core::net::SocketAddr;
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// How a peer whose host fell silent is noticed, although nothing is being sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// Silence before the first probe.
+    pub idle: Duration,
+    /// Between probes.
+    pub interval: Duration,
+    /// Unanswered probes after which the connection is lost.
+    pub probes: u32,
+    /// Longest time that sent bytes may stay unacknowledged.
+    pub unacknowledged_max: Duration,
+}
+
+impl Default for KeepAlive {
+    fn default() -> Self {
+        Self {
+            idle: Duration::from_secs(2),
+            interval: Duration::from_secs(1),
+            probes: 3,
+            unacknowledged_max: Duration::from_secs(5),
+        }
+    }
+}
+
+impl KeepAlive {
+    /// Sets this on a socket; the sockets that a listener accepts inherit it.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub(super) fn apply(&self, socket: &SockRef<'_>) -> io::Result<()> {
+        let probes =
+            TcpKeepalive::new().with_time(self.idle).with_interval(self.interval).with_retries(self.probes);
+        socket.set_tcp_keepalive(&probes)?;
+        socket.set_tcp_user_timeout(Some(self.unacknowledged_max))
+    }
+}
+
+/// Starts to connect a new non-blocking socket, and tells whether that is done already.
+///
+/// `made` is told of the socket before it connects, so that another thread can shut it down.
+pub(super) fn start_connect(
+    address: SocketAddr,
+    keep_alive: Option<&KeepAlive>,
+    made: impl FnOnce(RawFd),
+) -> io::Result<(Socket, bool)> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    made(socket.as_raw_fd());
+    socket.set_tcp_nodelay(true)?;
+    if let Some(keep_alive) = keep_alive {
+        keep_alive.apply(&SockRef::from(&socket))?;
+    }
+    match socket.connect(&address.into()) {
+        Ok(()) => Ok((socket, true)),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok((socket, false)),
+        Err(error) => Err(error),
+    }
+}
+
+/// After a connecting socket became writable: whether it is connected.
+pub(super) fn finish_connect(socket: &Socket) -> io::Result<()> {
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
+    let peer = socket.peer_addr()?;
+    // On one host, a connect to a port that nobody listens on may be given that very port as its own, and then it meets
+    // itself.
+    if socket.local_addr()?.as_socket() == peer.as_socket() {
+        return Err(io::Error::from_raw_os_error(libc::ECONNREFUSED));
+    }
+    Ok(())
+}
+
+/// Waits until a descriptor is writable or has failed; false: the time is up.
+pub(super) fn wait_writable(fd: RawFd, span: Duration) -> io::Result<bool> {
+    let began = std::time::Instant::now();
+    loop {
+        let left = span.saturating_sub(began.elapsed());
+        let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+        let mut watched = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one valid `pollfd`.
+        match unsafe { libc::poll(&raw mut watched, 1, millis) } {
+            0 if left <= Duration::from_millis(i32::MAX as u64) => return Ok(false),
+            0 => {}
+            1.. => return Ok(true),
+            _ => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// Whether an idle connection is still open and silent, as far as the kernel knows.
+pub(super) fn is_alive(fd: RawFd) -> bool {
+    let mut byte = 0_u8;
+    // SAFETY: one byte of room; the flags make it return at once and take nothing.
+    let got = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    got > 0 || (got < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock)
+}
+
+/// Ends a connection both ways: whoever waits in it returns.
+pub(super) fn shut_down(fd: RawFd) {
+    // SAFETY: a number and a flag; a failure means that the connection has ended already.
+    unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+}
+
+/// What a socket's error means to a call.
+pub(super) fn classify(error: &io::Error) -> (ErrorKind, Cause) {
+    let Some(number) = error.raw_os_error() else { return (ErrorKind::Io, Cause::Unknown) };
+    let kind = match number {
+        libc::ECONNREFUSED => ErrorKind::Refused,
+        libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EADDRNOTAVAIL | libc::EHOSTDOWN | libc::ENETDOWN => {
+            ErrorKind::Unreachable
+        }
+        libc::ETIMEDOUT => ErrorKind::TimedOut,
+        libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED | libc::ENOTCONN => ErrorKind::ServerGone,
+        _ => ErrorKind::Io,
+    };
+    (kind, Cause::Os(number))
+}

@@ -1,0 +1,185 @@
+//! The way to a connection, in the calling thread.
+
+use super::pool::{self, Ticket};
+use super::wire::{PENDING, Socketed, Timer, Trouble, Wire};
+use super::{NOT_RELEASED, Span, Store, ended};
+use crate::driver::resolve::{Found, literal, look_up};
+use crate::driver::socket::{classify, finish_connect, start_connect, wait_writable};
+use crate::error::{Cause, ErrorKind, Failure, Phase};
+use crate::node::client::Sent;
+use crate::node::client::link::{Link, LinkInput, LinkOutput};
+use crate::store::dial::{DialState, Family, Rounds};
+use crate::time::Instant;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use socket2::Socket;
+use std::io;
+use std::os::fd::AsRawFd;
+
+impl Store {
+    /// Makes a connection, within the call's time. Its socket is in the pool's view all along.
+    pub(super) fn dial(&self, ticket: Ticket, span: Span, rounds: Rounds) -> Result<Box<Wire>, Failure> {
+        let (options, limits) = (self.options.dial, self.options.limits);
+        let mut link = Link::new(self.clock.now(), span.deadline, rounds, options, limits, self.seed());
+        let mut addresses = Vec::new();
+        let mut line: Option<Socketed> = None;
+        let cancelled = |phase| Failure { phase, ..ended(pool::Ended::Cancelled) };
+        loop {
+            if self.pool.is_cancelled(ticket) {
+                return Err(cancelled(link.failure(self.clock.now()).phase));
+            }
+            match link.poll_output() {
+                Some(LinkOutput::Resolve) => match self.addresses(ticket, span, rounds) {
+                    Ok(Ok(found)) => {
+                        let families: Vec<Family> = found.iter().map(family).collect();
+                        addresses = found;
+                        link.handle(self.clock.now(), LinkInput::Resolved(&families));
+                    }
+                    Ok(Err(number)) => link.handle(self.clock.now(), LinkInput::Unresolved(number)),
+                    Err(pool::Ended::TimeUp) => link.handle(self.clock.now(), LinkInput::Tick),
+                    Err(pool::Ended::Cancelled) => return Err(cancelled(Phase::Resolving)),
+                },
+                Some(LinkOutput::Connect(index)) => {
+                    match self.connect_socket(ticket, addresses[usize::from(index)], link.poll_timeout()) {
+                        Ok(Some(socket)) => {
+                            line = Some(Socketed::new(socket));
+                            link.handle(self.clock.now(), LinkInput::Connected);
+                        }
+                        Ok(None) => link.handle(self.clock.now(), LinkInput::Tick),
+                        Err(error) => {
+                            let (kind, cause) = classify(&error);
+                            link.handle(self.clock.now(), LinkInput::ConnectFailed(kind, cause));
+                        }
+                    }
+                }
+                Some(LinkOutput::Greet(bytes)) => {
+                    let until = link.poll_timeout().unwrap_or(span.deadline);
+                    let Some(socketed) = &mut line else { continue };
+                    let mut timer = Timer::new(&self.clock, self.clock.now(), until);
+                    if let Err(trouble) = socketed.send_all(&bytes, &mut timer, &mut Sent::Nothing) {
+                        self.greeting_failed(&mut link, trouble);
+                    }
+                }
+                Some(LinkOutput::Disconnect) => {
+                    self.pool.set_socket(ticket, None);
+                    line = None;
+                }
+                Some(LinkOutput::Ready) => {
+                    let Some(socketed) = line else { continue };
+                    self.pool.set_known(socketed.peer());
+                    return Ok(Box::new(Wire::new(socketed, link, self.clock.now())));
+                }
+                Some(LinkOutput::Failed(failure)) => {
+                    self.pool.set_socket(ticket, None);
+                    self.pool.set_known(None);
+                    return Err(failure);
+                }
+                None => self.wait_for_link(ticket, &mut link, &mut line, span)?,
+            }
+        }
+    }
+
+    /// The link has nothing to do but to wait: for the greeting's echo, or for the next round.
+    fn wait_for_link(
+        &self,
+        ticket: Ticket,
+        link: &mut Link<PENDING>,
+        line: &mut Option<Socketed>,
+        span: Span,
+    ) -> Result<(), Failure> {
+        let until = link.poll_timeout().unwrap_or(span.deadline);
+        match (link.state(), line) {
+            (DialState::Greeting, Some(socketed)) => {
+                let mut buffer = [0; 64];
+                let mut timer = Timer::new(&self.clock, self.clock.now(), until);
+                let mut bytes = match socketed.receive(&mut buffer, &mut timer, Sent::Something) {
+                    Ok(got) => &buffer[..got],
+                    Err(trouble) => {
+                        self.greeting_failed(link, trouble);
+                        return Ok(());
+                    }
+                };
+                if let Err(violation) = link.receive(self.clock.now(), &mut bytes) {
+                    let (kind, cause) = (ErrorKind::WrongProtocol, Cause::Violation(violation));
+                    return Err(Failure { kind, cause, phase: Phase::Greeting, ..NOT_RELEASED });
+                }
+            }
+            (_, line) => {
+                // A pause: what failed is closed meanwhile.
+                self.pool.set_socket(ticket, None);
+                *line = None;
+                let left = until.since(self.clock.now());
+                if self.pool.pause(ticket.epoch, pool::from_now(left)).is_ok() {
+                    link.handle(self.clock.now().max(until), LinkInput::Tick);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn greeting_failed(&self, link: &mut Link<PENDING>, trouble: Trouble) {
+        let now = self.clock.now();
+        match trouble {
+            Trouble::Lost(cause, _) => link.handle(now, LinkInput::Ended(cause)),
+            _ => link.handle(now.max(link.poll_timeout().unwrap_or(now)), LinkInput::Tick),
+        }
+    }
+
+    /// The host's addresses. For a further connection, the one that worked before comes without a look-up.
+    fn addresses(&self, ticket: Ticket, span: Span, rounds: Rounds) -> Result<Found, pool::Ended> {
+        if let Some(address) = literal(&self.host, self.port) {
+            return Ok(Ok(vec![address]));
+        }
+        if let (Rounds::One, Some(address)) = (rounds, self.pool.known()) {
+            return Ok(Ok(vec![address]));
+        }
+        let number = self.pool.begin_lookup();
+        let pool = Arc::clone(&self.pool);
+        let begun = look_up(&self.host, self.port, move |found| pool.end_lookup(number, found));
+        if begun.is_err() {
+            self.pool.end_lookup(number, Err(libc::EAI_SYSTEM));
+        }
+        let left = span.deadline.since(self.clock.now());
+        self.pool.await_lookup(ticket, number, pool::from_now(left))
+    }
+
+    /// A connected socket, or `None` when `until` has passed.
+    fn connect_socket(
+        &self,
+        ticket: Ticket,
+        address: SocketAddr,
+        until: Option<Instant>,
+    ) -> io::Result<Option<Socket>> {
+        self.pool.set_socket(ticket, None);
+        let made = |fd| self.pool.set_socket(ticket, Some(fd));
+        let connect = || {
+            let (socket, connected) = start_connect(address, self.options.keep_alive.as_ref(), made)?;
+            let until = until.unwrap_or(Instant::MAX);
+            // A cancel from before the connect found nothing to shut down.
+            if !connected && !self.pool.is_cancelled(ticket) {
+                let left = until.since(self.clock.now());
+                if !wait_writable(socket.as_raw_fd(), left)? {
+                    return Ok(None);
+                }
+            }
+            finish_connect(&socket)?;
+            socket.set_nonblocking(false)?;
+            Ok(Some(socket))
+        };
+        let connected = connect();
+        if !matches!(connected, Ok(Some(_))) {
+            self.pool.set_socket(ticket, None);
+        }
+        connected
+    }
+}
+
+const fn family(address: &SocketAddr) -> Family {
+    match address {
+        SocketAddr::V4(_) => Family::V4,
+        SocketAddr::V6(_) => Family::V6,
+    }
+}

@@ -1,0 +1,208 @@
+//! One call from its beginning to its end: connections, attempts, and what a failure is called.
+
+use super::pool::Ticket;
+use super::wire::{Take, Timer, Trouble, Wire};
+use super::{NOT_RELEASED, Span, Store, Timeout, ended};
+use crate::driver::call_error::CallError;
+use crate::driver::socket::is_alive;
+use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
+use crate::node::client::{Age, Sent, Verdict, after_loss};
+use crate::store::call::{Call, GetMode, Outcome, Patience};
+use crate::store::client_conn::BeginError;
+use crate::store::dial::Rounds;
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+
+impl Store {
+    /// Makes a call, and tells of its failure.
+    pub(super) fn finish(
+        &self,
+        call: &Call<'_>,
+        span: Span,
+        take: &mut dyn Take,
+    ) -> Result<Outcome, CallError> {
+        let failure = match self.perform(call, span, take) {
+            Ok(Outcome::Missing) => NOT_RELEASED,
+            Ok(Outcome::QueueEmpty) => {
+                Failure { kind: ErrorKind::QueueEmpty, cause: Cause::Unknown, ..NOT_RELEASED }
+            }
+            Ok(outcome) => return Ok(outcome),
+            Err(failure) => failure,
+        };
+        Err(CallError::of_call(call, &self.peer, self.aged(failure, span)))
+    }
+
+    /// Makes a call.
+    pub(super) fn perform(
+        &self,
+        call: &Call<'_>,
+        span: Span,
+        take: &mut dyn Take,
+    ) -> Result<Outcome, Failure> {
+        let (ticket, wire, mode) = self.enter(span)?;
+        let (wire, result) = self.attempts(call, span, take, ticket, wire, mode);
+        self.pool.leave(ticket, wire);
+        match result {
+            Err(failure) if self.pool.is_cancelled(ticket) && failure.kind == ErrorKind::ServerGone => {
+                Err(Failure { kind: ErrorKind::Cancelled, cause: Cause::Unknown, ..failure })
+            }
+            other => other,
+        }
+    }
+
+    /// The attempts at a call, until one of them ends it. The connection comes back if it can be used again.
+    fn attempts(
+        &self,
+        call: &Call<'_>,
+        span: Span,
+        take: &mut dyn Take,
+        ticket: Ticket,
+        idle: Option<Box<Wire>>,
+        mut mode: GetMode,
+    ) -> (Option<Box<Wire>>, Result<Outcome, Failure>) {
+        let mut next = idle.filter(|wire| self.is_usable(ticket, wire, span.began));
+        let mut timer = Timer::new(&self.clock, span.began, span.deadline);
+        let mut retries = 0;
+        let mut lost = None;
+        loop {
+            let (mut wire, age) = match next.take() {
+                Some(wire) => (wire, Age::Used),
+                None => match self.dial(ticket, span, Rounds::One) {
+                    Ok(wire) => {
+                        timer = Timer::new(&self.clock, self.clock.now(), span.deadline);
+                        (wire, Age::Fresh)
+                    }
+                    // That the server was there and is gone says more than that it is not there.
+                    Err(failure) => return (None, Err(lost.unwrap_or(failure))),
+                },
+            };
+            let trouble = match wire.exchange(call, mode, &mut timer, take) {
+                Ok(outcome) => return (self.rested(ticket, wire), Ok(outcome)),
+                Err(trouble) => trouble,
+            };
+            match trouble {
+                Trouble::NotBegun(error) => {
+                    let failure = begin_failure(error);
+                    return (self.rested(ticket, wire), Err(failure));
+                }
+                Trouble::TimedOut(phase, cause, effect) => {
+                    let failure = Failure { phase, cause, effect, ..NOT_RELEASED };
+                    let kept = if cause == Cause::NotReleased {
+                        self.rested(ticket, wire)
+                    } else {
+                        self.dropped(ticket, wire)
+                    };
+                    return (kept, Err(failure));
+                }
+                Trouble::Violated(violation) => {
+                    let (kind, cause) = (ErrorKind::WrongProtocol, Cause::Violation(violation));
+                    let effect = wire.link.conn().lose().map_or(Effect::None, |loss| loss.effect);
+                    let failure = Failure { kind, cause, effect, phase: Phase::Receiving, ..NOT_RELEASED };
+                    return (self.dropped(ticket, wire), Err(failure));
+                }
+                Trouble::Lost(cause, sent) => {
+                    let loss = wire.link.conn().lose();
+                    self.dropped(ticket, wire);
+                    // The others are of the same server.
+                    self.pool.forget_idle();
+                    let verdict = match &loss {
+                        Some(loss) => after_loss(call.operation(), mode, retries, age, sent, loss),
+                        None => Verdict::Fail(Effect::None),
+                    };
+                    let phase = loss.map_or(Phase::Sending, |loss| match sent {
+                        Sent::Nothing => Phase::Sending,
+                        Sent::Something => loss.phase,
+                    });
+                    let failure = Failure { kind: ErrorKind::ServerGone, phase, cause, ..NOT_RELEASED };
+                    match verdict {
+                        Verdict::Answer(outcome) => {
+                            self.pool.learn_slow_gets();
+                            return (None, Ok(outcome));
+                        }
+                        Verdict::Fail(effect) => return (None, Err(Failure { effect, ..failure })),
+                        Verdict::Again(_) if self.pool.is_cancelled(ticket) => return (None, Err(failure)),
+                        Verdict::Again(again) => {
+                            if again == mode {
+                                retries += 1;
+                            } else {
+                                self.pool.learn_slow_gets();
+                            }
+                            (mode, lost) = (again, Some(failure));
+                            take.reset();
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a connection that waited in the pool can be used: one that waited long is looked at first, so that a
+    /// server that went away meanwhile costs a new connection and not the call.
+    fn is_usable(&self, ticket: Ticket, wire: &Wire, now: Instant) -> bool {
+        let fresh = now.since(wire.used) < IDLE_UNCHECKED_MAX;
+        if !fresh && !is_alive(wire.fd()) {
+            self.pool.set_socket(ticket, None);
+            return false;
+        }
+        true
+    }
+
+    fn rested(&self, ticket: Ticket, mut wire: Box<Wire>) -> Option<Box<Wire>> {
+        if wire.rest(self.clock.now()) { Some(wire) } else { self.dropped(ticket, wire) }
+    }
+
+    /// Closes a connection; its socket is taken out of the pool's view before.
+    fn dropped(&self, ticket: Ticket, wire: Box<Wire>) -> Option<Box<Wire>> {
+        self.pool.set_socket(ticket, None);
+        drop(wire);
+        None
+    }
+
+    pub(super) fn enter(&self, span: Span) -> Result<(Ticket, Option<Box<Wire>>, GetMode), Failure> {
+        self.pool.enter(span.deadline.since(span.began)).map_err(|error| match ended(error) {
+            failure if failure.kind == ErrorKind::TimedOut => Failure {
+                kind: ErrorKind::LimitExceeded,
+                phase: Phase::Connecting,
+                cause: Cause::Limit(LimitError::Operations {
+                    count: self.options.limits.connections_max as u64,
+                }),
+                ..failure
+            },
+            failure => failure,
+        })
+    }
+
+    pub(super) fn span(&self, timeout: Timeout) -> Span {
+        let began = self.clock.now();
+        let (after, patience) = match timeout {
+            Timeout::Default if self.options.timeout.is_zero() => {
+                (self.options.answer_timeout, Patience::Once)
+            }
+            Timeout::Default => (self.options.timeout, Patience::Wait),
+            Timeout::Once | Timeout::After(Duration::ZERO) => (self.options.answer_timeout, Patience::Once),
+            Timeout::After(span) => (span, Patience::Wait),
+        };
+        Span { began, deadline: began + after, patience }
+    }
+
+    /// The same deadline for the next of several calls: each counts its time from a fresh reading of the clock.
+    pub(super) fn resumed(&self, span: Span) -> Span {
+        Span { began: self.clock.now(), ..span }
+    }
+
+    pub(super) fn aged(&self, failure: Failure, span: Span) -> Failure {
+        Failure { elapsed: self.clock.now().since(span.began), ..failure }
+    }
+}
+
+/// A connection that waited less is used without a look at it.
+const IDLE_UNCHECKED_MAX: Duration = Duration::from_secs(1);
+
+fn begin_failure(error: BeginError) -> Failure {
+    let cause = match error {
+        BeginError::Limit(limit) => Cause::Limit(limit),
+        // A pooled connection has room and no call of its own under way.
+        BeginError::Busy | BeginError::Full | BeginError::Space(_) | BeginError::Unknown => Cause::Unknown,
+    };
+    Failure { kind: ErrorKind::LimitExceeded, phase: Phase::Sending, cause, ..NOT_RELEASED }
+}

@@ -1,0 +1,65 @@
+//! Where a caller's values go.
+
+use super::wire::Take;
+use alloc::vec::Vec;
+
+/// The most room that a value gets before its bytes are there: the length is only the peer's word.
+const ROOM_BYTES_MAX: u64 = 16 << 20;
+
+fn room(bytes: u64) -> usize {
+    usize::try_from(bytes.min(ROOM_BYTES_MAX)).unwrap_or_default()
+}
+
+/// One value, into a caller's buffer.
+pub(super) struct OneValue<'a>(pub(super) &'a mut Vec<u8>);
+
+impl Take for OneValue<'_> {
+    fn count(&mut self, _count: u64) {}
+
+    fn start(&mut self, bytes: u64) {
+        self.0.clear();
+        self.0.reserve(room(bytes));
+    }
+
+    fn chunk(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn reset(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Any number of values.
+#[derive(Default)]
+pub(super) struct List(pub(super) Vec<Vec<u8>>);
+
+impl Take for List {
+    fn count(&mut self, count: u64) {
+        self.0.reserve(room(count).min(1 << 16));
+    }
+
+    fn start(&mut self, bytes: u64) {
+        self.0.push(Vec::with_capacity(room(bytes)));
+    }
+
+    fn chunk(&mut self, bytes: &[u8]) {
+        if let Some(value) = self.0.last_mut() {
+            value.extend_from_slice(bytes);
+        }
+    }
+
+    fn reset(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// For calls without values.
+pub(super) struct NoValue;
+
+impl Take for NoValue {
+    fn count(&mut self, _count: u64) {}
+    fn start(&mut self, _bytes: u64) {}
+    fn chunk(&mut self, _bytes: &[u8]) {}
+    fn reset(&mut self) {}
+}

@@ -1,0 +1,300 @@
+//! One connection of a blocking client: its socket, its machine and its buffers.
+
+use crate::driver::clock::Clock;
+use crate::driver::socket::classify;
+use crate::error::{Cause, Effect, Phase, Violation};
+use crate::node::client::Sent;
+use crate::node::client::link::Link;
+use crate::store::call::{Call, CallId, GetMode, Outcome};
+use crate::store::client_conn::{BeginError, Event, GiveUp};
+use crate::time::{Duration, Instant};
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use socket2::Socket;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Calls that a blocking connection can have in its table: the one under way, and some that were given up.
+pub(super) const PENDING: usize = 4;
+
+/// Bytes of a new connection's buffers, and of those that an idle connection keeps at most.
+const BUFFER_BYTES: usize = 1024;
+const BUFFER_BYTES_IDLE_MAX: usize = 64 * 1024;
+/// The most that is read at once.
+const READ_BYTES_MAX: usize = 256 * 1024;
+
+/// A connected, blocking socket and the timeouts that it was last given.
+#[derive(Debug)]
+pub(super) struct Socketed {
+    socket: Socket,
+    receive_timeout: Duration,
+    send_timeout: Duration,
+}
+
+#[derive(Debug)]
+pub(super) struct Wire {
+    line: Socketed,
+    pub(super) link: Link<PENDING>,
+    out: Vec<u8>,
+    input: Vec<u8>,
+    calls: u64,
+    /// When it was last used.
+    pub(super) used: Instant,
+}
+
+/// Takes the values of an answer.
+pub(super) trait Take {
+    /// A list of `count` begins.
+    fn count(&mut self, count: u64);
+    /// A value of `bytes` bytes begins.
+    fn start(&mut self, bytes: u64);
+    /// More of the value.
+    fn chunk(&mut self, bytes: &[u8]);
+    /// What came so far was of an attempt that failed.
+    fn reset(&mut self);
+}
+
+/// Why an exchange did not end well.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The deadline passed. Unless the cause is [`Cause::NotReleased`], the connection is of no use any more.
+    TimedOut(Phase, Cause, Effect),
+    /// The connection ended.
+    Lost(Cause, Sent),
+    /// The peer broke the protocol.
+    Violated(Violation),
+    /// The call did not begin.
+    NotBegun(BeginError),
+}
+
+impl Wire {
+    /// A connection whose greeting was answered.
+    pub(super) fn new(line: Socketed, link: Link<PENDING>, now: Instant) -> Self {
+        let buffer = || std::vec![0; BUFFER_BYTES];
+        Self { line, link, out: buffer(), input: buffer(), calls: 0, used: now }
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.line.socket.as_raw_fd()
+    }
+
+    /// Makes one call from its first byte to its last.
+    pub(super) fn exchange(
+        &mut self,
+        call: &Call<'_>,
+        mode: GetMode,
+        timer: &mut Timer<'_>,
+        take: &mut dyn Take,
+    ) -> Result<Outcome, Trouble> {
+        self.calls += 1;
+        let id = CallId(self.calls);
+        let result = self.drive(id, call, mode, timer, take);
+        let Err(Trouble::TimedOut(mut phase, ..)) = result else { return result };
+        let conn = self.link.conn();
+        if phase != Phase::Sending {
+            phase = conn.phase(id).unwrap_or(phase);
+        }
+        let (can_go_on, effect) = match conn.give_up(id) {
+            GiveUp::Nothing => (true, Effect::None),
+            GiveUp::Close(effect) => (false, effect),
+            GiveUp::Send(_) if phase == Phase::Sending => (false, Effect::Possible),
+            // One byte into a connection that was quiet: it goes out at once or the connection is of no use.
+            GiveUp::Send(bytes) => {
+                let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+                (self.line.socket.send_with_flags(&bytes, flags).is_ok(), Effect::None)
+            }
+        };
+        let cause = if can_go_on { Cause::NotReleased } else { Cause::NoAnswer };
+        Err(Trouble::TimedOut(phase, cause, effect))
+    }
+
+    fn drive(
+        &mut self,
+        id: CallId,
+        call: &Call<'_>,
+        mode: GetMode,
+        timer: &mut Timer<'_>,
+        take: &mut dyn Take,
+    ) -> Result<Outcome, Trouble> {
+        let Self { line, link, out, input, .. } = self;
+        let conn = link.conn();
+        let mut sent = Sent::Nothing;
+        let bytes = with_room(out, |out| conn.begin(id, call, mode, out))?;
+        line.send_all(&out[..bytes], timer, &mut sent)?;
+        loop {
+            let due = usize::try_from(conn.value_bytes_due()).unwrap_or(usize::MAX);
+            if due > input.len() {
+                input.resize(due.min(READ_BYTES_MAX), 0);
+            }
+            let got = line.receive(input, timer, sent)?;
+            let mut bytes = &input[..got];
+            while let Some(event) = conn.receive(&mut bytes).map_err(Trouble::Violated)? {
+                match event {
+                    Event::Count { count, .. } => take.count(count),
+                    Event::ValueStart { bytes, .. } => take.start(bytes),
+                    Event::ValueChunk { bytes, .. } => take.chunk(bytes),
+                    Event::Proceed { id } => {
+                        let bytes = with_room(out, |out| conn.proceed(id, call, out))?;
+                        line.send_all(&out[..bytes], timer, &mut sent)?;
+                    }
+                    Event::Done { outcome, .. } => return Ok(outcome),
+                    Event::Greeted => {}
+                }
+            }
+        }
+    }
+
+    /// Makes the connection ready to wait for its next call; false: it is to be closed.
+    pub(super) fn rest(&mut self, now: Instant) -> bool {
+        for buffer in [&mut self.out, &mut self.input] {
+            if buffer.len() > BUFFER_BYTES_IDLE_MAX {
+                buffer.truncate(BUFFER_BYTES_IDLE_MAX);
+                buffer.shrink_to_fit();
+            }
+        }
+        self.used = now;
+        self.link.conn().pending() + 1 < PENDING
+    }
+}
+
+/// The time that a call has left. The clock is read when time may have passed: after a wait, not between the steps of
+/// a call that goes straight on.
+#[derive(Debug)]
+pub(super) struct Timer<'a> {
+    clock: &'a Clock,
+    /// The last reading; `None` when it is out of date.
+    now: Option<Instant>,
+    deadline: Instant,
+}
+
+impl<'a> Timer<'a> {
+    /// `now` was read a moment ago.
+    pub(super) const fn new(clock: &'a Clock, now: Instant, deadline: Instant) -> Self {
+        Self { clock, now: Some(now), deadline }
+    }
+
+    fn left(&mut self) -> Duration {
+        let now = *self.now.get_or_insert_with(|| self.clock.now());
+        self.deadline.since(now)
+    }
+
+    const fn passed(&mut self) {
+        self.now = None;
+    }
+}
+
+/// Encodes into `buffer`, which grows if it has to.
+fn with_room(
+    buffer: &mut Vec<u8>,
+    mut encode: impl FnMut(&mut [u8]) -> Result<usize, BeginError>,
+) -> Result<usize, Trouble> {
+    loop {
+        match encode(buffer) {
+            Err(BeginError::Space(bytes)) => buffer.resize(bytes.next_power_of_two(), 0),
+            other => return other.map_err(Trouble::NotBegun),
+        }
+    }
+}
+
+impl Socketed {
+    pub(super) fn new(socket: Socket) -> Self {
+        Self { socket, receive_timeout: Duration::MAX, send_timeout: Duration::MAX }
+    }
+
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.socket.peer_addr().ok().and_then(|peer| peer.as_socket())
+    }
+
+    pub(super) fn send_all(
+        &mut self,
+        mut bytes: &[u8],
+        timer: &mut Timer<'_>,
+        sent: &mut Sent,
+    ) -> Result<(), Trouble> {
+        let Self { socket, send_timeout, .. } = self;
+        let set = |span| socket.set_write_timeout(Some(span));
+        while !bytes.is_empty() {
+            arm(send_timeout, timer, &set)?;
+            // Without the flag, a connection that ended would end a process that does not expect SIGPIPE.
+            match socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
+                Ok(count) => {
+                    *sent = Sent::Something;
+                    bytes = &bytes[count..];
+                }
+                Err(error) => woken(&error, send_timeout, timer, (Phase::Sending, *sent), &set)?,
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        timer: &mut Timer<'_>,
+        sent: Sent,
+    ) -> Result<usize, Trouble> {
+        let Self { socket, receive_timeout, .. } = self;
+        let set = |span| socket.set_read_timeout(Some(span));
+        loop {
+            arm(receive_timeout, timer, &set)?;
+            match (&*socket).read(buffer) {
+                Ok(0) => return Err(Trouble::Lost(Cause::Closed, sent)),
+                Ok(count) => {
+                    timer.passed();
+                    return Ok(count);
+                }
+                Err(error) => woken(&error, receive_timeout, timer, (Phase::Waiting, sent), &set)?,
+            }
+        }
+    }
+}
+
+/// Makes sure that the socket's timeout does not outlast the deadline, without a system call if it does not by more
+/// than a little: in a steady run of calls, each has the same time. A timeout that is too short only wakes early.
+fn arm(
+    timeout: &mut Duration,
+    timer: &mut Timer<'_>,
+    set: &dyn Fn(Duration) -> io::Result<()>,
+) -> Result<(), Trouble> {
+    let left = timer.left();
+    let slack = (left / 64).clamp(TIMEOUT_SLACK_MIN, TIMEOUT_SLACK_MAX);
+    if *timeout > left.saturating_add(slack) {
+        set_timeout(timeout, left, set)?;
+    }
+    Ok(())
+}
+
+/// After a read or write returned without success: whether to try again.
+fn woken(
+    error: &io::Error,
+    timeout: &mut Duration,
+    timer: &mut Timer<'_>,
+    (phase, sent): (Phase, Sent),
+    set: &dyn Fn(Duration) -> io::Result<()>,
+) -> Result<(), Trouble> {
+    match error.kind() {
+        io::ErrorKind::Interrupted => Ok(()),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if error.raw_os_error() == Some(libc::EAGAIN) => {
+            timer.passed();
+            let left = timer.left();
+            if left.is_zero() {
+                return Err(Trouble::TimedOut(phase, Cause::NoAnswer, Effect::None));
+            }
+            set_timeout(timeout, left, set)
+        }
+        _ => Err(Trouble::Lost(classify(error).1, sent)),
+    }
+}
+
+fn set_timeout(
+    timeout: &mut Duration,
+    left: Duration,
+    set: &dyn Fn(Duration) -> io::Result<()>,
+) -> Result<(), Trouble> {
+    // A timeout of zero would mean none.
+    *timeout = left.max(Duration::from_millis(1));
+    set(*timeout).map_err(|error| Trouble::Lost(classify(&error).1, Sent::Nothing))
+}
+
+const TIMEOUT_SLACK_MIN: Duration = Duration::from_millis(1);
+const TIMEOUT_SLACK_MAX: Duration = Duration::from_millis(100);

@@ -1,0 +1,458 @@
+//! What went wrong, as data that needs no allocator, and the one sentence that tells a user.
+
+use crate::time::Duration;
+use core::fmt;
+
+/// What a caller wanted. The names are those that errors print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "named as the calls are")]
+pub enum Operation {
+    Connect,
+    Set,
+    CompareSet,
+    Get,
+    Add,
+    Check,
+    Wait,
+    NumKeys,
+    Delete,
+    Append,
+    MultiGet,
+    MultiSet,
+    CancelWait,
+    Ping,
+    QueuePush,
+    QueuePop,
+    QueueLen,
+    ListKeys,
+    Barrier,
+    BarrierByKeys,
+    CheckIn,
+    WaitForWorkers,
+}
+
+impl Operation {
+    /// The name in errors and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Set => "set",
+            Self::CompareSet => "compare_set",
+            Self::Get => "get",
+            Self::Add => "add",
+            Self::Check => "check",
+            Self::Wait => "wait",
+            Self::NumKeys => "num_keys",
+            Self::Delete => "delete",
+            Self::Append => "append",
+            Self::MultiGet => "multi_get",
+            Self::MultiSet => "multi_set",
+            Self::CancelWait => "cancel_wait",
+            Self::Ping => "ping",
+            Self::QueuePush => "queue_push",
+            Self::QueuePop => "queue_pop",
+            Self::QueueLen => "queue_len",
+            Self::ListKeys => "list_keys",
+            Self::Barrier => "barrier",
+            Self::BarrierByKeys => "barrier (by keys)",
+            Self::CheckIn => "check_in",
+            Self::WaitForWorkers => "wait_for_workers",
+        }
+    }
+
+    /// Whether the store is the same before and after, so that the operation may be repeated.
+    #[must_use]
+    pub const fn reads_only(self) -> bool {
+        matches!(
+            self,
+            Self::Connect
+                | Self::Get
+                | Self::Wait
+                | Self::Check
+                | Self::NumKeys
+                | Self::ListKeys
+                | Self::QueueLen
+                | Self::MultiGet
+                | Self::Ping
+        )
+    }
+
+    const fn preposition(self) -> &'static str {
+        match self {
+            Self::Connect => "to",
+            Self::Get | Self::MultiGet | Self::QueuePop | Self::ListKeys => "from",
+            _ => "at",
+        }
+    }
+}
+
+/// The kinds of failure that a caller may want to tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ErrorKind {
+    /// The deadline passed.
+    TimedOut,
+    /// Nobody listens at the address.
+    Refused,
+    /// The connection ended under the operation.
+    ServerGone,
+    /// The peer sent what this protocol does not allow.
+    WrongProtocol,
+    /// The host name has no address.
+    Unresolved,
+    /// There is no way to the address.
+    Unreachable,
+    /// The caller gave the operation up.
+    Cancelled,
+    /// An argument or an answer is over a limit.
+    LimitExceeded,
+    /// There was nothing to pop.
+    QueueEmpty,
+    /// An argument makes no sense.
+    InvalidArgument,
+    /// The operating system refused something else.
+    Io,
+}
+
+/// How far an operation had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// The host name was being looked up.
+    Resolving,
+    /// A connection was being made.
+    Connecting,
+    /// The peer had not yet shown that it is a store.
+    Greeting,
+    /// The request was on its way.
+    Sending,
+    /// The request was out and nothing had come back.
+    Waiting,
+    /// Part of the answer had come.
+    Receiving,
+}
+
+impl Phase {
+    /// The name in errors and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Resolving => "resolving",
+            Self::Connecting => "connecting",
+            Self::Greeting => "greeting",
+            Self::Sending => "sending",
+            Self::Waiting => "waiting",
+            Self::Receiving => "receiving",
+        }
+    }
+}
+
+/// What the protocol would have allowed in the place of a violation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// The echo of this number.
+    Echo(u32),
+    /// CHECK's answer: 0 or 1.
+    CheckAnswer,
+    /// The end of a wait: 0.
+    StopWaiting,
+    /// The answer to CANCEL_WAIT: 1.
+    WaitCanceled,
+    /// A length up to this one, in bytes.
+    Length(u64),
+    /// A count of items, from 0 up to this one.
+    Count(u64),
+    /// Nothing at all.
+    Silence,
+}
+
+/// The peer broke the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} was due and {seen:#x} came", Words(.due))]
+pub struct Violation {
+    /// What was due.
+    pub due: Due,
+    /// What came, as a number.
+    pub seen: u64,
+}
+
+struct Words<'a>(&'a Due);
+
+impl fmt::Display for Words<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Due::Echo(nonce) => write!(f, "an echo of {nonce:#x}"),
+            Due::CheckAnswer => f.write_str("0 or 1 as the answer to a check"),
+            Due::StopWaiting => f.write_str("0 as the end of a wait"),
+            Due::WaitCanceled => f.write_str("1 as the end of a cancelled wait"),
+            Due::Length(max) => write!(f, "a length of at most {max} bytes"),
+            Due::Count(max) => write!(f, "a count of at most {max}"),
+            Due::Silence => f.write_str("nothing"),
+        }
+    }
+}
+
+/// A request that is over a limit, found before any of it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// A key is too long.
+    #[error("a key of {bytes} bytes is over the limit of {bytes_max}")]
+    Key {
+        /// Its length on the wire.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// A value is too long.
+    #[error("a value of {bytes} bytes is over the limit of {bytes_max}")]
+    Value {
+        /// Its length.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// There are too many keys.
+    #[error("a list of {count} keys is over the limit of {count_max}")]
+    Keys {
+        /// How many there are.
+        count: u64,
+        /// The limit.
+        count_max: u64,
+    },
+    /// The request as a whole is too long.
+    #[error("a request of {bytes} bytes is over the limit of {bytes_max}")]
+    Frame {
+        /// Its length on the wire.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// As many operations as the client can hold are under way.
+    #[error("{count} operations are under way, and that is the limit")]
+    Operations {
+        /// The limit.
+        count: u64,
+    },
+}
+
+/// What stands behind a failure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// Nothing more is known.
+    #[default]
+    Unknown,
+    /// The operating system's error number.
+    Os(i32),
+    /// The resolver's error number (`EAI_…`), or 0 when it found no address.
+    Resolver(i32),
+    /// The peer closed the connection.
+    Closed,
+    /// The peer accepted the connection and said nothing.
+    Silent,
+    /// No answer came, where one is due at once.
+    NoAnswer,
+    /// What was waited for did not happen.
+    NotReleased,
+    /// The peer broke the protocol.
+    Violation(Violation),
+    /// A limit was reached.
+    Limit(LimitError),
+}
+
+/// Whether the store may have changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effect {
+    /// It did not, or the operation never changes it.
+    #[default]
+    None,
+    /// The request was sent and its answer did not come.
+    Possible,
+}
+
+/// How an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Which kind of failure.
+    pub kind: ErrorKind,
+    /// How far the operation had come.
+    pub phase: Phase,
+    /// From the call to the failure.
+    pub elapsed: Duration,
+    /// What stands behind it.
+    pub cause: Cause,
+    /// Whether the store may have changed.
+    pub effect: Effect,
+}
+
+/// The sentence that tells of a failure, with what the caller knows about the operation.
+#[derive(Clone, Copy)]
+pub struct Sentence<'a> {
+    /// What was wanted.
+    pub operation: Operation,
+    /// The first key, as on the wire.
+    pub key: Option<&'a dyn fmt::Display>,
+    /// How many keys there are in all.
+    pub keys_count: usize,
+    /// The server.
+    pub peer: &'a dyn fmt::Display,
+    /// How it failed.
+    pub failure: Failure,
+    /// The operating system's words for its error number.
+    pub os_text: Option<&'a dyn fmt::Display>,
+}
+
+impl fmt::Debug for Sentence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Sentence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { kind, phase, elapsed, effect, .. } = self.failure;
+        f.write_str(self.operation.name())?;
+        if let Some(key) = self.key {
+            write!(f, " \"{key}\"")?;
+            match self.keys_count {
+                0 | 1 => {}
+                2 => f.write_str(" and 1 more key")?,
+                count => write!(f, " and {} more keys", count - 1)?,
+            }
+        }
+        write!(f, " {} {}", self.operation.preposition(), self.peer)?;
+        let (span, phase) = (Span(elapsed), phase.name());
+        match kind {
+            ErrorKind::TimedOut => write!(f, " timed out after {span} while {phase}")?,
+            ErrorKind::Refused => write!(f, " was refused for {span} while {phase}")?,
+            ErrorKind::ServerGone => write!(f, " lost its server after {span} while {phase}")?,
+            ErrorKind::WrongProtocol => {
+                write!(f, " met a peer that breaks the store protocol, after {span} while {phase}")?;
+            }
+            ErrorKind::Unresolved => write!(f, " found no address for the host in {span}")?,
+            ErrorKind::Unreachable => write!(f, " found no way to the host in {span}")?,
+            ErrorKind::Cancelled => write!(f, " was cancelled after {span} while {phase}")?,
+            ErrorKind::LimitExceeded => f.write_str(" was not done")?,
+            ErrorKind::QueueEmpty => f.write_str(" found the queue empty")?,
+            ErrorKind::InvalidArgument => f.write_str(" got an argument that makes no sense")?,
+            ErrorKind::Io => write!(f, " failed after {span} while {phase}")?,
+        }
+        self.why(f)?;
+        match effect {
+            Effect::None => Ok(()),
+            Effect::Possible => f.write_str("; it may have been applied"),
+        }
+    }
+}
+
+impl Sentence<'_> {
+    fn why(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.failure.cause, self.os_text) {
+            (Cause::Unknown, _) => Ok(()),
+            (Cause::Os(_) | Cause::Resolver(_), Some(text)) => write!(f, ": {text}"),
+            (Cause::Os(number), None) => write!(f, ": os error {number}"),
+            (Cause::Resolver(0), None) => f.write_str(": the resolver knows none"),
+            (Cause::Resolver(number), None) => write!(f, ": resolver error {number}"),
+            (Cause::Closed, _) => f.write_str(": the peer closed the connection"),
+            (Cause::Silent, _) => f.write_str(": the peer accepted and never answered"),
+            (Cause::NoAnswer, _) => f.write_str(": no answer came"),
+            (Cause::NotReleased, _) => f.write_str(match (self.operation, self.keys_count) {
+                (Operation::Barrier | Operation::BarrierByKeys, _) => ": not all have arrived",
+                (Operation::WaitForWorkers, _) => ": not all workers have checked in",
+                (Operation::QueuePop, _) => ": nothing was pushed",
+                (_, 0 | 1) => ": the key was not set",
+                _ => ": not all of the keys were set",
+            }),
+            (Cause::Violation(violation), _) => write!(f, ": {violation}"),
+            (Cause::Limit(limit), _) => write!(f, ": {limit}"),
+        }
+    }
+}
+
+/// A time span in the unit that a reader expects: `300 ms`, `2.5 s`.
+struct Span(Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        if millis < 1000 {
+            write!(f, "{millis} ms")
+        } else {
+            write!(f, "{}.{} s", millis / 1000, millis % 1000 / 100)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+    use super::*;
+    use alloc::string::{String, ToString};
+
+    fn sentence(operation: Operation, keys_count: usize, failure: Failure) -> String {
+        let key: Option<&dyn fmt::Display> = (keys_count > 0).then_some(&"/k");
+        Sentence { operation, key, keys_count, peer: &"127.0.0.1:29500", failure, os_text: None }.to_string()
+    }
+
+    const WAITED: Failure = Failure {
+        kind: ErrorKind::TimedOut,
+        phase: Phase::Waiting,
+        elapsed: Duration::from_millis(300),
+        cause: Cause::NotReleased,
+        effect: Effect::None,
+    };
+
+    #[test]
+    fn one_sentence_names_operation_key_peer_time_phase_and_cause() {
+        for (expected, operation, keys_count, failure) in [
+            (
+                "get \"/k\" from 127.0.0.1:29500 timed out after 300 ms while waiting: the key was not set",
+                Operation::Get,
+                1,
+                WAITED,
+            ),
+            (
+                "wait \"/k\" and 2 more keys at 127.0.0.1:29500 timed out after 300 ms while waiting: \
+                 not all of the keys were set",
+                Operation::Wait,
+                3,
+                WAITED,
+            ),
+            (
+                "connect to 127.0.0.1:29500 was refused for 2.5 s while connecting: os error 111",
+                Operation::Connect,
+                0,
+                Failure {
+                    kind: ErrorKind::Refused,
+                    phase: Phase::Connecting,
+                    elapsed: Duration::from_millis(2567),
+                    cause: Cause::Os(111),
+                    effect: Effect::None,
+                },
+            ),
+            (
+                "add \"/k\" at 127.0.0.1:29500 lost its server after 300 ms while waiting: \
+                 the peer closed the connection; it may have been applied",
+                Operation::Add,
+                1,
+                Failure {
+                    kind: ErrorKind::ServerGone,
+                    cause: Cause::Closed,
+                    effect: Effect::Possible,
+                    ..WAITED
+                },
+            ),
+            (
+                "ping at 127.0.0.1:29500 met a peer that breaks the store protocol, after 300 ms while waiting: \
+                 an echo of 0x7 was due and 0x50545448 came",
+                Operation::Ping,
+                0,
+                Failure {
+                    kind: ErrorKind::WrongProtocol,
+                    cause: Cause::Violation(Violation { due: Due::Echo(7), seen: 0x5054_5448 }),
+                    ..WAITED
+                },
+            ),
+        ] {
+            assert_eq!(sentence(operation, keys_count, failure), expected);
+        }
+    }
+}

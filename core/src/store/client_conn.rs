@@ -1,0 +1,693 @@
+//! One connection of a client: calls become frames, and bytes become values, step by step and without a buffer of
+//! their own.
+//!
+//! Replies carry no tag, so the machine keeps a bounded table of what it sent, in order, and reads each reply by what
+//! is due. A call that may block has the connection for itself while it lives: that is what makes the one ambiguity of
+//! the protocol harmless, the byte that ends a WAIT and may come between other replies.
+//!
+//! - `get` sends WAIT and GET in one write. A parked WAIT does not hold up the GET behind it, so the replies are either
+//!   `00` and the value, or an empty value and, later, `00`. Both start with nine bytes of which the first is 0: if the
+//!   `u64` behind it is not 0, it is the value's length; if all nine are 0, the WAIT is over and the value is empty or
+//!   the GET came too early, and CHECK and GET in one write tell which.
+//! - A waiting call that is given up sends CANCEL_WAIT and is forgotten at once; its entry stays, mute, and swallows what
+//!   is still to come, so that further calls may go out behind it. An empty value and then CANCEL_WAIT's `01` would read
+//!   as a length of 2^56, which no limit allows, so the two never mix.
+
+mod step;
+
+use crate::error::{Due, Effect, LimitError, Operation, Phase, Violation};
+use crate::limits::ClientLimits;
+use crate::store::call::{Call, CallId, GetMode, Outcome, Patience};
+use crate::store::op::Request;
+use crate::wire::c10d::{Frame, MAGIC, NOT_READY, Opcode, READY, STOP_WAITING, WAIT_CANCELED, encode_frame};
+use crate::wire::sink::{Fill, Length};
+use heapless::Deque;
+use step::{After, Reply, Step, after, encode_step, first_step};
+
+/// Bytes of the greeting: VALIDATE and PING.
+pub const GREETING_BYTES: usize = 10;
+
+/// What came out of received bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'b> {
+    /// The peer is a store: it echoed the greeting.
+    Greeted,
+    /// A list of this many items begins.
+    Count {
+        /// Whose.
+        id: CallId,
+        /// How many.
+        count: u64,
+    },
+    /// A value (or a listed key) begins.
+    ValueStart {
+        /// Whose.
+        id: CallId,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The next bytes of the value.
+    ValueChunk {
+        /// Whose.
+        id: CallId,
+        /// They borrow from what was received.
+        bytes: &'b [u8],
+    },
+    /// The call needs another write: see [`ClientConn::proceed`].
+    Proceed {
+        /// Whose.
+        id: CallId,
+    },
+    /// The call is over.
+    Done {
+        /// Whose.
+        id: CallId,
+        /// How it ended.
+        outcome: Outcome,
+    },
+}
+
+/// Why a call was not begun. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BeginError {
+    /// A call that may block is under way on this connection.
+    #[error("a call that may block is under way on this connection")]
+    Busy,
+    /// The table of pending calls is full.
+    #[error("as many calls as fit are under way on this connection")]
+    Full,
+    /// The caller's buffer is too small; this many bytes are needed.
+    #[error("the request needs {0} bytes of buffer")]
+    Space(usize),
+    /// The request is over a limit.
+    #[error(transparent)]
+    Limit(LimitError),
+    /// No call of this name waits for its next step.
+    #[error("no such call")]
+    Unknown,
+}
+
+/// What is to be done about a call that was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveUp {
+    /// It is out of the table and nothing is to be sent.
+    Nothing,
+    /// Send this; the rest of its replies will be swallowed.
+    Send([u8; 1]),
+    /// An answer that should have come at once has not: the connection is of no use any more, and the store may have
+    /// changed.
+    Close(Effect),
+}
+
+/// A call that was under way when its connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Which.
+    pub id: CallId,
+    /// How far it had come.
+    pub phase: Phase,
+    /// Whether the store may have changed, if the request was sent.
+    pub effect: Effect,
+    /// What can be concluded.
+    pub finding: Finding,
+}
+
+/// What the end of a connection says about a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// Nothing.
+    None,
+    /// The peer may be one that drops connections which ask for missing keys: ask again with
+    /// [`GetMode::WaitThenGet`].
+    DropsOnMissing,
+    /// As before, and the answer is known nevertheless.
+    Answered(Outcome),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    id: CallId,
+    operation: Operation,
+    patience: Patience,
+    mode: GetMode,
+    step: Step,
+    /// It has the connection for itself: no call may begin behind it while somebody waits for it.
+    exclusive: bool,
+    nonce: u32,
+    /// Keys in the call: as many values are due from MULTI_GET.
+    keys_count: u64,
+    /// A CANCEL_WAIT went out before the step: its answer comes first.
+    prefix: bool,
+    /// A CANCEL_WAIT went out behind the step: its answer comes last.
+    cancelled: bool,
+    /// Nobody wants to know any more.
+    mute: bool,
+    /// The step has yet to be sent.
+    parked: bool,
+    /// Some reply of the call came, in this step or an earlier one.
+    replied: bool,
+    /// CHECK's answer within [`Step::CheckGet`].
+    ready: Option<bool>,
+}
+
+/// The next piece of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    /// The answer to a CANCEL_WAIT before the step.
+    Prefix,
+    /// The answer to a CANCEL_WAIT behind the step, after the reply that is given.
+    Suffix,
+    Echo,
+    Number,
+    Flag,
+    Stop,
+    /// The nine bytes of WAIT and GET.
+    Head,
+    /// A value's length; `left` values follow behind it, which are more of the same.
+    Length {
+        left: u64,
+        of: u64,
+    },
+    /// A value's bytes.
+    Body {
+        bytes: u64,
+        left: u64,
+        of: u64,
+    },
+    /// The count of a list.
+    Count,
+    /// The length of a queue.
+    Queued,
+}
+
+impl Piece {
+    const fn width(self) -> usize {
+        match self {
+            Self::Prefix | Self::Suffix | Self::Flag | Self::Stop => 1,
+            Self::Echo => 4,
+            Self::Number | Self::Length { .. } | Self::Count | Self::Queued => 8,
+            Self::Head => 9,
+            Self::Body { .. } => 0,
+        }
+    }
+}
+
+/// One connection, with room for `PENDING` calls.
+#[derive(Debug)]
+pub struct ClientConn<const PENDING: usize> {
+    entries: Deque<Entry, PENDING>,
+    limits: ClientLimits,
+    /// What of the front entry's reply comes next; `None`: none of it has come.
+    piece: Option<Piece>,
+    head: [u8; 9],
+    head_bytes: usize,
+    /// Bytes of the current reply's values.
+    reply_bytes: u64,
+    nonce: u32,
+    /// An earlier wait was released, and the server may still have it on a list.
+    stale: bool,
+}
+
+impl<const PENDING: usize> ClientConn<PENDING> {
+    /// A connection that has just been made. The numbers of its PINGs start at `nonce`.
+    #[must_use]
+    pub const fn new(limits: ClientLimits, nonce: u32) -> Self {
+        Self {
+            entries: Deque::new(),
+            limits,
+            piece: None,
+            head: [0; 9],
+            head_bytes: 0,
+            reply_bytes: 0,
+            nonce,
+            stale: false,
+        }
+    }
+
+    /// The first bytes of a connection, to be sent in one write. [`Event::Greeted`] follows.
+    pub fn greet(&mut self) -> [u8; GREETING_BYTES] {
+        let nonce = self.next_nonce();
+        let greeting = Entry { nonce, ..Entry::new(CallId(0), &Call::Ping, GetMode::Pipelined, Step::Greet) };
+        // A new connection has room; a second greeting would be a caller's bug, and its echo is unsolicited then.
+        let _ = self.entries.push_back(greeting);
+        let mut bytes = [0; GREETING_BYTES];
+        let mut fill = Fill::new(&mut bytes);
+        encode_frame(&mut fill, &Frame::Validate { magic: MAGIC });
+        encode_frame(&mut fill, &Frame::Ping { nonce });
+        bytes
+    }
+
+    /// Begins a call and writes its first bytes into `buffer`, from the start.
+    ///
+    /// # Errors
+    /// See [`BeginError`]; the connection is as it was then.
+    pub fn begin(
+        &mut self,
+        id: CallId,
+        call: &Call<'_>,
+        mode: GetMode,
+        buffer: &mut [u8],
+    ) -> Result<usize, BeginError> {
+        self.may_begin()?;
+        call.check_limits(&self.limits.frame).map_err(BeginError::Limit)?;
+        let step = first_step(call, mode);
+        let mut entry = Entry::new(id, call, mode, step);
+        let bytes = self.encode(&mut entry, call, buffer)?;
+        // Room was checked above.
+        let _ = self.entries.push_back(entry);
+        Ok(bytes)
+    }
+
+    /// Whether a call can begin now.
+    ///
+    /// # Errors
+    /// [`BeginError::Busy`] or [`BeginError::Full`].
+    pub fn may_begin(&self) -> Result<(), BeginError> {
+        if self.entries.back().is_some_and(|last| last.exclusive && !last.mute) {
+            return Err(BeginError::Busy);
+        }
+        if self.entries.is_full() { Err(BeginError::Full) } else { Ok(()) }
+    }
+
+    /// Writes the next bytes of a call that asked for it with [`Event::Proceed`].
+    ///
+    /// # Errors
+    /// [`BeginError::Unknown`] if it did not ask, [`BeginError::Space`] if the buffer is too small.
+    pub fn proceed(&mut self, id: CallId, call: &Call<'_>, buffer: &mut [u8]) -> Result<usize, BeginError> {
+        let mut entry = match self.entries.front() {
+            Some(entry) if entry.id == id && entry.parked && entry.operation == call.operation() => *entry,
+            _ => return Err(BeginError::Unknown),
+        };
+        entry.parked = false;
+        let bytes = self.encode(&mut entry, call, buffer)?;
+        if let Some(front) = self.entries.front_mut() {
+            *front = entry;
+        }
+        Ok(bytes)
+    }
+
+    /// An upper bound for the bytes of any single write of `call`.
+    #[must_use]
+    pub fn write_bytes_max(call: &Call<'_>) -> usize {
+        let mut length = Length::default();
+        if let Call::Store(request, _) = call {
+            encode_frame(&mut length, &Frame::Request(*request));
+        }
+        // A CANCEL_WAIT before and a PING behind; and calls that ask for keys may name them twice: WAIT and GET.
+        let named_again = match call {
+            Call::Store(
+                Request::Get { .. }
+                | Request::MultiGet { .. }
+                | Request::Wait { .. }
+                | Request::Check { .. }
+                | Request::QueuePop { .. },
+                _,
+            ) => length.0 + 8,
+            _ => 0,
+        };
+        length.0 + named_again + 6
+    }
+
+    /// Gives a call up, because its deadline has passed or its caller wants no more of it. No event of it follows.
+    pub fn give_up(&mut self, id: CallId) -> GiveUp {
+        let receiving_value = matches!(self.piece, Some(Piece::Body { .. } | Piece::Length { .. }));
+        let Some(place) = self.entries.iter().position(|entry| entry.id == id && !entry.mute) else {
+            return GiveUp::Nothing;
+        };
+        let Some(entry) = self.entries.iter_mut().nth(place) else { return GiveUp::Nothing };
+        if entry.parked {
+            // It is the only one: it blocks, and all before it are answered.
+            self.entries.pop_front();
+            return GiveUp::Nothing;
+        }
+        entry.mute = true;
+        if entry.step.waits() && !(place == 0 && receiving_value) {
+            entry.cancelled = true;
+            self.stale = false;
+            return GiveUp::Send([Opcode::CancelWait as u8]);
+        }
+        GiveUp::Close(entry.effect())
+    }
+
+    /// Reads on in `bytes`, and takes from its front what was read. Call it until it returns `None`: then all bytes are
+    /// used up.
+    ///
+    /// # Errors
+    /// The peer broke the protocol; the connection is of no use any more.
+    pub fn receive<'b>(&mut self, bytes: &mut &'b [u8]) -> Result<Option<Event<'b>>, Violation> {
+        loop {
+            let entry = match self.entries.front() {
+                Some(entry) if !entry.parked => entry,
+                _ if bytes.is_empty() => return Ok(None),
+                _ => return Err(Violation { due: Due::Silence, seen: u64::from(bytes[0]) }),
+            };
+            let piece = self.piece.unwrap_or_else(|| entry.first_piece());
+            if let Piece::Body { bytes: body_bytes, left, of } = piece
+                && body_bytes > 0
+            {
+                let taken = bytes.len().min(usize::try_from(body_bytes).unwrap_or(usize::MAX));
+                if taken == 0 {
+                    return Ok(None);
+                }
+                let (chunk, rest) = bytes.split_at(taken);
+                *bytes = rest;
+                self.piece = Some(Piece::Body { bytes: body_bytes - taken as u64, left, of });
+                if !entry.mute {
+                    return Ok(Some(Event::ValueChunk { id: entry.id, bytes: chunk }));
+                }
+                continue;
+            }
+            let wanted = piece.width() - self.head_bytes;
+            let taken = wanted.min(bytes.len());
+            let (head, rest) = bytes.split_at(taken);
+            *bytes = rest;
+            self.head[self.head_bytes..][..taken].copy_from_slice(head);
+            self.head_bytes += taken;
+            if taken < wanted {
+                self.piece = Some(piece);
+                return Ok(None);
+            }
+            self.head_bytes = 0;
+            if let Some(event) = self.piece_came(piece)? {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    /// The bytes of the value that is being received which are still to come: a caller may size its buffer by it.
+    #[must_use]
+    pub fn value_bytes_due(&self) -> u64 {
+        match self.piece {
+            Some(Piece::Body { bytes, .. }) => bytes,
+            _ => 0,
+        }
+    }
+
+    /// Whether nothing is under way, not even the rest of a call that was given up.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many calls are under way, with those that were given up and are not yet answered.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How far a call has come.
+    #[must_use]
+    pub fn phase(&self, id: CallId) -> Option<Phase> {
+        let place = self.entries.iter().position(|entry| entry.id == id && !entry.mute)?;
+        let receives = place == 0 && matches!(self.piece, Some(Piece::Body { .. } | Piece::Length { .. }));
+        Some(if receives { Phase::Receiving } else { Phase::Waiting })
+    }
+
+    /// After the connection ended: the next call that was under way. Call it until it returns `None`.
+    pub fn lose(&mut self) -> Option<Loss> {
+        loop {
+            let entry = self.entries.pop_front()?;
+            let (piece, head_bytes) = (self.piece.take(), core::mem::take(&mut self.head_bytes));
+            let receives = matches!(piece, Some(Piece::Body { .. } | Piece::Length { .. }));
+            if entry.mute || entry.step == Step::Greet {
+                continue;
+            }
+            let value_untouched = head_bytes == 0 || piece == Some(Piece::Head);
+            let finding = match (entry.step, entry.ready, entry.patience) {
+                // Eight bytes are the empty value of a GET: a peer that answers so does not drop.
+                (Step::WaitGet, ..) if !receives && head_bytes <= 1 => Finding::DropsOnMissing,
+                (Step::CheckGet, Some(false), Patience::Once) if value_untouched => {
+                    Finding::Answered(Outcome::Missing)
+                }
+                (Step::CheckGet, Some(false), Patience::Wait) if value_untouched => Finding::DropsOnMissing,
+                _ => Finding::None,
+            };
+            let begun = head_bytes > 0 && !matches!(piece, Some(Piece::Prefix | Piece::Head));
+            let replied = entry.replied || begun;
+            let phase = if replied { Phase::Receiving } else { Phase::Waiting };
+            return Some(Loss { id: entry.id, phase, effect: entry.effect(), finding });
+        }
+    }
+
+    const fn next_nonce(&mut self) -> u32 {
+        self.nonce = self.nonce.wrapping_add(1);
+        self.nonce
+    }
+
+    fn encode(&mut self, entry: &mut Entry, call: &Call<'_>, buffer: &mut [u8]) -> Result<usize, BeginError> {
+        entry.prefix = self.stale && entry.step.clears_stale();
+        entry.nonce = self.nonce.wrapping_add(1);
+        entry.cancelled = entry.step == Step::BarrierOnce;
+        let mut fill = Fill::new(buffer);
+        encode_step(&mut fill, entry.step, call, entry.prefix, entry.nonce);
+        let bytes = fill.finish().map_err(BeginError::Space)?;
+        let bytes_max = self.limits.frame.frame_bytes_max;
+        if bytes > bytes_max {
+            let (bytes, bytes_max) = (bytes as u64, bytes_max as u64);
+            return Err(BeginError::Limit(LimitError::Frame { bytes, bytes_max }));
+        }
+        self.next_nonce();
+        self.stale &= !entry.prefix;
+        Ok(bytes)
+    }
+
+    /// The piece that was due is complete, in `self.head`.
+    fn piece_came(&mut self, piece: Piece) -> Result<Option<Event<'static>>, Violation> {
+        let byte = self.head[0];
+        let word = u64::from_le_bytes([
+            self.head[0],
+            self.head[1],
+            self.head[2],
+            self.head[3],
+            self.head[4],
+            self.head[5],
+            self.head[6],
+            self.head[7],
+        ]);
+        let violation = |due, seen| Err(Violation { due, seen });
+        let Some(entry) = self.entries.front_mut() else { return Ok(None) };
+        entry.replied |= piece != Piece::Prefix;
+        match piece {
+            Piece::Prefix if byte != WAIT_CANCELED => violation(Due::WaitCanceled, u64::from(byte)),
+            Piece::Prefix => {
+                self.piece = Some(entry.step_piece());
+                Ok(None)
+            }
+            Piece::Suffix if byte != WAIT_CANCELED => violation(Due::WaitCanceled, u64::from(byte)),
+            Piece::Suffix if entry.step == Step::BarrierOnce => self.reply_came(Reply::Released),
+            Piece::Suffix => Ok(self.forget()),
+            Piece::Echo => {
+                let seen = word & u64::from(u32::MAX);
+                if seen == u64::from(entry.nonce) {
+                    self.reply_came(Reply::Echo)
+                } else {
+                    violation(Due::Echo(entry.nonce), seen)
+                }
+            }
+            Piece::Number => self.reply_came(Reply::Number(word.cast_signed())),
+            Piece::Flag => {
+                let reply = match byte {
+                    READY => Reply::Ready,
+                    NOT_READY => Reply::NotReady,
+                    _ => return violation(Due::CheckAnswer, u64::from(byte)),
+                };
+                if entry.step != Step::CheckGet {
+                    return self.reply_came(reply);
+                }
+                entry.ready = Some(byte == READY);
+                self.piece = Some(Piece::Length { left: 0, of: 1 });
+                Ok(None)
+            }
+            Piece::Stop => match (byte, entry.cancelled, entry.operation) {
+                (WAIT_CANCELED, false, Operation::CancelWait) => self.reply_came(Reply::Canceled),
+                (_, _, Operation::CancelWait) => violation(Due::WaitCanceled, u64::from(byte)),
+                (STOP_WAITING, true, _) => {
+                    self.piece = Some(Piece::Suffix);
+                    Ok(None)
+                }
+                (STOP_WAITING, false, _) => self.reply_came(Reply::Released),
+                (WAIT_CANCELED, true, _) if entry.mute => Ok(self.forget()),
+                (WAIT_CANCELED, true, _) => self.reply_came(Reply::Canceled),
+                _ => violation(Due::StopWaiting, u64::from(byte)),
+            },
+            Piece::Head => self.head_came(),
+            Piece::Length { left, of } => self.length_came(word, left, of),
+            Piece::Body { left: 0, of, .. } => {
+                if entry.cancelled {
+                    self.piece = Some(Piece::Suffix);
+                    return Ok(None);
+                }
+                let reply = match (entry.operation, self.reply_bytes, entry.ready) {
+                    (Operation::MultiGet | Operation::ListKeys, ..) => Reply::Values(of),
+                    (_, 0, Some(true)) => Reply::ReadyEmpty,
+                    (_, 0, _) => Reply::Empty,
+                    _ => Reply::Value,
+                };
+                self.reply_came(reply)
+            }
+            Piece::Body { left, of, .. } => {
+                self.piece = Some(Piece::Length { left: left - 1, of });
+                Ok(None)
+            }
+            Piece::Count => {
+                let count_max = self.limits.reply_bytes_max / 8;
+                if word > count_max {
+                    return violation(Due::Count(count_max), word);
+                }
+                let (id, mute) = (entry.id, entry.mute);
+                if word == 0 {
+                    return self.reply_came(Reply::Values(0));
+                }
+                self.piece = Some(Piece::Length { left: word - 1, of: word });
+                Ok((!mute).then_some(Event::Count { id, count: word }))
+            }
+            Piece::Queued if word.cast_signed() < 0 => violation(Due::Count(i64::MAX as u64), word),
+            Piece::Queued if word == 0 => self.reply_came(Reply::NothingQueued),
+            Piece::Queued => {
+                self.piece = Some(Piece::Length { left: 0, of: 1 });
+                Ok(None)
+            }
+        }
+    }
+
+    /// The nine bytes of WAIT and GET.
+    fn head_came(&mut self) -> Result<Option<Event<'static>>, Violation> {
+        let (first, rest) = (self.head[0], &self.head[1..]);
+        let length = rest.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        let Some(entry) = self.entries.front() else { return Ok(None) };
+        if first != STOP_WAITING {
+            return Err(Violation { due: Due::StopWaiting, seen: u64::from(first) });
+        }
+        match (length, entry.cancelled) {
+            // Eight zeros are the empty value of a GET that came too early; then the cancelled wait's end.
+            (CANCELED_IN_HEAD, true) => Ok(self.forget()),
+            (0, true) => {
+                self.piece = Some(Piece::Suffix);
+                Ok(None)
+            }
+            (0, false) => {
+                self.stale = true;
+                self.reply_came(Reply::Empty)
+            }
+            (length, _) => self.length_came(length, 0, 1),
+        }
+    }
+
+    fn length_came(&mut self, length: u64, left: u64, of: u64) -> Result<Option<Event<'static>>, Violation> {
+        let Some(entry) = self.entries.front() else { return Ok(None) };
+        let bytes_max = self.limits.reply_bytes_max.saturating_sub(self.reply_bytes);
+        if length > bytes_max {
+            return Err(Violation { due: Due::Length(bytes_max), seen: length });
+        }
+        self.reply_bytes += length;
+        let silent = entry.mute || (length == 0 && entry.hides_empty_value());
+        let event = Event::ValueStart { id: entry.id, bytes: length };
+        self.piece = Some(Piece::Body { bytes: length, left, of });
+        Ok((!silent).then_some(event))
+    }
+
+    /// All replies of the front entry's step are in.
+    fn reply_came(&mut self, reply: Reply) -> Result<Option<Event<'static>>, Violation> {
+        self.piece = None;
+        self.reply_bytes = 0;
+        let Some(entry) = self.entries.front_mut() else { return Ok(None) };
+        let id = entry.id;
+        if entry.step == Step::Greet {
+            self.entries.pop_front();
+            return Ok(Some(Event::Greeted));
+        }
+        self.stale |= entry.step == Step::Wait && reply == Reply::Released;
+        if entry.mute {
+            return Ok(self.forget());
+        }
+        let mut next = after(entry.operation, entry.patience, entry.mode, entry.step, reply);
+        if next == Some(After::Next(Step::MultiGet)) && entry.keys_count == 0 {
+            next = Some(After::Done(Outcome::Values(0)));
+        }
+        match next {
+            Some(After::Done(outcome)) => {
+                self.entries.pop_front();
+                Ok(Some(Event::Done { id, outcome }))
+            }
+            Some(After::Next(step)) => {
+                entry.step = step;
+                entry.parked = true;
+                entry.ready = None;
+                Ok(Some(Event::Proceed { id }))
+            }
+            // `first_piece` reads no reply that the table of steps does not know: a test goes through them all.
+            None => Err(Violation { due: Due::Silence, seen: u64::from(self.head[0]) }),
+        }
+    }
+
+    /// Takes a mute entry out of the table.
+    fn forget(&mut self) -> Option<Event<'static>> {
+        self.piece = None;
+        self.reply_bytes = 0;
+        self.entries.pop_front();
+        None
+    }
+}
+
+/// The head's last eight bytes when they are seven zeros and the answer to CANCEL_WAIT.
+const CANCELED_IN_HEAD: u64 = (WAIT_CANCELED as u64) << 56;
+
+impl Entry {
+    fn new(id: CallId, call: &Call<'_>, mode: GetMode, step: Step) -> Self {
+        Self {
+            id,
+            operation: call.operation(),
+            patience: call.patience(),
+            mode,
+            step,
+            exclusive: call.is_exclusive(mode),
+            nonce: 0,
+            keys_count: call.keys().1 as u64,
+            prefix: false,
+            cancelled: false,
+            mute: false,
+            parked: false,
+            replied: false,
+            ready: None,
+        }
+    }
+
+    const fn first_piece(&self) -> Piece {
+        if self.prefix { Piece::Prefix } else { self.step_piece() }
+    }
+
+    const fn step_piece(&self) -> Piece {
+        match (self.step, self.operation) {
+            (Step::Greet | Step::Ping | Step::Confirm, _) => Piece::Echo,
+            (Step::WaitGet, _) => Piece::Head,
+            (Step::CheckGet | Step::Check, _) => Piece::Flag,
+            (Step::Wait | Step::Barrier | Step::BarrierOnce, _) | (Step::Plain, Operation::CancelWait) => {
+                Piece::Stop
+            }
+            (Step::Get, _) | (Step::Plain, Operation::CompareSet) => Piece::Length { left: 0, of: 1 },
+            (Step::MultiGet, _) => {
+                Piece::Length { left: self.keys_count.saturating_sub(1), of: self.keys_count }
+            }
+            (Step::Pop, _) => Piece::Queued,
+            (Step::Plain, Operation::ListKeys) => Piece::Count,
+            (Step::Plain, _) => Piece::Number,
+        }
+    }
+
+    /// What the current step may have changed.
+    const fn effect(&self) -> Effect {
+        match self.step {
+            Step::Plain if self.operation.reads_only() => Effect::None,
+            Step::Plain | Step::Confirm | Step::Pop | Step::Barrier | Step::BarrierOnce => Effect::Possible,
+            _ => Effect::None,
+        }
+    }
+
+    /// An empty value that may turn out to be a missing one is not announced before that is known.
+    const fn hides_empty_value(&self) -> bool {
+        matches!(self.step, Step::Get) || matches!((self.step, self.ready), (Step::CheckGet, Some(false)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

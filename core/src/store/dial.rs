@@ -1,0 +1,529 @@
+//! The way to a server as a machine: resolve, try one address after the other, greet, and again after a pause, until
+//! there is a connection or the deadline.
+//!
+//! What may heal is retried: an unknown name, a refused, reset or silent connection. A peer that answers with something
+//! else than a store does is final. The pauses grow from 50 ms by half each time up to 5 s, each spread by ±50 %, so
+//! that thousands of clients that start together do not return together. (PyTorch starts at 500 ms and goes up to 60 s;
+//! a rank that comes up a moment after its neighbours should not cost them half a second.)
+
+use crate::error::{Cause, Effect, ErrorKind, Failure, Phase, Violation};
+use crate::rng::Rng;
+use crate::time::{Duration, Instant};
+use heapless::{Deque, Vec};
+
+/// Most addresses of one host that are tried.
+pub const ADDRESSES_MAX: usize = 16;
+
+/// An address's family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// The order in which to try addresses: that of the resolver within a family, the families in turn, beginning with that
+/// of the resolver's first choice. Addresses beyond [`ADDRESSES_MAX`] are left out.
+#[must_use]
+pub fn in_turn(families: &[Family]) -> Vec<u8, ADDRESSES_MAX> {
+    let mut order = Vec::new();
+    let Some(&first) = families.first() else { return order };
+    let indexes = |wanted_first: bool| {
+        let families = families.iter().enumerate().take(256);
+        families.filter(move |(_, family)| (**family == first) == wanted_first).map(|(index, _)| index)
+    };
+    let (mut ones, mut others) = (indexes(true), indexes(false));
+    loop {
+        let pair = [ones.next(), others.next()];
+        if pair == [None, None] {
+            return order;
+        }
+        for index in pair.into_iter().flatten() {
+            if order.push(u8::try_from(index).unwrap_or(u8::MAX)).is_err() {
+                return order;
+            }
+        }
+    }
+}
+
+/// How patiently to dial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DialOptions {
+    /// The first pause, before it is spread.
+    pub pause_first: Duration,
+    /// The longest pause, before it is spread.
+    pub pause_max: Duration,
+    /// The longest that one address may take to accept a connection.
+    pub connect_attempt_max: Duration,
+}
+
+impl Default for DialOptions {
+    fn default() -> Self {
+        Self {
+            pause_first: Duration::from_millis(50),
+            pause_max: Duration::from_secs(5),
+            connect_attempt_max: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How often to go through the addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounds {
+    /// Each address once.
+    One,
+    /// Until the deadline.
+    UntilDeadline,
+}
+
+/// What happened on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DialInput<'a> {
+    /// The host has addresses of these families, in the resolver's order.
+    Resolved(&'a [Family]),
+    /// The host has no address; the resolver's error number.
+    Unresolved(i32),
+    /// The address accepted.
+    Connected,
+    /// The connection was not made, or ended before the greeting was answered.
+    Failed(ErrorKind, Cause),
+    /// The greeting was answered.
+    Greeted,
+    /// The greeting was answered by something that is not a store.
+    Violated(Violation),
+    /// Time passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DialOutput {
+    /// Look the host's addresses up.
+    Resolve,
+    /// Connect to the address with this index in what was resolved.
+    Connect(u8),
+    /// Send the greeting.
+    Greet,
+    /// Close the connection, or stop making it.
+    Disconnect,
+    /// The connection is ready.
+    Ready,
+    /// There will be no connection.
+    Failed(Failure),
+}
+
+/// Where the way has led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DialState {
+    /// The host is being looked up.
+    Resolving,
+    /// A connection is being made.
+    Connecting,
+    /// The greeting is out.
+    Greeting,
+    /// All addresses failed; the next round has not begun.
+    Pausing,
+    /// There is a connection.
+    Ready,
+    /// There is none, for good.
+    Failed,
+}
+
+/// One way to a server.
+#[derive(Debug)]
+pub struct Dialer {
+    options: DialOptions,
+    rounds: Rounds,
+    rng: Rng,
+    began: Instant,
+    deadline: Instant,
+    state: DialState,
+    /// When the current attempt or pause ends.
+    until: Instant,
+    pause: Duration,
+    order: Vec<u8, ADDRESSES_MAX>,
+    place: usize,
+    last: Option<(ErrorKind, Phase, Cause)>,
+    outputs: Deque<DialOutput, 4>,
+}
+
+impl Dialer {
+    /// Sets out at `now`. The first output is [`DialOutput::Resolve`].
+    #[must_use]
+    pub fn new(now: Instant, deadline: Instant, rounds: Rounds, options: DialOptions, seed: u64) -> Self {
+        let mut dialer = Self {
+            options,
+            rounds,
+            rng: Rng::new(seed),
+            began: now,
+            deadline,
+            state: DialState::Resolving,
+            until: deadline,
+            pause: options.pause_first,
+            order: Vec::new(),
+            place: 0,
+            last: None,
+            outputs: Deque::new(),
+        };
+        dialer.emit(DialOutput::Resolve);
+        dialer
+    }
+
+    /// Takes in what happened. What does not fit the state is of an earlier attempt and is ignored.
+    pub fn handle(&mut self, now: Instant, input: DialInput<'_>) {
+        use DialState::{Connecting, Failed, Greeting, Pausing, Ready, Resolving};
+        match (self.state, input) {
+            (Ready | Failed, _) => {}
+            (_, DialInput::Tick) => self.tick(now),
+            (Resolving, DialInput::Resolved(families)) => {
+                self.order = in_turn(families);
+                self.place = 0;
+                if self.order.is_empty() {
+                    self.round_failed(now, ErrorKind::Unresolved, Cause::Resolver(0));
+                } else {
+                    self.connect(now);
+                }
+            }
+            (Resolving, DialInput::Unresolved(number)) => {
+                self.round_failed(now, ErrorKind::Unresolved, Cause::Resolver(number));
+            }
+            (Connecting, DialInput::Connected) => {
+                self.state = Greeting;
+                self.until = self.attempt_end(now);
+                self.emit(DialOutput::Greet);
+            }
+            (Connecting | Greeting, DialInput::Failed(kind, cause)) => self.attempt_failed(now, kind, cause),
+            (Greeting, DialInput::Greeted) => {
+                self.state = Ready;
+                self.emit(DialOutput::Ready);
+            }
+            (Greeting, DialInput::Violated(violation)) => {
+                self.emit(DialOutput::Disconnect);
+                self.note(ErrorKind::WrongProtocol, Cause::Violation(violation));
+                self.fail(now);
+            }
+            (Resolving | Connecting | Greeting | Pausing, _) => {}
+        }
+    }
+
+    /// What is to be done next, in order.
+    pub fn poll_output(&mut self) -> Option<DialOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`DialInput::Tick`] is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            DialState::Ready | DialState::Failed => None,
+            _ => Some(self.until.min(self.deadline)),
+        }
+    }
+
+    /// Where the way has led.
+    #[must_use]
+    pub const fn state(&self) -> DialState {
+        self.state
+    }
+
+    /// What a caller would be told if the way ended now.
+    #[must_use]
+    pub fn failure(&self, now: Instant) -> Failure {
+        let (kind, phase, cause) = self.last.unwrap_or((ErrorKind::TimedOut, self.phase(), self.silence()));
+        Failure { kind, phase, elapsed: now.since(self.began), cause, effect: Effect::None }
+    }
+
+    fn emit(&mut self, output: DialOutput) {
+        // One input makes at most two outputs, and the caller drains them after each.
+        let _ = self.outputs.push_back(output);
+    }
+
+    fn tick(&mut self, now: Instant) {
+        if now < self.until.min(self.deadline) {
+            return;
+        }
+        match self.state {
+            DialState::Connecting | DialState::Greeting => {
+                self.emit(DialOutput::Disconnect);
+                let cause = self.silence();
+                self.attempt_failed(now, ErrorKind::TimedOut, cause);
+            }
+            DialState::Pausing if now < self.deadline => {
+                self.state = DialState::Resolving;
+                self.until = self.deadline;
+                self.emit(DialOutput::Resolve);
+            }
+            DialState::Resolving => {
+                self.note(ErrorKind::TimedOut, Cause::Unknown);
+                self.fail(now);
+            }
+            DialState::Pausing | DialState::Ready | DialState::Failed => self.fail(now),
+        }
+    }
+
+    fn connect(&mut self, now: Instant) {
+        self.state = DialState::Connecting;
+        self.until = self.attempt_end(now).min(now + self.options.connect_attempt_max);
+        if let Some(&index) = self.order.get(self.place) {
+            self.emit(DialOutput::Connect(index));
+        }
+    }
+
+    /// An address that is not the last may use half of what time is left.
+    fn attempt_end(&self, now: Instant) -> Instant {
+        if self.place + 1 < self.order.len() { now + self.deadline.since(now) / 2 } else { self.deadline }
+    }
+
+    fn attempt_failed(&mut self, now: Instant, kind: ErrorKind, cause: Cause) {
+        self.note(kind, cause);
+        self.place += 1;
+        if now >= self.deadline {
+            self.fail(now);
+        } else if self.place < self.order.len() {
+            self.connect(now);
+        } else {
+            self.pause(now);
+        }
+    }
+
+    fn round_failed(&mut self, now: Instant, kind: ErrorKind, cause: Cause) {
+        self.note(kind, cause);
+        if now >= self.deadline { self.fail(now) } else { self.pause(now) }
+    }
+
+    fn pause(&mut self, now: Instant) {
+        if self.rounds == Rounds::One {
+            return self.fail(now);
+        }
+        let nanos = u64::try_from(self.pause.as_nanos()).unwrap_or(u64::MAX);
+        let spread = Duration::from_nanos(nanos / 2 + self.rng.below(nanos.saturating_add(1)));
+        self.pause = (self.pause * 3 / 2).min(self.options.pause_max);
+        // A pause over the deadline would waste the time that is left: there is one more attempt halfway.
+        let left = self.deadline.since(now);
+        let halved = if left < PAUSE_HALVED_MIN { left } else { left / 2 };
+        self.until = now + if spread < left { spread } else { halved };
+        self.state = DialState::Pausing;
+    }
+
+    fn note(&mut self, kind: ErrorKind, cause: Cause) {
+        self.last = Some((kind, self.phase(), cause));
+    }
+
+    fn fail(&mut self, now: Instant) {
+        let failure = self.failure(now);
+        self.state = DialState::Failed;
+        self.emit(DialOutput::Failed(failure));
+    }
+
+    const fn phase(&self) -> Phase {
+        match self.state {
+            DialState::Resolving => Phase::Resolving,
+            DialState::Greeting => Phase::Greeting,
+            _ => Phase::Connecting,
+        }
+    }
+
+    const fn silence(&self) -> Cause {
+        match self.state {
+            DialState::Greeting => Cause::Silent,
+            _ => Cause::Unknown,
+        }
+    }
+}
+
+/// Below this, the time that is left is not worth another attempt.
+const PAUSE_HALVED_MIN: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+    use super::*;
+    use crate::error::Due;
+    use alloc::vec::Vec as AnyVec;
+
+    const MS: fn(u64) -> Instant = Instant::from_millis;
+    const REFUSED: DialInput<'static> = DialInput::Failed(ErrorKind::Refused, Cause::Os(111));
+
+    fn dialer(deadline_ms: u64, rounds: Rounds) -> Dialer {
+        Dialer::new(MS(0), MS(deadline_ms), rounds, DialOptions::default(), 7)
+    }
+
+    fn outputs(dialer: &mut Dialer) -> AnyVec<DialOutput> {
+        core::iter::from_fn(|| dialer.poll_output()).collect()
+    }
+
+    fn failed(kind: ErrorKind, phase: Phase, elapsed_ms: u64, cause: Cause) -> DialOutput {
+        let elapsed = Duration::from_millis(elapsed_ms);
+        DialOutput::Failed(Failure { kind, phase, elapsed, cause, effect: Effect::None })
+    }
+
+    #[test]
+    fn families_take_turns_and_keep_their_order() {
+        use Family::{V4, V6};
+        for (families, expected) in [
+            (&[][..], &[][..]),
+            (&[V6, V6, V6, V4], &[0, 3, 1, 2]),
+            (&[V4, V4, V6], &[0, 2, 1]),
+            (&[V4], &[0]),
+            (&[V6; 40], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
+        ] {
+            assert_eq!(in_turn(families).as_slice(), expected);
+        }
+    }
+
+    #[test]
+    fn each_address_is_tried_then_greeted() {
+        let mut dialer = dialer(1000, Rounds::One);
+        assert_eq!(outputs(&mut dialer), [DialOutput::Resolve]);
+        dialer.handle(MS(1), DialInput::Resolved(&[Family::V6, Family::V4]));
+        assert_eq!(outputs(&mut dialer), [DialOutput::Connect(0)]);
+        dialer.handle(MS(2), REFUSED);
+        assert_eq!(outputs(&mut dialer), [DialOutput::Connect(1)]);
+        dialer.handle(MS(3), DialInput::Connected);
+        assert_eq!(outputs(&mut dialer), [DialOutput::Greet]);
+        dialer.handle(MS(4), DialInput::Greeted);
+        assert_eq!(outputs(&mut dialer), [DialOutput::Ready]);
+        assert_eq!((dialer.state(), dialer.poll_timeout()), (DialState::Ready, None));
+    }
+
+    #[test]
+    fn one_round_fails_with_the_last_cause() {
+        let mut dialer = dialer(1000, Rounds::One);
+        dialer.handle(MS(0), DialInput::Resolved(&[Family::V4]));
+        outputs(&mut dialer);
+        dialer.handle(MS(5), REFUSED);
+        let expected = failed(ErrorKind::Refused, Phase::Connecting, 5, Cause::Os(111));
+        assert_eq!(outputs(&mut dialer), [expected]);
+    }
+
+    #[test]
+    fn pauses_grow_stay_in_their_spread_and_end_at_the_deadline() {
+        let mut dialer = dialer(60_000, Rounds::UntilDeadline);
+        let (mut now, mut pause, mut rounds) = (MS(0), 50e6, 0);
+        loop {
+            outputs(&mut dialer);
+            dialer.handle(now, DialInput::Resolved(&[Family::V4]));
+            outputs(&mut dialer);
+            dialer.handle(now, REFUSED);
+            let until = dialer.poll_timeout().expect("a pause");
+            let span = until.since(now).as_nanos() as f64;
+            if (until.since(MS(0)) + Duration::from_secs(8)) < Duration::from_secs(60) {
+                assert!(span >= pause / 2.0 - 1.0 && span <= pause * 1.5 + 1.0, "{span} for {pause}");
+            }
+            pause = f64::min(pause * 1.5, 5e9);
+            rounds += 1;
+            now = until;
+            dialer.handle(now, DialInput::Tick);
+            if dialer.state() == DialState::Failed {
+                break;
+            }
+        }
+        assert_eq!(now, MS(60_000));
+        assert!((15..60).contains(&rounds), "{rounds}");
+        let expected = failed(ErrorKind::Refused, Phase::Connecting, 60_000, Cause::Os(111));
+        assert_eq!(outputs(&mut dialer), [expected]);
+    }
+
+    #[test]
+    fn a_silent_address_leaves_time_for_the_next() {
+        let mut dialer = dialer(1000, Rounds::One);
+        dialer.handle(MS(0), DialInput::Resolved(&[Family::V6, Family::V4]));
+        outputs(&mut dialer);
+        assert_eq!(dialer.poll_timeout(), Some(MS(500)));
+        dialer.handle(MS(500), DialInput::Tick);
+        assert_eq!(outputs(&mut dialer), [DialOutput::Disconnect, DialOutput::Connect(1)]);
+        dialer.handle(MS(501), DialInput::Connected);
+        outputs(&mut dialer);
+        dialer.handle(MS(1000), DialInput::Tick);
+        let expected = failed(ErrorKind::TimedOut, Phase::Greeting, 1000, Cause::Silent);
+        assert_eq!(outputs(&mut dialer), [DialOutput::Disconnect, expected]);
+    }
+
+    #[test]
+    fn a_stranger_is_final() {
+        let mut dialer = dialer(1000, Rounds::UntilDeadline);
+        dialer.handle(MS(0), DialInput::Resolved(&[Family::V6, Family::V4]));
+        dialer.handle(MS(0), DialInput::Connected);
+        outputs(&mut dialer);
+        let violation = Violation { due: Due::Echo(1), seen: 2 };
+        dialer.handle(MS(9), DialInput::Violated(violation));
+        let expected = failed(ErrorKind::WrongProtocol, Phase::Greeting, 9, Cause::Violation(violation));
+        assert_eq!(outputs(&mut dialer), [DialOutput::Disconnect, expected]);
+    }
+
+    #[test]
+    fn every_state_takes_every_input_at_its_deadline() {
+        let inputs = [
+            DialInput::Resolved(&[Family::V4]),
+            DialInput::Resolved(&[]),
+            DialInput::Unresolved(-2),
+            DialInput::Connected,
+            REFUSED,
+            DialInput::Greeted,
+            DialInput::Violated(Violation { due: Due::Silence, seen: 0 }),
+            DialInput::Tick,
+        ];
+        let ways: [&[DialInput<'_>]; 5] =
+            [&[], &[inputs[0]], &[inputs[0], inputs[3]], &[inputs[2]], &[inputs[0], inputs[3], inputs[5]]];
+        let mut table = alloc::string::String::new();
+        for way in ways {
+            for input in inputs {
+                let mut dialer = dialer(1000, Rounds::UntilDeadline);
+                for &step in way {
+                    dialer.handle(MS(0), step);
+                }
+                outputs(&mut dialer);
+                let before = dialer.state();
+                dialer.handle(MS(1), input);
+                table += &alloc::format!("{before:?} {input:?} -> {:?}\n", dialer.state());
+                dialer.handle(MS(1000), DialInput::Tick);
+                let ended = [DialState::Failed, DialState::Ready].contains(&dialer.state());
+                assert!(ended || dialer.poll_timeout() > Some(MS(1000)), "{table}");
+            }
+        }
+        let expected = "\
+Resolving Resolved([V4]) -> Connecting
+Resolving Resolved([]) -> Pausing
+Resolving Unresolved(-2) -> Pausing
+Resolving Connected -> Resolving
+Resolving Failed(Refused, Os(111)) -> Resolving
+Resolving Greeted -> Resolving
+Resolving Violated(Violation { due: Silence, seen: 0 }) -> Resolving
+Resolving Tick -> Resolving
+Connecting Resolved([V4]) -> Connecting
+Connecting Resolved([]) -> Connecting
+Connecting Unresolved(-2) -> Connecting
+Connecting Connected -> Greeting
+Connecting Failed(Refused, Os(111)) -> Pausing
+Connecting Greeted -> Connecting
+Connecting Violated(Violation { due: Silence, seen: 0 }) -> Connecting
+Connecting Tick -> Connecting
+Greeting Resolved([V4]) -> Greeting
+Greeting Resolved([]) -> Greeting
+Greeting Unresolved(-2) -> Greeting
+Greeting Connected -> Greeting
+Greeting Failed(Refused, Os(111)) -> Pausing
+Greeting Greeted -> Ready
+Greeting Violated(Violation { due: Silence, seen: 0 }) -> Failed
+Greeting Tick -> Greeting
+Pausing Resolved([V4]) -> Pausing
+Pausing Resolved([]) -> Pausing
+Pausing Unresolved(-2) -> Pausing
+Pausing Connected -> Pausing
+Pausing Failed(Refused, Os(111)) -> Pausing
+Pausing Greeted -> Pausing
+Pausing Violated(Violation { due: Silence, seen: 0 }) -> Pausing
+Pausing Tick -> Pausing
+Ready Resolved([V4]) -> Ready
+Ready Resolved([]) -> Ready
+Ready Unresolved(-2) -> Ready
+Ready Connected -> Ready
+Ready Failed(Refused, Os(111)) -> Ready
+Ready Greeted -> Ready
+Ready Violated(Violation { due: Silence, seen: 0 }) -> Ready
+Ready Tick -> Ready
+";
+        assert_eq!(table, expected);
+    }
+}

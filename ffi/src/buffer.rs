@@ -1,0 +1,82 @@
+//! Bytes that the library hands out: one reusable buffer, one reusable list.
+
+use crate::guard;
+use std::ptr::null;
+
+/// Holds a value that an operation read. Make one, pass it to as many calls as you like; each replaces its content and
+/// reuses its memory. One thread at a time.
+#[derive(Debug, Default)]
+pub struct rdzv_buffer {
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// An empty buffer, yours until `rdzv_buffer_free`. NULL only when memory is exhausted.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdzv_buffer_new() -> *mut rdzv_buffer {
+    guard::quiet(std::ptr::null_mut(), || Box::into_raw(Box::default()))
+}
+
+/// Frees a buffer. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_buffer_free(buffer: *mut rdzv_buffer) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(buffer) };
+}
+
+/// The first byte; valid until the next call that fills or frees the buffer. Not NUL-terminated. NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_buffer_data(buffer: *const rdzv_buffer) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(buffer, null(), |buffer| buffer.bytes.as_ptr()) }
+}
+
+/// How many bytes. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_buffer_len(buffer: *const rdzv_buffer) -> usize {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(buffer, 0, |buffer| buffer.bytes.len()) }
+}
+
+/// Holds several values or keys that an operation read. Reusable, like `rdzv_buffer`. One thread at a time.
+#[derive(Debug, Default)]
+pub struct rdzv_list {
+    pub(crate) items: Vec<Vec<u8>>,
+}
+
+/// An empty list, yours until `rdzv_list_free`. NULL only when memory is exhausted.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdzv_list_new() -> *mut rdzv_list {
+    guard::quiet(std::ptr::null_mut(), || Box::into_raw(Box::default()))
+}
+
+/// Frees a list. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_list_free(list: *mut rdzv_list) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(list) };
+}
+
+/// How many items. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_list_count(list: *const rdzv_list) -> usize {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(list, 0, |list| list.items.len()) }
+}
+
+/// The item at `index` (from 0), its length in `*len`; NULL beyond the last. Valid until the next call that fills or
+/// frees the list. Not NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_list_item(list: *const rdzv_list, index: usize, len: *mut usize) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(list, null(), |list| item(&list.items, index, len)) }
+}
+
+/// One of several byte strings, for C: NULL beyond the last.
+pub(crate) fn item(items: &[Vec<u8>], index: usize, len: *mut usize) -> *const u8 {
+    let Some(item) = items.get(index) else { return null() };
+    if !len.is_null() {
+        // SAFETY: the caller of the C function promises that a non-NULL output can be written.
+        unsafe { len.write(item.len()) };
+    }
+    item.as_ptr()
+}

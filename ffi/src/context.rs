@@ -1,0 +1,261 @@
+//! The context: what the handles of one user of the library share, and nobody else.
+
+use crate::argument::{invalid, place, reference};
+use crate::error::{Fault, rdzv_error};
+use crate::guard::{self, Poison};
+use crate::status::{RDZV_EXHAUSTED, RDZV_REENTRANT, rdzv_status};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{JoinHandle, ThreadId};
+
+/// Log levels, the lower the more important. Something failed that needs a person.
+pub const RDZV_LOG_ERROR: i32 = 1;
+/// A peer broke a rule, or something was given up.
+pub const RDZV_LOG_WARN: i32 = 2;
+/// Servers that start and stop.
+pub const RDZV_LOG_INFO: i32 = 3;
+/// Every connection that comes and goes.
+pub const RDZV_LOG_DEBUG: i32 = 4;
+
+/// One line for a log. Everything in it is valid during the call only.
+#[repr(C)]
+#[derive(Debug)]
+pub struct rdzv_log_record {
+    /// Size of this struct in the library that made it, in bytes; later fields are absent when it is smaller.
+    pub struct_size: u32,
+    /// `RDZV_LOG_…`.
+    pub level: i32,
+    /// The part of the library that speaks, such as `server`. NUL-terminated.
+    pub target: *const c_char,
+    /// The line, UTF-8, NUL-terminated.
+    pub message: *const c_char,
+    /// Its length without the NUL.
+    pub message_len: usize,
+}
+
+/// Where log lines go. The library calls it on one thread of its own, so it may block; when it falls far behind, lines
+/// are dropped and counted. It must not throw, and must not call functions on the context it belongs to: they return
+/// `RDZV_REENTRANT`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_log_sink {
+    /// `sizeof(rdzv_log_sink)`.
+    pub struct_size: u32,
+    /// The least important level that is wanted: `RDZV_LOG_…`.
+    pub level_max: i32,
+    /// Passed to both functions.
+    pub user_data: *mut c_void,
+    /// Takes one line. Must not be NULL.
+    pub log: Option<unsafe extern "C" fn(user_data: *mut c_void, record: *const rdzv_log_record)>,
+    /// Called once, after the last line. May be NULL.
+    pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+}
+
+/// Owns what handles share: the log sink, and later the registries of plug-ins. Nothing in the library is global; two
+/// contexts never meet. Any thread. Handles made with a context keep what they need of it: it may be freed before them.
+#[derive(Debug)]
+pub struct rdzv_context {
+    poison: Poison,
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    log: OnceLock<Log>,
+}
+
+#[derive(Debug)]
+struct Log {
+    level_max: i32,
+    lines: Option<Sender<Line>>,
+    dropped: Arc<AtomicU64>,
+    thread_id: ThreadId,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Line {
+    level: i32,
+    target: &'static std::ffi::CStr,
+    message: String,
+}
+
+/// Lines that wait for a sink at most.
+const LINES_MAX: usize = 4096;
+
+/// The sink, on its way to its thread.
+struct Sink(rdzv_log_sink);
+// SAFETY: the header tells that the functions are called on a thread of the library's.
+unsafe impl Send for Sink {}
+
+impl Shared {
+    /// Queues a line for the sink, if it wants it; `message` is called only then. Never blocks.
+    pub(crate) fn log(&self, level: i32, target: &'static std::ffi::CStr, message: impl FnOnce() -> String) {
+        let Some(log) = self.log.get().filter(|log| level <= log.level_max) else { return };
+        let Some(lines) = &log.lines else { return };
+        if let Err(TrySendError::Full(_)) = lines.try_send(Line { level, target, message: message() }) {
+            log.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// # Errors
+    /// When the sink of this context is the caller.
+    pub(crate) fn refuse_sink(&self) -> Result<(), Fault> {
+        if self.log.get().is_some_and(|log| log.thread_id == std::thread::current().id()) {
+            return Err(Fault::new(RDZV_REENTRANT, "a log sink called a function on its own context"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        // The thread ends when it has written what is queued.
+        self.lines = None;
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread.filter(|_| self.thread_id != std::thread::current().id()) {
+            thread.join().ok();
+        }
+    }
+}
+
+fn write_lines(sink: &Sink, lines: &Receiver<Line>, dropped: &AtomicU64) {
+    let Some(log) = sink.0.log else { return };
+    let put = |level: i32, target: &std::ffi::CStr, message: String| {
+        let mut message = message.replace('\0', "\\0").into_bytes();
+        let message_len = message.len();
+        message.push(0);
+        let record = rdzv_log_record {
+            struct_size: struct_size::<rdzv_log_record>(),
+            level,
+            target: target.as_ptr(),
+            message: message.as_ptr().cast(),
+            message_len,
+        };
+        // SAFETY: the sink was given for this, and the record lives until it returns.
+        unsafe { log(sink.0.user_data, &raw const record) };
+    };
+    for line in lines {
+        put(line.level, line.target, line.message);
+        match dropped.swap(0, Ordering::Relaxed) {
+            0 => {}
+            count => {
+                put(RDZV_LOG_WARN, c"log", format!("{count} log lines were dropped: the sink is too slow"))
+            }
+        }
+    }
+    if let Some(destroy) = sink.0.destroy {
+        // SAFETY: the sink was given for this, and no line follows.
+        unsafe { destroy(sink.0.user_data) };
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "structs of the ABI are small")]
+pub(crate) const fn struct_size<T>() -> u32 {
+    size_of::<T>() as u32
+}
+
+/// The parts of the context that a handle shares; a fresh context for NULL.
+pub(crate) unsafe fn shared(context: *const rdzv_context) -> Result<Arc<Shared>, Fault> {
+    // SAFETY: NULL or a live context, as promised.
+    let shared = unsafe { context.as_ref() }.map_or_else(Arc::default, |context| Arc::clone(&context.shared));
+    shared.refuse_sink()?;
+    Ok(shared)
+}
+
+/// Makes a context without a log sink. On success `*out` is yours until `rdzv_context_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_context_new(
+    out: *mut *mut rdzv_context,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let out = place(out, "out")?;
+            out.put(Box::into_raw(Box::new(rdzv_context {
+                poison: Poison::default(),
+                shared: Arc::default(),
+            })));
+            Ok(())
+        })
+    }
+}
+
+/// Frees a context. Its log sink is destroyed when the last handle that was made with it is freed, after the last line
+/// was written. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_context_free(context: *mut rdzv_context) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(context) };
+}
+
+/// Sends the log lines of this context's handles to `sink`, which is copied. A context takes one sink, once; without
+/// one nothing is logged anywhere. On success the library owns `user_data`, until it calls `destroy`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_context_set_log_sink(
+    context: *mut rdzv_context,
+    sink: *const rdzv_log_sink,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(context.as_ref().map(|context| &context.poison), error, || {
+            let shared = &reference(context, "context")?.shared;
+            shared.refuse_sink()?;
+            let sink = reference(sink, "sink")?;
+            if sink.struct_size < struct_size::<rdzv_log_sink>() {
+                return Err(invalid(format!(
+                    "`sink.struct_size` is {}, too small for this library",
+                    sink.struct_size
+                )));
+            }
+            if sink.log.is_none() {
+                return Err(invalid("`sink.log` is NULL"));
+            }
+            if !(RDZV_LOG_ERROR..=RDZV_LOG_DEBUG).contains(&sink.level_max) {
+                return Err(invalid(format!(
+                    "`sink.level_max` is {}, not an RDZV_LOG_ level",
+                    sink.level_max
+                )));
+            }
+            if shared.log.get().is_some() {
+                return Err(invalid("this context has a log sink already"));
+            }
+            set_sink(shared, *sink)
+        })
+    }
+}
+
+fn set_sink(shared: &Shared, sink: rdzv_log_sink) -> Result<(), Fault> {
+    let (lines, queued) = bounded(LINES_MAX);
+    let dropped = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&dropped);
+    let (go, gate) = bounded::<()>(1);
+    let sending = Sink(sink);
+    let thread = std::thread::Builder::new().name("rdzv-log".into()).spawn(move || {
+        let sink = sending;
+        // Without a go, another sink was first and this one was not taken: it stays the caller's.
+        if gate.recv().is_ok() {
+            write_lines(&sink, &queued, &counter);
+        }
+    });
+    let thread =
+        thread.map_err(|error| Fault::new(RDZV_EXHAUSTED, format!("no thread for the log sink: {error}")))?;
+    let log = Log {
+        level_max: sink.level_max,
+        lines: Some(lines),
+        dropped,
+        thread_id: thread.thread().id(),
+        thread: Mutex::new(Some(thread)),
+    };
+    if let Err(log) = shared.log.set(log) {
+        drop(go);
+        drop(log);
+        return Err(invalid("this context has a log sink already"));
+    }
+    go.send(()).ok();
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! What went wrong, for a C program to branch on and to print.
+
+use crate::guard;
+use crate::status::rdzv_status;
+use std::ffi::{CString, c_char};
+use std::ptr::null;
+
+/// A failure on its way to C.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) status: rdzv_status,
+    pub(crate) message: String,
+    pub(crate) operation: String,
+    pub(crate) peer: String,
+    pub(crate) phase: String,
+    pub(crate) elapsed_ms: i64,
+    pub(crate) os_error: i32,
+    pub(crate) keys: Vec<Vec<u8>>,
+}
+
+impl Fault {
+    pub(crate) fn new(status: rdzv_status, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            operation: String::new(),
+            peer: String::new(),
+            phase: String::new(),
+            elapsed_ms: 0,
+            os_error: 0,
+            keys: Vec::new(),
+        }
+    }
+
+    pub(crate) fn during(self, operation: &str) -> Self {
+        Self { operation: operation.into(), ..self }
+    }
+}
+
+/// The details of a failed call. Whoever receives one owns it and frees it with `rdzv_error_free`. Any thread may read
+/// it. Strings that it hands out live as long as it does.
+#[derive(Debug)]
+pub struct rdzv_error {
+    status: rdzv_status,
+    message: CString,
+    operation: CString,
+    peer: CString,
+    phase: CString,
+    elapsed_ms: i64,
+    os_error: i32,
+    keys: Vec<Vec<u8>>,
+}
+
+impl rdzv_error {
+    pub(crate) fn new(fault: Fault) -> Self {
+        let text = |text: String| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
+        Self {
+            status: fault.status,
+            message: text(fault.message),
+            operation: text(fault.operation),
+            peer: text(fault.peer),
+            phase: text(fault.phase),
+            elapsed_ms: fault.elapsed_ms,
+            os_error: fault.os_error,
+            keys: fault.keys,
+        }
+    }
+}
+
+/// Frees an error. NULL is no error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_free(error: *mut rdzv_error) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(error) };
+}
+
+/// The status that the failed call returned; `RDZV_OK` for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_status(error: *const rdzv_error) -> rdzv_status {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, crate::RDZV_OK, |error| error.status) }
+}
+
+/// One sentence that tells what failed, where, in which phase, after how long and why. Empty for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_message(error: *const rdzv_error) -> *const c_char {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, c"".as_ptr(), |error| error.message.as_ptr()) }
+}
+
+/// The operation that failed, such as `get`. Empty when there is none, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_operation(error: *const rdzv_error) -> *const c_char {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, c"".as_ptr(), |error| error.operation.as_ptr()) }
+}
+
+/// The peer, as `HOST:PORT`. Empty when there is none, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_peer(error: *const rdzv_error) -> *const c_char {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, c"".as_ptr(), |error| error.peer.as_ptr()) }
+}
+
+/// How far the operation had come: `resolving`, `connecting`, `greeting`, `sending`, `waiting` or `receiving`. Empty
+/// when the failure came before any of them, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_phase(error: *const rdzv_error) -> *const c_char {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, c"".as_ptr(), |error| error.phase.as_ptr()) }
+}
+
+/// Milliseconds from the call to the failure. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_elapsed_ms(error: *const rdzv_error) -> i64 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, 0, |error| error.elapsed_ms) }
+}
+
+/// The operating system's error number (`errno`); 0 when there is none, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_os_error(error: *const rdzv_error) -> i32 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, 0, |error| error.os_error) }
+}
+
+/// How many keys the error names: those of the operation that failed. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_key_count(error: *const rdzv_error) -> usize {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, 0, |error| error.keys.len()) }
+}
+
+/// The key at `index` (from 0), its length in `*len`; NULL beyond the last. Not NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_key(
+    error: *const rdzv_error,
+    index: usize,
+    len: *mut usize,
+) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, null(), |error| crate::buffer::item(&error.keys, index, len)) }
+}

@@ -1,0 +1,33 @@
+//! Panics on demand, for the tests of the guards. Absent from the shipped library.
+
+use crate::error::rdzv_error;
+use crate::guard;
+use crate::server::rdzv_server;
+use crate::status::rdzv_status;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static REACTOR: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn panic_if_asked() {
+    if REACTOR.swap(false, Ordering::SeqCst) {
+        panic!("provoked in the reactor");
+    }
+}
+
+/// Panics inside a call on `server`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_fault_panic(
+    server: *const rdzv_server,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: NULL or a live server, as promised.
+    unsafe {
+        guard::call_on(server.as_ref().map(|server| &server.poison), error, || panic!("provoked in a call"))
+    }
+}
+
+/// Makes the next reactor thread that has an event to tell of panic.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdzv_fault_panic_in_reactor() {
+    guard::quiet((), || REACTOR.store(true, Ordering::SeqCst));
+}

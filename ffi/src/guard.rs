@@ -1,0 +1,109 @@
+//! The one guard around every body at the C border: no panic leaves, errors are projected, handles are poisoned.
+
+use crate::error::{Fault, rdzv_error};
+use crate::status::{RDZV_OK, RDZV_PANIC, RDZV_POISONED, rdzv_status};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether a call on a handle has panicked.
+#[derive(Debug, Default)]
+pub(crate) struct Poison(AtomicBool);
+
+impl Poison {
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Runs the body of a function that returns a status; `error`, if not NULL, takes the details of a failure.
+pub(crate) unsafe fn call(
+    error: *mut *mut rdzv_error,
+    body: impl FnOnce() -> Result<(), Fault>,
+) -> rdzv_status {
+    let fault = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return RDZV_OK,
+        Ok(Err(fault)) => fault,
+        Err(panic) => Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {}", panic_text(&*panic))),
+    };
+    let status = fault.status;
+    if !error.is_null() {
+        // SAFETY: the caller promises that a non-NULL `error` can be written.
+        unsafe { error.write(Box::into_raw(Box::new(rdzv_error::new(fault)))) };
+    }
+    status
+}
+
+/// The same for a function on a handle: a panic poisons it, and a poisoned handle serves no more.
+pub(crate) unsafe fn call_on(
+    poison: Option<&Poison>,
+    error: *mut *mut rdzv_error,
+    body: impl FnOnce() -> Result<(), Fault>,
+) -> rdzv_status {
+    // SAFETY: `error` is passed on as it came.
+    let status = unsafe {
+        call(error, || match poison {
+            Some(poison) if poison.is_set() => {
+                Err(Fault::new(RDZV_POISONED, "an earlier call on this handle panicked; free it"))
+            }
+            _ => body(),
+        })
+    };
+    if let (Some(poison), RDZV_PANIC) = (poison, status) {
+        poison.set();
+    }
+    status
+}
+
+/// Runs a body that cannot report a failure: after a panic, `fallback` is its result.
+pub(crate) fn quiet<R>(fallback: R, body: impl FnOnce() -> R) -> R {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
+}
+
+/// Reads something of a handle that may be NULL; then, and after a panic, `fallback` is the result.
+pub(crate) unsafe fn read<T, R: Copy>(handle: *const T, fallback: R, read: impl FnOnce(&T) -> R) -> R {
+    // SAFETY: the caller of the C function promises that a non-NULL handle is live.
+    quiet(fallback, || unsafe { handle.as_ref() }.map_or(fallback, read))
+}
+
+/// Frees a handle; NULL is ignored.
+pub(crate) unsafe fn free<T>(handle: *mut T) {
+    quiet((), || {
+        if !handle.is_null() {
+            // SAFETY: the caller of the C function owns the handle, which this library boxed, and gives it up.
+            drop(unsafe { Box::from_raw(handle) });
+        }
+    });
+}
+
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{rdzv_error_free, rdzv_error_status};
+    use std::ptr::null_mut;
+
+    #[test]
+    fn a_panic_becomes_a_status_and_poisons_the_handle() {
+        let poison = Poison::default();
+        let mut error = null_mut();
+        // SAFETY: `error` is a live variable.
+        let status = unsafe { call_on(Some(&poison), &raw mut error, || panic!("provoked")) };
+        assert_eq!(status, RDZV_PANIC);
+        // SAFETY: the call has written `error`.
+        unsafe {
+            assert_eq!(rdzv_error_status(error), RDZV_PANIC);
+            rdzv_error_free(error);
+            assert_eq!(call_on(Some(&poison), null_mut(), || Ok(())), RDZV_POISONED);
+        }
+        assert_eq!(quiet(7, || panic!("provoked")), 7);
+    }
+}

@@ -1,0 +1,33 @@
+//! The C ABI of librendezvous: parse, call, project. No behaviour lives here.
+//!
+//! The doc comments become those of `include/rendezvous.h`, so they speak to a reader of C.
+#![allow(non_camel_case_types, reason = "the names are those of the C header")]
+#![allow(clippy::missing_safety_doc, reason = "what a caller owes is said in the words of the C header")]
+#![allow(clippy::result_large_err, reason = "failures are rare, and end at the border")]
+
+mod argument;
+mod buffer;
+mod context;
+mod error;
+#[cfg(feature = "fault-injection")]
+mod fault_injection;
+mod guard;
+mod server;
+mod server_options;
+mod status;
+mod store;
+mod store_options;
+mod version;
+
+pub use argument::rdzv_bytes;
+pub use buffer::*;
+pub use context::*;
+pub use error::*;
+#[cfg(feature = "fault-injection")]
+pub use fault_injection::*;
+pub use server::*;
+pub use server_options::*;
+pub use status::*;
+pub use store::*;
+pub use store_options::*;
+pub use version::*;

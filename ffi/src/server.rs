@@ -1,0 +1,215 @@
+//! A store server inside the caller's process.
+
+use crate::argument::{invalid, place, reference};
+use crate::context::{
+    RDZV_LOG_DEBUG, RDZV_LOG_INFO, RDZV_LOG_WARN, Shared, rdzv_context, shared, struct_size,
+};
+use crate::error::{Fault, rdzv_error};
+use crate::guard::{self, Poison};
+use crate::server_options::rdzv_server_options;
+use crate::status::{
+    RDZV_ADDRESS_IN_USE, RDZV_CLOSED, RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_PANIC,
+    RDZV_TIMED_OUT, RDZV_UNREACHABLE, RDZV_UNRESOLVED, rdzv_status,
+};
+use rendezvous_core::driver::server::{Server, ServerFailure, StartError, StartErrorKind};
+use rendezvous_core::node::server::{CloseReason, Event};
+use std::ffi::{CString, c_char};
+use std::sync::Arc;
+
+/// A store server on a thread of its own. Any thread may use it. Freeing it stops it.
+#[derive(Debug)]
+pub struct rdzv_server {
+    pub(crate) poison: Poison,
+    server: Server,
+    address: CString,
+    shared: Arc<Shared>,
+}
+
+/// Counts and sizes of a server.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_server_stats {
+    /// Set it to `sizeof(rdzv_server_stats)` before the call.
+    pub struct_size: u32,
+    /// Not used; 0.
+    pub reserved: u32,
+    /// Connections now.
+    pub connections: u64,
+    /// Connections accepted since the start.
+    pub accepted: u64,
+    /// Connections that the server ended because of the peer's conduct, since the start.
+    pub expelled: u64,
+    /// Requests carried out since the start.
+    pub requests: u64,
+    /// Keys with a value now.
+    pub keys: u64,
+    /// Bytes of keys, values and queued items now.
+    pub stored_bytes: u64,
+    /// Bytes received but not used, and answers not sent, now.
+    pub buffered_bytes: u64,
+    /// Waits and barriers pending now.
+    pub waiting: u64,
+}
+
+fn start_fault(error: &StartError) -> Fault {
+    let status = match error.kind {
+        StartErrorKind::AddressInUse => RDZV_ADDRESS_IN_USE,
+        StartErrorKind::AddressNotAvailable => RDZV_UNREACHABLE,
+        StartErrorKind::Unresolved => RDZV_UNRESOLVED,
+        StartErrorKind::NotAListener => RDZV_INVALID_ARGUMENT,
+        StartErrorKind::Exhausted => RDZV_EXHAUSTED,
+        StartErrorKind::PermissionDenied | StartErrorKind::Io => RDZV_IO,
+    };
+    Fault {
+        peer: error.address.clone(),
+        os_error: error.cause.raw_os_error().unwrap_or(0),
+        ..Fault::new(status, error.to_string()).during("listen")
+    }
+}
+
+fn server_fault(failure: &ServerFailure, operation: &str) -> Fault {
+    let (status, os_error) = match failure {
+        ServerFailure::Panicked(_) => (RDZV_PANIC, 0),
+        ServerFailure::Poll(os_error) => (RDZV_IO, *os_error),
+        ServerFailure::Stopped => (RDZV_CLOSED, 0),
+        ServerFailure::Unresponsive => (RDZV_TIMED_OUT, 0),
+    };
+    Fault { os_error, ..Fault::new(status, format!("{operation}: {failure}")).during(operation) }
+}
+
+/// Binds and starts to serve; when it returns `RDZV_OK`, clients can connect. `context` may be NULL for a fresh one,
+/// `options` NULL for the defaults. On success `*out` is yours until `rdzv_server_free`.
+///
+/// Errors: `RDZV_ADDRESS_IN_USE`, `RDZV_UNREACHABLE` (the address is not one of this host), `RDZV_UNRESOLVED`,
+/// `RDZV_INVALID_ARGUMENT` (an adopted descriptor that is no bound TCP socket), `RDZV_EXHAUSTED`, `RDZV_IO`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_start(
+    context: *const rdzv_context,
+    options: *const rdzv_server_options,
+    out: *mut *mut rdzv_server,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let out = place(out, "out")?;
+            let shared = shared(context)?;
+            let defaults = rdzv_server_options::default();
+            let projected = options.as_ref().unwrap_or(&defaults).project();
+            let mut options = projected.map_err(|cause| {
+                Fault::new(RDZV_EXHAUSTED, format!("cannot duplicate the descriptor: {cause}"))
+            })?;
+            let told = Arc::clone(&shared);
+            options.observer = Box::new(move |event| log(&told, event));
+            let server = Server::start(options).map_err(|error| start_fault(&error))?;
+            let local = server.local_addr();
+            shared.log(RDZV_LOG_INFO, c"server", || format!("listening on {local}"));
+            let address = CString::new(local.to_string()).unwrap_or_default();
+            out.put(Box::into_raw(Box::new(rdzv_server {
+                poison: Poison::default(),
+                server,
+                address,
+                shared,
+            })));
+            Ok(())
+        })
+    }
+}
+
+/// On the reactor thread.
+fn log(shared: &Shared, event: &Event) {
+    #[cfg(feature = "fault-injection")]
+    crate::fault_injection::panic_if_asked();
+    match event {
+        Event::Accepted { conn, peer } => {
+            shared.log(RDZV_LOG_DEBUG, c"server", || format!("{conn:?} accepted from {peer}"));
+        }
+        Event::Closed { conn, peer, reason } => {
+            let level = match reason {
+                CloseReason::PeerClosed | CloseReason::Lost(_) => RDZV_LOG_DEBUG,
+                _ => RDZV_LOG_WARN,
+            };
+            shared.log(level, c"server", || format!("{conn:?} from {peer} closed: {reason}"));
+        }
+    }
+}
+
+/// The port that the server listens on; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_port(server: *const rdzv_server) -> u16 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(server, 0, |server| server.server.local_addr().port()) }
+}
+
+/// The address that the server listens on, as `ADDR:PORT` with an IPv6 address in brackets. Lives as long as the
+/// server. Empty for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_address(server: *const rdzv_server) -> *const c_char {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(server, c"".as_ptr(), |server| server.address.as_ptr()) }
+}
+
+/// Fills `*stats`, of which `struct_size` must be set.
+///
+/// Errors: `RDZV_CLOSED` when the server was stopped, `RDZV_PANIC` when its thread panicked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_get_stats(
+    server: *const rdzv_server,
+    stats: *mut rdzv_server_stats,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(server.as_ref().map(|server| &server.poison), error, || {
+            let server = reference(server, "server")?;
+            server.shared.refuse_sink()?;
+            let given = reference(stats.cast_const(), "stats")?.struct_size;
+            let ours = struct_size::<rdzv_server_stats>();
+            if given < ours {
+                return Err(invalid(format!("`stats.struct_size` is {given}, and {ours} bytes are due")));
+            }
+            let now = server.server.stats().map_err(|failure| server_fault(&failure, "stats"))?;
+            place(stats, "stats")?.put(rdzv_server_stats {
+                struct_size: ours,
+                reserved: 0,
+                connections: now.connections as u64,
+                accepted: now.accepted,
+                expelled: now.expelled,
+                requests: now.requests,
+                keys: now.keys as u64,
+                stored_bytes: now.stored_bytes,
+                buffered_bytes: now.buffered_bytes,
+                waiting: now.waiting as u64,
+            });
+            Ok(())
+        })
+    }
+}
+
+/// Closes every connection and the listener, and waits until the server's thread has ended. Clients that wait fail at
+/// once. Any thread, any number of times.
+///
+/// Errors: `RDZV_PANIC` when the server's thread had panicked, `RDZV_IO` when the system had ended it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_stop(
+    server: *const rdzv_server,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(server.as_ref().map(|server| &server.poison), error, || {
+            let server = reference(server, "server")?;
+            server.shared.refuse_sink()?;
+            server.server.stop().map_err(|failure| server_fault(&failure, "stop"))?;
+            server.shared.log(RDZV_LOG_INFO, c"server", || format!("{} stopped", server.server.local_addr()));
+            Ok(())
+        })
+    }
+}
+
+/// Stops and frees a server. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_free(server: *mut rdzv_server) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(server) };
+}

@@ -1,0 +1,261 @@
+//! How a server is set up.
+
+use crate::argument::{invalid, place, positive_ms, reference_mut, text};
+use crate::error::{Fault, rdzv_error};
+use crate::guard;
+use crate::status::rdzv_status;
+use rendezvous_core::driver::server::{Family, Listen, ServerOptions};
+use rendezvous_core::driver::socket::KeepAlive;
+use rendezvous_core::limits::ServerLimits;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// Take peers of the address's own family only.
+pub const RDZV_FAMILY_AS_GIVEN: i32 = 0;
+/// Let `::` take IPv4 peers too. Without meaning for other addresses.
+pub const RDZV_FAMILY_DUAL_STACK: i32 = 1;
+
+/// How a server is set up. Make one, set what differs from the defaults, start servers with it, free it. One thread at
+/// a time.
+#[derive(Debug)]
+pub struct rdzv_server_options {
+    host: String,
+    port: u16,
+    family: Family,
+    adopted: Option<OwnedFd>,
+    limits: ServerLimits,
+    keep_alive: KeepAlive,
+}
+
+impl Default for rdzv_server_options {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".into(),
+            port: 0,
+            family: Family::AsGiven,
+            adopted: None,
+            limits: ServerLimits::default(),
+            keep_alive: KeepAlive::default(),
+        }
+    }
+}
+
+impl rdzv_server_options {
+    pub(crate) fn project(&self) -> std::io::Result<ServerOptions> {
+        let listen = match &self.adopted {
+            Some(fd) => Listen::Adopted(fd.try_clone()?),
+            None => Listen::Address { host: self.host.clone(), port: self.port, family: self.family },
+        };
+        Ok(ServerOptions {
+            listen,
+            limits: self.limits,
+            keep_alive: Some(self.keep_alive),
+            observer: Box::new(|_| ()),
+        })
+    }
+}
+
+/// Options with every default: 127.0.0.1, a free port. On success `*out` is yours until `rdzv_server_options_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_options_new(
+    out: *mut *mut rdzv_server_options,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            place(out, "out")?.put(Box::into_raw(Box::default()));
+            Ok(())
+        })
+    }
+}
+
+/// Frees options. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_options_free(options: *mut rdzv_server_options) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(options) };
+}
+
+/// Where to listen: a host name or literal address (UTF-8), bound exactly as given; default `127.0.0.1`. Of a name, the
+/// first address is taken. Port 0, the default, lets the system choose.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_options_set_bind(
+    options: *mut rdzv_server_options,
+    host: *const u8,
+    host_len: usize,
+    port: u16,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let options = reference_mut(options, "options")?;
+            let host = text(host, host_len, "host")?;
+            if host.is_empty() {
+                return Err(invalid("`host` is empty"));
+            }
+            options.host = host.into();
+            options.port = port;
+            Ok(())
+        })
+    }
+}
+
+/// Which peers `::` takes: `RDZV_FAMILY_AS_GIVEN` (default) or `RDZV_FAMILY_DUAL_STACK`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_options_set_family(
+    options: *mut rdzv_server_options,
+    family: i32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            reference_mut(options, "options")?.family = match family {
+                RDZV_FAMILY_AS_GIVEN => Family::AsGiven,
+                RDZV_FAMILY_DUAL_STACK => Family::DualStack,
+                other => return Err(invalid(format!("`family` is {other}, not an RDZV_FAMILY_ number"))),
+            };
+            Ok(())
+        })
+    }
+}
+
+/// Takes a TCP socket that is bound already, listening or not, in place of an address. The descriptor is duplicated
+/// here and now; yours stays yours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_options_set_listen_fd(
+    options: *mut rdzv_server_options,
+    fd: i32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let options = reference_mut(options, "options")?;
+            if fd < 0 {
+                return Err(invalid(format!("`fd` is {fd}, which no descriptor is")));
+            }
+            // SAFETY: duplicating a number that is no descriptor fails with an error and does nothing else.
+            let duplicate = BorrowedFd::borrow_raw(fd).try_clone_to_owned();
+            options.adopted = Some(duplicate.map_err(|cause| Fault {
+                os_error: cause.raw_os_error().unwrap_or(0),
+                ..invalid(format!("descriptor {fd} cannot be adopted: {cause}"))
+            })?);
+            Ok(())
+        })
+    }
+}
+
+/// Most connections at a time; further ones are closed. Above 0; default 1,048,576.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_options_set_connections_max(
+    options: *mut rdzv_server_options,
+    connections_max: usize,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let options = reference_mut(options, "options")?;
+            if connections_max == 0 {
+                return Err(invalid("`connections_max` is 0"));
+            }
+            options.limits.connections_max = connections_max;
+            Ok(())
+        })
+    }
+}
+
+/// Most bytes of keys, values and queued items together; a request for more ends its connection. Above 0; default
+/// 4 GiB.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_options_set_stored_bytes_max(
+    options: *mut rdzv_server_options,
+    stored_bytes_max: u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let options = reference_mut(options, "options")?;
+            if stored_bytes_max == 0 {
+                return Err(invalid("`stored_bytes_max` is 0"));
+            }
+            options.limits.engine.stored_bytes_max = stored_bytes_max;
+            Ok(())
+        })
+    }
+}
+
+/// Longest time from accept to a complete greeting, in milliseconds. Above 0; default 30,000.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_options_set_handshake_timeout_ms(
+    options: *mut rdzv_server_options,
+    handshake_timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let options = reference_mut(options, "options")?;
+            options.limits.handshake_timeout = positive_ms(handshake_timeout_ms, "handshake_timeout_ms")?;
+            Ok(())
+        })
+    }
+}
+
+/// Longest silence within a request that has begun, in milliseconds. Above 0; default 60,000.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_options_set_frame_timeout_ms(
+    options: *mut rdzv_server_options,
+    frame_timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let options = reference_mut(options, "options")?;
+            options.limits.frame_timeout = positive_ms(frame_timeout_ms, "frame_timeout_ms")?;
+            Ok(())
+        })
+    }
+}
+
+/// How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes, how many go
+/// unanswered, and how long sent bytes may stay unacknowledged. Each above 0; default 2000, 1000, 3, 5000.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_server_options_set_keep_alive(
+    options: *mut rdzv_server_options,
+    idle_ms: i64,
+    interval_ms: i64,
+    probes: u32,
+    unacknowledged_ms_max: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let options = reference_mut(options, "options")?;
+            options.keep_alive = keep_alive(idle_ms, interval_ms, probes, unacknowledged_ms_max)?;
+            Ok(())
+        })
+    }
+}
+
+pub(crate) fn keep_alive(
+    idle_ms: i64,
+    interval_ms: i64,
+    probes: u32,
+    unacknowledged_ms_max: i64,
+) -> Result<KeepAlive, Fault> {
+    if probes == 0 {
+        return Err(invalid("`probes` is 0"));
+    }
+    Ok(KeepAlive {
+        idle: positive_ms(idle_ms, "idle_ms")?,
+        interval: positive_ms(interval_ms, "interval_ms")?,
+        probes,
+        unacknowledged_max: positive_ms(unacknowledged_ms_max, "unacknowledged_ms_max")?,
+    })
+}

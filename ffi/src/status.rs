@@ -1,0 +1,70 @@
+//! The status codes.
+
+/// The outcome of a call: `RDZV_OK` or one of the other `RDZV_…` numbers below. Numbers are never reused.
+pub type rdzv_status = i32;
+
+/// Done.
+pub const RDZV_OK: rdzv_status = 0;
+/// An argument is NULL, out of range, not UTF-8 where text is due, or otherwise makes no sense.
+pub const RDZV_INVALID_ARGUMENT: rdzv_status = 1;
+/// A bug in the library was caught at its border. The handle is poisoned: free it.
+pub const RDZV_PANIC: rdzv_status = 2;
+/// An earlier call on this handle ended with `RDZV_PANIC`; only its `_free` function may be called.
+pub const RDZV_POISONED: rdzv_status = 3;
+/// The deadline passed.
+pub const RDZV_TIMED_OUT: rdzv_status = 4;
+/// Nobody listens at the address.
+pub const RDZV_REFUSED: rdzv_status = 5;
+/// The connection ended while the operation was under way.
+pub const RDZV_SERVER_GONE: rdzv_status = 6;
+/// The peer is not a store, or breaks the protocol.
+pub const RDZV_WRONG_PROTOCOL: rdzv_status = 7;
+/// The host name has no address.
+pub const RDZV_UNRESOLVED: rdzv_status = 8;
+/// There is no way to the address.
+pub const RDZV_UNREACHABLE: rdzv_status = 9;
+/// The operation was cancelled by another call.
+pub const RDZV_CANCELLED: rdzv_status = 10;
+/// An argument or an answer is over a limit.
+pub const RDZV_LIMIT_EXCEEDED: rdzv_status = 11;
+/// There was no item to take from the queue.
+pub const RDZV_QUEUE_EMPTY: rdzv_status = 12;
+/// Another socket has the port.
+pub const RDZV_ADDRESS_IN_USE: rdzv_status = 13;
+/// The operating system refused for another reason; the error has its number and words.
+pub const RDZV_IO: rdzv_status = 14;
+/// The server or loop was stopped.
+pub const RDZV_CLOSED: rdzv_status = 15;
+/// A plug-in called back into the handle that is calling it.
+pub const RDZV_REENTRANT: rdzv_status = 16;
+/// The process is out of descriptors, threads or memory.
+pub const RDZV_EXHAUSTED: rdzv_status = 17;
+
+/// The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL; static.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdzv_status_name(status: rdzv_status) -> *const core::ffi::c_char {
+    crate::guard::quiet(c"unknown status".as_ptr(), || {
+        let name = match status {
+            RDZV_OK => c"ok",
+            RDZV_INVALID_ARGUMENT => c"invalid argument",
+            RDZV_PANIC => c"panic",
+            RDZV_POISONED => c"poisoned handle",
+            RDZV_TIMED_OUT => c"timed out",
+            RDZV_REFUSED => c"connection refused",
+            RDZV_SERVER_GONE => c"server gone",
+            RDZV_WRONG_PROTOCOL => c"wrong protocol",
+            RDZV_UNRESOLVED => c"name not resolved",
+            RDZV_UNREACHABLE => c"unreachable",
+            RDZV_CANCELLED => c"cancelled",
+            RDZV_LIMIT_EXCEEDED => c"limit exceeded",
+            RDZV_QUEUE_EMPTY => c"queue empty",
+            RDZV_ADDRESS_IN_USE => c"address in use",
+            RDZV_IO => c"system error",
+            RDZV_CLOSED => c"closed",
+            RDZV_REENTRANT => c"re-entrant call",
+            RDZV_EXHAUSTED => c"out of resources",
+            _ => c"unknown status",
+        };
+        name.as_ptr()
+    })
+}

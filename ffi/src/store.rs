@@ -1,0 +1,566 @@
+//! A client of a store.
+
+use crate::argument::{bytes, invalid, list, place, rdzv_bytes, reference, reference_mut};
+use crate::buffer::{rdzv_buffer, rdzv_list};
+use crate::context::{Shared, rdzv_context, shared};
+use crate::error::{Fault, rdzv_error};
+use crate::guard::{self, Poison};
+use crate::status::*;
+use crate::store_options::rdzv_store_options;
+use rendezvous_core::driver::call_error::CallError;
+use rendezvous_core::driver::store_client::{Store, Timeout};
+use rendezvous_core::error::{Cause, ErrorKind};
+use std::ffi::{CString, c_char};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A client of one store: ours or PyTorch's. Any thread may use it; each call drives a connection of its own on the
+/// calling thread, so a wait that is pending in one thread never delays another. Keys get the prefix `/` on the wire,
+/// as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for the
+/// handle's default.
+#[derive(Debug)]
+pub struct rdzv_store {
+    poison: Poison,
+    store: Store,
+    peer: CString,
+    shared: Arc<Shared>,
+}
+
+pub(crate) fn call_fault(error: &CallError) -> Fault {
+    let status = match error.kind() {
+        ErrorKind::TimedOut => RDZV_TIMED_OUT,
+        ErrorKind::Refused => RDZV_REFUSED,
+        ErrorKind::ServerGone => RDZV_SERVER_GONE,
+        ErrorKind::WrongProtocol => RDZV_WRONG_PROTOCOL,
+        ErrorKind::Unresolved => RDZV_UNRESOLVED,
+        ErrorKind::Unreachable => RDZV_UNREACHABLE,
+        ErrorKind::Cancelled => RDZV_CANCELLED,
+        ErrorKind::LimitExceeded => RDZV_LIMIT_EXCEEDED,
+        ErrorKind::QueueEmpty => RDZV_QUEUE_EMPTY,
+        ErrorKind::InvalidArgument => RDZV_INVALID_ARGUMENT,
+        ErrorKind::Io => RDZV_IO,
+    };
+    Fault {
+        operation: error.operation().name().into(),
+        peer: error.peer().into(),
+        phase: error.phase().name().into(),
+        elapsed_ms: i64::try_from(error.elapsed().as_millis()).unwrap_or(i64::MAX),
+        os_error: if let Cause::Os(number) = error.cause() { number } else { 0 },
+        keys: error.key().map(|key| key.as_bytes().to_vec()).into_iter().collect(),
+        ..Fault::new(status, error.to_string())
+    }
+}
+
+/// `timeout_ms` as the core has it.
+pub(crate) fn timeout(timeout_ms: i64) -> Result<Timeout, Fault> {
+    match timeout_ms {
+        -1 => Ok(Timeout::Default),
+        0 => Ok(Timeout::Once),
+        1.. => Ok(Timeout::After(Duration::from_millis(timeout_ms.unsigned_abs()))),
+        _ => Err(invalid(format!(
+            "`timeout_ms` is {timeout_ms}: above 0, or 0 to look once, or -1 for the default"
+        ))),
+    }
+}
+
+/// Runs an operation on a store.
+unsafe fn operate(
+    store: *const rdzv_store,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+    body: impl FnOnce(&Store, Timeout) -> Result<Result<(), CallError>, Fault>,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+            let store = reference(store, "store")?;
+            store.shared.refuse_sink()?;
+            body(&store.store, timeout(timeout_ms)?)?.map_err(|error| call_fault(&error))
+        })
+    }
+}
+
+fn handle(store: Store, shared: Arc<Shared>) -> *mut rdzv_store {
+    let host = store.host();
+    let peer = match host.contains(':') {
+        true => format!("[{host}]:{}", store.port()),
+        false => format!("{host}:{}", store.port()),
+    };
+    let peer = CString::new(peer).unwrap_or_default();
+    Box::into_raw(Box::new(rdzv_store { poison: Poison::default(), store, peer, shared }))
+}
+
+/// Connects to the store that `options` names, trying again until its connect timeout has passed. `context` may be NULL
+/// for a fresh one. On success `*out` is yours until `rdzv_store_free`.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` (no endpoint), and with the last cause when time was up: `RDZV_REFUSED`,
+/// `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE`; at once: `RDZV_WRONG_PROTOCOL`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_connect(
+    context: *const rdzv_context,
+    options: *const rdzv_store_options,
+    out: *mut *mut rdzv_store,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let out = place(out, "out")?;
+            let shared = shared(context)?;
+            let options = reference(options, "options")?;
+            let (host, port) =
+                options.endpoint.as_ref().ok_or_else(|| invalid("the options have no endpoint"))?;
+            let store =
+                Store::connect(host, *port, options.options.clone()).map_err(|error| call_fault(&error))?;
+            out.put(handle(store, shared));
+            Ok(())
+        })
+    }
+}
+
+/// A second, independent handle to the same server, with a connection of its own. On success `*out` is yours until
+/// `rdzv_store_free`. Errors: as `rdzv_store_connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_clone(
+    store: *const rdzv_store,
+    out: *mut *mut rdzv_store,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+            let store = reference(store, "store")?;
+            let out = place(out, "out")?;
+            let twin = store.store.duplicate().map_err(|error| call_fault(&error))?;
+            out.put(handle(twin, Arc::clone(&store.shared)));
+            Ok(())
+        })
+    }
+}
+
+/// Closes and frees a store handle. No other call on it may be under way: cancel and wait for them first. NULL is
+/// ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_free(store: *mut rdzv_store) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(store) };
+}
+
+/// The server as `HOST:PORT`. Lives as long as the handle. Empty for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_peer(store: *const rdzv_store) -> *const c_char {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(store, c"".as_ptr(), |store| store.peer.as_ptr()) }
+}
+
+/// Ends every call that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`. Later calls are as ever.
+/// NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(store, (), |store| store.store.cancel()) };
+}
+
+/// Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the server has it.
+///
+/// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message tells whether the
+/// operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`, `RDZV_CANCELLED`,
+/// `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_set(
+    store: *const rdzv_store,
+    key: *const u8,
+    key_len: usize,
+    value: *const u8,
+    value_len: usize,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let key = bytes(key, key_len, "key")?;
+            let value = bytes(value, value_len, "value")?;
+            Ok(store.set(key, value, timeout))
+        })
+    }
+}
+
+/// Waits for a key and reads its value into `value`, whose content it replaces. One round trip when the key is there.
+///
+/// Errors besides: `RDZV_TIMED_OUT` when the key was not set in time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_get(
+    store: *const rdzv_store,
+    key: *const u8,
+    key_len: usize,
+    timeout_ms: i64,
+    value: *mut rdzv_buffer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let key = bytes(key, key_len, "key")?;
+            let value = reference_mut(value, "value")?;
+            Ok(store.get(key, &mut value.bytes, timeout))
+        })
+    }
+}
+
+/// Adds `delta` to the decimal number under a key (0 when missing), wrapping at 64 bits; the sum goes to `*sum`.
+///
+/// Errors besides: `RDZV_SERVER_GONE` when the value is not a number: the protocol has no error reply, and the server
+/// closes the connection.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_add(
+    store: *const rdzv_store,
+    key: *const u8,
+    key_len: usize,
+    delta: i64,
+    timeout_ms: i64,
+    sum: *mut i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let key = bytes(key, key_len, "key")?;
+            let sum = place(sum, "sum")?;
+            Ok(store.add(key, delta, timeout).map(|total| sum.put(total)))
+        })
+    }
+}
+
+/// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The value that is there
+/// afterwards goes to `value`; but where the key is missing and `expected` is not empty, nothing is stored and
+/// `expected` comes back, as PyTorch's server has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_compare_set(
+    store: *const rdzv_store,
+    key: *const u8,
+    key_len: usize,
+    expected: *const u8,
+    expected_len: usize,
+    desired: *const u8,
+    desired_len: usize,
+    timeout_ms: i64,
+    value: *mut rdzv_buffer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let key = bytes(key, key_len, "key")?;
+            let expected = bytes(expected, expected_len, "expected")?;
+            let desired = bytes(desired, desired_len, "desired")?;
+            let value = reference_mut(value, "value")?;
+            Ok(store.compare_set(key, expected, desired, &mut value.bytes, timeout))
+        })
+    }
+}
+
+/// Waits until every key has been there. At most 131,072 keys.
+///
+/// Errors besides: `RDZV_TIMED_OUT` when some key was not set in time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_wait(
+    store: *const rdzv_store,
+    keys: *const rdzv_bytes,
+    key_count: usize,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let keys = list(keys, key_count, "keys")?;
+            Ok(store.wait(&keys, timeout))
+        })
+    }
+}
+
+/// Whether every key is there now: 1 or 0 goes to `*ready`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_check(
+    store: *const rdzv_store,
+    keys: *const rdzv_bytes,
+    key_count: usize,
+    timeout_ms: i64,
+    ready: *mut i32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let keys = list(keys, key_count, "keys")?;
+            let ready = place(ready, "ready")?;
+            Ok(store.check(&keys, timeout).map(|all| ready.put(i32::from(all))))
+        })
+    }
+}
+
+/// Removes a key; whether it was there, 1 or 0, goes to `*deleted`. Queues are not touched.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_delete_key(
+    store: *const rdzv_store,
+    key: *const u8,
+    key_len: usize,
+    timeout_ms: i64,
+    deleted: *mut i32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let key = bytes(key, key_len, "key")?;
+            let deleted = place(deleted, "deleted")?;
+            Ok(store.delete(key, timeout).map(|was_there| deleted.put(i32::from(was_there))))
+        })
+    }
+}
+
+/// Counts all keys of the server, those of other programs included; the number goes to `*count`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_num_keys(
+    store: *const rdzv_store,
+    timeout_ms: i64,
+    count: *mut i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let count = place(count, "count")?;
+            Ok(store.num_keys(timeout).map(|number| count.put(number)))
+        })
+    }
+}
+
+/// Lists the keys, without the prefix; they replace the content of `keys`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_list_keys(
+    store: *const rdzv_store,
+    timeout_ms: i64,
+    keys: *mut rdzv_list,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let keys = reference_mut(keys, "keys")?;
+            Ok(store.list_keys(timeout).map(|found| keys.items = found))
+        })
+    }
+}
+
+/// Adds bytes behind a value, which is created if missing. When it returns `RDZV_OK`, the server has them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_append(
+    store: *const rdzv_store,
+    key: *const u8,
+    key_len: usize,
+    value: *const u8,
+    value_len: usize,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let key = bytes(key, key_len, "key")?;
+            let value = bytes(value, value_len, "value")?;
+            Ok(store.append(key, value, timeout))
+        })
+    }
+}
+
+/// Waits for several keys and reads their values, in their order; they replace the content of `values`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_multi_get(
+    store: *const rdzv_store,
+    keys: *const rdzv_bytes,
+    key_count: usize,
+    timeout_ms: i64,
+    values: *mut rdzv_list,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let keys = list(keys, key_count, "keys")?;
+            let values = reference_mut(values, "values")?;
+            Ok(store.multi_get(&keys, timeout).map(|found| values.items = found))
+        })
+    }
+}
+
+/// Stores `values[i]` under `keys[i]` for each `i` below `count`; our server does it in one turn.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_multi_set(
+    store: *const rdzv_store,
+    keys: *const rdzv_bytes,
+    values: *const rdzv_bytes,
+    count: usize,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let (keys, values) = (list(keys, count, "keys")?, list(values, count, "values")?);
+            let pairs: Vec<(&[u8], &[u8])> = keys.into_iter().zip(values).collect();
+            Ok(store.multi_set(&pairs, timeout))
+        })
+    }
+}
+
+/// Puts an item at the end of a queue; a queue has its own name space beside the values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_queue_push(
+    store: *const rdzv_store,
+    key: *const u8,
+    key_len: usize,
+    item: *const u8,
+    item_len: usize,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let key = bytes(key, key_len, "key")?;
+            let item = bytes(item, item_len, "item")?;
+            Ok(store.queue_push(key, item, timeout))
+        })
+    }
+}
+
+/// Takes the item at the front of a queue into `item`, waiting for one.
+///
+/// Errors besides: `RDZV_TIMED_OUT` when there was none in time; with `timeout_ms` 0 `RDZV_QUEUE_EMPTY`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_queue_pop(
+    store: *const rdzv_store,
+    key: *const u8,
+    key_len: usize,
+    timeout_ms: i64,
+    item: *mut rdzv_buffer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let key = bytes(key, key_len, "key")?;
+            let item = reference_mut(item, "item")?;
+            Ok(store.queue_pop(key, &mut item.bytes, timeout))
+        })
+    }
+}
+
+/// Counts the items of a queue; the number goes to `*length`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_queue_len(
+    store: *const rdzv_store,
+    key: *const u8,
+    key_len: usize,
+    timeout_ms: i64,
+    length: *mut i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let key = bytes(key, key_len, "key")?;
+            let length = place(length, "length")?;
+            Ok(store.queue_len(key, timeout).map(|number| length.put(number)))
+        })
+    }
+}
+
+/// Arrives at a barrier and waits until `world_size` participants have. A key serves once: take a new one each time.
+/// Whoever gives up stays counted. It is the server's own barrier, which meets that of PyTorch's `TCPStore.barrier`.
+///
+/// Errors besides: `RDZV_TIMED_OUT` when not all arrived in time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_barrier(
+    store: *const rdzv_store,
+    key: *const u8,
+    key_len: usize,
+    world_size: i64,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let key = bytes(key, key_len, "key")?;
+            Ok(store.barrier(key, world_size, timeout))
+        })
+    }
+}
+
+/// The same made of add, set and wait on `KEY/num_members` and `KEY/last_member`, as PyTorch's PrefixStore, FileStore
+/// and elastic barriers do it. The two kinds never meet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
+    store: *const rdzv_store,
+    key: *const u8,
+    key_len: usize,
+    world_size: i64,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let key = bytes(key, key_len, "key")?;
+            Ok(store.barrier_by_keys(key, world_size, timeout))
+        })
+    }
+}
+
+/// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; how many there are now goes to
+/// `*count`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_check_in(
+    store: *const rdzv_store,
+    timeout_ms: i64,
+    count: *mut i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| {
+            let count = place(count, "count")?;
+            Ok(store.check_in(timeout).map(|number| count.put(number)))
+        })
+    }
+}
+
+/// Waits until `world_size` workers have checked in.
+///
+/// Errors besides: `RDZV_TIMED_OUT` when fewer have in time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_wait_for_workers(
+    store: *const rdzv_store,
+    world_size: i64,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(store, timeout_ms, error, |store, timeout| Ok(store.wait_for_workers(world_size, timeout)))
+    }
+}
+
+/// Asks the server for a sign of life.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_ping(
+    store: *const rdzv_store,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe { operate(store, timeout_ms, error, |store, timeout| Ok(store.ping(timeout))) }
+}

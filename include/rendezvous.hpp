@@ -1,0 +1,540 @@
+// rendezvous.hpp: librendezvous for C++17 and later. Header-only, over the C ABI of rendezvous.h.
+//
+// Every call that can fail returns a `result<T>`: test it like a pointer, or take the value with `or_throw()`, which
+// throws `rdzv::exception` (and does not exist under -fno-exceptions). Handles are move-only and free themselves.
+// `c_handle()` lends the C handle, `release()` gives it away.
+//
+// Timeouts are std::chrono::milliseconds: 0 tries once, `default_timeout` takes the handle's own, there is no infinite.
+#ifndef RENDEZVOUS_HPP
+#define RENDEZVOUS_HPP
+
+#include "rendezvous.h"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#if defined(__cpp_exceptions)
+#include <exception>
+#endif
+
+namespace rdzv {
+
+/// The outcome of a call; the numbers are those of rendezvous.h.
+enum class status : std::int32_t {
+  ok = RDZV_OK,
+  invalid_argument = RDZV_INVALID_ARGUMENT,
+  panicked = RDZV_PANIC,
+  poisoned = RDZV_POISONED,
+  timed_out = RDZV_TIMED_OUT,
+  refused = RDZV_REFUSED,
+  server_gone = RDZV_SERVER_GONE,
+  wrong_protocol = RDZV_WRONG_PROTOCOL,
+  unresolved = RDZV_UNRESOLVED,
+  unreachable = RDZV_UNREACHABLE,
+  cancelled = RDZV_CANCELLED,
+  limit_exceeded = RDZV_LIMIT_EXCEEDED,
+  queue_empty = RDZV_QUEUE_EMPTY,
+  address_in_use = RDZV_ADDRESS_IN_USE,
+  io = RDZV_IO,
+  closed = RDZV_CLOSED,
+  reentrant = RDZV_REENTRANT,
+  exhausted = RDZV_EXHAUSTED,
+};
+
+/// The short name of a status, such as "timed out".
+inline std::string_view name(status code) { return rdzv_status_name(static_cast<rdzv_status>(code)); }
+
+/// "The handle's default" wherever a timeout is due.
+inline constexpr std::chrono::milliseconds default_timeout{-1};
+
+namespace detail {
+
+template <class T, void (*Free)(T*)>
+struct freed_by {
+  void operator()(T* handle) const noexcept { Free(handle); }
+};
+template <class T, void (*Free)(T*)>
+using handle = std::unique_ptr<T, freed_by<T, Free>>;
+
+inline const std::uint8_t* bytes(std::string_view text) {
+  return reinterpret_cast<const std::uint8_t*>(text.data());
+}
+
+inline std::string_view text(const std::uint8_t* data, std::size_t size) {
+  return data == nullptr ? std::string_view() : std::string_view(reinterpret_cast<const char*>(data), size);
+}
+
+}  // namespace detail
+
+/// What went wrong: a status to branch on, and the words to print.
+class error {
+ public:
+  /// Takes over an error of the C ABI; it may be NULL, then only the status is known.
+  error(rdzv_status code, rdzv_error* details) noexcept : code_(static_cast<status>(code)), details_(details) {}
+
+  status code() const noexcept { return code_; }
+  /// One sentence: what failed, where, in which phase, after how long and why.
+  std::string message() const {
+    return details_ ? rdzv_error_message(details_.get()) : std::string(name(code_));
+  }
+  /// Such as "get"; empty when there is none.
+  std::string operation() const { return rdzv_error_operation(details_.get()); }
+  /// HOST:PORT; empty when there is none.
+  std::string peer() const { return rdzv_error_peer(details_.get()); }
+  /// "resolving", "connecting", "greeting", "sending", "waiting", "receiving" or empty.
+  std::string phase() const { return rdzv_error_phase(details_.get()); }
+  std::chrono::milliseconds elapsed() const {
+    return std::chrono::milliseconds(rdzv_error_elapsed_ms(details_.get()));
+  }
+  /// errno, or 0.
+  int os_error() const { return rdzv_error_os_error(details_.get()); }
+  /// The keys of the operation that failed.
+  std::vector<std::string> keys() const {
+    std::vector<std::string> keys;
+    for (std::size_t i = 0, count = rdzv_error_key_count(details_.get()); i < count; ++i) {
+      std::size_t size = 0;
+      const std::uint8_t* key = rdzv_error_key(details_.get(), i, &size);
+      keys.emplace_back(detail::text(key, size));
+    }
+    return keys;
+  }
+
+ private:
+  status code_;
+  detail::handle<rdzv_error, rdzv_error_free> details_;
+};
+
+#if defined(__cpp_exceptions)
+/// What `or_throw` throws.
+class exception : public std::exception {
+ public:
+  explicit exception(rdzv::error details)
+      : details_(std::make_shared<const rdzv::error>(std::move(details))),
+        what_(std::make_shared<const std::string>(details_->message())) {}
+  const char* what() const noexcept override { return what_->c_str(); }
+  const rdzv::error& error() const noexcept { return *details_; }
+
+ private:
+  std::shared_ptr<const rdzv::error> details_;
+  std::shared_ptr<const std::string> what_;
+};
+#endif
+
+/// A value, or the error that is there in its place. Reading the wrong one of the two is undefined, as with a pointer.
+template <class T>
+class [[nodiscard]] result {
+ public:
+  result(T value) : outcome_(std::in_place_index<0>, std::move(value)) {}
+  result(rdzv::error failure) : outcome_(std::in_place_index<1>, std::move(failure)) {}
+
+  explicit operator bool() const noexcept { return outcome_.index() == 0; }
+  T& operator*() & noexcept { return *std::get_if<0>(&outcome_); }
+  const T& operator*() const& noexcept { return *std::get_if<0>(&outcome_); }
+  T&& operator*() && noexcept { return std::move(*std::get_if<0>(&outcome_)); }
+  T* operator->() noexcept { return std::get_if<0>(&outcome_); }
+  const T* operator->() const noexcept { return std::get_if<0>(&outcome_); }
+  const rdzv::error& error() const noexcept { return *std::get_if<1>(&outcome_); }
+
+#if defined(__cpp_exceptions)
+  T or_throw() && {
+    if (!*this) throw exception(std::move(*std::get_if<1>(&outcome_)));
+    return std::move(*std::get_if<0>(&outcome_));
+  }
+#endif
+
+ private:
+  std::variant<T, rdzv::error> outcome_;
+};
+
+template <>
+class [[nodiscard]] result<void> {
+ public:
+  result() = default;
+  result(rdzv::error failure) : failure_(std::move(failure)) {}
+
+  explicit operator bool() const noexcept { return !failure_; }
+  const rdzv::error& error() const noexcept { return *failure_; }
+
+#if defined(__cpp_exceptions)
+  void or_throw() && {
+    if (failure_) throw exception(std::move(*failure_));
+  }
+#endif
+
+ private:
+  std::optional<rdzv::error> failure_;
+};
+
+namespace detail {
+
+/// Calls a function of the C ABI with the place for its error as the last argument.
+template <class Function, class... Arguments>
+std::optional<error> failure_of(Function function, Arguments... arguments) {
+  rdzv_error* details = nullptr;
+  const rdzv_status code = function(arguments..., &details);
+  if (code == RDZV_OK) return std::nullopt;
+  return error(code, details);
+}
+
+template <class Function, class... Arguments>
+result<void> call(Function function, Arguments... arguments) {
+  if (auto failure = failure_of(function, arguments...)) return std::move(*failure);
+  return {};
+}
+
+/// The views of several keys, as the C ABI takes them.
+template <class Strings>
+std::vector<rdzv_bytes> views(const Strings& strings) {
+  std::vector<rdzv_bytes> views;
+  views.reserve(strings.size());
+  for (const auto& string : strings) views.push_back({bytes(string), std::string_view(string).size()});
+  return views;
+}
+
+class buffer {
+ public:
+  buffer() : handle_(rdzv_buffer_new()) {}
+  rdzv_buffer* get() const noexcept { return handle_.get(); }
+  std::string str() const {
+    return std::string(text(rdzv_buffer_data(get()), rdzv_buffer_len(get())));
+  }
+
+ private:
+  handle<rdzv_buffer, rdzv_buffer_free> handle_;
+};
+
+class list {
+ public:
+  list() : handle_(rdzv_list_new()) {}
+  rdzv_list* get() const noexcept { return handle_.get(); }
+  std::vector<std::string> strs() const {
+    std::vector<std::string> items;
+    for (std::size_t i = 0, count = rdzv_list_count(get()); i < count; ++i) {
+      std::size_t size = 0;
+      const std::uint8_t* item = rdzv_list_item(get(), i, &size);
+      items.emplace_back(text(item, size));
+    }
+    return items;
+  }
+
+ private:
+  handle<rdzv_list, rdzv_list_free> handle_;
+};
+
+}  // namespace detail
+
+enum class log_level : std::int32_t {
+  error = RDZV_LOG_ERROR,
+  warn = RDZV_LOG_WARN,
+  info = RDZV_LOG_INFO,
+  debug = RDZV_LOG_DEBUG,
+};
+
+/// What the handles of one user of the library share: the log sink. Two contexts never meet.
+class context {
+ public:
+  static result<context> create() {
+    rdzv_context* made = nullptr;
+    if (auto failure = detail::failure_of(rdzv_context_new, &made)) return std::move(*failure);
+    return context(made);
+  }
+
+  /// Sends log lines of `level` and more important ones to `sink`, on a thread of the library's. Once. The sink may
+  /// block; an exception that leaves it is swallowed. It must not call functions on this context.
+  result<void> set_log_sink(log_level level,
+                            std::function<void(log_level, std::string_view target, std::string_view line)> sink) {
+    using sink_type = decltype(sink);
+    auto owned = std::make_unique<sink_type>(std::move(sink));
+    rdzv_log_sink c_sink{};
+    c_sink.struct_size = sizeof c_sink;
+    c_sink.level_max = static_cast<std::int32_t>(level);
+    c_sink.user_data = owned.get();
+    c_sink.log = [](void* user_data, const rdzv_log_record* record) {
+#if defined(__cpp_exceptions)
+      try {
+#endif
+        (*static_cast<sink_type*>(user_data))(static_cast<log_level>(record->level), record->target,
+                                              std::string_view(record->message, record->message_len));
+#if defined(__cpp_exceptions)
+      } catch (...) {
+      }
+#endif
+    };
+    c_sink.destroy = [](void* user_data) { delete static_cast<sink_type*>(user_data); };
+    auto outcome = detail::call(rdzv_context_set_log_sink, handle_.get(), &c_sink);
+    if (outcome) static_cast<void>(owned.release());
+    return outcome;
+  }
+
+  rdzv_context* c_handle() const noexcept { return handle_.get(); }
+  rdzv_context* release() noexcept { return handle_.release(); }
+
+ private:
+  explicit context(rdzv_context* made) noexcept : handle_(made) {}
+  detail::handle<rdzv_context, rdzv_context_free> handle_;
+};
+
+/// A store server inside this process, on a thread of its own; its destructor stops it. Any thread.
+class server {
+ public:
+  /// Binds exactly `host`; port 0 takes a free one. When it returns, clients can connect.
+  static result<server> start(std::string_view host = "127.0.0.1", std::uint16_t port = 0,
+                              const context* shared = nullptr) {
+    rdzv_server_options* made = nullptr;
+    if (auto failure = detail::failure_of(rdzv_server_options_new, &made)) return std::move(*failure);
+    const detail::handle<rdzv_server_options, rdzv_server_options_free> options(made);
+    auto failure =
+        detail::failure_of(rdzv_server_options_set_bind, made, detail::bytes(host), host.size(), port);
+    if (failure) return std::move(*failure);
+    return start(*options, shared);
+  }
+
+  /// The same with options of the C ABI.
+  static result<server> start(const rdzv_server_options& options, const context* shared = nullptr) {
+    rdzv_server* made = nullptr;
+    const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
+    if (auto failure = detail::failure_of(rdzv_server_start, context, &options, &made)) return std::move(*failure);
+    return server(made);
+  }
+
+  std::uint16_t port() const noexcept { return rdzv_server_port(handle_.get()); }
+  /// ADDR:PORT.
+  std::string address() const { return rdzv_server_address(handle_.get()); }
+  result<rdzv_server_stats> stats() const {
+    rdzv_server_stats stats{};
+    stats.struct_size = sizeof stats;
+    auto failure = detail::failure_of(rdzv_server_get_stats, c_handle(), &stats);
+    if (failure) return std::move(*failure);
+    return stats;
+  }
+  /// Closes every connection and waits for the server's thread. Any number of times.
+  result<void> stop() { return detail::call(rdzv_server_stop, c_handle()); }
+
+  const rdzv_server* c_handle() const noexcept { return handle_.get(); }
+  rdzv_server* release() noexcept { return handle_.release(); }
+
+ private:
+  explicit server(rdzv_server* made) noexcept : handle_(made) {}
+  detail::handle<rdzv_server, rdzv_server_free> handle_;
+};
+
+struct store_options {
+  /// For operations that name no timeout of their own.
+  std::chrono::milliseconds timeout{300000};
+  /// For the first connection: the server may not be there yet, and is tried again until then.
+  std::chrono::milliseconds connect_timeout{300000};
+};
+
+/// A client of a store: ours or PyTorch's. Any thread may use it, and a wait that is pending in one never delays an
+/// operation of another. Keys get the prefix `/` on the wire, as PyTorch's do.
+class store {
+ public:
+  using milliseconds = std::chrono::milliseconds;
+
+  /// Connects, trying again until `options.connect_timeout` has passed. `host`: a name or a literal address.
+  static result<store> connect(std::string_view host, std::uint16_t port, const store_options& options = {},
+                               const context* shared = nullptr) {
+    rdzv_store_options* made = nullptr;
+    if (auto failure = detail::failure_of(rdzv_store_options_new, &made)) return std::move(*failure);
+    const detail::handle<rdzv_store_options, rdzv_store_options_free> owned(made);
+    auto failure =
+        detail::failure_of(rdzv_store_options_set_endpoint, made, detail::bytes(host), host.size(), port);
+    if (!failure) failure = detail::failure_of(rdzv_store_options_set_timeout_ms, made, options.timeout.count());
+    if (!failure) {
+      failure = detail::failure_of(rdzv_store_options_set_connect_timeout_ms, made, options.connect_timeout.count());
+    }
+    if (failure) return std::move(*failure);
+    rdzv_store* connected = nullptr;
+    const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
+    failure = detail::failure_of(rdzv_store_connect, context, const_cast<const rdzv_store_options*>(made), &connected);
+    if (failure) return std::move(*failure);
+    return store(connected);
+  }
+
+  /// Stores a value; returns when the server has it.
+  result<void> set(std::string_view key, std::string_view value, milliseconds timeout = default_timeout) {
+    return detail::call(rdzv_store_set, c_handle(), detail::bytes(key), key.size(), detail::bytes(value), value.size(),
+                        timeout.count());
+  }
+
+  /// Waits for a key and reads it.
+  result<std::string> get(std::string_view key, milliseconds timeout = default_timeout) {
+    detail::buffer value;
+    auto failure = detail::failure_of(rdzv_store_get, c_handle(), detail::bytes(key), key.size(), timeout.count(),
+                                      value.get());
+    if (failure) return std::move(*failure);
+    return value.str();
+  }
+
+  /// Adds to a counter, which is 0 when missing; returns the sum.
+  result<std::int64_t> add(std::string_view key, std::int64_t delta, milliseconds timeout = default_timeout) {
+    std::int64_t sum = 0;
+    auto failure = detail::failure_of(rdzv_store_add, c_handle(), detail::bytes(key), key.size(), delta,
+                                      timeout.count(), &sum);
+    if (failure) return std::move(*failure);
+    return sum;
+  }
+
+  /// Stores `desired` if the value is `expected` (or missing, and `expected` empty); returns the value that is there.
+  /// A missing key with an expectation that is not empty gives the expectation back, as PyTorch does.
+  result<std::string> compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                                  milliseconds timeout = default_timeout) {
+    detail::buffer value;
+    auto failure = detail::failure_of(rdzv_store_compare_set, c_handle(), detail::bytes(key), key.size(),
+                                      detail::bytes(expected), expected.size(), detail::bytes(desired), desired.size(),
+                                      timeout.count(), value.get());
+    if (failure) return std::move(*failure);
+    return value.str();
+  }
+
+  /// Waits until every key is there.
+  result<void> wait(const std::vector<std::string>& keys, milliseconds timeout = default_timeout) {
+    const auto views = detail::views(keys);
+    return detail::call(rdzv_store_wait, c_handle(), views.data(), views.size(), timeout.count());
+  }
+
+  /// Whether every key is there.
+  result<bool> check(const std::vector<std::string>& keys, milliseconds timeout = default_timeout) {
+    const auto views = detail::views(keys);
+    std::int32_t ready = 0;
+    auto failure =
+        detail::failure_of(rdzv_store_check, c_handle(), views.data(), views.size(), timeout.count(), &ready);
+    if (failure) return std::move(*failure);
+    return ready != 0;
+  }
+
+  /// Removes a key; whether it was there.
+  result<bool> delete_key(std::string_view key, milliseconds timeout = default_timeout) {
+    std::int32_t deleted = 0;
+    auto failure = detail::failure_of(rdzv_store_delete_key, c_handle(), detail::bytes(key), key.size(),
+                                      timeout.count(), &deleted);
+    if (failure) return std::move(*failure);
+    return deleted != 0;
+  }
+
+  /// Counts all keys of the server, those of others included.
+  result<std::int64_t> num_keys(milliseconds timeout = default_timeout) {
+    std::int64_t count = 0;
+    auto failure = detail::failure_of(rdzv_store_num_keys, c_handle(), timeout.count(), &count);
+    if (failure) return std::move(*failure);
+    return count;
+  }
+
+  /// The keys, sorted where the server sorts them.
+  result<std::vector<std::string>> list_keys(milliseconds timeout = default_timeout) {
+    detail::list keys;
+    auto failure = detail::failure_of(rdzv_store_list_keys, c_handle(), timeout.count(), keys.get());
+    if (failure) return std::move(*failure);
+    return keys.strs();
+  }
+
+  /// Adds bytes behind a value, which is created if missing.
+  result<void> append(std::string_view key, std::string_view value, milliseconds timeout = default_timeout) {
+    return detail::call(rdzv_store_append, c_handle(), detail::bytes(key), key.size(), detail::bytes(value),
+                        value.size(), timeout.count());
+  }
+
+  /// Waits for several keys and reads them, in their order.
+  result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             milliseconds timeout = default_timeout) {
+    const auto views = detail::views(keys);
+    detail::list values;
+    auto failure = detail::failure_of(rdzv_store_multi_get, c_handle(), views.data(), views.size(), timeout.count(),
+                                      values.get());
+    if (failure) return std::move(*failure);
+    return values.strs();
+  }
+
+  /// Stores several values. Our server does it in one turn.
+  result<void> multi_set(const std::vector<std::pair<std::string, std::string>>& pairs,
+                         milliseconds timeout = default_timeout) {
+    std::vector<rdzv_bytes> keys, values;
+    for (const auto& [key, value] : pairs) {
+      keys.push_back({detail::bytes(key), key.size()});
+      values.push_back({detail::bytes(value), value.size()});
+    }
+    return detail::call(rdzv_store_multi_set, c_handle(), keys.data(), values.data(), pairs.size(), timeout.count());
+  }
+
+  /// Puts an item at the end of a queue.
+  result<void> queue_push(std::string_view key, std::string_view item, milliseconds timeout = default_timeout) {
+    return detail::call(rdzv_store_queue_push, c_handle(), detail::bytes(key), key.size(), detail::bytes(item),
+                        item.size(), timeout.count());
+  }
+
+  /// Takes the item at the front of a queue, waiting for one; with timeout 0, `status::queue_empty` if there is none.
+  result<std::string> queue_pop(std::string_view key, milliseconds timeout = default_timeout) {
+    detail::buffer item;
+    auto failure = detail::failure_of(rdzv_store_queue_pop, c_handle(), detail::bytes(key), key.size(),
+                                      timeout.count(), item.get());
+    if (failure) return std::move(*failure);
+    return item.str();
+  }
+
+  /// Counts the items of a queue.
+  result<std::int64_t> queue_len(std::string_view key, milliseconds timeout = default_timeout) {
+    std::int64_t length = 0;
+    auto failure = detail::failure_of(rdzv_store_queue_len, c_handle(), detail::bytes(key), key.size(),
+                                      timeout.count(), &length);
+    if (failure) return std::move(*failure);
+    return length;
+  }
+
+  /// Waits until `world_size` participants have arrived under this key. A key serves once.
+  result<void> barrier(std::string_view key, std::int64_t world_size, milliseconds timeout = default_timeout) {
+    return detail::call(rdzv_store_barrier, c_handle(), detail::bytes(key), key.size(), world_size, timeout.count());
+  }
+
+  /// The same built from add, set and wait, as PyTorch's PrefixStore and FileStore do it; the two kinds never meet.
+  result<void> barrier_by_keys(std::string_view key, std::int64_t world_size, milliseconds timeout = default_timeout) {
+    return detail::call(rdzv_store_barrier_by_keys, c_handle(), detail::bytes(key), key.size(), world_size,
+                        timeout.count());
+  }
+
+  /// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; returns how many there are.
+  result<std::int64_t> check_in(milliseconds timeout = default_timeout) {
+    std::int64_t count = 0;
+    auto failure = detail::failure_of(rdzv_store_check_in, c_handle(), timeout.count(), &count);
+    if (failure) return std::move(*failure);
+    return count;
+  }
+
+  /// Waits until `world_size` workers have checked in.
+  result<void> wait_for_workers(std::int64_t world_size, milliseconds timeout = default_timeout) {
+    return detail::call(rdzv_store_wait_for_workers, c_handle(), world_size, timeout.count());
+  }
+
+  /// Asks the server for a sign of life.
+  result<void> ping(milliseconds timeout = default_timeout) {
+    return detail::call(rdzv_store_ping, c_handle(), timeout.count());
+  }
+
+  /// A new handle to the same server, with connections of its own.
+  result<store> clone() const {
+    rdzv_store* made = nullptr;
+    if (auto failure = detail::failure_of(rdzv_store_clone, c_handle(), &made)) return std::move(*failure);
+    return store(made);
+  }
+
+  /// Ends every call that is pending on this handle, in any thread, with `status::cancelled`. Later calls go on.
+  void cancel() { rdzv_store_cancel(c_handle()); }
+
+  const rdzv_store* c_handle() const noexcept { return handle_.get(); }
+  rdzv_store* release() noexcept { return handle_.release(); }
+
+ private:
+  explicit store(rdzv_store* made) noexcept : handle_(made) {}
+  detail::handle<rdzv_store, rdzv_store_free> handle_;
+};
+
+}  // namespace rdzv
+
+#endif  // RENDEZVOUS_HPP
