@@ -1,4 +1,6 @@
-//! Arguments from C: checked before they are believed.
+//! Byte strings as arguments.
+//!
+//! All that comes from C is checked here before it is believed.
 
 use crate::error::Fault;
 use crate::status::{RDZV_INVALID_ARGUMENT, RDZV_LIMIT_EXCEEDED};

@@ -8,13 +8,13 @@ use rendezvous_core::driver::server::{Family, KeepAlive, Listen, ServerOptions};
 use rendezvous_core::limits::ServerLimits;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// Take peers of the address's own family only.
+/// For `rdzv_server_options_set_family`: take peers of the address's own family only.
 pub const RDZV_FAMILY_AS_GIVEN: i32 = 0;
-/// Let `::` take IPv4 peers too. Without meaning for other addresses.
+/// For `rdzv_server_options_set_family`: let `::` take IPv4 peers too. Without meaning for other addresses.
 pub const RDZV_FAMILY_DUAL_STACK: i32 = 1;
 
-/// How a server is set up. Make one, set what differs from the defaults, start servers with it, free it. One thread at
-/// a time.
+/// How a server is set up. Make one, set what differs from the defaults, start servers with it, free it. One
+/// thread at a time.
 #[derive(Debug)]
 pub struct rdzv_server_options {
     host: String,
@@ -53,7 +53,8 @@ impl rdzv_server_options {
     }
 }
 
-/// Options with every default: 127.0.0.1, a free port. On success `*out` is yours until `rdzv_server_options_free`.
+/// Options with every default: 127.0.0.1, a free port. On success `*out` is yours until
+/// `rdzv_server_options_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_new(
     out: *mut *mut rdzv_server_options,
@@ -75,8 +76,8 @@ pub unsafe extern "C" fn rdzv_server_options_free(options: *mut rdzv_server_opti
     unsafe { guard::free(options) };
 }
 
-/// Where to listen: a host name or literal address (UTF-8), bound exactly as given; default `127.0.0.1`. Of a name, the
-/// first address is taken. Port 0, the default, lets the system choose.
+/// Where to listen: a host name or literal address (UTF-8), bound exactly as given; default `127.0.0.1`. Of a
+/// name, the first address is taken. Port 0, the default, lets the system choose.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_bind(
     options: *mut rdzv_server_options,
@@ -120,8 +121,8 @@ pub unsafe extern "C" fn rdzv_server_options_set_family(
     }
 }
 
-/// Takes a TCP socket that is bound already, listening or not, in place of an address. The descriptor is duplicated
-/// here and now; yours stays yours.
+/// Takes a TCP socket that is bound already, listening or not, in place of an address. The descriptor is
+/// duplicated here and now; yours stays yours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_listen_fd(
     options: *mut rdzv_server_options,
@@ -166,8 +167,8 @@ pub unsafe extern "C" fn rdzv_server_options_set_connections_max(
     }
 }
 
-/// Most bytes of keys, values and queued items together; a request for more ends its connection. Above 0; default
-/// 4 GiB.
+/// Most bytes of keys, values and queued items together; a request for more ends its connection. Above 0;
+/// default 4 GiB.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_stored_bytes_max(
     options: *mut rdzv_server_options,
@@ -221,8 +222,9 @@ pub unsafe extern "C" fn rdzv_server_options_set_frame_timeout_ms(
     }
 }
 
-/// How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes, how many go
-/// unanswered, and how long sent bytes may stay unacknowledged. Each above 0; default 2000, 1000, 3, 5000.
+/// How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes,
+/// how many go unanswered, and how long sent bytes may stay unacknowledged. Each above 0; default 2000, 1000,
+/// 3, 5000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_keep_alive(
     options: *mut rdzv_server_options,
