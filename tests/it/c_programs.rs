@@ -136,3 +136,27 @@ fn cpp_header_compiles_alone_and_twice() {
         compiles("cpp_header", standard, &text, &["-fno-exceptions", "-fno-rtti"]);
     }
 }
+
+/// The C ABI against the library as it is shipped.
+fn abi_test(name: &str) -> Build {
+    let units =
+        ["abi_test", "bad_arguments", "check", "failures", "logging", "operations", "peers", "round_trip"];
+    let units = units.iter().chain(&["threads"]).map(|unit| source(&format!("{unit}.c")));
+    Build::c11(name, &units.collect::<Vec<_>>()).linked_with(library::shipped()).with(&["-D_GNU_SOURCE"])
+}
+
+#[test]
+fn abi_test_passes() {
+    let ran = abi_test("abi_test").run_plain();
+    println!("{}", ran.stdout);
+}
+
+#[test]
+fn abi_test_passes_under_address_sanitizer() {
+    abi_test("abi_test").run_under_address_sanitizer();
+}
+
+#[test]
+fn abi_test_passes_under_valgrind() {
+    abi_test("abi_test").run_under_valgrind();
+}
