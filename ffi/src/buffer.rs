@@ -3,8 +3,8 @@
 use crate::guard;
 use std::ptr::null;
 
-/// Holds a value that an operation read. Make one, pass it to as many calls as you like; each replaces its content and
-/// reuses its memory. One thread at a time.
+/// Holds a value that an operation read. Make one, pass it to as many calls as you like; each replaces its
+/// content and reuses its memory. One thread at a time.
 #[derive(Debug, Default)]
 pub struct rdzv_buffer {
     pub(crate) bytes: Vec<u8>,
@@ -23,7 +23,8 @@ pub unsafe extern "C" fn rdzv_buffer_free(buffer: *mut rdzv_buffer) {
     unsafe { guard::free(buffer) };
 }
 
-/// The first byte; valid until the next call that fills or frees the buffer. Not NUL-terminated. NULL for NULL.
+/// The first byte; valid until the next call that fills or frees the buffer. Not NUL-terminated. NULL for
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_buffer_data(buffer: *const rdzv_buffer) -> *const u8 {
     // SAFETY: as the header wants it.
@@ -63,8 +64,8 @@ pub unsafe extern "C" fn rdzv_list_count(list: *const rdzv_list) -> usize {
     unsafe { guard::read(list, 0, |list| list.items.len()) }
 }
 
-/// The item at `index` (from 0), its length in `*len`; NULL beyond the last. Valid until the next call that fills or
-/// frees the list. Not NUL-terminated.
+/// The item at `index` (from 0), its length in `*len`; NULL beyond the last. Valid until the next call that
+/// fills or frees the list. Not NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_list_item(list: *const rdzv_list, index: usize, len: *mut usize) -> *const u8 {
     // SAFETY: as the header wants it.

@@ -37,8 +37,8 @@ impl Fault {
     }
 }
 
-/// The details of a failed call. Whoever receives one owns it and frees it with `rdzv_error_free`. Any thread may read
-/// it. Strings that it hands out live as long as it does.
+/// The details of a failed call. Whoever receives one owns it and frees it with `rdzv_error_free`. Any thread
+/// may read it. Strings that it hands out live as long as it does.
 #[derive(Debug)]
 pub struct rdzv_error {
     status: rdzv_status,
@@ -102,8 +102,8 @@ pub unsafe extern "C" fn rdzv_error_peer(error: *const rdzv_error) -> *const c_c
     unsafe { guard::read(error, c"".as_ptr(), |error| error.peer.as_ptr()) }
 }
 
-/// How far the operation had come: `resolving`, `connecting`, `greeting`, `sending`, `waiting` or `receiving`. Empty
-/// when the failure came before any of them, and for NULL.
+/// How far the operation had come: `resolving`, `connecting`, `greeting`, `sending`, `waiting` or
+/// `receiving`. Empty when the failure came before any of them, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_phase(error: *const rdzv_error) -> *const c_char {
     // SAFETY: as the header wants it.

@@ -1,6 +1,6 @@
 //! A client of a store.
 
-use crate::argument::{bytes, invalid, list, place, rdzv_bytes, reference, reference_mut};
+use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference, reference_mut};
 use crate::buffer::{rdzv_buffer, rdzv_list};
 use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
@@ -14,10 +14,10 @@ use std::ffi::{CString, c_char};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A client of one store: ours or PyTorch's. Any thread may use it; each call drives a connection of its own on the
-/// calling thread, so a wait that is pending in one thread never delays another. Keys get the prefix `/` on the wire,
-/// as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for the
-/// handle's default.
+/// A client of one store: ours or PyTorch's. Any thread may use it; each call drives a connection of its own
+/// on the calling thread, so a wait that is pending in one thread never delays another. Keys get the prefix
+/// `/` on the wire, as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0
+/// to look once, or -1 for the handle's default.
 #[derive(Debug)]
 pub struct rdzv_store {
     poison: Poison,
@@ -90,11 +90,12 @@ fn handle(store: Store, shared: Arc<Shared>) -> *mut rdzv_store {
     Box::into_raw(Box::new(rdzv_store { poison: Poison::default(), store, peer, shared }))
 }
 
-/// Connects to the store that `options` names, trying again until its connect timeout has passed. `context` may be NULL
-/// for a fresh one. On success `*out` is yours until `rdzv_store_free`.
+/// Connects to the store that `options` names, trying again until its connect timeout has passed. `context`
+/// may be NULL for a fresh one. On success `*out` is yours until `rdzv_store_free`.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (no endpoint), and with the last cause when time was up: `RDZV_REFUSED`,
-/// `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE`; at once: `RDZV_WRONG_PROTOCOL`.
+/// `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE`; at once:
+/// `RDZV_WRONG_PROTOCOL`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_connect(
     context: *const rdzv_context,
@@ -118,8 +119,8 @@ pub unsafe extern "C" fn rdzv_store_connect(
     }
 }
 
-/// A second, independent handle to the same server, with a connection of its own. On success `*out` is yours until
-/// `rdzv_store_free`. Errors: as `rdzv_store_connect`.
+/// A second, independent handle to the same server, with a connection of its own. On success `*out` is yours
+/// until `rdzv_store_free`. Errors: as `rdzv_store_connect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_clone(
     store: *const rdzv_store,
@@ -130,6 +131,7 @@ pub unsafe extern "C" fn rdzv_store_clone(
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
+            store.shared.refuse_sink()?;
             let out = place(out, "out")?;
             let twin = store.store.duplicate().map_err(|error| call_fault(&error))?;
             out.put(handle(twin, Arc::clone(&store.shared)));
@@ -138,8 +140,8 @@ pub unsafe extern "C" fn rdzv_store_clone(
     }
 }
 
-/// Closes and frees a store handle. No other call on it may be under way: cancel and wait for them first. NULL is
-/// ignored.
+/// Closes and frees a store handle. No other call on it may be under way: cancel and wait for them first.
+/// NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_free(store: *mut rdzv_store) {
     // SAFETY: as the header wants it.
@@ -153,19 +155,20 @@ pub unsafe extern "C" fn rdzv_store_peer(store: *const rdzv_store) -> *const c_c
     unsafe { guard::read(store, c"".as_ptr(), |store| store.peer.as_ptr()) }
 }
 
-/// Ends every call that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`. Later calls are as ever.
-/// NULL is ignored.
+/// Ends every call that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`. Later calls are
+/// as ever. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
     // SAFETY: as the header wants it.
     unsafe { guard::read(store, (), |store| store.store.cancel()) };
 }
 
-/// Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the server has it.
+/// Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the server has
+/// it.
 ///
-/// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message tells whether the
-/// operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`, `RDZV_CANCELLED`,
-/// `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`.
+/// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message tells whether
+/// the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`,
+/// `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_set(
     store: *const rdzv_store,
@@ -186,7 +189,8 @@ pub unsafe extern "C" fn rdzv_store_set(
     }
 }
 
-/// Waits for a key and reads its value into `value`, whose content it replaces. One round trip when the key is there.
+/// Waits for a key and reads its value into `value`, whose content it replaces. One round trip when the key
+/// is there.
 ///
 /// Errors besides: `RDZV_TIMED_OUT` when the key was not set in time.
 #[unsafe(no_mangle)]
@@ -208,10 +212,11 @@ pub unsafe extern "C" fn rdzv_store_get(
     }
 }
 
-/// Adds `delta` to the decimal number under a key (0 when missing), wrapping at 64 bits; the sum goes to `*sum`.
+/// Adds `delta` to the decimal number under a key (0 when missing), wrapping at 64 bits; the sum goes to
+/// `*sum`.
 ///
-/// Errors besides: `RDZV_SERVER_GONE` when the value is not a number: the protocol has no error reply, and the server
-/// closes the connection.
+/// Errors besides: `RDZV_SERVER_GONE` when the value is not a number: the protocol has no error reply, and
+/// the server closes the connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_add(
     store: *const rdzv_store,
@@ -232,9 +237,9 @@ pub unsafe extern "C" fn rdzv_store_add(
     }
 }
 
-/// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The value that is there
-/// afterwards goes to `value`; but where the key is missing and `expected` is not empty, nothing is stored and
-/// `expected` comes back, as PyTorch's server has it.
+/// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The value that
+/// is there afterwards goes to `value`; but where the key is missing and `expected` is not empty, nothing is
+/// stored and `expected` comes back, as PyTorch's server has it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_compare_set(
     store: *const rdzv_store,
@@ -478,8 +483,9 @@ pub unsafe extern "C" fn rdzv_store_queue_len(
     }
 }
 
-/// Arrives at a barrier and waits until `world_size` participants have. A key serves once: take a new one each time.
-/// Whoever gives up stays counted. It is the server's own barrier, which meets that of PyTorch's `TCPStore.barrier`.
+/// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once: take
+/// a new one each time. Whoever gives up stays counted. It is the server's own barrier, which meets that of
+/// PyTorch's `TCPStore.barrier`.
 ///
 /// Errors besides: `RDZV_TIMED_OUT` when not all arrived in time.
 #[unsafe(no_mangle)]
@@ -495,13 +501,13 @@ pub unsafe extern "C" fn rdzv_store_barrier(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
-            Ok(store.barrier(key, world_size, timeout))
+            Ok(store.barrier(key, participants(world_size)?, timeout))
         })
     }
 }
 
-/// The same made of add, set and wait on `KEY/num_members` and `KEY/last_member`, as PyTorch's PrefixStore, FileStore
-/// and elastic barriers do it. The two kinds never meet.
+/// The same made of add, set and wait on `KEY/num_members` and `KEY/last_member`, as PyTorch's PrefixStore,
+/// FileStore and elastic barriers do it. The two kinds never meet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
     store: *const rdzv_store,
@@ -515,13 +521,13 @@ pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
-            Ok(store.barrier_by_keys(key, world_size, timeout))
+            Ok(store.barrier_by_keys(key, participants(world_size)?, timeout))
         })
     }
 }
 
-/// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; how many there are now goes to
-/// `*count`.
+/// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; how many there are now
+/// goes to `*count`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_check_in(
     store: *const rdzv_store,
@@ -538,7 +544,7 @@ pub unsafe extern "C" fn rdzv_store_check_in(
     }
 }
 
-/// Waits until `world_size` workers have checked in.
+/// Waits until `world_size` workers, at least 1, have checked in.
 ///
 /// Errors besides: `RDZV_TIMED_OUT` when fewer have in time.
 #[unsafe(no_mangle)]
@@ -550,7 +556,9 @@ pub unsafe extern "C" fn rdzv_store_wait_for_workers(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| Ok(store.wait_for_workers(world_size, timeout)))
+        operate(store, timeout_ms, error, |store, timeout| {
+            Ok(store.wait_for_workers(participants(world_size)?, timeout))
+        })
     }
 }
 
