@@ -318,6 +318,7 @@ impl<'a> Submission<'a> {
         Ok(Key::scoped(self.scope, unsafe { bytes(key, key_len, "key") }?))
     }
 
+    #[inline(never)]
     fn begin(&mut self, request: Request<'_>) -> Result<CallId, Fault> {
         self.stores.submit(self.store, request, self.timeout).map_err(submit_fault)
     }
