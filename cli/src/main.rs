@@ -3,7 +3,12 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+mod endpoint;
+mod failure;
+mod json;
+mod open_files;
 mod server;
+mod store;
 
 /// Strangers find each other: a key/value store that speaks PyTorch's own wire protocol.
 #[derive(Parser)]
@@ -16,10 +21,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Server(server::ServerArguments),
+    Store(store::StoreArguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Server(arguments) => server::run(&arguments),
+        Command::Store(arguments) => store::run(arguments),
     }
 }

@@ -14,10 +14,7 @@ use std::sync::OnceLock;
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
-        let this = std::env::current_exe().expect("the path of this test");
-        // target/PROFILE/deps/it-HASH
-        let profile = this.ancestors().nth(2).expect("a folder for the profile");
-        let target = profile.parent().expect("a target folder");
+        let profile = crate::profile_folder();
         let name = match profile.file_name().and_then(|name| name.to_str()).expect("a profile's name") {
             "debug" => "dev",
             name => name,
@@ -26,7 +23,7 @@ pub(crate) fn program() -> &'static Path {
             .args(["build", "--quiet", "--package=rendezvous-cli", "--bin=rdzv", "--message-format=json"])
             .arg(format!("--profile={name}"))
             .arg("--target-dir")
-            .arg(target)
+            .arg(crate::target_folder())
             .current_dir(crate::repository())
             .output()
             .expect("cargo runs");

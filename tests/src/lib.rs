@@ -2,5 +2,8 @@
 //! bodies of the fuzz targets.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
+pub mod entropy;
 pub mod frames;
+pub mod fuzz;
+pub mod model;
 pub mod rig;
