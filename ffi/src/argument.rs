@@ -1,4 +1,6 @@
-//! Arguments from C: checked before they are believed.
+//! Byte strings as arguments.
+//!
+//! All that comes from C is checked here before it is believed.
 
 use crate::error::Fault;
 use crate::status::{RDZV_INVALID_ARGUMENT, RDZV_LIMIT_EXCEEDED};
@@ -93,5 +95,13 @@ pub(crate) fn positive_ms(millis: i64, name: &str) -> Result<Duration, Fault> {
     match u64::try_from(millis) {
         Ok(millis) if millis > 0 => Ok(Duration::from_millis(millis)),
         _ => Err(invalid(format!("`{name}` is {millis} ms; it must be above 0"))),
+    }
+}
+
+/// How many take part in something: one at least.
+pub(crate) fn participants(world_size: i64) -> Result<i64, Fault> {
+    match world_size {
+        1.. => Ok(world_size),
+        _ => Err(invalid(format!("`world_size` is {world_size}; it must be above 0"))),
     }
 }

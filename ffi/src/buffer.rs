@@ -3,11 +3,31 @@
 use crate::guard;
 use std::ptr::null;
 
-/// Holds a value that an operation read. Make one, pass it to as many calls as you like; each replaces its content and
-/// reuses its memory. One thread at a time.
+/// Holds a value that an operation read. Make one, pass it to as many calls as you like; each replaces its
+/// content and reuses its memory. One thread at a time.
 #[derive(Debug, Default)]
 pub struct rdzv_buffer {
-    pub(crate) bytes: Vec<u8>,
+    bytes: Vec<u8>,
+    /// Where the next value comes together: a failure leaves the last one as it is.
+    spare: Vec<u8>,
+}
+
+/// More than this is not kept only to be used again.
+const SPARE_BYTES_MAX: usize = 1 << 20;
+
+impl rdzv_buffer {
+    /// Replaces the content with what `read` reads, if it succeeds.
+    pub(crate) fn fill<E>(&mut self, read: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
+        self.spare.clear();
+        let result = read(&mut self.spare);
+        if result.is_ok() {
+            std::mem::swap(&mut self.bytes, &mut self.spare);
+        }
+        if self.spare.capacity() > SPARE_BYTES_MAX {
+            self.spare = Vec::new();
+        }
+        result
+    }
 }
 
 /// An empty buffer, yours until `rdzv_buffer_free`. NULL only when memory is exhausted.
@@ -23,7 +43,8 @@ pub unsafe extern "C" fn rdzv_buffer_free(buffer: *mut rdzv_buffer) {
     unsafe { guard::free(buffer) };
 }
 
-/// The first byte; valid until the next call that fills or frees the buffer. Not NUL-terminated. NULL for NULL.
+/// The first byte; valid until the next call that fills or frees the buffer. Not NUL-terminated. NULL for
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_buffer_data(buffer: *const rdzv_buffer) -> *const u8 {
     // SAFETY: as the header wants it.
@@ -63,8 +84,8 @@ pub unsafe extern "C" fn rdzv_list_count(list: *const rdzv_list) -> usize {
     unsafe { guard::read(list, 0, |list| list.items.len()) }
 }
 
-/// The item at `index` (from 0), its length in `*len`; NULL beyond the last. Valid until the next call that fills or
-/// frees the list. Not NUL-terminated.
+/// The item at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Valid until
+/// the next call that fills or frees the list. Not NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_list_item(list: *const rdzv_list, index: usize, len: *mut usize) -> *const u8 {
     // SAFETY: as the header wants it.

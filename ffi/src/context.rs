@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 
-/// Log levels, the lower the more important. Something failed that needs a person.
+/// Log level: something failed that needs a person. Levels are the lower the more important.
 pub const RDZV_LOG_ERROR: i32 = 1;
-/// A peer broke a rule, or something was given up.
+/// Log level: a peer broke a rule, or something was given up.
 pub const RDZV_LOG_WARN: i32 = 2;
-/// Servers that start and stop.
+/// Log level: servers that start and stop.
 pub const RDZV_LOG_INFO: i32 = 3;
-/// Every connection that comes and goes.
+/// Log level: every connection that comes and goes.
 pub const RDZV_LOG_DEBUG: i32 = 4;
 
 /// One line for a log. Everything in it is valid during the call only.
@@ -25,7 +25,7 @@ pub const RDZV_LOG_DEBUG: i32 = 4;
 pub struct rdzv_log_record {
     /// Size of this struct in the library that made it, in bytes; later fields are absent when it is smaller.
     pub struct_size: u32,
-    /// `RDZV_LOG_…`.
+    /// One of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
     pub level: i32,
     /// The part of the library that speaks, such as `server`. NUL-terminated.
     pub target: *const c_char,
@@ -35,15 +35,15 @@ pub struct rdzv_log_record {
     pub message_len: usize,
 }
 
-/// Where log lines go. The library calls it on one thread of its own, so it may block; when it falls far behind, lines
-/// are dropped and counted. It must not throw, and must not call functions on the context it belongs to: they return
-/// `RDZV_REENTRANT`.
+/// Where log lines go. The library calls it on one thread of its own, so it may block; when it falls far
+/// behind, lines are dropped and counted. It must not throw, and must not call functions on the context it
+/// belongs to: they return `RDZV_REENTRANT`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_log_sink {
     /// `sizeof(rdzv_log_sink)`.
     pub struct_size: u32,
-    /// The least important level that is wanted: `RDZV_LOG_…`.
+    /// The least important level that is wanted, one of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
     pub level_max: i32,
     /// Passed to both functions.
     pub user_data: *mut c_void,
@@ -53,8 +53,9 @@ pub struct rdzv_log_sink {
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-/// Owns what handles share: the log sink, and later the registries of plug-ins. Nothing in the library is global; two
-/// contexts never meet. Any thread. Handles made with a context keep what they need of it: it may be freed before them.
+/// Owns what handles share: the log sink, and later the registries of plug-ins. Nothing in the library is
+/// global; two contexts never meet. Any thread. Handles made with a context keep what they need of it: it may
+/// be freed before them.
 #[derive(Debug)]
 pub struct rdzv_context {
     poison: Poison,
@@ -184,16 +185,16 @@ pub unsafe extern "C" fn rdzv_context_new(
     }
 }
 
-/// Frees a context. Its log sink is destroyed when the last handle that was made with it is freed, after the last line
-/// was written. NULL is ignored.
+/// Frees a context. Its log sink is destroyed when the last handle that was made with it is freed, after the
+/// last line was written. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_free(context: *mut rdzv_context) {
     // SAFETY: as the header wants it.
     unsafe { guard::free(context) };
 }
 
-/// Sends the log lines of this context's handles to `sink`, which is copied. A context takes one sink, once; without
-/// one nothing is logged anywhere. On success the library owns `user_data`, until it calls `destroy`.
+/// Sends the log lines of this context's handles to `sink`, which is copied. A context takes one sink, once;
+/// without one nothing is logged anywhere. On success the library owns `user_data`, until it calls `destroy`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_set_log_sink(
     context: *mut rdzv_context,

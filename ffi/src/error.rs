@@ -37,8 +37,8 @@ impl Fault {
     }
 }
 
-/// The details of a failed call. Whoever receives one owns it and frees it with `rdzv_error_free`. Any thread may read
-/// it. Strings that it hands out live as long as it does.
+/// The details of a failed call. Whoever receives one owns it and frees it with `rdzv_error_free`. Any thread
+/// may read it. Strings that it hands out live as long as it does.
 #[derive(Debug)]
 pub struct rdzv_error {
     status: rdzv_status,
@@ -52,6 +52,10 @@ pub struct rdzv_error {
 }
 
 impl rdzv_error {
+    pub(crate) const fn status(&self) -> rdzv_status {
+        self.status
+    }
+
     pub(crate) fn new(fault: Fault) -> Self {
         let text = |text: String| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
         Self {
@@ -102,8 +106,8 @@ pub unsafe extern "C" fn rdzv_error_peer(error: *const rdzv_error) -> *const c_c
     unsafe { guard::read(error, c"".as_ptr(), |error| error.peer.as_ptr()) }
 }
 
-/// How far the operation had come: `resolving`, `connecting`, `greeting`, `sending`, `waiting` or `receiving`. Empty
-/// when the failure came before any of them, and for NULL.
+/// How far the operation had come: `resolving`, `connecting`, `greeting`, `sending`, `waiting` or
+/// `receiving`. Empty when the failure came before any of them, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_phase(error: *const rdzv_error) -> *const c_char {
     // SAFETY: as the header wants it.
@@ -124,14 +128,16 @@ pub unsafe extern "C" fn rdzv_error_os_error(error: *const rdzv_error) -> i32 {
     unsafe { guard::read(error, 0, |error| error.os_error) }
 }
 
-/// How many keys the error names: those of the operation that failed. 0 for NULL.
+/// How many keys the error names: those that were given to the operation that failed, the first 64 at most. 0
+/// for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_key_count(error: *const rdzv_error) -> usize {
     // SAFETY: as the header wants it.
     unsafe { guard::read(error, 0, |error| error.keys.len()) }
 }
 
-/// The key at `index` (from 0), its length in `*len`; NULL beyond the last. Not NUL-terminated.
+/// The key at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Not
+/// NUL-terminated. Lives as long as the error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_key(
     error: *const rdzv_error,

@@ -1,4 +1,5 @@
-//! The one guard around every body at the C border: no panic leaves, errors are projected, handles are poisoned.
+//! The one guard around every body at the C border: no panic leaves, errors are projected, handles are
+//! poisoned.
 
 use crate::error::{Fault, rdzv_error};
 use crate::status::{RDZV_OK, RDZV_PANIC, RDZV_POISONED, rdzv_status};

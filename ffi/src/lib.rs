@@ -1,28 +1,40 @@
 //! The C ABI of librendezvous: parse, call, project. No behaviour lives here.
 //!
-//! The doc comments become those of `include/rendezvous.h`, so they speak to a reader of C.
+//! The doc comments become those of `include/rendezvous.h`, so they speak to a reader of C; the first sentence of a
+//! module is the title of its section there.
 #![allow(non_camel_case_types, reason = "the names are those of the C header")]
 #![allow(clippy::missing_safety_doc, reason = "what a caller owes is said in the words of the C header")]
 #![allow(clippy::result_large_err, reason = "failures are rare, and end at the border")]
 
+// The header presents the modules in this order: what one of them names must stand in an earlier group.
+mod status;
+mod version;
+
 mod argument;
 mod buffer;
-mod context;
 mod error;
+
+mod context;
+
+mod server_options;
+
+mod server;
+
+mod store_options;
+
+mod store;
+
+mod event_loop;
+
 #[cfg(feature = "fault-injection")]
 mod fault_injection;
 mod guard;
-mod server;
-mod server_options;
-mod status;
-mod store;
-mod store_options;
-mod version;
 
 pub use argument::rdzv_bytes;
 pub use buffer::*;
 pub use context::*;
 pub use error::*;
+pub use event_loop::*;
 #[cfg(feature = "fault-injection")]
 pub use fault_injection::*;
 pub use server::*;

@@ -77,11 +77,12 @@ fn server_fault(failure: &ServerFailure, operation: &str) -> Fault {
     Fault { os_error, ..Fault::new(status, format!("{operation}: {failure}")).during(operation) }
 }
 
-/// Binds and starts to serve; when it returns `RDZV_OK`, clients can connect. `context` may be NULL for a fresh one,
-/// `options` NULL for the defaults. On success `*out` is yours until `rdzv_server_free`.
+/// Binds and starts to serve; when it returns `RDZV_OK`, clients can connect. `context` may be NULL for a
+/// fresh one, `options` NULL for the defaults. On success `*out` is yours until `rdzv_server_free`.
 ///
-/// Errors: `RDZV_ADDRESS_IN_USE`, `RDZV_UNREACHABLE` (the address is not one of this host), `RDZV_UNRESOLVED`,
-/// `RDZV_INVALID_ARGUMENT` (an adopted descriptor that is no bound TCP socket), `RDZV_EXHAUSTED`, `RDZV_IO`.
+/// Errors: `RDZV_ADDRESS_IN_USE`, `RDZV_UNREACHABLE` (the address is not one of this host),
+/// `RDZV_UNRESOLVED`, `RDZV_INVALID_ARGUMENT` (an adopted descriptor that is no bound TCP socket),
+/// `RDZV_EXHAUSTED`, `RDZV_IO`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_start(
     context: *const rdzv_context,
@@ -141,8 +142,8 @@ pub unsafe extern "C" fn rdzv_server_port(server: *const rdzv_server) -> u16 {
     unsafe { guard::read(server, 0, |server| server.server.local_addr().port()) }
 }
 
-/// The address that the server listens on, as `ADDR:PORT` with an IPv6 address in brackets. Lives as long as the
-/// server. Empty for NULL.
+/// The address that the server listens on, as `ADDR:PORT` with an IPv6 address in brackets. Lives as long as
+/// the server. Empty for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_address(server: *const rdzv_server) -> *const c_char {
     // SAFETY: as the header wants it.
@@ -186,8 +187,8 @@ pub unsafe extern "C" fn rdzv_server_get_stats(
     }
 }
 
-/// Closes every connection and the listener, and waits until the server's thread has ended. Clients that wait fail at
-/// once. Any thread, any number of times.
+/// Closes every connection and the listener, and waits until the server's thread has ended. Clients that wait
+/// fail at once. Any thread, any number of times.
 ///
 /// Errors: `RDZV_PANIC` when the server's thread had panicked, `RDZV_IO` when the system had ended it.
 #[unsafe(no_mangle)]

@@ -8,14 +8,15 @@ use rendezvous_core::driver::server::{Family, Listen, ServerOptions};
 use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::limits::ServerLimits;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 
-/// Take peers of the address's own family only.
+/// For `rdzv_server_options_set_family`: take peers of the address's own family only.
 pub const RDZV_FAMILY_AS_GIVEN: i32 = 0;
-/// Let `::` take IPv4 peers too. Without meaning for other addresses.
+/// For `rdzv_server_options_set_family`: let `::` take IPv4 peers too. Without meaning for other addresses.
 pub const RDZV_FAMILY_DUAL_STACK: i32 = 1;
 
-/// How a server is set up. Make one, set what differs from the defaults, start servers with it, free it. One thread at
-/// a time.
+/// How a server is set up. Make one, set what differs from the defaults, start servers with it, free it. One
+/// thread at a time.
 #[derive(Debug)]
 pub struct rdzv_server_options {
     host: String,
@@ -54,7 +55,8 @@ impl rdzv_server_options {
     }
 }
 
-/// Options with every default: 127.0.0.1, a free port. On success `*out` is yours until `rdzv_server_options_free`.
+/// Options with every default: 127.0.0.1, a free port. On success `*out` is yours until
+/// `rdzv_server_options_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_new(
     out: *mut *mut rdzv_server_options,
@@ -76,8 +78,8 @@ pub unsafe extern "C" fn rdzv_server_options_free(options: *mut rdzv_server_opti
     unsafe { guard::free(options) };
 }
 
-/// Where to listen: a host name or literal address (UTF-8), bound exactly as given; default `127.0.0.1`. Of a name, the
-/// first address is taken. Port 0, the default, lets the system choose.
+/// Where to listen: a host name or literal address (UTF-8), bound exactly as given; default `127.0.0.1`. Of a
+/// name, the first address is taken. Port 0, the default, lets the system choose.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_bind(
     options: *mut rdzv_server_options,
@@ -121,8 +123,8 @@ pub unsafe extern "C" fn rdzv_server_options_set_family(
     }
 }
 
-/// Takes a TCP socket that is bound already, listening or not, in place of an address. The descriptor is duplicated
-/// here and now; yours stays yours.
+/// Takes a TCP socket that is bound already, listening or not, in place of an address. The descriptor is
+/// duplicated here and now; yours stays yours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_listen_fd(
     options: *mut rdzv_server_options,
@@ -167,8 +169,8 @@ pub unsafe extern "C" fn rdzv_server_options_set_connections_max(
     }
 }
 
-/// Most bytes of keys, values and queued items together; a request for more ends its connection. Above 0; default
-/// 4 GiB.
+/// Most bytes of keys, values and queued items together; a request for more ends its connection. Above 0;
+/// default 4 GiB.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_stored_bytes_max(
     options: *mut rdzv_server_options,
@@ -222,8 +224,10 @@ pub unsafe extern "C" fn rdzv_server_options_set_frame_timeout_ms(
     }
 }
 
-/// How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes, how many go
-/// unanswered, and how long sent bytes may stay unacknowledged. Each above 0; default 2000, 1000, 3, 5000.
+/// How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes,
+/// how many go unanswered, and how long sent bytes may stay unacknowledged. The first two are rounded up to
+/// whole seconds, 32,767 at most; of probes there are 1 to 127; the last is 1 to 2,147,483,647. Default 2000,
+/// 1000, 3, 5000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_keep_alive(
     options: *mut rdzv_server_options,
@@ -249,13 +253,31 @@ pub(crate) fn keep_alive(
     probes: u32,
     unacknowledged_ms_max: i64,
 ) -> Result<KeepAlive, Fault> {
-    if probes == 0 {
-        return Err(invalid("`probes` is 0"));
+    if !(1..=KEEP_ALIVE_PROBES_MAX).contains(&probes) {
+        return Err(invalid(format!("`probes` is {probes}; it must be from 1 to {KEEP_ALIVE_PROBES_MAX}")));
     }
     Ok(KeepAlive {
-        idle: positive_ms(idle_ms, "idle_ms")?,
-        interval: positive_ms(interval_ms, "interval_ms")?,
+        idle: whole_seconds(idle_ms, "idle_ms")?,
+        interval: whole_seconds(interval_ms, "interval_ms")?,
         probes,
-        unacknowledged_max: positive_ms(unacknowledged_ms_max, "unacknowledged_ms_max")?,
+        unacknowledged_max: bounded_ms(unacknowledged_ms_max, i32::MAX.into(), "unacknowledged_ms_max")?,
     })
+}
+
+/// What Linux takes; it would refuse more when the server starts, without naming the culprit.
+const KEEP_ALIVE_SECONDS_MAX: i64 = 32_767;
+const KEEP_ALIVE_PROBES_MAX: u32 = 127;
+
+fn whole_seconds(millis: i64, name: &str) -> Result<Duration, Fault> {
+    let span = bounded_ms(millis, KEEP_ALIVE_SECONDS_MAX * 1000, name)?;
+    Ok(Duration::from_secs(span.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX)))
+}
+
+fn bounded_ms(millis: i64, millis_max: i64, name: &str) -> Result<Duration, Fault> {
+    match positive_ms(millis, name) {
+        Ok(_) if millis > millis_max => {
+            Err(invalid(format!("`{name}` is {millis} ms; it must be at most {millis_max}")))
+        }
+        checked => checked,
+    }
 }

@@ -1,6 +1,6 @@
-//! The status codes.
+//! Status codes.
 
-/// The outcome of a call: `RDZV_OK` or one of the other `RDZV_…` numbers below. Numbers are never reused.
+/// The outcome of a call: `RDZV_OK` or one of the numbers below. Numbers are never reused.
 pub type rdzv_status = i32;
 
 /// Done.
@@ -40,7 +40,8 @@ pub const RDZV_REENTRANT: rdzv_status = 16;
 /// The process is out of descriptors, threads or memory.
 pub const RDZV_EXHAUSTED: rdzv_status = 17;
 
-/// The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL; static.
+/// The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
+/// static.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_status_name(status: rdzv_status) -> *const core::ffi::c_char {
     crate::guard::quiet(c"unknown status".as_ptr(), || {

@@ -1,6 +1,6 @@
 //! A client of a store.
 
-use crate::argument::{bytes, invalid, list, place, rdzv_bytes, reference, reference_mut};
+use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference, reference_mut};
 use crate::buffer::{rdzv_buffer, rdzv_list};
 use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
@@ -14,10 +14,10 @@ use std::ffi::{CString, c_char};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A client of one store: ours or PyTorch's. Any thread may use it; each call drives a connection of its own on the
-/// calling thread, so a wait that is pending in one thread never delays another. Keys get the prefix `/` on the wire,
-/// as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for the
-/// handle's default.
+/// A client of one store: ours or PyTorch's. Any thread may use it; each call drives a connection of its own
+/// on the calling thread, so a wait that is pending in one thread never delays another. Keys get the prefix
+/// `/` on the wire, as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0
+/// to look once, or -1 for the handle's default.
 #[derive(Debug)]
 pub struct rdzv_store {
     poison: Poison,
@@ -46,7 +46,6 @@ pub(crate) fn call_fault(error: &CallError) -> Fault {
         phase: error.phase().name().into(),
         elapsed_ms: i64::try_from(error.elapsed().as_millis()).unwrap_or(i64::MAX),
         os_error: if let Cause::Os(number) = error.cause() { number } else { 0 },
-        keys: error.key().map(|key| key.as_bytes().to_vec()).into_iter().collect(),
         ..Fault::new(status, error.to_string())
     }
 }
@@ -63,19 +62,30 @@ pub(crate) fn timeout(timeout_ms: i64) -> Result<Timeout, Fault> {
     }
 }
 
+/// Most keys that an error names.
+const KEYS_NAMED_MAX: usize = 64;
+
+/// The end of an operation on these keys.
+fn done(result: Result<(), CallError>, keys: &[&[u8]]) -> Result<(), Fault> {
+    result.map_err(|error| {
+        let keys = keys.iter().take(KEYS_NAMED_MAX).map(|key| key.to_vec()).collect();
+        Fault { keys, ..call_fault(&error) }
+    })
+}
+
 /// Runs an operation on a store.
 unsafe fn operate(
     store: *const rdzv_store,
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&Store, Timeout) -> Result<Result<(), CallError>, Fault>,
+    body: impl FnOnce(&Store, Timeout) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
-            body(&store.store, timeout(timeout_ms)?)?.map_err(|error| call_fault(&error))
+            body(&store.store, timeout(timeout_ms)?)
         })
     }
 }
@@ -90,11 +100,12 @@ fn handle(store: Store, shared: Arc<Shared>) -> *mut rdzv_store {
     Box::into_raw(Box::new(rdzv_store { poison: Poison::default(), store, peer, shared }))
 }
 
-/// Connects to the store that `options` names, trying again until its connect timeout has passed. `context` may be NULL
-/// for a fresh one. On success `*out` is yours until `rdzv_store_free`.
+/// Connects to the store that `options` names, trying again until its connect timeout has passed. `context`
+/// may be NULL for a fresh one. On success `*out` is yours until `rdzv_store_free`.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (no endpoint), and with the last cause when time was up: `RDZV_REFUSED`,
-/// `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE`; at once: `RDZV_WRONG_PROTOCOL`.
+/// `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE`; at once:
+/// `RDZV_WRONG_PROTOCOL`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_connect(
     context: *const rdzv_context,
@@ -118,8 +129,8 @@ pub unsafe extern "C" fn rdzv_store_connect(
     }
 }
 
-/// A second, independent handle to the same server, with a connection of its own. On success `*out` is yours until
-/// `rdzv_store_free`. Errors: as `rdzv_store_connect`.
+/// A second, independent handle to the same server, with a connection of its own. On success `*out` is yours
+/// until `rdzv_store_free`. Errors: as `rdzv_store_connect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_clone(
     store: *const rdzv_store,
@@ -130,6 +141,7 @@ pub unsafe extern "C" fn rdzv_store_clone(
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
+            store.shared.refuse_sink()?;
             let out = place(out, "out")?;
             let twin = store.store.duplicate().map_err(|error| call_fault(&error))?;
             out.put(handle(twin, Arc::clone(&store.shared)));
@@ -138,8 +150,8 @@ pub unsafe extern "C" fn rdzv_store_clone(
     }
 }
 
-/// Closes and frees a store handle. No other call on it may be under way: cancel and wait for them first. NULL is
-/// ignored.
+/// Closes and frees a store handle. No other call on it may be under way: cancel and wait for them first.
+/// NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_free(store: *mut rdzv_store) {
     // SAFETY: as the header wants it.
@@ -153,19 +165,20 @@ pub unsafe extern "C" fn rdzv_store_peer(store: *const rdzv_store) -> *const c_c
     unsafe { guard::read(store, c"".as_ptr(), |store| store.peer.as_ptr()) }
 }
 
-/// Ends every call that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`. Later calls are as ever.
-/// NULL is ignored.
+/// Ends every call that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`. Later calls are
+/// as ever. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
     // SAFETY: as the header wants it.
     unsafe { guard::read(store, (), |store| store.store.cancel()) };
 }
 
-/// Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the server has it.
+/// Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the server has
+/// it.
 ///
-/// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message tells whether the
-/// operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`, `RDZV_CANCELLED`,
-/// `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`.
+/// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message tells whether
+/// the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`,
+/// `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_set(
     store: *const rdzv_store,
@@ -181,12 +194,13 @@ pub unsafe extern "C" fn rdzv_store_set(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let value = bytes(value, value_len, "value")?;
-            Ok(store.set(key, value, timeout))
+            done(store.set(key, value, timeout), &[key])
         })
     }
 }
 
-/// Waits for a key and reads its value into `value`, whose content it replaces. One round trip when the key is there.
+/// Waits for a key and reads its value into `value`, whose content it replaces. One round trip when the key
+/// is there.
 ///
 /// Errors besides: `RDZV_TIMED_OUT` when the key was not set in time.
 #[unsafe(no_mangle)]
@@ -203,15 +217,16 @@ pub unsafe extern "C" fn rdzv_store_get(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let value = reference_mut(value, "value")?;
-            Ok(store.get(key, &mut value.bytes, timeout))
+            done(value.fill(|value| store.get(key, value, timeout)), &[key])
         })
     }
 }
 
-/// Adds `delta` to the decimal number under a key (0 when missing), wrapping at 64 bits; the sum goes to `*sum`.
+/// Adds `delta` to the decimal number under a key (0 when missing), wrapping at 64 bits; the sum goes to
+/// `*sum`.
 ///
-/// Errors besides: `RDZV_SERVER_GONE` when the value is not a number: the protocol has no error reply, and the server
-/// closes the connection.
+/// Errors besides: `RDZV_SERVER_GONE` when the value is not a number: the protocol has no error reply, and
+/// the server closes the connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_add(
     store: *const rdzv_store,
@@ -227,14 +242,14 @@ pub unsafe extern "C" fn rdzv_store_add(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let sum = place(sum, "sum")?;
-            Ok(store.add(key, delta, timeout).map(|total| sum.put(total)))
+            done(store.add(key, delta, timeout).map(|total| sum.put(total)), &[key])
         })
     }
 }
 
-/// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The value that is there
-/// afterwards goes to `value`; but where the key is missing and `expected` is not empty, nothing is stored and
-/// `expected` comes back, as PyTorch's server has it.
+/// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The value that
+/// is there afterwards goes to `value`; but where the key is missing and `expected` is not empty, nothing is
+/// stored and `expected` comes back, as PyTorch's server has it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_compare_set(
     store: *const rdzv_store,
@@ -255,7 +270,7 @@ pub unsafe extern "C" fn rdzv_store_compare_set(
             let expected = bytes(expected, expected_len, "expected")?;
             let desired = bytes(desired, desired_len, "desired")?;
             let value = reference_mut(value, "value")?;
-            Ok(store.compare_set(key, expected, desired, &mut value.bytes, timeout))
+            done(value.fill(|value| store.compare_set(key, expected, desired, value, timeout)), &[key])
         })
     }
 }
@@ -275,7 +290,7 @@ pub unsafe extern "C" fn rdzv_store_wait(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let keys = list(keys, key_count, "keys")?;
-            Ok(store.wait(&keys, timeout))
+            done(store.wait(&keys, timeout), &keys)
         })
     }
 }
@@ -295,7 +310,7 @@ pub unsafe extern "C" fn rdzv_store_check(
         operate(store, timeout_ms, error, |store, timeout| {
             let keys = list(keys, key_count, "keys")?;
             let ready = place(ready, "ready")?;
-            Ok(store.check(&keys, timeout).map(|all| ready.put(i32::from(all))))
+            done(store.check(&keys, timeout).map(|all| ready.put(i32::from(all))), &keys)
         })
     }
 }
@@ -315,7 +330,7 @@ pub unsafe extern "C" fn rdzv_store_delete_key(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let deleted = place(deleted, "deleted")?;
-            Ok(store.delete(key, timeout).map(|was_there| deleted.put(i32::from(was_there))))
+            done(store.delete(key, timeout).map(|was_there| deleted.put(i32::from(was_there))), &[key])
         })
     }
 }
@@ -332,7 +347,7 @@ pub unsafe extern "C" fn rdzv_store_num_keys(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let count = place(count, "count")?;
-            Ok(store.num_keys(timeout).map(|number| count.put(number)))
+            done(store.num_keys(timeout).map(|number| count.put(number)), &[])
         })
     }
 }
@@ -349,7 +364,7 @@ pub unsafe extern "C" fn rdzv_store_list_keys(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let keys = reference_mut(keys, "keys")?;
-            Ok(store.list_keys(timeout).map(|found| keys.items = found))
+            done(store.list_keys(timeout).map(|found| keys.items = found), &[])
         })
     }
 }
@@ -370,7 +385,7 @@ pub unsafe extern "C" fn rdzv_store_append(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let value = bytes(value, value_len, "value")?;
-            Ok(store.append(key, value, timeout))
+            done(store.append(key, value, timeout), &[key])
         })
     }
 }
@@ -390,7 +405,7 @@ pub unsafe extern "C" fn rdzv_store_multi_get(
         operate(store, timeout_ms, error, |store, timeout| {
             let keys = list(keys, key_count, "keys")?;
             let values = reference_mut(values, "values")?;
-            Ok(store.multi_get(&keys, timeout).map(|found| values.items = found))
+            done(store.multi_get(&keys, timeout).map(|found| values.items = found), &keys)
         })
     }
 }
@@ -409,8 +424,8 @@ pub unsafe extern "C" fn rdzv_store_multi_set(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let (keys, values) = (list(keys, count, "keys")?, list(values, count, "values")?);
-            let pairs: Vec<(&[u8], &[u8])> = keys.into_iter().zip(values).collect();
-            Ok(store.multi_set(&pairs, timeout))
+            let pairs: Vec<(&[u8], &[u8])> = keys.iter().copied().zip(values).collect();
+            done(store.multi_set(&pairs, timeout), &keys)
         })
     }
 }
@@ -431,7 +446,7 @@ pub unsafe extern "C" fn rdzv_store_queue_push(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let item = bytes(item, item_len, "item")?;
-            Ok(store.queue_push(key, item, timeout))
+            done(store.queue_push(key, item, timeout), &[key])
         })
     }
 }
@@ -453,7 +468,7 @@ pub unsafe extern "C" fn rdzv_store_queue_pop(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let item = reference_mut(item, "item")?;
-            Ok(store.queue_pop(key, &mut item.bytes, timeout))
+            done(item.fill(|item| store.queue_pop(key, item, timeout)), &[key])
         })
     }
 }
@@ -473,13 +488,14 @@ pub unsafe extern "C" fn rdzv_store_queue_len(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let length = place(length, "length")?;
-            Ok(store.queue_len(key, timeout).map(|number| length.put(number)))
+            done(store.queue_len(key, timeout).map(|number| length.put(number)), &[key])
         })
     }
 }
 
-/// Arrives at a barrier and waits until `world_size` participants have. A key serves once: take a new one each time.
-/// Whoever gives up stays counted. It is the server's own barrier, which meets that of PyTorch's `TCPStore.barrier`.
+/// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once: take
+/// a new one each time. Whoever gives up stays counted. It is the server's own barrier, which meets that of
+/// PyTorch's `TCPStore.barrier`.
 ///
 /// Errors besides: `RDZV_TIMED_OUT` when not all arrived in time.
 #[unsafe(no_mangle)]
@@ -495,13 +511,13 @@ pub unsafe extern "C" fn rdzv_store_barrier(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
-            Ok(store.barrier(key, world_size, timeout))
+            done(store.barrier(key, participants(world_size)?, timeout), &[key])
         })
     }
 }
 
-/// The same made of add, set and wait on `KEY/num_members` and `KEY/last_member`, as PyTorch's PrefixStore, FileStore
-/// and elastic barriers do it. The two kinds never meet.
+/// The same made of add, set and wait on `KEY/num_members` and `KEY/last_member`, as PyTorch's PrefixStore,
+/// FileStore and elastic barriers do it. The two kinds never meet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
     store: *const rdzv_store,
@@ -515,13 +531,13 @@ pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
-            Ok(store.barrier_by_keys(key, world_size, timeout))
+            done(store.barrier_by_keys(key, participants(world_size)?, timeout), &[key])
         })
     }
 }
 
-/// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; how many there are now goes to
-/// `*count`.
+/// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; how many there are now
+/// goes to `*count`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_check_in(
     store: *const rdzv_store,
@@ -533,12 +549,12 @@ pub unsafe extern "C" fn rdzv_store_check_in(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let count = place(count, "count")?;
-            Ok(store.check_in(timeout).map(|number| count.put(number)))
+            done(store.check_in(timeout).map(|number| count.put(number)), &[])
         })
     }
 }
 
-/// Waits until `world_size` workers have checked in.
+/// Waits until `world_size` workers, at least 1, have checked in.
 ///
 /// Errors besides: `RDZV_TIMED_OUT` when fewer have in time.
 #[unsafe(no_mangle)]
@@ -550,7 +566,9 @@ pub unsafe extern "C" fn rdzv_store_wait_for_workers(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| Ok(store.wait_for_workers(world_size, timeout)))
+        operate(store, timeout_ms, error, |store, timeout| {
+            done(store.wait_for_workers(participants(world_size)?, timeout), &[])
+        })
     }
 }
 
@@ -562,5 +580,5 @@ pub unsafe extern "C" fn rdzv_store_ping(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
-    unsafe { operate(store, timeout_ms, error, |store, timeout| Ok(store.ping(timeout))) }
+    unsafe { operate(store, timeout_ms, error, |store, timeout| done(store.ping(timeout), &[])) }
 }

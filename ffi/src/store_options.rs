@@ -8,15 +8,16 @@ use crate::status::rdzv_status;
 use rendezvous_core::driver::store_client::StoreOptions;
 use std::time::Duration;
 
-/// How a store client is set up. Make one, set the endpoint and what differs from the defaults, connect with it as
-/// often as you like, free it. One thread at a time.
+/// How a store client is set up. Make one, set the endpoint and what differs from the defaults, connect with
+/// it as often as you like, free it. One thread at a time.
 #[derive(Debug, Default)]
 pub struct rdzv_store_options {
     pub(crate) endpoint: Option<(String, u16)>,
     pub(crate) options: StoreOptions,
 }
 
-/// Options with every default, but no endpoint yet. On success `*out` is yours until `rdzv_store_options_free`.
+/// Options with every default, but no endpoint yet. On success `*out` is yours until
+/// `rdzv_store_options_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_new(
     out: *mut *mut rdzv_store_options,
@@ -38,8 +39,8 @@ pub unsafe extern "C" fn rdzv_store_options_free(options: *mut rdzv_store_option
     unsafe { guard::free(options) };
 }
 
-/// The server: a host name or literal address (UTF-8, an IPv6 address without brackets) and a port above 0. Every
-/// address of a name is tried, IPv6 and IPv4 in turn.
+/// The server: a host name or literal address (UTF-8, an IPv6 address without brackets) and a port above 0.
+/// Every address of a name is tried, IPv6 and IPv4 in turn.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_endpoint(
     options: *mut rdzv_store_options,
@@ -62,7 +63,8 @@ pub unsafe extern "C" fn rdzv_store_options_set_endpoint(
     }
 }
 
-/// How long an operation may take that names no timeout of its own, in milliseconds. Above 0; default 300,000.
+/// How long an operation may take that names no timeout of its own, in milliseconds. Above 0; default
+/// 300,000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_timeout_ms(
     options: *mut rdzv_store_options,
@@ -78,8 +80,8 @@ pub unsafe extern "C" fn rdzv_store_options_set_timeout_ms(
     }
 }
 
-/// How long the first connection may take, with all its attempts, in milliseconds; 0 tries each address once. Default
-/// 300,000: the server may come up after its clients.
+/// How long the first connection may take, with all its attempts, in milliseconds; 0 tries each address once.
+/// Default 300,000: the server may come up after its clients.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_connect_timeout_ms(
     options: *mut rdzv_store_options,
@@ -99,8 +101,8 @@ pub unsafe extern "C" fn rdzv_store_options_set_connect_timeout_ms(
     }
 }
 
-/// How long a server may take to answer an operation that does not wait (timeout 0), in milliseconds. Above 0; default
-/// 30,000.
+/// How long a server may take to answer an operation that does not wait (timeout 0), in milliseconds. Above
+/// 0; default 30,000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_answer_timeout_ms(
     options: *mut rdzv_store_options,
@@ -117,7 +119,8 @@ pub unsafe extern "C" fn rdzv_store_options_set_answer_timeout_ms(
     }
 }
 
-/// How a server whose host fell silent is noticed; as `rdzv_server_options_set_keep_alive`, with the same defaults.
+/// How a server whose host fell silent is noticed; numbers and defaults as for
+/// `rdzv_server_options_set_keep_alive`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_keep_alive(
     options: *mut rdzv_store_options,

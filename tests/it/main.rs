@@ -5,6 +5,7 @@ mod bad_input;
 mod counting;
 mod fuzz;
 mod golden;
+mod header;
 mod memory;
 mod net;
 mod nostd;

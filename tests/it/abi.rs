@@ -1,0 +1,145 @@
+//! What a linked program depends on without seeing it: symbols, sizes, offsets, numbers, and what the library needs.
+
+use crate::header::{self, compare};
+use crate::process::run;
+use crate::{c_programs, library};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::mem::{align_of, offset_of, size_of};
+use std::process::Command;
+use std::time::Duration;
+
+const HINT: &str =
+    "if the change is wanted, run these tests with RDZV_UPDATE_ABI=1, and see whether RDZV_ABI_VERSION grows";
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The most that the stripped library may have.
+const STRIPPED_BYTES_MAX: u64 = 1 << 20;
+
+fn exported() -> BTreeSet<String> {
+    let listed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library::shipped()), PATIENCE);
+    let listed = listed.or_fail("nm of binutils");
+    let names = listed.stdout.lines().filter_map(|line| line.split(' ').nth(2));
+    names.map(String::from).collect()
+}
+
+#[test]
+fn symbols_are_those_of_the_list() {
+    let mut list = String::new();
+    for name in exported() {
+        assert!(name.starts_with("rdzv_"), "the library exports {name}");
+        assert!(!name.starts_with("rdzv_fault_"), "the shipped library exports {name}");
+        writeln!(list, "{name}").expect("memory");
+    }
+    compare(&crate::repository().join("ffi/abi/symbols.txt"), &list, "RDZV_UPDATE_ABI", HINT);
+}
+
+#[test]
+fn header_declares_what_the_library_exports() {
+    let declared = header::functions(&header::text());
+    let exported = exported();
+    let missing: Vec<_> = exported.difference(&declared).collect();
+    let invented: Vec<_> = declared.difference(&exported).collect();
+    assert!(missing.is_empty(), "exported, but not in the header: {missing:?}");
+    assert!(invented.is_empty(), "in the header, but not exported: {invented:?}");
+}
+
+/// A C program that prints all numbers and layouts of the header.
+fn layout_program(header: &str) -> String {
+    let mut body = String::new();
+    for name in header::constants(header) {
+        writeln!(body, "  printf(\"{name} %lld\\n\", (long long){name});").expect("memory");
+    }
+    for header::Struct { name, fields } in header::structs(header) {
+        let of_all = format!("sizeof({name}), _Alignof({name})");
+        writeln!(body, "  printf(\"{name} size %zu align %zu\\n\", {of_all});").expect("memory");
+        for field in fields {
+            let of_field = format!("offsetof({name}, {field}), sizeof((({name} *)0)->{field})");
+            writeln!(body, "  printf(\"{name}.{field} offset %zu size %zu\\n\", {of_field});")
+                .expect("memory");
+        }
+    }
+    format!("#include <rendezvous.h>\n#include <stdio.h>\nint main(void) {{\n{body}  return 0;\n}}\n")
+}
+
+fn layout_of_c() -> String {
+    let folder = c_programs::folder("layout");
+    let source = folder.join("layout.c");
+    std::fs::write(&source, layout_program(&header::text())).expect("the folder of this test");
+    let program = c_programs::Build::c11("layout", &[source]).plain();
+    run(&mut Command::new(program), PATIENCE).or_fail("the program that prints the layout").stdout
+}
+
+macro_rules! numbers {
+    ($text:ident, $($name:ident)+) => {
+        $(writeln!($text, "{} {}", stringify!($name), rendezvous::$name).expect("memory");)+
+    };
+}
+
+macro_rules! layout {
+    ($text:ident, $name:ident { $($field:ident)+ }) => {
+        let (size, align) = (size_of::<rendezvous::$name>(), align_of::<rendezvous::$name>());
+        writeln!($text, "{} size {size} align {align}", stringify!($name)).expect("memory");
+        $(
+            let offset = offset_of!(rendezvous::$name, $field);
+            let size = size_of_field(|of: &rendezvous::$name| &raw const of.$field);
+            let field = concat!(stringify!($name), ".", stringify!($field));
+            writeln!($text, "{field} offset {offset} size {size}").expect("memory");
+        )+
+    };
+}
+
+const fn size_of_field<S, F>(_: fn(&S) -> *const F) -> usize {
+    size_of::<F>()
+}
+
+fn layout_of_rust() -> String {
+    let mut text = String::new();
+    numbers!(text, RDZV_OK RDZV_INVALID_ARGUMENT RDZV_PANIC RDZV_POISONED RDZV_TIMED_OUT RDZV_REFUSED
+        RDZV_SERVER_GONE RDZV_WRONG_PROTOCOL RDZV_UNRESOLVED RDZV_UNREACHABLE RDZV_CANCELLED RDZV_LIMIT_EXCEEDED
+        RDZV_QUEUE_EMPTY RDZV_ADDRESS_IN_USE RDZV_IO RDZV_CLOSED RDZV_REENTRANT RDZV_EXHAUSTED);
+    numbers!(text, RDZV_ABI_VERSION);
+    numbers!(text, RDZV_LOG_ERROR RDZV_LOG_WARN RDZV_LOG_INFO RDZV_LOG_DEBUG);
+    numbers!(text, RDZV_FAMILY_AS_GIVEN RDZV_FAMILY_DUAL_STACK);
+    layout!(text, rdzv_bytes { data len });
+    layout!(text, rdzv_log_record { struct_size level target message message_len });
+    layout!(text, rdzv_log_sink { struct_size level_max user_data log destroy });
+    layout!(text, rdzv_server_stats {
+        struct_size reserved connections accepted expelled requests keys stored_bytes buffered_bytes waiting
+    });
+    text
+}
+
+fn sorted(text: &str) -> BTreeSet<&str> {
+    text.lines().collect()
+}
+
+#[test]
+fn layout_is_that_of_the_list_in_c_and_in_rust() {
+    let of_c = layout_of_c();
+    compare(&crate::repository().join("ffi/abi/layout.txt"), &of_c, "RDZV_UPDATE_ABI", HINT);
+    let of_rust = layout_of_rust();
+    let (c, rust) = (sorted(&of_c), sorted(&of_rust));
+    let only_c: Vec<_> = c.difference(&rust).collect();
+    let only_rust: Vec<_> = rust.difference(&c).collect();
+    assert!(only_c.is_empty() && only_rust.is_empty(), "only in C: {only_c:?}\nonly in Rust: {only_rust:?}");
+}
+
+#[test]
+fn stripped_library_stays_within_its_megabyte() {
+    let stripped = c_programs::folder("stripped").join("librendezvous.so");
+    run(Command::new("strip").arg("-o").arg(&stripped).arg(library::shipped()), PATIENCE)
+        .or_fail("strip of binutils");
+    let bytes = std::fs::metadata(&stripped).expect("the stripped library").len();
+    assert!(bytes <= STRIPPED_BYTES_MAX, "{bytes} bytes, and {STRIPPED_BYTES_MAX} are allowed");
+}
+
+#[test]
+fn library_needs_libc_libm_and_libgcc_only() {
+    let told = run(Command::new("readelf").arg("-dW").arg(library::shipped()), PATIENCE);
+    let told = told.or_fail("readelf of binutils").stdout;
+    let mut needed = told.lines().filter(|line| line.contains("(NEEDED)"));
+    let allowed = ["[libc.so.6]", "[libm.so.6]", "[libgcc_s.so.1]", "[ld-linux"];
+    assert!(needed.clone().count() > 0, "readelf shows nothing: {told}");
+    let odd = needed.find(|line| !allowed.iter().any(|name| line.contains(name)));
+    assert_eq!(odd, None, "a library that no program should have to bring");
+}

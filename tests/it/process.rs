@@ -1,0 +1,64 @@
+//! Processes that a test starts, and ends when they do not end themselves.
+
+use std::io::Read;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// How a process ended and what it said.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    /// # Panics
+    /// With all that it said when it did not end with 0.
+    #[track_caller]
+    pub(crate) fn or_fail(self, what: &str) -> Self {
+        let Self { status, stdout, stderr } = &self;
+        assert!(status.success(), "{what}: {status}\n--- stdout\n{stdout}\n--- stderr\n{stderr}");
+        self
+    }
+}
+
+/// Runs a program to its end; one that is not done when `patience` is over is killed, and the test fails.
+#[track_caller]
+pub(crate) fn run(command: &mut Command, patience: Duration) -> Ran {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (done, ends) = channel();
+    let stdout = collect(child.stdout.take().expect("a pipe"), done.clone());
+    let stderr = collect(child.stderr.take().expect("a pipe"), done);
+    let in_time = (0..2).all(|_| ends.recv_timeout(patience).is_ok());
+    if !in_time {
+        child.kill().ok();
+    }
+    let status = child.wait().expect("a child of ours");
+    // What a killed program started may hold its pipes for ever: its words are taken only if they ended.
+    let text = |words: std::thread::JoinHandle<Vec<u8>>| match in_time || words.is_finished() {
+        true => String::from_utf8_lossy(&words.join().expect("a reader")).into_owned(),
+        false => "(still open)".into(),
+    };
+    let (stdout, stderr) = (text(stdout), text(stderr));
+    assert!(in_time, "{command:?} was not done in {patience:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}");
+    Ran { status, stdout, stderr }
+}
+
+fn collect(
+    mut pipe: impl Read + Send + 'static,
+    done: std::sync::mpsc::Sender<()>,
+) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut words = Vec::new();
+        pipe.read_to_end(&mut words).ok();
+        done.send(()).ok();
+        words
+    })
+}
