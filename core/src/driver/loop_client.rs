@@ -202,6 +202,10 @@ impl Loop {
     pub fn turn(&mut self) -> io::Result<()> {
         let ready = self.events.poll()?;
         let now = self.events.clock().now();
+        for member in self.stores.values_mut() {
+            member.flush_all(now);
+            member.carry_out(&mut self.events, &mut self.completed);
+        }
         for one in ready {
             if let Some(member) = self.stores.get_mut(&LoopStore::of_token(one.token)) {
                 member.ready(now, one, &mut self.buffer);

@@ -399,21 +399,21 @@ impl Store {
             let keys = (Some(WORKERS_KEY), 1);
             Err(CallError::new(Operation::WaitForWorkers, keys, &self.peer, self.aged(failure, span)))
         };
+        let (call, mut text) = (Call::Store(Request::Get { key: WORKERS_KEY }, Patience::Once), Vec::new());
         loop {
-            // Nothing tells a client that a number has grown: ask again after a moment, as PyTorch does.
-            let call = Call::Store(Request::Add { key: WORKERS_KEY, delta: 0 }, Patience::Once);
-            match self.finish(&call, self.resumed(span), &mut NoValue) {
-                Ok(Outcome::Number(count)) if count >= world_size => return Ok(()),
+            // Nothing tells a client that a number has grown: look again after a moment, as PyTorch does.
+            match self.perform(&call, self.resumed(span), &mut OneValue(&mut text)) {
+                Ok(Outcome::Missing) => {}
+                Ok(_) if decimal(&text).is_some_and(|count| count >= world_size) => return Ok(()),
                 Ok(_) => {}
-                Err(error) => return fail(error.failure()),
+                Err(failure) => return fail(failure),
             }
-            let next = self.clock.now() + WORKERS_INTERVAL;
-            if span.patience == Patience::Once || next >= span.deadline {
+            let left = span.deadline.since(self.clock.now());
+            if span.patience == Patience::Once || left.is_zero() {
                 return fail(NOT_RELEASED);
             }
-            let paused = self.pool.pause(epoch, pool::from_now(WORKERS_INTERVAL)).map_err(ended);
-            if let Err(failure) = paused {
-                return fail(failure);
+            if let Err(over) = self.pool.pause(epoch, pool::from_now(WORKERS_INTERVAL.min(left))) {
+                return fail(ended(over));
             }
         }
     }
@@ -469,6 +469,11 @@ const NOT_RELEASED: Failure = Failure {
     cause: Cause::NotReleased,
     effect: Effect::None,
 };
+
+/// The number that a store keeps as text.
+fn decimal(text: &[u8]) -> Option<i64> {
+    core::str::from_utf8(text).ok()?.parse().ok()
+}
 
 fn ended(ended: Ended) -> Failure {
     match ended {

@@ -272,6 +272,12 @@ impl MultiClient {
         self.lanes.unsent(conn)
     }
 
+    /// How many calls are under way on a connection.
+    #[must_use]
+    pub fn pending_on(&self, conn: ConnId) -> usize {
+        self.lanes.live(conn)
+    }
+
     /// How many calls are under way.
     #[must_use]
     pub fn pending(&self) -> usize {

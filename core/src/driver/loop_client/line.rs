@@ -64,6 +64,8 @@ pub(super) struct LoopStore {
     /// Where a connection led: further ones need no look-up.
     known: Option<SocketAddr>,
     lookups: Sender<Lookup>,
+    /// Connections whose bytes go out in the next turn.
+    unflushed: Vec<ConnId>,
 }
 
 impl LoopStore {
@@ -94,6 +96,7 @@ impl LoopStore {
             addresses: BTreeMap::new(),
             known: None,
             lookups,
+            unflushed: Vec::new(),
         }
     }
 
@@ -119,6 +122,12 @@ impl LoopStore {
                         let (kind, cause) = classify(&error);
                         self.client.handle(now, Input::ConnectFailed(conn, kind, cause));
                     }
+                }
+                // On a quiet connection a request leaves at once. Behind others it waits for the next turn, and leaves
+                // together with those that the program submits until then.
+                Output::Transmit(conn) if self.client.pending_on(conn) > 1 => {
+                    self.unflushed.push(conn);
+                    events.waker().wake();
                 }
                 Output::Transmit(conn) => self.flush(now, conn),
                 Output::Disconnect(conn) => self.close(conn),
@@ -185,6 +194,13 @@ impl LoopStore {
         self.conns.insert(token, conn);
         self.lines.insert(conn, Line { watch, socket, state: LineState::Connecting, address });
         Ok(())
+    }
+
+    /// Sends what was submitted since the last turn.
+    pub(super) fn flush_all(&mut self, now: Instant) {
+        while let Some(conn) = self.unflushed.pop() {
+            self.flush(now, conn);
+        }
     }
 
     /// Takes in that a socket is ready.

@@ -96,6 +96,10 @@ impl Lanes {
         self.get(conn).and_then(|lane| lane.out.get(lane.out_sent..)).unwrap_or_default()
     }
 
+    pub(super) fn live(&self, conn: ConnId) -> usize {
+        self.get(conn).map_or(0, |lane| lane.live)
+    }
+
     /// What is known about a connection that is being made.
     pub(super) fn dial_failure(&self, now: Instant) -> Option<Failure> {
         self.dialling().next().map(|lane| lane.link.failure(now))
