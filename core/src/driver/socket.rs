@@ -1,6 +1,7 @@
 //! Client sockets: how they are made, and what their errors mean.
 
 use crate::error::{Cause, ErrorKind};
+use crate::store::dial::Family;
 use crate::time::Duration;
 use core::net::SocketAddr;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -129,4 +130,14 @@ pub(super) fn classify(error: &io::Error) -> (ErrorKind, Cause) {
         _ => ErrorKind::Io,
     };
     (kind, Cause::Os(number))
+}
+
+impl Family {
+    /// That of an address.
+    pub(super) const fn of(address: &SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(_) => Self::V4,
+            SocketAddr::V6(_) => Self::V6,
+        }
+    }
 }

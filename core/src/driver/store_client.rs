@@ -77,6 +77,19 @@ impl Default for StoreOptions {
     }
 }
 
+impl StoreOptions {
+    /// What a timeout means here: the time until the deadline, and whether the call waits.
+    #[must_use]
+    pub fn patience(&self, timeout: Timeout) -> (Duration, Patience) {
+        match timeout {
+            Timeout::Default if self.timeout.is_zero() => (self.answer_timeout, Patience::Once),
+            Timeout::Default => (self.timeout, Patience::Wait),
+            Timeout::Once | Timeout::After(Duration::ZERO) => (self.answer_timeout, Patience::Once),
+            Timeout::After(span) => (span, Patience::Wait),
+        }
+    }
+}
+
 /// A client of one store.
 #[derive(Debug)]
 pub struct Store {

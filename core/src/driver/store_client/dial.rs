@@ -34,7 +34,7 @@ impl Store {
             match link.poll_output() {
                 Some(LinkOutput::Resolve) => match self.addresses(ticket, span, rounds) {
                     Ok(Ok(found)) => {
-                        let families: Vec<Family> = found.iter().map(family).collect();
+                        let families: Vec<Family> = found.iter().map(Family::of).collect();
                         addresses = found;
                         link.handle(self.clock.now(), LinkInput::Resolved(&families));
                     }
@@ -174,12 +174,5 @@ impl Store {
             self.pool.set_socket(ticket, None);
         }
         connected
-    }
-}
-
-const fn family(address: &SocketAddr) -> Family {
-    match address {
-        SocketAddr::V4(_) => Family::V4,
-        SocketAddr::V6(_) => Family::V6,
     }
 }

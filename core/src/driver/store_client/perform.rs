@@ -7,7 +7,7 @@ use crate::driver::call_error::CallError;
 use crate::driver::socket::is_alive;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
 use crate::node::client::{Age, Sent, Verdict, after_loss};
-use crate::store::call::{Call, GetMode, Outcome, Patience};
+use crate::store::call::{Call, GetMode, Outcome};
 use crate::store::client_conn::BeginError;
 use crate::store::dial::Rounds;
 use crate::time::{Duration, Instant};
@@ -174,14 +174,7 @@ impl Store {
 
     pub(super) fn span(&self, timeout: Timeout) -> Span {
         let began = self.clock.now();
-        let (after, patience) = match timeout {
-            Timeout::Default if self.options.timeout.is_zero() => {
-                (self.options.answer_timeout, Patience::Once)
-            }
-            Timeout::Default => (self.options.timeout, Patience::Wait),
-            Timeout::Once | Timeout::After(Duration::ZERO) => (self.options.answer_timeout, Patience::Once),
-            Timeout::After(span) => (span, Patience::Wait),
-        };
+        let (after, patience) = self.options.patience(timeout);
         Span { began, deadline: began + after, patience }
     }
 
