@@ -1,5 +1,19 @@
 //! The core builds without std and, with no features, without an allocator. See `tests/nostd/README.md`.
 
+// The canaries' songs, compiled here with std as well, so that they can be heard.
+#[path = "../nostd/canary_a/src/client.rs"]
+mod client;
+#[path = "../nostd/canary_a/src/codec.rs"]
+mod codec;
+#[path = "../nostd/canary_a/src/ground.rs"]
+mod ground;
+#[path = "../nostd/canary_b/src/client.rs"]
+mod multi_client;
+#[path = "../nostd/canary_b/src/node.rs"]
+mod node;
+#[path = "../nostd/canary_b/src/store.rs"]
+mod store;
+
 use std::process::{Command, Output};
 
 const STD_CAME_IN: &str = "found duplicate lang item `panic_impl`";
@@ -42,4 +56,10 @@ fn canary_a_sings_without_an_allocator_and_notices_std_and_alloc() {
 fn canary_b_sings_with_an_allocator_and_notices_std() {
     sings("canary_b");
     is_alive("canary_b", "canary_trip", STD_CAME_IN);
+}
+
+#[test]
+fn every_song_is_right() {
+    assert!(ground::sings() && codec::sings() && client::sings());
+    assert!(store::sings() && node::sings() && multi_client::sings());
 }

@@ -2,7 +2,7 @@
 //! engine. Fuzz targets hold the engine and the server against it.
 
 use rendezvous_core::ids::ConnId;
-use rendezvous_core::limits::EngineLimits;
+use rendezvous_core::limits::{EngineLimits, ITEM_COST_BYTES, KEY_COST_BYTES};
 use rendezvous_core::store::op::{Key, Request};
 use rendezvous_core::wire::c10d::{NOT_READY, READY, STOP_WAITING, WAIT_CANCELED};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -89,9 +89,9 @@ impl Model {
     /// What is charged against the limit on the store's size.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
-        let names: u64 = self.names().iter().map(|name| name.len() as u64).sum();
+        let names: u64 = self.names().iter().map(|name| name.len() as u64 + KEY_COST_BYTES).sum();
         let values: u64 = self.values.values().map(Held::charge).sum();
-        let items: u64 = self.queues.values().flatten().map(|item| item.len() as u64).sum();
+        let items: u64 = self.queues.values().flatten().map(|item| item.len() as u64 + ITEM_COST_BYTES).sum();
         names + values + items
     }
 
@@ -108,17 +108,17 @@ impl Model {
         let mut turn = Turn::default();
         match *request {
             Request::Set { key, value } => {
-                self.room_for(key.len() + value.len())?;
+                self.room_for(cost(key, value.len()))?;
                 self.put(joined(key), Held::Text(value.to_vec()), &mut turn);
             }
             Request::MultiSet { pairs } => {
-                self.room_for(pairs.iter().map(|(key, value)| key.len() + value.len()).sum())?;
+                self.room_for(pairs.iter().map(|(key, value)| cost(key, value.len())).sum())?;
                 for (key, value) in pairs.iter() {
                     self.put(joined(key), Held::Text(value.to_vec()), &mut turn);
                 }
             }
             Request::CompareSet { key, expected, desired } => {
-                self.room_for(key.len() + desired.len())?;
+                self.room_for(cost(key, desired.len()))?;
                 let current = self.values.get(&joined(key)).map(Held::text);
                 let sets = current.as_deref().unwrap_or_default() == expected && current.is_some()
                     || current.is_none() && expected.is_empty();
@@ -134,13 +134,13 @@ impl Model {
                 turn.answer = keys.iter().flat_map(|key| string(&self.read(key))).collect();
             }
             Request::Add { key, delta } => {
-                self.room_for(key.len() + 20)?;
+                self.room_for(cost(key, 20))?;
                 let sum = self.count_of(key)?.wrapping_add(delta);
                 self.put(joined(key), Held::Count(sum), &mut turn);
                 turn.answer = number(sum);
             }
             Request::Append { key, value } => {
-                self.room_for(key.len() + value.len())?;
+                self.room_for(cost(key, value.len()))?;
                 let text = [self.read(key), value.to_vec()].concat();
                 self.put(joined(key), Held::Text(text), &mut turn);
             }
@@ -154,12 +154,13 @@ impl Model {
                 if missing.is_empty() {
                     turn.answer = vec![STOP_WAITING];
                 } else {
+                    self.room_for(keys.iter().map(|key| cost(key, 0)).sum())?;
                     self.room_to_wait(conn, keys.len())?;
                     self.waits.push(Wait { conn, missing });
                 }
             }
             Request::Barrier { key, world_size } => {
-                self.room_for(key.len() + 20)?;
+                self.room_for(cost(key, 20))?;
                 self.room_to_wait(conn, 1)?;
                 let arrived = self.count_of(key)?.wrapping_add(1);
                 self.values.insert(joined(key), Held::Count(arrived));
@@ -179,7 +180,7 @@ impl Model {
                 turn.answer = number(i64::from(self.values.remove(&joined(key)).is_some()));
             }
             Request::QueuePush { key, value } => {
-                self.room_for(key.len() + value.len())?;
+                self.room_for(cost(key, value.len()) + ITEM_COST_BYTES)?;
                 self.queues.entry(joined(key)).or_default().push_back(value.to_vec());
                 self.wake_one(&joined(key), &mut turn);
             }
@@ -211,8 +212,8 @@ impl Model {
         self.waits.iter().map(|wait| wait.missing.len()).sum()
     }
 
-    fn room_for(&self, more: usize) -> Result<(), Refused> {
-        if self.stored_bytes() + more as u64 > self.limits.stored_bytes_max { Err(Refused) } else { Ok(()) }
+    fn room_for(&self, more: u64) -> Result<(), Refused> {
+        if self.stored_bytes() + more > self.limits.stored_bytes_max { Err(Refused) } else { Ok(()) }
     }
 
     fn room_to_wait(&self, conn: ConnId, keys: usize) -> Result<(), Refused> {
@@ -258,6 +259,10 @@ impl Model {
         }
         true
     }
+}
+
+fn cost(key: Key<'_>, bytes: usize) -> u64 {
+    (key.len() + bytes) as u64 + KEY_COST_BYTES
 }
 
 fn joined(key: Key<'_>) -> Vec<u8> {

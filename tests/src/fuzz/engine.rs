@@ -15,7 +15,7 @@ use rendezvous_core::wire::c10d::{NOT_READY, READY, STOP_WAITING, WAIT_CANCELED}
 pub fn engine(bytes: &[u8]) {
     let mut entropy = Entropy::new(bytes);
     let limits = EngineLimits {
-        stored_bytes_max: entropy.choose(&[1 << 20, 300, 60]),
+        stored_bytes_max: entropy.choose(&[1 << 20, 1500, 400]),
         registrations_max: entropy.choose(&[100, 4]),
         waits_per_connection_max: entropy.choose(&[16, 2]),
     };

@@ -5,7 +5,7 @@ use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::rng::Rng;
 use rendezvous_core::time::{Duration, Instant};
 
-pub fn sings() -> bool {
+pub(crate) fn sings() -> bool {
     let patience = ServerLimits::default().frame_timeout;
     let jitter = Duration::from_nanos(Rng::new(1).below(1000));
     let conn = ConnId { index: 1, generation: 0 };

@@ -6,7 +6,7 @@ use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::node::server::{Input, Server};
 use rendezvous_core::time::Instant;
 
-pub fn sings() -> bool {
+pub(crate) fn sings() -> bool {
     let mut server = Server::new(ServerLimits::default(), 1);
     let conn = ConnId { index: 0, generation: 0 };
     let peer = SocketAddr::from(([127, 0, 0, 1], 1));

@@ -5,7 +5,7 @@ use rendezvous_core::limits::EngineLimits;
 use rendezvous_core::store::engine::{Answer, Engine};
 use rendezvous_core::store::op::{Key, Keys, Request};
 
-pub fn sings() -> bool {
+pub(crate) fn sings() -> bool {
     let mut engine = Engine::new(EngineLimits::default(), 1);
     let conn = ConnId { index: 0, generation: 0 };
     let key = Key::raw(b"/n");
