@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+mod bench;
 mod endpoint;
 mod failure;
 mod json;
@@ -22,11 +23,13 @@ struct Arguments {
 enum Command {
     Server(server::ServerArguments),
     Store(store::StoreArguments),
+    Bench(bench::BenchArguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Server(arguments) => server::run(&arguments),
         Command::Store(arguments) => store::run(arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
     }
 }
