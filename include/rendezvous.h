@@ -667,9 +667,9 @@ rdzv_status rdzv_store_ping(const rdzv_store *store, int64_t timeout_ms, rdzv_er
 #define RDZV_EVENT_COMPLETED 1
 
 // Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it is
-// readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`. Deadlines,
-// pauses and name look-ups make the descriptor readable too, so no timer of yours is needed. One thread at a
-// time.
+// readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
+// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed. One
+// thread at a time.
 typedef struct rdzv_loop rdzv_loop;
 
 // What happened in a loop. All that it points to is lent until the next call on the loop.

@@ -20,9 +20,9 @@ pub const RDZV_EVENT_NONE: i32 = 0;
 pub const RDZV_EVENT_COMPLETED: i32 = 1;
 
 /// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it is
-/// readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`. Deadlines,
-/// pauses and name look-ups make the descriptor readable too, so no timer of yours is needed. One thread at a
-/// time.
+/// readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
+/// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed. One
+/// thread at a time.
 #[derive(Debug)]
 pub struct rdzv_loop {
     poison: Poison,
