@@ -36,7 +36,7 @@ use work::Work;
 #[derive(Args)]
 #[command(after_help = "\
 Works; times are of one round, operation or connection:
-  barrier           all connections meet in one native BARRIER, a round from first send to last answer
+  barrier           all connections meet in one native BARRIER, first send to last answer
   legacy            the same by ADD, a SET by the last to arrive, and WAIT by all
   set               each connection sends batches of D requests, one after another; percentiles are
                     those of a batch. A PING behind each SET paces it, since SET has no answer

@@ -12,7 +12,7 @@ use clap::{ArgAction, Args, Subcommand};
 use rendezvous_core::driver::store_client::{Store, StoreOptions, Timeout};
 use rendezvous_core::error::ErrorKind;
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, BufWriter};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -194,7 +194,7 @@ pub(crate) fn run(mut arguments: StoreArguments) -> ExitCode {
         arguments.operation.perform(&store, Timeout::Default)
     });
     let told = performed.and_then(|answer| {
-        let written = answer.write(format, &mut io::stdout().lock());
+        let written = answer.write(format, &mut BufWriter::new(io::stdout().lock()));
         written.map_err(|error| {
             Failure::new(
                 ErrorKind::Io,

@@ -79,12 +79,15 @@ mod tests {
         let before = CpuMeter::tasks_of_this_process();
         let thread = std::thread::spawn(move || {
             let sum: u64 = (0..2_000_000_u64).map(|n| std::hint::black_box(n).wrapping_mul(n)).sum();
-            report.send(sum).unwrap();
+            let tid = fs::read_link("/proc/thread-self").unwrap().file_name().unwrap().to_owned();
+            report.send((sum, tid)).unwrap();
             released.recv().ok();
         });
-        let meter = CpuMeter::of_tasks_since(&before);
-        reports.recv().unwrap();
-        assert!(meter.now().unwrap() > Duration::ZERO);
+        let task = Path::new("/proc/self/task").join(reports.recv().unwrap().1);
+        // Other tests may run beside this one, in threads of their own.
+        let CpuMeter::Tasks(tasks) = CpuMeter::of_tasks_since(&before) else { panic!("no new thread") };
+        assert!(tasks.contains(&task) && !before.contains(&task), "{tasks:?}");
+        assert!(CpuMeter::Tasks([task].into()).now().unwrap() > Duration::ZERO);
         drop(release);
         thread.join().unwrap();
     }

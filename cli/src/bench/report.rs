@@ -109,30 +109,28 @@ pub(super) fn table(work: Work, plan: &Plan, rows: &[Row]) -> String {
     writeln!(text, "{details}; {repetitions} repetitions").ok();
     let has_cpu = rows.iter().any(|row| row.cpu.is_some());
     let name_width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(6);
-    write!(
-        text,
-        "  {:name_width$} {:>14} {:>7} {:>12}",
-        "target",
-        format!("us/{unit}"),
-        "ratio",
-        "in a second"
-    )
-    .ok();
-    write!(text, " {:>10} {:>10} {:>10} {:>10}", "p50 us", "p90 us", "p99 us", "max us").ok();
+    // A ratio to itself is no news.
+    let ratio_of = |ratio: Option<f64>| match ratio {
+        _ if rows.len() < 2 => String::new(),
+        Some(ratio) => format!(" {ratio:>7.2}"),
+        None => format!(" {:>7}", "-"),
+    };
+    let ratio_head = if rows.len() < 2 { "" } else { "   ratio" };
+    write!(text, "  {:name_width$} {:>14}{ratio_head}", "target", format!("us/{unit}")).ok();
+    write!(text, " {:>12} {:>10} {:>10}", "in a second", "p50 us", "p90 us").ok();
+    write!(text, " {:>10} {:>10}", "p99 us", "max us").ok();
     if has_cpu {
-        write!(text, " {:>14} {:>7}", "server CPU us", "ratio").ok();
+        write!(text, " {:>14}{ratio_head}", "server CPU us").ok();
     }
     for row in rows {
-        write!(text, "\n  {:name_width$} {:>14.2} {:>7.2}", row.name, row.time_us, row.time_ratio).ok();
-        write!(text, " {:>12.0}", row.per_second).ok();
+        let ratio = ratio_of(Some(row.time_ratio));
+        write!(text, "\n  {:name_width$} {:>14.2}{ratio} {:>12.0}", row.name, row.time_us, row.per_second)
+            .ok();
         for us in row.latencies_us {
             write!(text, " {us:>10.1}").ok();
         }
         if let Some(Cpu { us, ratio }) = row.cpu {
-            write!(text, " {us:>14.3}").ok();
-            if let Some(ratio) = ratio {
-                write!(text, " {ratio:>7.2}").ok();
-            }
+            write!(text, " {us:>14.3}{}", ratio_of(ratio)).ok();
         }
     }
     write!(text, "\n  percentiles are of one {of}").ok();
