@@ -666,17 +666,17 @@ rdzv_status rdzv_store_ping(const rdzv_store *store, int64_t timeout_ms, rdzv_er
 // `rdzv_event.kind`: an operation is over.
 #define RDZV_EVENT_COMPLETED 1
 
-// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it is
-// readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
-// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed. One
-// thread at a time.
+// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
+// is readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
+// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
+// One thread at a time.
 typedef struct rdzv_loop rdzv_loop;
 
 // What happened in a loop. All that it points to is lent until the next call on the loop.
 typedef struct {
   // Set it to `sizeof(rdzv_event)` before the call.
   uint32_t struct_size;
-  // `RDZV_EVENT_…`.
+  // `RDZV_EVENT_NONE` or `RDZV_EVENT_COMPLETED`.
   int32_t kind;
   // The operation, as its submission named it.
   uint64_t operation;
@@ -705,8 +705,8 @@ rdzv_status rdzv_loop_new(const rdzv_context *context, rdzv_loop **out, rdzv_err
 // Closes the connections of every store and frees a loop; its descriptor is closed. NULL is ignored.
 void rdzv_loop_free(rdzv_loop *event_loop);
 
-// The descriptor that is readable when `rdzv_loop_turn` has something to do. The same for the loop's life; not
-// yours to read or close. -1 for NULL.
+// The descriptor that is readable when `rdzv_loop_turn` has something to do. The same for the loop's life;
+// not yours to read or close. -1 for NULL.
 int32_t rdzv_loop_fd(const rdzv_loop *event_loop);
 
 // Does what there is to do. Never blocks.
@@ -718,12 +718,12 @@ rdzv_status rdzv_loop_turn(rdzv_loop *event_loop, rdzv_error **error);
 // `RDZV_EVENT_NONE` when there is none.
 rdzv_status rdzv_loop_next_event(rdzv_loop *event_loop, rdzv_event *event, rdzv_error **error);
 
-// The item at `index` (from 0) of the last event, its length in `*len` unless `len` is NULL; NULL beyond the
-// last. Lent until the next call on the loop. Not NUL-terminated.
+// The item at `index` (from 0) of the last event, its length in `*len` unless `len` is NULL; NULL beyond
+// the last. Lent until the next call on the loop. Not NUL-terminated.
 const uint8_t *rdzv_loop_item(const rdzv_loop *event_loop, size_t index, size_t *len);
 
-// Adds a store, which is connected to when its first operation is submitted. `options` are copied. A number
-// above 0 that names the store in this loop goes to `*store`.
+// Adds a store, which is connected to when its first operation is submitted. `options` are copied. A
+// number above 0 that names the store in this loop goes to `*store`.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` when the options have no endpoint.
 rdzv_status rdzv_loop_add_store(rdzv_loop *event_loop,
@@ -731,21 +731,20 @@ rdzv_status rdzv_loop_add_store(rdzv_loop *event_loop,
                                 uint32_t *store,
                                 rdzv_error **error);
 
-// Closes a store's connections and forgets it. No event of its operations follows. An unknown store is ignored.
-rdzv_status rdzv_loop_remove_store(rdzv_loop *event_loop,
-                                   uint32_t store,
-                                   rdzv_error **error);
-
-// Gives an operation up: its event has status `RDZV_CANCELLED`, unless it is over already. An unknown one is
+// Closes a store's connections and forgets it. No event of its operations follows. An unknown store is
 // ignored.
+rdzv_status rdzv_loop_remove_store(rdzv_loop *event_loop, uint32_t store, rdzv_error **error);
+
+// Gives an operation up: its event has status `RDZV_CANCELLED`, unless it is over already. An unknown one
+// is ignored.
 rdzv_status rdzv_loop_cancel(rdzv_loop *event_loop, uint32_t store, uint64_t operation, rdzv_error **error);
 
 // Submits `rdzv_store_set` to a store of the loop.
 //
 // This and all submissions below return at once. They copy what they are given, and name the operation in
-// `*operation`; its event follows, by its deadline at the latest. `timeout_ms` is as for a blocking store, and so
-// are the statuses of events. Operations on one store may complete in another order than they were submitted in:
-// wait for the event of one on which another depends.
+// `*operation`; its event follows, by its deadline at the latest. `timeout_ms` is as for a blocking store,
+// and so are the statuses of events. Operations on one store may complete in another order than they were
+// submitted in: wait for the event of one on which another depends.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown store), `RDZV_LIMIT_EXCEEDED`.
 rdzv_status rdzv_loop_set(rdzv_loop *event_loop,

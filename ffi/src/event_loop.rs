@@ -19,10 +19,10 @@ pub const RDZV_EVENT_NONE: i32 = 0;
 /// `rdzv_event.kind`: an operation is over.
 pub const RDZV_EVENT_COMPLETED: i32 = 1;
 
-/// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it is
-/// readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
-/// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed. One
-/// thread at a time.
+/// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
+/// is readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
+/// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
+/// One thread at a time.
 #[derive(Debug)]
 pub struct rdzv_loop {
     poison: Poison,
@@ -45,7 +45,7 @@ struct Told {
 pub struct rdzv_event {
     /// Set it to `sizeof(rdzv_event)` before the call.
     pub struct_size: u32,
-    /// `RDZV_EVENT_…`.
+    /// `RDZV_EVENT_NONE` or `RDZV_EVENT_COMPLETED`.
     pub kind: i32,
     /// The operation, as its submission named it.
     pub operation: u64,
@@ -98,8 +98,8 @@ pub unsafe extern "C" fn rdzv_loop_free(event_loop: *mut rdzv_loop) {
     unsafe { guard::free(event_loop) };
 }
 
-/// The descriptor that is readable when `rdzv_loop_turn` has something to do. The same for the loop's life; not
-/// yours to read or close. -1 for NULL.
+/// The descriptor that is readable when `rdzv_loop_turn` has something to do. The same for the loop's life;
+/// not yours to read or close. -1 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_fd(event_loop: *const rdzv_loop) -> i32 {
     // SAFETY: as the header wants it.
@@ -148,8 +148,8 @@ pub unsafe extern "C" fn rdzv_loop_next_event(
     }
 }
 
-/// The item at `index` (from 0) of the last event, its length in `*len` unless `len` is NULL; NULL beyond the
-/// last. Lent until the next call on the loop. Not NUL-terminated.
+/// The item at `index` (from 0) of the last event, its length in `*len` unless `len` is NULL; NULL beyond
+/// the last. Lent until the next call on the loop. Not NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_item(
     event_loop: *const rdzv_loop,
@@ -160,8 +160,8 @@ pub unsafe extern "C" fn rdzv_loop_item(
     unsafe { guard::read(event_loop, null(), |this| crate::buffer::item(&this.told.items, index, len)) }
 }
 
-/// Adds a store, which is connected to when its first operation is submitted. `options` are copied. A number
-/// above 0 that names the store in this loop goes to `*store`.
+/// Adds a store, which is connected to when its first operation is submitted. `options` are copied. A
+/// number above 0 that names the store in this loop goes to `*store`.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` when the options have no endpoint.
 #[unsafe(no_mangle)]
@@ -183,7 +183,8 @@ pub unsafe extern "C" fn rdzv_loop_add_store(
     }
 }
 
-/// Closes a store's connections and forgets it. No event of its operations follows. An unknown store is ignored.
+/// Closes a store's connections and forgets it. No event of its operations follows. An unknown store is
+/// ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_remove_store(
     event_loop: *mut rdzv_loop,
@@ -199,8 +200,8 @@ pub unsafe extern "C" fn rdzv_loop_remove_store(
     }
 }
 
-/// Gives an operation up: its event has status `RDZV_CANCELLED`, unless it is over already. An unknown one is
-/// ignored.
+/// Gives an operation up: its event has status `RDZV_CANCELLED`, unless it is over already. An unknown one
+/// is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_cancel(
     event_loop: *mut rdzv_loop,
@@ -334,9 +335,9 @@ fn submit_fault(error: SubmitError) -> Fault {
 /// Submits `rdzv_store_set` to a store of the loop.
 ///
 /// This and all submissions below return at once. They copy what they are given, and name the operation in
-/// `*operation`; its event follows, by its deadline at the latest. `timeout_ms` is as for a blocking store, and so
-/// are the statuses of events. Operations on one store may complete in another order than they were submitted in:
-/// wait for the event of one on which another depends.
+/// `*operation`; its event follows, by its deadline at the latest. `timeout_ms` is as for a blocking store,
+/// and so are the statuses of events. Operations on one store may complete in another order than they were
+/// submitted in: wait for the event of one on which another depends.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown store), `RDZV_LIMIT_EXCEEDED`.
 #[unsafe(no_mangle)]

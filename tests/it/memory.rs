@@ -1,8 +1,10 @@
 //! How much memory a server takes, and how often it asks for some.
 
-use crate::counting::allocations;
+use crate::counting::{allocations, allocations_of_all_threads};
 use crate::net::Client;
 use crate::rdzv::RdzvServer;
+use rendezvous_core::driver::server::{Server as RunningServer, ServerOptions};
+use rendezvous_core::driver::store_client::{Store, StoreOptions, Timeout};
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::node::server::{Input, Output, Server};
@@ -182,4 +184,29 @@ fn steady_requests_on_existing_keys_allocate_nothing_in_the_server() {
     assert_eq!(requests, 100 * 3 * (mix.len() as u64 - 1));
     assert!(wire.answered - before.0 > 100 * 3 * mix.len(), "they were answered");
     assert_eq!(count, 0, "allocations in {requests} requests");
+}
+
+/// The whole stack: the blocking client on this thread, the reactor on its own, sockets between them.
+#[test]
+fn steady_calls_on_existing_keys_allocate_nothing_on_either_side() {
+    let server = RunningServer::start(ServerOptions::on("127.0.0.1", 0)).expect("a free port");
+    let store =
+        Store::connect("127.0.0.1", server.local_addr().port(), StoreOptions::default()).expect("it listens");
+    let (value, mut got) = ([7; 256], Vec::with_capacity(512));
+    let mut round = || {
+        store.set(b"key", &value, Timeout::Default).expect("set");
+        store.get(b"key", &mut got, Timeout::Default).expect("get");
+        assert_eq!(got, value);
+        store.add(b"counter", 1, Timeout::Default).expect("add");
+        assert!(store.check(&[b"key", b"counter"], Timeout::Default).expect("check"));
+        store.wait(&[b"key"], Timeout::Default).expect("wait");
+        store.compare_set(b"key", &value, &value, &mut got, Timeout::Default).expect("compare_set");
+        store.barrier(b"alone", 1, Timeout::Default).expect("barrier");
+        store.queue_len(b"queue", Timeout::Default).expect("queue_len");
+        store.num_keys(Timeout::Default).expect("num_keys");
+        store.ping(Timeout::Default).expect("ping");
+    };
+    (0..50).for_each(|_| round());
+    assert_eq!(allocations_of_all_threads(|| (0..200).for_each(|_| round())), 0);
+    server.stop().expect("it ran");
 }
