@@ -605,9 +605,9 @@ rdzv_status rdzv_store_queue_len(const rdzv_store *store,
                                  int64_t *length,
                                  rdzv_error **error);
 
-// Arrives at a barrier and waits until `world_size` participants have. A key serves once: take a new one
-// each time. Whoever gives up stays counted. It is the server's own barrier, which meets that of PyTorch's
-// `TCPStore.barrier`.
+// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once: take
+// a new one each time. Whoever gives up stays counted. It is the server's own barrier, which meets that of
+// PyTorch's `TCPStore.barrier`.
 //
 // Errors besides: `RDZV_TIMED_OUT` when not all arrived in time.
 rdzv_status rdzv_store_barrier(const rdzv_store *store,
@@ -633,7 +633,7 @@ rdzv_status rdzv_store_check_in(const rdzv_store *store,
                                 int64_t *count,
                                 rdzv_error **error);
 
-// Waits until `world_size` workers have checked in.
+// Waits until `world_size` workers, at least 1, have checked in.
 //
 // Errors besides: `RDZV_TIMED_OUT` when fewer have in time.
 rdzv_status rdzv_store_wait_for_workers(const rdzv_store *store,

@@ -97,3 +97,11 @@ pub(crate) fn positive_ms(millis: i64, name: &str) -> Result<Duration, Fault> {
         _ => Err(invalid(format!("`{name}` is {millis} ms; it must be above 0"))),
     }
 }
+
+/// How many take part in something: one at least.
+pub(crate) fn participants(world_size: i64) -> Result<i64, Fault> {
+    match world_size {
+        1.. => Ok(world_size),
+        _ => Err(invalid(format!("`world_size` is {world_size}; it must be above 0"))),
+    }
+}

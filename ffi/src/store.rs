@@ -1,6 +1,6 @@
 //! A client of a store.
 
-use crate::argument::{bytes, invalid, list, place, rdzv_bytes, reference, reference_mut};
+use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference, reference_mut};
 use crate::buffer::{rdzv_buffer, rdzv_list};
 use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
@@ -482,9 +482,9 @@ pub unsafe extern "C" fn rdzv_store_queue_len(
     }
 }
 
-/// Arrives at a barrier and waits until `world_size` participants have. A key serves once: take a new one
-/// each time. Whoever gives up stays counted. It is the server's own barrier, which meets that of PyTorch's
-/// `TCPStore.barrier`.
+/// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once: take
+/// a new one each time. Whoever gives up stays counted. It is the server's own barrier, which meets that of
+/// PyTorch's `TCPStore.barrier`.
 ///
 /// Errors besides: `RDZV_TIMED_OUT` when not all arrived in time.
 #[unsafe(no_mangle)]
@@ -500,7 +500,7 @@ pub unsafe extern "C" fn rdzv_store_barrier(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
-            Ok(store.barrier(key, world_size, timeout))
+            Ok(store.barrier(key, participants(world_size)?, timeout))
         })
     }
 }
@@ -520,7 +520,7 @@ pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
-            Ok(store.barrier_by_keys(key, world_size, timeout))
+            Ok(store.barrier_by_keys(key, participants(world_size)?, timeout))
         })
     }
 }
@@ -543,7 +543,7 @@ pub unsafe extern "C" fn rdzv_store_check_in(
     }
 }
 
-/// Waits until `world_size` workers have checked in.
+/// Waits until `world_size` workers, at least 1, have checked in.
 ///
 /// Errors besides: `RDZV_TIMED_OUT` when fewer have in time.
 #[unsafe(no_mangle)]
@@ -555,7 +555,9 @@ pub unsafe extern "C" fn rdzv_store_wait_for_workers(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        operate(store, timeout_ms, error, |store, timeout| Ok(store.wait_for_workers(world_size, timeout)))
+        operate(store, timeout_ms, error, |store, timeout| {
+            Ok(store.wait_for_workers(participants(world_size)?, timeout))
+        })
     }
 }
 
