@@ -131,6 +131,7 @@ pub unsafe extern "C" fn rdzv_store_clone(
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
+            store.shared.refuse_sink()?;
             let out = place(out, "out")?;
             let twin = store.store.duplicate().map_err(|error| call_fault(&error))?;
             out.put(handle(twin, Arc::clone(&store.shared)));
