@@ -7,6 +7,7 @@ use crate::status::rdzv_status;
 use rendezvous_core::driver::server::{Family, KeepAlive, Listen, ServerOptions};
 use rendezvous_core::limits::ServerLimits;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// For `rdzv_server_options_set_family`: take peers of the address's own family only.
 pub const RDZV_FAMILY_AS_GIVEN: i32 = 0;
@@ -223,8 +224,9 @@ pub unsafe extern "C" fn rdzv_server_options_set_frame_timeout_ms(
 }
 
 /// How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes,
-/// how many go unanswered, and how long sent bytes may stay unacknowledged. Each above 0; default 2000, 1000,
-/// 3, 5000.
+/// how many go unanswered, and how long sent bytes may stay unacknowledged. The first two are rounded up to
+/// whole seconds, 32,767 at most; of probes there are 1 to 127; the last is 1 to 2,147,483,647. Default 2000,
+/// 1000, 3, 5000.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_keep_alive(
     options: *mut rdzv_server_options,
@@ -250,13 +252,31 @@ pub(crate) fn keep_alive(
     probes: u32,
     unacknowledged_ms_max: i64,
 ) -> Result<KeepAlive, Fault> {
-    if probes == 0 {
-        return Err(invalid("`probes` is 0"));
+    if !(1..=KEEP_ALIVE_PROBES_MAX).contains(&probes) {
+        return Err(invalid(format!("`probes` is {probes}; it must be from 1 to {KEEP_ALIVE_PROBES_MAX}")));
     }
     Ok(KeepAlive {
-        idle: positive_ms(idle_ms, "idle_ms")?,
-        interval: positive_ms(interval_ms, "interval_ms")?,
+        idle: whole_seconds(idle_ms, "idle_ms")?,
+        interval: whole_seconds(interval_ms, "interval_ms")?,
         probes,
-        unacknowledged_max: positive_ms(unacknowledged_ms_max, "unacknowledged_ms_max")?,
+        unacknowledged_max: bounded_ms(unacknowledged_ms_max, i32::MAX.into(), "unacknowledged_ms_max")?,
     })
+}
+
+/// What Linux takes; it would refuse more when the server starts, without naming the culprit.
+const KEEP_ALIVE_SECONDS_MAX: i64 = 32_767;
+const KEEP_ALIVE_PROBES_MAX: u32 = 127;
+
+fn whole_seconds(millis: i64, name: &str) -> Result<Duration, Fault> {
+    let span = bounded_ms(millis, KEEP_ALIVE_SECONDS_MAX * 1000, name)?;
+    Ok(Duration::from_secs(span.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX)))
+}
+
+fn bounded_ms(millis: i64, millis_max: i64, name: &str) -> Result<Duration, Fault> {
+    match positive_ms(millis, name) {
+        Ok(_) if millis > millis_max => {
+            Err(invalid(format!("`{name}` is {millis} ms; it must be at most {millis_max}")))
+        }
+        checked => checked,
+    }
 }
