@@ -7,7 +7,27 @@ use std::ptr::null;
 /// content and reuses its memory. One thread at a time.
 #[derive(Debug, Default)]
 pub struct rdzv_buffer {
-    pub(crate) bytes: Vec<u8>,
+    bytes: Vec<u8>,
+    /// Where the next value comes together: a failure leaves the last one as it is.
+    spare: Vec<u8>,
+}
+
+/// More than this is not kept only to be used again.
+const SPARE_BYTES_MAX: usize = 1 << 20;
+
+impl rdzv_buffer {
+    /// Replaces the content with what `read` reads, if it succeeds.
+    pub(crate) fn fill<E>(&mut self, read: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
+        self.spare.clear();
+        let result = read(&mut self.spare);
+        if result.is_ok() {
+            std::mem::swap(&mut self.bytes, &mut self.spare);
+        }
+        if self.spare.capacity() > SPARE_BYTES_MAX {
+            self.spare = Vec::new();
+        }
+        result
+    }
 }
 
 /// An empty buffer, yours until `rdzv_buffer_free`. NULL only when memory is exhausted.

@@ -207,7 +207,7 @@ pub unsafe extern "C" fn rdzv_store_get(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let value = reference_mut(value, "value")?;
-            Ok(store.get(key, &mut value.bytes, timeout))
+            Ok(value.fill(|value| store.get(key, value, timeout)))
         })
     }
 }
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn rdzv_store_compare_set(
             let expected = bytes(expected, expected_len, "expected")?;
             let desired = bytes(desired, desired_len, "desired")?;
             let value = reference_mut(value, "value")?;
-            Ok(store.compare_set(key, expected, desired, &mut value.bytes, timeout))
+            Ok(value.fill(|value| store.compare_set(key, expected, desired, value, timeout)))
         })
     }
 }
@@ -458,7 +458,7 @@ pub unsafe extern "C" fn rdzv_store_queue_pop(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let item = reference_mut(item, "item")?;
-            Ok(store.queue_pop(key, &mut item.bytes, timeout))
+            Ok(item.fill(|item| store.queue_pop(key, item, timeout)))
         })
     }
 }
