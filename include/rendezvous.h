@@ -152,8 +152,8 @@ void rdzv_list_free(rdzv_list *list);
 // How many items. 0 for NULL.
 size_t rdzv_list_count(const rdzv_list *list);
 
-// The item at `index` (from 0), its length in `*len`; NULL beyond the last. Valid until the next call that
-// fills or frees the list. Not NUL-terminated.
+// The item at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Valid until
+// the next call that fills or frees the list. Not NUL-terminated.
 const uint8_t *rdzv_list_item(const rdzv_list *list, size_t index, size_t *len);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -189,10 +189,12 @@ int64_t rdzv_error_elapsed_ms(const rdzv_error *error);
 // The operating system's error number (`errno`); 0 when there is none, and for NULL.
 int32_t rdzv_error_os_error(const rdzv_error *error);
 
-// How many keys the error names: those of the operation that failed. 0 for NULL.
+// How many keys the error names: those that were given to the operation that failed, the first 64 at most. 0
+// for NULL.
 size_t rdzv_error_key_count(const rdzv_error *error);
 
-// The key at `index` (from 0), its length in `*len`; NULL beyond the last. Not NUL-terminated.
+// The key at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Not
+// NUL-terminated. Lives as long as the error.
 const uint8_t *rdzv_error_key(const rdzv_error *error, size_t index, size_t *len);
 
 // -----------------------------------------------------------------------------------------------------------

@@ -84,8 +84,8 @@ pub unsafe extern "C" fn rdzv_list_count(list: *const rdzv_list) -> usize {
     unsafe { guard::read(list, 0, |list| list.items.len()) }
 }
 
-/// The item at `index` (from 0), its length in `*len`; NULL beyond the last. Valid until the next call that
-/// fills or frees the list. Not NUL-terminated.
+/// The item at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Valid until
+/// the next call that fills or frees the list. Not NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_list_item(list: *const rdzv_list, index: usize, len: *mut usize) -> *const u8 {
     // SAFETY: as the header wants it.

@@ -124,14 +124,16 @@ pub unsafe extern "C" fn rdzv_error_os_error(error: *const rdzv_error) -> i32 {
     unsafe { guard::read(error, 0, |error| error.os_error) }
 }
 
-/// How many keys the error names: those of the operation that failed. 0 for NULL.
+/// How many keys the error names: those that were given to the operation that failed, the first 64 at most. 0
+/// for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_key_count(error: *const rdzv_error) -> usize {
     // SAFETY: as the header wants it.
     unsafe { guard::read(error, 0, |error| error.keys.len()) }
 }
 
-/// The key at `index` (from 0), its length in `*len`; NULL beyond the last. Not NUL-terminated.
+/// The key at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Not
+/// NUL-terminated. Lives as long as the error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_key(
     error: *const rdzv_error,

@@ -46,7 +46,6 @@ pub(crate) fn call_fault(error: &CallError) -> Fault {
         phase: error.phase().name().into(),
         elapsed_ms: i64::try_from(error.elapsed().as_millis()).unwrap_or(i64::MAX),
         os_error: if let Cause::Os(number) = error.cause() { number } else { 0 },
-        keys: error.key().map(|key| key.as_bytes().to_vec()).into_iter().collect(),
         ..Fault::new(status, error.to_string())
     }
 }
@@ -63,19 +62,30 @@ pub(crate) fn timeout(timeout_ms: i64) -> Result<Timeout, Fault> {
     }
 }
 
+/// Most keys that an error names.
+const KEYS_NAMED_MAX: usize = 64;
+
+/// The end of an operation on these keys.
+fn done(result: Result<(), CallError>, keys: &[&[u8]]) -> Result<(), Fault> {
+    result.map_err(|error| {
+        let keys = keys.iter().take(KEYS_NAMED_MAX).map(|key| key.to_vec()).collect();
+        Fault { keys, ..call_fault(&error) }
+    })
+}
+
 /// Runs an operation on a store.
 unsafe fn operate(
     store: *const rdzv_store,
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&Store, Timeout) -> Result<Result<(), CallError>, Fault>,
+    body: impl FnOnce(&Store, Timeout) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
-            body(&store.store, timeout(timeout_ms)?)?.map_err(|error| call_fault(&error))
+            body(&store.store, timeout(timeout_ms)?)
         })
     }
 }
@@ -184,7 +194,7 @@ pub unsafe extern "C" fn rdzv_store_set(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let value = bytes(value, value_len, "value")?;
-            Ok(store.set(key, value, timeout))
+            done(store.set(key, value, timeout), &[key])
         })
     }
 }
@@ -207,7 +217,7 @@ pub unsafe extern "C" fn rdzv_store_get(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let value = reference_mut(value, "value")?;
-            Ok(value.fill(|value| store.get(key, value, timeout)))
+            done(value.fill(|value| store.get(key, value, timeout)), &[key])
         })
     }
 }
@@ -232,7 +242,7 @@ pub unsafe extern "C" fn rdzv_store_add(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let sum = place(sum, "sum")?;
-            Ok(store.add(key, delta, timeout).map(|total| sum.put(total)))
+            done(store.add(key, delta, timeout).map(|total| sum.put(total)), &[key])
         })
     }
 }
@@ -260,7 +270,7 @@ pub unsafe extern "C" fn rdzv_store_compare_set(
             let expected = bytes(expected, expected_len, "expected")?;
             let desired = bytes(desired, desired_len, "desired")?;
             let value = reference_mut(value, "value")?;
-            Ok(value.fill(|value| store.compare_set(key, expected, desired, value, timeout)))
+            done(value.fill(|value| store.compare_set(key, expected, desired, value, timeout)), &[key])
         })
     }
 }
@@ -280,7 +290,7 @@ pub unsafe extern "C" fn rdzv_store_wait(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let keys = list(keys, key_count, "keys")?;
-            Ok(store.wait(&keys, timeout))
+            done(store.wait(&keys, timeout), &keys)
         })
     }
 }
@@ -300,7 +310,7 @@ pub unsafe extern "C" fn rdzv_store_check(
         operate(store, timeout_ms, error, |store, timeout| {
             let keys = list(keys, key_count, "keys")?;
             let ready = place(ready, "ready")?;
-            Ok(store.check(&keys, timeout).map(|all| ready.put(i32::from(all))))
+            done(store.check(&keys, timeout).map(|all| ready.put(i32::from(all))), &keys)
         })
     }
 }
@@ -320,7 +330,7 @@ pub unsafe extern "C" fn rdzv_store_delete_key(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let deleted = place(deleted, "deleted")?;
-            Ok(store.delete(key, timeout).map(|was_there| deleted.put(i32::from(was_there))))
+            done(store.delete(key, timeout).map(|was_there| deleted.put(i32::from(was_there))), &[key])
         })
     }
 }
@@ -337,7 +347,7 @@ pub unsafe extern "C" fn rdzv_store_num_keys(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let count = place(count, "count")?;
-            Ok(store.num_keys(timeout).map(|number| count.put(number)))
+            done(store.num_keys(timeout).map(|number| count.put(number)), &[])
         })
     }
 }
@@ -354,7 +364,7 @@ pub unsafe extern "C" fn rdzv_store_list_keys(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let keys = reference_mut(keys, "keys")?;
-            Ok(store.list_keys(timeout).map(|found| keys.items = found))
+            done(store.list_keys(timeout).map(|found| keys.items = found), &[])
         })
     }
 }
@@ -375,7 +385,7 @@ pub unsafe extern "C" fn rdzv_store_append(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let value = bytes(value, value_len, "value")?;
-            Ok(store.append(key, value, timeout))
+            done(store.append(key, value, timeout), &[key])
         })
     }
 }
@@ -395,7 +405,7 @@ pub unsafe extern "C" fn rdzv_store_multi_get(
         operate(store, timeout_ms, error, |store, timeout| {
             let keys = list(keys, key_count, "keys")?;
             let values = reference_mut(values, "values")?;
-            Ok(store.multi_get(&keys, timeout).map(|found| values.items = found))
+            done(store.multi_get(&keys, timeout).map(|found| values.items = found), &keys)
         })
     }
 }
@@ -414,8 +424,8 @@ pub unsafe extern "C" fn rdzv_store_multi_set(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let (keys, values) = (list(keys, count, "keys")?, list(values, count, "values")?);
-            let pairs: Vec<(&[u8], &[u8])> = keys.into_iter().zip(values).collect();
-            Ok(store.multi_set(&pairs, timeout))
+            let pairs: Vec<(&[u8], &[u8])> = keys.iter().copied().zip(values).collect();
+            done(store.multi_set(&pairs, timeout), &keys)
         })
     }
 }
@@ -436,7 +446,7 @@ pub unsafe extern "C" fn rdzv_store_queue_push(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let item = bytes(item, item_len, "item")?;
-            Ok(store.queue_push(key, item, timeout))
+            done(store.queue_push(key, item, timeout), &[key])
         })
     }
 }
@@ -458,7 +468,7 @@ pub unsafe extern "C" fn rdzv_store_queue_pop(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let item = reference_mut(item, "item")?;
-            Ok(item.fill(|item| store.queue_pop(key, item, timeout)))
+            done(item.fill(|item| store.queue_pop(key, item, timeout)), &[key])
         })
     }
 }
@@ -478,7 +488,7 @@ pub unsafe extern "C" fn rdzv_store_queue_len(
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
             let length = place(length, "length")?;
-            Ok(store.queue_len(key, timeout).map(|number| length.put(number)))
+            done(store.queue_len(key, timeout).map(|number| length.put(number)), &[key])
         })
     }
 }
@@ -501,7 +511,7 @@ pub unsafe extern "C" fn rdzv_store_barrier(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
-            Ok(store.barrier(key, participants(world_size)?, timeout))
+            done(store.barrier(key, participants(world_size)?, timeout), &[key])
         })
     }
 }
@@ -521,7 +531,7 @@ pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let key = bytes(key, key_len, "key")?;
-            Ok(store.barrier_by_keys(key, participants(world_size)?, timeout))
+            done(store.barrier_by_keys(key, participants(world_size)?, timeout), &[key])
         })
     }
 }
@@ -539,7 +549,7 @@ pub unsafe extern "C" fn rdzv_store_check_in(
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
             let count = place(count, "count")?;
-            Ok(store.check_in(timeout).map(|number| count.put(number)))
+            done(store.check_in(timeout).map(|number| count.put(number)), &[])
         })
     }
 }
@@ -557,7 +567,7 @@ pub unsafe extern "C" fn rdzv_store_wait_for_workers(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         operate(store, timeout_ms, error, |store, timeout| {
-            Ok(store.wait_for_workers(participants(world_size)?, timeout))
+            done(store.wait_for_workers(participants(world_size)?, timeout), &[])
         })
     }
 }
@@ -570,5 +580,5 @@ pub unsafe extern "C" fn rdzv_store_ping(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
-    unsafe { operate(store, timeout_ms, error, |store, timeout| Ok(store.ping(timeout))) }
+    unsafe { operate(store, timeout_ms, error, |store, timeout| done(store.ping(timeout), &[])) }
 }
