@@ -4,7 +4,9 @@
 use crate::error::{Fault, rdzv_error};
 use crate::status::{RDZV_OK, RDZV_PANIC, RDZV_POISONED, rdzv_status};
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether a call on a handle has panicked.
@@ -21,15 +23,49 @@ impl Poison {
     }
 }
 
+thread_local! {
+    /// Whether this thread is within a guard.
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+    /// Where this thread panicked within a guard, for the error's message.
+    static PANICKED_AT: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Runs `body`. A panic ends here, without a word on stderr, and becomes what there is to say of it.
+fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !is_ours(panic) {
+                hook(panic);
+            }
+        }));
+    });
+    let outer = GUARDED.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(body));
+    GUARDED.set(outer);
+    result.map_err(|panic| format!("{}{}", panic_text(&*panic), PANICKED_AT.take()))
+}
+
+/// Whether a panic is one that this library reports as a status: one within a guard, or on a thread of its own.
+fn is_ours(panic: &PanicHookInfo<'_>) -> bool {
+    // A thread that ends may have lost its thread-locals already.
+    let is_guarded = GUARDED.try_with(Cell::get).unwrap_or(false);
+    if let (true, Some(place)) = (is_guarded, panic.location()) {
+        PANICKED_AT.try_with(|at| *at.borrow_mut() = format!(" ({}:{})", place.file(), place.line())).ok();
+    }
+    is_guarded || std::thread::current().name().is_some_and(|name| name.starts_with("rdzv-"))
+}
+
 /// Runs the body of a function that returns a status; `error`, if not NULL, takes the details of a failure.
 pub(crate) unsafe fn call(
     error: *mut *mut rdzv_error,
     body: impl FnOnce() -> Result<(), Fault>,
 ) -> rdzv_status {
-    let fault = match catch_unwind(AssertUnwindSafe(body)) {
+    let fault = match caught(body) {
         Ok(Ok(())) => return RDZV_OK,
         Ok(Err(fault)) => fault,
-        Err(panic) => Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {}", panic_text(&*panic))),
+        Err(panic) => Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {panic}")),
     };
     let status = fault.status;
     if !error.is_null() {
@@ -62,7 +98,7 @@ pub(crate) unsafe fn call_on(
 
 /// Runs a body that cannot report a failure: after a panic, `fallback` is its result.
 pub(crate) fn quiet<R>(fallback: R, body: impl FnOnce() -> R) -> R {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
+    caught(body).unwrap_or(fallback)
 }
 
 /// Reads something of a handle that may be NULL; then, and after a panic, `fallback` is the result.
@@ -81,7 +117,7 @@ pub(crate) unsafe fn free<T>(handle: *mut T) {
     });
 }
 
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }

@@ -10,7 +10,7 @@ pub use listener::{Family, KeepAlive, StartError, StartErrorKind};
 
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Stats};
-use crossbeam_channel::{Sender, bounded, unbounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
 use reactor::{Command, Reactor};
 use std::boxed::Box;
 use std::fmt;
@@ -150,9 +150,11 @@ impl Server {
     pub fn stats(&self) -> Result<Stats, ServerFailure> {
         let (reply, answer) = bounded(1);
         self.send(Command::Stats(reply));
-        answer
-            .recv_timeout(Duration::from_secs(10))
-            .map_err(|_| self.failure().unwrap_or(ServerFailure::Stopped))
+        answer.recv_timeout(Duration::from_secs(10)).map_err(|error| match error {
+            // The reactor is gone, and a moment later it is known why.
+            RecvTimeoutError::Disconnected => self.wait(),
+            RecvTimeoutError::Timeout => self.failure().unwrap_or(ServerFailure::Stopped),
+        })
     }
 
     /// Closes every connection and the listener, and waits for the thread to end. Safe from any thread, any number
