@@ -257,7 +257,7 @@ class context {
     c_sink.struct_size = sizeof c_sink;
     c_sink.level_max = static_cast<std::int32_t>(level);
     c_sink.user_data = owned.get();
-    c_sink.log = [](void* user_data, const rdzv_log_record* record) {
+    const auto log = [](void* user_data, const rdzv_log_record* record) {
 #if defined(__cpp_exceptions)
       try {
 #endif
@@ -268,6 +268,7 @@ class context {
       }
 #endif
     };
+    if (*owned) c_sink.log = log;  // an empty function is refused as NULL is, not called
     c_sink.destroy = [](void* user_data) { delete static_cast<sink_type*>(user_data); };
     auto outcome = detail::call(rdzv_context_set_log_sink, handle_.get(), &c_sink);
     if (outcome) static_cast<void>(owned.release());
