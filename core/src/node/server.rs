@@ -482,8 +482,10 @@ impl Server {
         }
     }
 
-    /// Reads no more of a connection, and ends it once its answers have left.
+    /// Reads no more of a connection, and ends it once its answers have left. Its waits end now: a queued item must
+    /// not be told to one who can no longer fetch it.
     fn close_when_sent(&mut self, id: ConnId, reason: CloseReason) {
+        self.engine.forget_waits(id);
         let Some(conn) = self.conns[id.index as usize].as_mut() else { return };
         self.pool.give(core::mem::take(&mut conn.machine.inbox));
         if conn.machine.outbox.unsent().is_empty() {
