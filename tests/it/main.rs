@@ -6,6 +6,7 @@ mod fuzz;
 mod golden;
 mod net;
 mod rdzv;
+mod sim;
 
 /// The folder of the repository.
 fn repository() -> &'static std::path::Path {
