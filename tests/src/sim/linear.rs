@@ -146,8 +146,8 @@ fn follow(act: &Act, state: &State) -> Option<State> {
             told.as_ref().is_none_or(|told| told == answer).then_some(next)
         }
         Act::Delete(removed) => removed.is_none_or(|removed| removed == state.is_some()).then_some(None),
-        // The protocol has no word for a missing value. Who asks whether an empty one is missing asks with a second
-        // request, and a DELETE may come between the two.
+        // The protocol has no word for a missing value. A client that gets an empty one asks with a second request
+        // whether the key is there, and a DELETE may come between the two. Values that are read here are never empty.
         Act::Read(value) => fits(pieces == value),
         Act::Present => fits(state.is_some()),
         Act::Absent => fits(state.is_none()),

@@ -123,9 +123,10 @@ impl Storm {
     fn piece(&mut self, name: &str, dice: &mut Dice) -> Vec<u8> {
         self.pieces += 1;
         let number = (u32::try_from(self.client).unwrap_or(u32::MAX) + 1) * 10_000 + self.pieces;
-        let filling = match dice.index(25) {
-            0 => dice.size(500, 10_000),
-            1..=8 => dice.size(1, 300),
+        let filling = match dice.index(200) {
+            0 => dice.size(10_000, 200_000),
+            1..=8 => dice.size(500, 10_000),
+            9..=70 => dice.size(1, 300),
             _ => 0,
         };
         let piece = piece::make(name, number, filling);

@@ -357,8 +357,8 @@ fn manner(dice: &mut Dice) -> Manner {
 fn server_limits(dice: &mut Dice) -> ServerLimits {
     ServerLimits {
         unsent_bytes_high: dice.size(64, 1 << 20),
-        frame_timeout: dice.span(Duration::from_secs(4), Duration::from_secs(60)),
-        stall_timeout: dice.span(Duration::from_secs(4), Duration::from_secs(300)),
+        frame_timeout: dice.span(Duration::from_millis(500), Duration::from_secs(60)),
+        stall_timeout: dice.span(Duration::from_millis(500), Duration::from_secs(300)),
         ..ServerLimits::default()
     }
 }

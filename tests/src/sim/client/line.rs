@@ -10,7 +10,7 @@ use rendezvous_core::store::dial::{DialOptions, DialState, Rounds};
 use rendezvous_core::time::{Duration, Instant};
 
 /// Calls that one connection can have in its table: few, so that it is full now and then.
-const PENDING: usize = 4;
+const PENDING: usize = 3;
 
 #[derive(Debug)]
 pub(super) struct Line {
