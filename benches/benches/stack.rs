@@ -6,7 +6,8 @@
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use rendezvous_core::driver::server::{Server, ServerOptions};
-use rendezvous_core::driver::store_client::{Store, StoreOptions, Timeout};
+use rendezvous_core::driver::store::{Store, Timeout};
+use rendezvous_core::driver::store_client::StoreOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -14,7 +14,7 @@ Exit codes:
   2  wrong usage
   3  timed out
   4  no connection: refused, no address for the host, or no way to it
-  5  the server went away, or is none of this protocol
+  5  the server or the file went away, or is none of this kind
   6  anything else, such as a value over a limit";
 
 /// Text or JSON.
@@ -46,8 +46,12 @@ impl Failure {
             ErrorKind::InvalidArgument => 2,
             ErrorKind::TimedOut => 3,
             ErrorKind::Refused | ErrorKind::Unresolved | ErrorKind::Unreachable => 4,
-            ErrorKind::ServerGone | ErrorKind::WrongProtocol => 5,
-            ErrorKind::Cancelled | ErrorKind::LimitExceeded | ErrorKind::Io => 6,
+            ErrorKind::ServerGone | ErrorKind::WrongProtocol | ErrorKind::Corrupt => 5,
+            ErrorKind::Cancelled
+            | ErrorKind::LimitExceeded
+            | ErrorKind::Unsupported
+            | ErrorKind::Reentrant
+            | ErrorKind::Io => 6,
         }
     }
 
@@ -99,6 +103,9 @@ const fn kind_name(kind: ErrorKind) -> &'static str {
         ErrorKind::LimitExceeded => "limit_exceeded",
         ErrorKind::QueueEmpty => "queue_empty",
         ErrorKind::InvalidArgument => "invalid_argument",
+        ErrorKind::Unsupported => "unsupported",
+        ErrorKind::Corrupt => "corrupt",
+        ErrorKind::Reentrant => "reentrant",
         ErrorKind::Io => "io",
     }
 }
@@ -119,6 +126,7 @@ pub(crate) const fn operation_name(operation: Operation) -> &'static str {
         | Operation::CheckIn
         | Operation::WaitForWorkers
         | Operation::Connect
+        | Operation::Open
         | Operation::Set
         | Operation::Get
         | Operation::Add
@@ -146,8 +154,11 @@ mod tests {
             (ErrorKind::Unreachable, 4),
             (ErrorKind::ServerGone, 5),
             (ErrorKind::WrongProtocol, 5),
+            (ErrorKind::Corrupt, 5),
             (ErrorKind::Cancelled, 6),
             (ErrorKind::LimitExceeded, 6),
+            (ErrorKind::Unsupported, 6),
+            (ErrorKind::Reentrant, 6),
             (ErrorKind::Io, 6),
         ] {
             assert_eq!(Failure::new(kind, "").exit_code(), code, "{kind:?}");

@@ -8,6 +8,7 @@ use core::fmt;
 #[allow(missing_docs, reason = "named as the calls are")]
 pub enum Operation {
     Connect,
+    Open,
     Set,
     CompareSet,
     Get,
@@ -37,6 +38,7 @@ impl Operation {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
+            Self::Open => "open",
             Self::Set => "set",
             Self::CompareSet => "compare_set",
             Self::Get => "get",
@@ -110,6 +112,12 @@ pub enum ErrorKind {
     QueueEmpty,
     /// An argument makes no sense.
     InvalidArgument,
+    /// A store of this kind does not have the operation.
+    Unsupported,
+    /// What is stored cannot be read.
+    Corrupt,
+    /// A store's own code called back into the handle that is calling it.
+    Reentrant,
     /// The operating system refused something else.
     Io,
 }
@@ -129,6 +137,16 @@ pub enum Phase {
     Waiting,
     /// Part of the answer had come.
     Receiving,
+    /// The file was being opened.
+    Opening,
+    /// The file's lock was waited for.
+    Locking,
+    /// The file was being read.
+    Reading,
+    /// The file was being written.
+    Writing,
+    /// Code that the program brought was at work.
+    Calling,
 }
 
 impl Phase {
@@ -142,6 +160,11 @@ impl Phase {
             Self::Sending => "sending",
             Self::Waiting => "waiting",
             Self::Receiving => "receiving",
+            Self::Opening => "opening",
+            Self::Locking => "locking",
+            Self::Reading => "reading",
+            Self::Writing => "writing",
+            Self::Calling => "calling",
         }
     }
 }
@@ -226,6 +249,12 @@ pub enum LimitError {
         /// The limit.
         bytes_max: u64,
     },
+    /// The store is as large as it may be.
+    #[error("the store would take more than its {bytes_max} bytes")]
+    Stored {
+        /// The limit.
+        bytes_max: u64,
+    },
     /// As many operations as the client can hold are under way.
     #[error("{count} operations are under way, and that is the limit")]
     Operations {
@@ -256,6 +285,22 @@ pub enum Cause {
     Violation(Violation),
     /// A limit was reached.
     Limit(LimitError),
+    /// The value does not begin with a decimal number of 64 bits.
+    NotANumber,
+    /// The file has part of a record, or something else than records, at this offset in bytes.
+    TornRecord(u64),
+    /// The file that the store works on has no name any more.
+    FileRemoved,
+    /// There is another file, or a shorter one, where the store's was.
+    FileReplaced,
+    /// Another process kept the file locked.
+    Locked,
+    /// Stores of this kind have no queues.
+    NoQueues,
+    /// Stores of this kind do not have this operation.
+    NoOperation,
+    /// The store's own code called back into the handle that is calling it.
+    CalledBack,
 }
 
 /// Whether the store may have changed.
@@ -281,6 +326,12 @@ pub struct Failure {
     pub cause: Cause,
     /// Whether the store may have changed.
     pub effect: Effect,
+}
+
+impl Failure {
+    const fn is_of_a_file(&self) -> bool {
+        matches!(self.phase, Phase::Opening | Phase::Locking | Phase::Reading | Phase::Writing)
+    }
 }
 
 /// The sentence that tells of a failure, with what the caller knows about the operation.
@@ -323,7 +374,10 @@ impl fmt::Display for Sentence<'_> {
         match kind {
             ErrorKind::TimedOut => write!(f, " timed out after {span} while {phase}")?,
             ErrorKind::Refused => write!(f, " was refused for {span} while {phase}")?,
-            ErrorKind::ServerGone => write!(f, " lost its server after {span} while {phase}")?,
+            ErrorKind::ServerGone => {
+                let lost = if self.failure.is_of_a_file() { "file" } else { "server" };
+                write!(f, " lost its {lost} after {span} while {phase}")?;
+            }
             ErrorKind::WrongProtocol => {
                 write!(f, " met a peer that breaks the store protocol, after {span} while {phase}")?;
             }
@@ -333,6 +387,9 @@ impl fmt::Display for Sentence<'_> {
             ErrorKind::LimitExceeded => f.write_str(" was not done")?,
             ErrorKind::QueueEmpty => f.write_str(" found the queue empty")?,
             ErrorKind::InvalidArgument => f.write_str(" got an argument that makes no sense")?,
+            ErrorKind::Unsupported => f.write_str(" is not supported")?,
+            ErrorKind::Corrupt => write!(f, " met what it cannot read, after {span} while {phase}")?,
+            ErrorKind::Reentrant => f.write_str(" was refused within the store's own code")?,
             ErrorKind::Io => write!(f, " failed after {span} while {phase}")?,
         }
         self.why(f)?;
@@ -363,6 +420,14 @@ impl Sentence<'_> {
             }),
             (Cause::Violation(violation), _) => write!(f, ": {violation}"),
             (Cause::Limit(limit), _) => write!(f, ": {limit}"),
+            (Cause::NotANumber, _) => f.write_str(": the value is not a decimal number of 64 bits"),
+            (Cause::TornRecord(offset), _) => write!(f, ": a torn record at offset {offset}"),
+            (Cause::FileRemoved, _) => f.write_str(": it was removed"),
+            (Cause::FileReplaced, _) => f.write_str(": another one is in its place, or it was cut short"),
+            (Cause::Locked, _) => f.write_str(": another process keeps the file locked"),
+            (Cause::NoQueues, _) => f.write_str(": queue support is not implemented."),
+            (Cause::NoOperation, _) => f.write_str(": stores of this kind do not have it"),
+            (Cause::CalledBack, _) => f.write_str(": it may not call the handle that is calling it"),
         }
     }
 }

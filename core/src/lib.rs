@@ -25,10 +25,13 @@ pub mod store {
     pub mod call;
     pub mod client_conn;
     pub mod dial;
+    pub mod number;
     pub mod op;
 
     #[cfg(feature = "alloc")]
     pub mod engine;
+    #[cfg(feature = "alloc")]
+    pub mod file_log;
     #[cfg(feature = "alloc")]
     pub mod server_conn;
 }

@@ -40,6 +40,19 @@ pub const KEY_COST_BYTES: u64 = 128;
 /// What a queued item is charged beside its bytes, so that empty ones are not free.
 pub const ITEM_COST_BYTES: u64 = 32;
 
+/// Bounds on what is read of a store's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogLimits {
+    /// Keys and values together, in bytes, with [`KEY_COST_BYTES`] for each key.
+    pub stored_bytes_max: u64,
+}
+
+impl Default for LogLimits {
+    fn default() -> Self {
+        Self { stored_bytes_max: 4 << 30 }
+    }
+}
+
 /// Bounds on the store's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineLimits {

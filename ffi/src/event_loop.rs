@@ -8,7 +8,7 @@ use crate::status::{RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_OK, rdz
 use crate::store::{call_fault, timeout};
 use crate::store_options::rdzv_store_options;
 use rendezvous_core::driver::loop_client::{Loop, LoopEvent, StoreId, SubmitError};
-use rendezvous_core::driver::store_client::Timeout;
+use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::store::call::{CallId, Outcome};
 use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
 use std::ptr::null;

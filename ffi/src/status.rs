@@ -39,6 +39,10 @@ pub const RDZV_CLOSED: rdzv_status = 15;
 pub const RDZV_REENTRANT: rdzv_status = 16;
 /// The process is out of descriptors, threads or memory.
 pub const RDZV_EXHAUSTED: rdzv_status = 17;
+/// Stores of this kind do not have the operation.
+pub const RDZV_UNSUPPORTED: rdzv_status = 18;
+/// A file that is no store, or has a torn record; the message tells at which offset.
+pub const RDZV_CORRUPT: rdzv_status = 19;
 
 /// The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
 /// static.
@@ -64,6 +68,8 @@ pub extern "C" fn rdzv_status_name(status: rdzv_status) -> *const core::ffi::c_c
             RDZV_CLOSED => c"closed",
             RDZV_REENTRANT => c"re-entrant call",
             RDZV_EXHAUSTED => c"out of resources",
+            RDZV_UNSUPPORTED => c"unsupported",
+            RDZV_CORRUPT => c"corrupt store",
             _ => c"unknown status",
         };
         name.as_ptr()

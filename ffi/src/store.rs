@@ -8,7 +8,7 @@ use crate::guard::{self, Poison};
 use crate::status::*;
 use crate::store_options::rdzv_store_options;
 use rendezvous_core::driver::call_error::CallError;
-use rendezvous_core::driver::store_client::{Store, Timeout};
+use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::error::{Cause, ErrorKind};
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
@@ -40,6 +40,9 @@ pub(crate) fn call_fault(error: &CallError) -> Fault {
         ErrorKind::LimitExceeded => RDZV_LIMIT_EXCEEDED,
         ErrorKind::QueueEmpty => RDZV_QUEUE_EMPTY,
         ErrorKind::InvalidArgument => RDZV_INVALID_ARGUMENT,
+        ErrorKind::Unsupported => RDZV_UNSUPPORTED,
+        ErrorKind::Corrupt => RDZV_CORRUPT,
+        ErrorKind::Reentrant => RDZV_REENTRANT,
         ErrorKind::Io => RDZV_IO,
     };
     Fault {
@@ -95,12 +98,7 @@ unsafe fn operate(
 }
 
 fn handle(store: Store, shared: Arc<Shared>) -> *mut rdzv_store {
-    let host = store.host();
-    let peer = match host.contains(':') {
-        true => format!("[{host}]:{}", store.port()),
-        false => format!("{host}:{}", store.port()),
-    };
-    let peer = CString::new(peer).unwrap_or_default();
+    let peer = CString::new(store.peer().replace('\0', "\\0")).unwrap_or_default();
     Box::into_raw(Box::new(rdzv_store { poison: Poison::default(), store, peer, shared }))
 }
 

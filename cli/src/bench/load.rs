@@ -9,7 +9,7 @@ use super::work::Work;
 use super::{Keys, Plan};
 use crate::failure::Failure;
 use rendezvous_core::driver::clock::Clock;
-use rendezvous_core::driver::store_client::Timeout;
+use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::error::ErrorKind;
 use std::io;
 use std::rc::Rc;

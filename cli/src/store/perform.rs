@@ -4,7 +4,7 @@ use super::Operation;
 use super::answer::{Answer, Said};
 use super::value::split_pair;
 use crate::failure::Failure;
-use rendezvous_core::driver::store_client::{Store, Timeout};
+use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::error::Operation as Name;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

@@ -2,7 +2,8 @@
 
 use super::process::{Ended, finish, rdzv, run, run_with_input, start_server, until};
 use rendezvous_core::driver::server::Server;
-use rendezvous_core::driver::store_client::{Store, StoreOptions, Timeout};
+use rendezvous_core::driver::store::{Store, Timeout};
+use rendezvous_core::driver::store_client::StoreOptions;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -20,6 +20,23 @@ struct Inner {
     keys_count: usize,
     peer: Box<str>,
     failure: Failure,
+    /// What a store's own code said of it.
+    words: Option<Box<str>>,
+}
+
+/// A call that a store did not perform.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// How it failed.
+    pub failure: Failure,
+    /// What the store's own code said of it.
+    pub words: Option<Box<str>>,
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self { failure, words: None }
+    }
 }
 
 impl CallError {
@@ -32,7 +49,14 @@ impl CallError {
         failure: Failure,
     ) -> Self {
         let key = key.map(|key| shortened(key.to_string()));
-        Self(Box::new(Inner { operation, key, keys_count, peer: peer.into(), failure }))
+        Self(Box::new(Inner { operation, key, keys_count, peer: peer.into(), failure, words: None }))
+    }
+
+    /// The same with what a store's own code said of it.
+    #[must_use]
+    pub fn with_words(mut self, words: Option<Box<str>>) -> Self {
+        self.0.words = words;
+        self
     }
 
     pub(super) fn of_call(call: &Call<'_>, peer: &str, failure: Failure) -> Self {
@@ -87,7 +111,7 @@ impl CallError {
         self.0.keys_count
     }
 
-    /// The server, as `host:port`.
+    /// The store: a server as `host:port`, a path, a name.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.0.peer
@@ -107,7 +131,7 @@ fn shortened(mut text: String) -> Box<str> {
 
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { operation, key, keys_count, peer, failure } = &*self.0;
+        let Inner { operation, key, keys_count, peer, failure, words } = &*self.0;
         let os_text = match failure.cause {
             Cause::Os(number) => Some(std::io::Error::from_raw_os_error(number).to_string()),
             Cause::Resolver(number) => Some(error_text(number)),
@@ -121,7 +145,8 @@ impl fmt::Display for CallError {
             failure: *failure,
             os_text: os_text.as_ref().map(|text| text as &dyn fmt::Display),
         };
-        fmt::Display::fmt(&sentence, f)
+        fmt::Display::fmt(&sentence, f)?;
+        words.as_ref().map_or(Ok(()), |words| write!(f, ": {words}"))
     }
 }
 

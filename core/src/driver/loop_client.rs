@@ -7,7 +7,8 @@ mod line;
 
 use super::call_error::CallError;
 use super::event_loop::EventLoop;
-use super::store_client::{StoreOptions, Timeout, endpoint_text, random_seed};
+use super::store::Timeout;
+use super::store_client::{StoreOptions, endpoint_text, random_seed};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::node::multi_client::{Answer, Input};
 use crate::store::call::{Call, CallId, Patience};
@@ -124,7 +125,8 @@ impl Loop {
         request: Request<'_>,
         timeout: Timeout,
     ) -> Result<CallId, SubmitError> {
-        let (span, patience) = self.options(store).ok_or(SubmitError::UnknownStore)?.patience(timeout);
+        let (span, patience) =
+            self.options(store).ok_or(SubmitError::UnknownStore)?.timeouts().patience(timeout);
         self.submit_call(store, &Call::Store(request, patience), span)
     }
 
@@ -161,7 +163,7 @@ impl Loop {
     /// # Errors
     /// As [`Loop::submit`].
     pub fn ping(&mut self, store: StoreId, timeout: Timeout) -> Result<CallId, SubmitError> {
-        let (span, _) = self.options(store).ok_or(SubmitError::UnknownStore)?.patience(timeout);
+        let (span, _) = self.options(store).ok_or(SubmitError::UnknownStore)?.timeouts().patience(timeout);
         self.submit_call(store, &Call::Ping, span)
     }
 
@@ -175,7 +177,7 @@ impl Loop {
         key: Key<'_>,
         timeout: Timeout,
     ) -> Result<CallId, SubmitError> {
-        let (span, _) = self.options(store).ok_or(SubmitError::UnknownStore)?.patience(timeout);
+        let (span, _) = self.options(store).ok_or(SubmitError::UnknownStore)?.timeouts().patience(timeout);
         self.submit_call(store, &Call::Store(Request::QueuePop { key }, Patience::Once), span)
     }
 

@@ -6,8 +6,11 @@
 pub mod call_error;
 pub mod clock;
 pub mod event_loop;
+pub mod file_store;
+pub mod hash_store;
 pub mod loop_client;
 mod resolve;
 pub mod server;
 pub mod socket;
+pub mod store;
 pub mod store_client;

@@ -7,42 +7,26 @@
 mod dial;
 mod perform;
 mod pool;
-mod values;
 mod wire;
 
-use crate::barrier::KeyBarrier;
-use crate::driver::call_error::CallError;
+use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::clock::Clock;
 use crate::driver::socket::KeepAlive;
-use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
+use crate::driver::store::take::Take;
+use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span, Timeouts};
+use crate::error::{Cause, Failure, Operation};
 use crate::limits::ClientLimits;
 use crate::rng::Rng;
 use crate::store::call::{Call, Outcome, Patience};
 use crate::store::dial::{DialOptions, Rounds};
-use crate::store::op::{Key, Keys, Pairs, Request};
-use crate::time::{Duration, Instant};
+use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pool::{Ended, Pool};
-use values::{List, NoValue, OneValue};
-use wire::{Take, Wire};
-
-/// How long a call may take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Timeout {
-    /// As long as [`StoreOptions::timeout`] says.
-    #[default]
-    Default,
-    /// Look once, and do not wait for what is not there. The answer itself may take
-    /// [`StoreOptions::answer_timeout`].
-    Once,
-    /// So long from the call. Zero is [`Timeout::Once`].
-    After(Duration),
-}
+use wire::Wire;
 
 /// How a client behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,21 +62,16 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    /// What a timeout means here: the time until the deadline, and whether the call waits.
+    /// What the timeouts of calls stand for.
     #[must_use]
-    pub fn patience(&self, timeout: Timeout) -> (Duration, Patience) {
-        match timeout {
-            Timeout::Default if self.timeout.is_zero() => (self.answer_timeout, Patience::Once),
-            Timeout::Default => (self.timeout, Patience::Wait),
-            Timeout::Once | Timeout::After(Duration::ZERO) => (self.answer_timeout, Patience::Once),
-            Timeout::After(span) => (span, Patience::Wait),
-        }
+    pub const fn timeouts(&self) -> Timeouts {
+        Timeouts { call: self.timeout, answer: self.answer_timeout }
     }
 }
 
-/// A client of one store.
+/// A client of one server: what a [`Store`](crate::driver::store::Store) over TCP is made of.
 #[derive(Debug)]
-pub struct Store {
+pub struct Client {
     host: Box<str>,
     port: u16,
     /// `host:port`, for errors.
@@ -103,15 +82,7 @@ pub struct Store {
     seeds: AtomicU64,
 }
 
-/// The time that a call has, and whether it waits.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    began: Instant,
-    deadline: Instant,
-    patience: Patience,
-}
-
-impl Store {
+impl Client {
     /// Connects to the store at `host` (a name or an address) and `port`.
     ///
     /// # Errors
@@ -128,7 +99,7 @@ impl Store {
             pool: Arc::new(Pool::new(idle_connections_max, connections_max)),
             seeds: AtomicU64::new(random_seed()),
         };
-        let span = store.span(Timeout::After(store.options.connect_timeout));
+        let span = store.connecting();
         let rounds = match span.patience {
             Patience::Once => Rounds::One,
             Patience::Wait => Rounds::UntilDeadline,
@@ -147,309 +118,10 @@ impl Store {
         }
     }
 
-    /// A second, independent client of the same store, with the same options and a connection of its own.
-    ///
-    /// # Errors
-    /// As [`Store::connect`].
-    pub fn duplicate(&self) -> Result<Self, CallError> {
-        Self::connect(&self.host, self.port, self.options.clone())
-    }
-
-    /// The host, as it was given.
-    #[must_use]
-    pub fn host(&self) -> &str {
-        &self.host
-    }
-
-    /// The port.
-    #[must_use]
-    pub const fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// The options.
-    #[must_use]
-    pub const fn options(&self) -> &StoreOptions {
-        &self.options
-    }
-
     /// How many connections wait for calls.
     #[must_use]
     pub fn idle_connections(&self) -> usize {
         self.pool.idle_count()
-    }
-
-    /// Ends all calls that are under way, in whatever thread, with [`ErrorKind::Cancelled`]. Later calls are as ever.
-    pub fn cancel(&self) {
-        self.pool.cancel();
-    }
-
-    /// Stores a value; the server has it when this returns.
-    ///
-    /// # Errors
-    /// Why it may not be stored. So with all calls below: [`CallError::kind`] says what happened.
-    pub fn set(&self, key: &[u8], value: &[u8], timeout: Timeout) -> Result<(), CallError> {
-        self.plain(Request::Set { key: self.key(key), value }, timeout).map(drop)
-    }
-
-    /// Waits for a key and reads its value into `value`, whose content is replaced.
-    ///
-    /// # Errors
-    /// [`ErrorKind::TimedOut`] when the key was not set in time.
-    pub fn get(&self, key: &[u8], value: &mut Vec<u8>, timeout: Timeout) -> Result<(), CallError> {
-        self.call(Request::Get { key: self.key(key) }, timeout, &mut OneValue(value)).map(drop)
-    }
-
-    /// Waits for a key and returns its value.
-    ///
-    /// # Errors
-    /// As [`Store::get`].
-    pub fn get_owned(&self, key: &[u8], timeout: Timeout) -> Result<Vec<u8>, CallError> {
-        let mut value = Vec::new();
-        self.get(key, &mut value, timeout).map(|()| value)
-    }
-
-    /// Adds to the number under a key (0 when there is none) and returns the sum.
-    ///
-    /// # Errors
-    /// [`ErrorKind::ServerGone`] also when the value is not a number: the server then ends the connection.
-    pub fn add(&self, key: &[u8], delta: i64, timeout: Timeout) -> Result<i64, CallError> {
-        self.number(Request::Add { key: self.key(key), delta }, timeout)
-    }
-
-    /// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The answer, which goes
-    /// into `value`, is the value then; a missing key with a non-empty `expected` answers `expected`.
-    ///
-    /// # Errors
-    /// See [`Store::set`].
-    pub fn compare_set(
-        &self,
-        key: &[u8],
-        expected: &[u8],
-        desired: &[u8],
-        value: &mut Vec<u8>,
-        timeout: Timeout,
-    ) -> Result<(), CallError> {
-        let request = Request::CompareSet { key: self.key(key), expected, desired };
-        self.call(request, timeout, &mut OneValue(value)).map(drop)
-    }
-
-    /// Waits until every key is there.
-    ///
-    /// # Errors
-    /// [`ErrorKind::TimedOut`] when some key was not set in time.
-    pub fn wait(&self, keys: &[&[u8]], timeout: Timeout) -> Result<(), CallError> {
-        self.plain(Request::Wait { keys: self.keys(keys) }, timeout).map(drop)
-    }
-
-    /// Whether every key is there.
-    ///
-    /// # Errors
-    /// See [`Store::set`].
-    pub fn check(&self, keys: &[&[u8]], timeout: Timeout) -> Result<bool, CallError> {
-        let outcome = self.plain(Request::Check { keys: self.keys(keys) }, timeout)?;
-        Ok(outcome == Outcome::Ready)
-    }
-
-    /// Removes a key; whether there was one.
-    ///
-    /// # Errors
-    /// See [`Store::set`].
-    pub fn delete(&self, key: &[u8], timeout: Timeout) -> Result<bool, CallError> {
-        Ok(self.number(Request::Delete { key: self.key(key) }, timeout)? == 1)
-    }
-
-    /// Counts the server's keys, also those of other scopes.
-    ///
-    /// # Errors
-    /// See [`Store::set`].
-    pub fn num_keys(&self, timeout: Timeout) -> Result<i64, CallError> {
-        self.number(Request::NumKeys, timeout)
-    }
-
-    /// The keys of this scope, in no order.
-    ///
-    /// # Errors
-    /// See [`Store::set`].
-    pub fn list_keys(&self, timeout: Timeout) -> Result<Vec<Vec<u8>>, CallError> {
-        let mut keys = List::default();
-        self.call(Request::ListKeys, timeout, &mut keys)?;
-        let scope = &self.options.scope;
-        keys.0.retain(|key| key.starts_with(scope));
-        keys.0.iter_mut().for_each(|key| drop(key.drain(..scope.len())));
-        Ok(keys.0)
-    }
-
-    /// Adds bytes behind a value, which is created if missing.
-    ///
-    /// # Errors
-    /// See [`Store::set`].
-    pub fn append(&self, key: &[u8], value: &[u8], timeout: Timeout) -> Result<(), CallError> {
-        self.plain(Request::Append { key: self.key(key), value }, timeout).map(drop)
-    }
-
-    /// Waits for all keys and returns their values, in the same order.
-    ///
-    /// # Errors
-    /// As [`Store::wait`].
-    pub fn multi_get(&self, keys: &[&[u8]], timeout: Timeout) -> Result<Vec<Vec<u8>>, CallError> {
-        let mut values = List::default();
-        self.call(Request::MultiGet { keys: self.keys(keys) }, timeout, &mut values)?;
-        Ok(values.0)
-    }
-
-    /// Stores several values.
-    ///
-    /// # Errors
-    /// See [`Store::set`].
-    pub fn multi_set(&self, pairs: &[(&[u8], &[u8])], timeout: Timeout) -> Result<(), CallError> {
-        let pairs = Pairs::scoped(&self.options.scope, pairs);
-        self.plain(Request::MultiSet { pairs }, timeout).map(drop)
-    }
-
-    /// Puts an item at the end of a queue.
-    ///
-    /// # Errors
-    /// See [`Store::set`].
-    pub fn queue_push(&self, key: &[u8], value: &[u8], timeout: Timeout) -> Result<(), CallError> {
-        self.plain(Request::QueuePush { key: self.key(key), value }, timeout).map(drop)
-    }
-
-    /// Takes the item at the front of a queue into `value`; waits for one.
-    ///
-    /// # Errors
-    /// [`ErrorKind::TimedOut`] when there was none in time; with [`Timeout::Once`] that is
-    /// [`ErrorKind::QueueEmpty`].
-    pub fn queue_pop(&self, key: &[u8], value: &mut Vec<u8>, timeout: Timeout) -> Result<(), CallError> {
-        self.call(Request::QueuePop { key: self.key(key) }, timeout, &mut OneValue(value)).map(drop)
-    }
-
-    /// Takes the item at the front of a queue into `value` if there is one, and does not wait for one.
-    ///
-    /// # Errors
-    /// [`ErrorKind::QueueEmpty`] when there is none.
-    pub fn queue_try_pop(&self, key: &[u8], value: &mut Vec<u8>, timeout: Timeout) -> Result<(), CallError> {
-        let span = Span { patience: Patience::Once, ..self.span(timeout) };
-        let call = Call::Store(Request::QueuePop { key: self.key(key) }, Patience::Once);
-        self.finish(&call, span, &mut OneValue(value)).map(drop)
-    }
-
-    /// Counts the items of a queue.
-    ///
-    /// # Errors
-    /// See [`Store::set`].
-    pub fn queue_len(&self, key: &[u8], timeout: Timeout) -> Result<i64, CallError> {
-        self.number(Request::QueueLen { key: self.key(key) }, timeout)
-    }
-
-    /// Arrives at a barrier and waits until `world_size` have. A key serves one barrier; whoever gives up stays counted.
-    ///
-    /// # Errors
-    /// [`ErrorKind::TimedOut`] when not all arrived in time.
-    pub fn barrier(&self, key: &[u8], world_size: i64, timeout: Timeout) -> Result<(), CallError> {
-        self.plain(Request::Barrier { key: self.key(key), world_size }, timeout).map(drop)
-    }
-
-    /// As [`Store::barrier`], out of plain keys beneath `key`: for meeting PyTorch's prefix stores, which do it so.
-    ///
-    /// # Errors
-    /// As [`Store::barrier`].
-    pub fn barrier_by_keys(&self, key: &[u8], world_size: i64, timeout: Timeout) -> Result<(), CallError> {
-        let (span, key) = (self.span(timeout), self.key(key));
-        let mut barrier = KeyBarrier::new(world_size, span.patience);
-        while let Some(call) = barrier.next_call(key) {
-            let failure = match self.perform(&call, self.resumed(span), &mut NoValue) {
-                Ok(Outcome::Missing) => NOT_RELEASED,
-                // The machine asks for outcomes that its calls have.
-                Ok(outcome) if barrier.handle(outcome).is_err() => NOT_RELEASED,
-                Ok(_) => continue,
-                Err(failure) => failure,
-            };
-            let failure = self.aged(failure, span);
-            return Err(CallError::new(Operation::BarrierByKeys, (Some(key), 1), &self.peer, failure));
-        }
-        Ok(())
-    }
-
-    /// Asks the server for a sign of life.
-    ///
-    /// # Errors
-    /// See [`Store::set`].
-    pub fn ping(&self, timeout: Timeout) -> Result<(), CallError> {
-        self.finish(&Call::Ping, self.span(timeout), &mut NoValue).map(drop)
-    }
-
-    /// Counts this worker in, as PyTorch's clients do when they connect, and returns how many have been.
-    ///
-    /// # Errors
-    /// See [`Store::set`].
-    pub fn check_in(&self, timeout: Timeout) -> Result<i64, CallError> {
-        let span = self.span(timeout);
-        self.number(Request::Add { key: WORKERS_KEY, delta: 1 }, timeout)
-            .map_err(|error| self.renamed(Operation::CheckIn, WORKERS_KEY, span, &error))
-    }
-
-    /// Waits until `world_size` workers have checked in.
-    ///
-    /// # Errors
-    /// [`ErrorKind::TimedOut`] when fewer have in time.
-    pub fn wait_for_workers(&self, world_size: i64, timeout: Timeout) -> Result<(), CallError> {
-        let (span, epoch) = (self.span(timeout), self.pool.epoch());
-        let fail = |failure| {
-            let keys = (Some(WORKERS_KEY), 1);
-            Err(CallError::new(Operation::WaitForWorkers, keys, &self.peer, self.aged(failure, span)))
-        };
-        let (call, mut text) = (Call::Store(Request::Get { key: WORKERS_KEY }, Patience::Once), Vec::new());
-        loop {
-            // Nothing tells a client that a number has grown: look again after a moment, as PyTorch does.
-            match self.perform(&call, self.resumed(span), &mut OneValue(&mut text)) {
-                Ok(Outcome::Missing) => {}
-                Ok(_) if decimal(&text).is_some_and(|count| count >= world_size) => return Ok(()),
-                Ok(_) => {}
-                Err(failure) => return fail(failure),
-            }
-            let left = span.deadline.since(self.clock.now());
-            if span.patience == Patience::Once || left.is_zero() {
-                return fail(NOT_RELEASED);
-            }
-            if let Err(over) = self.pool.pause(epoch, pool::from_now(WORKERS_INTERVAL.min(left))) {
-                return fail(ended(over));
-            }
-        }
-    }
-
-    fn key<'a>(&'a self, name: &'a [u8]) -> Key<'a> {
-        Key::scoped(&self.options.scope, name)
-    }
-
-    fn keys<'a>(&'a self, names: &'a [&'a [u8]]) -> Keys<'a> {
-        Keys::scoped(&self.options.scope, names)
-    }
-
-    fn plain(&self, request: Request<'_>, timeout: Timeout) -> Result<Outcome, CallError> {
-        self.call(request, timeout, &mut NoValue)
-    }
-
-    fn number(&self, request: Request<'_>, timeout: Timeout) -> Result<i64, CallError> {
-        match self.plain(request, timeout)? {
-            Outcome::Number(number) => Ok(number),
-            // The machine ends such a call with a number only.
-            _ => Ok(0),
-        }
-    }
-
-    fn call(
-        &self,
-        request: Request<'_>,
-        timeout: Timeout,
-        take: &mut dyn Take,
-    ) -> Result<Outcome, CallError> {
-        let span = self.span(timeout);
-        self.finish(&Call::Store(request, span.patience), span, take)
-    }
-
-    fn renamed(&self, operation: Operation, key: Key<'_>, span: Span, error: &CallError) -> CallError {
-        CallError::new(operation, (Some(key), 1), &self.peer, self.aged(error.failure(), span))
     }
 
     fn seed(&self) -> u64 {
@@ -457,27 +129,43 @@ impl Store {
     }
 }
 
-/// Where PyTorch's clients are counted; it stands outside every scope.
-const WORKERS_KEY: Key<'static> = Key::raw(b"init/");
-/// How often the count is looked at.
-const WORKERS_INTERVAL: Duration = Duration::from_millis(10);
-/// A wait that was not over in time; the elapsed time is filled in later.
-const NOT_RELEASED: Failure = Failure {
-    kind: ErrorKind::TimedOut,
-    phase: Phase::Waiting,
-    elapsed: Duration::ZERO,
-    cause: Cause::NotReleased,
-    effect: Effect::None,
-};
+impl Backend for Client {
+    fn scope(&self) -> &[u8] {
+        &self.options.scope
+    }
 
-/// The number that a store keeps as text.
-fn decimal(text: &[u8]) -> Option<i64> {
-    core::str::from_utf8(text).ok()?.parse().ok()
+    fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        self.options.timeouts()
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn meeting(&self) -> Meeting {
+        Meeting::Native
+    }
+
+    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+        self.carry(call, span, take).map_err(Refusal::from)
+    }
+
+    fn duplicate(&self) -> Result<Arc<dyn Backend>, CallError> {
+        Ok(Arc::new(Self::connect(&self.host, self.port, self.options.clone())?))
+    }
+
+    fn cancel(&self) {
+        self.pool.cancel();
+    }
 }
 
 fn ended(ended: Ended) -> Failure {
     match ended {
-        Ended::Cancelled => Failure { kind: ErrorKind::Cancelled, cause: Cause::Unknown, ..NOT_RELEASED },
+        Ended::Cancelled => CANCELLED,
         Ended::TimeUp => Failure { cause: Cause::Unknown, ..NOT_RELEASED },
     }
 }

@@ -5,7 +5,6 @@
 //! differences, all of them on purpose: MULTI_SET is atomic; a COMPARE_SET that stores nothing wakes nobody; a waiter
 //! that a queue released is off that queue's list; a WAIT over a filled queue and a missing key is released by the key.
 
-mod number;
 mod slots;
 mod value;
 mod waits;
@@ -14,6 +13,7 @@ pub use value::ValueRef;
 
 use crate::ids::ConnId;
 use crate::limits::{EngineLimits, ITEM_COST_BYTES, KEY_COST_BYTES};
+use crate::store::number;
 use crate::store::op::{Key, Keys, Pairs, Request};
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -2,7 +2,7 @@
 
 use super::pool::{self, Ticket};
 use super::wire::{PENDING, Socketed, Timer, Trouble, Wire};
-use super::{NOT_RELEASED, Span, Store, ended};
+use super::{Client, NOT_RELEASED, Span, ended};
 use crate::driver::resolve::{Found, literal, look_up};
 use crate::driver::socket::{classify, finish_connect, start_connect, wait_writable};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
@@ -19,7 +19,7 @@ use socket2::Socket;
 use std::io;
 use std::os::fd::AsRawFd;
 
-impl Store {
+impl Client {
     /// Makes a connection, within the call's time. Its socket is in the pool's view all along.
     pub(super) fn dial(&self, ticket: Ticket, span: Span, rounds: Rounds) -> Result<Box<Wire>, Failure> {
         let (options, limits) = (self.options.dial, self.options.limits);

@@ -1,10 +1,11 @@
 //! One call from its beginning to its end: connections, attempts, and what a failure is called.
 
 use super::pool::Ticket;
-use super::wire::{Take, Timer, Trouble, Wire};
-use super::{NOT_RELEASED, Span, Store, Timeout, ended};
-use crate::driver::call_error::CallError;
+use super::wire::{Timer, Trouble, Wire};
+use super::{Client, ended};
 use crate::driver::socket::is_alive;
+use crate::driver::store::take::Take;
+use crate::driver::store::{NOT_RELEASED, Span, Timeout};
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
 use crate::node::client::{Age, Sent, Verdict, after_loss};
 use crate::store::call::{Call, GetMode, Outcome};
@@ -13,32 +14,9 @@ use crate::store::dial::Rounds;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 
-impl Store {
-    /// Makes a call, and tells of its failure.
-    pub(super) fn finish(
-        &self,
-        call: &Call<'_>,
-        span: Span,
-        take: &mut dyn Take,
-    ) -> Result<Outcome, CallError> {
-        let failure = match self.perform(call, span, take) {
-            Ok(Outcome::Missing) => NOT_RELEASED,
-            Ok(Outcome::QueueEmpty) => {
-                Failure { kind: ErrorKind::QueueEmpty, cause: Cause::Unknown, ..NOT_RELEASED }
-            }
-            Ok(outcome) => return Ok(outcome),
-            Err(failure) => failure,
-        };
-        Err(CallError::of_call(call, &self.peer, self.aged(failure, span)))
-    }
-
+impl Client {
     /// Makes a call.
-    pub(super) fn perform(
-        &self,
-        call: &Call<'_>,
-        span: Span,
-        take: &mut dyn Take,
-    ) -> Result<Outcome, Failure> {
+    pub(super) fn carry(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
         let (ticket, wire, mode) = self.enter(span)?;
         let (wire, result) = self.attempts(call, span, take, ticket, wire, mode);
         self.pool.leave(ticket, wire);
@@ -172,15 +150,12 @@ impl Store {
         })
     }
 
-    pub(super) fn span(&self, timeout: Timeout) -> Span {
+    /// The time for the first connection.
+    pub(super) fn connecting(&self) -> Span {
         let began = self.clock.now();
-        let (after, patience) = self.options.patience(timeout);
+        let timeouts = self.options.timeouts();
+        let (after, patience) = timeouts.patience(Timeout::After(self.options.connect_timeout));
         Span { began, deadline: began + after, patience }
-    }
-
-    /// The same deadline for the next of several calls: each counts its time from a fresh reading of the clock.
-    pub(super) fn resumed(&self, span: Span) -> Span {
-        Span { began: self.clock.now(), ..span }
     }
 
     pub(super) fn aged(&self, failure: Failure, span: Span) -> Failure {

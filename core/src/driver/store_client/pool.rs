@@ -120,10 +120,6 @@ impl Pool {
         self.lock().busy[ticket.slot] = fd;
     }
 
-    pub(super) fn epoch(&self) -> u64 {
-        self.lock().epoch
-    }
-
     pub(super) fn is_cancelled(&self, ticket: Ticket) -> bool {
         self.lock().epoch != ticket.epoch
     }

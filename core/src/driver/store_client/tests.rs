@@ -1,5 +1,8 @@
 use super::*;
 use crate::driver::server::{Server, ServerOptions};
+use crate::driver::store::{Store, Timeout};
+use crate::error::{Cause, Effect, ErrorKind, Phase};
+use alloc::vec::Vec;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
@@ -17,8 +20,32 @@ fn real_server() -> Server {
     Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server")
 }
 
-fn connect(port: u16) -> Store {
-    Store::connect("127.0.0.1", port, options()).expect("connected")
+/// A store, and the client that it is made of.
+struct Watched {
+    store: Store,
+    client: Arc<Client>,
+}
+
+impl core::ops::Deref for Watched {
+    type Target = Store;
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+impl Watched {
+    fn connect(port: u16, options: StoreOptions) -> Self {
+        let client = Arc::new(Client::connect("127.0.0.1", port, options).expect("connected"));
+        Self { store: Store::over(Arc::clone(&client) as Arc<dyn Backend>), client }
+    }
+
+    fn idle_connections(&self) -> usize {
+        self.client.idle_connections()
+    }
+}
+
+fn connect(port: u16) -> Watched {
+    Watched::connect(port, options())
 }
 
 fn options() -> StoreOptions {
@@ -76,65 +103,17 @@ const ADD_BYTES: usize = 1 + 8 + 2 + 8;
 const GET_BYTES: usize = 1 + 8 + 8 + 2 + 1 + 8 + 2;
 
 #[test]
-fn every_operation_against_a_real_server() {
+fn calls_one_after_the_other_share_a_connection() {
     let server = real_server();
     let store = connect(server.local_addr().port());
-    let mut value = Vec::new();
-    store.ping(DEFAULT).expect("alive");
-    store.set(b"k", b"value", DEFAULT).expect("set");
-    store.get(b"k", &mut value, DEFAULT).expect("got");
-    assert_eq!(value, b"value");
-    store.set(b"empty", b"", DEFAULT).expect("set");
-    for timeout in [DEFAULT, Timeout::Once] {
-        assert_eq!(store.get_owned(b"empty", timeout).expect("got"), b"");
+    for (number, timeout) in [DEFAULT, Timeout::Once, millis(5000)].into_iter().enumerate() {
+        store.set(b"k", b"value", timeout).expect("set");
         assert_eq!(store.get_owned(b"k", timeout).expect("got"), b"value");
+        store.get_owned(b"none", Timeout::Once).expect_err("missing");
+        store.barrier(&[u8::try_from(number).expect("small")], 2, millis(20)).expect_err("alone");
+        store.queue_pop(b"q", &mut Vec::new(), Timeout::Once).expect_err("empty");
     }
-    assert_eq!(store.get_owned(b"none", Timeout::Once).expect_err("missing").kind(), ErrorKind::TimedOut);
-    assert_eq!(store.add(b"n", 5, DEFAULT).expect("added"), 5);
-    assert_eq!(store.add(b"n", -7, DEFAULT).expect("added"), -2);
-    store.compare_set(b"c", b"", b"new", &mut value, DEFAULT).expect("answered");
-    assert_eq!(value, b"new");
-    store.compare_set(b"c", b"other", b"newer", &mut value, DEFAULT).expect("answered");
-    assert_eq!(value, b"new");
-    store.wait(&[b"k", b"n"], DEFAULT).expect("there");
-    assert!(store.check(&[b"k", b"n"], DEFAULT).expect("answered"));
-    assert!(!store.check(&[b"k", b"none"], DEFAULT).expect("answered"));
-    assert!(store.delete(b"c", DEFAULT).expect("answered"));
-    assert!(!store.delete(b"c", DEFAULT).expect("answered"));
-    store.append(b"k", b"+", DEFAULT).expect("appended");
-    store.multi_set(&[(b"m1", b"x"), (b"m2", b"yy")], DEFAULT).expect("set");
-    for timeout in [DEFAULT, Timeout::Once] {
-        let values = store.multi_get(&[b"m1", b"m2", b"k"], timeout).expect("got");
-        assert_eq!(values, [&b"x"[..], b"yy", b"value+"]);
-    }
-    assert!(store.multi_get(&[], DEFAULT).expect("nothing").is_empty());
-    assert_eq!(store.num_keys(DEFAULT).expect("counted"), 5);
-    let mut keys = store.list_keys(DEFAULT).expect("listed");
-    keys.sort();
-    assert_eq!(keys, [&b"empty"[..], b"k", b"m1", b"m2", b"n"]);
-    store.queue_push(b"q", b"first", DEFAULT).expect("pushed");
-    store.queue_push(b"q", b"", DEFAULT).expect("pushed");
-    assert_eq!(store.queue_len(b"q", DEFAULT).expect("counted"), 2);
-    store.queue_pop(b"q", &mut value, DEFAULT).expect("popped");
-    assert_eq!(value, b"first");
-    store.queue_try_pop(b"q", &mut value, DEFAULT).expect("popped");
-    assert_eq!(value, b"");
-    for empty in
-        [store.queue_try_pop(b"q", &mut value, DEFAULT), store.queue_pop(b"q", &mut value, Timeout::Once)]
-    {
-        assert_eq!(empty.expect_err("empty").kind(), ErrorKind::QueueEmpty);
-    }
-    store.barrier(b"b", 1, DEFAULT).expect("alone");
-    assert_eq!(store.barrier(b"b2", 2, Timeout::Once).expect_err("alone").kind(), ErrorKind::TimedOut);
-    store.barrier(b"b2", 2, Timeout::Once).expect("the second");
-    store.barrier_by_keys(b"bk", 1, DEFAULT).expect("alone");
-    assert_eq!(store.check_in(DEFAULT).expect("counted"), 1);
-    store.wait_for_workers(1, DEFAULT).expect("all");
-    let error = store.wait_for_workers(2, millis(30)).expect_err("one is missing");
-    assert_eq!((error.kind(), error.operation()), (ErrorKind::TimedOut, Operation::WaitForWorkers));
     assert_eq!(store.idle_connections(), 1, "one connection did it all");
-    let other = store.duplicate().expect("connected");
-    assert_eq!(other.get_owned(b"k", DEFAULT).expect("got"), b"value+");
 }
 
 #[test]
@@ -394,8 +373,7 @@ fn cancel_ends_pending_calls_and_no_later_ones() {
 fn more_calls_than_connections_wait_their_turn() {
     let server = real_server();
     let limits = ClientLimits { connections_max: 2, ..ClientLimits::default() };
-    let store = Store::connect("127.0.0.1", server.local_addr().port(), StoreOptions { limits, ..options() });
-    let store = store.expect("connected");
+    let store = Watched::connect(server.local_addr().port(), StoreOptions { limits, ..options() });
     thread::scope(|scope| {
         let threads: Vec<_> =
             (0..8).map(|_| scope.spawn(|| (0..50).all(|_| store.add(b"n", 1, DEFAULT).is_ok()))).collect();

@@ -2,6 +2,7 @@
 
 use crate::driver::clock::Clock;
 use crate::driver::socket::classify;
+use crate::driver::store::take::Take;
 use crate::error::{Cause, Effect, Phase, Violation};
 use crate::node::client::Sent;
 use crate::node::client::link::Link;
@@ -40,18 +41,6 @@ pub(super) struct Wire {
     calls: u64,
     /// When it was last used.
     pub(super) used: Instant,
-}
-
-/// Takes the values of an answer.
-pub(super) trait Take {
-    /// A list of `count` begins.
-    fn count(&mut self, count: u64);
-    /// A value of `bytes` bytes begins.
-    fn start(&mut self, bytes: u64);
-    /// More of the value.
-    fn chunk(&mut self, bytes: &[u8]);
-    /// What came so far was of an attempt that failed.
-    fn reset(&mut self);
 }
 
 /// Why an exchange did not end well.

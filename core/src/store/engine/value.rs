@@ -1,6 +1,6 @@
 //! Values. A counter is kept as a number and becomes text when somebody reads it.
 
-use super::number;
+use crate::store::number;
 use alloc::vec::Vec;
 
 /// A value beyond this many bytes gives its memory back when a much smaller one takes its place.

@@ -1,11 +1,12 @@
-//! Numbers as the c10d server reads them: C `strtoll`, base 10.
+//! Numbers as every c10d store reads them: C `strtoll`, base 10.
 
 /// Most bytes of a number in decimal: a sign and nineteen digits.
-pub(super) const DIGITS_MAX: usize = 20;
+pub const DIGITS_MAX: usize = 20;
 
 /// Reads the number that `text` begins with: white space, a sign, digits; what follows is ignored. `None` without
 /// digits or outside of 64 bits. Source: c10d protocol, section 4.1 ("ADD parsing").
-pub(super) fn parse_leading(text: &[u8]) -> Option<i64> {
+#[must_use]
+pub fn parse_leading(text: &[u8]) -> Option<i64> {
     let blanks = text.iter().take_while(|b| matches!(b, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)).count();
     let text = &text[blanks..];
     let (negative, text) = match text.split_first()? {

@@ -1,6 +1,5 @@
-//! Where a caller's values go.
+//! Where the values of an answer go.
 
-use super::wire::Take;
 use alloc::vec::Vec;
 
 /// The most room that a value gets before its bytes are there: the length is only the peer's word.
@@ -10,8 +9,26 @@ fn room(bytes: u64) -> usize {
     usize::try_from(bytes.min(ROOM_BYTES_MAX)).unwrap_or_default()
 }
 
+/// Takes the values of an answer.
+pub trait Take {
+    /// A list of `count` begins.
+    fn count(&mut self, count: u64);
+    /// A value of `bytes` bytes begins.
+    fn start(&mut self, bytes: u64);
+    /// More of the value.
+    fn chunk(&mut self, bytes: &[u8]);
+    /// What came so far was of an attempt that failed.
+    fn reset(&mut self);
+
+    /// A value is here as a whole.
+    fn whole(&mut self, value: &[u8]) {
+        self.start(value.len() as u64);
+        self.chunk(value);
+    }
+}
+
 /// One value, into a caller's buffer.
-pub(super) struct OneValue<'a>(pub(super) &'a mut Vec<u8>);
+pub(in crate::driver) struct OneValue<'a>(pub(in crate::driver) &'a mut Vec<u8>);
 
 impl Take for OneValue<'_> {
     fn count(&mut self, _count: u64) {}
@@ -31,8 +48,8 @@ impl Take for OneValue<'_> {
 }
 
 /// Any number of values.
-#[derive(Default)]
-pub(super) struct List(pub(super) Vec<Vec<u8>>);
+#[derive(Debug, Default)]
+pub(in crate::driver) struct List(pub(in crate::driver) Vec<Vec<u8>>);
 
 impl Take for List {
     fn count(&mut self, count: u64) {
@@ -55,7 +72,7 @@ impl Take for List {
 }
 
 /// For calls without values.
-pub(super) struct NoValue;
+pub(in crate::driver) struct NoValue;
 
 impl Take for NoValue {
     fn count(&mut self, _count: u64) {}

@@ -1,0 +1,334 @@
+//! A store in a file, which PyTorch's `FileStore`s share.
+//!
+//! The file is opened for each operation and locked as a whole (`flock`) while it lasts: exclusively where something is
+//! written, shared where something is read. An operation reads what was appended since the last one, asks the
+//! [`Log`] what to answer, and appends what that takes in one write; a write that comes short is taken back, so nobody
+//! meets a torn record of ours. Nobody waits in the system for a lock: a process that is stuck while it holds it costs
+//! the others their deadline and no more.
+//!
+//! A wait looks again every 10 ms at most; what this handle writes itself, its own waits see at once.
+
+mod locked;
+
+use crate::driver::call_error::{CallError, Refusal};
+use crate::driver::clock::Clock;
+use crate::driver::store::take::Take;
+use crate::driver::store::{
+    Backend, CANCELLED, Meeting, NOT_RELEASED, Paused, Pauses, Span, Timeout, Timeouts,
+};
+use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
+use crate::limits::{FrameLimits, LogLimits};
+use crate::store::call::{Call, Outcome, Patience};
+use crate::store::file_log::{KEY_SCOPE, Log, LogError, Remains, Reply};
+use crate::store::op::Request;
+use crate::time::Duration;
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use locked::{Access, Identity, Locked, removed};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How a file store is set up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileStoreOptions {
+    /// The last store object to be closed removes the file, if at least so many have been by then. `None`: the file
+    /// stays.
+    pub world_size: Option<u64>,
+    /// How long calls may take.
+    pub timeouts: Timeouts,
+    /// Bounds on what is asked for.
+    pub frame: FrameLimits,
+    /// Bounds on what is read.
+    pub log: LogLimits,
+}
+
+/// A store in a file.
+#[derive(Debug)]
+pub struct FileStore {
+    path: PathBuf,
+    peer: Box<str>,
+    options: FileStoreOptions,
+    clock: Clock,
+    pauses: Pauses,
+    /// Open as long as the store is, so that no other file can get its number.
+    _anchor: File,
+    identity: Identity,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    log: Log,
+    /// Read and not yet replayed.
+    buffer: Vec<u8>,
+    /// To be written.
+    records: Vec<u8>,
+}
+
+/// The first pause of a wait, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(10)];
+/// How long the end of a store may wait for the lock.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
+
+impl FileStore {
+    /// Opens the file, making it if it is missing, and counts this store in.
+    ///
+    /// # Errors
+    /// Why the file cannot be used.
+    pub fn open(path: &Path, options: FileStoreOptions) -> Result<Self, CallError> {
+        let (clock, pauses, peer) = (Clock::new(), Pauses::default(), path.to_string_lossy());
+        let began = clock.now();
+        let (after, patience) = options.timeouts.patience(Timeout::Default);
+        let span = Span { began, deadline: began + after, patience };
+        let fail = |failure: Failure| {
+            let failure = Failure { elapsed: clock.now().since(began), ..failure };
+            CallError::new(Operation::Open, (None, 0), &peer, failure)
+        };
+        let (epoch, mut state) = (pauses.epoch(), State::new(options.log));
+        let locked = loop {
+            let file = Access::Create.open(path).map_err(fail)?;
+            let locked =
+                Locked::take(file, Access::Create, span.deadline, &clock, &pauses, epoch).map_err(fail)?;
+            // The last of an earlier run may have removed it in between.
+            if locked.is_named(path).map_err(fail)? {
+                break locked;
+            }
+        };
+        let identity = locked.identity();
+        state.catch_up(&locked).map_err(fail)?;
+        let State { log, records, .. } = &mut state;
+        log.enter(records).map_err(log_failure).map_err(fail)?;
+        state.append(&locked).map_err(fail)?;
+        let _anchor = locked.unlock();
+        let (path, peer) = (path.into(), peer.to_string().into());
+        Ok(Self { path, peer, options, clock, pauses, _anchor, identity, state: Mutex::new(state) })
+    }
+
+    /// The options.
+    #[must_use]
+    pub const fn options(&self) -> &FileStoreOptions {
+        &self.options
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, State> {
+        // What a panic leaves behind is still a log up to its offset.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn carry(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
+        let epoch = self.pauses.epoch();
+        call.check_limits(&self.options.frame).map_err(|limit| Failure {
+            kind: ErrorKind::LimitExceeded,
+            cause: Cause::Limit(limit),
+            phase: Phase::Writing,
+            ..NOT_RELEASED
+        })?;
+        let request = match call {
+            Call::Ping => {
+                return self.turn(&Request::NumKeys, Access::Read, span, epoch, take).map(|_| Outcome::Alive);
+            }
+            Call::Store(request, _) => request,
+        };
+        let (access, waits) = match request {
+            Request::Get { .. } | Request::Wait { .. } | Request::MultiGet { .. } => {
+                (Access::Read, call.patience() == Patience::Wait)
+            }
+            Request::Check { .. } | Request::NumKeys | Request::ListKeys => (Access::Read, false),
+            _ => (Access::Write, false),
+        };
+        let (mut pause, longest) = (PAUSES[0], PAUSES[1]);
+        let (mut outcome, mut seen) = self.turn(request, access, span, epoch, take)?;
+        while outcome == Outcome::Missing && waits {
+            let left = span.deadline.since(self.clock.now());
+            if left.is_zero() {
+                break;
+            }
+            if self.pauses.pause(epoch, pause.min(left)) == Paused::Cancelled {
+                return Err(CANCELLED);
+            }
+            pause = longest.min(pause * 2);
+            if self.has_grown(seen)? {
+                (outcome, seen) = self.turn(request, access, span, epoch, take)?;
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Whether the file is longer than it was; asks without the lock, which would keep writers out.
+    fn has_grown(&self, seen: u64) -> Result<bool, Failure> {
+        let file = Access::Read.open(&self.path)?;
+        let (identity, bytes) = locked::identity_and_length(&file)?;
+        Ok(identity != self.identity || bytes != seen)
+    }
+
+    /// One look at the file, or one change of it, under its lock; and how long the file was then.
+    fn turn(
+        &self,
+        request: &Request<'_>,
+        access: Access,
+        span: Span,
+        epoch: u64,
+        take: &mut dyn Take,
+    ) -> Result<(Outcome, u64), Failure> {
+        let file = access.open(&self.path)?;
+        let locked = Locked::take(file, access, span.deadline, &self.clock, &self.pauses, epoch)?;
+        locked.expect(self.identity)?;
+        let mut state = self.lock_state();
+        state.catch_up(&locked)?;
+        let outcome = state.answer(request, take)?;
+        if !state.records.is_empty()
+            && let Err(failure) = state.append(&locked)
+        {
+            take.reset();
+            return Err(failure);
+        }
+        let (seen, has_written) = (state.log.offset(), state.log.offset() > locked.bytes());
+        drop(state);
+        drop(locked);
+        if has_written {
+            self.pauses.nudge();
+        }
+        Ok((outcome, seen))
+    }
+
+    /// Counts this store out, and removes the file if nobody is left who wants it.
+    fn close(&self) -> Result<(), Failure> {
+        let deadline = self.clock.now() + CLOSE_MAX;
+        let (epoch, file) = (self.pauses.epoch(), Access::Write.open(&self.path)?);
+        let locked = Locked::take(file, Access::Write, deadline, &self.clock, &self.pauses, epoch)?;
+        locked.expect(self.identity)?;
+        let mut state = self.lock_state();
+        state.catch_up(&locked)?;
+        let State { log, records, .. } = &mut *state;
+        let remains = log.leave(self.options.world_size, records).map_err(log_failure)?;
+        state.append(&locked)?;
+        match remains {
+            Remains::Nothing => std::fs::remove_file(&self.path).map_err(|error| removed(&error)),
+            Remains::File => Ok(()),
+        }
+    }
+}
+
+impl State {
+    const fn new(limits: LogLimits) -> Self {
+        Self { log: Log::new(limits), buffer: Vec::new(), records: Vec::new() }
+    }
+
+    /// Reads what others have appended.
+    fn catch_up(&mut self, locked: &Locked) -> Result<(), Failure> {
+        let end = locked.bytes();
+        if end < self.log.offset() {
+            return Err(Failure {
+                kind: ErrorKind::ServerGone,
+                cause: Cause::FileReplaced,
+                phase: Phase::Reading,
+                ..NOT_RELEASED
+            });
+        }
+        let mut wanted = 0;
+        while self.log.offset() < end {
+            locked.read(&mut self.buffer, self.log.offset(), wanted)?;
+            wanted = self.log.replay(&self.buffer, end).map_err(log_failure)?;
+        }
+        self.buffer.clear();
+        self.buffer.shrink_to(locked::PIECE_BYTES);
+        Ok(())
+    }
+
+    /// Answers a request; what is to be written is in `records` then.
+    fn answer(&mut self, request: &Request<'_>, take: &mut dyn Take) -> Result<Outcome, Failure> {
+        let reply = self.log.answer(request, &mut self.records).map_err(log_failure)?;
+        Ok(match reply {
+            Reply::Applied => Outcome::Applied,
+            Reply::Number(number) => Outcome::Number(number),
+            Reply::Value(value) => {
+                take.whole(&value);
+                Outcome::Value
+            }
+            Reply::Values(values) => {
+                take.count(values.len() as u64);
+                values.iter().for_each(|value| take.whole(value));
+                Outcome::Values(values.len() as u64)
+            }
+            Reply::Ready if matches!(request, Request::Wait { .. }) => Outcome::Released,
+            Reply::Ready => Outcome::Ready,
+            Reply::NotReady if matches!(request, Request::Check { .. }) => Outcome::NotReady,
+            Reply::NotReady => Outcome::Missing,
+        })
+    }
+
+    /// Writes `records` behind the end, all of them or none.
+    fn append(&mut self, locked: &Locked) -> Result<(), Failure> {
+        let offset = self.log.offset();
+        locked.append(&self.records, offset)?;
+        let end = offset + self.records.len() as u64;
+        let replayed = self.log.replay(&self.records, end).map_err(log_failure);
+        self.records.clear();
+        self.records.shrink_to(locked::PIECE_BYTES);
+        replayed.map(drop)
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        // A file that is gone or broken needs no count any more, and there is nobody left to tell of it.
+        self.close().ok();
+    }
+}
+
+impl Backend for FileStore {
+    fn scope(&self) -> &[u8] {
+        KEY_SCOPE
+    }
+
+    fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        self.options.timeouts
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn meeting(&self) -> Meeting {
+        Meeting::ByKeys
+    }
+
+    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+        self.carry(call, span, take).map_err(Refusal::from).map_err(|refusal| {
+            match (refusal.failure.kind, call) {
+                (ErrorKind::Unsupported, Call::Store(Request::Barrier { .. } | Request::CancelWait, _)) => {
+                    Failure { cause: Cause::NoOperation, ..refusal.failure }.into()
+                }
+                _ => refusal,
+            }
+        })
+    }
+
+    fn duplicate(&self) -> Result<Arc<dyn Backend>, CallError> {
+        Ok(Arc::new(Self::open(&self.path, self.options)?))
+    }
+
+    fn cancel(&self) {
+        self.pauses.cancel();
+    }
+}
+
+fn log_failure(error: LogError) -> Failure {
+    let (kind, cause) = match error {
+        LogError::Torn(offset) => (ErrorKind::Corrupt, Cause::TornRecord(offset)),
+        LogError::Limit(limit) => (ErrorKind::LimitExceeded, Cause::Limit(limit)),
+        LogError::NotANumber => (ErrorKind::InvalidArgument, Cause::NotANumber),
+        LogError::Unsupported => (ErrorKind::Unsupported, Cause::NoQueues),
+    };
+    Failure { kind, cause, phase: Phase::Reading, ..NOT_RELEASED }
+}
+
+#[cfg(test)]
+mod tests;

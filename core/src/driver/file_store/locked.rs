@@ -1,0 +1,187 @@
+//! The file of a store while this process has its lock.
+
+use super::{CANCELLED, Clock, NOT_RELEASED, Paused, Pauses};
+use crate::error::{Cause, ErrorKind, Failure, Phase};
+use crate::time::{Duration, Instant};
+use alloc::vec::Vec;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// The most that is read at once, unless a record is longer.
+pub(super) const PIECE_BYTES: usize = 256 * 1024;
+/// The first pause before the lock is tried again, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
+
+/// What an operation does with the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Reads, under a shared lock.
+    Read,
+    /// Appends, under an exclusive lock. Unlike PyTorch, it never makes the file anew: whoever still has the old one
+    /// would never see what is written.
+    Write,
+    /// The same, and makes the file if it is missing.
+    Create,
+}
+
+impl Access {
+    /// Opens the file for one operation.
+    pub(super) fn open(self, path: &Path) -> Result<File, Failure> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(self != Self::Read).mode(0o644);
+        // A path to a pipe must not hang.
+        options.create(self == Self::Create).custom_flags(libc::O_NONBLOCK);
+        options.open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound if self != Self::Create => Failure {
+                kind: ErrorKind::ServerGone,
+                cause: Cause::FileRemoved,
+                ..os(Phase::Opening, &error)
+            },
+            _ => os(Phase::Opening, &error),
+        })
+    }
+
+    const fn flock(self) -> libc::c_int {
+        match self {
+            Self::Read => libc::LOCK_SH,
+            Self::Write | Self::Create => libc::LOCK_EX,
+        }
+    }
+}
+
+/// Which file it is, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+pub(super) fn identity_and_length(file: &File) -> Result<(Identity, u64), Failure> {
+    let metadata = file.metadata().map_err(|error| os(Phase::Reading, &error))?;
+    Ok((Identity::of(&metadata), metadata.len()))
+}
+
+/// An open file with its lock, which goes with it.
+#[derive(Debug)]
+pub(super) struct Locked {
+    file: File,
+    metadata: Metadata,
+}
+
+impl Locked {
+    /// Waits for the lock until the deadline.
+    pub(super) fn take(
+        file: File,
+        access: Access,
+        deadline: Instant,
+        clock: &Clock,
+        pauses: &Pauses,
+        epoch: u64,
+    ) -> Result<Self, Failure> {
+        let (mut pause, longest) = (PAUSES[0], PAUSES[1]);
+        loop {
+            // SAFETY: the descriptor is that of an open file; `flock` touches no memory.
+            if unsafe { libc::flock(file.as_raw_fd(), access.flock() | libc::LOCK_NB) } == 0 {
+                break;
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EWOULDBLOCK) => {}
+                Some(libc::EINTR) => continue,
+                _ => return Err(os(Phase::Locking, &error)),
+            }
+            let left = deadline.since(clock.now());
+            if left.is_zero() {
+                return Err(Failure { phase: Phase::Locking, cause: Cause::Locked, ..NOT_RELEASED });
+            }
+            if pauses.pause(epoch, pause.min(left)) == Paused::Cancelled {
+                return Err(Failure { phase: Phase::Locking, ..CANCELLED });
+            }
+            pause = longest.min(pause * 2);
+        }
+        let metadata = file.metadata().map_err(|error| os(Phase::Reading, &error))?;
+        if !metadata.is_file() {
+            let kind = ErrorKind::InvalidArgument;
+            return Err(Failure { kind, ..os(Phase::Opening, &io::Error::from_raw_os_error(libc::EINVAL)) });
+        }
+        Ok(Self { file, metadata })
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        Identity::of(&self.metadata)
+    }
+
+    /// The length of the file; nobody changes it while the lock is held.
+    pub(super) fn bytes(&self) -> u64 {
+        self.metadata.len()
+    }
+
+    /// Whether it still has its name.
+    pub(super) fn is_named(&self, path: &Path) -> Result<bool, Failure> {
+        match std::fs::metadata(path) {
+            Ok(metadata) => Ok(Identity::of(&metadata) == self.identity()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(os(Phase::Opening, &error)),
+        }
+    }
+
+    /// Fails unless it is this file, and has a name.
+    pub(super) fn expect(&self, identity: Identity) -> Result<(), Failure> {
+        let cause = match (self.identity() == identity, self.metadata.nlink()) {
+            (true, 1..) => return Ok(()),
+            (true, 0) => Cause::FileRemoved,
+            (false, _) => Cause::FileReplaced,
+        };
+        Err(Failure { kind: ErrorKind::ServerGone, cause, phase: Phase::Opening, ..NOT_RELEASED })
+    }
+
+    /// Reads from `offset` on: a piece, or what is wanted if that is more, but nothing beyond the end.
+    pub(super) fn read(&self, buffer: &mut Vec<u8>, offset: u64, wanted: u64) -> Result<(), Failure> {
+        let left = self.bytes() - offset;
+        let bytes = left.min(wanted.max(PIECE_BYTES as u64));
+        buffer.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
+        self.file.read_exact_at(buffer, offset).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => Failure {
+                kind: ErrorKind::ServerGone,
+                cause: Cause::FileReplaced,
+                ..os(Phase::Reading, &error)
+            },
+            _ => os(Phase::Reading, &error),
+        })
+    }
+
+    /// Writes at `end`, where the file ends: everything, or nothing.
+    pub(super) fn append(&self, records: &[u8], end: u64) -> Result<(), Failure> {
+        // One write does it, unless the disk is full: then the second one tells why.
+        self.file.write_all_at(records, end).map_err(|error| {
+            // If that fails too, the next reader names the place.
+            self.file.set_len(end).ok();
+            os(Phase::Writing, &error)
+        })
+    }
+
+    /// Gives the lock back and keeps the file.
+    pub(super) fn unlock(self) -> File {
+        // SAFETY: the descriptor is that of an open file; `flock` touches no memory.
+        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+        self.file
+    }
+}
+
+pub(super) fn removed(error: &io::Error) -> Failure {
+    os(Phase::Writing, error)
+}
+
+fn os(phase: Phase, error: &io::Error) -> Failure {
+    let cause = error.raw_os_error().map_or(Cause::Unknown, Cause::Os);
+    Failure { kind: ErrorKind::Io, phase, cause, ..NOT_RELEASED }
+}

@@ -1,0 +1,216 @@
+use super::*;
+use crate::driver::store::tests::TemporaryFile;
+use crate::driver::store::{Store, Timeout};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::string::ToString;
+
+const DEFAULT: Timeout = Timeout::Default;
+const SOON: Duration = Duration::from_secs(20);
+
+fn options(world_size: Option<u64>) -> FileStoreOptions {
+    let timeouts = Timeouts { call: SOON, answer: SOON };
+    FileStoreOptions { world_size, timeouts, ..FileStoreOptions::default() }
+}
+
+fn open(file: &TemporaryFile) -> Store {
+    Store::open_file(file.path(), options(None)).expect("opened")
+}
+
+/// What somebody else leaves in the file.
+fn append(file: &TemporaryFile, bytes: &[u8]) {
+    let mut other = OpenOptions::new().append(true).open(file.path()).expect("the file");
+    other.write_all(bytes).expect("written");
+}
+
+fn hex(bytes: &[u8]) -> std::string::String {
+    bytes.iter().map(|byte| std::format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn the_file_is_byte_for_byte_what_pytorch_writes() {
+    let file = TemporaryFile::new("bytes");
+    let store = open(&file);
+    store.set(b"foo", b"bar", DEFAULT).expect("set");
+    store.add(b"n", 5, DEFAULT).expect("added");
+    store.delete(b"foo", DEFAULT).expect("deleted");
+    let entered = "09000000726566636f756e742f0100000031";
+    let rest = "040000002f666f6f03000000626172020000002f6e0100000035050000002d2f666f6f00000000";
+    assert_eq!(hex(&fs::read(file.path()).expect("the file")), std::format!("{entered}{rest}"));
+}
+
+#[test]
+fn the_last_one_removes_the_file_when_enough_have_been_there() {
+    let file = TemporaryFile::new("life");
+    let first = Store::open_file(file.path(), options(Some(2))).expect("opened");
+    let second = first.duplicate().expect("a twin");
+    drop(second);
+    assert!(file.path().exists(), "one is still there");
+    drop(first);
+    assert!(!file.path().exists(), "two have been there and are gone");
+
+    drop(Store::open_file(file.path(), options(Some(2))).expect("opened"));
+    assert!(file.path().exists(), "a second rank may yet come");
+    let late = Store::open_file(file.path(), options(Some(2))).expect("opened");
+    drop(late);
+    assert!(!file.path().exists(), "now it has");
+
+    drop(Store::open_file(file.path(), options(None)).expect("opened"));
+    assert!(file.path().exists(), "it stays unless a world size is given");
+    // Prefixes are of the same store object.
+    let store = Store::open_file(file.path(), options(Some(0))).expect("opened");
+    let prefixed = store.with_prefix(b"p");
+    drop(store);
+    prefixed.set(b"k", b"v", DEFAULT).expect("the file is there");
+    drop(prefixed);
+    assert!(!file.path().exists(), "0: it goes with whoever is the last");
+}
+
+#[test]
+fn a_torn_record_is_refused_with_its_offset_and_nothing_is_written() {
+    let whole = hex_record(b"/k", b"value");
+    for cut in 1..whole.len() {
+        let file = TemporaryFile::new("torn");
+        let store = open(&file);
+        store.set(b"before", b"1", DEFAULT).expect("set");
+        let offset = fs::metadata(file.path()).expect("the file").len();
+        append(&file, &whole[..cut]);
+        let torn = fs::read(file.path()).expect("the file");
+        let attempts = [
+            store.set(b"k", b"v", DEFAULT),
+            store.get_owned(b"before", DEFAULT).map(drop),
+            store.add(b"n", 1, DEFAULT).map(drop),
+            store.num_keys(DEFAULT).map(drop),
+            Store::open_file(file.path(), options(None)).map(drop),
+        ];
+        for attempt in attempts {
+            let error = attempt.expect_err("a torn record");
+            let told = (error.kind(), error.cause(), error.phase());
+            assert_eq!(told, (ErrorKind::Corrupt, Cause::TornRecord(offset), Phase::Reading), "cut at {cut}");
+            let text = error.to_string();
+            assert!(text.ends_with(&std::format!(": a torn record at offset {offset}")), "{text}");
+            assert!(text.contains(&*file.path().to_string_lossy()), "{text}");
+        }
+        drop(store);
+        assert_eq!(fs::read(file.path()).expect("the file"), torn, "cut at {cut}");
+        // Whoever writes the rest repairs it.
+        append(&file, &whole[cut..]);
+        assert_eq!(open(&file).get_owned(b"k", Timeout::Once).expect("got"), b"value");
+    }
+}
+
+fn hex_record(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).expect("short").to_le_bytes();
+    [&length(key)[..], key, &length(value), value].concat()
+}
+
+#[test]
+fn a_file_that_goes_is_noticed_at_once() {
+    let told = |error: CallError| (error.kind(), error.cause(), error.phase());
+    let file = TemporaryFile::new("gone");
+    let store = open(&file);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| store.get_owned(b"never", DEFAULT));
+        store.set(b"k", b"v", DEFAULT).expect("set");
+        fs::remove_file(file.path()).expect("removed");
+        let error = waiting.join().expect("no panic").expect_err("the file is gone");
+        assert_eq!(told(error), (ErrorKind::ServerGone, Cause::FileRemoved, Phase::Opening));
+    });
+    let error = store.set(b"k", b"v", DEFAULT).expect_err("gone");
+    assert!(error.to_string().contains(" lost its file after 0 ms while opening: it was removed"), "{error}");
+    assert!(!file.path().exists(), "it is not made anew");
+
+    // A file in its place is another one, even where numbers of files are given out again.
+    let other = open(&file);
+    let error = store.get_owned(b"k", DEFAULT).expect_err("replaced");
+    assert_eq!(told(error), (ErrorKind::ServerGone, Cause::FileReplaced, Phase::Opening));
+    other.set(b"k", b"v", DEFAULT).expect("set");
+    OpenOptions::new().write(true).open(file.path()).expect("the file").set_len(1).expect("cut");
+    let error = other.get_owned(b"k", DEFAULT).expect_err("cut short");
+    assert_eq!(told(error), (ErrorKind::ServerGone, Cause::FileReplaced, Phase::Reading));
+}
+
+/// Holds the lock until it is dropped.
+fn hold(file: &TemporaryFile) -> fs::File {
+    let holder = OpenOptions::new().read(true).write(true).open(file.path()).expect("the file");
+    // SAFETY: the descriptor is that of an open file; `flock` touches no memory.
+    assert_eq!(unsafe { libc::flock(holder.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }, 0, "nobody has it");
+    holder
+}
+
+#[test]
+fn a_lock_that_nobody_gives_back_costs_the_deadline_and_no_more() {
+    let file = TemporaryFile::new("lock");
+    let store = open(&file);
+    let holder = hold(&file);
+    let short = Timeout::After(Duration::from_millis(80));
+    for attempt in [
+        store.set(b"k", b"v", short),
+        store.get_owned(b"k", short).map(drop),
+        store.num_keys(short).map(drop),
+        store.barrier(b"b", 1, short),
+    ] {
+        let error = attempt.expect_err("locked");
+        let told = (error.kind(), error.cause(), error.phase());
+        assert_eq!(told, (ErrorKind::TimedOut, Cause::Locked, Phase::Locking), "{error}");
+        assert!(error.elapsed() >= Duration::from_millis(79) && error.elapsed() < Duration::from_secs(5));
+        assert!(error.to_string().ends_with("another process keeps the file locked"), "{error}");
+    }
+    let timeouts = Timeouts { call: Duration::from_millis(80), answer: SOON };
+    let late = Store::open_file(file.path(), FileStoreOptions { timeouts, ..options(None) });
+    assert_eq!(late.expect_err("locked").cause(), Cause::Locked);
+    let error = std::thread::scope(|scope| {
+        let pending = scope.spawn(|| store.set(b"k", b"v", DEFAULT));
+        while !pending.is_finished() {
+            store.cancel();
+            std::thread::yield_now();
+        }
+        pending.join().expect("no panic").expect_err("cancelled")
+    });
+    assert_eq!((error.kind(), error.phase()), (ErrorKind::Cancelled, Phase::Locking));
+    std::thread::scope(|scope| {
+        let pending = scope.spawn(|| store.set(b"k", b"v", DEFAULT));
+        drop(holder);
+        pending.join().expect("no panic").expect("the lock came free");
+    });
+}
+
+#[test]
+fn paths_that_are_no_store_are_refused_with_the_reason() {
+    let file = TemporaryFile::new("paths");
+    let refused = |path: &Path| {
+        let error = FileStore::open(path, options(None)).expect_err("no store");
+        assert_eq!((error.operation(), error.peer()), (Operation::Open, &*path.to_string_lossy()));
+        (error.kind(), error.cause(), error.phase())
+    };
+    let os = |number, kind| (kind, Cause::Os(number), Phase::Opening);
+    assert_eq!(refused(&file.path().join("beneath")), os(libc::ENOENT, ErrorKind::Io), "no such folder");
+    assert_eq!(refused(&std::env::temp_dir()), os(libc::EISDIR, ErrorKind::Io));
+    assert_eq!(refused(Path::new("/dev/null")), os(libc::EINVAL, ErrorKind::InvalidArgument));
+    fs::write(file.path(), b"#!/bin/sh\necho this is no store\n").expect("written");
+    assert_eq!(refused(file.path()), (ErrorKind::Corrupt, Cause::TornRecord(0), Phase::Reading));
+    assert_eq!(fs::read(file.path()).expect("the file").len(), 32, "it is left as it was");
+}
+
+/// What a rank of PyTorch does beside ours, record by record.
+#[test]
+fn records_of_others_are_read_as_they_come() {
+    let file = TemporaryFile::new("others");
+    let store = open(&file);
+    store.set(b"shared", b"ours", DEFAULT).expect("set");
+    for (key, value) in
+        [(&b"/shared"[..], &b"theirs"[..]), (b"/empty", b""), (b"strange", b"\xff"), (b"-/gone", b"")]
+    {
+        append(&file, &hex_record(key, value));
+    }
+    assert_eq!(store.get_owned(b"shared", Timeout::Once).expect("got"), b"theirs");
+    assert_eq!(store.list_keys(DEFAULT).expect("listed"), [&b"empty"[..], b"shared"]);
+    // PyTorch counts all: the two, the stranger and its own counter.
+    assert_eq!(store.num_keys(DEFAULT).expect("counted"), 4);
+    append(&file, &hex_record(b"-/shared", b""));
+    assert!(!store.check(&[b"shared"], DEFAULT).expect("answered"));
+    let large = std::vec![7; 3 << 20];
+    append(&file, &hex_record(b"/large", &large));
+    assert_eq!(store.get_owned(b"large", DEFAULT).expect("got"), large);
+}

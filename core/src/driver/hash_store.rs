@@ -1,0 +1,273 @@
+//! A store in this process: the server's engine without a server. Its handles may be in any threads.
+
+use crate::driver::call_error::{CallError, Refusal};
+use crate::driver::clock::Clock;
+use crate::driver::store::take::Take;
+use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span, Timeouts};
+use crate::error::{Cause, ErrorKind, Failure, LimitError, Phase};
+use crate::ids::ConnId;
+use crate::limits::{EngineLimits, FrameLimits};
+use crate::store::call::{Call, Outcome, Patience};
+use crate::store::engine::{Answer, Applied, ApplyError, Engine, Readiness};
+use crate::store::op::{Keys, Request};
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
+use slab::Slab;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// How a store in this process is set up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HashStoreOptions {
+    /// How long calls may take.
+    pub timeouts: Timeouts,
+    /// Bounds on one request.
+    pub frame: FrameLimits,
+    /// Bounds on the contents.
+    pub engine: EngineLimits,
+}
+
+/// A handle of a store in this process.
+#[derive(Debug)]
+pub struct HashStore {
+    shared: Arc<Shared>,
+    clock: Clock,
+    options: HashStoreOptions,
+    /// How often the calls of this handle were cancelled.
+    epoch: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Told when waits are over or cancelled.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    engine: Engine,
+    /// The calls that wait; each is a connection of its own to the engine.
+    waiting: Slab<()>,
+    released: BTreeSet<ConnId>,
+}
+
+impl HashStore {
+    /// A new, empty store.
+    #[must_use]
+    pub fn new(options: HashStoreOptions) -> Self {
+        let engine = Engine::new(options.engine, crate::driver::store_client::random_seed());
+        let state = State { engine, waiting: Slab::new(), released: BTreeSet::new() };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        Self { shared, clock: Clock::new(), options, epoch: AtomicU64::new(0) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code that holds the lock panics half way through a change.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn carry(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
+        call.check_limits(&self.options.frame).map_err(over)?;
+        let Call::Store(request, patience) = call else { return Ok(Outcome::Alive) };
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let mut state = self.lock();
+        loop {
+            let awaited = match *request {
+                Request::Get { key } | Request::QueuePop { key } => Some(Keys::one(key)),
+                Request::MultiGet { keys } | Request::Wait { keys } => Some(keys),
+                _ => None,
+            };
+            let is_ready = match awaited {
+                Some(keys) => state.is_ready(keys)?,
+                None => true,
+            };
+            if is_ready {
+                return self.apply(state, request, span, epoch, take);
+            }
+            if *patience == Patience::Once {
+                let is_queue = matches!(request, Request::QueuePop { .. });
+                return Ok(if is_queue { Outcome::QueueEmpty } else { Outcome::Missing });
+            }
+            let Some(keys) = awaited else { return Ok(Outcome::Missing) };
+            match self.park(state, &Request::Wait { keys }, span, epoch)? {
+                // What released the wait may be gone again; a wait itself is over all the same.
+                (again, Outcome::Released) if !matches!(request, Request::Wait { .. }) => state = again,
+                (_, outcome) => return Ok(outcome),
+            }
+        }
+    }
+
+    /// Waits for the end of a wait or barrier.
+    fn park<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State>,
+        request: &Request<'_>,
+        span: Span,
+        epoch: u64,
+    ) -> Result<(MutexGuard<'s, State>, Outcome), Failure> {
+        let slot = state.waiting.insert(());
+        let conn = ConnId { index: u32::try_from(slot).unwrap_or(u32::MAX), generation: 0 };
+        let begun = state.turn(conn, request, &mut |answer| matches!(answer, Answer::Parked));
+        if state.was_released(conn) {
+            self.shared.changed.notify_all();
+        }
+        let ended = match begun {
+            Ok(true) => loop {
+                if state.released.remove(&conn) {
+                    break Ok(Outcome::Released);
+                }
+                if self.epoch.load(Ordering::Acquire) != epoch {
+                    break Err(CANCELLED);
+                }
+                let left = span.deadline.since(self.clock.now());
+                if left.is_zero() || span.patience == Patience::Once {
+                    break Ok(Outcome::Missing);
+                }
+                state =
+                    self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            },
+            Ok(false) => Ok(Outcome::Released),
+            Err(failure) => Err(failure),
+        };
+        state.engine.forget_waits(conn);
+        state.waiting.remove(slot);
+        ended.map(|outcome| (state, outcome))
+    }
+
+    /// Carries out a request that waits for nobody, but for a barrier.
+    fn apply(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        request: &Request<'_>,
+        span: Span,
+        epoch: u64,
+        take: &mut dyn Take,
+    ) -> Result<Outcome, Failure> {
+        if let Request::Barrier { .. } = request {
+            return self.park(state, request, span, epoch).map(|(_, outcome)| outcome);
+        }
+        let outcome = state.turn(NOBODY, request, &mut |answer| outcome(answer, take));
+        let released_some = !state.released.is_empty();
+        drop(state);
+        if released_some {
+            self.shared.changed.notify_all();
+        }
+        outcome
+    }
+}
+
+/// Who asks and does not wait.
+const NOBODY: ConnId = ConnId { index: u32::MAX, generation: 0 };
+
+impl State {
+    /// One turn of the engine.
+    fn turn<R>(
+        &mut self,
+        conn: ConnId,
+        request: &Request<'_>,
+        read: &mut dyn FnMut(Answer<'_>) -> R,
+    ) -> Result<R, Failure> {
+        let Applied { answer, released } = self.engine.apply(conn, request).map_err(refused)?;
+        self.released.extend(released);
+        Ok(read(answer))
+    }
+
+    fn was_released(&self, other_than: ConnId) -> bool {
+        self.released.iter().any(|&conn| conn != other_than)
+    }
+
+    fn is_ready(&mut self, keys: Keys<'_>) -> Result<bool, Failure> {
+        let ready = |answer: Answer<'_>| matches!(answer, Answer::Readiness(Readiness::Ready));
+        self.turn(NOBODY, &Request::Check { keys }, &mut { ready })
+    }
+}
+
+fn outcome(answer: Answer<'_>, take: &mut dyn Take) -> Outcome {
+    match answer {
+        Answer::Nothing => Outcome::Applied,
+        Answer::Number(number) => Outcome::Number(number),
+        Answer::Value(value) => {
+            value.read(|bytes| take.whole(bytes));
+            Outcome::Value
+        }
+        Answer::Values(values) => {
+            let mut count = 0;
+            for value in values.iter() {
+                value.read(|bytes| take.whole(bytes));
+                count += 1;
+            }
+            Outcome::Values(count)
+        }
+        Answer::KeyList(keys) => {
+            take.count(keys.len() as u64);
+            keys.iter().for_each(|key| take.whole(key));
+            Outcome::Values(keys.len() as u64)
+        }
+        Answer::Readiness(Readiness::Ready) => Outcome::Ready,
+        Answer::Readiness(Readiness::NotReady) => Outcome::NotReady,
+        Answer::Released | Answer::WaitCanceled => Outcome::Released,
+        Answer::Parked => Outcome::Missing,
+        Answer::Popped { item: Some(item), .. } => {
+            take.whole(&item);
+            Outcome::Value
+        }
+        Answer::Popped { item: None, .. } => Outcome::QueueEmpty,
+    }
+}
+
+fn over(limit: LimitError) -> Failure {
+    let (kind, cause) = (ErrorKind::LimitExceeded, Cause::Limit(limit));
+    Failure { kind, cause, phase: Phase::Sending, ..NOT_RELEASED }
+}
+
+fn refused(error: ApplyError) -> Failure {
+    match error {
+        ApplyError::NotANumber => Failure {
+            kind: ErrorKind::InvalidArgument,
+            cause: Cause::NotANumber,
+            phase: Phase::Sending,
+            ..NOT_RELEASED
+        },
+        ApplyError::Full(bytes_max) => over(LimitError::Stored { bytes_max }),
+        ApplyError::TooManyWaits(count) => over(LimitError::Operations { count: count as u64 }),
+    }
+}
+
+impl Backend for HashStore {
+    fn scope(&self) -> &[u8] {
+        b"/"
+    }
+
+    fn peer(&self) -> &str {
+        "this process"
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        self.options.timeouts
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn meeting(&self) -> Meeting {
+        Meeting::Native
+    }
+
+    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+        self.carry(call, span, take).map_err(Refusal::from)
+    }
+
+    fn duplicate(&self) -> Result<Arc<dyn Backend>, CallError> {
+        let shared = Arc::clone(&self.shared);
+        Ok(Arc::new(Self { shared, clock: self.clock, options: self.options, epoch: AtomicU64::new(0) }))
+    }
+
+    fn cancel(&self) {
+        let state = self.lock();
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+}

@@ -1,0 +1,549 @@
+//! One handle for every kind of store.
+//!
+//! A [`Store`] is a [`Backend`] and a scope. The backend performs requests on whole keys: over TCP, on a file, in this
+//! process, or in code that the program brought. The scope is what stands before the handle's keys: what the backend
+//! wants there (`/`, as PyTorch has it), and behind it each prefix that was asked for, with a `/`. So prefixes cost
+//! nothing, nest in the order in which they were made, and no backend knows of them.
+
+mod pauses;
+pub mod take;
+
+pub(super) use pauses::{Paused, Pauses};
+
+use crate::barrier::KeyBarrier;
+use crate::driver::call_error::{CallError, Refusal};
+use crate::driver::clock::Clock;
+use crate::driver::file_store::{FileStore, FileStoreOptions};
+use crate::driver::hash_store::{HashStore, HashStoreOptions};
+use crate::driver::store_client::{Client, StoreOptions};
+use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
+use crate::store::call::{Call, Outcome, Patience};
+use crate::store::op::{Key, Keys, Pairs, Request};
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use std::path::Path;
+use take::{List, NoValue, OneValue, Take};
+
+/// How long a call may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Timeout {
+    /// As long as [`Timeouts::call`] says.
+    #[default]
+    Default,
+    /// Look once, and do not wait for what is not there. The answer itself may take [`Timeouts::answer`].
+    Once,
+    /// So long from the call. Zero is [`Timeout::Once`].
+    After(Duration),
+}
+
+/// What a store's timeouts stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// How long a call may take that does not say.
+    pub call: Duration,
+    /// How long the answer to a call may take that does not wait.
+    pub answer: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { call: Duration::from_secs(300), answer: Duration::from_secs(30) }
+    }
+}
+
+impl Timeouts {
+    /// What a timeout means here: the time until the deadline, and whether the call waits.
+    #[must_use]
+    pub const fn patience(&self, timeout: Timeout) -> (Duration, Patience) {
+        match timeout {
+            Timeout::Default if self.call.is_zero() => (self.answer, Patience::Once),
+            Timeout::Default => (self.call, Patience::Wait),
+            Timeout::Once | Timeout::After(Duration::ZERO) => (self.answer, Patience::Once),
+            Timeout::After(span) => (span, Patience::Wait),
+        }
+    }
+}
+
+/// The time that a call has, on the clock of its backend, and whether it waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// When it began.
+    pub began: Instant,
+    /// When it must be over.
+    pub deadline: Instant,
+    /// Whether it waits for what is not there.
+    pub patience: Patience,
+}
+
+/// How the participants of a barrier meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meeting {
+    /// With the store's own operation.
+    Native,
+    /// With plain keys beneath the barrier's. PyTorch's prefix and file stores do it so.
+    ByKeys,
+}
+
+/// A kind of store. Any thread may call, any number of them at a time.
+pub trait Backend: fmt::Debug + Send + Sync {
+    /// What stands before all keys of users.
+    fn scope(&self) -> &[u8];
+
+    /// What errors call the store: `host:port`, a path, a name.
+    fn peer(&self) -> &str;
+
+    /// What its timeouts stand for.
+    fn timeouts(&self) -> Timeouts;
+
+    /// The clock that [`Span`]s are of.
+    fn clock(&self) -> Clock;
+
+    /// How barriers are held here.
+    fn meeting(&self) -> Meeting;
+
+    /// Performs a call by its deadline. Values go into `take`.
+    ///
+    /// # Errors
+    /// Why it was not performed; the elapsed time is filled in by whoever asked.
+    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal>;
+
+    /// A second, independent one on the same store.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn duplicate(&self) -> Result<Arc<dyn Backend>, CallError>;
+
+    /// Ends all calls that are under way with [`ErrorKind::Cancelled`].
+    fn cancel(&self);
+}
+
+/// A handle of a store.
+#[derive(Debug)]
+pub struct Store {
+    backend: Arc<dyn Backend>,
+    clock: Clock,
+    /// What stands before every key of this handle.
+    scope: Box<[u8]>,
+    meeting: Meeting,
+    pauses: Pauses,
+}
+
+impl Store {
+    /// Connects to the server at `host` (a name or an address) and `port`: ours or PyTorch's.
+    ///
+    /// # Errors
+    /// Why there is no connection by the end of [`StoreOptions::connect_timeout`] (zero: after one attempt at each
+    /// address).
+    pub fn connect(host: &str, port: u16, options: StoreOptions) -> Result<Self, CallError> {
+        Client::connect(host, port, options).map(|client| Self::over(Arc::new(client)))
+    }
+
+    /// Opens a file, making it if it is missing, as a store that PyTorch's `FileStore`s share.
+    ///
+    /// # Errors
+    /// Why the file cannot be used.
+    pub fn open_file(path: &Path, options: FileStoreOptions) -> Result<Self, CallError> {
+        FileStore::open(path, options).map(|file| Self::over(Arc::new(file)))
+    }
+
+    /// A new, empty store in this process.
+    #[must_use]
+    pub fn in_process(options: HashStoreOptions) -> Self {
+        Self::over(Arc::new(HashStore::new(options)))
+    }
+
+    /// A handle of any kind of store.
+    #[must_use]
+    pub fn over(backend: Arc<dyn Backend>) -> Self {
+        let (clock, scope, meeting) = (backend.clock(), backend.scope().into(), backend.meeting());
+        Self { backend, clock, scope, meeting, pauses: Pauses::default() }
+    }
+
+    /// A handle whose keys are those beneath `prefix` here: key `k` is `prefix/k`, also when `prefix` is empty. Its
+    /// barriers are held by keys, as those of PyTorch's `PrefixStore`. The two share the store and what is under way
+    /// in it: to cancel the one's calls is to cancel the other's.
+    #[must_use]
+    pub fn with_prefix(&self, prefix: &[u8]) -> Self {
+        let scope = [&self.scope, prefix, b"/"].concat().into();
+        Self { scope, meeting: Meeting::ByKeys, ..Self::over(Arc::clone(&self.backend)) }
+    }
+
+    /// A second, independent handle of the same store, with the same prefix.
+    ///
+    /// # Errors
+    /// As those of whatever made the first.
+    pub fn duplicate(&self) -> Result<Self, CallError> {
+        let twin = Self::over(self.backend.duplicate()?);
+        Ok(Self { scope: self.scope.clone(), meeting: self.meeting, ..twin })
+    }
+
+    /// What errors call the store: `host:port`, a path, a name.
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        self.backend.peer()
+    }
+
+    /// What its timeouts stand for.
+    #[must_use]
+    pub fn timeouts(&self) -> Timeouts {
+        self.backend.timeouts()
+    }
+
+    /// Ends all calls that are under way, in whatever thread, with [`ErrorKind::Cancelled`]. Later calls are as ever.
+    pub fn cancel(&self) {
+        self.pauses.cancel();
+        self.backend.cancel();
+    }
+
+    /// Stores a value; the store has it when this returns.
+    ///
+    /// # Errors
+    /// Why it may not be stored. So with all calls below: [`CallError::kind`] says what happened.
+    pub fn set(&self, key: &[u8], value: &[u8], timeout: Timeout) -> Result<(), CallError> {
+        self.plain(Request::Set { key: self.key(key), value }, timeout).map(drop)
+    }
+
+    /// Waits for a key and reads its value into `value`, whose content is replaced.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] when the key was not set in time.
+    pub fn get(&self, key: &[u8], value: &mut Vec<u8>, timeout: Timeout) -> Result<(), CallError> {
+        self.call(Request::Get { key: self.key(key) }, timeout, &mut OneValue(value)).map(drop)
+    }
+
+    /// Waits for a key and returns its value.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn get_owned(&self, key: &[u8], timeout: Timeout) -> Result<Vec<u8>, CallError> {
+        let mut value = Vec::new();
+        self.get(key, &mut value, timeout).map(|()| value)
+    }
+
+    /// Adds to the number under a key (0 when there is none) and returns the sum.
+    ///
+    /// # Errors
+    /// When the value is not a number, [`ErrorKind::InvalidArgument`]; but [`ErrorKind::ServerGone`] over TCP, where
+    /// the server then ends the connection.
+    pub fn add(&self, key: &[u8], delta: i64, timeout: Timeout) -> Result<i64, CallError> {
+        self.number(Request::Add { key: self.key(key), delta }, timeout)
+    }
+
+    /// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The answer, which goes
+    /// into `value`, is the value then; a missing key with a non-empty `expected` answers `expected`.
+    ///
+    /// # Errors
+    /// See [`Store::set`].
+    pub fn compare_set(
+        &self,
+        key: &[u8],
+        expected: &[u8],
+        desired: &[u8],
+        value: &mut Vec<u8>,
+        timeout: Timeout,
+    ) -> Result<(), CallError> {
+        let request = Request::CompareSet { key: self.key(key), expected, desired };
+        self.call(request, timeout, &mut OneValue(value)).map(drop)
+    }
+
+    /// Waits until every key is there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] when some key was not set in time.
+    pub fn wait(&self, keys: &[&[u8]], timeout: Timeout) -> Result<(), CallError> {
+        self.plain(Request::Wait { keys: self.keys(keys) }, timeout).map(drop)
+    }
+
+    /// Whether every key is there.
+    ///
+    /// # Errors
+    /// See [`Store::set`].
+    pub fn check(&self, keys: &[&[u8]], timeout: Timeout) -> Result<bool, CallError> {
+        let outcome = self.plain(Request::Check { keys: self.keys(keys) }, timeout)?;
+        Ok(outcome == Outcome::Ready)
+    }
+
+    /// Removes a key; whether there was one.
+    ///
+    /// # Errors
+    /// See [`Store::set`].
+    pub fn delete(&self, key: &[u8], timeout: Timeout) -> Result<bool, CallError> {
+        Ok(self.number(Request::Delete { key: self.key(key) }, timeout)? == 1)
+    }
+
+    /// Counts the store's keys, also those of other scopes, and those that a file keeps for itself.
+    ///
+    /// # Errors
+    /// See [`Store::set`].
+    pub fn num_keys(&self, timeout: Timeout) -> Result<i64, CallError> {
+        self.number(Request::NumKeys, timeout)
+    }
+
+    /// The keys of this scope, in no order.
+    ///
+    /// # Errors
+    /// See [`Store::set`].
+    pub fn list_keys(&self, timeout: Timeout) -> Result<Vec<Vec<u8>>, CallError> {
+        let mut keys = List::default();
+        self.call(Request::ListKeys, timeout, &mut keys)?;
+        let scope = &self.scope;
+        keys.0.retain(|key| key.starts_with(scope));
+        keys.0.iter_mut().for_each(|key| drop(key.drain(..scope.len())));
+        Ok(keys.0)
+    }
+
+    /// Adds bytes behind a value, which is created if missing.
+    ///
+    /// # Errors
+    /// See [`Store::set`].
+    pub fn append(&self, key: &[u8], value: &[u8], timeout: Timeout) -> Result<(), CallError> {
+        self.plain(Request::Append { key: self.key(key), value }, timeout).map(drop)
+    }
+
+    /// Waits for all keys and returns their values, in the same order.
+    ///
+    /// # Errors
+    /// As [`Store::wait`].
+    pub fn multi_get(&self, keys: &[&[u8]], timeout: Timeout) -> Result<Vec<Vec<u8>>, CallError> {
+        let mut values = List::default();
+        self.call(Request::MultiGet { keys: self.keys(keys) }, timeout, &mut values)?;
+        Ok(values.0)
+    }
+
+    /// Stores several values.
+    ///
+    /// # Errors
+    /// See [`Store::set`].
+    pub fn multi_set(&self, pairs: &[(&[u8], &[u8])], timeout: Timeout) -> Result<(), CallError> {
+        let pairs = Pairs::scoped(&self.scope, pairs);
+        self.plain(Request::MultiSet { pairs }, timeout).map(drop)
+    }
+
+    /// Puts an item at the end of a queue.
+    ///
+    /// # Errors
+    /// See [`Store::set`].
+    pub fn queue_push(&self, key: &[u8], value: &[u8], timeout: Timeout) -> Result<(), CallError> {
+        self.plain(Request::QueuePush { key: self.key(key), value }, timeout).map(drop)
+    }
+
+    /// Takes the item at the front of a queue into `value`; waits for one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] when there was none in time; with [`Timeout::Once`] that is
+    /// [`ErrorKind::QueueEmpty`].
+    pub fn queue_pop(&self, key: &[u8], value: &mut Vec<u8>, timeout: Timeout) -> Result<(), CallError> {
+        self.call(Request::QueuePop { key: self.key(key) }, timeout, &mut OneValue(value)).map(drop)
+    }
+
+    /// Takes the item at the front of a queue into `value` if there is one, and does not wait for one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::QueueEmpty`] when there is none.
+    pub fn queue_try_pop(&self, key: &[u8], value: &mut Vec<u8>, timeout: Timeout) -> Result<(), CallError> {
+        let span = Span { patience: Patience::Once, ..self.span(timeout) };
+        let call = Call::Store(Request::QueuePop { key: self.key(key) }, Patience::Once);
+        self.finish(&call, span, &mut OneValue(value)).map(drop)
+    }
+
+    /// Counts the items of a queue.
+    ///
+    /// # Errors
+    /// See [`Store::set`].
+    pub fn queue_len(&self, key: &[u8], timeout: Timeout) -> Result<i64, CallError> {
+        self.number(Request::QueueLen { key: self.key(key) }, timeout)
+    }
+
+    /// Arrives at a barrier and waits until `world_size` have. A key serves one barrier; whoever gives up stays counted.
+    /// The kind of store and its prefixes decide how they meet, as with PyTorch's stores.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] when not all arrived in time.
+    pub fn barrier(&self, key: &[u8], world_size: i64, timeout: Timeout) -> Result<(), CallError> {
+        match self.meeting {
+            Meeting::Native => {
+                self.plain(Request::Barrier { key: self.key(key), world_size }, timeout).map(drop)
+            }
+            Meeting::ByKeys => self.meet_by_keys(Operation::Barrier, key, world_size, timeout),
+        }
+    }
+
+    /// As [`Store::barrier`], out of plain keys beneath `key` with every kind of store.
+    ///
+    /// # Errors
+    /// As [`Store::barrier`].
+    pub fn barrier_by_keys(&self, key: &[u8], world_size: i64, timeout: Timeout) -> Result<(), CallError> {
+        self.meet_by_keys(Operation::BarrierByKeys, key, world_size, timeout)
+    }
+
+    fn meet_by_keys(
+        &self,
+        operation: Operation,
+        key: &[u8],
+        world_size: i64,
+        timeout: Timeout,
+    ) -> Result<(), CallError> {
+        let (span, key) = (self.span(timeout), self.key(key));
+        let mut barrier = KeyBarrier::new(world_size, span.patience);
+        while let Some(call) = barrier.next_call(key) {
+            let refusal = match self.perform(&call, self.resumed(span), &mut NoValue) {
+                Ok(Outcome::Missing) => NOT_RELEASED.into(),
+                // The machine asks for outcomes that its calls have.
+                Ok(outcome) if barrier.handle(outcome).is_err() => NOT_RELEASED.into(),
+                Ok(_) => continue,
+                Err(refusal) => refusal,
+            };
+            return Err(self.error(operation, (Some(key), 1), refusal, span));
+        }
+        Ok(())
+    }
+
+    /// Asks the store for a sign of life.
+    ///
+    /// # Errors
+    /// See [`Store::set`].
+    pub fn ping(&self, timeout: Timeout) -> Result<(), CallError> {
+        self.finish(&Call::Ping, self.span(timeout), &mut NoValue).map(drop)
+    }
+
+    /// Counts this worker in, as PyTorch's clients do when they connect, and returns how many have been.
+    ///
+    /// # Errors
+    /// See [`Store::set`].
+    pub fn check_in(&self, timeout: Timeout) -> Result<i64, CallError> {
+        let span = self.span(timeout);
+        let call = Call::Store(Request::Add { key: WORKERS_KEY, delta: 1 }, span.patience);
+        match self.perform(&call, span, &mut NoValue) {
+            Ok(Outcome::Number(count)) => Ok(count),
+            // The answer to such a call is a number only.
+            Ok(_) => Ok(0),
+            Err(refusal) => Err(self.error(Operation::CheckIn, (Some(WORKERS_KEY), 1), refusal, span)),
+        }
+    }
+
+    /// Waits until `world_size` workers have checked in.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] when fewer have in time.
+    pub fn wait_for_workers(&self, world_size: i64, timeout: Timeout) -> Result<(), CallError> {
+        let (span, epoch) = (self.span(timeout), self.pauses.epoch());
+        let fail = |refusal: Refusal| {
+            Err(self.error(Operation::WaitForWorkers, (Some(WORKERS_KEY), 1), refusal, span))
+        };
+        let (call, mut text) = (Call::Store(Request::Get { key: WORKERS_KEY }, Patience::Once), Vec::new());
+        loop {
+            // Nothing tells a client that a number has grown: look again after a moment, as PyTorch does.
+            match self.perform(&call, self.resumed(span), &mut OneValue(&mut text)) {
+                Ok(Outcome::Missing) => {}
+                Ok(_) if decimal(&text).is_some_and(|count| count >= world_size) => return Ok(()),
+                Ok(_) => {}
+                Err(refusal) => return fail(refusal),
+            }
+            let left = span.deadline.since(self.clock.now());
+            if span.patience == Patience::Once || left.is_zero() {
+                return fail(NOT_RELEASED.into());
+            }
+            if self.pauses.pause(epoch, WORKERS_INTERVAL.min(left)) == Paused::Cancelled {
+                return fail(CANCELLED.into());
+            }
+        }
+    }
+
+    fn key<'a>(&'a self, name: &'a [u8]) -> Key<'a> {
+        Key::scoped(&self.scope, name)
+    }
+
+    fn keys<'a>(&'a self, names: &'a [&'a [u8]]) -> Keys<'a> {
+        Keys::scoped(&self.scope, names)
+    }
+
+    fn plain(&self, request: Request<'_>, timeout: Timeout) -> Result<Outcome, CallError> {
+        self.call(request, timeout, &mut NoValue)
+    }
+
+    fn number(&self, request: Request<'_>, timeout: Timeout) -> Result<i64, CallError> {
+        match self.plain(request, timeout)? {
+            Outcome::Number(number) => Ok(number),
+            // The machine ends such a call with a number only.
+            _ => Ok(0),
+        }
+    }
+
+    fn call(
+        &self,
+        request: Request<'_>,
+        timeout: Timeout,
+        take: &mut dyn Take,
+    ) -> Result<Outcome, CallError> {
+        let span = self.span(timeout);
+        self.finish(&Call::Store(request, span.patience), span, take)
+    }
+
+    /// Makes a call, and tells of its failure.
+    fn finish(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, CallError> {
+        let refusal = match self.perform(call, span, take) {
+            Ok(Outcome::Missing) => NOT_RELEASED.into(),
+            Ok(Outcome::QueueEmpty) => {
+                Failure { kind: ErrorKind::QueueEmpty, cause: Cause::Unknown, ..NOT_RELEASED }.into()
+            }
+            Ok(outcome) => return Ok(outcome),
+            Err(refusal) => refusal,
+        };
+        Err(self.error(call.operation(), call.keys(), refusal, span))
+    }
+
+    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+        self.backend.perform(call, span, take)
+    }
+
+    #[cold]
+    fn error(
+        &self,
+        operation: Operation,
+        keys: (Option<Key<'_>>, usize),
+        refusal: Refusal,
+        span: Span,
+    ) -> CallError {
+        let elapsed = self.clock.now().since(span.began);
+        let failure = Failure { elapsed, ..refusal.failure };
+        CallError::new(operation, keys, self.peer(), failure).with_words(refusal.words)
+    }
+
+    fn span(&self, timeout: Timeout) -> Span {
+        let began = self.clock.now();
+        let (after, patience) = self.backend.timeouts().patience(timeout);
+        Span { began, deadline: began + after, patience }
+    }
+
+    /// The same deadline for the next of several calls: each counts its time from a fresh reading of the clock.
+    fn resumed(&self, span: Span) -> Span {
+        Span { began: self.clock.now(), ..span }
+    }
+}
+
+/// Where PyTorch's clients are counted; it stands outside every scope.
+const WORKERS_KEY: Key<'static> = Key::raw(b"init/");
+/// How often the count is looked at.
+const WORKERS_INTERVAL: Duration = Duration::from_millis(10);
+/// A wait that was not over in time; the elapsed time is filled in later.
+pub(super) const NOT_RELEASED: Failure = Failure {
+    kind: ErrorKind::TimedOut,
+    phase: Phase::Waiting,
+    elapsed: Duration::ZERO,
+    cause: Cause::NotReleased,
+    effect: Effect::None,
+};
+/// A call that was given up.
+pub(super) const CANCELLED: Failure =
+    Failure { kind: ErrorKind::Cancelled, cause: Cause::Unknown, ..NOT_RELEASED };
+
+/// The number that a store keeps as text.
+fn decimal(text: &[u8]) -> Option<i64> {
+    core::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+pub(super) mod tests;

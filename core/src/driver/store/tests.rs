@@ -1,0 +1,313 @@
+use super::*;
+use crate::driver::server::{Server, ServerOptions};
+use std::path::PathBuf;
+use std::string::ToString;
+use std::thread;
+
+/// Longer than anything here takes; a test that needs it has failed.
+const SOON: Duration = Duration::from_secs(20);
+const DEFAULT: Timeout = Timeout::Default;
+const TIMEOUTS: Timeouts = Timeouts { call: SOON, answer: SOON };
+
+fn millis(count: u64) -> Timeout {
+    Timeout::After(Duration::from_millis(count))
+}
+
+/// A file of a test's own, which goes with it.
+pub(in crate::driver) struct TemporaryFile(PathBuf);
+
+impl TemporaryFile {
+    pub(in crate::driver) fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(std::format!("rdzv-{}-{test}", std::process::id()));
+        std::fs::remove_file(&path).ok();
+        Self(path)
+    }
+
+    pub(in crate::driver) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).ok();
+    }
+}
+
+/// One store of each kind, and of each a prefixed one; with what they need to stay alive.
+struct Family {
+    members: Vec<(&'static str, Store)>,
+    _server: Server,
+    _files: [TemporaryFile; 2],
+}
+
+impl Family {
+    fn new(test: &str) -> Self {
+        let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
+        let files =
+            [TemporaryFile::new(&(test.to_string() + "-a")), TemporaryFile::new(&(test.to_string() + "-b"))];
+        let options = StoreOptions { timeout: SOON, connect_timeout: SOON, ..StoreOptions::default() };
+        let tcp = Store::connect("127.0.0.1", server.local_addr().port(), options).expect("connected");
+        let in_process =
+            || Store::in_process(HashStoreOptions { timeouts: TIMEOUTS, ..HashStoreOptions::default() });
+        let open = |file: &TemporaryFile| {
+            let options = FileStoreOptions { timeouts: TIMEOUTS, ..FileStoreOptions::default() };
+            Store::open_file(file.path(), options).expect("opened")
+        };
+        let members = std::vec![
+            // The keys of the second are keys of the first too, so the order matters.
+            ("tcp", tcp.duplicate().expect("connected")),
+            ("tcp with a prefix", tcp.with_prefix(b"job/7")),
+            ("in process", in_process()),
+            ("in process with a prefix", in_process().with_prefix(b"p")),
+            ("file", open(&files[0])),
+            ("file with prefixes", open(&files[1]).with_prefix(b"p").with_prefix(b"")),
+        ];
+        Self { members, _server: server, _files: files }
+    }
+}
+
+fn has_queues(name: &str) -> bool {
+    !name.starts_with("file")
+}
+
+#[test]
+fn every_operation_of_every_kind() {
+    let family = Family::new("every");
+    for (name, store) in &family.members {
+        let mut value = Vec::new();
+        let keys_before = store.num_keys(DEFAULT).expect("counted");
+        store.ping(DEFAULT).expect("alive");
+        store.set(b"k", b"value", DEFAULT).expect("set");
+        store.get(b"k", &mut value, DEFAULT).expect("got");
+        assert_eq!(value, b"value");
+        store.set(b"empty", b"", DEFAULT).expect("set");
+        for timeout in [DEFAULT, Timeout::Once] {
+            assert_eq!(store.get_owned(b"empty", timeout).expect("got"), b"", "{name}");
+            assert_eq!(store.get_owned(b"k", timeout).expect("got"), b"value", "{name}");
+        }
+        assert_eq!(store.get_owned(b"none", Timeout::Once).expect_err("missing").kind(), ErrorKind::TimedOut);
+        assert_eq!(store.add(b"n", 5, DEFAULT).expect("added"), 5);
+        assert_eq!(store.add(b"n", -7, DEFAULT).expect("added"), -2);
+        store.compare_set(b"c", b"", b"new", &mut value, DEFAULT).expect("answered");
+        assert_eq!(value, b"new", "{name}");
+        store.compare_set(b"c", b"other", b"newer", &mut value, DEFAULT).expect("answered");
+        assert_eq!(value, b"new", "{name}");
+        store.compare_set(b"absent", b"some", b"newer", &mut value, DEFAULT).expect("answered");
+        assert_eq!(value, b"some", "{name}");
+        store.wait(&[b"k", b"n"], DEFAULT).expect("there");
+        store.wait(&[], DEFAULT).expect("nothing to wait for");
+        assert!(store.check(&[b"k", b"n"], DEFAULT).expect("answered"), "{name}");
+        assert!(store.check(&[], DEFAULT).expect("answered"), "{name}");
+        assert!(!store.check(&[b"k", b"none"], DEFAULT).expect("answered"), "{name}");
+        assert!(store.delete(b"c", DEFAULT).expect("answered"), "{name}");
+        assert!(!store.delete(b"c", DEFAULT).expect("answered"), "{name}");
+        store.append(b"k", b"+", DEFAULT).expect("appended");
+        store.append(b"k", b"+", DEFAULT).expect("appended");
+        store.multi_set(&[(b"m1", b"x"), (b"m2", b"yy")], DEFAULT).expect("set");
+        for timeout in [DEFAULT, Timeout::Once] {
+            let values = store.multi_get(&[b"m1", b"m2", b"k"], timeout).expect("got");
+            assert_eq!(values, [&b"x"[..], b"yy", b"value++"], "{name}");
+        }
+        assert!(store.multi_get(&[], DEFAULT).expect("nothing").is_empty());
+        assert_eq!(store.num_keys(DEFAULT).expect("counted"), keys_before + 5, "{name}");
+        let mut keys = store.list_keys(DEFAULT).expect("listed");
+        keys.sort();
+        assert_eq!(keys, [&b"empty"[..], b"k", b"m1", b"m2", b"n"], "{name}");
+        store.barrier(b"b", 1, DEFAULT).expect("alone");
+        assert_eq!(store.barrier(b"b2", 2, Timeout::Once).expect_err("alone").kind(), ErrorKind::TimedOut);
+        store.barrier(b"b2", 2, Timeout::Once).expect("the second");
+        store.barrier_by_keys(b"bk", 1, DEFAULT).expect("alone");
+        let twin = store.duplicate().expect("a second handle");
+        assert_eq!(twin.get_owned(b"k", DEFAULT).expect("got"), b"value++", "{name}");
+        twin.set(b"of the twin", b"1", DEFAULT).expect("set");
+        assert_eq!(store.get_owned(b"of the twin", Timeout::Once).expect("got"), b"1", "{name}");
+    }
+}
+
+#[test]
+fn queues_of_every_kind_that_has_them() {
+    let family = Family::new("queues");
+    for (name, store) in &family.members {
+        let mut value = Vec::new();
+        if !has_queues(name) {
+            let error = store.queue_push(b"q", b"x", DEFAULT).expect_err("no queues");
+            assert_eq!((error.kind(), error.cause()), (ErrorKind::Unsupported, Cause::NoQueues), "{name}");
+            assert!(error.to_string().ends_with("queue support is not implemented."), "{error}");
+            assert_eq!(
+                store.queue_pop(b"q", &mut value, DEFAULT).expect_err("none").kind(),
+                ErrorKind::Unsupported
+            );
+            assert_eq!(store.queue_len(b"q", DEFAULT).expect_err("none").kind(), ErrorKind::Unsupported);
+            continue;
+        }
+        store.queue_push(b"q", b"first", DEFAULT).expect("pushed");
+        store.queue_push(b"q", b"", DEFAULT).expect("pushed");
+        assert_eq!(store.queue_len(b"q", DEFAULT).expect("counted"), 2, "{name}");
+        store.queue_pop(b"q", &mut value, DEFAULT).expect("popped");
+        assert_eq!(value, b"first", "{name}");
+        store.queue_try_pop(b"q", &mut value, DEFAULT).expect("popped");
+        assert_eq!(value, b"", "{name}");
+        let tried = store.queue_try_pop(b"q", &mut value, DEFAULT);
+        for empty in [tried, store.queue_pop(b"q", &mut value, Timeout::Once)] {
+            assert_eq!(empty.expect_err("empty").kind(), ErrorKind::QueueEmpty, "{name}");
+        }
+        assert_eq!(
+            store.queue_pop(b"q", &mut value, millis(30)).expect_err("late").kind(),
+            ErrorKind::TimedOut
+        );
+        thread::scope(|scope| {
+            let popped = scope.spawn(|| {
+                let mut item = Vec::new();
+                store.queue_pop(b"q", &mut item, DEFAULT).map(|()| item)
+            });
+            store.queue_push(b"q", b"late", DEFAULT).expect("pushed");
+            assert_eq!(popped.join().expect("no panic").expect("popped"), b"late", "{name}");
+        });
+    }
+}
+
+#[test]
+fn workers_are_counted_by_every_kind() {
+    let family = Family::new("workers");
+    for (name, store) in &family.members {
+        // A prefix does not stand before the counter, so those of one store count together.
+        let counted = store.check_in(DEFAULT).expect("counted");
+        store.wait_for_workers(counted, DEFAULT).expect("all");
+        let error = store.wait_for_workers(counted + 1, millis(30)).expect_err("one is missing");
+        let told = (error.kind(), error.operation());
+        assert_eq!(told, (ErrorKind::TimedOut, Operation::WaitForWorkers), "{name}");
+    }
+}
+
+#[test]
+fn waits_end_with_the_key_or_at_their_deadline() {
+    let family = Family::new("waits");
+    for (name, store) in &family.members {
+        let attempts: [&dyn Fn() -> Result<(), CallError>; 5] = [
+            &|| store.get_owned(b"none", millis(80)).map(drop),
+            &|| store.wait(&[b"none", b"neither"], millis(80)),
+            &|| store.multi_get(&[b"none"], millis(80)).map(drop),
+            &|| store.barrier(b"b", 2, millis(80)),
+            &|| store.barrier_by_keys(b"bk", 2, millis(80)),
+        ];
+        for attempt in attempts {
+            let began = std::time::Instant::now();
+            let error = attempt().expect_err("nothing happens");
+            let took = began.elapsed();
+            assert_eq!(
+                (error.kind(), error.phase()),
+                (ErrorKind::TimedOut, Phase::Waiting),
+                "{name}: {error}"
+            );
+            assert!(took >= Duration::from_millis(79) && took < Duration::from_secs(5), "{name}: {took:?}");
+            assert!(error.elapsed() >= Duration::from_millis(79), "{name}: {error}");
+        }
+        thread::scope(|scope| {
+            let got = scope.spawn(|| store.get_owned(b"late", DEFAULT));
+            let waited = scope.spawn(|| store.wait(&[b"late", b"later"], DEFAULT));
+            let gate = scope.spawn(|| store.barrier(b"gate", 2, DEFAULT));
+            store.set(b"late", b"came", DEFAULT).expect("set");
+            store.duplicate().expect("a twin").set(b"later", b"", DEFAULT).expect("set");
+            store.barrier(b"gate", 2, DEFAULT).expect("both");
+            assert_eq!(got.join().expect("no panic").expect("got"), b"came", "{name}");
+            waited.join().expect("no panic").expect("there");
+            gate.join().expect("no panic").expect("both");
+        });
+    }
+}
+
+type Attempt<'a> = &'a (dyn Fn() -> Result<(), CallError> + Sync);
+
+#[test]
+fn cancelled_calls_end_and_later_ones_do_not() {
+    let family = Family::new("cancel");
+    for (name, store) in &family.members {
+        let attempts: [(Operation, Attempt<'_>); 4] = [
+            (Operation::Wait, &|| store.wait(&[b"never"], DEFAULT)),
+            (Operation::Get, &|| store.get_owned(b"never", DEFAULT).map(drop)),
+            (Operation::Barrier, &|| store.barrier(b"alone", 1 << 40, DEFAULT)),
+            (Operation::WaitForWorkers, &|| store.wait_for_workers(1 << 40, DEFAULT)),
+        ];
+        for (operation, attempt) in attempts {
+            let error = thread::scope(|scope| {
+                let pending = scope.spawn(attempt);
+                while !pending.is_finished() {
+                    store.cancel();
+                    thread::yield_now();
+                }
+                pending.join().expect("no panic").expect_err("cancelled")
+            });
+            let told = (error.kind(), error.operation());
+            assert_eq!(told, (ErrorKind::Cancelled, operation), "{name}: {error}");
+        }
+        assert_eq!(store.add(b"n", 1, DEFAULT).expect("a later call"), 1, "{name}");
+    }
+}
+
+#[test]
+fn threads_of_one_handle_lose_nothing() {
+    let family = Family::new("threads");
+    for (name, store) in &family.members {
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        store.add(b"n", 1, DEFAULT).expect("added");
+                        store.append(b"log", b"x", DEFAULT).expect("appended");
+                    }
+                });
+            }
+        });
+        assert_eq!(store.add(b"n", 0, DEFAULT).expect("added"), 200, "{name}");
+        assert_eq!(store.get_owned(b"log", DEFAULT).expect("got").len(), 200, "{name}");
+    }
+}
+
+#[test]
+fn prefixes_nest_as_those_of_pytorch() {
+    let family = Family::new("prefix");
+    for (name, store) in &family.members {
+        let (inner, empty) = (store.with_prefix(b"a").with_prefix(b"b"), store.with_prefix(b""));
+        inner.set(b"k", b"deep", DEFAULT).expect("set");
+        empty.set(b"k", b"behind a slash", DEFAULT).expect("set");
+        assert_eq!(store.get_owned(b"a/b/k", Timeout::Once).expect("got"), b"deep", "{name}");
+        assert_eq!(store.get_owned(b"/k", Timeout::Once).expect("got"), b"behind a slash", "{name}");
+        let mut all = store.list_keys(DEFAULT).expect("listed");
+        all.sort();
+        assert_eq!(all, [&b"/k"[..], b"a/b/k"], "{name}");
+        assert_eq!(inner.list_keys(DEFAULT).expect("listed"), [b"k"], "{name}");
+        assert_eq!(store.with_prefix(b"a").list_keys(DEFAULT).expect("listed"), [b"b/k"], "{name}");
+        assert_eq!(
+            inner.num_keys(DEFAULT).expect("counted"),
+            store.num_keys(DEFAULT).expect("counted"),
+            "{name}"
+        );
+        let twin = inner.duplicate().expect("a twin");
+        assert_eq!(twin.get_owned(b"k", Timeout::Once).expect("got"), b"deep", "{name}");
+        let error = inner.get_owned(b"none", Timeout::Once).expect_err("missing").to_string();
+        assert!(error.contains("a/b/none\""), "{name}: {error}");
+        // A barrier beneath a prefix is one of keys, whatever the store's own is.
+        inner.barrier(b"gate", 1, DEFAULT).expect("alone");
+        assert_eq!(inner.get_owned(b"gate/num_members", Timeout::Once).expect("got"), b"1", "{name}");
+        assert_eq!(inner.get_owned(b"gate/last_member", Timeout::Once).expect("got"), b"1", "{name}");
+    }
+}
+
+#[test]
+fn values_that_are_no_numbers_and_sizes_that_are_too_large() {
+    let family = Family::new("numbers");
+    for (name, store) in &family.members {
+        store.set(b"text", b"no number", DEFAULT).expect("set");
+        let error = store.add(b"text", 1, DEFAULT).expect_err("no number");
+        let over_tcp = name.starts_with("tcp");
+        let expected = if over_tcp { ErrorKind::ServerGone } else { ErrorKind::InvalidArgument };
+        assert_eq!(error.kind(), expected, "{name}: {error}");
+        assert_eq!(store.get_owned(b"text", DEFAULT).expect("got"), b"no number", "{name}");
+        for error in
+            [store.set(b"big", &std::vec![0; (8 << 20) + 1], DEFAULT), store.set(&[b'k'; 8192], b"", DEFAULT)]
+        {
+            assert_eq!(error.expect_err("over the limit").kind(), ErrorKind::LimitExceeded, "{name}");
+        }
+    }
+}

@@ -1,0 +1,307 @@
+extern crate std;
+use super::*;
+use crate::rng::Rng;
+use crate::store::op::Pairs;
+use alloc::vec;
+use std::collections::BTreeMap as Model;
+
+fn hex(bytes: &[u8]) -> alloc::string::String {
+    bytes.iter().map(|byte| alloc::format!("{byte:02x}")).collect()
+}
+
+fn key(name: &str) -> Key<'_> {
+    Key::scoped(KEY_SCOPE, name.as_bytes())
+}
+
+/// A file in memory: what is appended is read as somebody else's bytes.
+struct Paper {
+    log: Log,
+    bytes: Vec<u8>,
+}
+
+impl Paper {
+    fn new() -> Self {
+        Self { log: Log::new(LogLimits::default()), bytes: Vec::new() }
+    }
+
+    /// Carries a request out; its reply as text, and the records that it took.
+    fn ask(&mut self, request: &Request<'_>) -> (alloc::string::String, Vec<u8>) {
+        let mut records = Vec::new();
+        let reply = match self.log.answer(request, &mut records) {
+            Ok(Reply::Value(value)) => std::string::String::from_utf8_lossy(&value).into_owned(),
+            Ok(Reply::Values(values)) => values
+                .iter()
+                .map(|value| std::string::String::from_utf8_lossy(value))
+                .collect::<Vec<_>>()
+                .join(","),
+            Ok(reply) => alloc::format!("{reply:?}"),
+            Err(error) => alloc::format!("{error:?}"),
+        };
+        self.write(&records);
+        (reply, records)
+    }
+
+    fn write(&mut self, records: &[u8]) {
+        self.bytes.extend_from_slice(records);
+        let end = self.log.offset() + records.len() as u64;
+        assert_eq!(self.log.replay(records, end), Ok(0));
+        assert_eq!(self.log.offset(), self.bytes.len() as u64);
+    }
+}
+
+/// The bytes that PyTorch 2.15 appends. Source: the format's description, "Format".
+#[test]
+fn records_are_those_of_pytorch() {
+    let mut paper = Paper::new();
+    let mut records = Vec::new();
+    paper.log.enter(&mut records).expect("an empty file");
+    assert_eq!(hex(&records), "09000000726566636f756e742f0100000031");
+    paper.write(&records);
+    for (request, written) in [
+        (Request::Set { key: key("foo"), value: b"bar" }, "040000002f666f6f03000000626172"),
+        (Request::Add { key: key("n"), delta: 5 }, "020000002f6e0100000035"),
+        (Request::Add { key: key("n"), delta: -7 }, "020000002f6e020000002d32"),
+        (Request::CompareSet { key: key("c"), expected: b"", desired: b"1" }, "020000002f630100000031"),
+        (Request::CompareSet { key: key("c"), expected: b"2", desired: b"3" }, ""),
+        (Request::Delete { key: key("foo") }, "050000002d2f666f6f00000000"),
+        (Request::Delete { key: key("foo") }, ""),
+        (Request::Set { key: key("e"), value: b"" }, "020000002f6500000000"),
+    ] {
+        assert_eq!(hex(&paper.ask(&request).1), written, "{request:?}");
+    }
+}
+
+#[test]
+fn requests_are_answered_as_the_format_has_it() {
+    let mut paper = Paper::new();
+    let compare = |expected, desired| Request::CompareSet { key: key("c"), expected, desired };
+    let names: [&[u8]; 2] = [b"a", b"b"];
+    let both = Keys::scoped(KEY_SCOPE, &names);
+    let pairs: [(&[u8], &[u8]); 2] = [(b"a", b"1"), (b"b", b"")];
+    for (request, reply) in [
+        (Request::Get { key: key("a") }, "NotReady"),
+        (Request::Check { keys: both }, "NotReady"),
+        (Request::MultiGet { keys: both }, "NotReady"),
+        (Request::MultiSet { pairs: Pairs::scoped(KEY_SCOPE, &pairs) }, "Applied"),
+        (Request::Check { keys: both }, "Ready"),
+        (Request::Wait { keys: Keys::scoped(KEY_SCOPE, &[]) }, "Ready"),
+        (Request::MultiGet { keys: both }, "1,"),
+        (Request::Get { key: key("b") }, ""),
+        (compare(b"x", b"1"), "x"),
+        (Request::Get { key: key("c") }, "NotReady"),
+        (compare(b"", b"1"), "1"),
+        (compare(b"", b"2"), "1"),
+        (compare(b"1", b"2"), "2"),
+        (Request::Add { key: key("b"), delta: 0 }, "Number(0)"),
+        (Request::Set { key: key("n"), value: b" 12abc" }, "Applied"),
+        (Request::Add { key: key("n"), delta: 1 }, "Number(13)"),
+        (Request::Set { key: key("n"), value: b"9223372036854775807" }, "Applied"),
+        (Request::Add { key: key("n"), delta: 1 }, "Number(-9223372036854775808)"),
+        (Request::Set { key: key("n"), value: b"words" }, "Applied"),
+        (Request::Add { key: key("n"), delta: 1 }, "NotANumber"),
+        (Request::Get { key: key("n") }, "words"),
+        (Request::Set { key: key("-x"), value: b"no deletion" }, "Applied"),
+        (Request::Get { key: key("-x") }, "no deletion"),
+        (Request::NumKeys, "Number(5)"),
+        (Request::ListKeys, "/-x,/a,/b,/c,/n"),
+        (Request::Delete { key: key("a") }, "Number(1)"),
+        (Request::Delete { key: key("a") }, "Number(0)"),
+        (Request::QueuePush { key: key("q"), value: b"" }, "Unsupported"),
+        (Request::Barrier { key: key("q"), world_size: 1 }, "Unsupported"),
+    ] {
+        assert_eq!(paper.ask(&request).0, reply, "{request:?}");
+    }
+}
+
+/// PyTorch's own file store loses the second of two equal appends.
+#[test]
+fn equal_appends_are_both_kept() {
+    let mut paper = Paper::new();
+    for whole in ["x", "xx", "xxx"] {
+        paper.ask(&Request::Append { key: key("log"), value: b"x" });
+        assert_eq!(paper.ask(&Request::Get { key: key("log") }).0, whole);
+    }
+}
+
+#[test]
+fn counters_tell_who_is_the_last() {
+    let mut records = Vec::new();
+    let mut paper = Paper::new();
+    let enter = |paper: &mut Paper| {
+        let mut records = Vec::new();
+        paper.log.enter(&mut records).expect("numbers");
+        paper.write(&records);
+    };
+    enter(&mut paper);
+    enter(&mut paper);
+    assert_eq!(paper.log.leave(Some(0), &mut records), Ok(Remains::File), "one is still there");
+    paper.write(&records);
+    let last = |closed_min| {
+        let mut records = Vec::new();
+        let remains = paper.log.leave(closed_min, &mut records).expect("numbers");
+        (remains, records)
+    };
+    assert_eq!(last(None).0, Remains::File);
+    assert_eq!(last(Some(3)).0, Remains::File, "a rank has yet to come");
+    assert_eq!(last(Some(2)).0, Remains::Nothing);
+    let (remains, records) = last(Some(0));
+    assert_eq!((remains, records.len()), (Remains::Nothing, 17 + 18));
+    paper.write(&records);
+    assert_eq!(paper.log.value(REFERENCES_KEY), Some(&b"0"[..]));
+    assert_eq!(paper.log.value(CLOSED_KEY), Some(&b"2"[..]));
+    assert_eq!(paper.log.keys_beneath(KEY_SCOPE).count(), 0, "they are no user's");
+}
+
+/// A log of a few records, and where each begins.
+fn some_log() -> (Vec<u8>, Vec<u64>) {
+    let (mut bytes, mut starts) = (Vec::new(), vec![0]);
+    let records: [(&[u8], &[u8]); 6] = [
+        (b"refcount/", b"1"),
+        (b"/a", b"value"),
+        (b"/", b""),
+        // Keys of nobody that is known: they are kept, and do nobody harm.
+        (b"", b"nameless"),
+        (b"strange", b"\xff\x00"),
+        (b"-/a", b""),
+    ];
+    for (key, value) in records {
+        push_record(&mut bytes, &[key], value);
+        starts.push(bytes.len() as u64);
+    }
+    (bytes, starts)
+}
+
+#[test]
+fn a_log_torn_at_any_byte_names_the_record() {
+    let (bytes, starts) = some_log();
+    for end in 0..=bytes.len() {
+        let mut log = Log::new(LogLimits::default());
+        let told = log.replay(&bytes[..end], end as u64);
+        let whole = *starts.iter().rfind(|&&start| start <= end as u64).expect("the first begins at 0");
+        let expected = if whole == end as u64 { Ok(0) } else { Err(LogError::Torn(whole)) };
+        assert_eq!((told, log.offset()), (expected, whole), "cut at {end}");
+    }
+}
+
+#[test]
+fn a_log_reads_the_same_in_pieces_of_any_size() {
+    let (bytes, _) = some_log();
+    let mut whole = Log::new(LogLimits::default());
+    assert_eq!(whole.replay(&bytes, bytes.len() as u64), Ok(0));
+    assert_eq!((whole.key_count(), whole.value(b"strange")), (4, Some(&b"\xff\x00"[..])));
+    for piece in 1..bytes.len() {
+        let (mut log, mut wanted) = (Log::new(LogLimits::default()), 0);
+        let end = bytes.len() as u64;
+        while log.offset() < end {
+            let from = usize::try_from(log.offset()).expect("small");
+            let to = (from + piece.max(usize::try_from(wanted).expect("small"))).min(bytes.len());
+            let before = (log.offset(), wanted);
+            wanted = log.replay(&bytes[from..to], end).expect("whole records");
+            assert!(before != (log.offset(), wanted), "no progress at {before:?} in pieces of {piece}");
+        }
+        assert_eq!(
+            (log.values == whole.values, log.stored_bytes),
+            (true, whole.stored_bytes),
+            "pieces of {piece}"
+        );
+    }
+}
+
+#[test]
+fn bytes_that_are_no_log_are_refused_without_room_for_them() {
+    let mut log = Log::new(LogLimits::default());
+    let text = b"#!/bin/sh\necho this is no store\n";
+    assert_eq!(log.replay(text, text.len() as u64), Err(LogError::Torn(0)));
+    // A length that the file does have is asked for, and no more than that.
+    let mut header = [0; 4].to_vec();
+    header.extend_from_slice(&1000u32.to_le_bytes());
+    assert_eq!(log.replay(&header, 1008), Ok(1008));
+    assert_eq!(log.replay(&header, 1007), Err(LogError::Torn(0)));
+
+    let limits = LogLimits { stored_bytes_max: 300 };
+    let mut small = Log::new(limits);
+    let full = LogError::Limit(LimitError::Stored { bytes_max: 300 });
+    let mut records = Vec::new();
+    let set = Request::Set { key: key("k"), value: &[7; 200] };
+    assert_eq!(small.answer(&set, &mut records), Err(full), "ours is not written");
+    push_record(&mut records, &[b"/k"], &[7; 200]);
+    assert_eq!(small.replay(&records, records.len() as u64), Err(full), "somebody else's is not kept");
+    assert_eq!(small.offset(), 0);
+}
+
+/// Random requests, against a map that does what they say.
+#[test]
+fn random_requests_do_what_a_map_does() {
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let mut roll = |sides: u64| rng.next_u64() % sides;
+        let (mut paper, mut model) = (Paper::new(), Model::<Vec<u8>, Vec<u8>>::new());
+        for step in 0..100 {
+            let name = [b'a' + u8::try_from(roll(4)).expect("small")];
+            let key = Key::scoped(KEY_SCOPE, &name);
+            let mut whole = KEY_SCOPE.to_vec();
+            whole.extend_from_slice(&name);
+            let value =
+                vec![b'0' + u8::try_from(roll(10)).expect("small"); usize::try_from(roll(3)).expect("small")];
+            let current = model.get(&whole).cloned();
+            match roll(6) {
+                0 => {
+                    paper.ask(&Request::Set { key, value: &value });
+                    model.insert(whole.clone(), value);
+                }
+                1 => {
+                    let told = paper.ask(&Request::Delete { key }).0;
+                    let was_there = model.remove(&whole).is_some();
+                    assert_eq!(told, alloc::format!("Number({})", i64::from(was_there)));
+                }
+                2 => {
+                    paper.ask(&Request::Append { key, value: &value });
+                    model.entry(whole.clone()).or_default().extend_from_slice(&value);
+                }
+                3 => {
+                    let expected = current.clone().unwrap_or_default();
+                    paper.ask(&Request::CompareSet { key, expected: &expected, desired: &value });
+                    model.insert(whole.clone(), value);
+                }
+                4 => {
+                    let text = std::string::String::from_utf8(current.unwrap_or_default()).expect("digits");
+                    match if text.is_empty() { Some(0) } else { text.parse::<i64>().ok() } {
+                        Some(number) => {
+                            let sum = number.wrapping_add(3);
+                            assert_eq!(
+                                paper.ask(&Request::Add { key, delta: 3 }).0,
+                                alloc::format!("Number({sum})")
+                            );
+                            model.insert(whole.clone(), alloc::format!("{sum}").into_bytes());
+                        }
+                        None => assert_eq!(paper.ask(&Request::Add { key, delta: 3 }).0, "NotANumber"),
+                    }
+                }
+                _ => {
+                    let mut records = Vec::new();
+                    let read = paper.log.answer(&Request::Get { key }, &mut records).expect("a get");
+                    let expected = match &current {
+                        Some(value) => Reply::Value(Cow::Borrowed(&**value)),
+                        None => Reply::NotReady,
+                    };
+                    assert_eq!((read, records.len()), (expected, 0), "seed {seed}, step {step}");
+                }
+            }
+            assert_eq!(
+                paper.log.value(&whole),
+                model.get(&whole).map(Vec::as_slice),
+                "seed {seed}, step {step}"
+            );
+        }
+        // Whoever comes later reads the same.
+        let mut late = Log::new(LogLimits::default());
+        assert_eq!(late.replay(&paper.bytes, paper.bytes.len() as u64), Ok(0));
+        assert!(
+            late.values
+                .iter()
+                .map(|(key, value)| (&**key, &**value))
+                .eq(model.iter().map(|(key, value)| (&**key, &**value)))
+        );
+        assert_eq!(late.stored_bytes, paper.log.stored_bytes, "seed {seed}");
+    }
+}
