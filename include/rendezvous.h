@@ -89,6 +89,12 @@ typedef int32_t rdzv_status;
 // The process is out of descriptors, threads or memory.
 #define RDZV_EXHAUSTED 17
 
+// Stores of this kind do not have the operation.
+#define RDZV_UNSUPPORTED 18
+
+// A file that is no store, or has a torn record; the message tells at which offset.
+#define RDZV_CORRUPT 19
+
 // The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
 // static.
 const char *rdzv_status_name(rdzv_status status);
@@ -444,10 +450,12 @@ rdzv_status rdzv_store_options_set_keep_alive(rdzv_store_options *options,
 // A client of a store.
 // -----------------------------------------------------------------------------------------------------------
 
-// A client of one store: ours or PyTorch's. Any thread may use it; each call drives a connection of its own
-// on the calling thread, so a wait that is pending in one thread never delays another. Keys get the prefix
-// `/` on the wire, as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0
-// to look once, or -1 for the handle's default.
+// A store: on a server (ours or PyTorch's), in a file, in this process, or in code of yours; and each of
+// them beneath a prefix. Any thread may use it, and a wait that is pending in one thread never delays
+// another. What an operation means is the same for all kinds, except where it is told. Over TCP each call
+// drives a connection of its own on the calling thread, and keys get the prefix `/` on the wire, as those of
+// PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for the
+// handle's default.
 typedef struct rdzv_store rdzv_store;
 
 // Connects to the store that `options` names, trying again until its connect timeout has passed. `context`
@@ -461,27 +469,30 @@ rdzv_status rdzv_store_connect(const rdzv_context *context,
                                rdzv_store **out,
                                rdzv_error **error);
 
-// A second, independent handle to the same server, with a connection of its own. On success `*out` is yours
-// until `rdzv_store_free`. Errors: as `rdzv_store_connect`.
+// A second, independent handle to the same store, with the same prefix; to a server it has a connection of
+// its own, and in a file it counts as one more store. On success `*out` is yours
+// until `rdzv_store_free`. Errors: those of the function that made the first.
 rdzv_status rdzv_store_clone(const rdzv_store *store, rdzv_store **out, rdzv_error **error);
 
 // Closes and frees a store handle. No other call on it may be under way: cancel and wait for them first.
 // NULL is ignored.
 void rdzv_store_free(rdzv_store *store);
 
-// The server as `HOST:PORT`. Lives as long as the handle. Empty for NULL.
+// What errors call the store: a server is `HOST:PORT`, a file its path. Lives as long as the handle. Empty for NULL.
 const char *rdzv_store_peer(const rdzv_store *store);
 
 // Ends every call that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`. Later calls are
 // as ever. NULL is ignored.
 void rdzv_store_cancel(const rdzv_store *store);
 
-// Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the server has
+// Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the store has
 // it.
 //
 // Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message tells whether
 // the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`,
-// `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`.
+// `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`; of a file also `RDZV_IO`,
+// `RDZV_CORRUPT` (a torn record, with its offset), and `RDZV_SERVER_GONE` when the file was removed or
+// replaced; of a kind that lacks the operation `RDZV_UNSUPPORTED`.
 rdzv_status rdzv_store_set(const rdzv_store *store,
                            const uint8_t *key,
                            size_t key_len,
@@ -504,8 +515,8 @@ rdzv_status rdzv_store_get(const rdzv_store *store,
 // Adds `delta` to the decimal number under a key (0 when missing), wrapping at 64 bits; the sum goes to
 // `*sum`.
 //
-// Errors besides: `RDZV_SERVER_GONE` when the value is not a number: the protocol has no error reply, and
-// the server closes the connection.
+// Errors besides: `RDZV_INVALID_ARGUMENT` when the value is not a number; but over TCP `RDZV_SERVER_GONE`:
+// the protocol has no error reply, and the server closes the connection.
 rdzv_status rdzv_store_add(const rdzv_store *store,
                            const uint8_t *key,
                            size_t key_len,
@@ -553,7 +564,8 @@ rdzv_status rdzv_store_delete_key(const rdzv_store *store,
                                   int32_t *deleted,
                                   rdzv_error **error);
 
-// Counts all keys of the server, those of other programs included; the number goes to `*count`.
+// Counts all keys of the store, those of other programs and beneath other prefixes included, and the two
+// counters of a file; the number goes to `*count`.
 rdzv_status rdzv_store_num_keys(const rdzv_store *store,
                                 int64_t timeout_ms,
                                 int64_t *count,
@@ -590,7 +602,7 @@ rdzv_status rdzv_store_multi_set(const rdzv_store *store,
                                  int64_t timeout_ms,
                                  rdzv_error **error);
 
-// Puts an item at the end of a queue; a queue has its own name space beside the values.
+// Puts an item at the end of a queue; a queue has its own name space beside the values. Files have no queues.
 rdzv_status rdzv_store_queue_push(const rdzv_store *store,
                                   const uint8_t *key,
                                   size_t key_len,
@@ -618,8 +630,9 @@ rdzv_status rdzv_store_queue_len(const rdzv_store *store,
                                  rdzv_error **error);
 
 // Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once: take
-// a new one each time. Whoever gives up stays counted. It is the server's own barrier, which meets that of
-// PyTorch's `TCPStore.barrier`.
+// a new one each time. Whoever gives up stays counted. It meets the `barrier` of the same kind of store in
+// PyTorch: over TCP it is the server's own, which meets `TCPStore.barrier`; beneath a prefix and in a file
+// it is that of `rdzv_store_barrier_by_keys`.
 //
 // Errors besides: `RDZV_TIMED_OUT` when not all arrived in time.
 rdzv_status rdzv_store_barrier(const rdzv_store *store,
@@ -653,8 +666,164 @@ rdzv_status rdzv_store_wait_for_workers(const rdzv_store *store,
                                         int64_t timeout_ms,
                                         rdzv_error **error);
 
-// Asks the server for a sign of life.
+// Asks the store for a sign of life.
 rdzv_status rdzv_store_ping(const rdzv_store *store, int64_t timeout_ms, rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Stores without a server, and prefixes.
+// -----------------------------------------------------------------------------------------------------------
+
+// Opens the file at `path`, making it if it is missing, as a store that the FileStores of PyTorch ranks may
+// share. Whoever uses it is counted in it: when the last one is freed, and `world_size` or more have been by
+// then, the file is removed; with -1 it stays. A process that dies stays counted. `timeout_ms` is for
+// operations that name none, and for the opening; -1: 300,000. `context` may be NULL for a fresh one. On
+// success `*out` is yours until `rdzv_store_free`.
+//
+// Others notice what is written within 10 ms. What they do in between is never lost: no increment and no
+// append. There are no queues.
+//
+// Errors: `RDZV_IO` (the path cannot be opened or written; `rdzv_error_os_error` tells why), `RDZV_CORRUPT`
+// (a file that is no store, or has a torn record), `RDZV_TIMED_OUT` (somebody keeps the file locked),
+// `RDZV_INVALID_ARGUMENT`, `RDZV_LIMIT_EXCEEDED`.
+rdzv_status rdzv_store_open_file(const rdzv_context *context,
+                                 const uint8_t *path,
+                                 size_t path_len,
+                                 int64_t world_size,
+                                 int64_t timeout_ms,
+                                 rdzv_store **out,
+                                 rdzv_error **error);
+
+// Makes an empty store in this process, without server or file; `rdzv_store_clone` makes further handles of
+// it. It lives as long as its last handle. `timeout_ms` is for operations that name none; -1: 300,000.
+// `context` may be NULL for a fresh one. On success `*out` is yours until `rdzv_store_free`.
+rdzv_status rdzv_store_new_hash(const rdzv_context *context,
+                                int64_t timeout_ms,
+                                rdzv_store **out,
+                                rdzv_error **error);
+
+// A handle whose keys are those beneath `prefix` in `store`: key `k` is `prefix/k` there, also when the
+// prefix is empty. It composes as PyTorch's PrefixStore: a prefix of a prefix stands behind the first; the
+// number of keys is that of the whole store; lists have the keys beneath the prefix only, without it;
+// barriers are those of `rdzv_store_barrier_by_keys`. The two handles share connections and what is pending,
+// so that cancelling the one's calls cancels the other's; either may be freed first. On success `*out` is
+// yours until `rdzv_store_free`.
+rdzv_status rdzv_store_with_prefix(const rdzv_store *store,
+                                   const uint8_t *prefix,
+                                   size_t prefix_len,
+                                   rdzv_store **out,
+                                   rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Stores in code of yours.
+// -----------------------------------------------------------------------------------------------------------
+
+// Store `values[0]` under `keys[0]`.
+#define RDZV_STORE_SET 1
+
+// Answer the value of `keys[0]`; `RDZV_TIMED_OUT` when there is none.
+#define RDZV_STORE_GET 2
+
+// Add `number` to the decimal number under `keys[0]` (0 when missing), answer the sum as a number.
+#define RDZV_STORE_ADD 3
+
+// As `rdzv_store_compare_set` with `keys[0]`, expecting `values[0]` and desiring `values[1]`; answer a value.
+#define RDZV_STORE_COMPARE_SET 4
+
+// Wait until all keys are there, for `timeout_ms` at most, then `RDZV_TIMED_OUT`. May be left out.
+#define RDZV_STORE_WAIT 5
+
+// Answer 1 if all keys are there, else 0.
+#define RDZV_STORE_CHECK 6
+
+// Remove `keys[0]`; answer 1 if it was there, else 0.
+#define RDZV_STORE_DELETE_KEY 7
+
+// Answer the number of keys.
+#define RDZV_STORE_NUM_KEYS 8
+
+// Answer all keys, as values.
+#define RDZV_STORE_LIST_KEYS 9
+
+// Put `values[0]` behind the value of `keys[0]`. May be left out, and then `rdzv_store_append` fails.
+#define RDZV_STORE_APPEND 10
+
+// Answer the values of all keys, in order. May be left out.
+#define RDZV_STORE_MULTI_GET 11
+
+// Store `values[i]` under `keys[i]`. May be left out.
+#define RDZV_STORE_MULTI_SET 12
+
+// Put `values[0]` at the end of the queue `keys[0]`. May be left out, as the two that follow.
+#define RDZV_STORE_QUEUE_PUSH 13
+
+// Answer the item at the front, and take it; `RDZV_QUEUE_EMPTY` when there is none.
+#define RDZV_STORE_QUEUE_POP 14
+
+// Answer the number of items.
+#define RDZV_STORE_QUEUE_LEN 15
+
+// Takes the answer of a store of yours. Valid during the call only.
+typedef struct rdzv_store_answer rdzv_store_answer;
+
+// What a store of yours is asked. Everything in it is valid during the call only.
+typedef struct {
+  // Size of this struct in the library that made it, in bytes; later fields are absent when it is smaller.
+  uint32_t struct_size;
+  // One of `RDZV_STORE_SET` and so on; there may be more one day.
+  int32_t operation;
+  // The keys, as they are in the store: with all prefixes.
+  const rdzv_bytes *keys;
+  // How many keys.
+  size_t key_count;
+  // The values.
+  const rdzv_bytes *values;
+  // How many values.
+  size_t value_count;
+  // What is to be added.
+  int64_t number;
+  // How long `RDZV_STORE_WAIT` may take, in milliseconds. Nothing else should wait.
+  int64_t timeout_ms;
+} rdzv_store_question;
+
+// A store in code of yours. `answer` is called on threads of the library's, by several at a time; it may
+// block: the caller of an operation gets `RDZV_TIMED_OUT` at its deadline all the same. It must not throw,
+// and an operation that it calls on the handle that is calling it returns `RDZV_REENTRANT`.
+typedef struct {
+  // `sizeof(rdzv_store_vtable)`.
+  uint32_t struct_size;
+  // Not used; 0.
+  uint32_t reserved;
+  // Passed to both functions.
+  void *user_data;
+  // What errors call the store. UTF-8, NUL-terminated, copied; NULL: a name of the library's.
+  const char *name;
+  // Does what `question` says, fills `answer`, and returns `RDZV_OK`, or why it did not: any status of this
+  // header, `RDZV_UNSUPPORTED` for an operation that it does not have. Must not be NULL.
+  rdzv_status (*answer)(void *user_data, const rdzv_store_question *question, rdzv_store_answer *answer);
+  // Called once, when no handle is left and nothing is being answered. May be NULL.
+  void (*destroy)(void *user_data);
+} rdzv_store_vtable;
+
+// Answers a number. For use within the `answer` of a store of yours.
+void rdzv_store_answer_set_number(rdzv_store_answer *answer, int64_t number);
+
+// Answers a value, or one more of several; it is copied. For use within the `answer` of a store of yours.
+void rdzv_store_answer_add_value(rdzv_store_answer *answer, const uint8_t *value, size_t value_len);
+
+// Tells in words why the operation failed, in UTF-8; they end the error's message. For use within the
+// `answer` of a store of yours.
+void rdzv_store_answer_set_message(rdzv_store_answer *answer, const uint8_t *message, size_t message_len);
+
+// Makes a store of code of yours; `vtable` is copied. Operations that it leaves out are done with its others
+// where that loses nothing: waits by looking again every 10 ms, lists one by one. Barriers are those of
+// `rdzv_store_barrier_by_keys`. `timeout_ms` is for operations that name none; -1: 300,000. `context` may be
+// NULL for a fresh one. On success the library owns `user_data`, until it calls `destroy`, and `*out` is
+// yours until `rdzv_store_free`.
+rdzv_status rdzv_store_new_custom(const rdzv_context *context,
+                                  const rdzv_store_vtable *vtable,
+                                  int64_t timeout_ms,
+                                  rdzv_store **out,
+                                  rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
 // Stores in an event loop of the caller's: no thread, no callback, no call that blocks.

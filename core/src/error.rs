@@ -80,6 +80,12 @@ impl Operation {
         )
     }
 
+    /// Whether it is one on queues.
+    #[must_use]
+    pub const fn is_of_queues(self) -> bool {
+        matches!(self, Self::QueuePush | Self::QueuePop | Self::QueueLen)
+    }
+
     const fn preposition(self) -> &'static str {
         match self {
             Self::Connect => "to",

@@ -24,6 +24,10 @@ mod store_options;
 
 mod store;
 
+mod store_kinds;
+
+mod custom_store;
+
 mod event_loop;
 
 #[cfg(feature = "fault-injection")]
@@ -33,6 +37,7 @@ mod guard;
 pub use argument::rdzv_bytes;
 pub use buffer::*;
 pub use context::*;
+pub use custom_store::*;
 pub use error::*;
 pub use event_loop::*;
 #[cfg(feature = "fault-injection")]
@@ -41,5 +46,6 @@ pub use server::*;
 pub use server_options::*;
 pub use status::*;
 pub use store::*;
+pub use store_kinds::*;
 pub use store_options::*;
 pub use version::*;

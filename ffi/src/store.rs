@@ -14,22 +14,23 @@ use std::ffi::{CString, c_char};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A client of one store: ours or PyTorch's. Any thread may use it; each call drives a connection of its own
-/// on the calling thread, so a wait that is pending in one thread never delays another. Keys get the prefix
-/// `/` on the wire, as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0
-/// to look once, or -1 for the handle's default.
+/// A store: on a server (ours or PyTorch's), in a file, in this process, or in code of yours; and each of
+/// them beneath a prefix. Any thread may use it, and a wait that is pending in one thread never delays
+/// another. What an operation means is the same for all kinds, except where it is told. Over TCP each call
+/// drives a connection of its own on the calling thread, and keys get the prefix `/` on the wire, as those of
+/// PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for the
+/// handle's default.
 #[derive(Debug)]
 pub struct rdzv_store {
-    poison: Poison,
-    store: Store,
+    pub(crate) poison: Poison,
+    pub(crate) store: Store,
     peer: CString,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
-#[cold]
-#[inline(never)]
-pub(crate) fn call_fault(error: &CallError) -> Fault {
-    let status = match error.kind() {
+/// The status of each kind of failure.
+pub(crate) const fn status_of(kind: ErrorKind) -> rdzv_status {
+    match kind {
         ErrorKind::TimedOut => RDZV_TIMED_OUT,
         ErrorKind::Refused => RDZV_REFUSED,
         ErrorKind::ServerGone => RDZV_SERVER_GONE,
@@ -44,7 +45,13 @@ pub(crate) fn call_fault(error: &CallError) -> Fault {
         ErrorKind::Corrupt => RDZV_CORRUPT,
         ErrorKind::Reentrant => RDZV_REENTRANT,
         ErrorKind::Io => RDZV_IO,
-    };
+    }
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn call_fault(error: &CallError) -> Fault {
+    let status = status_of(error.kind());
     Fault {
         operation: error.operation().name().into(),
         peer: error.peer().into(),
@@ -97,7 +104,7 @@ unsafe fn operate(
     }
 }
 
-fn handle(store: Store, shared: Arc<Shared>) -> *mut rdzv_store {
+pub(crate) fn handle(store: Store, shared: Arc<Shared>) -> *mut rdzv_store {
     let peer = CString::new(store.peer().replace('\0', "\\0")).unwrap_or_default();
     Box::into_raw(Box::new(rdzv_store { poison: Poison::default(), store, peer, shared }))
 }
@@ -131,8 +138,9 @@ pub unsafe extern "C" fn rdzv_store_connect(
     }
 }
 
-/// A second, independent handle to the same server, with a connection of its own. On success `*out` is yours
-/// until `rdzv_store_free`. Errors: as `rdzv_store_connect`.
+/// A second, independent handle to the same store, with the same prefix; to a server it has a connection of
+/// its own, and in a file it counts as one more store. On success `*out` is yours
+/// until `rdzv_store_free`. Errors: those of the function that made the first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_clone(
     store: *const rdzv_store,
@@ -160,7 +168,7 @@ pub unsafe extern "C" fn rdzv_store_free(store: *mut rdzv_store) {
     unsafe { guard::free(store) };
 }
 
-/// The server as `HOST:PORT`. Lives as long as the handle. Empty for NULL.
+/// What errors call the store: a server is `HOST:PORT`, a file its path. Lives as long as the handle. Empty for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_peer(store: *const rdzv_store) -> *const c_char {
     // SAFETY: as the header wants it.
@@ -175,12 +183,14 @@ pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
     unsafe { guard::read(store, (), |store| store.store.cancel()) };
 }
 
-/// Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the server has
+/// Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the store has
 /// it.
 ///
 /// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message tells whether
 /// the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`,
-/// `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`.
+/// `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`; of a file also `RDZV_IO`,
+/// `RDZV_CORRUPT` (a torn record, with its offset), and `RDZV_SERVER_GONE` when the file was removed or
+/// replaced; of a kind that lacks the operation `RDZV_UNSUPPORTED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_set(
     store: *const rdzv_store,
@@ -227,8 +237,8 @@ pub unsafe extern "C" fn rdzv_store_get(
 /// Adds `delta` to the decimal number under a key (0 when missing), wrapping at 64 bits; the sum goes to
 /// `*sum`.
 ///
-/// Errors besides: `RDZV_SERVER_GONE` when the value is not a number: the protocol has no error reply, and
-/// the server closes the connection.
+/// Errors besides: `RDZV_INVALID_ARGUMENT` when the value is not a number; but over TCP `RDZV_SERVER_GONE`:
+/// the protocol has no error reply, and the server closes the connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_add(
     store: *const rdzv_store,
@@ -337,7 +347,8 @@ pub unsafe extern "C" fn rdzv_store_delete_key(
     }
 }
 
-/// Counts all keys of the server, those of other programs included; the number goes to `*count`.
+/// Counts all keys of the store, those of other programs and beneath other prefixes included, and the two
+/// counters of a file; the number goes to `*count`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_num_keys(
     store: *const rdzv_store,
@@ -432,7 +443,7 @@ pub unsafe extern "C" fn rdzv_store_multi_set(
     }
 }
 
-/// Puts an item at the end of a queue; a queue has its own name space beside the values.
+/// Puts an item at the end of a queue; a queue has its own name space beside the values. Files have no queues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_queue_push(
     store: *const rdzv_store,
@@ -496,8 +507,9 @@ pub unsafe extern "C" fn rdzv_store_queue_len(
 }
 
 /// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once: take
-/// a new one each time. Whoever gives up stays counted. It is the server's own barrier, which meets that of
-/// PyTorch's `TCPStore.barrier`.
+/// a new one each time. Whoever gives up stays counted. It meets the `barrier` of the same kind of store in
+/// PyTorch: over TCP it is the server's own, which meets `TCPStore.barrier`; beneath a prefix and in a file
+/// it is that of `rdzv_store_barrier_by_keys`.
 ///
 /// Errors besides: `RDZV_TIMED_OUT` when not all arrived in time.
 #[unsafe(no_mangle)]
@@ -574,7 +586,7 @@ pub unsafe extern "C" fn rdzv_store_wait_for_workers(
     }
 }
 
-/// Asks the server for a sign of life.
+/// Asks the store for a sign of life.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_ping(
     store: *const rdzv_store,

@@ -96,7 +96,12 @@ fn layout_of_rust() -> String {
     let mut text = String::new();
     numbers!(text, RDZV_OK RDZV_INVALID_ARGUMENT RDZV_PANIC RDZV_POISONED RDZV_TIMED_OUT RDZV_REFUSED
         RDZV_SERVER_GONE RDZV_WRONG_PROTOCOL RDZV_UNRESOLVED RDZV_UNREACHABLE RDZV_CANCELLED RDZV_LIMIT_EXCEEDED
-        RDZV_QUEUE_EMPTY RDZV_ADDRESS_IN_USE RDZV_IO RDZV_CLOSED RDZV_REENTRANT RDZV_EXHAUSTED);
+        RDZV_QUEUE_EMPTY RDZV_ADDRESS_IN_USE RDZV_IO RDZV_CLOSED RDZV_REENTRANT RDZV_EXHAUSTED
+        RDZV_UNSUPPORTED RDZV_CORRUPT);
+    numbers!(text, RDZV_STORE_SET RDZV_STORE_GET RDZV_STORE_ADD RDZV_STORE_COMPARE_SET RDZV_STORE_WAIT
+        RDZV_STORE_CHECK RDZV_STORE_DELETE_KEY RDZV_STORE_NUM_KEYS RDZV_STORE_LIST_KEYS RDZV_STORE_APPEND
+        RDZV_STORE_MULTI_GET RDZV_STORE_MULTI_SET RDZV_STORE_QUEUE_PUSH RDZV_STORE_QUEUE_POP
+        RDZV_STORE_QUEUE_LEN);
     numbers!(text, RDZV_ABI_VERSION);
     numbers!(text, RDZV_LOG_ERROR RDZV_LOG_WARN RDZV_LOG_INFO RDZV_LOG_DEBUG);
     numbers!(text, RDZV_FAMILY_AS_GIVEN RDZV_FAMILY_DUAL_STACK);
@@ -107,6 +112,10 @@ fn layout_of_rust() -> String {
     });
     layout!(text, rdzv_log_record { struct_size level target message message_len });
     layout!(text, rdzv_log_sink { struct_size level_max user_data log destroy });
+    layout!(text, rdzv_store_question {
+        struct_size operation keys key_count values value_count number timeout_ms
+    });
+    layout!(text, rdzv_store_vtable { struct_size reserved user_data name answer destroy });
     layout!(text, rdzv_server_stats {
         struct_size reserved connections accepted expelled requests keys stored_bytes buffered_bytes waiting
     });

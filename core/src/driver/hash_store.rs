@@ -10,8 +10,8 @@ use crate::limits::{EngineLimits, FrameLimits};
 use crate::store::call::{Call, Outcome, Patience};
 use crate::store::engine::{Answer, Applied, ApplyError, Engine, Readiness};
 use crate::store::op::{Keys, Request};
-use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use slab::Slab;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -49,7 +49,8 @@ struct State {
     engine: Engine,
     /// The calls that wait; each is a connection of its own to the engine.
     waiting: Slab<()>,
-    released: BTreeSet<ConnId>,
+    /// Those of them whose waits are over, until they have seen it.
+    released: Vec<ConnId>,
 }
 
 impl HashStore {
@@ -57,7 +58,7 @@ impl HashStore {
     #[must_use]
     pub fn new(options: HashStoreOptions) -> Self {
         let engine = Engine::new(options.engine, crate::driver::store_client::random_seed());
-        let state = State { engine, waiting: Slab::new(), released: BTreeSet::new() };
+        let state = State { engine, waiting: Slab::new(), released: Vec::new() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         Self { shared, clock: Clock::new(), options, epoch: AtomicU64::new(0) }
     }
@@ -114,7 +115,8 @@ impl HashStore {
         }
         let ended = match begun {
             Ok(true) => loop {
-                if state.released.remove(&conn) {
+                if let Some(place) = state.released.iter().position(|&released| released == conn) {
+                    state.released.swap_remove(place);
                     break Ok(Outcome::Released);
                 }
                 if self.epoch.load(Ordering::Acquire) != epoch {
@@ -169,7 +171,7 @@ impl State {
         read: &mut dyn FnMut(Answer<'_>) -> R,
     ) -> Result<R, Failure> {
         let Applied { answer, released } = self.engine.apply(conn, request).map_err(refused)?;
-        self.released.extend(released);
+        self.released.extend_from_slice(released);
         Ok(read(answer))
     }
 

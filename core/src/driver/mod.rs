@@ -9,6 +9,7 @@ pub mod event_loop;
 pub mod file_store;
 pub mod hash_store;
 pub mod loop_client;
+pub mod plugin_store;
 mod resolve;
 pub mod server;
 pub mod socket;

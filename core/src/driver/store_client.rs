@@ -25,6 +25,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
+pub(super) use pool::from_now;
 use pool::{Ended, Pool};
 use wire::Wire;
 

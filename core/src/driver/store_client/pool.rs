@@ -206,7 +206,7 @@ impl Pool {
 }
 
 /// The moment `span` from now; far enough ahead when there is no such moment.
-pub(super) fn from_now(span: Duration) -> Instant {
+pub(in crate::driver) fn from_now(span: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(span).unwrap_or_else(|| now + Duration::from_secs(1 << 31))
 }

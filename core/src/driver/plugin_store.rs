@@ -1,0 +1,398 @@
+//! A store in code that the program brought.
+//!
+//! That code may block, and may never come back. So it is called on threads of its own, as many as calls are under way;
+//! the caller waits for it until the deadline or until it is cancelled, and then leaves it behind. Calls back into the
+//! handle that is calling are refused.
+
+mod workers;
+
+use crate::driver::call_error::{CallError, Refusal};
+use crate::driver::clock::Clock;
+use crate::driver::store::take::Take;
+use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Paused, Pauses, Span, Timeouts};
+use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
+use crate::limits::{ClientLimits, FrameLimits};
+use crate::store::call::{Call, Outcome, Patience};
+use crate::store::op::{Key, Keys, Request};
+use crate::time::Duration;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use workers::{Ended, Workers};
+
+/// One question to a store's own code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// What is wanted.
+    pub operation: Operation,
+    /// The keys.
+    pub keys: Vec<Vec<u8>>,
+    /// The values that go with them; of COMPARE_SET what is expected, then what is desired.
+    pub values: Vec<Vec<u8>>,
+    /// What ADD adds.
+    pub number: i64,
+    /// How long WAIT may wait; nothing else waits.
+    pub timeout: Duration,
+}
+
+/// What a store's own code answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PluginAnswer {
+    /// A sum, a count, or 1 for yes and 0 for no.
+    pub number: Option<i64>,
+    /// Values or keys.
+    pub values: Vec<Vec<u8>>,
+}
+
+/// Why a store's own code did not do it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginError {
+    /// Which kind of failure. [`ErrorKind::TimedOut`] also says that a key is not there, [`ErrorKind::QueueEmpty`] that
+    /// an item is not, and [`ErrorKind::Unsupported`] that it does not have the operation.
+    pub kind: ErrorKind,
+    /// What there is to say of it.
+    pub words: Option<Box<str>>,
+}
+
+/// A store's own code.
+///
+/// It is asked for SET, GET, ADD, COMPARE_SET, CHECK, DELETE, NUM_KEYS and LIST_KEYS; and for WAIT, MULTI_GET and
+/// MULTI_SET, for which there is a substitute when it has none of its own; and for APPEND and the operations of queues,
+/// for which there is none: out of the others, an append could get lost. Any number of threads may ask at a time.
+pub trait Plugin: Send + Sync {
+    /// Answers a question. Nothing but WAIT should wait.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn ask(&self, question: &Question) -> Result<PluginAnswer, PluginError>;
+}
+
+/// How a store of own code is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginStoreOptions {
+    /// What errors call it.
+    pub name: Box<str>,
+    /// How long calls may take.
+    pub timeouts: Timeouts,
+    /// Bounds on what it is asked.
+    pub frame: FrameLimits,
+    /// Most questions at a time, those included that were given up and are still being answered.
+    pub questions_max: usize,
+}
+
+impl Default for PluginStoreOptions {
+    fn default() -> Self {
+        Self {
+            name: "the program's own store".into(),
+            timeouts: Timeouts::default(),
+            frame: FrameLimits::default(),
+            questions_max: ClientLimits::default().connections_max,
+        }
+    }
+}
+
+/// A store in code that the program brought.
+pub struct PluginStore {
+    plugin: Arc<dyn Plugin>,
+    workers: Workers,
+    options: PluginStoreOptions,
+    clock: Clock,
+    pauses: Pauses,
+}
+
+impl fmt::Debug for PluginStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PluginStore").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// How often keys are looked for where there is no WAIT.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+impl PluginStore {
+    /// A store that asks `plugin`.
+    #[must_use]
+    pub fn new(plugin: Arc<dyn Plugin>, options: PluginStoreOptions) -> Self {
+        let workers = Workers::new(options.questions_max);
+        Self { plugin, workers, options, clock: Clock::new(), pauses: Pauses::default() }
+    }
+
+    fn carry(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+        call.check_limits(&self.options.frame).map_err(|limit| Failure {
+            kind: ErrorKind::LimitExceeded,
+            cause: Cause::Limit(limit),
+            phase: Phase::Calling,
+            ..NOT_RELEASED
+        })?;
+        let Call::Store(request, patience) = call else { return Ok(Outcome::Alive) };
+        let asking = Asking { store: self, span, epoch: self.pauses.epoch(), patience: *patience };
+        let operation = call.operation();
+        match *request {
+            Request::Set { key, value }
+            | Request::Append { key, value }
+            | Request::QueuePush { key, value } => {
+                asking.ask(operation, &[key], &[value], 0).map(|_| Outcome::Applied)
+            }
+            Request::CompareSet { key, expected, desired } => {
+                one(asking.ask(operation, &[key], &[expected, desired], 0)?, take)
+            }
+            Request::Add { key, delta } => asking.number(operation, &[key], delta),
+            Request::Delete { key } | Request::QueueLen { key } => asking.number(operation, &[key], 0),
+            Request::NumKeys => asking.number(operation, &[], 0),
+            Request::Check { keys } => {
+                Ok(if asking.has_all(keys)? { Outcome::Ready } else { Outcome::NotReady })
+            }
+            Request::Wait { keys } => {
+                Ok(if asking.wait(keys)? { Outcome::Released } else { Outcome::Missing })
+            }
+            Request::ListKeys => {
+                let keys = asking.ask(operation, &[], &[], 0)?.values;
+                take.count(keys.len() as u64);
+                keys.iter().for_each(|key| take.whole(key));
+                Ok(Outcome::Values(keys.len() as u64))
+            }
+            Request::Get { key } => {
+                if !asking.wait(Keys::one(key))? {
+                    return Ok(Outcome::Missing);
+                }
+                match asking.ask(operation, &[key], &[], 0) {
+                    Err(refusal) if refusal.failure.cause == Cause::NotReleased => Ok(Outcome::Missing),
+                    other => one(other?, take),
+                }
+            }
+            Request::MultiGet { keys } => asking.multi_get(keys, take),
+            Request::MultiSet { pairs } => {
+                let (keys, values): (Vec<Key<'_>>, Vec<&[u8]>) = pairs.iter().unzip();
+                if let Some(done) = supported(asking.ask(operation, &keys, &values, 0)) {
+                    return done.map(|_| Outcome::Applied);
+                }
+                for (key, value) in pairs.iter() {
+                    asking.ask(Operation::Set, &[key], &[value], 0)?;
+                }
+                Ok(Outcome::Applied)
+            }
+            Request::QueuePop { key } => loop {
+                match asking.ask(operation, &[key], &[], 0) {
+                    Err(refusal) if refusal.failure.kind == ErrorKind::QueueEmpty => {}
+                    other => return one(other?, take),
+                }
+                match (patience, asking.pause()?) {
+                    (Patience::Once, _) => return Ok(Outcome::QueueEmpty),
+                    (Patience::Wait, Paused::Over) => {}
+                    (Patience::Wait, Paused::Cancelled) => return Ok(Outcome::Missing),
+                }
+            },
+            Request::CancelWait | Request::Barrier { .. } => Err(no_operation().into()),
+        }
+    }
+}
+
+/// The questions of one call.
+struct Asking<'a> {
+    store: &'a PluginStore,
+    span: Span,
+    epoch: u64,
+    patience: Patience,
+}
+
+impl Asking<'_> {
+    fn left(&self) -> Duration {
+        self.span.deadline.since(self.store.clock.now())
+    }
+
+    /// Asks on a thread of the store's, until the deadline.
+    fn ask(
+        &self,
+        operation: Operation,
+        keys: &[Key<'_>],
+        values: &[&[u8]],
+        number: i64,
+    ) -> Result<PluginAnswer, Refusal> {
+        let (left, waits) = (self.left(), operation == Operation::Wait);
+        let question = Question {
+            operation,
+            keys: keys.iter().map(|key| key.pieces().concat()).collect(),
+            values: values.iter().map(|value| value.to_vec()).collect(),
+            number,
+            timeout: if waits { left } else { Duration::ZERO },
+        };
+        let PluginStore { plugin, workers, pauses, options, .. } = self.store;
+        let base = Failure { phase: Phase::Calling, ..NOT_RELEASED };
+        let effect = if operation.reads_only() { Effect::None } else { Effect::Possible };
+        match workers.ask(plugin, question, left, || pauses.epoch() != self.epoch) {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => {
+                let cause = match error.kind {
+                    ErrorKind::TimedOut => Cause::NotReleased,
+                    ErrorKind::Unsupported if operation.is_of_queues() => Cause::NoQueues,
+                    ErrorKind::Unsupported => Cause::NoOperation,
+                    _ => Cause::Unknown,
+                };
+                let phase = if error.kind == ErrorKind::TimedOut { Phase::Waiting } else { Phase::Calling };
+                Err(Refusal {
+                    failure: Failure { kind: error.kind, cause, phase, ..base },
+                    words: error.words,
+                })
+            }
+            // A wait that its deadline ended is no silence: its key was not set.
+            Err(Ended::TimeUp) if waits => Err(NOT_RELEASED.into()),
+            Err(Ended::TimeUp) => Err(Failure { cause: Cause::NoAnswer, effect, ..base }.into()),
+            Err(Ended::Cancelled) => {
+                let effect = if waits { Effect::None } else { effect };
+                Err(Failure { effect, ..CANCELLED }.into())
+            }
+            Err(Ended::CalledBack) => {
+                Err(Failure { kind: ErrorKind::Reentrant, cause: Cause::CalledBack, ..base }.into())
+            }
+            Err(Ended::TooMany) => {
+                let count = options.questions_max as u64;
+                let cause = Cause::Limit(crate::error::LimitError::Operations { count });
+                Err(Failure { kind: ErrorKind::LimitExceeded, cause, ..base }.into())
+            }
+            Err(Ended::NoThread(number)) => {
+                Err(Failure { kind: ErrorKind::Io, cause: Cause::Os(number), ..base }.into())
+            }
+        }
+    }
+
+    fn number(&self, operation: Operation, keys: &[Key<'_>], number: i64) -> Result<Outcome, Refusal> {
+        let answer = self.ask(operation, keys, &[], number)?;
+        answer.number.map(Outcome::Number).ok_or_else(|| unfit("it gave no number"))
+    }
+
+    fn has_all(&self, keys: Keys<'_>) -> Result<bool, Refusal> {
+        let keys: Vec<Key<'_>> = keys.iter().collect();
+        let answer = self.ask(Operation::Check, &keys, &[], 0)?;
+        answer.number.map(|number| number != 0).ok_or_else(|| unfit("it gave no number"))
+    }
+
+    /// Waits until all keys are there; whether they are.
+    fn wait(&self, keys: Keys<'_>) -> Result<bool, Refusal> {
+        if self.patience == Patience::Once {
+            return self.has_all(keys);
+        }
+        let all: Vec<Key<'_>> = keys.iter().collect();
+        match supported(self.ask(Operation::Wait, &all, &[], 0)) {
+            Some(Ok(_)) => return Ok(true),
+            Some(Err(refusal)) if refusal.failure.cause == Cause::NotReleased => return Ok(false),
+            Some(Err(refusal)) => return Err(refusal),
+            None => {}
+        }
+        while !self.has_all(keys)? {
+            if self.pause()? == Paused::Cancelled {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets a moment pass; [`Paused::Cancelled`] when time is up.
+    fn pause(&self) -> Result<Paused, Refusal> {
+        let left = self.left();
+        if left.is_zero() {
+            return Ok(Paused::Cancelled);
+        }
+        if self.patience == Patience::Once {
+            return Ok(Paused::Over);
+        }
+        match self.store.pauses.pause(self.epoch, LOOK_INTERVAL.min(left)) {
+            Paused::Over => Ok(Paused::Over),
+            Paused::Cancelled => Err(CANCELLED.into()),
+        }
+    }
+
+    fn multi_get(&self, keys: Keys<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+        if !self.wait(keys)? {
+            return Ok(Outcome::Missing);
+        }
+        let all: Vec<Key<'_>> = keys.iter().collect();
+        let values = match supported(self.ask(Operation::MultiGet, &all, &[], 0)) {
+            Some(answer) => answer?.values,
+            None => {
+                let get = |&key: &Key<'_>| match self.ask(Operation::Get, &[key], &[], 0)?.values.pop() {
+                    Some(value) => Ok(value),
+                    None => Err(unfit("it gave no value")),
+                };
+                all.iter().map(get).collect::<Result<_, Refusal>>()?
+            }
+        };
+        if values.len() != all.len() {
+            return Err(unfit("it gave another number of values than there are keys"));
+        }
+        take.count(values.len() as u64);
+        values.iter().for_each(|value| take.whole(value));
+        Ok(Outcome::Values(values.len() as u64))
+    }
+}
+
+/// Nothing when the store's own code does not have the operation.
+fn supported<T>(asked: Result<T, Refusal>) -> Option<Result<T, Refusal>> {
+    match asked {
+        Err(refusal) if refusal.failure.kind == ErrorKind::Unsupported => None,
+        other => Some(other),
+    }
+}
+
+fn one(answer: PluginAnswer, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+    match &answer.values[..] {
+        [value] => {
+            take.whole(value);
+            Ok(Outcome::Value)
+        }
+        _ => Err(unfit("it gave no value, or several")),
+    }
+}
+
+fn unfit(words: &str) -> Refusal {
+    let failure = Failure {
+        kind: ErrorKind::WrongProtocol,
+        phase: Phase::Calling,
+        cause: Cause::Unknown,
+        effect: Effect::Possible,
+        ..NOT_RELEASED
+    };
+    Refusal { failure, words: Some(words.into()) }
+}
+
+fn no_operation() -> Failure {
+    Failure { kind: ErrorKind::Unsupported, cause: Cause::NoOperation, phase: Phase::Calling, ..NOT_RELEASED }
+}
+
+impl Backend for PluginStore {
+    fn scope(&self) -> &[u8] {
+        b""
+    }
+
+    fn peer(&self) -> &str {
+        &self.options.name
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        self.options.timeouts
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn meeting(&self) -> Meeting {
+        Meeting::ByKeys
+    }
+
+    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+        self.carry(call, span, take)
+    }
+
+    fn duplicate(&self) -> Result<Arc<dyn Backend>, CallError> {
+        Ok(Arc::new(Self::new(Arc::clone(&self.plugin), self.options.clone())))
+    }
+
+    fn cancel(&self) {
+        self.pauses.cancel();
+        self.workers.look_up();
+    }
+}
+
+#[cfg(test)]
+mod tests;

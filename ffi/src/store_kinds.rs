@@ -1,0 +1,123 @@
+//! Stores without a server, and prefixes.
+
+use crate::argument::{bytes, invalid, place, positive_ms, reference};
+use crate::context::{rdzv_context, shared};
+use crate::error::{Fault, rdzv_error};
+use crate::guard;
+use crate::status::rdzv_status;
+use crate::store::{call_fault, handle, rdzv_store};
+use rendezvous_core::driver::file_store::FileStoreOptions;
+use rendezvous_core::driver::hash_store::HashStoreOptions;
+use rendezvous_core::driver::store::{Store, Timeouts};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a new handle's timeouts stand for.
+pub(crate) fn timeouts(timeout_ms: i64) -> Result<Timeouts, Fault> {
+    let defaults = Timeouts::default();
+    match timeout_ms {
+        -1 => Ok(defaults),
+        _ => Ok(Timeouts { call: positive_ms(timeout_ms, "timeout_ms")?, ..defaults }),
+    }
+}
+
+/// Opens the file at `path`, making it if it is missing, as a store that the FileStores of PyTorch ranks may
+/// share. Whoever uses it is counted in it: when the last one is freed, and `world_size` or more have been by
+/// then, the file is removed; with -1 it stays. A process that dies stays counted. `timeout_ms` is for
+/// operations that name none, and for the opening; -1: 300,000. `context` may be NULL for a fresh one. On
+/// success `*out` is yours until `rdzv_store_free`.
+///
+/// Others notice what is written within 10 ms. What they do in between is never lost: no increment and no
+/// append. There are no queues.
+///
+/// Errors: `RDZV_IO` (the path cannot be opened or written; `rdzv_error_os_error` tells why), `RDZV_CORRUPT`
+/// (a file that is no store, or has a torn record), `RDZV_TIMED_OUT` (somebody keeps the file locked),
+/// `RDZV_INVALID_ARGUMENT`, `RDZV_LIMIT_EXCEEDED`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_open_file(
+    context: *const rdzv_context,
+    path: *const u8,
+    path_len: usize,
+    world_size: i64,
+    timeout_ms: i64,
+    out: *mut *mut rdzv_store,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let out = place(out, "out")?;
+            let shared = shared(context)?;
+            let path = bytes(path, path_len, "path")?;
+            if path.is_empty() || path.contains(&0) {
+                return Err(invalid("`path` is empty, or has a zero byte in it"));
+            }
+            let world_size = match world_size {
+                -1 => None,
+                0.. => Some(world_size.unsigned_abs()),
+                _ => {
+                    return Err(invalid(format!("`world_size` is {world_size}: 0 or above, or -1 for none")));
+                }
+            };
+            let options = FileStoreOptions {
+                world_size,
+                timeouts: timeouts(timeout_ms)?,
+                ..FileStoreOptions::default()
+            };
+            let store = Store::open_file(Path::new(OsStr::from_bytes(path)), options);
+            out.put(handle(store.map_err(|error| call_fault(&error))?, shared));
+            Ok(())
+        })
+    }
+}
+
+/// Makes an empty store in this process, without server or file; `rdzv_store_clone` makes further handles of
+/// it. It lives as long as its last handle. `timeout_ms` is for operations that name none; -1: 300,000.
+/// `context` may be NULL for a fresh one. On success `*out` is yours until `rdzv_store_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_new_hash(
+    context: *const rdzv_context,
+    timeout_ms: i64,
+    out: *mut *mut rdzv_store,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let out = place(out, "out")?;
+            let shared = shared(context)?;
+            let options = HashStoreOptions { timeouts: timeouts(timeout_ms)?, ..HashStoreOptions::default() };
+            out.put(handle(Store::in_process(options), shared));
+            Ok(())
+        })
+    }
+}
+
+/// A handle whose keys are those beneath `prefix` in `store`: key `k` is `prefix/k` there, also when the
+/// prefix is empty. It composes as PyTorch's PrefixStore: a prefix of a prefix stands behind the first; the
+/// number of keys is that of the whole store; lists have the keys beneath the prefix only, without it;
+/// barriers are those of `rdzv_store_barrier_by_keys`. The two handles share connections and what is pending,
+/// so that cancelling the one's calls cancels the other's; either may be freed first. On success `*out` is
+/// yours until `rdzv_store_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_with_prefix(
+    store: *const rdzv_store,
+    prefix: *const u8,
+    prefix_len: usize,
+    out: *mut *mut rdzv_store,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+            let store = reference(store, "store")?;
+            store.shared.refuse_sink()?;
+            let out = place(out, "out")?;
+            let prefix = bytes(prefix, prefix_len, "prefix")?;
+            out.put(handle(store.store.with_prefix(prefix), Arc::clone(&store.shared)));
+            Ok(())
+        })
+    }
+}
