@@ -1,8 +1,8 @@
 //! The headers and the shared object in the hands of C and C++ compilers, and programs that use them: plain, under
 //! sanitizers and under valgrind.
 
-use crate::library;
 use crate::process::{Ran, run};
+use crate::{header, library};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -19,12 +19,20 @@ pub(crate) fn folder(test: &str) -> PathBuf {
     folder
 }
 
-fn source(name: &str) -> PathBuf {
-    crate::repository().join("tests/c").join(name)
+fn folder_of(part: &str) -> PathBuf {
+    crate::repository().join(part)
 }
 
-fn example(name: &str) -> PathBuf {
-    crate::repository().join("cpp_examples").join(name)
+/// The files with one of these suffixes that lie in a folder of the repository.
+fn sources_in(part: &str, suffixes: &[&str]) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder_of(part)).expect("a folder of the repository");
+    let files = entries.map(|entry| entry.expect("an entry").path());
+    let is_source = |file: &PathBuf| {
+        file.extension().and_then(|suffix| suffix.to_str()).is_some_and(|suffix| suffixes.contains(&suffix))
+    };
+    let mut sources: Vec<PathBuf> = files.filter(is_source).collect();
+    sources.sort();
+    sources
 }
 
 fn compiler(standard: &str) -> Command {
@@ -90,6 +98,16 @@ impl Build {
         run(&mut command, PATIENCE).or_fail(&built.name);
     }
 
+    /// The library is not instrumented, so what it does is not looked at: races of the program's own, and of the inline
+    /// code of the C++ header, are.
+    fn run_under_thread_sanitizer(mut self) {
+        self.name += "_thread";
+        let built = self.with(&["-fsanitize=thread"]);
+        let mut command = Command::new(built.plain());
+        command.env("TSAN_OPTIONS", "ignore_noninstrumented_modules=1:halt_on_error=1");
+        run(&mut command, PATIENCE).or_fail(&built.name);
+    }
+
     fn run_under_valgrind(mut self) {
         self.name += "_valgrind";
         let found = Command::new("valgrind").arg("--version").output();
@@ -139,10 +157,9 @@ fn cpp_header_compiles_alone_and_twice() {
 
 /// The C ABI against the library as it is shipped.
 fn abi_test(name: &str) -> Build {
-    let units =
-        ["abi_test", "bad_arguments", "check", "failures", "logging", "operations", "peers", "round_trip"];
-    let units = units.iter().chain(&["threads"]).map(|unit| source(&format!("{unit}.c")));
-    Build::c11(name, &units.collect::<Vec<_>>()).linked_with(library::shipped()).with(&["-D_GNU_SOURCE"])
+    let mut units = sources_in("tests/c", &["c"]);
+    units.retain(|unit| !unit.ends_with("fault_test.c"));
+    Build::c11(name, &units).linked_with(library::shipped()).with(&["-D_GNU_SOURCE"])
 }
 
 #[test]
@@ -157,6 +174,162 @@ fn abi_test_passes_under_address_sanitizer() {
 }
 
 #[test]
+fn abi_test_passes_under_thread_sanitizer() {
+    abi_test("abi_test").run_under_thread_sanitizer();
+}
+
+#[test]
 fn abi_test_passes_under_valgrind() {
     abi_test("abi_test").run_under_valgrind();
+}
+
+#[test]
+fn abi_test_leaves_no_function_out() {
+    let units = sources_in("tests/c", &["c"]);
+    let texts: Vec<_> = units.iter().map(|unit| std::fs::read_to_string(unit).expect("a source")).collect();
+    let is_called = |name: &String| texts.iter().any(|text| text.contains(&format!("{name}(")));
+    let left_out: Vec<_> =
+        header::functions(&header::text()).into_iter().filter(|name| !is_called(name)).collect();
+    assert!(left_out.is_empty(), "tests/c calls none of {left_out:?}");
+}
+
+/// The panic guards, against a library that can be made to panic.
+fn fault_test(name: &str) -> Build {
+    let units = ["fault_test.c", "check.c"].map(|unit| folder_of("tests/c").join(unit));
+    Build::c11(name, &units).linked_with(library::with_faults()).with(&["-D_GNU_SOURCE"])
+}
+
+#[test]
+fn fault_test_passes() {
+    fault_test("fault_test").run_plain();
+}
+
+#[test]
+fn fault_test_passes_under_address_sanitizer() {
+    fault_test("fault_test").run_under_address_sanitizer();
+}
+
+#[test]
+fn fault_test_passes_under_valgrind() {
+    fault_test("fault_test").run_under_valgrind();
+}
+
+/// The C++ header in two units of one program.
+fn hpp_test(name: &str, standard: &'static str) -> Build {
+    let units = ["hpp_test.cpp", "hpp_second.cpp"].map(|unit| folder_of("tests/c").join(unit));
+    Build::cpp(name, standard, &units).linked_with(library::shipped()).with(&["-O0"])
+}
+
+#[test]
+fn hpp_test_passes() {
+    hpp_test("hpp_test", "c++17").run_plain();
+}
+
+#[test]
+fn hpp_test_passes_as_cpp20_without_exceptions() {
+    hpp_test("hpp_test_20", "c++20").with(&["-fno-exceptions"]).run_plain();
+}
+
+#[test]
+fn hpp_test_passes_under_address_sanitizer() {
+    hpp_test("hpp_test", "c++17").run_under_address_sanitizer();
+}
+
+#[test]
+fn hpp_test_passes_under_thread_sanitizer() {
+    hpp_test("hpp_test", "c++17").run_under_thread_sanitizer();
+}
+
+#[test]
+fn hpp_test_passes_under_valgrind() {
+    hpp_test("hpp_test", "c++17").run_under_valgrind();
+}
+
+/// Compiles a program of `cpp_examples`, one source or a folder with a `main.cpp`, for one test: two that run at a
+/// time must not share it.
+fn example(test: &str, name: &str) -> PathBuf {
+    let source = folder_of("cpp_examples").join(name);
+    let unit = if source.is_dir() { source.join("main.cpp") } else { source };
+    let folder = format!("{test}_{}", name.split('.').next().expect("a name"));
+    let build = match name.ends_with(".c") {
+        true => Build::c11(&folder, &[unit]),
+        false => Build::cpp(&folder, "c++17", &[unit]),
+    };
+    build.linked_with(library::shipped()).with(&["-O2"]).plain()
+}
+
+#[test]
+fn examples_of_one_source_run() {
+    let sources = sources_in("cpp_examples", &["c", "cpp"]);
+    let names = sources.iter().map(|path| path.file_name().and_then(|name| name.to_str()).expect("a name"));
+    // The launcher needs something to launch: it has its own tests.
+    let names: Vec<_> = names.filter(|&name| name != "run_ranks.cpp").collect();
+    assert!(names.contains(&"store_basics.cpp"), "{names:?}");
+    for name in names {
+        run(&mut Command::new(example("examples", name)), PATIENCE).or_fail(name);
+    }
+}
+
+/// The launcher, a program for it, and where it finds its data.
+struct Launcher {
+    launcher: PathBuf,
+    trainer: String,
+}
+
+impl Launcher {
+    fn for_test(test: &str) -> Self {
+        let trainer = example(test, "digits_trainer");
+        let trainer = trainer.to_str().expect("a path in UTF-8").into();
+        Self { launcher: example(test, "run_ranks.cpp"), trainer }
+    }
+
+    fn run(&self, count: usize, program: &[&str]) -> Ran {
+        let mut command = Command::new(&self.launcher);
+        command.arg("-n").arg(count.to_string()).args(program).current_dir(crate::repository());
+        run(&mut command, PATIENCE)
+    }
+
+    /// Runs a line of shell as each rank, with the trainer as `$0`.
+    fn run_shell(&self, count: usize, script: &str) -> Ran {
+        self.run(count, &["sh", "-c", script, &self.trainer])
+    }
+}
+
+/// Trains with so many ranks; the accuracy and the weights.
+fn train(launcher: &Launcher, count: usize) -> (f64, Vec<f64>) {
+    let weights = folder("trainer_weights").join(format!("of_{count}"));
+    let program = [&launcher.trainer, "--weights-out", weights.to_str().expect("a path in UTF-8")];
+    let ran = launcher.run(count, &program).or_fail("run_ranks digits_trainer");
+    let mut accuracy =
+        ran.stdout.lines().filter_map(|line| line.rsplit_once("test accuracy ")?.1.parse().ok());
+    let weights = std::fs::read_to_string(weights).expect("the weights");
+    let weights = weights.lines().map(|line| line.parse().expect("a number")).collect();
+    (accuracy.next_back().unwrap_or_else(|| panic!("no accuracy in {}", ran.stdout)), weights)
+}
+
+#[test]
+fn example_trainer_learns_the_same_alone_and_in_four_ranks() {
+    let launcher = Launcher::for_test("trainer");
+    let (accuracy_of_1, alone) = train(&launcher, 1);
+    let (accuracy_of_4, together) = train(&launcher, 4);
+    assert!(accuracy_of_1 >= 0.93 && accuracy_of_4 >= 0.93, "{accuracy_of_1} and {accuracy_of_4}");
+    assert!(alone.len() == together.len() && !alone.is_empty(), "{} and {}", alone.len(), together.len());
+    let mut pairs = alone.iter().zip(&together);
+    assert!(pairs.all(|(one, four)| (one - four).abs() <= 1e-4), "the weights of 1 and of 4 ranks differ");
+}
+
+#[test]
+fn example_launcher_names_the_rank_that_died() {
+    let launcher = Launcher::for_test("launcher");
+    // The third rank dies before it could tell anyone; the others wait for it, until they are stopped.
+    let ran = launcher.run_shell(4, "if [ \"$RANK\" = 2 ]; then kill -KILL $$; fi; exec \"$0\"");
+    assert_eq!(ran.status.code(), Some(128 + libc::SIGKILL), "{}", ran.stderr);
+    assert!(ran.stderr.contains("rank 2 was ended by signal 9"), "{}", ran.stderr);
+
+    // A rank that cannot go on tells why, and its exit code is that of the job.
+    let script = "if [ \"$RANK\" = 1 ]; then exec \"$0\" --data /nowhere; fi; exec \"$0\"";
+    let ran = launcher.run_shell(2, script);
+    assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("rank 1: ") && ran.stderr.contains("/nowhere"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("rank 1 failed with exit code 1"), "{}", ran.stderr);
 }

@@ -28,6 +28,8 @@ impl Ran {
 #[track_caller]
 pub(crate) fn run(command: &mut Command, patience: Duration) -> Ran {
     let mut child = command
+        // cargo points it to the library of the tests' own profile, which is not the one that a program was linked with.
+        .env_remove("LD_LIBRARY_PATH")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -1,0 +1,91 @@
+// What the tests in C share: checks that end the program with a word about what is wrong, and the things that most
+// tests begin with.
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <rendezvous.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+// When a test gives up. Nothing is measured by it.
+#define PATIENCE_MS 20000
+
+// Where the word about what is wrong goes; NULL is stderr.
+extern FILE *words_go_to;
+
+_Noreturn void fail_at(const char *file, int line, const char *format, ...);
+#define FAIL(...) fail_at(__FILE__, __LINE__, __VA_ARGS__)
+#define CHECK(condition) ((condition) ? (void)0 : FAIL("not so: %s", #condition))
+#define CHECK_NUMBER(actual, expected) check_number(__FILE__, __LINE__, #actual, (actual), (expected))
+#define CHECK_TEXT(actual, expected) check_text(__FILE__, __LINE__, #actual, (actual), (expected))
+
+void check_number(const char *file, int line, const char *what, long long actual, long long expected);
+void check_text(const char *file, int line, const char *what, const char *actual, const char *expected);
+
+// Text as the two arguments that the library wants.
+#define TEXT(text) (const uint8_t *)(text), strlen(text)
+#define BYTES(text) ((rdzv_bytes){(const uint8_t *)(text), strlen(text)})
+
+// A call that must succeed. It names its last argument `&error`.
+#define OK(call)                                                  \
+  do {                                                            \
+    rdzv_error *error = NULL;                                     \
+    const rdzv_status outcome = (call);                           \
+    check_success(__FILE__, __LINE__, #call, outcome, error);     \
+  } while (false)
+
+// What a failure must tell. A member that is NULL is not looked at; an empty one must be empty.
+struct failure {
+  rdzv_status status;
+  const char *operation;
+  const char *peer;
+  const char *phase;
+  const char *message_part;
+};
+
+// A call that must fail with this status. It names its last argument `&error`.
+#define FAILS(expected, call) FAILS_LIKE(((struct failure){.status = (expected)}), call)
+#define FAILS_LIKE(wanted, call)                                       \
+  do {                                                                 \
+    rdzv_error *error = NULL;                                          \
+    const rdzv_status outcome = (call);                                \
+    check_failure(__FILE__, __LINE__, #call, outcome, error, wanted);  \
+    rdzv_error_free(error);                                            \
+  } while (false)
+
+void check_success(const char *file, int line, const char *call, rdzv_status outcome, rdzv_error *error);
+void check_failure(const char *file, int line, const char *call, rdzv_status outcome, const rdzv_error *error,
+                   struct failure wanted);
+
+void check_bytes(const char *file, int line, const uint8_t *data, size_t len, const char *expected);
+#define CHECK_BUFFER(buffer, expected) \
+  check_bytes(__FILE__, __LINE__, rdzv_buffer_data(buffer), rdzv_buffer_len(buffer), (expected))
+#define CHECK_ITEM(list, index, expected)                                   \
+  do {                                                                      \
+    size_t item_len = 0;                                                    \
+    const uint8_t *item = rdzv_list_item((list), (index), &item_len);       \
+    check_bytes(__FILE__, __LINE__, item, item_len, (expected));            \
+  } while (false)
+
+// A server on a free port of 127.0.0.1.
+rdzv_server *start_server(const rdzv_context *context);
+
+// Options for a server on 127.0.0.1 that can be connected to at once.
+rdzv_store_options *options_for(uint16_t port);
+rdzv_store *connect_store(const rdzv_context *context, uint16_t port);
+
+// `127.0.0.1:PORT`; good until the call after the next.
+const char *peer_text(uint16_t port);
+
+// Returns when this many waits and barriers are pending at the server.
+void await_waiting(const rdzv_server *server, uint64_t count);
+
+// Milliseconds of a clock that never goes back.
+long long now_ms(void);
+
+// How many descriptors this process has.
+int descriptor_count(void);
+
+#endif  // CHECK_H

@@ -1,0 +1,184 @@
+// What goes wrong outside the program: each has a status of its own, and a sentence that names operation, peer and
+// phase.
+#include "check.h"
+#include "operations.h"
+#include "peers.h"
+#include "tests.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+void failures_leave_outputs_alone(void) {
+  rdzv_server *server = start_server(NULL);
+  rdzv_store *store = connect_store(NULL, rdzv_server_port(server));
+  rdzv_buffer *buffer = rdzv_buffer_new();
+  rdzv_list *list = rdzv_list_new();
+  const rdzv_bytes keys[] = {BYTES("key"), BYTES("missing")};
+  OK(rdzv_store_set(store, TEXT("key"), TEXT("kept"), -1, &error));
+  OK(rdzv_store_get(store, TEXT("key"), -1, buffer, &error));
+  OK(rdzv_store_multi_get(store, keys, 1, -1, list, &error));
+
+  struct failure late = {RDZV_TIMED_OUT, "get", rdzv_server_address(server), "waiting", "missing"};
+  FAILS_LIKE(late, rdzv_store_get(store, TEXT("missing"), 50, buffer, &error));
+  FAILS_LIKE(late, rdzv_store_get(store, TEXT("missing"), 0, buffer, &error));
+  late.operation = "multi_get", late.message_part = "1 more key";
+  FAILS_LIKE(late, rdzv_store_multi_get(store, keys, 2, 50, list, &error));
+  late.operation = "wait", late.message_part = "missing";
+  FAILS_LIKE(late, rdzv_store_wait(store, keys + 1, 1, 50, &error));
+  late.operation = "queue_pop";
+  FAILS_LIKE(late, rdzv_store_queue_pop(store, TEXT("missing"), 50, buffer, &error));
+  late.operation = "barrier", late.message_part = "meeting";
+  FAILS_LIKE(late, rdzv_store_barrier(store, TEXT("meeting"), 2, 50, &error));
+  late.message_part = NULL;
+  late.operation = "wait_for_workers";
+  FAILS_LIKE(late, rdzv_store_wait_for_workers(store, 2, 50, &error));
+  // The keys of a failed call are the caller's own.
+  rdzv_error *details = NULL;
+  CHECK_NUMBER(rdzv_store_multi_get(store, keys, 2, 50, list, &details), RDZV_TIMED_OUT);
+  CHECK_NUMBER(rdzv_error_key_count(details), 2);
+  size_t len = 0;
+  const uint8_t *named = rdzv_error_key(details, 1, &len);
+  check_bytes(__FILE__, __LINE__, named, len, "missing");
+  CHECK(rdzv_error_key(details, 2, &len) == NULL);
+  CHECK(rdzv_error_elapsed_ms(details) >= 50);
+  rdzv_error_free(details);
+  rdzv_store_free(store);
+  rdzv_server_free(server);
+
+  // Not even when part of the answer had come.
+  struct peer *peer = peer_start(ENDS_WITHIN_A_VALUE);
+  store = connect_store(NULL, peer_port(peer));
+  const struct failure cut = {RDZV_SERVER_GONE, "get", peer_text(peer_port(peer)), "receiving", "key"};
+  FAILS_LIKE(cut, rdzv_store_get(store, TEXT("key"), PATIENCE_MS, buffer, &error));
+  // A multi_get asks when its wait is over: to it, the same bytes are ones that nobody asked for.
+  FAILS(RDZV_WRONG_PROTOCOL, rdzv_store_multi_get(store, keys, 1, PATIENCE_MS, list, &error));
+  rdzv_store_free(store);
+  peer_stop(peer);
+
+  CHECK_BUFFER(buffer, "kept");
+  CHECK_NUMBER(rdzv_list_count(list), 1);
+  CHECK_ITEM(list, 0, "kept");
+  rdzv_buffer_free(buffer);
+  rdzv_list_free(list);
+}
+
+// Connects where that cannot succeed.
+static void connecting_fails(rdzv_store_options *options, struct failure wanted) {
+  rdzv_store *store = NULL;
+  wanted.operation = "connect";
+  FAILS_LIKE(wanted, rdzv_store_connect(NULL, options, &store, &error));
+  CHECK_NUMBER(rdzv_store_connect(NULL, options, &store, NULL), wanted.status);
+  CHECK(store == NULL);
+}
+
+void addresses_that_do_not_answer(void) {
+  uint16_t port = 0;
+  const int taken = refusing_socket(&port);
+  rdzv_store_options *options = options_for(port);
+  struct failure wanted = {RDZV_REFUSED, NULL, peer_text(port), "connecting", NULL};
+  // 0 tries once; a little more tries again, and says in the end what was wrong all the time.
+  OK(rdzv_store_options_set_connect_timeout_ms(options, 0, &error));
+  connecting_fails(options, wanted);
+  OK(rdzv_store_options_set_connect_timeout_ms(options, 100, &error));
+  connecting_fails(options, wanted);
+  CHECK(close(taken) == 0);
+
+  OK(rdzv_store_options_set_endpoint(options, TEXT("nowhere.invalid"), 29500, &error));
+  wanted = (struct failure){RDZV_UNRESOLVED, NULL, "nowhere.invalid:29500", "resolving", NULL};
+  connecting_fails(options, wanted);
+  rdzv_store_options_free(options);
+}
+
+static void connecting_to_peer_fails(enum conduct conduct, rdzv_status status, const char *phase) {
+  struct peer *peer = peer_start(conduct);
+  rdzv_store_options *options = options_for(peer_port(peer));
+  OK(rdzv_store_options_set_connect_timeout_ms(options, 200, &error));
+  connecting_fails(options, (struct failure){status, NULL, peer_text(peer_port(peer)), phase, NULL});
+  rdzv_store_options_free(options);
+  peer_stop(peer);
+}
+
+// Each operation fails alike against a peer that greets and then goes wrong.
+static void operations_fail(enum conduct conduct, rdzv_status status, const char *phase, int64_t timeout_ms) {
+  struct peer *peer = peer_start(conduct);
+  rdzv_store *store = connect_store(NULL, peer_port(peer));
+  rdzv_buffer *buffer = rdzv_buffer_new();
+  rdzv_list *list = rdzv_list_new();
+  int64_t number = 77;
+  int32_t flag = 77;
+  const rdzv_bytes keys[] = {BYTES("a"), BYTES("b")};
+  const struct arguments given = {store, TEXT("a"), TEXT("b"), TEXT("c"), keys, keys, 2, 2, timeout_ms,
+                                  &number, &flag, buffer, list};
+  for (size_t i = 0; i < operation_count; ++i) {
+    rdzv_error *details = NULL;
+    const rdzv_status outcome = operations[i].call(&given, &details);
+    const struct failure wanted = {status, operations[i].name, peer_text(peer_port(peer)), phase, NULL};
+    check_failure(__FILE__, __LINE__, operations[i].name, outcome, details, wanted);
+    rdzv_error_free(details);
+    CHECK(number == 77 && flag == 77 && rdzv_buffer_len(buffer) == 0 && rdzv_list_count(list) == 0);
+  }
+  rdzv_buffer_free(buffer);
+  rdzv_list_free(list);
+  rdzv_store_free(store);
+  peer_stop(peer);
+}
+
+void peers_that_are_no_stores(void) {
+  connecting_to_peer_fails(ACCEPTS_AND_IS_SILENT, RDZV_TIMED_OUT, "greeting");
+  connecting_to_peer_fails(ANSWERS_GARBAGE, RDZV_WRONG_PROTOCOL, "greeting");
+  connecting_to_peer_fails(CLOSES_AT_ONCE, RDZV_SERVER_GONE, "greeting");
+  operations_fail(IGNORES_REQUESTS, RDZV_TIMED_OUT, NULL, 20);
+  operations_fail(CLOSES_ON_REQUEST, RDZV_SERVER_GONE, NULL, PATIENCE_MS);
+
+  struct peer *peer = peer_start(ANSWERS_AN_IMPOSSIBLE_LENGTH);
+  rdzv_store *store = connect_store(NULL, peer_port(peer));
+  rdzv_buffer *buffer = rdzv_buffer_new();
+  const struct failure wanted = {RDZV_WRONG_PROTOCOL, "get", peer_text(peer_port(peer)), "receiving", "length"};
+  FAILS_LIKE(wanted, rdzv_store_get(store, TEXT("key"), PATIENCE_MS, buffer, &error));
+  rdzv_buffer_free(buffer);
+  rdzv_store_free(store);
+  peer_stop(peer);
+}
+
+struct waiting {
+  const rdzv_store *store;
+  rdzv_status outcome;
+  rdzv_error *error;
+};
+
+static void *wait_for_key(void *argument) {
+  struct waiting *call = argument;
+  const rdzv_bytes keys[] = {BYTES("key")};
+  call->outcome = rdzv_store_wait(call->store, keys, 1, PATIENCE_MS, &call->error);
+  return NULL;
+}
+
+void servers_that_go_away(void) {
+  rdzv_server *server = start_server(NULL);
+  const uint16_t port = rdzv_server_port(server);
+  rdzv_store *store = connect_store(NULL, port);
+  struct waiting call = {.store = store};
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, wait_for_key, &call) == 0);
+  await_waiting(server, 1);
+  rdzv_server_free(server);
+  CHECK(pthread_join(thread, NULL) == 0);
+  const struct failure gone = {RDZV_SERVER_GONE, "wait", peer_text(port), "waiting", "key"};
+  check_failure(__FILE__, __LINE__, "the pending wait", call.outcome, call.error, gone);
+  rdzv_error_free(call.error);
+  // From now on nobody is there.
+  const struct failure refused = {RDZV_REFUSED, "set", peer_text(port), "connecting", "key"};
+  FAILS_LIKE(refused, rdzv_store_set(store, TEXT("key"), TEXT("value"), 200, &error));
+  rdzv_store *twin = NULL;
+  rdzv_store_free(store);
+  CHECK(twin == NULL);
+
+  // A value that is on its way when the peer goes: no signal ends this program.
+  struct peer *peer = peer_start(CLOSES_ON_REQUEST);
+  store = connect_store(NULL, peer_port(peer));
+  static const uint8_t large[8 << 20];
+  const struct failure cut = {RDZV_SERVER_GONE, "set", peer_text(peer_port(peer)), NULL, "large"};
+  FAILS_LIKE(cut, rdzv_store_set(store, TEXT("large"), large, sizeof large, PATIENCE_MS, &error));
+  rdzv_store_free(store);
+  peer_stop(peer);
+}

@@ -1,0 +1,87 @@
+// Panics within the library, provoked through functions that only a library for tests has: each ends at the border,
+// as a status, and the program goes on.
+#include "check.h"
+
+#include <unistd.h>
+
+rdzv_status rdzv_fault_panic(const rdzv_server *server, rdzv_error **error);
+void rdzv_fault_panic_in_reactor(void);
+
+static void panic_within_a_call_poisons_the_handle(void) {
+  rdzv_server *server = start_server(NULL);
+  const uint16_t port = rdzv_server_port(server);
+  rdzv_store *store = connect_store(NULL, port);
+  const struct failure wanted = {.status = RDZV_PANIC, .message_part = "provoked in a call (ffi/src/fault_injection.rs:"};
+  FAILS_LIKE(wanted, rdzv_fault_panic(server, &error));
+  // From now on everything that can fail does.
+  rdzv_server_stats stats = {.struct_size = sizeof stats, .keys = 77};
+  FAILS(RDZV_POISONED, rdzv_server_get_stats(server, &stats, &error));
+  CHECK_NUMBER(stats.keys, 77);
+  FAILS(RDZV_POISONED, rdzv_server_stop(server, &error));
+  FAILS(RDZV_POISONED, rdzv_fault_panic(server, &error));
+  CHECK_NUMBER(rdzv_server_stop(server, NULL), RDZV_POISONED);
+  // What cannot fail reads on, and other handles are whole.
+  CHECK_NUMBER(rdzv_server_port(server), port);
+  OK(rdzv_store_ping(store, -1, &error));
+  rdzv_server_free(server);
+  rdzv_store_free(store);
+}
+
+static void panic_without_a_place_for_details_is_no_trouble(void) {
+  rdzv_server *server = start_server(NULL);
+  CHECK_NUMBER(rdzv_fault_panic(server, NULL), RDZV_PANIC);
+  CHECK_NUMBER(rdzv_fault_panic(server, NULL), RDZV_POISONED);
+  CHECK_NUMBER(rdzv_fault_panic(NULL, NULL), RDZV_PANIC);
+  rdzv_server_free(server);
+}
+
+static void panic_within_the_reactor_ends_that_server_only(void) {
+  rdzv_server *server = start_server(NULL);
+  rdzv_server *other = start_server(NULL);
+  rdzv_store *store = connect_store(NULL, rdzv_server_port(server));
+  rdzv_store *other_store = connect_store(NULL, rdzv_server_port(other));
+  rdzv_fault_panic_in_reactor();
+  // The next connection is an event, and the end of its server: its clients are cut off.
+  rdzv_store *late = NULL;
+  rdzv_store_options *options = options_for(rdzv_server_port(server));
+  OK(rdzv_store_options_set_connect_timeout_ms(options, 0, &error));
+  CHECK(rdzv_store_connect(NULL, options, &late, NULL) != RDZV_OK);
+  rdzv_store_options_free(options);
+  const rdzv_bytes keys[] = {BYTES("key")};
+  CHECK(rdzv_store_wait(store, keys, 1, PATIENCE_MS, NULL) != RDZV_OK);
+  // Its next call tells, and after that it is poisoned.
+  rdzv_server_stats stats = {.struct_size = sizeof stats};
+  const struct failure wanted = {.status = RDZV_PANIC, .message_part = "provoked in the reactor"};
+  FAILS_LIKE(wanted, rdzv_server_get_stats(server, &stats, &error));
+  FAILS(RDZV_POISONED, rdzv_server_stop(server, &error));
+  // The other server never heard of it.
+  OK(rdzv_store_set(other_store, TEXT("key"), TEXT("value"), -1, &error));
+  OK(rdzv_server_get_stats(other, &stats, &error));
+  CHECK_NUMBER(stats.keys, 1);
+  rdzv_store_free(store);
+  rdzv_store_free(other_store);
+  rdzv_server_free(server);
+  OK(rdzv_server_stop(other, &error));
+  rdzv_server_free(other);
+}
+
+int main(void) {
+  // The library writes nothing to stdout or stderr, not even when it panics: both lead into a file meanwhile.
+  FILE *words = tmpfile();
+  const int out = dup(STDOUT_FILENO);
+  const int err = dup(STDERR_FILENO);
+  words_go_to = fdopen(err, "w");
+  CHECK(words != NULL && out >= 0 && words_go_to != NULL);
+  CHECK(dup2(fileno(words), STDOUT_FILENO) >= 0 && dup2(fileno(words), STDERR_FILENO) >= 0);
+  panic_within_a_call_poisons_the_handle();
+  panic_without_a_place_for_details_is_no_trouble();
+  panic_within_the_reactor_ends_that_server_only();
+  CHECK(dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0);
+  rewind(words);
+  char line[256];
+  if (fgets(line, sizeof line, words) != NULL) FAIL("the library wrote: %s", line);
+  fclose(words);
+  fclose(words_go_to);
+  close(out);
+  return 0;
+}

@@ -1,0 +1,238 @@
+// rendezvous.hpp from a program's side. It is compiled together with hpp_second.cpp, with and without exceptions.
+#include <rendezvous.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+using namespace std::chrono_literals;
+
+// In hpp_second.cpp.
+std::string get_elsewhere(rdzv::store& store, const std::string& key);
+
+namespace {
+
+constexpr auto patience = 20s;
+
+void check(bool is_so, const char* what, int line) {
+  if (is_so) return;
+  std::fprintf(stderr, "hpp_test.cpp:%d: not so: %s\n", line, what);
+  std::_Exit(1);
+}
+#define CHECK(condition) check(static_cast<bool>(condition), #condition, __LINE__)
+
+template <class T>
+T value_of(rdzv::result<T> result, int line) {
+  if (!result) {
+    std::fprintf(stderr, "hpp_test.cpp:%d: %s\n", line, result.error().message().c_str());
+    std::_Exit(1);
+  }
+  return *std::move(result);
+}
+#define VALUE(call) value_of((call), __LINE__)
+#define DONE(call) CHECK(call)
+
+template <class T>
+constexpr bool is_move_only = std::is_nothrow_move_constructible_v<T> && std::is_move_assignable_v<T> &&
+                              !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
+static_assert(is_move_only<rdzv::store> && is_move_only<rdzv::server> && is_move_only<rdzv::context>);
+static_assert(std::is_move_constructible_v<rdzv::error> && !std::is_copy_constructible_v<rdzv::error>);
+// A result is asked, it does not pass for a number.
+static_assert(!std::is_convertible_v<rdzv::result<int>, bool> && !std::is_convertible_v<rdzv::result<void>, bool>);
+
+rdzv::server start() { return VALUE(rdzv::server::start()); }
+
+rdzv::store connect(const rdzv::server& server, const rdzv::context* context = nullptr) {
+  rdzv::store_options options;
+  options.timeout = patience;
+  options.connect_timeout = patience;
+  return VALUE(rdzv::store::connect("127.0.0.1", server.port(), options, context));
+}
+
+void operations() {
+  rdzv::server server = start();
+  CHECK(server.address() == "127.0.0.1:" + std::to_string(server.port()));
+  rdzv::store store = connect(server);
+  using strings = std::vector<std::string>;
+  const std::string odd("a\0b\xff", 4);
+  DONE(store.set("key", "value"));
+  DONE(store.set(odd, odd, 5s));
+  DONE(store.set("", ""));
+  CHECK(VALUE(store.get("key")) == "value");
+  CHECK(VALUE(store.get(odd)) == odd);
+  CHECK(VALUE(store.get("")).empty());
+  CHECK(get_elsewhere(store, "key") == "value");
+  DONE(store.append("key", "s"));
+  CHECK(VALUE(store.get("key", 0ms)) == "values");
+  CHECK(VALUE(store.add("counter", 3)) == 3 && VALUE(store.add("counter", -4)) == -1);
+  CHECK(VALUE(store.compare_set("leader", "", "ada")) == "ada");
+  CHECK(VALUE(store.compare_set("leader", "", "bob")) == "ada");
+  DONE(store.multi_set({{"x", "1"}, {"y", ""}}));
+  CHECK((VALUE(store.multi_get({"y", "x"})) == strings{"", "1"}));
+  CHECK(VALUE(store.multi_get({})).empty());
+  DONE(store.wait({"x", "y"}));
+  CHECK(VALUE(store.check({"x", "y"})) && !VALUE(store.check({"x", "z"})));
+  CHECK(VALUE(store.num_keys()) == static_cast<std::int64_t>(VALUE(store.list_keys()).size()));
+  CHECK(VALUE(store.delete_key("x")) && !VALUE(store.delete_key("x")));
+  DONE(store.queue_push("jobs", "first"));
+  CHECK(VALUE(store.queue_len("jobs")) == 1 && VALUE(store.queue_pop("jobs")) == "first");
+  DONE(store.barrier("alone", 1));
+  DONE(store.barrier_by_keys("alone too", 1));
+  CHECK(VALUE(store.check_in()) == 1);
+  DONE(store.wait_for_workers(1));
+  DONE(store.ping());
+  const rdzv_server_stats stats = VALUE(server.stats());
+  CHECK(stats.connections == 1 && stats.keys > 0);
+}
+
+void errors() {
+  rdzv::server server = start();
+  rdzv::store store = connect(server);
+  auto late = store.get("missing", 50ms);
+  CHECK(!late);
+  const rdzv::error& error = late.error();
+  CHECK(error.code() == rdzv::status::timed_out && rdzv::name(error.code()) == "timed out");
+  CHECK(error.operation() == "get" && error.peer() == server.address() && error.phase() == "waiting");
+  CHECK(error.elapsed() >= 50ms && error.os_error() == 0);
+  CHECK(error.keys() == std::vector<std::string>{"missing"});
+  CHECK(error.message().find("missing") != std::string::npos);
+  CHECK(error.message().find(server.address()) != std::string::npos);
+  CHECK(store.queue_pop("nothing", 0ms).error().code() == rdzv::status::queue_empty);
+  CHECK(store.get("key", -2ms).error().code() == rdzv::status::invalid_argument);
+  CHECK(store.barrier("key", 0).error().code() == rdzv::status::invalid_argument);
+  CHECK(rdzv::store::connect("127.0.0.1", 0).error().code() == rdzv::status::invalid_argument);
+  CHECK(rdzv::server::start("127.0.0.1", server.port()).error().code() == rdzv::status::address_in_use);
+  // Without details, the status still has a name.
+  CHECK(rdzv::error(RDZV_IO, nullptr).message() == "system error");
+  CHECK(rdzv::error(RDZV_IO, nullptr).keys().empty());
+  DONE(server.stop());
+  DONE(server.stop());
+  CHECK(server.stats().error().code() == rdzv::status::closed);
+  CHECK(store.get("key", 200ms).error().code() != rdzv::status::ok);
+}
+
+void handles() {
+  rdzv::server server = start();
+  rdzv::store store = connect(server);
+  rdzv::store twin = VALUE(store.clone());
+  rdzv::store moved = std::move(store);
+  DONE(moved.set("key", "value"));
+  CHECK(VALUE(twin.get("key")) == "value");
+  // A handle that was moved from is empty: calls are refused, nothing worse.
+  CHECK(store.c_handle() == nullptr);
+  CHECK(store.set("key", "value").error().code() == rdzv::status::invalid_argument);
+  store.cancel();
+  store = std::move(moved);
+  CHECK(VALUE(store.get("key")) == "value");
+  // What is released is freed by hand.
+  rdzv_store* raw = twin.release();
+  CHECK(raw != nullptr && twin.c_handle() == nullptr);
+  rdzv_store_free(raw);
+}
+
+void cancelling() {
+  rdzv::server server = start();
+  rdzv::store store = connect(server);
+  auto pending = std::async(std::launch::async, [&store] { return store.wait({"never"}).error().code(); });
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (VALUE(server.stats()).waiting == 0) CHECK(std::chrono::steady_clock::now() < deadline);
+  store.cancel();
+  CHECK(pending.get() == rdzv::status::cancelled);
+  DONE(store.ping());
+}
+
+// What a sink was told.
+struct journal {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::string> lines;
+
+  void put(std::string line) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    lines.push_back(std::move(line));
+    changed.notify_all();
+  }
+  void await(std::size_t count) {
+    std::unique_lock<std::mutex> lock(mutex);
+    CHECK(changed.wait_for(lock, patience, [&] { return lines.size() >= count; }));
+  }
+};
+
+void logging() {
+  journal told;
+  auto witness = std::make_shared<int>(0);
+  {
+    rdzv::context context = VALUE(rdzv::context::create());
+    const auto sink = [&told, witness](rdzv::log_level level, std::string_view target, std::string_view line) {
+      CHECK(level == rdzv::log_level::info && target == "server");
+      told.put(std::string(line));
+#if defined(__cpp_exceptions)
+      throw std::string("nobody's concern");
+#endif
+    };
+    DONE(context.set_log_sink(rdzv::log_level::info, sink));
+    CHECK(context.set_log_sink(rdzv::log_level::info, [](auto&&...) {}).error().code() ==
+          rdzv::status::invalid_argument);
+    auto server = VALUE(rdzv::server::start("127.0.0.1", 0, &context));
+    rdzv::store store = connect(server, &context);
+    told.await(1);
+    DONE(server.stop());
+    // After the first line it threw, and it still gets the second.
+    told.await(2);
+    CHECK(witness.use_count() == 3);  // here, in `sink`, and in the library's copy of it
+  }
+  CHECK(told.lines.size() == 2 && told.lines[1].find("stopped") != std::string::npos);
+  CHECK(witness.use_count() == 1);
+
+  // A function that is none is refused at once, not when the first line comes.
+  rdzv::context context = VALUE(rdzv::context::create());
+  CHECK(context.set_log_sink(rdzv::log_level::info, nullptr).error().code() == rdzv::status::invalid_argument);
+}
+
+#if defined(__cpp_exceptions)
+void exceptions() {
+  rdzv::server server = rdzv::server::start().or_throw();
+  rdzv::store store = rdzv::store::connect("127.0.0.1", server.port()).or_throw();
+  store.set("key", "value").or_throw();
+  CHECK(store.get("key").or_throw() == "value");
+  try {
+    static_cast<void>(store.get("missing", 10ms).or_throw());
+    CHECK(!"a missing key came");
+  } catch (const rdzv::exception& caught) {
+    CHECK(caught.error().code() == rdzv::status::timed_out);
+    CHECK(caught.what() == caught.error().message());
+    const rdzv::exception copy = caught;
+    CHECK(std::strcmp(copy.what(), caught.what()) == 0);
+  }
+  try {
+    store.barrier("key", -1).or_throw();
+    CHECK(!"a barrier of -1 opened");
+  } catch (const std::exception& caught) {
+    CHECK(std::strstr(caught.what(), "world_size") != nullptr);
+  }
+}
+#endif
+
+}  // namespace
+
+int main() {
+  operations();
+  errors();
+  handles();
+  cancelling();
+  logging();
+#if defined(__cpp_exceptions)
+  exceptions();
+#endif
+  return 0;
+}
