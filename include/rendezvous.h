@@ -431,6 +431,15 @@ rdzv_status rdzv_store_options_set_answer_timeout_ms(rdzv_store_options *options
                                                      int64_t answer_timeout_ms,
                                                      rdzv_error **error);
 
+// How a server whose host fell silent is noticed; numbers and defaults as for
+// `rdzv_server_options_set_keep_alive`.
+rdzv_status rdzv_store_options_set_keep_alive(rdzv_store_options *options,
+                                              int64_t idle_ms,
+                                              int64_t interval_ms,
+                                              uint32_t probes,
+                                              int64_t unacknowledged_ms_max,
+                                              rdzv_error **error);
+
 // -----------------------------------------------------------------------------------------------------------
 // A client of a store.
 // -----------------------------------------------------------------------------------------------------------
@@ -646,6 +655,256 @@ rdzv_status rdzv_store_wait_for_workers(const rdzv_store *store,
 
 // Asks the server for a sign of life.
 rdzv_status rdzv_store_ping(const rdzv_store *store, int64_t timeout_ms, rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Stores in an event loop of the caller's: no thread, no callback, no call that blocks.
+// -----------------------------------------------------------------------------------------------------------
+
+// `rdzv_event.kind`: nothing has happened that was not told.
+#define RDZV_EVENT_NONE 0
+
+// `rdzv_event.kind`: an operation is over.
+#define RDZV_EVENT_COMPLETED 1
+
+// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
+// is readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
+// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
+// One thread at a time.
+typedef struct rdzv_loop rdzv_loop;
+
+// What happened in a loop. All that it points to is lent until the next call on the loop.
+typedef struct {
+  // Set it to `sizeof(rdzv_event)` before the call.
+  uint32_t struct_size;
+  // `RDZV_EVENT_NONE` or `RDZV_EVENT_COMPLETED`.
+  int32_t kind;
+  // The operation, as its submission named it.
+  uint64_t operation;
+  // The store that it was for.
+  uint32_t store;
+  // How it ended.
+  rdzv_status status;
+  // add: the sum; num_keys and queue_len: the count; check and delete_key: 1 or 0.
+  int64_t number;
+  // get, compare_set and queue_pop: the value. NULL otherwise.
+  const uint8_t *data;
+  // Its length in bytes.
+  size_t len;
+  // multi_get and list_keys: how many items `rdzv_loop_item` has.
+  size_t item_count;
+  // The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
+  const rdzv_error *error;
+} rdzv_event;
+
+// Makes a loop without stores. `context` may be NULL for a fresh one. On success `*out` is yours until
+// `rdzv_loop_free`.
+//
+// Errors: `RDZV_EXHAUSTED` or `RDZV_IO` when the system gives no descriptor.
+rdzv_status rdzv_loop_new(const rdzv_context *context, rdzv_loop **out, rdzv_error **error);
+
+// Closes the connections of every store and frees a loop; its descriptor is closed. NULL is ignored.
+void rdzv_loop_free(rdzv_loop *event_loop);
+
+// The descriptor that is readable when `rdzv_loop_turn` has something to do. The same for the loop's life;
+// not yours to read or close. -1 for NULL.
+int32_t rdzv_loop_fd(const rdzv_loop *event_loop);
+
+// Does what there is to do. Never blocks.
+//
+// Errors: `RDZV_IO` when the system's event queue failed.
+rdzv_status rdzv_loop_turn(rdzv_loop *event_loop, rdzv_error **error);
+
+// The next thing that happened goes to `*event`, of which `struct_size` must be set; its kind is
+// `RDZV_EVENT_NONE` when there is none.
+rdzv_status rdzv_loop_next_event(rdzv_loop *event_loop, rdzv_event *event, rdzv_error **error);
+
+// The item at `index` (from 0) of the last event, its length in `*len` unless `len` is NULL; NULL beyond
+// the last. Lent until the next call on the loop. Not NUL-terminated.
+const uint8_t *rdzv_loop_item(const rdzv_loop *event_loop, size_t index, size_t *len);
+
+// Adds a store, which is connected to when its first operation is submitted. `options` are copied. A
+// number above 0 that names the store in this loop goes to `*store`.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` when the options have no endpoint.
+rdzv_status rdzv_loop_add_store(rdzv_loop *event_loop,
+                                const rdzv_store_options *options,
+                                uint32_t *store,
+                                rdzv_error **error);
+
+// Closes a store's connections and forgets it. No event of its operations follows. An unknown store is
+// ignored.
+rdzv_status rdzv_loop_remove_store(rdzv_loop *event_loop, uint32_t store, rdzv_error **error);
+
+// Gives an operation up: its event has status `RDZV_CANCELLED`, unless it is over already. An unknown one
+// is ignored.
+rdzv_status rdzv_loop_cancel(rdzv_loop *event_loop, uint32_t store, uint64_t operation, rdzv_error **error);
+
+// Submits `rdzv_store_set` to a store of the loop.
+//
+// This and all submissions below return at once. They copy what they are given, and name the operation in
+// `*operation`; its event follows, by its deadline at the latest. `timeout_ms` is as for a blocking store,
+// and so are the statuses of events. Operations on one store may complete in another order than they were
+// submitted in: wait for the event of one on which another depends.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown store), `RDZV_LIMIT_EXCEEDED`.
+rdzv_status rdzv_loop_set(rdzv_loop *event_loop,
+                          uint32_t store,
+                          const uint8_t *key,
+                          size_t key_len,
+                          const uint8_t *value,
+                          size_t value_len,
+                          int64_t timeout_ms,
+                          uint64_t *operation,
+                          rdzv_error **error);
+
+// Submits `rdzv_store_get`; the event has the value.
+rdzv_status rdzv_loop_get(rdzv_loop *event_loop,
+                          uint32_t store,
+                          const uint8_t *key,
+                          size_t key_len,
+                          int64_t timeout_ms,
+                          uint64_t *operation,
+                          rdzv_error **error);
+
+// Submits `rdzv_store_add`; the event's number is the sum.
+rdzv_status rdzv_loop_add(rdzv_loop *event_loop,
+                          uint32_t store,
+                          const uint8_t *key,
+                          size_t key_len,
+                          int64_t delta,
+                          int64_t timeout_ms,
+                          uint64_t *operation,
+                          rdzv_error **error);
+
+// Submits `rdzv_store_compare_set`; the event has the value that is there afterwards.
+rdzv_status rdzv_loop_compare_set(rdzv_loop *event_loop,
+                                  uint32_t store,
+                                  const uint8_t *key,
+                                  size_t key_len,
+                                  const uint8_t *expected,
+                                  size_t expected_len,
+                                  const uint8_t *desired,
+                                  size_t desired_len,
+                                  int64_t timeout_ms,
+                                  uint64_t *operation,
+                                  rdzv_error **error);
+
+// Submits `rdzv_store_wait`.
+rdzv_status rdzv_loop_wait(rdzv_loop *event_loop,
+                           uint32_t store,
+                           const rdzv_bytes *keys,
+                           size_t key_count,
+                           int64_t timeout_ms,
+                           uint64_t *operation,
+                           rdzv_error **error);
+
+// Submits `rdzv_store_check`; the event's number is 1 when every key is there, else 0.
+rdzv_status rdzv_loop_check(rdzv_loop *event_loop,
+                            uint32_t store,
+                            const rdzv_bytes *keys,
+                            size_t key_count,
+                            int64_t timeout_ms,
+                            uint64_t *operation,
+                            rdzv_error **error);
+
+// Submits `rdzv_store_delete_key`; the event's number is 1 when the key was there, else 0.
+rdzv_status rdzv_loop_delete_key(rdzv_loop *event_loop,
+                                 uint32_t store,
+                                 const uint8_t *key,
+                                 size_t key_len,
+                                 int64_t timeout_ms,
+                                 uint64_t *operation,
+                                 rdzv_error **error);
+
+// Submits `rdzv_store_num_keys`; the event's number is the count.
+rdzv_status rdzv_loop_num_keys(rdzv_loop *event_loop,
+                               uint32_t store,
+                               int64_t timeout_ms,
+                               uint64_t *operation,
+                               rdzv_error **error);
+
+// Submits `rdzv_store_list_keys`; the event has the keys as items.
+rdzv_status rdzv_loop_list_keys(rdzv_loop *event_loop,
+                                uint32_t store,
+                                int64_t timeout_ms,
+                                uint64_t *operation,
+                                rdzv_error **error);
+
+// Submits `rdzv_store_append`.
+rdzv_status rdzv_loop_append(rdzv_loop *event_loop,
+                             uint32_t store,
+                             const uint8_t *key,
+                             size_t key_len,
+                             const uint8_t *value,
+                             size_t value_len,
+                             int64_t timeout_ms,
+                             uint64_t *operation,
+                             rdzv_error **error);
+
+// Submits `rdzv_store_multi_get`; the event has the values as items.
+rdzv_status rdzv_loop_multi_get(rdzv_loop *event_loop,
+                                uint32_t store,
+                                const rdzv_bytes *keys,
+                                size_t key_count,
+                                int64_t timeout_ms,
+                                uint64_t *operation,
+                                rdzv_error **error);
+
+// Submits `rdzv_store_multi_set`.
+rdzv_status rdzv_loop_multi_set(rdzv_loop *event_loop,
+                                uint32_t store,
+                                const rdzv_bytes *keys,
+                                const rdzv_bytes *values,
+                                size_t count,
+                                int64_t timeout_ms,
+                                uint64_t *operation,
+                                rdzv_error **error);
+
+// Submits `rdzv_store_queue_push`.
+rdzv_status rdzv_loop_queue_push(rdzv_loop *event_loop,
+                                 uint32_t store,
+                                 const uint8_t *key,
+                                 size_t key_len,
+                                 const uint8_t *item,
+                                 size_t item_len,
+                                 int64_t timeout_ms,
+                                 uint64_t *operation,
+                                 rdzv_error **error);
+
+// Submits `rdzv_store_queue_pop`; the event has the item.
+rdzv_status rdzv_loop_queue_pop(rdzv_loop *event_loop,
+                                uint32_t store,
+                                const uint8_t *key,
+                                size_t key_len,
+                                int64_t timeout_ms,
+                                uint64_t *operation,
+                                rdzv_error **error);
+
+// Submits `rdzv_store_queue_len`; the event's number is the length.
+rdzv_status rdzv_loop_queue_len(rdzv_loop *event_loop,
+                                uint32_t store,
+                                const uint8_t *key,
+                                size_t key_len,
+                                int64_t timeout_ms,
+                                uint64_t *operation,
+                                rdzv_error **error);
+
+// Submits `rdzv_store_barrier`; the event tells that all have arrived.
+rdzv_status rdzv_loop_barrier(rdzv_loop *event_loop,
+                              uint32_t store,
+                              const uint8_t *key,
+                              size_t key_len,
+                              int64_t world_size,
+                              int64_t timeout_ms,
+                              uint64_t *operation,
+                              rdzv_error **error);
+
+// Submits `rdzv_store_ping`.
+rdzv_status rdzv_loop_ping(rdzv_loop *event_loop,
+                           uint32_t store,
+                           int64_t timeout_ms,
+                           uint64_t *operation,
+                           rdzv_error **error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -142,6 +142,8 @@ class [[nodiscard]] result {
   T* operator->() noexcept { return std::get_if<0>(&outcome_); }
   const T* operator->() const noexcept { return std::get_if<0>(&outcome_); }
   const rdzv::error& error() const noexcept { return *std::get_if<1>(&outcome_); }
+  /// Moves the error out, to return it from a function with another value type.
+  rdzv::error take_error() && noexcept { return std::move(*std::get_if<1>(&outcome_)); }
 
 #if defined(__cpp_exceptions)
   T or_throw() && {
@@ -197,6 +199,16 @@ std::vector<rdzv_bytes> views(const Strings& strings) {
   views.reserve(strings.size());
   for (const auto& string : strings) views.push_back({bytes(string), std::string_view(string).size()});
   return views;
+}
+
+inline std::pair<std::vector<rdzv_bytes>, std::vector<rdzv_bytes>> views_of_pairs(
+    const std::vector<std::pair<std::string, std::string>>& pairs) {
+  std::vector<rdzv_bytes> keys, values;
+  for (const auto& [key, value] : pairs) {
+    keys.push_back({bytes(key), key.size()});
+    values.push_back({bytes(value), value.size()});
+  }
+  return {std::move(keys), std::move(values)};
 }
 
 class buffer {
@@ -327,12 +339,30 @@ class server {
   detail::handle<rdzv_server, rdzv_server_free> handle_;
 };
 
+/// How a store client is set up.
 struct store_options {
   /// For operations that name no timeout of their own.
   std::chrono::milliseconds timeout{300000};
   /// For the first connection: the server may not be there yet, and is tried again until then.
   std::chrono::milliseconds connect_timeout{300000};
 };
+
+namespace detail {
+
+using options_handle = handle<rdzv_store_options, rdzv_store_options_free>;
+
+inline result<options_handle> c_options(std::string_view host, std::uint16_t port, const store_options& options) {
+  rdzv_store_options* made = nullptr;
+  if (auto failure = failure_of(rdzv_store_options_new, &made)) return std::move(*failure);
+  options_handle owned(made);
+  auto failure = failure_of(rdzv_store_options_set_endpoint, made, bytes(host), host.size(), port);
+  if (!failure) failure = failure_of(rdzv_store_options_set_timeout_ms, made, options.timeout.count());
+  if (!failure) failure = failure_of(rdzv_store_options_set_connect_timeout_ms, made, options.connect_timeout.count());
+  if (failure) return std::move(*failure);
+  return owned;
+}
+
+}  // namespace detail
 
 /// A client of a store: ours or PyTorch's. Any thread may use it, and a wait that is pending in one never delays an
 /// operation of another. Keys get the prefix `/` on the wire, as PyTorch's do.
@@ -343,19 +373,12 @@ class store {
   /// Connects, trying again until `options.connect_timeout` has passed. `host`: a name or a literal address.
   static result<store> connect(std::string_view host, std::uint16_t port, const store_options& options = {},
                                const context* shared = nullptr) {
-    rdzv_store_options* made = nullptr;
-    if (auto failure = detail::failure_of(rdzv_store_options_new, &made)) return std::move(*failure);
-    const detail::handle<rdzv_store_options, rdzv_store_options_free> owned(made);
-    auto failure =
-        detail::failure_of(rdzv_store_options_set_endpoint, made, detail::bytes(host), host.size(), port);
-    if (!failure) failure = detail::failure_of(rdzv_store_options_set_timeout_ms, made, options.timeout.count());
-    if (!failure) {
-      failure = detail::failure_of(rdzv_store_options_set_connect_timeout_ms, made, options.connect_timeout.count());
-    }
-    if (failure) return std::move(*failure);
+    auto owned = detail::c_options(host, port, options);
+    if (!owned) return std::move(owned).take_error();
     rdzv_store* connected = nullptr;
     const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
-    failure = detail::failure_of(rdzv_store_connect, context, const_cast<const rdzv_store_options*>(made), &connected);
+    auto failure = detail::failure_of(rdzv_store_connect, context,
+                                      static_cast<const rdzv_store_options*>(owned->get()), &connected);
     if (failure) return std::move(*failure);
     return store(connected);
   }
@@ -457,11 +480,7 @@ class store {
   /// Stores several values. Our server does it in one turn.
   result<void> multi_set(const std::vector<std::pair<std::string, std::string>>& pairs,
                          milliseconds timeout = default_timeout) {
-    std::vector<rdzv_bytes> keys, values;
-    for (const auto& [key, value] : pairs) {
-      keys.push_back({detail::bytes(key), key.size()});
-      values.push_back({detail::bytes(value), value.size()});
-    }
+    const auto [keys, values] = detail::views_of_pairs(pairs);
     return detail::call(rdzv_store_multi_set, c_handle(), keys.data(), values.data(), pairs.size(), timeout.count());
   }
 
@@ -534,6 +553,166 @@ class store {
  private:
   explicit store(rdzv_store* made) noexcept : handle_(made) {}
   detail::handle<rdzv_store, rdzv_store_free> handle_;
+};
+
+/// What happened in an event loop: an operation is over.
+struct loop_event {
+  std::uint32_t store = 0;
+  std::uint64_t operation = 0;
+  status code = status::ok;
+  /// One sentence when `code` is not ok.
+  std::string message;
+  /// add: the sum; num_keys and queue_len: the count; check and delete_key: 1 or 0.
+  std::int64_t number = 0;
+  /// get, compare_set, queue_pop.
+  std::string value;
+  /// multi_get, list_keys.
+  std::vector<std::string> items;
+};
+
+/// Stores in an event loop of yours: no thread, no callback, nothing that blocks. Watch `fd()` for reading; when it is
+/// readable, call `turn()` and take every `next_event()`. One thread at a time.
+class event_loop {
+ public:
+  using milliseconds = std::chrono::milliseconds;
+  using operation = std::uint64_t;
+  using store_id = std::uint32_t;
+
+  static result<event_loop> create(const context* shared = nullptr) {
+    rdzv_loop* made = nullptr;
+    const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
+    if (auto failure = detail::failure_of(rdzv_loop_new, context, &made)) return std::move(*failure);
+    return event_loop(made);
+  }
+
+  /// The descriptor to watch; the same for the loop's life, and not yours to close.
+  int fd() const noexcept { return rdzv_loop_fd(handle_.get()); }
+  /// Does what there is to do. Never blocks.
+  result<void> turn() { return detail::call(rdzv_loop_turn, c_handle()); }
+
+  /// The next operation that is over; nothing when there is none.
+  result<std::optional<loop_event>> next_event() {
+    rdzv_event event{};
+    event.struct_size = sizeof event;
+    if (auto failure = detail::failure_of(rdzv_loop_next_event, c_handle(), &event)) return std::move(*failure);
+    if (event.kind == RDZV_EVENT_NONE) return std::optional<loop_event>();
+    loop_event told;
+    told.store = event.store;
+    told.operation = event.operation;
+    told.code = static_cast<status>(event.status);
+    if (event.error != nullptr) told.message = rdzv_error_message(event.error);
+    told.number = event.number;
+    told.value = detail::text(event.data, event.len);
+    for (std::size_t i = 0; i < event.item_count; ++i) {
+      std::size_t size = 0;
+      const std::uint8_t* item = rdzv_loop_item(c_handle(), i, &size);
+      told.items.emplace_back(detail::text(item, size));
+    }
+    return std::optional<loop_event>(std::move(told));
+  }
+
+  /// Adds a store, which is connected to when its first operation is submitted.
+  result<store_id> add_store(std::string_view host, std::uint16_t port, const store_options& options = {}) {
+    auto owned = detail::c_options(host, port, options);
+    if (!owned) return std::move(owned).take_error();
+    store_id made = 0;
+    auto failure = detail::failure_of(rdzv_loop_add_store, c_handle(),
+                                      static_cast<const rdzv_store_options*>(owned->get()), &made);
+    if (failure) return std::move(*failure);
+    return made;
+  }
+  result<void> remove_store(store_id store) { return detail::call(rdzv_loop_remove_store, c_handle(), store); }
+  /// Gives an operation up: its event has status::cancelled, unless it is over already.
+  result<void> cancel(store_id store, operation which) {
+    return detail::call(rdzv_loop_cancel, c_handle(), store, which);
+  }
+
+  // Submissions. Each returns at once and names the operation, whose event follows by its deadline at the latest.
+  // What they mean is told at the function of the same name in `store`.
+  result<operation> set(store_id store, std::string_view key, std::string_view value,
+                        milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_set, store, detail::bytes(key), key.size(), detail::bytes(value), value.size(),
+                  timeout.count());
+  }
+  result<operation> get(store_id store, std::string_view key, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_get, store, detail::bytes(key), key.size(), timeout.count());
+  }
+  result<operation> add(store_id store, std::string_view key, std::int64_t delta,
+                        milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_add, store, detail::bytes(key), key.size(), delta, timeout.count());
+  }
+  result<operation> compare_set(store_id store, std::string_view key, std::string_view expected,
+                                std::string_view desired, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_compare_set, store, detail::bytes(key), key.size(), detail::bytes(expected),
+                  expected.size(), detail::bytes(desired), desired.size(), timeout.count());
+  }
+  result<operation> wait(store_id store, const std::vector<std::string>& keys,
+                         milliseconds timeout = default_timeout) {
+    const auto views = detail::views(keys);
+    return submit(rdzv_loop_wait, store, views.data(), views.size(), timeout.count());
+  }
+  result<operation> check(store_id store, const std::vector<std::string>& keys,
+                          milliseconds timeout = default_timeout) {
+    const auto views = detail::views(keys);
+    return submit(rdzv_loop_check, store, views.data(), views.size(), timeout.count());
+  }
+  result<operation> delete_key(store_id store, std::string_view key, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_delete_key, store, detail::bytes(key), key.size(), timeout.count());
+  }
+  result<operation> num_keys(store_id store, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_num_keys, store, timeout.count());
+  }
+  result<operation> list_keys(store_id store, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_list_keys, store, timeout.count());
+  }
+  result<operation> append(store_id store, std::string_view key, std::string_view value,
+                           milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_append, store, detail::bytes(key), key.size(), detail::bytes(value), value.size(),
+                  timeout.count());
+  }
+  result<operation> multi_get(store_id store, const std::vector<std::string>& keys,
+                              milliseconds timeout = default_timeout) {
+    const auto views = detail::views(keys);
+    return submit(rdzv_loop_multi_get, store, views.data(), views.size(), timeout.count());
+  }
+  result<operation> multi_set(store_id store, const std::vector<std::pair<std::string, std::string>>& pairs,
+                              milliseconds timeout = default_timeout) {
+    const auto [keys, values] = detail::views_of_pairs(pairs);
+    return submit(rdzv_loop_multi_set, store, keys.data(), values.data(), pairs.size(), timeout.count());
+  }
+  result<operation> queue_push(store_id store, std::string_view key, std::string_view item,
+                               milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_queue_push, store, detail::bytes(key), key.size(), detail::bytes(item), item.size(),
+                  timeout.count());
+  }
+  result<operation> queue_pop(store_id store, std::string_view key, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_queue_pop, store, detail::bytes(key), key.size(), timeout.count());
+  }
+  result<operation> queue_len(store_id store, std::string_view key, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_queue_len, store, detail::bytes(key), key.size(), timeout.count());
+  }
+  result<operation> barrier(store_id store, std::string_view key, std::int64_t world_size,
+                            milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_barrier, store, detail::bytes(key), key.size(), world_size, timeout.count());
+  }
+  result<operation> ping(store_id store, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_ping, store, timeout.count());
+  }
+
+  rdzv_loop* c_handle() const noexcept { return handle_.get(); }
+  rdzv_loop* release() noexcept { return handle_.release(); }
+
+ private:
+  explicit event_loop(rdzv_loop* made) noexcept : handle_(made) {}
+
+  template <class Function, class... Arguments>
+  result<operation> submit(Function function, Arguments... arguments) {
+    operation submitted = 0;
+    if (auto failure = detail::failure_of(function, c_handle(), arguments..., &submitted)) return std::move(*failure);
+    return submitted;
+  }
+
+  detail::handle<rdzv_loop, rdzv_loop_free> handle_;
 };
 
 }  // namespace rdzv

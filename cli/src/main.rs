@@ -3,7 +3,13 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+mod bench;
+mod endpoint;
+mod failure;
+mod json;
+mod open_files;
 mod server;
+mod store;
 
 /// Strangers find each other: a key/value store that speaks PyTorch's own wire protocol.
 #[derive(Parser)]
@@ -16,10 +22,14 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Server(server::ServerArguments),
+    Store(store::StoreArguments),
+    Bench(bench::BenchArguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Server(arguments) => server::run(&arguments),
+        Command::Store(arguments) => store::run(arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
     }
 }

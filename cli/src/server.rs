@@ -1,7 +1,11 @@
 //! `rdzv server`.
 
-use clap::{Args, ValueEnum};
-use rendezvous_core::driver::server::{Family, KeepAlive, Listen, Server, ServerFailure, ServerOptions};
+use crate::endpoint::Endpoint;
+use crate::open_files;
+use clap::builder::BoolishValueParser;
+use clap::{ArgAction, Args, ValueEnum};
+use rendezvous_core::driver::server::{Family, Listen, Server, ServerFailure, ServerOptions};
+use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::node::server::Event;
 use std::io::Write;
@@ -16,22 +20,19 @@ use std::sync::Arc;
 /// A PyTorch job uses it unchanged: start this first, then set MASTER_ADDR and MASTER_PORT to its address and
 /// TORCHELASTIC_USE_AGENT_STORE=True for the ranks, or pass TCPStore(host, port, is_master=False).
 #[derive(Args)]
-#[command(
-    verbatim_doc_comment,
-    after_help = "\
+#[command(after_help = "\
 Examples:
   rdzv server                              serve this host only, on a free port
   rdzv server --bind 10.0.0.5:29500        serve that interface
   rdzv server --bind [::]:29500 --dual-stack    every interface, IPv6 and IPv4
 
-There is no authentication: whoever reaches the port can read and write every key."
-)]
+There is no authentication: whoever reaches the port can read and write every key.")]
 pub(crate) struct ServerArguments {
     /// Address and port to listen on, exactly as given; port 0 takes a free one
-    #[arg(long, value_name = "ADDR:PORT", env = "RDZV_BIND", default_value = "127.0.0.1:0", value_parser = parse_endpoint)]
-    bind: (String, u16),
+    #[arg(long, value_name = "ADDR:PORT", env = "RDZV_BIND", default_value = "127.0.0.1:0")]
+    bind: Endpoint,
     /// Let [::] take IPv4 clients too
-    #[arg(long, env = "RDZV_DUAL_STACK")]
+    #[arg(long, env = "RDZV_DUAL_STACK", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     dual_stack: bool,
     /// Most connections at a time
     #[arg(long, value_name = "N", env = "RDZV_CONNECTIONS_MAX", default_value_t = ServerLimits::default().connections_max)]
@@ -54,26 +55,14 @@ enum LogLevel {
     Info,
 }
 
-/// `HOST:PORT`, with an IPv6 address in brackets.
-pub(crate) fn parse_endpoint(text: &str) -> Result<(String, u16), String> {
-    let (host, port) = text.rsplit_once(':').ok_or("a port is missing: HOST:PORT is expected")?;
-    let port = port.parse().map_err(|_| format!("\"{port}\" is not a port (0 to 65535)"))?;
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    match bare.unwrap_or(host) {
-        "" => Err("a host is missing: HOST:PORT is expected".into()),
-        host if host.contains(':') && bare.is_none() => {
-            Err(format!("an IPv6 address goes in brackets: [{text}]:PORT"))
-        }
-        host => Ok((host.to_owned(), port)),
-    }
-}
-
 pub(crate) fn run(arguments: &ServerArguments) -> ExitCode {
     let mut limits = ServerLimits { connections_max: arguments.connections_max, ..ServerLimits::default() };
     limits.engine.stored_bytes_max = arguments.stored_bytes_max;
-    let (host, port) = arguments.bind.clone();
+    let Endpoint { host, port } = arguments.bind.clone();
     let family = if arguments.dual_stack { Family::DualStack } else { Family::AsGiven };
     let level = arguments.log;
+    // One open file a connection.
+    open_files::raise_limit();
     let server = match Server::start(ServerOptions {
         listen: Listen::Address { host, port, family },
         limits,
@@ -129,21 +118,6 @@ fn log(level: LogLevel, event: &Event) {
                 _ => "warn",
             };
             eprintln!("{severity} {conn:?} closed peer={peer}: {reason}");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_endpoint;
-
-    #[test]
-    fn endpoints_are_read_as_people_write_them() {
-        assert_eq!(parse_endpoint("127.0.0.1:0"), Ok(("127.0.0.1".into(), 0)));
-        assert_eq!(parse_endpoint("[::1]:29500"), Ok(("::1".into(), 29500)));
-        assert_eq!(parse_endpoint("node-1:29500"), Ok(("node-1".into(), 29500)));
-        for bad in ["::1", "node", ":1", "h:70000", "h:", "[::1]"] {
-            assert!(parse_endpoint(bad).is_err(), "{bad}");
         }
     }
 }

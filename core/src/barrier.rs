@@ -86,12 +86,12 @@ impl KeyBarrier {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
+    extern crate alloc;
     use super::*;
     use crate::wire::c10d::{Frame, encode_frame};
     use crate::wire::sink::Fill;
-    use std::string::String;
-    use std::{format, vec::Vec};
+    use alloc::string::String;
+    use alloc::{format, vec::Vec};
 
     fn wire_text(call: Call<'_>) -> String {
         let Call::Store(request, _) = call else { panic!("no ping") };

@@ -383,11 +383,11 @@ impl fmt::Display for Span {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
+    extern crate alloc;
     use super::*;
-    use std::string::ToString;
+    use alloc::string::{String, ToString};
 
-    fn sentence(operation: Operation, keys_count: usize, failure: Failure) -> std::string::String {
+    fn sentence(operation: Operation, keys_count: usize, failure: Failure) -> String {
         let key: Option<&dyn fmt::Display> = (keys_count > 0).then_some(&"/k");
         Sentence { operation, key, keys_count, peer: &"127.0.0.1:29500", failure, os_text: None }.to_string()
     }

@@ -44,6 +44,8 @@ pub mod barrier;
 pub mod node {
     pub mod client;
     #[cfg(feature = "alloc")]
+    pub mod multi_client;
+    #[cfg(feature = "alloc")]
     pub mod server;
 }
 

@@ -34,10 +34,17 @@ impl Default for FrameLimits {
     }
 }
 
+/// What a key is charged beside its bytes and those of its value: its place in the tables. Without it, a store of short
+/// keys would take many times the memory that it may.
+pub const KEY_COST_BYTES: u64 = 128;
+/// What a queued item is charged beside its bytes, so that empty ones are not free.
+pub const ITEM_COST_BYTES: u64 = 32;
+
 /// Bounds on the store's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineLimits {
-    /// Keys, values and queued items together, in bytes.
+    /// Keys (those that are only waited for, too), values and queued items together, in bytes, with what each costs
+    /// beside them: [`KEY_COST_BYTES`], [`ITEM_COST_BYTES`].
     pub stored_bytes_max: u64,
     /// Keys that are waited for, counted once for each wait.
     pub registrations_max: usize,

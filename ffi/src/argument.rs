@@ -20,21 +20,27 @@ pub(crate) fn invalid(message: impl Into<String>) -> Fault {
     Fault::new(RDZV_INVALID_ARGUMENT, message)
 }
 
+#[cold]
+#[inline(never)]
+fn is_null(name: &str) -> Fault {
+    invalid(format!("`{name}` is NULL"))
+}
+
 /// A handle or struct that must not be NULL.
 pub(crate) unsafe fn reference<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Fault> {
     // SAFETY: the caller of the C function promises that a non-NULL pointer is live.
-    unsafe { pointer.as_ref() }.ok_or_else(|| invalid(format!("`{name}` is NULL")))
+    unsafe { pointer.as_ref() }.ok_or_else(|| is_null(name))
 }
 
 /// The same, for a handle that this call may change.
 pub(crate) unsafe fn reference_mut<'a, T>(pointer: *mut T, name: &str) -> Result<&'a mut T, Fault> {
     // SAFETY: the caller of the C function promises that a non-NULL pointer is live and not in use elsewhere.
-    unsafe { pointer.as_mut() }.ok_or_else(|| invalid(format!("`{name}` is NULL")))
+    unsafe { pointer.as_mut() }.ok_or_else(|| is_null(name))
 }
 
 /// A place for a result: must not be NULL.
 pub(crate) fn place<T>(pointer: *mut T, name: &str) -> Result<Place<T>, Fault> {
-    if pointer.is_null() { Err(invalid(format!("`{name}` is NULL"))) } else { Ok(Place(pointer)) }
+    if pointer.is_null() { Err(is_null(name)) } else { Ok(Place(pointer)) }
 }
 
 /// A place for a result, found to be there before anything is done.
@@ -48,6 +54,7 @@ impl<T> Place<T> {
 }
 
 /// `data[..len]`; NULL stands for no bytes.
+#[inline(never)]
 pub(crate) unsafe fn bytes<'a>(data: *const u8, len: usize, name: &str) -> Result<&'a [u8], Fault> {
     match (data.is_null(), len) {
         (_, 0) => Ok(&[]),
@@ -61,6 +68,7 @@ pub(crate) unsafe fn bytes<'a>(data: *const u8, len: usize, name: &str) -> Resul
 }
 
 /// An array of byte runs.
+#[inline(never)]
 pub(crate) unsafe fn list<'a>(
     items: *const rdzv_bytes,
     count: usize,
@@ -84,6 +92,7 @@ pub(crate) unsafe fn list<'a>(
 }
 
 /// UTF-8 text.
+#[inline(never)]
 pub(crate) unsafe fn text<'a>(data: *const u8, len: usize, name: &str) -> Result<&'a str, Fault> {
     // SAFETY: passed on as it came.
     let bytes = unsafe { bytes(data, len, name) }?;
@@ -91,6 +100,7 @@ pub(crate) unsafe fn text<'a>(data: *const u8, len: usize, name: &str) -> Result
 }
 
 /// A span that must be longer than zero.
+#[inline(never)]
 pub(crate) fn positive_ms(millis: i64, name: &str) -> Result<Duration, Fault> {
     match u64::try_from(millis) {
         Ok(millis) if millis > 0 => Ok(Duration::from_millis(millis)),

@@ -52,6 +52,10 @@ pub struct rdzv_error {
 }
 
 impl rdzv_error {
+    pub(crate) const fn status(&self) -> rdzv_status {
+        self.status
+    }
+
     pub(crate) fn new(fault: Fault) -> Self {
         let text = |text: String| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
         Self {

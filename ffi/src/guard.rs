@@ -62,17 +62,8 @@ pub(crate) unsafe fn call(
     error: *mut *mut rdzv_error,
     body: impl FnOnce() -> Result<(), Fault>,
 ) -> rdzv_status {
-    let fault = match caught(body) {
-        Ok(Ok(())) => return RDZV_OK,
-        Ok(Err(fault)) => fault,
-        Err(panic) => Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {panic}")),
-    };
-    let status = fault.status;
-    if !error.is_null() {
-        // SAFETY: the caller promises that a non-NULL `error` can be written.
-        unsafe { error.write(Box::into_raw(Box::new(rdzv_error::new(fault)))) };
-    }
-    status
+    // SAFETY: `error` is passed on as it came.
+    unsafe { call_on(None, error, body) }
 }
 
 /// The same for a function on a handle: a panic poisons it, and a poisoned handle serves no more.
@@ -81,17 +72,36 @@ pub(crate) unsafe fn call_on(
     error: *mut *mut rdzv_error,
     body: impl FnOnce() -> Result<(), Fault>,
 ) -> rdzv_status {
+    let mut body = Some(body);
     // SAFETY: `error` is passed on as it came.
-    let status = unsafe {
-        call(error, || match poison {
-            Some(poison) if poison.is_set() => {
-                Err(Fault::new(RDZV_POISONED, "an earlier call on this handle panicked; free it"))
+    unsafe { guarded(poison, error, &mut || body.take().map_or(Ok(()), |body| body())) }
+}
+
+/// Stands once in the library, whatever the number of its functions.
+#[inline(never)]
+unsafe fn guarded(
+    poison: Option<&Poison>,
+    error: *mut *mut rdzv_error,
+    body: &mut dyn FnMut() -> Result<(), Fault>,
+) -> rdzv_status {
+    let fault = if poison.is_some_and(Poison::is_set) {
+        Fault::new(RDZV_POISONED, "an earlier call on this handle panicked; free it")
+    } else {
+        match caught(body) {
+            Ok(Ok(())) => return RDZV_OK,
+            Ok(Err(fault)) => fault,
+            Err(panic) => {
+                if let Some(poison) = poison {
+                    poison.set();
+                }
+                Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {panic}"))
             }
-            _ => body(),
-        })
+        }
     };
-    if let (Some(poison), RDZV_PANIC) = (poison, status) {
-        poison.set();
+    let status = fault.status;
+    if !error.is_null() {
+        // SAFETY: the caller promises that a non-NULL `error` can be written.
+        unsafe { error.write(Box::into_raw(Box::new(rdzv_error::new(fault)))) };
     }
     status
 }

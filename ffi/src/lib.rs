@@ -24,6 +24,8 @@ mod store_options;
 
 mod store;
 
+mod event_loop;
+
 #[cfg(feature = "fault-injection")]
 mod fault_injection;
 mod guard;
@@ -32,6 +34,7 @@ pub use argument::rdzv_bytes;
 pub use buffer::*;
 pub use context::*;
 pub use error::*;
+pub use event_loop::*;
 #[cfg(feature = "fault-injection")]
 pub use fault_injection::*;
 pub use server::*;

@@ -9,7 +9,7 @@ use crate::guard::{self, Poison};
 use crate::server_options::rdzv_server_options;
 use crate::status::{
     RDZV_ADDRESS_IN_USE, RDZV_CLOSED, RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_PANIC,
-    RDZV_UNREACHABLE, RDZV_UNRESOLVED, rdzv_status,
+    RDZV_TIMED_OUT, RDZV_UNREACHABLE, RDZV_UNRESOLVED, rdzv_status,
 };
 use rendezvous_core::driver::server::{Server, ServerFailure, StartError, StartErrorKind};
 use rendezvous_core::node::server::{CloseReason, Event};
@@ -72,6 +72,7 @@ fn server_fault(failure: &ServerFailure, operation: &str) -> Fault {
         ServerFailure::Panicked(_) => (RDZV_PANIC, 0),
         ServerFailure::Poll(os_error) => (RDZV_IO, *os_error),
         ServerFailure::Stopped => (RDZV_CLOSED, 0),
+        ServerFailure::Unresponsive => (RDZV_TIMED_OUT, 0),
     };
     Fault { os_error, ..Fault::new(status, format!("{operation}: {failure}")).during(operation) }
 }

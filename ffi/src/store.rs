@@ -26,6 +26,8 @@ pub struct rdzv_store {
     shared: Arc<Shared>,
 }
 
+#[cold]
+#[inline(never)]
 pub(crate) fn call_fault(error: &CallError) -> Fault {
     let status = match error.kind() {
         ErrorKind::TimedOut => RDZV_TIMED_OUT,
@@ -51,6 +53,7 @@ pub(crate) fn call_fault(error: &CallError) -> Fault {
 }
 
 /// `timeout_ms` as the core has it.
+#[inline(never)]
 pub(crate) fn timeout(timeout_ms: i64) -> Result<Timeout, Fault> {
     match timeout_ms {
         -1 => Ok(Timeout::Default),
@@ -66,6 +69,7 @@ pub(crate) fn timeout(timeout_ms: i64) -> Result<Timeout, Fault> {
 const KEYS_NAMED_MAX: usize = 64;
 
 /// The end of an operation on these keys.
+#[inline(never)]
 fn done(result: Result<(), CallError>, keys: &[&[u8]]) -> Result<(), Fault> {
     result.map_err(|error| {
         let keys = keys.iter().take(KEYS_NAMED_MAX).map(|key| key.to_vec()).collect();

@@ -3,6 +3,7 @@
 use crate::argument::{invalid, place, positive_ms, reference_mut, text};
 use crate::error::rdzv_error;
 use crate::guard;
+use crate::server_options::keep_alive;
 use crate::status::rdzv_status;
 use rendezvous_core::driver::store_client::StoreOptions;
 use std::time::Duration;
@@ -113,6 +114,28 @@ pub unsafe extern "C" fn rdzv_store_options_set_answer_timeout_ms(
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
             options.options.answer_timeout = positive_ms(answer_timeout_ms, "answer_timeout_ms")?;
+            Ok(())
+        })
+    }
+}
+
+/// How a server whose host fell silent is noticed; numbers and defaults as for
+/// `rdzv_server_options_set_keep_alive`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_options_set_keep_alive(
+    options: *mut rdzv_store_options,
+    idle_ms: i64,
+    interval_ms: i64,
+    probes: u32,
+    unacknowledged_ms_max: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let options = reference_mut(options, "options")?;
+            options.options.keep_alive =
+                Some(keep_alive(idle_ms, interval_ms, probes, unacknowledged_ms_max)?);
             Ok(())
         })
     }

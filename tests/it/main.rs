@@ -1,13 +1,29 @@
 //! The integration tests of librendezvous, in one binary.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
-mod abi;
-mod c_programs;
+mod bad_input;
+mod counting;
+mod fuzz;
+mod golden;
 mod header;
-mod library;
-mod process;
+mod memory;
+mod net;
+mod nostd;
+mod rdzv;
+mod tidy;
 
 /// The folder of the repository.
 fn repository() -> &'static std::path::Path {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ stands in the repository")
+}
+
+/// The folder of this binary's profile; it stands in `target/PROFILE/deps`.
+fn profile_folder() -> std::path::PathBuf {
+    let this = std::env::current_exe().expect("the path of this binary");
+    this.ancestors().nth(2).expect("a folder for the profile").to_owned()
+}
+
+/// The folder of all that is built.
+fn target_folder() -> std::path::PathBuf {
+    profile_folder().parent().expect("a folder for the profiles").to_owned()
 }

@@ -1,3 +1,9 @@
 //! What the tests of librendezvous share: frames as bytes, a server without sockets, a model of the store, and the
 //! bodies of the fuzz targets.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
+
+pub mod entropy;
+pub mod frames;
+pub mod fuzz;
+pub mod model;
+pub mod rig;

@@ -5,6 +5,8 @@
 
 pub mod call_error;
 pub mod clock;
+pub mod event_loop;
+pub mod loop_client;
 mod resolve;
 pub mod server;
 pub mod socket;

@@ -6,8 +6,9 @@
 mod listener;
 mod reactor;
 
-pub use listener::{Family, KeepAlive, StartError, StartErrorKind};
+pub use listener::{Family, StartError, StartErrorKind};
 
+use crate::driver::socket::KeepAlive;
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Stats};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
@@ -84,7 +85,13 @@ pub enum ServerFailure {
     /// It was stopped.
     #[error("the server is stopped")]
     Stopped,
+    /// The server thread did not answer; an observer that blocks it would be a reason.
+    #[error("the server thread did not answer for {} s", ANSWER_TIMEOUT.as_secs())]
+    Unresponsive,
 }
+
+/// How long the server thread may take to answer a question of its handle.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Fate = Arc<OnceLock<ServerFailure>>;
 
@@ -150,10 +157,10 @@ impl Server {
     pub fn stats(&self) -> Result<Stats, ServerFailure> {
         let (reply, answer) = bounded(1);
         self.send(Command::Stats(reply));
-        answer.recv_timeout(Duration::from_secs(10)).map_err(|error| match error {
-            // The reactor is gone, and a moment later it is known why.
+        answer.recv_timeout(ANSWER_TIMEOUT).map_err(|error| match error {
+            RecvTimeoutError::Timeout => ServerFailure::Unresponsive,
+            // The reactor is gone, and its thread is about to tell why.
             RecvTimeoutError::Disconnected => self.wait(),
-            RecvTimeoutError::Timeout => self.failure().unwrap_or(ServerFailure::Stopped),
         })
     }
 

@@ -1,33 +1,47 @@
 //! Client sockets: how they are made, and what their errors mean.
 
 use crate::error::{Cause, ErrorKind};
+use crate::store::dial::Family;
 use crate::time::Duration;
 use core::net::SocketAddr;
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// How the kernel notices that a peer's host has fallen silent, while the program waits or computes.
+/// How a peer whose host fell silent is noticed, although nothing is being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Liveness {
+pub struct KeepAlive {
     /// Silence before the first probe.
-    pub keepalive_idle: Duration,
-    /// From probe to probe.
-    pub keepalive_interval: Duration,
-    /// Unanswered probes that end the connection.
-    pub keepalive_probes: u32,
-    /// The longest time that sent bytes may stay unacknowledged.
+    pub idle: Duration,
+    /// Between probes.
+    pub interval: Duration,
+    /// Unanswered probes after which the connection is lost.
+    pub probes: u32,
+    /// Longest time that sent bytes may stay unacknowledged.
     pub unacknowledged_max: Duration,
 }
 
-impl Default for Liveness {
+impl Default for KeepAlive {
     fn default() -> Self {
         Self {
-            keepalive_idle: Duration::from_secs(2),
-            keepalive_interval: Duration::from_secs(1),
-            keepalive_probes: 3,
+            idle: Duration::from_secs(2),
+            interval: Duration::from_secs(1),
+            probes: 3,
             unacknowledged_max: Duration::from_secs(5),
         }
+    }
+}
+
+impl KeepAlive {
+    /// Sets this on a socket; the sockets that a listener accepts inherit it.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub(super) fn apply(&self, socket: &SockRef<'_>) -> io::Result<()> {
+        let probes =
+            TcpKeepalive::new().with_time(self.idle).with_interval(self.interval).with_retries(self.probes);
+        socket.set_tcp_keepalive(&probes)?;
+        socket.set_tcp_user_timeout(Some(self.unacknowledged_max))
     }
 }
 
@@ -36,21 +50,15 @@ impl Default for Liveness {
 /// `made` is told of the socket before it connects, so that another thread can shut it down.
 pub(super) fn start_connect(
     address: SocketAddr,
-    liveness: Option<&Liveness>,
+    keep_alive: Option<&KeepAlive>,
     made: impl FnOnce(RawFd),
 ) -> io::Result<(Socket, bool)> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     made(socket.as_raw_fd());
     socket.set_tcp_nodelay(true)?;
-    if let Some(liveness) = liveness {
-        let keepalive = TcpKeepalive::new()
-            .with_time(liveness.keepalive_idle)
-            .with_interval(liveness.keepalive_interval)
-            .with_retries(liveness.keepalive_probes);
-        socket.set_tcp_keepalive(&keepalive)?;
-        #[cfg(target_os = "linux")]
-        socket.set_tcp_user_timeout(Some(liveness.unacknowledged_max))?;
+    if let Some(keep_alive) = keep_alive {
+        keep_alive.apply(&SockRef::from(&socket))?;
     }
     match socket.connect(&address.into()) {
         Ok(()) => Ok((socket, true)),
@@ -122,4 +130,14 @@ pub(super) fn classify(error: &io::Error) -> (ErrorKind, Cause) {
         _ => ErrorKind::Io,
     };
     (kind, Cause::Os(number))
+}
+
+impl Family {
+    /// That of an address.
+    pub(super) const fn of(address: &SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(_) => Self::V4,
+            SocketAddr::V6(_) => Self::V6,
+        }
+    }
 }

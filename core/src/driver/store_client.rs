@@ -13,7 +13,7 @@ mod wire;
 use crate::barrier::KeyBarrier;
 use crate::driver::call_error::CallError;
 use crate::driver::clock::Clock;
-use crate::driver::socket::Liveness;
+use crate::driver::socket::KeepAlive;
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::limits::ClientLimits;
 use crate::rng::Rng;
@@ -56,7 +56,7 @@ pub struct StoreOptions {
     /// What stands before every key on the wire; PyTorch's clients have `/` there.
     pub scope: Box<[u8]>,
     /// How the kernel watches over the connections; `None`: it does not.
-    pub liveness: Option<Liveness>,
+    pub keep_alive: Option<KeepAlive>,
     /// How connections are made.
     pub dial: DialOptions,
     /// Bounds.
@@ -70,9 +70,22 @@ impl Default for StoreOptions {
             connect_timeout: Duration::from_secs(300),
             answer_timeout: Duration::from_secs(30),
             scope: b"/"[..].into(),
-            liveness: Some(Liveness::default()),
+            keep_alive: Some(KeepAlive::default()),
             dial: DialOptions::default(),
             limits: ClientLimits::default(),
+        }
+    }
+}
+
+impl StoreOptions {
+    /// What a timeout means here: the time until the deadline, and whether the call waits.
+    #[must_use]
+    pub fn patience(&self, timeout: Timeout) -> (Duration, Patience) {
+        match timeout {
+            Timeout::Default if self.timeout.is_zero() => (self.answer_timeout, Patience::Once),
+            Timeout::Default => (self.timeout, Patience::Wait),
+            Timeout::Once | Timeout::After(Duration::ZERO) => (self.answer_timeout, Patience::Once),
+            Timeout::After(span) => (span, Patience::Wait),
         }
     }
 }
@@ -345,7 +358,7 @@ impl Store {
         let (span, key) = (self.span(timeout), self.key(key));
         let mut barrier = KeyBarrier::new(world_size, span.patience);
         while let Some(call) = barrier.next_call(key) {
-            let failure = match self.perform(&call, span, &mut NoValue) {
+            let failure = match self.perform(&call, self.resumed(span), &mut NoValue) {
                 Ok(Outcome::Missing) => NOT_RELEASED,
                 // The machine asks for outcomes that its calls have.
                 Ok(outcome) if barrier.handle(outcome).is_err() => NOT_RELEASED,
@@ -386,21 +399,21 @@ impl Store {
             let keys = (Some(WORKERS_KEY), 1);
             Err(CallError::new(Operation::WaitForWorkers, keys, &self.peer, self.aged(failure, span)))
         };
+        let (call, mut text) = (Call::Store(Request::Get { key: WORKERS_KEY }, Patience::Once), Vec::new());
         loop {
-            // Nothing tells a client that a number has grown: ask again after a moment, as PyTorch does.
-            let call = Call::Store(Request::Add { key: WORKERS_KEY, delta: 0 }, Patience::Once);
-            match self.finish(&call, span, &mut NoValue) {
-                Ok(Outcome::Number(count)) if count >= world_size => return Ok(()),
+            // Nothing tells a client that a number has grown: look again after a moment, as PyTorch does.
+            match self.perform(&call, self.resumed(span), &mut OneValue(&mut text)) {
+                Ok(Outcome::Missing) => {}
+                Ok(_) if decimal(&text).is_some_and(|count| count >= world_size) => return Ok(()),
                 Ok(_) => {}
-                Err(error) => return fail(error.failure()),
+                Err(failure) => return fail(failure),
             }
-            let next = self.clock.now() + WORKERS_INTERVAL;
-            if span.patience == Patience::Once || next >= span.deadline {
+            let left = span.deadline.since(self.clock.now());
+            if span.patience == Patience::Once || left.is_zero() {
                 return fail(NOT_RELEASED);
             }
-            let paused = self.pool.pause(epoch, pool::from_now(WORKERS_INTERVAL)).map_err(ended);
-            if let Err(failure) = paused {
-                return fail(failure);
+            if let Err(over) = self.pool.pause(epoch, pool::from_now(WORKERS_INTERVAL.min(left))) {
+                return fail(ended(over));
             }
         }
     }
@@ -456,6 +469,11 @@ const NOT_RELEASED: Failure = Failure {
     cause: Cause::NotReleased,
     effect: Effect::None,
 };
+
+/// The number that a store keeps as text.
+fn decimal(text: &[u8]) -> Option<i64> {
+    core::str::from_utf8(text).ok()?.parse().ok()
+}
 
 fn ended(ended: Ended) -> Failure {
     match ended {

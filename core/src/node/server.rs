@@ -8,7 +8,7 @@ mod deadlines;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
 use crate::store::engine::{ApplyError, Engine};
-use crate::store::server_conn::{BufferPool, Next, ServerConn};
+use crate::store::server_conn::{BufferPool, Next, POOLED_BYTES_MAX, ServerConn};
 use crate::time::Instant;
 use crate::wire::c10d::FrameError;
 use alloc::collections::VecDeque;
@@ -188,6 +188,16 @@ enum Life {
     Closing(CloseReason),
 }
 
+/// What is left of an input when its requests have been carried out.
+#[derive(Clone, Copy, Debug)]
+enum Rest {
+    Nothing,
+    /// The start of a frame, which lacks at least so many bytes.
+    Lacks(usize),
+    /// Frames that rest until the peer reads its answers.
+    Resting,
+}
+
 /// One server.
 #[derive(Debug)]
 pub struct Server {
@@ -348,36 +358,46 @@ impl Server {
             return;
         }
         let mut kept = core::mem::take(&mut conn.machine.inbox);
-        let from_inbox = !kept.is_empty();
-        if from_inbox {
-            kept.extend_from_slice(bytes);
-        }
-        let input: &[u8] = if from_inbox { &kept } else { bytes };
-        let (used, verdict) = self.serve(id, input);
-        let left = input.len() - used;
-
-        let Some(conn) = self.conns[id.index as usize].as_mut() else { return };
+        let mut fresh = bytes;
+        // A frame that has begun is given what it lacks and no more, so that all behind it is read where it stands.
+        let verdict = loop {
+            let from_inbox = !kept.is_empty();
+            let input: &[u8] = if from_inbox { &kept } else { fresh };
+            let (used, rest) = match self.serve(id, input) {
+                Ok(served) => served,
+                Err(reason) => break Err(reason),
+            };
+            if !from_inbox {
+                fresh = &fresh[used..];
+                break Ok(());
+            }
+            kept.drain(..used);
+            match rest {
+                Rest::Lacks(bytes) if !fresh.is_empty() => {
+                    let (more, behind) = fresh.split_at(bytes.min(fresh.len()));
+                    kept.extend_from_slice(more);
+                    fresh = behind;
+                }
+                Rest::Nothing if !fresh.is_empty() => {}
+                _ => break Ok(()),
+            }
+        };
         if let Err(reason) = verdict {
             self.pool.give(kept);
             self.stats.expelled += 1;
             self.close_when_sent(id, reason);
             return;
         }
-        if from_inbox {
-            kept.drain(..used);
-            if left == 0 {
-                self.pool.give(kept);
-            } else {
-                if kept.capacity() / 4 > left.max(1024) {
-                    kept.shrink_to_fit();
-                }
-                conn.machine.inbox = kept;
-            }
-        } else if left > 0 {
-            conn.machine.inbox = self.pool.take();
-            conn.machine.inbox.extend_from_slice(&bytes[used..]);
+        if kept.is_empty() {
+            self.pool.give(kept);
+            kept = if fresh.is_empty() { Vec::new() } else { self.pool.take_small() };
+        } else if kept.capacity() / 4 > POOLED_BYTES_MAX.max(kept.len()) {
+            kept.shrink_to_fit();
         }
-        if left > 0 {
+        kept.extend_from_slice(fresh);
+        let Some(conn) = self.conns[id.index as usize].as_mut() else { return };
+        conn.machine.inbox = kept;
+        if !conn.machine.inbox.is_empty() {
             conn.heard = now;
             if !conn.frame_armed && conn.machine.has_greeted() {
                 conn.frame_armed = true;
@@ -387,14 +407,20 @@ impl Server {
         self.charge(id);
     }
 
-    /// Carries out the requests in `input`; returns how many bytes they were, and why the connection is to be closed.
-    fn serve(&mut self, id: ConnId, input: &[u8]) -> (usize, Result<(), CloseReason>) {
+    /// Carries out the requests in `input`; returns how many bytes they were, and what is left of the input.
+    ///
+    /// # Errors
+    /// Why the connection is to be closed.
+    fn serve(&mut self, id: ConnId, input: &[u8]) -> Result<(usize, Rest), CloseReason> {
         let Self { conns, engine, pool, transmits, limits, stats, .. } = self;
         let mut used = 0;
         loop {
-            let Some(conn) = conns[id.index as usize].as_mut() else { return (used, Ok(())) };
-            if used == input.len() || conn.machine.outbox.unsent().len() >= limits.unsent_bytes_high {
-                return (used, Ok(()));
+            let Some(conn) = conns[id.index as usize].as_mut() else { return Ok((used, Rest::Nothing)) };
+            if used == input.len() {
+                return Ok((used, Rest::Nothing));
+            }
+            if conn.machine.outbox.unsent().len() >= limits.unsent_bytes_high {
+                return Ok((used, Rest::Resting));
             }
             let request = match conn.machine.next(&input[used..], &limits.frame, pool) {
                 Ok(Next::Request { request, bytes }) => {
@@ -406,13 +432,15 @@ impl Server {
                     want_to_send(transmits, conn, id);
                     continue;
                 }
-                Ok(Next::Partial) => return (used, Ok(())),
-                Err(error) => return (used, Err(CloseReason::Protocol(error))),
+                Ok(Next::Partial { bytes }) => {
+                    return Ok((used, Rest::Lacks(bytes.saturating_sub(input.len() - used))));
+                }
+                Err(error) => return Err(CloseReason::Protocol(error)),
             };
             stats.requests += 1;
             let applied = match engine.apply(id, &request) {
                 Ok(applied) => applied,
-                Err(error) => return (used, Err(CloseReason::Refused(error))),
+                Err(error) => return Err(CloseReason::Refused(error)),
             };
             for &other in applied.released {
                 if let Some(waiter) = conns[other.index as usize].as_mut() {
@@ -420,9 +448,9 @@ impl Server {
                     want_to_send(transmits, waiter, other);
                 }
             }
-            let Some(conn) = conns[id.index as usize].as_mut() else { return (used, Ok(())) };
+            let Some(conn) = conns[id.index as usize].as_mut() else { return Ok((used, Rest::Nothing)) };
             if let Err(bytes) = conn.machine.answer(&applied.answer, limits.answer_bytes_max, pool) {
-                return (used, Err(CloseReason::AnswerTooLong(bytes)));
+                return Err(CloseReason::AnswerTooLong(bytes));
             }
             want_to_send(transmits, conn, id);
         }
@@ -482,8 +510,10 @@ impl Server {
         }
     }
 
-    /// Reads no more of a connection, and ends it once its answers have left.
+    /// Reads no more of a connection, and ends it once its answers have left. Its waits end now: a queued item must
+    /// not be told to one who can no longer fetch it.
     fn close_when_sent(&mut self, id: ConnId, reason: CloseReason) {
+        self.engine.forget_waits(id);
         let Some(conn) = self.conns[id.index as usize].as_mut() else { return };
         self.pool.give(core::mem::take(&mut conn.machine.inbox));
         if conn.machine.outbox.unsent().is_empty() {

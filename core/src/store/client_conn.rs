@@ -18,6 +18,7 @@ mod step;
 use crate::error::{Due, Effect, LimitError, Operation, Phase, Violation};
 use crate::limits::ClientLimits;
 use crate::store::call::{Call, CallId, GetMode, Outcome, Patience};
+use crate::store::op::Request;
 use crate::wire::c10d::{Frame, MAGIC, NOT_READY, Opcode, READY, STOP_WAITING, WAIT_CANCELED, encode_frame};
 use crate::wire::sink::{Fill, Length};
 use heapless::Deque;
@@ -292,8 +293,19 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         if let Call::Store(request, _) = call {
             encode_frame(&mut length, &Frame::Request(*request));
         }
-        // At most the list of keys twice (WAIT and GET), and a CANCEL_WAIT or a PING.
-        length.0 * 2 + 8 + 5 + 1
+        // A CANCEL_WAIT before and a PING behind; and calls that ask for keys may name them twice: WAIT and GET.
+        let named_again = match call {
+            Call::Store(
+                Request::Get { .. }
+                | Request::MultiGet { .. }
+                | Request::Wait { .. }
+                | Request::Check { .. }
+                | Request::QueuePop { .. },
+                _,
+            ) => length.0 + 8,
+            _ => 0,
+        };
+        length.0 + named_again + 6
     }
 
     /// Gives a call up, because its deadline has passed or its caller wants no more of it. No event of it follows.
@@ -410,7 +422,8 @@ impl<const PENDING: usize> ClientConn<PENDING> {
                 (Step::CheckGet, Some(false), Patience::Wait) if value_untouched => Finding::DropsOnMissing,
                 _ => Finding::None,
             };
-            let replied = entry.replied || !matches!(piece, None | Some(Piece::Prefix | Piece::Head));
+            let begun = head_bytes > 0 && !matches!(piece, Some(Piece::Prefix | Piece::Head));
+            let replied = entry.replied || begun;
             let phase = if replied { Phase::Receiving } else { Phase::Waiting };
             return Some(Loss { id: entry.id, phase, effect: entry.effect(), finding });
         }
@@ -675,3 +688,6 @@ impl Entry {
         matches!(self.step, Step::Get) || matches!((self.step, self.ready), (Step::CheckGet, Some(false)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -337,10 +337,10 @@ const PAUSE_HALVED_MIN: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
+    extern crate alloc;
     use super::*;
     use crate::error::Due;
-    use std::vec::Vec as StdVec;
+    use alloc::vec::Vec as AnyVec;
 
     const MS: fn(u64) -> Instant = Instant::from_millis;
     const REFUSED: DialInput<'static> = DialInput::Failed(ErrorKind::Refused, Cause::Os(111));
@@ -349,7 +349,7 @@ mod tests {
         Dialer::new(MS(0), MS(deadline_ms), rounds, DialOptions::default(), 7)
     }
 
-    fn outputs(dialer: &mut Dialer) -> StdVec<DialOutput> {
+    fn outputs(dialer: &mut Dialer) -> AnyVec<DialOutput> {
         core::iter::from_fn(|| dialer.poll_output()).collect()
     }
 
@@ -466,7 +466,7 @@ mod tests {
         ];
         let ways: [&[DialInput<'_>]; 5] =
             [&[], &[inputs[0]], &[inputs[0], inputs[3]], &[inputs[2]], &[inputs[0], inputs[3], inputs[5]]];
-        let mut table = std::string::String::new();
+        let mut table = alloc::string::String::new();
         for way in ways {
             for input in inputs {
                 let mut dialer = dialer(1000, Rounds::UntilDeadline);
@@ -476,7 +476,7 @@ mod tests {
                 outputs(&mut dialer);
                 let before = dialer.state();
                 dialer.handle(MS(1), input);
-                table += &std::format!("{before:?} {input:?} -> {:?}\n", dialer.state());
+                table += &alloc::format!("{before:?} {input:?} -> {:?}\n", dialer.state());
                 dialer.handle(MS(1000), DialInput::Tick);
                 let ended = [DialState::Failed, DialState::Ready].contains(&dialer.state());
                 assert!(ended || dialer.poll_timeout() > Some(MS(1000)), "{table}");

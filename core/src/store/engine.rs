@@ -13,7 +13,7 @@ mod waits;
 pub use value::ValueRef;
 
 use crate::ids::ConnId;
-use crate::limits::EngineLimits;
+use crate::limits::{EngineLimits, ITEM_COST_BYTES, KEY_COST_BYTES};
 use crate::store::op::{Key, Keys, Pairs, Request};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -172,7 +172,7 @@ impl Engine {
         self.slots.present()
     }
 
-    /// Bytes of keys, values and queued items.
+    /// What is charged for keys, values and queued items, in bytes.
     #[must_use]
     pub const fn stored_bytes(&self) -> u64 {
         self.slots.stored_bytes()
@@ -243,14 +243,14 @@ impl Engine {
     }
 
     fn set(&mut self, key: Key<'_>, value: &[u8]) -> Result<Answer<'static>, ApplyError> {
-        self.room_for(key.len() + value.len())?;
+        self.room_for(cost(key, value.len()))?;
         let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
         self.store(slot, value);
         Ok(Answer::Nothing)
     }
 
     fn multi_set(&mut self, pairs: Pairs<'_>) -> Result<Answer<'static>, ApplyError> {
-        self.room_for(pairs.iter().map(|(key, value)| key.len() + value.len()).sum())?;
+        self.room_for(pairs.iter().map(|(key, value)| cost(key, value.len())).sum())?;
         for (key, value) in pairs.iter() {
             let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
             self.store(slot, value);
@@ -264,7 +264,7 @@ impl Engine {
         expected: &'a [u8],
         desired: &'a [u8],
     ) -> Result<Applied<'a>, ApplyError> {
-        self.room_for(key.len() + desired.len())?;
+        self.room_for(cost(key, desired.len()))?;
         let whole = one_piece(key, &mut self.joined);
         let found = self.slots.find(whole).filter(|&slot| !matches!(self.slots[slot].value, Value::Absent));
         let answer = match found {
@@ -285,7 +285,7 @@ impl Engine {
     }
 
     fn add(&mut self, key: Key<'_>, delta: i64) -> Result<Answer<'static>, ApplyError> {
-        self.room_for(key.len() + number::DIGITS_MAX)?;
+        self.room_for(cost(key, number::DIGITS_MAX))?;
         let (slot, current) = self.counter(key)?;
         let sum = current.wrapping_add(delta);
         self.count(slot, sum);
@@ -294,7 +294,7 @@ impl Engine {
     }
 
     fn append(&mut self, key: Key<'_>, more: &[u8]) -> Result<Answer<'static>, ApplyError> {
-        self.room_for(key.len() + more.len())?;
+        self.room_for(cost(key, more.len()))?;
         let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
         self.revision += 1;
         self.slots.change(slot, self.revision, |value| value.append(more));
@@ -325,18 +325,18 @@ impl Engine {
     fn wait(&mut self, conn: ConnId, keys: Keys<'_>) -> Result<Answer<'static>, ApplyError> {
         let mut wait = None;
         for key in keys.iter() {
-            let whole = one_piece(key, &mut self.joined);
-            if self.slots.is_ready(whole) {
+            if self.slots.is_ready(one_piece(key, &mut self.joined)) {
                 continue;
             }
             let id = match wait {
                 Some(id) => id,
                 None => {
+                    self.room_for(keys.iter().map(|key| cost(key, 0)).sum())?;
                     self.waits.room_for(conn, keys.len(), &self.limits).map_err(ApplyError::TooManyWaits)?;
                     *wait.insert(self.waits.open(conn))
                 }
             };
-            let slot = self.slots.find_or_insert(whole);
+            let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
             self.waits.register(id, slot, &mut self.slots);
         }
         Ok(if wait.is_some() { Answer::Parked } else { Answer::Released })
@@ -348,7 +348,7 @@ impl Engine {
         key: Key<'_>,
         world_size: i64,
     ) -> Result<Answer<'static>, ApplyError> {
-        self.room_for(key.len() + number::DIGITS_MAX)?;
+        self.room_for(cost(key, number::DIGITS_MAX))?;
         self.waits.room_for(conn, 1, &self.limits).map_err(ApplyError::TooManyWaits)?;
         let (slot, arrived) = self.counter(key)?;
         let arrived = arrived.wrapping_add(1);
@@ -363,7 +363,7 @@ impl Engine {
     }
 
     fn queue_push(&mut self, key: Key<'_>, item: &[u8]) -> Result<Answer<'static>, ApplyError> {
-        self.room_for(key.len() + item.len())?;
+        self.room_for(cost(key, item.len()) + ITEM_COST_BYTES)?;
         let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
         self.slots.push_item(slot, item);
         self.revision += 1;
@@ -409,12 +409,17 @@ impl Engine {
         self.waits.satisfy_all(slot, &mut self.slots, &mut self.released);
     }
 
-    const fn room_for(&self, more: usize) -> Result<(), ApplyError> {
-        if self.slots.stored_bytes().saturating_add(more as u64) > self.limits.stored_bytes_max {
+    const fn room_for(&self, more: u64) -> Result<(), ApplyError> {
+        if self.slots.stored_bytes().saturating_add(more) > self.limits.stored_bytes_max {
             return Err(ApplyError::Full(self.limits.stored_bytes_max));
         }
         Ok(())
     }
+}
+
+/// What a key with so many bytes of value is charged at most.
+const fn cost(key: Key<'_>, value_bytes: usize) -> u64 {
+    (key.len() + value_bytes) as u64 + KEY_COST_BYTES
 }
 
 /// The key in one piece; it is joined in `joined` if it came in several.

@@ -2,7 +2,7 @@
 
 mod outbox;
 
-pub use outbox::{BufferPool, Outbox};
+pub use outbox::{BufferPool, Outbox, POOLED_BYTES_MAX};
 
 use crate::limits::FrameLimits;
 use crate::store::engine::{Answer, Readiness};
@@ -28,8 +28,11 @@ pub enum Next<'a> {
         /// Length of the frame.
         bytes: usize,
     },
-    /// The rest of the frame has not come yet.
-    Partial,
+    /// The rest of the frame has not come yet; it has at least `bytes` bytes in all.
+    Partial {
+        /// A lower bound of the frame's length, beyond the input.
+        bytes: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +94,7 @@ impl ServerConn {
         }
         let bytes = match self.scanner.scan(input, limits)? {
             Scan::Whole { bytes } => bytes,
-            Scan::Partial { .. } => return Ok(Next::Partial),
+            Scan::Partial { bytes } => return Ok(Next::Partial { bytes }),
         };
         match parse_frame(&input[..bytes]) {
             Some(Frame::Request(request)) => Ok(Next::Request { request, bytes }),
@@ -119,7 +122,7 @@ impl ServerConn {
             });
         }
         if here < GREETING.len() {
-            return Ok(Next::Partial);
+            return Ok(Next::Partial { bytes: GREETING.len() });
         }
         self.phase = Phase::Open;
         Ok(Next::Handled { bytes: GREETING.len() })

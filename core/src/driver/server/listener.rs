@@ -1,12 +1,12 @@
 //! Listening sockets.
 
 use super::Listen;
-use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
+use crate::driver::socket::KeepAlive;
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::string::{String, ToString};
-use std::time::Duration;
 
 /// Whether an IPv6 wildcard takes IPv4 peers too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,43 +15,6 @@ pub enum Family {
     AsGiven,
     /// `::` takes IPv4 peers as well. Ignored for any other address.
     DualStack,
-}
-
-/// How a peer whose host fell silent is noticed, although nothing is being sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeepAlive {
-    /// Silence before the first probe.
-    pub idle: Duration,
-    /// Between probes.
-    pub interval: Duration,
-    /// Unanswered probes after which the connection is lost.
-    pub probes: u32,
-    /// Longest time that sent bytes may stay unacknowledged.
-    pub unacknowledged_max: Duration,
-}
-
-impl Default for KeepAlive {
-    fn default() -> Self {
-        Self {
-            idle: Duration::from_secs(2),
-            interval: Duration::from_secs(1),
-            probes: 3,
-            unacknowledged_max: Duration::from_secs(5),
-        }
-    }
-}
-
-impl KeepAlive {
-    /// Sets this on a socket; the sockets that a listener accepts inherit it.
-    ///
-    /// # Errors
-    /// That of the system.
-    pub(in crate::driver) fn apply(&self, socket: &SockRef<'_>) -> io::Result<()> {
-        let probes =
-            TcpKeepalive::new().with_time(self.idle).with_interval(self.interval).with_retries(self.probes);
-        socket.set_tcp_keepalive(&probes)?;
-        socket.set_tcp_user_timeout(Some(self.unacknowledged_max))
-    }
 }
 
 /// A server that could not start.

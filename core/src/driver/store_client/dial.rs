@@ -1,7 +1,7 @@
 //! The way to a connection, in the calling thread.
 
 use super::pool::{self, Ticket};
-use super::wire::{PENDING, Socketed, Trouble, Wire};
+use super::wire::{PENDING, Socketed, Timer, Trouble, Wire};
 use super::{NOT_RELEASED, Span, Store, ended};
 use crate::driver::resolve::{Found, literal, look_up};
 use crate::driver::socket::{classify, finish_connect, start_connect, wait_writable};
@@ -34,7 +34,7 @@ impl Store {
             match link.poll_output() {
                 Some(LinkOutput::Resolve) => match self.addresses(ticket, span, rounds) {
                     Ok(Ok(found)) => {
-                        let families: Vec<Family> = found.iter().map(family).collect();
+                        let families: Vec<Family> = found.iter().map(Family::of).collect();
                         addresses = found;
                         link.handle(self.clock.now(), LinkInput::Resolved(&families));
                     }
@@ -58,7 +58,8 @@ impl Store {
                 Some(LinkOutput::Greet(bytes)) => {
                     let until = link.poll_timeout().unwrap_or(span.deadline);
                     let Some(socketed) = &mut line else { continue };
-                    if let Err(trouble) = socketed.send_all(&bytes, &self.clock, until, &mut Sent::Nothing) {
+                    let mut timer = Timer::new(&self.clock, self.clock.now(), until);
+                    if let Err(trouble) = socketed.send_all(&bytes, &mut timer, &mut Sent::Nothing) {
                         self.greeting_failed(&mut link, trouble);
                     }
                 }
@@ -93,7 +94,8 @@ impl Store {
         match (link.state(), line) {
             (DialState::Greeting, Some(socketed)) => {
                 let mut buffer = [0; 64];
-                let mut bytes = match socketed.receive(&mut buffer, &self.clock, until, Sent::Something) {
+                let mut timer = Timer::new(&self.clock, self.clock.now(), until);
+                let mut bytes = match socketed.receive(&mut buffer, &mut timer, Sent::Something) {
                     Ok(got) => &buffer[..got],
                     Err(trouble) => {
                         self.greeting_failed(link, trouble);
@@ -154,7 +156,7 @@ impl Store {
         self.pool.set_socket(ticket, None);
         let made = |fd| self.pool.set_socket(ticket, Some(fd));
         let connect = || {
-            let (socket, connected) = start_connect(address, self.options.liveness.as_ref(), made)?;
+            let (socket, connected) = start_connect(address, self.options.keep_alive.as_ref(), made)?;
             let until = until.unwrap_or(Instant::MAX);
             // A cancel from before the connect found nothing to shut down.
             if !connected && !self.pool.is_cancelled(ticket) {
@@ -172,12 +174,5 @@ impl Store {
             self.pool.set_socket(ticket, None);
         }
         connected
-    }
-}
-
-const fn family(address: &SocketAddr) -> Family {
-    match address {
-        SocketAddr::V4(_) => Family::V4,
-        SocketAddr::V6(_) => Family::V6,
     }
 }

@@ -1,16 +1,16 @@
 //! One call from its beginning to its end: connections, attempts, and what a failure is called.
 
-use super::pool::{self, Ticket};
-use super::wire::{Take, Trouble, Wire};
+use super::pool::Ticket;
+use super::wire::{Take, Timer, Trouble, Wire};
 use super::{NOT_RELEASED, Span, Store, Timeout, ended};
 use crate::driver::call_error::CallError;
 use crate::driver::socket::is_alive;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
 use crate::node::client::{Age, Sent, Verdict, after_loss};
-use crate::store::call::{Call, GetMode, Outcome, Patience};
+use crate::store::call::{Call, GetMode, Outcome};
 use crate::store::client_conn::BeginError;
 use crate::store::dial::Rounds;
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 
 impl Store {
@@ -60,19 +60,23 @@ impl Store {
         idle: Option<Box<Wire>>,
         mut mode: GetMode,
     ) -> (Option<Box<Wire>>, Result<Outcome, Failure>) {
-        let mut next = idle.filter(|wire| self.is_usable(ticket, wire));
+        let mut next = idle.filter(|wire| self.is_usable(ticket, wire, span.began));
+        let mut timer = Timer::new(&self.clock, span.began, span.deadline);
         let mut retries = 0;
         let mut lost = None;
         loop {
             let (mut wire, age) = match next.take() {
                 Some(wire) => (wire, Age::Used),
                 None => match self.dial(ticket, span, Rounds::One) {
-                    Ok(wire) => (wire, Age::Fresh),
+                    Ok(wire) => {
+                        timer = Timer::new(&self.clock, self.clock.now(), span.deadline);
+                        (wire, Age::Fresh)
+                    }
                     // That the server was there and is gone says more than that it is not there.
                     Err(failure) => return (None, Err(lost.unwrap_or(failure))),
                 },
             };
-            let trouble = match wire.exchange(call, mode, &self.clock, span.deadline, take) {
+            let trouble = match wire.exchange(call, mode, &mut timer, take) {
                 Ok(outcome) => return (self.rested(ticket, wire), Ok(outcome)),
                 Err(trouble) => trouble,
             };
@@ -134,8 +138,8 @@ impl Store {
 
     /// Whether a connection that waited in the pool can be used: one that waited long is looked at first, so that a
     /// server that went away meanwhile costs a new connection and not the call.
-    fn is_usable(&self, ticket: Ticket, wire: &Wire) -> bool {
-        let fresh = self.clock.now().since(wire.used) < IDLE_UNCHECKED_MAX;
+    fn is_usable(&self, ticket: Ticket, wire: &Wire, now: Instant) -> bool {
+        let fresh = now.since(wire.used) < IDLE_UNCHECKED_MAX;
         if !fresh && !is_alive(wire.fd()) {
             self.pool.set_socket(ticket, None);
             return false;
@@ -155,8 +159,7 @@ impl Store {
     }
 
     pub(super) fn enter(&self, span: Span) -> Result<(Ticket, Option<Box<Wire>>, GetMode), Failure> {
-        let left = span.deadline.since(self.clock.now());
-        self.pool.enter(pool::from_now(left)).map_err(|error| match ended(error) {
+        self.pool.enter(span.deadline.since(span.began)).map_err(|error| match ended(error) {
             failure if failure.kind == ErrorKind::TimedOut => Failure {
                 kind: ErrorKind::LimitExceeded,
                 phase: Phase::Connecting,
@@ -171,15 +174,13 @@ impl Store {
 
     pub(super) fn span(&self, timeout: Timeout) -> Span {
         let began = self.clock.now();
-        let (after, patience) = match timeout {
-            Timeout::Default if self.options.timeout.is_zero() => {
-                (self.options.answer_timeout, Patience::Once)
-            }
-            Timeout::Default => (self.options.timeout, Patience::Wait),
-            Timeout::Once | Timeout::After(Duration::ZERO) => (self.options.answer_timeout, Patience::Once),
-            Timeout::After(span) => (span, Patience::Wait),
-        };
+        let (after, patience) = self.options.patience(timeout);
         Span { began, deadline: began + after, patience }
+    }
+
+    /// The same deadline for the next of several calls: each counts its time from a fresh reading of the clock.
+    pub(super) fn resumed(&self, span: Span) -> Span {
+        Span { began: self.clock.now(), ..span }
     }
 
     pub(super) fn aged(&self, failure: Failure, span: Span) -> Failure {

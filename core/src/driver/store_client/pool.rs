@@ -64,7 +64,8 @@ impl Pool {
     }
 
     /// Takes the connection that was used last, or the right to make one; waits while there are too many.
-    pub(super) fn enter(&self, until: Instant) -> Result<(Ticket, Option<Box<Wire>>, GetMode), Ended> {
+    pub(super) fn enter(&self, patience: Duration) -> Result<(Ticket, Option<Box<Wire>>, GetMode), Ended> {
+        let mut until = None;
         let mut state = self.lock();
         let epoch = state.epoch;
         loop {
@@ -73,6 +74,7 @@ impl Pool {
                 let slot = state.busy.insert(wire.as_ref().map(|wire| wire.fd()));
                 return Ok((Ticket { slot, epoch }, wire, state.get_mode));
             }
+            let until = *until.get_or_insert_with(|| from_now(patience));
             state = self.wait(state, until, epoch)?;
         }
     }

@@ -1,1 +1,438 @@
+use super::*;
+use crate::driver::server::{Server, ServerOptions};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
 
+/// Longer than anything here takes; a test that needs it has failed.
+const SOON: Duration = Duration::from_secs(20);
+const DEFAULT: Timeout = Timeout::Default;
+
+fn millis(count: u64) -> Timeout {
+    Timeout::After(Duration::from_millis(count))
+}
+
+fn real_server() -> Server {
+    Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server")
+}
+
+fn connect(port: u16) -> Store {
+    Store::connect("127.0.0.1", port, options()).expect("connected")
+}
+
+fn options() -> StoreOptions {
+    StoreOptions { timeout: SOON, connect_timeout: SOON, ..StoreOptions::default() }
+}
+
+fn connect_error(host: &str, port: u16, connect_timeout_ms: u64) -> CallError {
+    let connect_timeout = Duration::from_millis(connect_timeout_ms);
+    Store::connect(host, port, StoreOptions { connect_timeout, ..options() }).expect_err("nobody to talk to")
+}
+
+/// A server that does what the test says, to one connection after the other.
+struct Scripted {
+    port: u16,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Scripted {
+    fn new(scripts: Vec<fn(TcpStream)>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let thread = thread::spawn(move || {
+            for script in scripts {
+                script(listener.accept().expect("a client").0);
+            }
+        });
+        Self { port, thread: Some(thread) }
+    }
+
+    /// Waits until every script has run.
+    fn finish(mut self) {
+        self.thread.take().expect("once").join().expect("the script fits the client");
+    }
+}
+
+fn read_exactly(socket: &mut TcpStream, bytes: usize) -> Vec<u8> {
+    let mut buffer = alloc::vec![0; bytes];
+    socket.read_exact(&mut buffer).expect("as many bytes");
+    buffer
+}
+
+/// Answers a greeting as a store does.
+fn greet(socket: &mut TcpStream) {
+    let greeting = read_exactly(socket, 10);
+    assert_eq!(greeting[..6], [0x00, 0xce, 0xf7, 0x85, 0x3c, 0x0d]);
+    socket.write_all(&greeting[6..]).expect("sent");
+}
+
+/// Reads until the client is gone.
+fn drain(mut socket: TcpStream) {
+    let _ = socket.read_to_end(&mut Vec::new());
+}
+
+const ADD_BYTES: usize = 1 + 8 + 2 + 8;
+const GET_BYTES: usize = 1 + 8 + 8 + 2 + 1 + 8 + 2;
+
+#[test]
+fn every_operation_against_a_real_server() {
+    let server = real_server();
+    let store = connect(server.local_addr().port());
+    let mut value = Vec::new();
+    store.ping(DEFAULT).expect("alive");
+    store.set(b"k", b"value", DEFAULT).expect("set");
+    store.get(b"k", &mut value, DEFAULT).expect("got");
+    assert_eq!(value, b"value");
+    store.set(b"empty", b"", DEFAULT).expect("set");
+    for timeout in [DEFAULT, Timeout::Once] {
+        assert_eq!(store.get_owned(b"empty", timeout).expect("got"), b"");
+        assert_eq!(store.get_owned(b"k", timeout).expect("got"), b"value");
+    }
+    assert_eq!(store.get_owned(b"none", Timeout::Once).expect_err("missing").kind(), ErrorKind::TimedOut);
+    assert_eq!(store.add(b"n", 5, DEFAULT).expect("added"), 5);
+    assert_eq!(store.add(b"n", -7, DEFAULT).expect("added"), -2);
+    store.compare_set(b"c", b"", b"new", &mut value, DEFAULT).expect("answered");
+    assert_eq!(value, b"new");
+    store.compare_set(b"c", b"other", b"newer", &mut value, DEFAULT).expect("answered");
+    assert_eq!(value, b"new");
+    store.wait(&[b"k", b"n"], DEFAULT).expect("there");
+    assert!(store.check(&[b"k", b"n"], DEFAULT).expect("answered"));
+    assert!(!store.check(&[b"k", b"none"], DEFAULT).expect("answered"));
+    assert!(store.delete(b"c", DEFAULT).expect("answered"));
+    assert!(!store.delete(b"c", DEFAULT).expect("answered"));
+    store.append(b"k", b"+", DEFAULT).expect("appended");
+    store.multi_set(&[(b"m1", b"x"), (b"m2", b"yy")], DEFAULT).expect("set");
+    for timeout in [DEFAULT, Timeout::Once] {
+        let values = store.multi_get(&[b"m1", b"m2", b"k"], timeout).expect("got");
+        assert_eq!(values, [&b"x"[..], b"yy", b"value+"]);
+    }
+    assert!(store.multi_get(&[], DEFAULT).expect("nothing").is_empty());
+    assert_eq!(store.num_keys(DEFAULT).expect("counted"), 5);
+    let mut keys = store.list_keys(DEFAULT).expect("listed");
+    keys.sort();
+    assert_eq!(keys, [&b"empty"[..], b"k", b"m1", b"m2", b"n"]);
+    store.queue_push(b"q", b"first", DEFAULT).expect("pushed");
+    store.queue_push(b"q", b"", DEFAULT).expect("pushed");
+    assert_eq!(store.queue_len(b"q", DEFAULT).expect("counted"), 2);
+    store.queue_pop(b"q", &mut value, DEFAULT).expect("popped");
+    assert_eq!(value, b"first");
+    store.queue_try_pop(b"q", &mut value, DEFAULT).expect("popped");
+    assert_eq!(value, b"");
+    for empty in
+        [store.queue_try_pop(b"q", &mut value, DEFAULT), store.queue_pop(b"q", &mut value, Timeout::Once)]
+    {
+        assert_eq!(empty.expect_err("empty").kind(), ErrorKind::QueueEmpty);
+    }
+    store.barrier(b"b", 1, DEFAULT).expect("alone");
+    assert_eq!(store.barrier(b"b2", 2, Timeout::Once).expect_err("alone").kind(), ErrorKind::TimedOut);
+    store.barrier(b"b2", 2, Timeout::Once).expect("the second");
+    store.barrier_by_keys(b"bk", 1, DEFAULT).expect("alone");
+    assert_eq!(store.check_in(DEFAULT).expect("counted"), 1);
+    store.wait_for_workers(1, DEFAULT).expect("all");
+    let error = store.wait_for_workers(2, millis(30)).expect_err("one is missing");
+    assert_eq!((error.kind(), error.operation()), (ErrorKind::TimedOut, Operation::WaitForWorkers));
+    assert_eq!(store.idle_connections(), 1, "one connection did it all");
+    let other = store.duplicate().expect("connected");
+    assert_eq!(other.get_owned(b"k", DEFAULT).expect("got"), b"value+");
+}
+
+#[test]
+fn a_pending_wait_delays_nobody() {
+    let server = real_server();
+    let store = connect(server.local_addr().port());
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| store.get_owned(b"later", DEFAULT).expect("set in the end")))
+            .collect();
+        let popping = scope.spawn(|| {
+            let mut item = Vec::new();
+            store.queue_pop(b"q", &mut item, DEFAULT).map(|()| item).expect("pushed in the end")
+        });
+        let barriers: Vec<_> =
+            (0..3).map(|_| scope.spawn(|| store.barrier(b"b", 3, DEFAULT).expect("all three"))).collect();
+        let by_keys: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| store.barrier_by_keys(b"bk", 3, DEFAULT).expect("all three")))
+            .collect();
+        for count in 1..=100 {
+            assert_eq!(store.add(b"n", 1, DEFAULT).expect("added"), count);
+        }
+        store.set(b"later", b"now", DEFAULT).expect("set");
+        store.queue_push(b"q", b"item", DEFAULT).expect("pushed");
+        for thread in waiting {
+            assert_eq!(thread.join().expect("no panic"), b"now");
+        }
+        assert_eq!(popping.join().expect("no panic"), b"item");
+        barriers.into_iter().chain(by_keys).for_each(|thread| thread.join().expect("no panic"));
+    });
+}
+
+#[test]
+fn deadlines_hold_and_the_connection_goes_on() {
+    let server = real_server();
+    let store = connect(server.local_addr().port());
+    let mut value = Vec::new();
+    let attempts: [&dyn Fn() -> Result<(), CallError>; 5] = [
+        &|| store.get_owned(b"none", millis(80)).map(drop),
+        &|| store.wait(&[b"none", b"neither"], millis(80)),
+        &|| store.multi_get(&[b"none"], millis(80)).map(drop),
+        &|| store.barrier(b"b", 2, millis(80)),
+        &|| store.barrier_by_keys(b"bk", 2, millis(80)),
+    ];
+    for attempt in attempts {
+        let began = std::time::Instant::now();
+        let error = attempt().expect_err("nothing happens");
+        let took = began.elapsed();
+        assert_eq!((error.kind(), error.phase()), (ErrorKind::TimedOut, Phase::Waiting), "{error}");
+        assert!(took >= Duration::from_millis(79) && took < Duration::from_secs(5), "{error}: {took:?}");
+        assert!(error.elapsed() >= Duration::from_millis(79) && error.elapsed() <= took);
+        assert_eq!(store.idle_connections(), 1, "{error}");
+    }
+    store.queue_pop(b"q", &mut value, millis(80)).expect_err("nothing is pushed");
+    store.set(b"none", b"x", DEFAULT).expect("set");
+    assert_eq!(store.get_owned(b"none", DEFAULT).expect("got"), b"x");
+    let text = store.get_owned(b"never", millis(80)).expect_err("never").to_string();
+    let peer = format!("get \"/never\" from 127.0.0.1:{} timed out after ", server.local_addr().port());
+    assert!(text.starts_with(&peer) && text.ends_with(" while waiting: the key was not set"), "{text}");
+}
+
+#[test]
+fn nobody_listens() {
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let error = connect_error("127.0.0.1", port, 150);
+    assert_eq!((error.kind(), error.phase()), (ErrorKind::Refused, Phase::Connecting), "{error}");
+    assert!(error.elapsed() >= Duration::from_millis(150) && error.elapsed() < Duration::from_secs(5));
+    assert_eq!(error.cause(), Cause::Os(libc::ECONNREFUSED));
+    let error = connect_error("127.0.0.1", port, 0);
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert!(error.elapsed() < Duration::from_secs(5), "once is once");
+}
+
+#[test]
+fn a_server_that_comes_up_late_is_found() {
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let (about_to, wait_for) = mpsc::channel();
+    let client = thread::spawn(move || {
+        about_to.send(()).expect("somebody waits");
+        connect(port).ping(DEFAULT)
+    });
+    wait_for.recv_timeout(SOON).expect("it began");
+    let server = Server::start(ServerOptions::on("127.0.0.1", port)).expect("the port is free again");
+    client.join().expect("no panic").expect("found");
+    server.stop().expect("stopped");
+}
+
+#[test]
+fn an_unknown_host() {
+    let error = connect_error("no-such-host.invalid", 1, 150);
+    // Where the resolver itself is slow or out of reach, the deadline comes first.
+    assert!(matches!(error.kind(), ErrorKind::Unresolved | ErrorKind::TimedOut), "{error}");
+    assert_eq!(error.phase(), Phase::Resolving);
+    assert!(error.elapsed() < Duration::from_secs(5), "{error}");
+}
+
+#[test]
+fn a_server_that_accepts_and_never_answers() {
+    let server = Scripted::new(alloc::vec![drain]);
+    let error = connect_error("127.0.0.1", server.port, 150);
+    assert_eq!(
+        (error.kind(), error.phase(), error.cause()),
+        (ErrorKind::TimedOut, Phase::Greeting, Cause::Silent)
+    );
+    server.finish();
+
+    let server = Scripted::new(alloc::vec![|mut socket| {
+        greet(&mut socket);
+        drain(socket);
+    }]);
+    let store = connect(server.port);
+    let error = store.add(b"n", 1, millis(100)).expect_err("no answer");
+    assert_eq!(
+        (error.kind(), error.phase(), error.cause()),
+        (ErrorKind::TimedOut, Phase::Waiting, Cause::NoAnswer)
+    );
+    assert!(
+        error.to_string().ends_with("while waiting: no answer came; it may have been applied"),
+        "{error}"
+    );
+    assert_eq!(store.idle_connections(), 0, "an answer is overdue there");
+    server.finish();
+}
+
+#[test]
+fn a_server_that_answers_garbage() {
+    let server = Scripted::new(alloc::vec![|mut socket| {
+        read_exactly(&mut socket, 10);
+        socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").expect("sent");
+    }]);
+    let error = connect_error("127.0.0.1", server.port, 5_000);
+    assert_eq!((error.kind(), error.phase()), (ErrorKind::WrongProtocol, Phase::Greeting), "{error}");
+    assert!(error.elapsed() < Duration::from_secs(4), "a stranger is final");
+    server.finish();
+
+    let server = Scripted::new(alloc::vec![|mut socket| {
+        greet(&mut socket);
+        read_exactly(&mut socket, GET_BYTES);
+        socket.write_all(&[0, 0, 0, 0, 0, 0, 0, 0, 0x80]).expect("sent");
+        drain(socket);
+    }]);
+    let store = connect(server.port);
+    let error = store.get_owned(b"k", DEFAULT).expect_err("a length of 2^63");
+    assert_eq!((error.kind(), error.phase()), (ErrorKind::WrongProtocol, Phase::Receiving));
+    assert!(error.to_string().contains("a length of at most 1073741824 bytes was due"), "{error}");
+    server.finish();
+}
+
+#[test]
+fn a_server_that_goes_in_the_middle_of_an_answer() {
+    let server = Scripted::new(alloc::vec![
+        |mut socket| {
+            greet(&mut socket);
+            read_exactly(&mut socket, ADD_BYTES);
+            socket.write_all(&[1, 0, 0]).expect("sent");
+        },
+        |mut socket| {
+            greet(&mut socket);
+            read_exactly(&mut socket, GET_BYTES);
+            socket.write_all(&[0, 9, 0, 0, 0, 0, 0, 0, 0, b'x']).expect("sent");
+        },
+    ]);
+    let store = connect(server.port);
+    let error = store.add(b"n", 1, DEFAULT).expect_err("half an answer");
+    assert_eq!((error.kind(), error.phase()), (ErrorKind::ServerGone, Phase::Receiving), "{error}");
+    assert!(error.to_string().ends_with("; it may have been applied"), "{error}");
+    let error = store.get_owned(b"k", DEFAULT).expect_err("half a value");
+    assert_eq!((error.kind(), error.phase()), (ErrorKind::ServerGone, Phase::Receiving), "{error}");
+    assert_eq!(error.failure().effect, Effect::None);
+    server.finish();
+}
+
+#[test]
+fn a_pooled_connection_that_went_stale_costs_a_reader_nothing() {
+    let server = Scripted::new(alloc::vec![
+        |mut socket| {
+            greet(&mut socket);
+            read_exactly(&mut socket, ADD_BYTES);
+            socket.write_all(&7_u64.to_le_bytes()).expect("sent");
+        },
+        |mut socket| {
+            greet(&mut socket);
+            assert_eq!(read_exactly(&mut socket, 1), [7], "the same question, again");
+            socket.write_all(&3_u64.to_le_bytes()).expect("sent");
+        },
+    ]);
+    let store = connect(server.port);
+    assert_eq!(store.add(b"n", 1, DEFAULT).expect("added"), 7);
+    assert_eq!(store.num_keys(DEFAULT).expect("counted on a fresh connection"), 3);
+    server.finish();
+    let error = store.num_keys(DEFAULT).expect_err("gone for good");
+    assert_eq!(error.kind(), ErrorKind::ServerGone, "{error}");
+}
+
+#[test]
+fn a_server_that_drops_on_missing_keys_is_learned() {
+    let server = Scripted::new(alloc::vec![
+        // The first connection: an answer, and then an end that may have been there before the question.
+        |mut socket| {
+            greet(&mut socket);
+            read_exactly(&mut socket, ADD_BYTES);
+            socket.write_all(&7_u64.to_le_bytes()).expect("sent");
+            read_exactly(&mut socket, GET_BYTES);
+        },
+        // The second was fresh, and ended all the same.
+        |mut socket| {
+            greet(&mut socket);
+            read_exactly(&mut socket, GET_BYTES);
+        },
+        |mut socket| {
+            greet(&mut socket);
+            for _ in 0..2 {
+                assert_eq!(read_exactly(&mut socket, 19)[0], 6, "a WAIT alone");
+                socket.write_all(&[0]).expect("sent");
+                assert_eq!(read_exactly(&mut socket, 12)[..2], [12, 3], "then GET");
+                socket.write_all(&[1, 1, 0, 0, 0, 0, 0, 0, 0, b'z']).expect("sent");
+            }
+        },
+    ]);
+    let store = connect(server.port);
+    assert_eq!(store.add(b"n", 1, DEFAULT).expect("added"), 7);
+    for _ in 0..2 {
+        assert_eq!(store.get_owned(b"k", DEFAULT).expect("got"), b"z");
+    }
+    server.finish();
+}
+
+/// Cancels until the call is over: a cancel ends what is under way at that moment.
+fn cancelled(store: &Store, call: impl FnOnce() -> Result<(), CallError> + Send) -> CallError {
+    thread::scope(|scope| {
+        let pending = scope.spawn(call);
+        while !pending.is_finished() {
+            store.cancel();
+            thread::yield_now();
+        }
+        pending.join().expect("no panic").expect_err("nothing else ends it")
+    })
+}
+
+#[test]
+fn cancel_ends_pending_calls_and_no_later_ones() {
+    let server = real_server();
+    let store = connect(server.local_addr().port());
+    for (operation, error) in [
+        (Operation::Wait, cancelled(&store, || store.wait(&[b"k"], DEFAULT))),
+        (Operation::Get, cancelled(&store, || store.get_owned(b"k", DEFAULT).map(drop))),
+        (Operation::QueuePop, cancelled(&store, || store.queue_pop(b"q", &mut Vec::new(), DEFAULT))),
+        (Operation::Barrier, cancelled(&store, || store.barrier(b"b", 2, DEFAULT))),
+        (Operation::WaitForWorkers, cancelled(&store, || store.wait_for_workers(1, DEFAULT))),
+    ] {
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::Cancelled, operation), "{error}");
+    }
+    assert_eq!(store.add(b"n", 1, DEFAULT).expect("a later call"), 1);
+}
+
+#[test]
+fn more_calls_than_connections_wait_their_turn() {
+    let server = real_server();
+    let limits = ClientLimits { connections_max: 2, ..ClientLimits::default() };
+    let store = Store::connect("127.0.0.1", server.local_addr().port(), StoreOptions { limits, ..options() });
+    let store = store.expect("connected");
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| (0..50).all(|_| store.add(b"n", 1, DEFAULT).is_ok()))).collect();
+        threads.into_iter().for_each(|thread| assert!(thread.join().expect("no panic")));
+    });
+    assert_eq!(store.add(b"n", 0, DEFAULT).expect("added"), 400);
+    assert!(store.idle_connections() <= 2);
+    thread::scope(|scope| {
+        let parked: Vec<_> = (0..2).map(|_| scope.spawn(|| store.wait(&[b"k"], DEFAULT))).collect();
+        let mut error = store.add(b"n", 1, millis(50));
+        // Until both waits have their connections, an add finds one.
+        while error.is_ok() {
+            error = store.add(b"n", 1, millis(50));
+        }
+        let error = error.expect_err("both are taken");
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+        let other = connect(server.local_addr().port());
+        other.set(b"k", b"", DEFAULT).expect("set");
+        parked.into_iter().for_each(|thread| thread.join().expect("no panic").expect("released"));
+    });
+}
+
+#[test]
+fn large_values_and_limits() {
+    let server = real_server();
+    let store = connect(server.local_addr().port());
+    let value: Vec<u8> = (0..8_u32 << 20).map(|index| index.to_le_bytes()[index as usize % 4]).collect();
+    store.set(b"big", &value, DEFAULT).expect("set");
+    store.append(b"big", &value, DEFAULT).expect("appended");
+    let got = store.get_owned(b"big", DEFAULT).expect("got");
+    assert!(got.len() == 16 << 20 && got[8 << 20..] == value[..]);
+    for error in
+        [store.set(b"big", &alloc::vec![0; (8 << 20) + 1], DEFAULT), store.set(&[b'k'; 8192], b"", DEFAULT)]
+    {
+        let error = error.expect_err("over the limit");
+        assert_eq!((error.kind(), error.failure().effect), (ErrorKind::LimitExceeded, Effect::None));
+        assert!(error.to_string().len() < 500, "{error}");
+    }
+    assert_eq!(store.idle_connections(), 1, "nothing was sent");
+}

@@ -83,13 +83,12 @@ impl Wire {
         &mut self,
         call: &Call<'_>,
         mode: GetMode,
-        clock: &Clock,
-        deadline: Instant,
+        timer: &mut Timer<'_>,
         take: &mut dyn Take,
     ) -> Result<Outcome, Trouble> {
         self.calls += 1;
         let id = CallId(self.calls);
-        let result = self.drive(id, call, mode, clock, deadline, take);
+        let result = self.drive(id, call, mode, timer, take);
         let Err(Trouble::TimedOut(mut phase, ..)) = result else { return result };
         let conn = self.link.conn();
         if phase != Phase::Sending {
@@ -114,21 +113,20 @@ impl Wire {
         id: CallId,
         call: &Call<'_>,
         mode: GetMode,
-        clock: &Clock,
-        deadline: Instant,
+        timer: &mut Timer<'_>,
         take: &mut dyn Take,
     ) -> Result<Outcome, Trouble> {
         let Self { line, link, out, input, .. } = self;
         let conn = link.conn();
         let mut sent = Sent::Nothing;
         let bytes = with_room(out, |out| conn.begin(id, call, mode, out))?;
-        line.send_all(&out[..bytes], clock, deadline, &mut sent)?;
+        line.send_all(&out[..bytes], timer, &mut sent)?;
         loop {
             let due = usize::try_from(conn.value_bytes_due()).unwrap_or(usize::MAX);
             if due > input.len() {
                 input.resize(due.min(READ_BYTES_MAX), 0);
             }
-            let got = line.receive(input, clock, deadline, sent)?;
+            let got = line.receive(input, timer, sent)?;
             let mut bytes = &input[..got];
             while let Some(event) = conn.receive(&mut bytes).map_err(Trouble::Violated)? {
                 match event {
@@ -137,7 +135,7 @@ impl Wire {
                     Event::ValueChunk { bytes, .. } => take.chunk(bytes),
                     Event::Proceed { id } => {
                         let bytes = with_room(out, |out| conn.proceed(id, call, out))?;
-                        line.send_all(&out[..bytes], clock, deadline, &mut sent)?;
+                        line.send_all(&out[..bytes], timer, &mut sent)?;
                     }
                     Event::Done { outcome, .. } => return Ok(outcome),
                     Event::Greeted => {}
@@ -156,6 +154,32 @@ impl Wire {
         }
         self.used = now;
         self.link.conn().pending() + 1 < PENDING
+    }
+}
+
+/// The time that a call has left. The clock is read when time may have passed: after a wait, not between the steps of
+/// a call that goes straight on.
+#[derive(Debug)]
+pub(super) struct Timer<'a> {
+    clock: &'a Clock,
+    /// The last reading; `None` when it is out of date.
+    now: Option<Instant>,
+    deadline: Instant,
+}
+
+impl<'a> Timer<'a> {
+    /// `now` was read a moment ago.
+    pub(super) const fn new(clock: &'a Clock, now: Instant, deadline: Instant) -> Self {
+        Self { clock, now: Some(now), deadline }
+    }
+
+    fn left(&mut self) -> Duration {
+        let now = *self.now.get_or_insert_with(|| self.clock.now());
+        self.deadline.since(now)
+    }
+
+    const fn passed(&mut self) {
+        self.now = None;
     }
 }
 
@@ -184,21 +208,20 @@ impl Socketed {
     pub(super) fn send_all(
         &mut self,
         mut bytes: &[u8],
-        clock: &Clock,
-        deadline: Instant,
+        timer: &mut Timer<'_>,
         sent: &mut Sent,
     ) -> Result<(), Trouble> {
         let Self { socket, send_timeout, .. } = self;
         let set = |span| socket.set_write_timeout(Some(span));
         while !bytes.is_empty() {
-            arm(send_timeout, clock, deadline, &set)?;
+            arm(send_timeout, timer, &set)?;
             // Without the flag, a connection that ended would end a process that does not expect SIGPIPE.
             match socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
                 Ok(count) => {
                     *sent = Sent::Something;
                     bytes = &bytes[count..];
                 }
-                Err(error) => woken(&error, send_timeout, clock, deadline, (Phase::Sending, *sent), &set)?,
+                Err(error) => woken(&error, send_timeout, timer, (Phase::Sending, *sent), &set)?,
             }
         }
         Ok(())
@@ -207,18 +230,20 @@ impl Socketed {
     pub(super) fn receive(
         &mut self,
         buffer: &mut [u8],
-        clock: &Clock,
-        deadline: Instant,
+        timer: &mut Timer<'_>,
         sent: Sent,
     ) -> Result<usize, Trouble> {
         let Self { socket, receive_timeout, .. } = self;
         let set = |span| socket.set_read_timeout(Some(span));
         loop {
-            arm(receive_timeout, clock, deadline, &set)?;
+            arm(receive_timeout, timer, &set)?;
             match (&*socket).read(buffer) {
                 Ok(0) => return Err(Trouble::Lost(Cause::Closed, sent)),
-                Ok(count) => return Ok(count),
-                Err(error) => woken(&error, receive_timeout, clock, deadline, (Phase::Waiting, sent), &set)?,
+                Ok(count) => {
+                    timer.passed();
+                    return Ok(count);
+                }
+                Err(error) => woken(&error, receive_timeout, timer, (Phase::Waiting, sent), &set)?,
             }
         }
     }
@@ -228,11 +253,10 @@ impl Socketed {
 /// than a little: in a steady run of calls, each has the same time. A timeout that is too short only wakes early.
 fn arm(
     timeout: &mut Duration,
-    clock: &Clock,
-    deadline: Instant,
+    timer: &mut Timer<'_>,
     set: &dyn Fn(Duration) -> io::Result<()>,
 ) -> Result<(), Trouble> {
-    let left = deadline.since(clock.now());
+    let left = timer.left();
     let slack = (left / 64).clamp(TIMEOUT_SLACK_MIN, TIMEOUT_SLACK_MAX);
     if *timeout > left.saturating_add(slack) {
         set_timeout(timeout, left, set)?;
@@ -244,15 +268,15 @@ fn arm(
 fn woken(
     error: &io::Error,
     timeout: &mut Duration,
-    clock: &Clock,
-    deadline: Instant,
+    timer: &mut Timer<'_>,
     (phase, sent): (Phase, Sent),
     set: &dyn Fn(Duration) -> io::Result<()>,
 ) -> Result<(), Trouble> {
     match error.kind() {
         io::ErrorKind::Interrupted => Ok(()),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if error.raw_os_error() == Some(libc::EAGAIN) => {
-            let left = deadline.since(clock.now());
+            timer.passed();
+            let left = timer.left();
             if left.is_zero() {
                 return Err(Trouble::TimedOut(phase, Cause::NoAnswer, Effect::None));
             }

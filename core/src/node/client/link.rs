@@ -1,7 +1,8 @@
 //! A connection to a store from its first address to its last byte: dialling and talking, composed.
 
-use crate::error::{Cause, ErrorKind, Failure, Violation};
+use crate::error::{Cause, ErrorKind, Failure, Phase, Violation};
 use crate::limits::ClientLimits;
+use crate::store::call::CallId;
 use crate::store::client_conn::{ClientConn, Event, GREETING_BYTES};
 use crate::store::dial::{DialInput, DialOptions, DialOutput, DialState, Dialer, Family, Rounds};
 use crate::time::Instant;
@@ -137,6 +138,12 @@ impl<const PENDING: usize> Link<PENDING> {
     #[must_use]
     pub fn failure(&self, now: Instant) -> Failure {
         self.dialer.failure(now)
+    }
+
+    /// How far a call has come.
+    #[must_use]
+    pub fn phase(&self, id: CallId) -> Option<Phase> {
+        self.conn.phase(id)
     }
 
     /// The connection of a ready link.

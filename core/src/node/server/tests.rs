@@ -288,6 +288,20 @@ fn bounds_on_connections_buffers_and_answers_expel_the_one_that_passes_them() {
 }
 
 #[test]
+fn a_connection_that_is_expelled_waits_no_more_though_its_answers_are_unread() {
+    let mut rig = rig();
+    let (bad, good) = (rig.greeted(0), rig.greeted(1));
+    rig.send(bad, &wait(b"q"));
+    rig.send(good, &wait(b"q"));
+    rig.window = 0;
+    rig.send(bad, &[get(b"k"), vec![42]].concat());
+    assert!(rig.closed.is_empty(), "its answer is unread");
+    rig.window = usize::MAX;
+    rig.send(good, &frame(Request::QueuePush { key: Key::raw(b"q"), value: b"item" }));
+    assert_eq!(rig.got(good), [0], "the item is told to the one who can still fetch it");
+}
+
+#[test]
 fn inputs_for_connections_that_are_gone_are_refused() {
     let mut rig = rig();
     let conn = rig.connect(0);

@@ -163,45 +163,17 @@ pub(super) const fn after(
 }
 
 impl Step {
-    /// Every step, in order.
-    #[cfg(test)]
-    pub(super) const ALL: [Self; 13] = [
-        Self::Greet,
-        Self::Plain,
-        Self::Confirm,
-        Self::Ping,
-        Self::WaitGet,
-        Self::CheckGet,
-        Self::Check,
-        Self::Wait,
-        Self::Get,
-        Self::Pop,
-        Self::MultiGet,
-        Self::Barrier,
-        Self::BarrierOnce,
-    ];
-
     /// Whether the server may let this step wait.
     pub(super) const fn waits(self) -> bool {
         matches!(self, Self::WaitGet | Self::Wait | Self::Barrier)
     }
 
-    /// Whether a stale registration must be cleared before this step. PyTorch's server leaves a waiter that a push
-    /// woke on that queue's list, and its next wait may be released by the next push there; so a wait that follows one
-    /// that was released goes behind a CANCEL_WAIT. So do the steps that end a released wait anyway: the byte rides
-    /// along, and the wait after next needs none.
+    /// Whether a CANCEL_WAIT may go before this step, to clear a stale registration. PyTorch's server leaves a waiter
+    /// that a push woke on that queue's list, and its next wait may be released by the next push there; so whatever
+    /// follows a wait that was released goes behind a CANCEL_WAIT. Any step will do, and the first one is best: before
+    /// a step that is answered at once, the answer to CANCEL_WAIT rides along and wakes nobody by itself.
     pub(super) const fn clears_stale(self) -> bool {
-        matches!(
-            self,
-            Self::WaitGet
-                | Self::Wait
-                | Self::Barrier
-                | Self::BarrierOnce
-                | Self::CheckGet
-                | Self::Get
-                | Self::Pop
-                | Self::MultiGet
-        )
+        !matches!(self, Self::Greet)
     }
 }
 

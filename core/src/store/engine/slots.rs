@@ -3,6 +3,7 @@
 
 use super::value::{Value, ValueRef};
 use super::waits::WaitList;
+use crate::limits::{ITEM_COST_BYTES, KEY_COST_BYTES};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -78,7 +79,7 @@ impl Slots {
         });
         // invariant: stored_bytes_max and registrations_max keep the table far below 2^32 slots
         let id = u32::try_from(index).expect("the limits keep the table small");
-        self.stored_bytes += key.len() as u64;
+        self.stored_bytes += key.len() as u64 + KEY_COST_BYTES;
         let hasher = &self.hasher;
         self.index.insert_unique(hash, id, |&id| hasher.hash_one(&*slots[id as usize].key));
         id
@@ -94,7 +95,7 @@ impl Slots {
         if let Ok(entry) = self.index.find_entry(hash, |&other| other == id) {
             entry.remove();
         }
-        self.stored_bytes -= self.slots.remove(id as usize).key.len() as u64;
+        self.stored_bytes -= self.slots.remove(id as usize).key.len() as u64 + KEY_COST_BYTES;
         // Tables that a burst has blown up shrink again; not on each removal, so that a steady store never moves.
         if self.index.capacity() > 1024 && self.index.len() * 8 < self.index.capacity() {
             let Self { index, slots, hasher, .. } = self;
@@ -129,7 +130,7 @@ impl Slots {
     }
 
     pub(super) fn push_item(&mut self, id: SlotId, item: &[u8]) {
-        self.stored_bytes += item.len() as u64;
+        self.stored_bytes += item.len() as u64 + ITEM_COST_BYTES;
         self[id].queue.get_or_insert_default().push_back(item.into());
     }
 
@@ -141,7 +142,7 @@ impl Slots {
         if queue.is_empty() {
             slot.queue = None;
         }
-        self.stored_bytes -= item.len() as u64;
+        self.stored_bytes -= item.len() as u64 + ITEM_COST_BYTES;
         Some(item)
     }
 

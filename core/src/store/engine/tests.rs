@@ -279,7 +279,7 @@ fn barriers_count_arrivals_and_never_reset() {
 
 #[test]
 fn limits_are_kept_and_leave_the_store_as_it_was() {
-    let limits = EngineLimits { stored_bytes_max: 64, registrations_max: 3, waits_per_connection_max: 2 };
+    let limits = EngineLimits { stored_bytes_max: 1000, registrations_max: 3, waits_per_connection_max: 2 };
     let mut engine = Engine::new(limits, 1);
     run(
         &mut engine,
@@ -295,17 +295,40 @@ fn limits_are_kept_and_leave_the_store_as_it_was() {
          A | CANCEL | WaitCanceled
          A | WAIT k | Released",
     );
-    let long = vec![b'x'; 60];
-    assert_eq!(seen(&mut engine, A, &Request::Set { key: key("x"), value: &long }), "Full(64)");
+    let long = vec![b'x'; 900];
+    assert_eq!(seen(&mut engine, A, &Request::Set { key: key("x"), value: &long }), "Full(1000)");
     assert_eq!(
         seen(
             &mut engine,
             A,
-            &Request::MultiSet { pairs: Pairs::scoped(b"/", &[(b"1", &[0; 30]), (b"2", &[0; 30])]) }
+            &Request::MultiSet { pairs: Pairs::scoped(b"/", &[(b"1", &[0; 400]), (b"2", &[0; 400])]) }
         ),
-        "Full(64)"
+        "Full(1000)"
     );
     assert_eq!(seen(&mut engine, A, &Request::NumKeys), "1");
+}
+
+#[test]
+fn neither_empty_items_nor_short_keys_nor_keys_that_are_waited_for_are_free() {
+    let limits = EngineLimits { stored_bytes_max: 10_000, ..EngineLimits::default() };
+    let mut engine = Engine::new(limits, 1);
+    let fills = |seen: &mut dyn FnMut(Key<'_>) -> String| {
+        (0..10_000u32)
+            .find(|number| seen(Key::raw(&number.to_le_bytes())) == "Full(10000)")
+            .expect("it fills")
+    };
+    let pushed = fills(&mut |_| seen(&mut engine, A, &Request::QueuePush { key: key("q"), value: b"" }));
+    let mut engine = Engine::new(limits, 1);
+    let set = fills(&mut |key| seen(&mut engine, A, &Request::Set { key, value: b"" }));
+    let limits = EngineLimits { waits_per_connection_max: 10_000, ..limits };
+    let mut engine = Engine::new(limits, 1);
+    let waited = fills(&mut |key| {
+        let name = key.name();
+        seen(&mut engine, A, &Request::Wait { keys: Keys::scoped(b"", &[name]) })
+    });
+    assert!(pushed < 400 && set < 100 && waited < 100, "{pushed} items, {set} keys, {waited} waits");
+    run(&mut engine, "A | CANCEL | WaitCanceled");
+    assert_eq!((engine.footprint(), engine.stored_bytes()), (0, 0));
 }
 
 #[test]

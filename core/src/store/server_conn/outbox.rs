@@ -7,25 +7,40 @@ use alloc::vec::Vec;
 /// Bytes that stand inside the connection.
 const SHORT: usize = 40;
 /// A buffer that grew beyond this goes back to the allocator instead of the pool.
-const POOLED_BYTES_MAX: usize = 64 * 1024;
-/// Buffers that the pool keeps at most.
+pub const POOLED_BYTES_MAX: usize = 64 * 1024;
+/// The start of a frame may rest for long; the buffer that it gets from the pool is no larger than this.
+const SMALL_BYTES_MAX: usize = 4 * 1024;
+/// Buffers of either kind that the pool keeps at most.
 const POOLED_BUFFERS_MAX: usize = 64;
 
 /// Spare buffers, shared by the connections of one server.
 #[derive(Debug, Default)]
-pub struct BufferPool(Vec<Vec<u8>>);
+pub struct BufferPool {
+    small: Vec<Vec<u8>>,
+    large: Vec<Vec<u8>>,
+}
 
 impl BufferPool {
-    /// An empty buffer.
+    /// An empty buffer, a large one if there is one.
     pub fn take(&mut self) -> Vec<u8> {
-        self.0.pop().unwrap_or_default()
+        self.large.pop().unwrap_or_else(|| self.take_small())
+    }
+
+    /// An empty buffer that holds little memory.
+    pub fn take_small(&mut self) -> Vec<u8> {
+        self.small.pop().unwrap_or_default()
     }
 
     /// Takes a buffer back.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
-        if (1..=POOLED_BYTES_MAX).contains(&buffer.capacity()) && self.0.len() < POOLED_BUFFERS_MAX {
+        let shelf = match buffer.capacity() {
+            0 => return,
+            1..=SMALL_BYTES_MAX => &mut self.small,
+            _ => &mut self.large,
+        };
+        if buffer.capacity() <= POOLED_BYTES_MAX && shelf.len() < POOLED_BUFFERS_MAX {
             buffer.clear();
-            self.0.push(buffer);
+            shelf.push(buffer);
         }
     }
 }

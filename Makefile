@@ -1,0 +1,78 @@
+# The front door of librendezvous. Each target shows the commands it runs; `make` alone lists the targets.
+#
+# Everything that is built stands under target/. CARGO, CXX, CXXFLAGS and PYTHON can be set on the command line.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint lib header interop bench fuzz clean
+
+CARGO ?= cargo
+CXXFLAGS ?= -O2 -Wall -Wextra
+PYTHON ?= python3
+FUZZ_SECONDS ?= 60
+
+# A target folder that the user's cargo configuration may name would not be found by the commands below.
+export CARGO_TARGET_DIR := $(CURDIR)/target
+
+# A C++17 program beside the shared library. Each program finds the library from its own place, so the clone can move.
+COMPILE = $(CXX) -std=c++17 $(CXXFLAGS) -Iinclude
+LINK = -Ltarget/release -lrendezvous
+
+demo: ## Build the library, compile the C++ trainer, run it as 4 ranks on real data
+	$(CARGO) build --release -p rendezvous-ffi -p rendezvous-cli
+	mkdir -p target/examples
+	$(COMPILE) cpp_examples/run_ranks.cpp -o target/examples/run_ranks $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
+	$(COMPILE) cpp_examples/digits_trainer/main.cpp -o target/examples/digits_trainer $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
+	target/examples/run_ranks -n 4 target/examples/digits_trainer --data cpp_examples/data/digits.csv
+
+test: ## Everything but PyTorch
+ifneq ($(shell $(CARGO) nextest --version 2>/dev/null),)
+	$(CARGO) nextest run --workspace --no-fail-fast
+else
+	@echo "cargo-nextest is not installed: running the same tests with cargo test, one at a time"
+	$(CARGO) test --workspace --tests --no-fail-fast -- --test-threads=1
+endif
+
+check: ## Before each commit: format, lints, the core's unit tests, the repository's rules
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test -p rendezvous-core --lib
+	$(CARGO) test -p rendezvous-tests --test it -- tidy header
+
+lint: ## Format, lints in each feature step, documentation, dependencies
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) clippy --locked -p rendezvous-core --no-default-features -- -D warnings
+	$(CARGO) clippy --locked -p rendezvous-core --no-default-features --features alloc -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
+ifneq ($(shell $(CARGO) deny --version 2>/dev/null),)
+	$(CARGO) deny check
+else
+	@echo "cargo-deny is not installed: licences, advisories and duplicates (deny.toml) were not checked"
+endif
+
+lib: ## librendezvous.so and .a in target/release, beside include/rendezvous.h and rendezvous.hpp
+	$(CARGO) build --release -p rendezvous-ffi
+
+header: ## Write include/rendezvous.h anew from the doc comments in ffi/src
+	RDZV_UPDATE_HEADER=1 $(CARGO) test -p rendezvous-tests --test it -- header
+
+interop: ## Everything against real PyTorch, installed once into target/torch-venv (RDZV_TORCH_SPEC names another)
+	tests/interop/setup.sh
+	$(CARGO) build --release -p rendezvous-ffi -p rendezvous-cli
+	$(COMPILE) tests/interop/cpp_rank.cpp -o target/cpp_rank $(LINK) -Wl,-rpath,'$$ORIGIN/release'
+	RDZV=target/release/rdzv RDZV_CPP_RANK=target/cpp_rank target/torch-venv/bin/python tests/interop/run.py
+
+bench: ## Criterion benches, then the tables beside the kernel's floor and PyTorch
+	tests/interop/setup.sh
+	$(CARGO) build --release -p rendezvous-ffi -p rendezvous-cli
+	$(CARGO) bench -p rendezvous-benches
+	$(PYTHON) benches/peers/run.py
+
+fuzz: ## Each fuzz target for FUZZ_SECONDS; needs a nightly toolchain and cargo-fuzz
+	set -e; targets=$$($(CARGO) +nightly fuzz list); for target in $$targets; do $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); done
+
+clean: ## Remove all that was built, PyTorch's environment too
+	rm -rf target fuzz/target tests/nostd/*/target
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

@@ -1,0 +1,226 @@
+//! `rdzv bench`: a load generator for every server that speaks the c10d wire.
+
+mod cpu;
+mod frames;
+mod group;
+mod histogram;
+mod load;
+mod report;
+mod target;
+mod work;
+
+use crate::failure::{Failure, Report};
+use crate::open_files;
+use clap::ArgAction;
+use clap::Args;
+use clap::builder::BoolishValueParser;
+use cpu::CpuMeter;
+use rendezvous_core::driver::server::{Server, ServerOptions};
+use rendezvous_core::error::ErrorKind;
+use rendezvous_core::limits::VALUE_BYTES_MAX;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+use target::{Target, TargetName};
+use work::Work;
+
+/// Put the same load on one or more c10d servers (ours, PyTorch's, any other) and compare them
+///
+/// One thread drives all connections. A repetition visits every target, each time beginning one further in the list (A B
+/// C, B C A, ...), so that a noisy machine is noisy for all; one more repetition before the first warms up. Times are
+/// medians over the repetitions. Ratios to the first target, the reference, are taken repetition by repetition, then
+/// their median. Percentiles are over all repetitions. With a PID, the CPU time of all threads of that server is
+/// counted too.
+///
+/// Without a target, a server of our own is started on a thread of this process, and the load goes to that.
+#[derive(Args)]
+#[command(after_help = "\
+Works; times are of one round, operation or connection:
+  barrier           all connections meet in one native BARRIER, first send to last answer
+  legacy            the same by ADD, a SET by the last to arrive, and WAIT by all
+  set               each connection sends batches of D requests, one after another; percentiles are
+                    those of a batch. A PING behind each SET paces it, since SET has no answer
+  get, add, check   the same with that request
+  mixed             set, add, get and check in turn
+  connect           connects one by one, then all greetings; percentiles from connect to greeted
+  storm             the same, but all connects are issued before any is waited for
+
+Placement decides such figures: a loopback round trip costs about ten times more across two cores than on one. Pin \
+everything to one core (taskset -c 0 on the servers and on this), and name the reference twice, as two servers of one \
+kind called X and X2: where X2 does not come out at 0.95 to 1.05, the machine was not quiet and the run says nothing.
+
+Keys are made beneath bench/ and removed again, unless the run ends early.
+
+Examples:
+  rdzv bench                                        what this machine can do
+  rdzv bench --work add --depth 16 10.0.0.5:29500
+  rdzv bench --work barrier torch=h:29500:$PID1 torch2=h:29501:$PID2 ours=h:29502:$PID3
+
+Exit codes: 0 done, 2 wrong usage, 3 no answer in time, 4 no connection, 5 the server went away or is none of this \
+protocol, 6 anything else, such as too few open files.")]
+pub(crate) struct BenchArguments {
+    /// What to do; may be given several times
+    #[arg(long, value_enum, env = "RDZV_BENCH_WORK", value_delimiter = ',',
+          default_values_t = [Work::Barrier, Work::Set, Work::Get, Work::Add, Work::Mixed, Work::Connect, Work::Storm])]
+    work: Vec<Work>,
+    /// Connections to each target
+    #[arg(long, value_name = "N", env = "RDZV_BENCH_CONNECTIONS", default_value_t = 64,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    connections: u32,
+    /// Requests that a connection has under way at a time
+    #[arg(long, value_name = "D", env = "RDZV_BENCH_DEPTH", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    depth: u32,
+    /// Length of the values of set and get
+    #[arg(long, value_name = "B", env = "RDZV_BENCH_VALUE_BYTES", default_value_t = 64,
+          value_parser = clap::value_parser!(u32).range(0..=i64::try_from(VALUE_BYTES_MAX).unwrap_or(i64::MAX)))]
+    value_bytes: u32,
+    /// Rounds of a barrier, or operations of each connection, in a repetition
+    #[arg(long, value_name = "K", env = "RDZV_BENCH_OPERATIONS", default_value_t = 200,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    operations: u32,
+    /// Repetitions
+    #[arg(long, value_name = "R", env = "RDZV_BENCH_REPETITIONS", default_value_t = 7,
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repetitions: u32,
+    /// Longest time in which not a single answer comes
+    #[arg(long, value_name = "N", env = "RDZV_BENCH_TIMEOUT_MS", default_value_t = 20_000,
+          value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    timeout_ms: u64,
+    /// Leave the keys in the store: for servers that cannot delete
+    #[arg(long)]
+    keep_keys: bool,
+    /// Results and errors as JSON, one object for each work
+    #[arg(long, env = "RDZV_JSON", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    json: bool,
+    /// Servers to compare; the first is the reference. An IPv6 address goes in brackets; NAME= may be left out
+    #[arg(value_name = "NAME=HOST:PORT[:PID]")]
+    targets: Vec<TargetName>,
+}
+
+/// What is done in a repetition.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    connections: usize,
+    depth: usize,
+    value_bytes: usize,
+    operations: usize,
+    repetitions: usize,
+    timeout: Duration,
+    after_use: Keys,
+}
+
+/// What becomes of the keys of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keys {
+    Removed,
+    Kept,
+}
+
+/// Memory for the bytes of one batch and of its answers.
+const BATCH_BYTES_MAX: usize = 256 << 20;
+/// Open files that are nobody's connection under load: those of the process, and a few for each target.
+const OTHER_FILES: usize = 64;
+
+pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
+    match compare(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.report("rdzv bench", if arguments.json { Report::Json } else { Report::Text })
+        }
+    }
+}
+
+fn compare(arguments: &BenchArguments) -> Result<(), Failure> {
+    let plan = arguments.plan()?;
+    let embedded = if arguments.targets.is_empty() { Some(Embedded::start()?) } else { None };
+    check_open_files(arguments, &plan)?;
+    let mut targets = Vec::new();
+    if let Some(embedded) = &embedded {
+        targets.push(Target::connect(&embedded.name(), Some(embedded.cpu.clone()), &plan)?);
+        if !arguments.json {
+            let address = embedded.server.local_addr();
+            say(format_args!(
+                "no target: loading a server of our own, a thread of this process at {address}"
+            ))?;
+        }
+    }
+    for name in &arguments.targets {
+        targets.push(Target::connect(name, None, &plan)?);
+    }
+    let mut names = frames::Names::new();
+    for &work in &arguments.work {
+        let visits = load::run(work, &plan, &mut names, &targets)?;
+        let rows = report::rows(&targets, &visits);
+        let text = if arguments.json {
+            report::json(work, &plan, &rows).to_string()
+        } else {
+            report::table(work, &plan, &rows)
+        };
+        say(format_args!("{text}"))?;
+        if let Some(doubt) = report::doubt(&rows) {
+            eprintln!("warning: {}: {doubt}", work.name());
+        }
+    }
+    Ok(())
+}
+
+fn say(line: std::fmt::Arguments<'_>) -> Result<(), Failure> {
+    writeln!(io::stdout(), "{line}")
+        .map_err(|error| Failure::new(ErrorKind::Io, format!("the results cannot be written: {error}")))
+}
+
+impl BenchArguments {
+    fn plan(&self) -> Result<Plan, Failure> {
+        let plan = Plan {
+            connections: self.connections as usize,
+            depth: self.depth as usize,
+            value_bytes: self.value_bytes as usize,
+            operations: self.operations as usize,
+            repetitions: self.repetitions as usize,
+            timeout: Duration::from_millis(self.timeout_ms),
+            after_use: if self.keep_keys { Keys::Kept } else { Keys::Removed },
+        };
+        if plan.depth * plan.value_bytes > BATCH_BYTES_MAX {
+            let message = format!("--depth times --value-bytes is over the limit of {BATCH_BYTES_MAX} bytes");
+            return Err(Failure::new(ErrorKind::InvalidArgument, message));
+        }
+        Ok(plan)
+    }
+}
+
+fn check_open_files(arguments: &BenchArguments, plan: &Plan) -> Result<(), Failure> {
+    let files_max = open_files::raise_limit();
+    // Groups stay connected from one repetition to the next, unless it is connecting that is measured.
+    let stay = arguments.work.iter().any(|work| !work.connects_anew());
+    let groups = if stay { arguments.targets.len().max(1) } else { 1 };
+    let sides = if arguments.targets.is_empty() { 2 } else { 1 };
+    let wanted = (plan.connections * groups * sides + OTHER_FILES) as u64;
+    if wanted <= files_max {
+        return Ok(());
+    }
+    let message = format!(
+        "this takes {wanted} open files and the limit is {files_max}: raise it with ulimit -Hn, or ask for fewer \
+         --connections"
+    );
+    Err(Failure::new(ErrorKind::LimitExceeded, message))
+}
+
+/// A server in this process.
+struct Embedded {
+    server: Server,
+    cpu: CpuMeter,
+}
+
+impl Embedded {
+    fn start() -> Result<Self, Failure> {
+        let before = CpuMeter::tasks_of_this_process();
+        let server = Server::start(ServerOptions::on("127.0.0.1", 0))
+            .map_err(|error| Failure::new(ErrorKind::Io, error.to_string()))?;
+        Ok(Self { server, cpu: CpuMeter::of_tasks_since(&before) })
+    }
+
+    fn name(&self) -> TargetName {
+        TargetName::new("embedded", self.server.local_addr())
+    }
+}

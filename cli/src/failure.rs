@@ -1,0 +1,163 @@
+//! Failures as people and scripts meet them: a sentence or JSON on stderr, and an exit code.
+
+use rendezvous_core::driver::call_error::CallError;
+use rendezvous_core::error::{ErrorKind, Operation};
+use serde_json::{Map, Value, json};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The exit codes, for the help of each command that has them.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  the answer is no: check found a key missing, or there was nothing to pop at once
+  2  wrong usage
+  3  timed out
+  4  no connection: refused, no address for the host, or no way to it
+  5  the server went away, or is none of this protocol
+  6  anything else, such as a value over a limit";
+
+/// Text or JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    Text,
+    Json,
+}
+
+/// What went wrong.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) kind: ErrorKind,
+    /// One sentence.
+    pub(crate) message: String,
+    /// The call of the client that failed, if it was one.
+    call: Option<CallError>,
+}
+
+impl Failure {
+    /// A failure of which there is nothing more to say than its sentence.
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), call: None }
+    }
+
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self.kind {
+            ErrorKind::QueueEmpty => 1,
+            ErrorKind::InvalidArgument => 2,
+            ErrorKind::TimedOut => 3,
+            ErrorKind::Refused | ErrorKind::Unresolved | ErrorKind::Unreachable => 4,
+            ErrorKind::ServerGone | ErrorKind::WrongProtocol => 5,
+            ErrorKind::Cancelled | ErrorKind::LimitExceeded | ErrorKind::Io => 6,
+        }
+    }
+
+    /// Tells of it on stderr.
+    pub(crate) fn report(&self, command: &str, report: Report) -> ExitCode {
+        match report {
+            Report::Text => eprintln!("{command}: {}", self.message),
+            Report::Json => eprintln!("{}", json!({ "error": self.to_json() })),
+        }
+        ExitCode::from(self.exit_code())
+    }
+
+    fn to_json(&self) -> Value {
+        let mut fields = Map::new();
+        let mut put = |name: &str, value: Value| fields.insert(name.into(), value);
+        put("kind", kind_name(self.kind).into());
+        put("message", self.message.as_str().into());
+        if let Some(call) = &self.call {
+            put("operation", operation_name(call.operation()).into());
+            put("key", call.key().into());
+            put("peer", call.peer().into());
+            put("phase", call.phase().name().into());
+            put("elapsed_ms", milliseconds(call.elapsed()).into());
+        }
+        Value::Object(fields)
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        Self { kind: error.kind(), message: error.to_string(), call: Some(error) }
+    }
+}
+
+/// Whole milliseconds.
+pub(crate) fn milliseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+const fn kind_name(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::TimedOut => "timed_out",
+        ErrorKind::Refused => "refused",
+        ErrorKind::ServerGone => "server_gone",
+        ErrorKind::WrongProtocol => "wrong_protocol",
+        ErrorKind::Unresolved => "unresolved",
+        ErrorKind::Unreachable => "unreachable",
+        ErrorKind::Cancelled => "cancelled",
+        ErrorKind::LimitExceeded => "limit_exceeded",
+        ErrorKind::QueueEmpty => "queue_empty",
+        ErrorKind::InvalidArgument => "invalid_argument",
+        ErrorKind::Io => "io",
+    }
+}
+
+/// An operation as it is called on the command line.
+pub(crate) const fn operation_name(operation: Operation) -> &'static str {
+    match operation {
+        Operation::CompareSet => "compare-set",
+        Operation::NumKeys => "num-keys",
+        Operation::MultiGet => "multi-get",
+        Operation::MultiSet => "multi-set",
+        Operation::QueuePush => "queue-push",
+        Operation::QueuePop => "queue-pop",
+        Operation::QueueLen => "queue-len",
+        Operation::ListKeys => "list",
+        Operation::BarrierByKeys => "barrier",
+        Operation::CancelWait
+        | Operation::CheckIn
+        | Operation::WaitForWorkers
+        | Operation::Connect
+        | Operation::Set
+        | Operation::Get
+        | Operation::Add
+        | Operation::Check
+        | Operation::Wait
+        | Operation::Delete
+        | Operation::Append
+        | Operation::Ping
+        | Operation::Barrier => operation.name(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_the_exit_code_of_the_help() {
+        for (kind, code) in [
+            (ErrorKind::QueueEmpty, 1),
+            (ErrorKind::InvalidArgument, 2),
+            (ErrorKind::TimedOut, 3),
+            (ErrorKind::Refused, 4),
+            (ErrorKind::Unresolved, 4),
+            (ErrorKind::Unreachable, 4),
+            (ErrorKind::ServerGone, 5),
+            (ErrorKind::WrongProtocol, 5),
+            (ErrorKind::Cancelled, 6),
+            (ErrorKind::LimitExceeded, 6),
+            (ErrorKind::Io, 6),
+        ] {
+            assert_eq!(Failure::new(kind, "").exit_code(), code, "{kind:?}");
+            assert!(EXIT_CODES.contains(&format!("\n  {code}  ")), "{code}");
+        }
+    }
+
+    #[test]
+    fn json_names_what_is_known_and_nothing_else() {
+        let bare = Failure::new(ErrorKind::Io, "no room").to_json();
+        assert_eq!(bare, json!({ "kind": "io", "message": "no room" }));
+    }
+}

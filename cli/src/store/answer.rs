@@ -1,0 +1,170 @@
+//! What an operation says on stdout.
+
+use crate::{failure, json};
+use rendezvous_core::error::Operation;
+use serde_json::{Map, Value};
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// How answers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// Each item with a newline behind.
+    Text,
+    /// Each item as it is; those of lists with a zero byte behind.
+    Raw,
+    /// An object a line.
+    Json,
+}
+
+/// The answer to one operation.
+#[derive(Debug)]
+pub(super) struct Answer {
+    operation: Operation,
+    /// The one key, if there is one.
+    key: Option<Vec<u8>>,
+    said: Said,
+}
+
+#[derive(Debug)]
+pub(super) enum Said {
+    /// It is done, and that is all.
+    Done,
+    /// The server is there.
+    Alive,
+    /// Whether all keys are there.
+    Present(bool),
+    /// A number, with what JSON calls it.
+    Number(&'static str, i64),
+    Value(Vec<u8>),
+    Keys(Vec<Vec<u8>>),
+    /// Keys with their values.
+    Pairs(Vec<(Vec<u8>, Vec<u8>)>),
+}
+
+impl Answer {
+    pub(super) fn new(operation: Operation, key: Option<&[u8]>, said: Said) -> Self {
+        Self { operation, key: key.map(<[u8]>::to_vec), said }
+    }
+
+    pub(super) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(u8::from(matches!(self.said, Said::Present(false))))
+    }
+
+    pub(super) fn write(&self, format: Format, out: &mut impl Write) -> io::Result<()> {
+        match format {
+            Format::Text => self.write_items(b"\n", b"\n", out),
+            Format::Raw => self.write_items(b"", b"\0", out),
+            Format::Json => self.write_json(out),
+        }?;
+        out.flush()
+    }
+
+    fn write_items(&self, behind_one: &[u8], behind_each: &[u8], out: &mut impl Write) -> io::Result<()> {
+        let mut one = |bytes: &[u8]| out.write_all(bytes).and_then(|()| out.write_all(behind_one));
+        match &self.said {
+            Said::Done => Ok(()),
+            Said::Alive => one(b"alive"),
+            Said::Present(present) => one(present.to_string().as_bytes()),
+            Said::Number(_, number) => one(number.to_string().as_bytes()),
+            Said::Value(value) => one(value),
+            Said::Keys(items) => write_each(items.iter(), behind_each, out),
+            Said::Pairs(pairs) => write_each(pairs.iter().map(|(_, value)| value), behind_each, out),
+        }
+    }
+
+    fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut line = |fields: &[(&str, Value)]| {
+            let mut object = Map::new();
+            object.insert("operation".into(), failure::operation_name(self.operation).into());
+            if let Some(key) = &self.key {
+                object.insert("key".into(), json::bytes(key));
+            }
+            object.extend(fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+            writeln!(out, "{}", Value::Object(object))
+        };
+        match &self.said {
+            Said::Done => line(&[("done", true.into())]),
+            Said::Alive => line(&[("alive", true.into())]),
+            Said::Present(present) => line(&[("present", (*present).into())]),
+            Said::Number(name, number) => line(&[(name, (*number).into())]),
+            Said::Value(value) => line(&[("value", json::bytes(value))]),
+            Said::Keys(keys) => keys.iter().try_for_each(|key| line(&[("key", json::bytes(key))])),
+            Said::Pairs(pairs) => pairs.iter().try_for_each(|(key, value)| {
+                line(&[("key", json::bytes(key)), ("value", json::bytes(value))])
+            }),
+        }
+    }
+}
+
+fn write_each<'a>(
+    mut items: impl Iterator<Item = &'a Vec<u8>>,
+    behind_each: &[u8],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    items.try_for_each(|item| out.write_all(item).and_then(|()| out.write_all(behind_each)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(answer: &Answer, format: Format) -> String {
+        let mut out = Vec::new();
+        answer.write(format, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn every_answer_reads_as_the_help_says() {
+        let key = Some(&b"k"[..]);
+        for (answer, text, raw, json) in [
+            (
+                Answer::new(Operation::Set, key, Said::Done),
+                "",
+                "",
+                "{\"done\":true,\"key\":\"k\",\"operation\":\"set\"}\n",
+            ),
+            (
+                Answer::new(Operation::Ping, None, Said::Alive),
+                "alive\n",
+                "alive",
+                "{\"alive\":true,\"operation\":\"ping\"}\n",
+            ),
+            (
+                Answer::new(Operation::Check, None, Said::Present(false)),
+                "false\n",
+                "false",
+                "{\"operation\":\"check\",\"present\":false}\n",
+            ),
+            (
+                Answer::new(Operation::Add, key, Said::Number("value", -7)),
+                "-7\n",
+                "-7",
+                "{\"key\":\"k\",\"operation\":\"add\",\"value\":-7}\n",
+            ),
+            (
+                Answer::new(Operation::Get, key, Said::Value(b"v".to_vec())),
+                "v\n",
+                "v",
+                "{\"key\":\"k\",\"operation\":\"get\",\"value\":\"v\"}\n",
+            ),
+            (
+                Answer::new(Operation::ListKeys, None, Said::Keys(vec![b"k".to_vec(), b"l".to_vec()])),
+                "k\nl\n",
+                "k\0l\0",
+                "{\"key\":\"k\",\"operation\":\"list\"}\n{\"key\":\"l\",\"operation\":\"list\"}\n",
+            ),
+            (
+                Answer::new(Operation::MultiGet, None, Said::Pairs(vec![(b"k".to_vec(), b"v".to_vec())])),
+                "v\n",
+                "v\0",
+                "{\"key\":\"k\",\"operation\":\"multi-get\",\"value\":\"v\"}\n",
+            ),
+        ] {
+            assert_eq!(written(&answer, Format::Text), text);
+            assert_eq!(written(&answer, Format::Raw), raw);
+            assert_eq!(written(&answer, Format::Json), json);
+        }
+    }
+}

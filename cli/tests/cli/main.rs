@@ -1,0 +1,8 @@
+//! The program as its users meet it: started with arguments, judged by its output and its exit code.
+
+mod bench;
+mod help;
+mod process;
+mod server;
+mod store;
+mod store_errors;

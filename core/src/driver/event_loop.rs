@@ -1,0 +1,320 @@
+//! What an event loop inside somebody else's needs: one descriptor that is readable whenever there is something to do.
+//!
+//! The descriptor is an epoll instance. Sockets are watched level-triggered, so what one turn leaves over makes the next
+//! one; a timer and an eventfd are watched too, so deadlines and other threads make it readable as well. It is the same
+//! descriptor for the loop's whole life, and no turn ever blocks.
+//!
+//! [`EventLoop`] knows no protocol: whoever has machines to drive watches sockets under tokens and gets [`Ready`] ones
+//! back.
+
+use super::clock::Clock;
+use crate::time::{Duration, Instant};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Names something that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// What to watch for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// That there is something to read.
+    Read,
+    /// That there is room to write.
+    Write,
+    /// Both.
+    Both,
+}
+
+/// Something that is watched has become ready. Both may be spurious.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// What.
+    pub token: Token,
+    /// Reading will not block.
+    pub readable: bool,
+    /// Writing will not block.
+    pub writable: bool,
+}
+
+/// Makes a loop's descriptor readable, from any thread.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    /// Wakes the loop.
+    pub fn wake(&self) {
+        let one = 1_u64;
+        // SAFETY: eight bytes, from a number that lives. The write fails only when the counter is full, and then the
+        // loop is awake.
+        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+}
+
+/// A descriptor that is watched. It is taken out explicitly, not by closing: in a forked child the descriptor may live on,
+/// and epoll would go on to report it.
+#[derive(Debug)]
+pub struct Watch {
+    epoll: Arc<OwnedFd>,
+    fd: RawFd,
+    interest: Interest,
+    token: Token,
+}
+
+impl Watch {
+    /// The token of its [`Ready`]s.
+    #[must_use]
+    pub const fn token(&self) -> Token {
+        self.token
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // SAFETY: an epoll instance that lives; the event is not read for this operation. A failure means that the
+        // descriptor is not watched any more.
+        unsafe {
+            libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, self.fd, core::ptr::null_mut());
+        }
+    }
+}
+
+const TIMER: u64 = u64::MAX;
+const WAKER: u64 = u64::MAX - 1;
+/// Ready sockets that one turn takes; the others are the next one's.
+const READY_MAX: usize = 256;
+
+/// The mechanism of an event loop. See the module's text.
+pub struct EventLoop {
+    epoll: Arc<OwnedFd>,
+    timer: OwnedFd,
+    waker: Waker,
+    clock: Clock,
+    /// When the timer goes off.
+    armed: Option<Instant>,
+    found: Vec<libc::epoll_event>,
+}
+
+impl core::fmt::Debug for EventLoop {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("EventLoop")
+            .field("fd", &self.fd())
+            .field("armed", &self.armed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl EventLoop {
+    /// A loop that watches nothing yet.
+    ///
+    /// # Errors
+    /// That of the system: most likely no more descriptors.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: flags only; each result is checked before it is owned.
+        let (epoll, timer, waker) = unsafe {
+            (
+                owned(libc::epoll_create1(libc::EPOLL_CLOEXEC))?,
+                owned(libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK))?,
+                owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))?,
+            )
+        };
+        let events = Self {
+            epoll: Arc::new(epoll),
+            timer,
+            waker: Waker(Arc::new(waker)),
+            clock: Clock::new(),
+            armed: None,
+            found: alloc::vec![libc::epoll_event { events: 0, u64: 0 }; READY_MAX],
+        };
+        events.control(libc::EPOLL_CTL_ADD, events.timer.as_raw_fd(), Interest::Read, TIMER)?;
+        events.control(libc::EPOLL_CTL_ADD, events.waker.0.as_raw_fd(), Interest::Read, WAKER)?;
+        Ok(events)
+    }
+
+    /// The descriptor that is readable when there is something to do.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    /// The loop's clock.
+    #[must_use]
+    pub const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// For other threads.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Watches a descriptor until the watch is dropped, which must be before it is closed.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn watch(&self, fd: RawFd, interest: Interest, token: Token) -> io::Result<Watch> {
+        self.control(libc::EPOLL_CTL_ADD, fd, interest, token.0)?;
+        Ok(Watch { epoll: Arc::clone(&self.epoll), fd, interest, token })
+    }
+
+    /// Watches for something else under the same token; no system call when it is the same.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn rewatch(&self, watch: &mut Watch, interest: Interest) -> io::Result<()> {
+        if watch.interest != interest {
+            self.control(libc::EPOLL_CTL_MOD, watch.fd, interest, watch.token.0)?;
+            watch.interest = interest;
+        }
+        Ok(())
+    }
+
+    /// Makes the descriptor readable at `deadline` at the latest. An earlier alarm stays: to wake in vain now and then is
+    /// cheaper than a system call for each deadline that moves.
+    pub fn wake_at(&mut self, deadline: Instant) {
+        if self.armed.is_some_and(|armed| armed <= deadline) {
+            return;
+        }
+        let left = deadline.since(self.clock.now()).max(Duration::from_nanos(1));
+        let seconds = libc::time_t::try_from(left.as_secs()).unwrap_or(libc::time_t::MAX);
+        let value = libc::timespec {
+            tv_sec: seconds,
+            tv_nsec: libc::c_long::from(left.subsec_nanos().cast_signed()),
+        };
+        let interval = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let alarm = libc::itimerspec { it_interval: interval, it_value: value };
+        // SAFETY: a timer that lives and a valid specification; it cannot fail then.
+        unsafe { libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const alarm, core::ptr::null_mut()) };
+        self.armed = Some(deadline);
+    }
+
+    /// What has become ready since the last turn; never blocks. Alarms and wakings are taken back by this.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn poll(&mut self) -> io::Result<impl Iterator<Item = Ready> + use<>> {
+        // SAFETY: as many places as are named.
+        let count = unsafe {
+            libc::epoll_wait(
+                self.epoll.as_raw_fd(),
+                self.found.as_mut_ptr(),
+                i32::try_from(self.found.len()).unwrap_or(i32::MAX),
+                0,
+            )
+        };
+        let count = match usize::try_from(count) {
+            Ok(count) => count,
+            Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => 0,
+            Err(_) => return Err(io::Error::last_os_error()),
+        };
+        let mut ready = Vec::with_capacity(count);
+        for event in &self.found[..count] {
+            let (token, flags) = (event.u64, event.events.cast_signed());
+            match token {
+                TIMER => {
+                    take_count(&self.timer);
+                    self.armed = None;
+                }
+                WAKER => take_count(&self.waker.0),
+                _ => {
+                    let ended = flags & (libc::EPOLLERR | libc::EPOLLHUP) != 0;
+                    ready.push(Ready {
+                        token: Token(token),
+                        readable: ended || flags & (libc::EPOLLIN | libc::EPOLLRDHUP) != 0,
+                        writable: ended || flags & libc::EPOLLOUT != 0,
+                    });
+                }
+            }
+        }
+        Ok(ready.into_iter())
+    }
+
+    fn control(&self, operation: i32, fd: RawFd, interest: Interest, token: u64) -> io::Result<()> {
+        let flags = match interest {
+            Interest::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
+            Interest::Write => libc::EPOLLOUT,
+            Interest::Both => libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLOUT,
+        };
+        let mut event = libc::epoll_event { events: flags.cast_unsigned(), u64: token };
+        // SAFETY: an epoll instance that lives and a valid event.
+        match unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Resets the counter of a timer or an eventfd.
+fn take_count(fd: &OwnedFd) {
+    let mut count = 0_u64;
+    // SAFETY: eight bytes of room; it does not block, and whether there was a count does not matter.
+    unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+}
+
+/// # Safety
+/// `fd` is a result that nobody else owns.
+unsafe fn owned(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the caller's promise, and it is a descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether a descriptor becomes readable within `span`.
+#[cfg(test)]
+pub(super) fn becomes_readable(fd: RawFd, span: Duration) -> bool {
+    let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let millis = i32::try_from(span.as_millis()).expect("a short span");
+    // SAFETY: one valid `pollfd`.
+    unsafe { libc::poll(&raw mut watched, 1, millis) == 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    const SECONDS: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn sockets_alarms_and_other_threads_make_the_descriptor_readable() {
+        let mut events = EventLoop::new().expect("descriptors");
+        assert!(!becomes_readable(events.fd(), Duration::ZERO));
+
+        let (mut near, far) = UnixStream::pair().expect("a pair");
+        let mut watch = events.watch(far.as_raw_fd(), Interest::Read, Token(7)).expect("watched");
+        near.write_all(b"x").expect("room");
+        for _ in 0..2 {
+            assert!(becomes_readable(events.fd(), SECONDS), "until it is read");
+            let ready: Vec<Ready> = events.poll().expect("polled").collect();
+            assert_eq!(ready, [Ready { token: Token(7), readable: true, writable: false }]);
+        }
+        events.rewatch(&mut watch, Interest::Write).expect("watched");
+        let ready: Vec<Ready> = events.poll().expect("polled").collect();
+        assert_eq!(ready, [Ready { token: Token(7), readable: false, writable: true }]);
+        drop(watch);
+        assert!(!becomes_readable(events.fd(), Duration::ZERO), "nobody watches it any more");
+
+        let waker = events.waker();
+        std::thread::spawn(move || waker.wake()).join().expect("woken");
+        assert!(becomes_readable(events.fd(), SECONDS));
+        assert_eq!(events.poll().expect("polled").count(), 0);
+        assert!(!becomes_readable(events.fd(), Duration::ZERO), "a waking is taken back");
+
+        let now = events.clock().now();
+        events.wake_at(now + Duration::from_millis(30));
+        events.wake_at(now + SECONDS);
+        assert!(becomes_readable(events.fd(), Duration::from_secs(5)), "the earlier alarm counts");
+        assert_eq!(events.poll().expect("polled").count(), 0);
+        assert!(events.clock().now() >= now + Duration::from_millis(30));
+        assert!(!becomes_readable(events.fd(), Duration::ZERO), "an alarm is taken back");
+        events.wake_at(Instant::ORIGIN);
+        assert!(becomes_readable(events.fd(), SECONDS), "one that has passed goes off at once");
+    }
+}

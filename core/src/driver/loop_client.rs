@@ -1,0 +1,259 @@
+//! Stores inside somebody else's event loop: no thread, no callback, no call that blocks.
+//!
+//! Put [`Loop::fd`] into the program's own poll; when it is readable, call [`Loop::turn`] and take the
+//! [`Loop::next_event`]s. Deadlines, pauses and look-ups make the descriptor readable too.
+
+mod line;
+
+use super::call_error::CallError;
+use super::event_loop::EventLoop;
+use super::store_client::{StoreOptions, Timeout, endpoint_text, random_seed};
+use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
+use crate::node::multi_client::{Answer, Input};
+use crate::store::call::{Call, CallId, Patience};
+use crate::store::op::{Key, Request};
+use crate::time::Duration;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use line::{Lookup, LoopStore};
+use std::io;
+use std::os::fd::RawFd;
+
+/// Names one store of a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreId(u32);
+
+impl StoreId {
+    /// As a number, for callers that keep numbers.
+    #[must_use]
+    pub const fn as_u32(self) -> u32 {
+        self.0
+    }
+
+    /// From [`StoreId::as_u32`].
+    #[must_use]
+    pub const fn from_u32(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+/// A call is over.
+#[derive(Debug)]
+pub struct LoopEvent {
+    /// On which store it was made.
+    pub store: StoreId,
+    /// Which call.
+    pub call: CallId,
+    /// What was wanted.
+    pub operation: Operation,
+    /// The answer; the keys of `list_keys` stand without their scope in it.
+    pub result: Result<Answer, CallError>,
+}
+
+/// Why a call was not submitted.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// The loop has no such store.
+    #[error("the loop has no store of this number")]
+    UnknownStore,
+    /// The call is over a limit.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// An event loop for stores. See the module's text.
+#[derive(Debug)]
+pub struct Loop {
+    events: EventLoop,
+    stores: BTreeMap<StoreId, LoopStore>,
+    stores_made: u32,
+    completed: VecDeque<LoopEvent>,
+    lookups: (Sender<Lookup>, Receiver<Lookup>),
+    buffer: Vec<u8>,
+}
+
+/// What is read at once.
+const READ_BYTES: usize = 64 * 1024;
+
+impl Loop {
+    /// A loop without stores.
+    ///
+    /// # Errors
+    /// That of the system: most likely no more descriptors.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            events: EventLoop::new()?,
+            stores: BTreeMap::new(),
+            stores_made: 0,
+            completed: VecDeque::new(),
+            lookups: unbounded(),
+            buffer: alloc::vec![0; READ_BYTES],
+        })
+    }
+
+    /// The descriptor that is readable when [`Loop::turn`] has something to do. It is the same for the loop's life.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.events.fd()
+    }
+
+    /// Adds a store. It is connected to when the first call is made, so an address that is wrong fails that call.
+    pub fn add_store(&mut self, host: &str, port: u16, options: StoreOptions) -> StoreId {
+        self.stores_made += 1;
+        let id = StoreId(self.stores_made);
+        let (peer, seed) = (endpoint_text(host, port), random_seed());
+        self.stores.insert(id, LoopStore::new(id, host, port, &peer, options, seed, self.lookups.0.clone()));
+        id
+    }
+
+    /// Ends a store with its connections. Its calls end with it: no event of them follows.
+    pub fn remove_store(&mut self, store: StoreId) {
+        self.stores.remove(&store);
+        self.completed.retain(|event| event.store != store);
+    }
+
+    /// Submits a request that is beneath the store's scope already; see [`Loop::options`]. What `timeout` says about
+    /// waiting is as for a blocking client.
+    ///
+    /// # Errors
+    /// A limit does not hold, or there is no such store.
+    pub fn submit(
+        &mut self,
+        store: StoreId,
+        request: Request<'_>,
+        timeout: Timeout,
+    ) -> Result<CallId, SubmitError> {
+        let (span, patience) = self.options(store).ok_or(SubmitError::UnknownStore)?.patience(timeout);
+        self.submit_call(store, &Call::Store(request, patience), span)
+    }
+
+    /// As [`Loop::submit`], for a call with a patience of its own: a pop that does not wait, or a PING.
+    ///
+    /// # Errors
+    /// As [`Loop::submit`].
+    pub fn submit_call(
+        &mut self,
+        store: StoreId,
+        call: &Call<'_>,
+        span: Duration,
+    ) -> Result<CallId, SubmitError> {
+        let now = self.events.clock().now();
+        let member = self.stores.get_mut(&store).ok_or(SubmitError::UnknownStore)?;
+        let submitted = member.client.submit(now, call, span);
+        let id = submitted.map_err(|limit| {
+            let failure = Failure {
+                kind: ErrorKind::LimitExceeded,
+                phase: Phase::Sending,
+                elapsed: Duration::ZERO,
+                cause: Cause::Limit(limit),
+                effect: Effect::None,
+            };
+            CallError::of_call(call, &member.peer, failure)
+        })?;
+        member.carry_out(&mut self.events, &mut self.completed);
+        self.changed();
+        Ok(id)
+    }
+
+    /// Submits a PING: it tells whether the store is there.
+    ///
+    /// # Errors
+    /// As [`Loop::submit`].
+    pub fn ping(&mut self, store: StoreId, timeout: Timeout) -> Result<CallId, SubmitError> {
+        let (span, _) = self.options(store).ok_or(SubmitError::UnknownStore)?.patience(timeout);
+        self.submit_call(store, &Call::Ping, span)
+    }
+
+    /// Submits a pop that does not wait for an item.
+    ///
+    /// # Errors
+    /// As [`Loop::submit`].
+    pub fn queue_try_pop(
+        &mut self,
+        store: StoreId,
+        key: Key<'_>,
+        timeout: Timeout,
+    ) -> Result<CallId, SubmitError> {
+        let (span, _) = self.options(store).ok_or(SubmitError::UnknownStore)?.patience(timeout);
+        self.submit_call(store, &Call::Store(Request::QueuePop { key }, Patience::Once), span)
+    }
+
+    /// The options of a store, with its scope.
+    #[must_use]
+    pub fn options(&self, store: StoreId) -> Option<&StoreOptions> {
+        self.stores.get(&store).map(|member| &member.options)
+    }
+
+    /// Gives a call up; its event is an error of kind [`ErrorKind::Cancelled`], unless it is over already.
+    pub fn cancel(&mut self, store: StoreId, call: CallId) {
+        let now = self.events.clock().now();
+        if let Some(member) = self.stores.get_mut(&store) {
+            member.client.cancel(now, call);
+            member.carry_out(&mut self.events, &mut self.completed);
+        }
+        self.changed();
+    }
+
+    /// Does what there is to do, and never blocks.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn turn(&mut self) -> io::Result<()> {
+        let ready = self.events.poll()?;
+        let now = self.events.clock().now();
+        for member in self.stores.values_mut() {
+            member.flush_all(now);
+            member.carry_out(&mut self.events, &mut self.completed);
+        }
+        for one in ready {
+            if let Some(member) = self.stores.get_mut(&LoopStore::of_token(one.token)) {
+                member.ready(now, one, &mut self.buffer);
+                member.carry_out(&mut self.events, &mut self.completed);
+            }
+        }
+        while let Ok(lookup) = self.lookups.1.try_recv() {
+            // The store may be gone by now.
+            if let Some(member) = self.stores.get_mut(&lookup.store) {
+                member.looked_up(now, lookup);
+                member.carry_out(&mut self.events, &mut self.completed);
+            }
+        }
+        for member in self.stores.values_mut() {
+            if member.client.poll_timeout().is_some_and(|due| due <= now) {
+                member.client.handle(now, Input::Tick);
+                member.carry_out(&mut self.events, &mut self.completed);
+            }
+        }
+        self.arm();
+        Ok(())
+    }
+
+    /// The next call that is over.
+    pub fn next_event(&mut self) -> Option<LoopEvent> {
+        self.completed.pop_front()
+    }
+
+    /// How many calls of a store are under way.
+    #[must_use]
+    pub fn pending(&self, store: StoreId) -> usize {
+        self.stores.get(&store).map_or(0, |member| member.client.pending())
+    }
+
+    /// After a change from outside a turn: events that it made are seen in the next one.
+    fn changed(&mut self) {
+        if !self.completed.is_empty() {
+            self.events.waker().wake();
+        }
+        self.arm();
+    }
+
+    fn arm(&mut self) {
+        if let Some(due) = self.stores.values().filter_map(|member| member.client.poll_timeout()).min() {
+            self.events.wake_at(due);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,297 @@
+//! One store of a loop: its machine, its sockets and its look-ups.
+
+use super::{LoopEvent, StoreId};
+use crate::driver::call_error::CallError;
+use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
+use crate::driver::resolve::{Found, literal, look_up};
+use crate::driver::socket::{classify, finish_connect, start_connect};
+use crate::driver::store_client::StoreOptions;
+use crate::error::{Cause, Operation};
+use crate::ids::ConnId;
+use crate::node::multi_client::{Input, MultiClient, MultiClientOptions, Output};
+use crate::store::dial::Family;
+use crate::time::Instant;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use crossbeam_channel::Sender;
+use socket2::Socket;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+
+/// Reads of one socket in one turn: then the others have theirs.
+const READS_MAX: usize = 8;
+
+/// What a look-up found, and for whom.
+#[derive(Debug)]
+pub(super) struct Lookup {
+    pub(super) store: StoreId,
+    conn: ConnId,
+    found: Found,
+}
+
+/// A socket.
+#[derive(Debug)]
+struct Line {
+    /// Before the socket, so that it is dropped before.
+    watch: Watch,
+    socket: Socket,
+    state: LineState,
+    address: SocketAddr,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LineState {
+    Connecting,
+    Open,
+}
+
+/// One store.
+#[derive(Debug)]
+pub(super) struct LoopStore {
+    id: StoreId,
+    host: Box<str>,
+    port: u16,
+    pub(super) peer: Box<str>,
+    pub(super) options: StoreOptions,
+    pub(super) client: MultiClient,
+    lines: BTreeMap<ConnId, Line>,
+    conns: BTreeMap<Token, ConnId>,
+    tokens: u32,
+    /// What was resolved for connections that are being made.
+    addresses: BTreeMap<ConnId, Vec<SocketAddr>>,
+    /// Where a connection led: further ones need no look-up.
+    known: Option<SocketAddr>,
+    lookups: Sender<Lookup>,
+    /// Connections whose bytes go out in the next turn.
+    unflushed: Vec<ConnId>,
+}
+
+impl LoopStore {
+    pub(super) fn new(
+        id: StoreId,
+        host: &str,
+        port: u16,
+        peer: &str,
+        options: StoreOptions,
+        seed: u64,
+        lookups: Sender<Lookup>,
+    ) -> Self {
+        let machine = MultiClientOptions {
+            connect_timeout: options.connect_timeout,
+            dial: options.dial,
+            limits: options.limits,
+        };
+        Self {
+            id,
+            host: host.into(),
+            port,
+            peer: peer.into(),
+            options,
+            client: MultiClient::new(machine, seed),
+            lines: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            tokens: 0,
+            addresses: BTreeMap::new(),
+            known: None,
+            lookups,
+            unflushed: Vec::new(),
+        }
+    }
+
+    /// The store that watches under this token.
+    pub(super) const fn of_token(token: Token) -> StoreId {
+        StoreId((token.0 >> 32) as u32)
+    }
+
+    fn new_token(&mut self) -> Token {
+        self.tokens = self.tokens.wrapping_add(1);
+        Token((u64::from(self.id.0) << 32) | u64::from(self.tokens))
+    }
+
+    /// Does what the machine asks for, and hands out what is over.
+    pub(super) fn carry_out(&mut self, events: &mut EventLoop, completed: &mut VecDeque<LoopEvent>) {
+        while let Some(output) = self.client.poll_output() {
+            let now = events.clock().now();
+            match output {
+                Output::Resolve(conn) => self.resolve(now, conn, events),
+                Output::Connect(conn, index) => {
+                    if let Err(error) = self.connect(conn, index, events) {
+                        self.known = None;
+                        let (kind, cause) = classify(&error);
+                        self.client.handle(now, Input::ConnectFailed(conn, kind, cause));
+                    }
+                }
+                // On a quiet connection a request leaves at once. Behind others it waits for the next turn, and leaves
+                // together with those that the program submits until then.
+                Output::Transmit(conn) if self.client.pending_on(conn) > 1 => {
+                    self.unflushed.push(conn);
+                    events.waker().wake();
+                }
+                Output::Transmit(conn) => self.flush(now, conn),
+                Output::Disconnect(conn) => self.close(conn),
+                Output::Completed(call, operation, result) => {
+                    let result = match result {
+                        Ok(mut answer) => {
+                            if operation == Operation::ListKeys {
+                                let scope = &self.options.scope;
+                                answer.values.retain(|key| key.starts_with(scope));
+                                answer.values.iter_mut().for_each(|key| drop(key.drain(..scope.len())));
+                            }
+                            Ok(answer)
+                        }
+                        Err(failed) => Err(CallError::of_call(&failed.call(), &self.peer, failed.failure)),
+                    };
+                    completed.push_back(LoopEvent { store: self.id, call, operation, result });
+                }
+            }
+        }
+        self.watch_for_room(events);
+    }
+
+    fn resolve(&mut self, now: Instant, conn: ConnId, events: &EventLoop) {
+        if let Some(address) = literal(&self.host, self.port).or(self.known) {
+            return self.resolved(now, conn, Ok(alloc::vec![address]));
+        }
+        let (store, lookups, waker) = (self.id, self.lookups.clone(), events.waker());
+        let begun = look_up(&self.host, self.port, move |found| {
+            // The loop may be gone by now.
+            if lookups.send(Lookup { store, conn, found }).is_ok() {
+                waker.wake();
+            }
+        });
+        if begun.is_err() {
+            self.resolved(now, conn, Err(libc::EAI_SYSTEM));
+        }
+    }
+
+    pub(super) fn looked_up(&mut self, now: Instant, lookup: Lookup) {
+        self.resolved(now, lookup.conn, lookup.found);
+    }
+
+    fn resolved(&mut self, now: Instant, conn: ConnId, found: Found) {
+        match found {
+            Ok(addresses) => {
+                let families: Vec<Family> = addresses.iter().map(Family::of).collect();
+                self.addresses.insert(conn, addresses);
+                self.client.handle(now, Input::Resolved(conn, &families));
+            }
+            Err(number) => self.client.handle(now, Input::Unresolved(conn, number)),
+        }
+    }
+
+    fn connect(&mut self, conn: ConnId, index: u8, events: &EventLoop) -> io::Result<()> {
+        self.close(conn);
+        let addresses = self.addresses.get(&conn);
+        let Some(&address) = addresses.and_then(|addresses| addresses.get(usize::from(index))) else {
+            return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
+        };
+        // Whether it is connected already is heard of in the next turn either way.
+        let (socket, _) = start_connect(address, self.options.keep_alive.as_ref(), |_| {})?;
+        let token = self.new_token();
+        let watch = events.watch(socket.as_raw_fd(), Interest::Write, token)?;
+        self.conns.insert(token, conn);
+        self.lines.insert(conn, Line { watch, socket, state: LineState::Connecting, address });
+        Ok(())
+    }
+
+    /// Sends what was submitted since the last turn.
+    pub(super) fn flush_all(&mut self, now: Instant) {
+        while let Some(conn) = self.unflushed.pop() {
+            self.flush(now, conn);
+        }
+    }
+
+    /// Takes in that a socket is ready.
+    pub(super) fn ready(&mut self, now: Instant, ready: Ready, buffer: &mut [u8]) {
+        let Some(&conn) = self.conns.get(&ready.token) else { return };
+        let Some(line) = self.lines.get(&conn) else { return };
+        match line.state {
+            LineState::Connecting => self.connected(now, conn),
+            LineState::Open => {
+                if ready.writable {
+                    self.flush(now, conn);
+                }
+                if ready.readable {
+                    self.read(now, conn, buffer);
+                }
+            }
+        }
+    }
+
+    fn connected(&mut self, now: Instant, conn: ConnId) {
+        let Some(line) = self.lines.get_mut(&conn) else { return };
+        match finish_connect(&line.socket) {
+            Ok(()) => {
+                line.state = LineState::Open;
+                self.known = Some(line.address);
+                self.addresses.remove(&conn);
+                self.client.handle(now, Input::Connected(conn));
+            }
+            Err(error) => {
+                self.known = None;
+                self.close(conn);
+                let (kind, cause) = classify(&error);
+                self.client.handle(now, Input::ConnectFailed(conn, kind, cause));
+            }
+        }
+    }
+
+    fn read(&mut self, now: Instant, conn: ConnId, buffer: &mut [u8]) {
+        for _ in 0..READS_MAX {
+            let Some(line) = self.lines.get(&conn) else { return };
+            match (&line.socket).read(buffer) {
+                Ok(0) => return self.ended(now, conn, Cause::Closed),
+                Ok(count) => {
+                    self.client.handle(now, Input::Received(conn, &buffer[..count]));
+                    if count < buffer.len() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.ended(now, conn, classify(&error).1),
+            }
+        }
+    }
+
+    /// Sends until there is nothing more, or no room.
+    fn flush(&mut self, now: Instant, conn: ConnId) {
+        loop {
+            let bytes = self.client.unsent(conn);
+            let open = |line: &&Line| line.state == LineState::Open && !bytes.is_empty();
+            let Some(line) = self.lines.get(&conn).filter(open) else { return };
+            match line.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
+                Ok(count) => self.client.handle(now, Input::Sent(conn, count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.ended(now, conn, classify(&error).1),
+            }
+        }
+    }
+
+    fn ended(&mut self, now: Instant, conn: ConnId, cause: Cause) {
+        self.close(conn);
+        self.client.handle(now, Input::Ended(conn, cause));
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        if let Some(line) = self.lines.remove(&conn) {
+            self.conns.remove(&line.watch.token());
+        }
+    }
+
+    /// Watches each socket for what its connection waits for.
+    fn watch_for_room(&mut self, events: &EventLoop) {
+        for (&conn, line) in &mut self.lines {
+            let wanted = match line.state {
+                LineState::Connecting => Interest::Write,
+                LineState::Open if self.client.unsent(conn).is_empty() => Interest::Read,
+                LineState::Open => Interest::Both,
+            };
+            // A change fails only for want of memory; the next turn tries again.
+            let _ = events.rewatch(&mut line.watch, wanted);
+        }
+    }
+}

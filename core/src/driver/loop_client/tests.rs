@@ -1,0 +1,145 @@
+use super::*;
+use crate::driver::event_loop::becomes_readable;
+use crate::driver::server::{Server, ServerOptions};
+use crate::store::call::Outcome;
+use crate::store::op::{Key, Keys};
+use alloc::string::ToString;
+use std::net::TcpListener;
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn server() -> Server {
+    Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server")
+}
+
+/// Turns the loop until an event comes, as a program with a poll of its own would.
+fn next(events: &mut Loop) -> LoopEvent {
+    loop {
+        if let Some(event) = events.next_event() {
+            return event;
+        }
+        assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
+        events.turn().expect("a turn");
+    }
+}
+
+fn key(name: &[u8]) -> Key<'_> {
+    Key::scoped(b"/", name)
+}
+
+fn answered(event: &LoopEvent) -> (Outcome, Vec<&[u8]>) {
+    let answer = event.result.as_ref().expect("it went well");
+    (answer.outcome, answer.values.iter().map(Vec::as_slice).collect())
+}
+
+#[test]
+fn one_loop_serves_several_stores() {
+    let (one, two) = (server(), server());
+    let mut events = Loop::new().expect("a loop");
+    let stores = [&one, &two]
+        .map(|server| events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default()));
+    let [first, second] = stores;
+    // A wait in each, and a set in each that releases the other's neighbour.
+    for store in stores {
+        events.submit(store, Request::Get { key: key(b"k") }, Timeout::Default).expect("submitted");
+    }
+    events
+        .submit(second, Request::Set { key: key(b"k"), value: b"two" }, Timeout::Default)
+        .expect("submitted");
+    for expected in [Operation::Set, Operation::Get] {
+        let event = next(&mut events);
+        assert_eq!((event.store, event.operation), (second, expected), "{event:?}");
+    }
+    assert_eq!(events.pending(first), 1);
+    events
+        .submit(first, Request::Set { key: key(b"k"), value: b"one" }, Timeout::Default)
+        .expect("submitted");
+    assert_eq!(next(&mut events).operation, Operation::Set);
+    let event = next(&mut events);
+    assert_eq!(answered(&event), (Outcome::Value, alloc::vec![&b"one"[..]]));
+    assert_eq!(event.store, first);
+    events.submit(first, Request::ListKeys, Timeout::Default).expect("submitted");
+    assert_eq!(answered(&next(&mut events)), (Outcome::Values(1), alloc::vec![&b"k"[..]]));
+    assert!(!becomes_readable(events.fd(), Duration::ZERO), "at rest");
+}
+
+#[test]
+fn a_deadline_makes_the_descriptor_readable() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let store = events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default());
+    let began = events.events.clock().now();
+    let after = Timeout::After(Duration::from_millis(200));
+    events.submit(store, Request::Wait { keys: Keys::one(key(b"never")) }, after).expect("submitted");
+    let error = next(&mut events).result.expect_err("nobody sets it");
+    assert_eq!((error.kind(), error.operation()), (ErrorKind::TimedOut, Operation::Wait));
+    let took = events.events.clock().now().since(began);
+    assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(5), "{took:?}");
+    events.ping(store, Timeout::Default).expect("submitted");
+    assert_eq!(answered(&next(&mut events)).0, Outcome::Alive);
+    events.queue_try_pop(store, key(b"q"), Timeout::Default).expect("submitted");
+    assert_eq!(next(&mut events).result.expect_err("empty").kind(), ErrorKind::QueueEmpty);
+}
+
+#[test]
+fn refused_and_unresolvable_hosts_fail_with_their_names() {
+    let closed_port = {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.local_addr().expect("an address").port()
+    };
+    let mut events = Loop::new().expect("a loop");
+    let refused = events.add_store("127.0.0.1", closed_port, StoreOptions::default());
+    let unknown = events.add_store("no-such-host.invalid", 1, StoreOptions::default());
+    let after = Timeout::After(Duration::from_millis(300));
+    for store in [refused, unknown] {
+        events.ping(store, after).expect("submitted");
+    }
+    let mut kinds = [next(&mut events), next(&mut events)].map(|event| {
+        let error = event.result.expect_err("nobody is there");
+        (event.store, error.kind())
+    });
+    kinds.sort();
+    assert_eq!(kinds[0], (refused, ErrorKind::Refused));
+    // Where the resolver itself is slow or out of reach, the deadline comes first.
+    assert_eq!(kinds[1].0, unknown);
+    assert!(matches!(kinds[1].1, ErrorKind::Unresolved | ErrorKind::TimedOut), "{kinds:?}");
+}
+
+#[test]
+fn cancelling_and_removing_end_calls() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let store = events.add_store("localhost", server.local_addr().port(), StoreOptions::default());
+    let call = events.submit(store, Request::Get { key: key(b"k") }, Timeout::Default).expect("submitted");
+    events.cancel(store, call);
+    let event = next(&mut events);
+    assert_eq!((event.call, event.result.expect_err("cancelled").kind()), (call, ErrorKind::Cancelled));
+    events.submit(store, Request::Get { key: key(b"k") }, Timeout::Default).expect("submitted");
+    events.remove_store(store);
+    assert!(events.next_event().is_none());
+    let gone = events.submit(store, Request::NumKeys, Timeout::Default);
+    assert!(matches!(gone, Err(SubmitError::UnknownStore)));
+}
+
+#[test]
+fn values_larger_than_any_buffer_go_both_ways() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let store = events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default());
+    let value: Vec<u8> = (0..8_u32 << 20).map(|index| index.to_le_bytes()[index as usize % 4]).collect();
+    events
+        .submit(store, Request::Set { key: key(b"big"), value: &value }, Timeout::Default)
+        .expect("submitted");
+    assert_eq!(answered(&next(&mut events)).0, Outcome::Applied);
+    for _ in 0..4 {
+        events.submit(store, Request::Get { key: key(b"big") }, Timeout::Once).expect("submitted");
+    }
+    for _ in 0..4 {
+        let event = next(&mut events);
+        assert!(answered(&event).1 == [&value[..]]);
+    }
+    let error = events
+        .submit(store, Request::Set { key: key(b"big"), value: &[0; (8 << 20) + 1] }, Timeout::Default)
+        .expect_err("over the limit");
+    assert!(error.to_string().contains("is over the limit of 8388608"), "{error}");
+}

@@ -1,0 +1,462 @@
+//! The connections of a [`MultiClient`], and how calls come onto them and off again.
+
+use super::{Input, MultiClient, Output, Place, failure_of};
+use crate::error::{Cause, Effect, ErrorKind, Failure, Phase, Violation};
+use crate::ids::ConnId;
+use crate::node::client::link::{Link, LinkInput, LinkOutput};
+use crate::node::client::{Age, Sent, Verdict, after_loss};
+use crate::store::call::CallId;
+use crate::store::client_conn::{BeginError, ClientConn, Event, GiveUp};
+use crate::store::dial::{DialState, Rounds};
+use crate::time::Instant;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use slab::Slab;
+
+/// Calls that are pipelined on one connection.
+const PENDING: usize = 64;
+/// An output buffer that is larger goes with its content.
+const OUT_BYTES_KEPT_MAX: usize = 64 * 1024;
+
+#[derive(Debug)]
+struct Lane {
+    generation: u32,
+    link: Link<PENDING>,
+    out: Vec<u8>,
+    /// Bytes of `out` that were sent.
+    out_sent: usize,
+    /// All bytes that ever went through `out`, and how many of them were sent.
+    put_total: u64,
+    sent_total: u64,
+    /// Calls that somebody waits for, and how many there ever were.
+    live: usize,
+    begun: u64,
+    /// An answer is overdue: no further calls, and the end when nobody waits any more.
+    overdue: bool,
+}
+
+impl Lane {
+    fn is_ready(&self) -> bool {
+        self.link.state() == DialState::Ready && !self.overdue
+    }
+
+    fn may_begin(&mut self) -> bool {
+        self.is_ready() && self.link.conn().may_begin().is_ok()
+    }
+}
+
+/// The connections, each in its place.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    slots: Slab<Lane>,
+    generations: u32,
+    /// The one that calls share.
+    shared: Option<ConnId>,
+    ever_ready: bool,
+}
+
+impl Lanes {
+    fn id(index: usize, lane: &Lane) -> ConnId {
+        ConnId { index: u32::try_from(index).unwrap_or(u32::MAX), generation: lane.generation }
+    }
+
+    fn get(&self, conn: ConnId) -> Option<&Lane> {
+        self.slots.get(conn.index as usize).filter(|lane| lane.generation == conn.generation)
+    }
+
+    fn get_mut(&mut self, conn: ConnId) -> Option<&mut Lane> {
+        self.slots.get_mut(conn.index as usize).filter(|lane| lane.generation == conn.generation)
+    }
+
+    fn remove(&mut self, conn: ConnId) -> Option<Lane> {
+        self.get(conn)?;
+        if self.shared == Some(conn) {
+            self.shared = None;
+        }
+        Some(self.slots.remove(conn.index as usize))
+    }
+
+    fn find(&mut self, mut good: impl FnMut(&mut Lane) -> bool) -> Option<ConnId> {
+        self.slots.iter_mut().find_map(|(index, lane)| good(lane).then(|| Self::id(index, lane)))
+    }
+
+    fn dialling(&self) -> impl Iterator<Item = &Lane> {
+        self.slots.iter().map(|(_, lane)| lane).filter(|lane| lane.link.state() != DialState::Ready)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.slots.iter().filter_map(|(_, lane)| lane.link.poll_timeout()).min()
+    }
+
+    pub(super) fn unsent(&self, conn: ConnId) -> &[u8] {
+        self.get(conn).and_then(|lane| lane.out.get(lane.out_sent..)).unwrap_or_default()
+    }
+
+    pub(super) fn live(&self, conn: ConnId) -> usize {
+        self.get(conn).map_or(0, |lane| lane.live)
+    }
+
+    /// What is known about a connection that is being made.
+    pub(super) fn dial_failure(&self, now: Instant) -> Option<Failure> {
+        self.dialling().next().map(|lane| lane.link.failure(now))
+    }
+
+    pub(super) fn phase(&self, conn: ConnId, id: CallId) -> Phase {
+        self.get(conn).and_then(|lane| lane.link.phase(id)).unwrap_or(Phase::Waiting)
+    }
+
+    pub(super) fn give_up(&mut self, conn: ConnId, id: CallId) -> GiveUp {
+        let Some(lane) = self.get_mut(conn) else { return GiveUp::Nothing };
+        let todo = lane.link.conn().give_up(id);
+        lane.overdue |= matches!(todo, GiveUp::Close(_));
+        todo
+    }
+
+    pub(super) fn call_ended(&mut self, conn: ConnId) {
+        if let Some(lane) = self.get_mut(conn) {
+            lane.live -= 1;
+        }
+    }
+
+    /// Puts bytes behind what is to be sent.
+    pub(super) fn append(&mut self, conn: ConnId, bytes: &[u8], outputs: &mut VecDeque<Output>) {
+        if let Some(lane) = self.get_mut(conn) {
+            let quiet = lane.out.is_empty();
+            lane.out.extend_from_slice(bytes);
+            lane.put_total += bytes.len() as u64;
+            if quiet {
+                outputs.push_back(Output::Transmit(conn));
+            }
+        }
+    }
+
+    /// Lets an encoder write behind what is to be sent.
+    fn write(
+        lane: &mut Lane,
+        conn: ConnId,
+        bytes_max: usize,
+        outputs: &mut VecDeque<Output>,
+        encode: impl FnOnce(&mut ClientConn<PENDING>, &mut [u8]) -> Result<usize, BeginError>,
+    ) -> Result<(), BeginError> {
+        let before = lane.out.len();
+        lane.out.resize(before + bytes_max, 0);
+        let encoded = encode(lane.link.conn(), &mut lane.out[before..]);
+        let bytes = encoded.unwrap_or(0);
+        lane.out.truncate(before + bytes);
+        lane.put_total += bytes as u64;
+        if before == 0 && bytes > 0 {
+            outputs.push_back(Output::Transmit(conn));
+        }
+        encoded.map(drop)
+    }
+}
+
+impl MultiClient {
+    /// Takes in what happened to a connection.
+    pub(super) fn lane_input(&mut self, now: Instant, input: Input<'_>) {
+        match input {
+            Input::Resolved(conn, families) => self.link_input(now, conn, LinkInput::Resolved(families)),
+            Input::Unresolved(conn, number) => self.link_input(now, conn, LinkInput::Unresolved(number)),
+            Input::Connected(conn) => self.link_input(now, conn, LinkInput::Connected),
+            Input::ConnectFailed(conn, kind, cause) => {
+                self.link_input(now, conn, LinkInput::ConnectFailed(kind, cause));
+            }
+            Input::Received(conn, bytes) => self.received(now, conn, bytes),
+            Input::Sent(conn, bytes) => self.sent(conn, bytes),
+            Input::Ended(conn, cause) => {
+                if self.lanes.get(conn).is_some_and(|lane| lane.link.state() == DialState::Ready) {
+                    self.lost(now, conn, cause);
+                } else {
+                    self.link_input(now, conn, LinkInput::Ended(cause));
+                }
+            }
+            Input::Tick => {
+                let due = |lane: &mut Lane| lane.link.poll_timeout().is_some_and(|at| at <= now);
+                while let Some(conn) = self.lanes.find(due) {
+                    self.link_input(now, conn, LinkInput::Tick);
+                }
+            }
+        }
+    }
+
+    fn link_input(&mut self, now: Instant, conn: ConnId, input: LinkInput<'_>) {
+        if let Some(lane) = self.lanes.get_mut(conn) {
+            lane.link.handle(now, input);
+            self.link_outputs(now, conn);
+        }
+    }
+
+    fn link_outputs(&mut self, now: Instant, conn: ConnId) {
+        while let Some(output) = self.lanes.get_mut(conn).and_then(|lane| lane.link.poll_output()) {
+            match output {
+                LinkOutput::Resolve => self.outputs.push_back(Output::Resolve(conn)),
+                LinkOutput::Connect(index) => {
+                    if let Some(lane) = self.lanes.get_mut(conn) {
+                        // A greeting that was not sent went with its connection.
+                        lane.out.clear();
+                        (lane.out_sent, lane.sent_total) = (0, lane.put_total);
+                    }
+                    self.outputs.push_back(Output::Connect(conn, index));
+                }
+                LinkOutput::Greet(bytes) => self.lanes.append(conn, &bytes, &mut self.outputs),
+                LinkOutput::Disconnect => self.outputs.push_back(Output::Disconnect(conn)),
+                LinkOutput::Ready => self.lanes.ever_ready = true,
+                LinkOutput::Failed(failure) => {
+                    self.lanes.remove(conn);
+                    self.not_connected(now, failure);
+                }
+            }
+        }
+    }
+
+    /// A connection will not be made: the calls that only it could have served fail.
+    fn not_connected(&mut self, now: Instant, failure: Failure) {
+        let nobody_else = self.lanes.len() == 0;
+        // Where others go on, one call less needs a connection of its own: the one that waited longest.
+        let exclusive = if nobody_else { self.exclusive.len() } else { self.exclusive.len().min(1) };
+        let shared = if nobody_else { self.shared.len() } else { 0 };
+        let failed: Vec<CallId> =
+            self.shared.drain(..shared).chain(self.exclusive.drain(..exclusive)).collect();
+        for id in failed {
+            let lost = self.operations.get(&id).and_then(|operating| operating.lost);
+            self.complete(now, id, Err(lost.unwrap_or(failure)));
+        }
+    }
+
+    fn sent(&mut self, conn: ConnId, bytes: usize) {
+        if let Some(lane) = self.lanes.get_mut(conn) {
+            lane.out_sent = (lane.out_sent + bytes).min(lane.out.len());
+            lane.sent_total += bytes as u64;
+            if lane.out_sent == lane.out.len() {
+                lane.out.clear();
+                lane.out.shrink_to(OUT_BYTES_KEPT_MAX);
+                lane.out_sent = 0;
+            }
+        }
+    }
+
+    fn received(&mut self, now: Instant, conn: ConnId, mut bytes: &[u8]) {
+        while let Some(lane) = self.lanes.get_mut(conn) {
+            match lane.link.receive(now, &mut bytes) {
+                Ok(Some(event)) => self.event(now, conn, event),
+                Ok(None) => break,
+                Err(violation) => return self.violated(now, conn, violation),
+            }
+        }
+        self.link_outputs(now, conn);
+    }
+
+    fn event(&mut self, now: Instant, conn: ConnId, event: Event<'_>) {
+        match event {
+            Event::Greeted | Event::Count { .. } => {}
+            Event::ValueStart { id, bytes } => {
+                if let Some(operating) = self.operations.get_mut(&id) {
+                    // The length is only the peer's word: room for more comes with the bytes.
+                    let room = usize::try_from(bytes.min(VALUE_ROOM_BYTES_MAX)).unwrap_or_default();
+                    operating.values.push(Vec::with_capacity(room));
+                }
+            }
+            Event::ValueChunk { id, bytes } => {
+                if let Some(value) = self.operations.get_mut(&id).and_then(|one| one.values.last_mut()) {
+                    value.extend_from_slice(bytes);
+                }
+            }
+            Event::Proceed { id } => {
+                let (Some(lane), Some(operating)) = (self.lanes.get_mut(conn), self.operations.get_mut(&id))
+                else {
+                    return;
+                };
+                let call = operating.request.call();
+                let bytes_max = ClientConn::<PENDING>::write_bytes_max(&call);
+                let encode = |conn: &mut ClientConn<PENDING>, out: &mut [u8]| conn.proceed(id, &call, out);
+                if Lanes::write(lane, conn, bytes_max, &mut self.outputs, encode).is_err() {
+                    let failure =
+                        failure_of(ErrorKind::LimitExceeded, Phase::Sending, Cause::Unknown, Effect::None);
+                    self.complete(now, id, Err(failure));
+                }
+            }
+            Event::Done { id, outcome } => self.complete(now, id, Ok(outcome)),
+        }
+    }
+
+    /// The peer broke the protocol after its greeting.
+    fn violated(&mut self, now: Instant, conn: ConnId, violation: Violation) {
+        let Some(mut lane) = self.lanes.remove(conn) else { return };
+        self.outputs.push_back(Output::Disconnect(conn));
+        while let Some(loss) = lane.link.conn().lose() {
+            let cause = Cause::Violation(violation);
+            let failure = failure_of(ErrorKind::WrongProtocol, Phase::Receiving, cause, loss.effect);
+            self.complete(now, loss.id, Err(failure));
+        }
+    }
+
+    /// A ready connection ended: each of its calls fails, or is begun again.
+    fn lost(&mut self, now: Instant, conn: ConnId, cause: Cause) {
+        let Some(mut lane) = self.lanes.remove(conn) else { return };
+        self.outputs.push_back(Output::Disconnect(conn));
+        let age = if lane.begun == 1 { Age::Fresh } else { Age::Used };
+        let mut again = Vec::new();
+        while let Some(loss) = lane.link.conn().lose() {
+            let Some(operating) = self.operations.get_mut(&loss.id) else { continue };
+            let sent = match operating.place {
+                Place::On(_, at) if at < lane.sent_total => Sent::Something,
+                _ => Sent::Nothing,
+            };
+            let (operation, retries) = (operating.operation, operating.retries);
+            let phase = if sent == Sent::Nothing { Phase::Sending } else { loss.phase };
+            let failure = failure_of(ErrorKind::ServerGone, phase, cause, Effect::None);
+            match after_loss(operation, operating.mode, retries, age, sent, &loss) {
+                Verdict::Answer(outcome) => {
+                    self.mode = crate::store::call::GetMode::WaitThenGet;
+                    self.complete(now, loss.id, Ok(outcome));
+                }
+                Verdict::Fail(effect) => self.complete(now, loss.id, Err(Failure { effect, ..failure })),
+                Verdict::Again(mode) => {
+                    if mode == operating.mode {
+                        operating.retries += 1;
+                    } else {
+                        self.mode = mode;
+                    }
+                    operating.mode = mode;
+                    operating.place = Place::Queued;
+                    operating.lost = Some(failure);
+                    operating.values.clear();
+                    again.push(loss.id);
+                }
+            }
+        }
+        // Before the others, in their order.
+        for id in again.into_iter().rev() {
+            self.queue_of(id).push_front(id);
+        }
+    }
+
+    /// Brings queued calls onto connections, opens those that are missing, and closes those that are too many.
+    pub(super) fn pump(&mut self, now: Instant) {
+        while let Some(&id) = self.shared.front()
+            && let Some(conn) = self.shared_lane()
+        {
+            self.shared.pop_front();
+            self.begin(now, conn, id);
+        }
+        while let Some(&id) = self.exclusive.front()
+            && let Some(conn) = self.idle_lane()
+        {
+            self.exclusive.pop_front();
+            self.begin(now, conn, id);
+        }
+        self.open_missing(now);
+        self.close_surplus();
+    }
+
+    /// The connection that calls share; an idle one becomes it when there is none.
+    fn shared_lane(&mut self) -> Option<ConnId> {
+        if let Some(conn) = self.lanes.shared
+            && let Some(lane) = self.lanes.get_mut(conn)
+            && lane.is_ready()
+        {
+            // When it is full of pipelined calls, those go on by themselves, and the next waits for room.
+            return lane.may_begin().then_some(conn);
+        }
+        let found = self.lanes.find(|lane| lane.live == 0 && lane.may_begin());
+        self.lanes.shared = found;
+        found
+    }
+
+    /// An idle connection, preferably not the shared one.
+    fn idle_lane(&mut self) -> Option<ConnId> {
+        let shared = self.lanes.shared;
+        let idle = |lane: &mut Lane| lane.live == 0 && lane.may_begin();
+        let other = self.lanes.slots.iter_mut().find_map(|(index, lane)| {
+            let conn = Lanes::id(index, lane);
+            (Some(conn) != shared && idle(lane)).then_some(conn)
+        });
+        other.or_else(|| shared.filter(|&conn| self.lanes.get_mut(conn).is_some_and(idle)))
+    }
+
+    fn begin(&mut self, now: Instant, conn: ConnId, id: CallId) {
+        let Some(operating) = self.operations.get_mut(&id) else { return };
+        let (call, mode) = (operating.request.call(), operating.mode);
+        if call.is_exclusive(mode) && self.lanes.shared == Some(conn) {
+            self.lanes.shared = None;
+        }
+        let Some(lane) = self.lanes.get_mut(conn) else { return };
+        operating.place = Place::On(conn, lane.put_total);
+        (lane.live, lane.begun) = (lane.live + 1, lane.begun + 1);
+        let bytes_max = ClientConn::<PENDING>::write_bytes_max(&call);
+        let encode = |conn: &mut ClientConn<PENDING>, out: &mut [u8]| conn.begin(id, &call, mode, out);
+        if let Err(error) = Lanes::write(lane, conn, bytes_max, &mut self.outputs, encode) {
+            let cause = match error {
+                BeginError::Limit(limit) => Cause::Limit(limit),
+                // The connection was chosen because it has room.
+                _ => Cause::Unknown,
+            };
+            let failure = failure_of(ErrorKind::LimitExceeded, Phase::Sending, cause, Effect::None);
+            self.complete(now, id, Err(failure));
+        }
+    }
+
+    fn open_missing(&mut self, now: Instant) {
+        // Calls that share wait for one connection, unless there is one and it is merely full.
+        let shared_works =
+            self.lanes.shared.is_some_and(|conn| self.lanes.get(conn).is_some_and(Lane::is_ready));
+        let wanted = self.exclusive.len() + usize::from(!self.shared.is_empty() && !shared_works);
+        let connections_max = self.options.limits.connections_max.max(1);
+        let mut dialling = self.lanes.dialling().count();
+        while dialling < wanted && self.lanes.len() < connections_max {
+            let rounds = if self.lanes.ever_ready { Rounds::One } else { Rounds::UntilDeadline };
+            let (deadline, seed) = (now + self.options.connect_timeout, self.rng.next_u64());
+            let link = Link::new(now, deadline, rounds, self.options.dial, self.options.limits, seed);
+            self.lanes.generations = self.lanes.generations.wrapping_add(1);
+            let lane = Lane {
+                generation: self.lanes.generations,
+                link,
+                out: Vec::new(),
+                out_sent: 0,
+                put_total: 0,
+                sent_total: 0,
+                live: 0,
+                begun: 0,
+                overdue: false,
+            };
+            let index = self.lanes.slots.insert(lane);
+            let conn = Lanes::id(index, &self.lanes.slots[index]);
+            self.link_outputs(now, conn);
+            dialling += 1;
+        }
+    }
+
+    fn close_surplus(&mut self) {
+        while let Some(conn) = self.lanes.find(|lane| lane.overdue && lane.live == 0) {
+            self.close(conn);
+        }
+        let idle_max = self.options.limits.idle_connections_max;
+        if self.lanes.len() <= idle_max {
+            return;
+        }
+        let shared = self.lanes.shared;
+        let idle: Vec<ConnId> = self
+            .lanes
+            .slots
+            .iter()
+            .filter(|(_, lane)| lane.live == 0 && lane.is_ready())
+            .map(|(index, lane)| Lanes::id(index, lane))
+            .collect();
+        let surplus = idle.len().saturating_sub(idle_max);
+        // The shared one is needed next.
+        idle.into_iter().filter(|&conn| Some(conn) != shared).take(surplus).for_each(|conn| self.close(conn));
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        if self.lanes.remove(conn).is_some() {
+            self.outputs.push_back(Output::Disconnect(conn));
+        }
+    }
+}
+
+/// The most room that a value gets before its bytes are there.
+const VALUE_ROOM_BYTES_MAX: u64 = 16 << 20;

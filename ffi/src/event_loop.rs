@@ -1,0 +1,690 @@
+//! Stores in an event loop of the caller's: no thread, no callback, no call that blocks.
+
+use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference, reference_mut};
+use crate::context::{Shared, rdzv_context, shared, struct_size};
+use crate::error::{Fault, rdzv_error};
+use crate::guard::{self, Poison};
+use crate::status::{RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_OK, rdzv_status};
+use crate::store::{call_fault, timeout};
+use crate::store_options::rdzv_store_options;
+use rendezvous_core::driver::loop_client::{Loop, LoopEvent, StoreId, SubmitError};
+use rendezvous_core::driver::store_client::Timeout;
+use rendezvous_core::store::call::{CallId, Outcome};
+use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
+use std::ptr::null;
+use std::sync::Arc;
+
+/// `rdzv_event.kind`: nothing has happened that was not told.
+pub const RDZV_EVENT_NONE: i32 = 0;
+/// `rdzv_event.kind`: an operation is over.
+pub const RDZV_EVENT_COMPLETED: i32 = 1;
+
+/// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
+/// is readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
+/// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
+/// One thread at a time.
+#[derive(Debug)]
+pub struct rdzv_loop {
+    poison: Poison,
+    stores: Loop,
+    shared: Arc<Shared>,
+    /// What the last event lends out.
+    told: Told,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    value: Vec<u8>,
+    items: Vec<Vec<u8>>,
+    error: Option<Box<rdzv_error>>,
+}
+
+/// What happened in a loop. All that it points to is lent until the next call on the loop.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_event {
+    /// Set it to `sizeof(rdzv_event)` before the call.
+    pub struct_size: u32,
+    /// `RDZV_EVENT_NONE` or `RDZV_EVENT_COMPLETED`.
+    pub kind: i32,
+    /// The operation, as its submission named it.
+    pub operation: u64,
+    /// The store that it was for.
+    pub store: u32,
+    /// How it ended.
+    pub status: rdzv_status,
+    /// add: the sum; num_keys and queue_len: the count; check and delete_key: 1 or 0.
+    pub number: i64,
+    /// get, compare_set and queue_pop: the value. NULL otherwise.
+    pub data: *const u8,
+    /// Its length in bytes.
+    pub len: usize,
+    /// multi_get and list_keys: how many items `rdzv_loop_item` has.
+    pub item_count: usize,
+    /// The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
+    pub error: *const rdzv_error,
+}
+
+/// Makes a loop without stores. `context` may be NULL for a fresh one. On success `*out` is yours until
+/// `rdzv_loop_free`.
+///
+/// Errors: `RDZV_EXHAUSTED` or `RDZV_IO` when the system gives no descriptor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_new(
+    context: *const rdzv_context,
+    out: *mut *mut rdzv_loop,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let out = place(out, "out")?;
+            let shared = shared(context)?;
+            let stores = Loop::new().map_err(|cause| Fault {
+                os_error: cause.raw_os_error().unwrap_or(0),
+                ..Fault::new(RDZV_EXHAUSTED, format!("no descriptors for an event loop: {cause}"))
+            })?;
+            let made = rdzv_loop { poison: Poison::default(), stores, shared, told: Told::default() };
+            out.put(Box::into_raw(Box::new(made)));
+            Ok(())
+        })
+    }
+}
+
+/// Closes the connections of every store and frees a loop; its descriptor is closed. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_free(event_loop: *mut rdzv_loop) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(event_loop) };
+}
+
+/// The descriptor that is readable when `rdzv_loop_turn` has something to do. The same for the loop's life;
+/// not yours to read or close. -1 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_fd(event_loop: *const rdzv_loop) -> i32 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(event_loop, -1, |this| this.stores.fd()) }
+}
+
+/// Does what there is to do. Never blocks.
+///
+/// Errors: `RDZV_IO` when the system's event queue failed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_turn(
+    event_loop: *mut rdzv_loop,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        operate(event_loop, error, |this| {
+            this.stores.turn().map_err(|cause| Fault {
+                os_error: cause.raw_os_error().unwrap_or(0),
+                ..Fault::new(RDZV_IO, format!("the event queue failed: {cause}")).during("turn")
+            })
+        })
+    }
+}
+
+/// The next thing that happened goes to `*event`, of which `struct_size` must be set; its kind is
+/// `RDZV_EVENT_NONE` when there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_next_event(
+    event_loop: *mut rdzv_loop,
+    event: *mut rdzv_event,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        operate(event_loop, error, |this| {
+            let given = reference(event.cast_const(), "event")?.struct_size;
+            let ours = struct_size::<rdzv_event>();
+            if given < ours {
+                return Err(invalid(format!("`event.struct_size` is {given}, and {ours} bytes are due")));
+            }
+            let next = this.stores.next_event();
+            place(event, "event")?.put(this.told.tell(next));
+            Ok(())
+        })
+    }
+}
+
+/// The item at `index` (from 0) of the last event, its length in `*len` unless `len` is NULL; NULL beyond
+/// the last. Lent until the next call on the loop. Not NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_item(
+    event_loop: *const rdzv_loop,
+    index: usize,
+    len: *mut usize,
+) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(event_loop, null(), |this| crate::buffer::item(&this.told.items, index, len)) }
+}
+
+/// Adds a store, which is connected to when its first operation is submitted. `options` are copied. A
+/// number above 0 that names the store in this loop goes to `*store`.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` when the options have no endpoint.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_add_store(
+    event_loop: *mut rdzv_loop,
+    options: *const rdzv_store_options,
+    store: *mut u32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        operate(event_loop, error, |this| {
+            let (store, options) = (place(store, "store")?, reference(options, "options")?);
+            let (host, port) =
+                options.endpoint.as_ref().ok_or_else(|| invalid("the options have no endpoint"))?;
+            store.put(this.stores.add_store(host, *port, options.options.clone()).as_u32());
+            Ok(())
+        })
+    }
+}
+
+/// Closes a store's connections and forgets it. No event of its operations follows. An unknown store is
+/// ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_remove_store(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        operate(event_loop, error, |this| {
+            this.stores.remove_store(StoreId::from_u32(store));
+            Ok(())
+        })
+    }
+}
+
+/// Gives an operation up: its event has status `RDZV_CANCELLED`, unless it is over already. An unknown one
+/// is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_cancel(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    operation: u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        operate(event_loop, error, |this| {
+            this.stores.cancel(StoreId::from_u32(store), CallId(operation));
+            Ok(())
+        })
+    }
+}
+
+impl Told {
+    /// Keeps what an event lends out, and shows it.
+    fn tell(&mut self, event: Option<LoopEvent>) -> rdzv_event {
+        *self = Self::default();
+        let mut shown = rdzv_event {
+            struct_size: struct_size::<rdzv_event>(),
+            kind: RDZV_EVENT_NONE,
+            operation: 0,
+            store: 0,
+            status: RDZV_OK,
+            number: 0,
+            data: null(),
+            len: 0,
+            item_count: 0,
+            error: null(),
+        };
+        let Some(event) = event else { return shown };
+        shown.kind = RDZV_EVENT_COMPLETED;
+        shown.operation = event.call.0;
+        shown.store = event.store.as_u32();
+        match event.result {
+            Ok(answer) => match answer.outcome {
+                Outcome::Number(number) => shown.number = number,
+                Outcome::Ready => shown.number = 1,
+                Outcome::Value => {
+                    self.value = answer.values.into_iter().next().unwrap_or_default();
+                    shown.data = self.value.as_ptr();
+                    shown.len = self.value.len();
+                }
+                Outcome::Values(_) => {
+                    self.items = answer.values;
+                    shown.item_count = self.items.len();
+                }
+                Outcome::Applied
+                | Outcome::Alive
+                | Outcome::NotReady
+                | Outcome::Released
+                | Outcome::Missing
+                | Outcome::QueueEmpty => {}
+            },
+            Err(failure) => {
+                let error = self.error.insert(Box::new(rdzv_error::new(call_fault(&failure))));
+                shown.status = error.status();
+                shown.error = &raw const **error;
+            }
+        }
+        shown
+    }
+}
+
+/// Runs an operation on a loop.
+unsafe fn operate(
+    event_loop: *mut rdzv_loop,
+    error: *mut *mut rdzv_error,
+    body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(event_loop.as_ref().map(|this| &this.poison), error, || {
+            let this = reference_mut(event_loop, "event_loop")?;
+            this.shared.refuse_sink()?;
+            body(this)
+        })
+    }
+}
+
+/// Submits an operation; `request` gets the scope that a key stands beneath.
+unsafe fn submit(
+    (event_loop, store): (*mut rdzv_loop, u32),
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+    request: impl FnOnce(&mut Submission<'_>) -> Result<CallId, Fault>,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        operate(event_loop, error, |this| {
+            let (operation, timeout) = (place(operation, "operation")?, timeout(timeout_ms)?);
+            let store = StoreId::from_u32(store);
+            let scope = this.stores.options(store).map(|options| options.scope.clone());
+            let scope = scope.ok_or_else(|| invalid(SubmitError::UnknownStore.to_string()))?;
+            let mut submission = Submission { stores: &mut this.stores, store, timeout, scope: &scope };
+            operation.put(request(&mut submission)?.0);
+            Ok(())
+        })
+    }
+}
+
+struct Submission<'a> {
+    stores: &'a mut Loop,
+    store: StoreId,
+    timeout: Timeout,
+    scope: &'a [u8],
+}
+
+impl<'a> Submission<'a> {
+    unsafe fn key(&self, key: *const u8, key_len: usize) -> Result<Key<'a>, Fault> {
+        // SAFETY: passed on as they came.
+        Ok(Key::scoped(self.scope, unsafe { bytes(key, key_len, "key") }?))
+    }
+
+    #[inline(never)]
+    fn begin(&mut self, request: Request<'_>) -> Result<CallId, Fault> {
+        self.stores.submit(self.store, request, self.timeout).map_err(submit_fault)
+    }
+}
+
+fn submit_fault(error: SubmitError) -> Fault {
+    match error {
+        SubmitError::UnknownStore => Fault::new(RDZV_INVALID_ARGUMENT, error.to_string()),
+        SubmitError::Call(error) => call_fault(&error),
+    }
+}
+
+/// Submits `rdzv_store_set` to a store of the loop.
+///
+/// This and all submissions below return at once. They copy what they are given, and name the operation in
+/// `*operation`; its event follows, by its deadline at the latest. `timeout_ms` is as for a blocking store,
+/// and so are the statuses of events. Operations on one store may complete in another order than they were
+/// submitted in: wait for the event of one on which another depends.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown store), `RDZV_LIMIT_EXCEEDED`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_set(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    key: *const u8,
+    key_len: usize,
+    value: *const u8,
+    value_len: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let key = submission.key(key, key_len)?;
+            submission.begin(Request::Set { key, value: bytes(value, value_len, "value")? })
+        })
+    }
+}
+
+/// Submits `rdzv_store_get`; the event has the value.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_get(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    key: *const u8,
+    key_len: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let key = submission.key(key, key_len)?;
+            submission.begin(Request::Get { key })
+        })
+    }
+}
+
+/// Submits `rdzv_store_add`; the event's number is the sum.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_add(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    key: *const u8,
+    key_len: usize,
+    delta: i64,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let key = submission.key(key, key_len)?;
+            submission.begin(Request::Add { key, delta })
+        })
+    }
+}
+
+/// Submits `rdzv_store_compare_set`; the event has the value that is there afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_compare_set(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    key: *const u8,
+    key_len: usize,
+    expected: *const u8,
+    expected_len: usize,
+    desired: *const u8,
+    desired_len: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let key = submission.key(key, key_len)?;
+            let expected = bytes(expected, expected_len, "expected")?;
+            let desired = bytes(desired, desired_len, "desired")?;
+            submission.begin(Request::CompareSet { key, expected, desired })
+        })
+    }
+}
+
+/// Submits `rdzv_store_wait`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_wait(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    keys: *const rdzv_bytes,
+    key_count: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let keys = list(keys, key_count, "keys")?;
+            let keys = Keys::scoped(submission.scope, &keys);
+            submission.begin(Request::Wait { keys })
+        })
+    }
+}
+
+/// Submits `rdzv_store_check`; the event's number is 1 when every key is there, else 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_check(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    keys: *const rdzv_bytes,
+    key_count: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let keys = list(keys, key_count, "keys")?;
+            let keys = Keys::scoped(submission.scope, &keys);
+            submission.begin(Request::Check { keys })
+        })
+    }
+}
+
+/// Submits `rdzv_store_delete_key`; the event's number is 1 when the key was there, else 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_delete_key(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    key: *const u8,
+    key_len: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let key = submission.key(key, key_len)?;
+            submission.begin(Request::Delete { key })
+        })
+    }
+}
+
+/// Submits `rdzv_store_num_keys`; the event's number is the count.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_num_keys(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            submission.begin(Request::NumKeys)
+        })
+    }
+}
+
+/// Submits `rdzv_store_list_keys`; the event has the keys as items.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_list_keys(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            submission.begin(Request::ListKeys)
+        })
+    }
+}
+
+/// Submits `rdzv_store_append`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_append(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    key: *const u8,
+    key_len: usize,
+    value: *const u8,
+    value_len: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let key = submission.key(key, key_len)?;
+            submission.begin(Request::Append { key, value: bytes(value, value_len, "value")? })
+        })
+    }
+}
+
+/// Submits `rdzv_store_multi_get`; the event has the values as items.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_multi_get(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    keys: *const rdzv_bytes,
+    key_count: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let keys = list(keys, key_count, "keys")?;
+            let keys = Keys::scoped(submission.scope, &keys);
+            submission.begin(Request::MultiGet { keys })
+        })
+    }
+}
+
+/// Submits `rdzv_store_multi_set`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_multi_set(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    keys: *const rdzv_bytes,
+    values: *const rdzv_bytes,
+    count: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let (keys, values) = (list(keys, count, "keys")?, list(values, count, "values")?);
+            let pairs: Vec<(&[u8], &[u8])> = keys.into_iter().zip(values).collect();
+            submission.begin(Request::MultiSet { pairs: Pairs::scoped(submission.scope, &pairs) })
+        })
+    }
+}
+
+/// Submits `rdzv_store_queue_push`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_queue_push(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    key: *const u8,
+    key_len: usize,
+    item: *const u8,
+    item_len: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let key = submission.key(key, key_len)?;
+            submission.begin(Request::QueuePush { key, value: bytes(item, item_len, "item")? })
+        })
+    }
+}
+
+/// Submits `rdzv_store_queue_pop`; the event has the item.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_queue_pop(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    key: *const u8,
+    key_len: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let key = submission.key(key, key_len)?;
+            submission.begin(Request::QueuePop { key })
+        })
+    }
+}
+
+/// Submits `rdzv_store_queue_len`; the event's number is the length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_queue_len(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    key: *const u8,
+    key_len: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let key = submission.key(key, key_len)?;
+            submission.begin(Request::QueueLen { key })
+        })
+    }
+}
+
+/// Submits `rdzv_store_barrier`; the event tells that all have arrived.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_barrier(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    key: *const u8,
+    key_len: usize,
+    world_size: i64,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            let key = submission.key(key, key_len)?;
+            submission.begin(Request::Barrier { key, world_size: participants(world_size)? })
+        })
+    }
+}
+
+/// Submits `rdzv_store_ping`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_ping(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store), timeout_ms, operation, error, |submission| {
+            submission.stores.ping(submission.store, submission.timeout).map_err(submit_fault)
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! The allocator of these tests: the system's, with a count for each thread and one for all of them.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+static ALLOCATIONS_OF_ALL: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    ALLOCATIONS_OF_ALL.fetch_add(1, Ordering::Relaxed);
+    // A thread that is ending has no counter any more, and nobody to read it.
+    ALLOCATIONS.try_with(|count| count.set(count.get() + 1)).ok();
+}
+
+// SAFETY: every call is passed on to the system's allocator as it came; counting touches no allocator, since the
+// counter needs neither initialisation nor a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, old: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(old, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(old, layout) }
+    }
+}
+
+/// How often `work` asks the allocator for memory on this thread.
+pub(crate) fn allocations(work: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.get();
+    work();
+    ALLOCATIONS.get() - before
+}
+
+/// The same for all threads of this process. Tests that use it rely on a process of their own, or on running alone.
+pub(crate) fn allocations_of_all_threads(work: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS_OF_ALL.load(Ordering::SeqCst);
+    work();
+    ALLOCATIONS_OF_ALL.load(Ordering::SeqCst) - before
+}
+
+#[test]
+fn allocations_are_counted() {
+    let mut kept = Vec::new();
+    assert_eq!(allocations(|| kept.push(1)), 1);
+    assert_eq!(allocations(|| kept.reserve(100)), 1, "growing counts, too");
+    assert_eq!(allocations(|| assert_eq!(kept.pop(), Some(1))), 0);
+    let elsewhere =
+        || std::thread::scope(|scope| scope.spawn(|| vec![1; 10]).join().map(drop).expect("a thread"));
+    assert!(allocations_of_all_threads(elsewhere) > allocations(|| ()), "those of another thread count, too");
+}

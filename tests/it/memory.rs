@@ -1,0 +1,212 @@
+//! How much memory a server takes, and how often it asks for some.
+
+use crate::counting::{allocations, allocations_of_all_threads};
+use crate::net::Client;
+use crate::rdzv::RdzvServer;
+use rendezvous_core::driver::server::{Server as RunningServer, ServerOptions};
+use rendezvous_core::driver::store_client::{Store, StoreOptions, Timeout};
+use rendezvous_core::ids::ConnId;
+use rendezvous_core::limits::ServerLimits;
+use rendezvous_core::node::server::{Input, Output, Server};
+use rendezvous_core::store::op::{Key, Keys, Request};
+use rendezvous_core::time::Instant;
+use rendezvous_tests::frames;
+use rendezvous_tests::rig::PEER;
+
+const IDLE_CONNECTIONS: usize = 10_000;
+const IDLE_BYTES_MAX: u64 = 2048;
+/// What each process needs beside its connections.
+const SPARE_DESCRIPTORS: u64 = 200;
+
+/// Lets this process, and those that it starts, have as many descriptors as they need; returns how many they get.
+fn raise_descriptor_limit(wanted: u64) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writing.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);
+    let raised = libc::rlimit { rlim_cur: wanted.max(limit.rlim_cur), rlim_max: wanted.max(limit.rlim_max) };
+    // SAFETY: `raised` is valid for reading.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
+        return raised.rlim_cur;
+    }
+    // Only the superuser raises the hard limit.
+    let highest = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const highest) }, 0);
+    highest.rlim_cur
+}
+
+/// Resident memory of the server's process, in bytes.
+fn resident_bytes(server: &RdzvServer) -> u64 {
+    let rollup = server.proc_file("smaps_rollup");
+    let line = rollup.lines().find(|line| line.starts_with("Rss:")).expect("a line on resident memory");
+    let kib: u64 = line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number");
+    kib * 1024
+}
+
+#[test]
+fn ten_thousand_idle_connections_take_less_than_two_kib_each() {
+    let allowed = raise_descriptor_limit(IDLE_CONNECTIONS as u64 + SPARE_DESCRIPTORS);
+    let possible =
+        usize::try_from(allowed.saturating_sub(SPARE_DESCRIPTORS)).expect("a number of descriptors");
+    let connections = possible.min(IDLE_CONNECTIONS);
+    let server = RdzvServer::start();
+    // Whatever serving takes once is there before the first measurement.
+    let mut first = Client::greet(server.address());
+    first.send(&[frames::set(b"/k", &[7; 200]), frames::get(b"/k")].concat());
+    assert_eq!(first.receive(208).len(), 208);
+    let before = resident_bytes(&server);
+    let idle: Vec<Client> = (0..connections)
+        .map(|_| {
+            // Each has been served, with a frame in two pieces and an answer that is not a short one.
+            let mut client = Client::greet(server.address());
+            let get = frames::get(b"/k");
+            client.send(&get[..5]);
+            client.send(&get[5..]);
+            assert_eq!(client.receive(208).len(), 208);
+            client
+        })
+        .collect();
+    let each = resident_bytes(&server).saturating_sub(before) / connections as u64;
+    println!("{connections} idle connections: {each} bytes each");
+    assert!(
+        each < IDLE_BYTES_MAX,
+        "{each} bytes of resident memory for each of {connections} idle connections"
+    );
+    assert!(each > 100, "{each} bytes: the measurement sees the connections");
+    first.is_served();
+    drop(idle);
+    assert_eq!(
+        connections, IDLE_CONNECTIONS,
+        "this machine allows {allowed} descriptors (ulimit -Hn), so only {connections} connections were measured, at \
+         {each} bytes each: raise the limit to have the figure for {IDLE_CONNECTIONS}",
+    );
+}
+
+#[test]
+fn readers_that_never_read_take_bounded_memory() {
+    const READERS: usize = 4;
+    const VALUE_BYTES: usize = 8 << 20;
+    let server = RdzvServer::start();
+    let mut other = Client::greet(server.address());
+    other.send(&frames::set(b"/big", &vec![1; VALUE_BYTES]));
+    other.is_served();
+    let before = resident_bytes(&server);
+    let mut greedy: Vec<Client> = (0..READERS).map(|_| Client::greet(server.address())).collect();
+    for client in &mut greedy {
+        client.send(&frames::get(b"/big").repeat(1000));
+    }
+    // Turn after turn it has the chance to answer more than it should.
+    for _ in 0..1000 {
+        other.is_served();
+    }
+    let more = resident_bytes(&server).saturating_sub(before);
+    // One answer each, in a buffer that may have doubled on its way, and the requests that rest.
+    let most = (READERS * 2 * VALUE_BYTES + READERS * (1 << 20)) as u64;
+    assert!(more <= most, "{more} bytes for {READERS} readers that do not read; {most} are in order");
+    // The first answer is whole all the same.
+    assert_eq!(greedy[0].receive(8 + VALUE_BYTES)[..8], (VALUE_BYTES as u64).to_le_bytes());
+}
+
+/// The machine and one connection, driven as the reactor does it.
+struct Wire {
+    server: Server,
+    conn: ConnId,
+    answered: usize,
+}
+
+impl Wire {
+    fn new() -> Self {
+        let conn = ConnId { index: 0, generation: 0 };
+        let mut wire = Self { server: Server::new(ServerLimits::default(), 1), conn, answered: 0 };
+        wire.feed(Input::Accepted { conn, peer: PEER });
+        wire.receive(&frames::greeting());
+        wire
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        self.feed(Input::Received { conn: self.conn, bytes });
+    }
+
+    fn feed(&mut self, input: Input<'_>) {
+        self.server.handle(Instant::ORIGIN, input).expect("a connection of ours");
+        while let Some(output) = self.server.poll_output() {
+            match output {
+                Output::Transmit { conn } => {
+                    let bytes = self.server.unsent(conn).len();
+                    self.answered += bytes;
+                    self.server.handle(Instant::ORIGIN, Input::Sent { conn, bytes }).expect("it is there");
+                }
+                Output::Close { conn } => panic!("{conn:?} was closed"),
+                Output::Event(_) => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn steady_requests_on_existing_keys_allocate_nothing_in_the_server() {
+    let (counter, swapped) = (Key::raw(b"/counter"), Key::raw(b"/swapped"));
+    let values: Vec<Vec<u8>> =
+        [0, 1, 31, 32, 33, 40, 41, 64, 100, 255, 256].map(|size| vec![b'v'; size]).into();
+    let names: [&[u8]; 3] = [b"counter", b"swapped", b"k"];
+    let keys = Keys::scoped(b"/", &names);
+    let mut mix: Vec<Vec<u8>> = vec![
+        frames::ping(1),
+        frames::request(Request::Add { key: counter, delta: 1 }),
+        frames::request(Request::Get { key: counter }),
+        frames::request(Request::Check { keys }),
+        frames::request(Request::Wait { keys }),
+        frames::request(Request::MultiGet { keys }),
+        frames::request(Request::NumKeys),
+        frames::request(Request::CancelWait),
+    ];
+    for value in &values {
+        let (key, none) = (Key::raw(b"/k"), b"\xff".as_slice());
+        mix.push(frames::request(Request::Set { key, value }));
+        mix.push(frames::request(Request::Get { key }));
+        mix.push(frames::request(Request::Set { key: swapped, value: b"old" }));
+        mix.push(frames::request(Request::CompareSet { key: swapped, expected: b"old", desired: value }));
+        mix.push(frames::request(Request::CompareSet { key: swapped, expected: none, desired: b"new" }));
+    }
+    let pipelined = mix.concat();
+    let mut wire = Wire::new();
+    let round = |wire: &mut Wire| {
+        mix.iter().for_each(|frame| wire.receive(frame));
+        wire.receive(&pipelined);
+        // In pieces that end within a frame.
+        pipelined.chunks(97).for_each(|piece| wire.receive(piece));
+    };
+    (0..3).for_each(|_| round(&mut wire));
+    let before = (wire.answered, wire.server.stats().requests);
+    let count = allocations(|| (0..100).for_each(|_| round(&mut wire)));
+    let requests = wire.server.stats().requests - before.1;
+    // Every frame but the ping is a request, and each of three ways carries all of them.
+    assert_eq!(requests, 100 * 3 * (mix.len() as u64 - 1));
+    assert!(wire.answered - before.0 > 100 * 3 * mix.len(), "they were answered");
+    assert_eq!(count, 0, "allocations in {requests} requests");
+}
+
+/// The whole stack: the blocking client on this thread, the reactor on its own, sockets between them.
+#[test]
+fn steady_calls_on_existing_keys_allocate_nothing_on_either_side() {
+    let server = RunningServer::start(ServerOptions::on("127.0.0.1", 0)).expect("a free port");
+    let store =
+        Store::connect("127.0.0.1", server.local_addr().port(), StoreOptions::default()).expect("it listens");
+    let (value, mut got) = ([7; 256], Vec::with_capacity(512));
+    let mut round = || {
+        store.set(b"key", &value, Timeout::Default).expect("set");
+        store.get(b"key", &mut got, Timeout::Default).expect("get");
+        assert_eq!(got, value);
+        store.add(b"counter", 1, Timeout::Default).expect("add");
+        assert!(store.check(&[b"key", b"counter"], Timeout::Default).expect("check"));
+        store.wait(&[b"key"], Timeout::Default).expect("wait");
+        store.compare_set(b"key", &value, &value, &mut got, Timeout::Default).expect("compare_set");
+        store.barrier(b"alone", 1, Timeout::Default).expect("barrier");
+        store.queue_len(b"queue", Timeout::Default).expect("queue_len");
+        store.num_keys(Timeout::Default).expect("num_keys");
+        store.ping(Timeout::Default).expect("ping");
+    };
+    (0..50).for_each(|_| round());
+    assert_eq!(allocations_of_all_threads(|| (0..200).for_each(|_| round())), 0);
+    server.stop().expect("it ran");
+}

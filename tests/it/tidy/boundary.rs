@@ -1,0 +1,143 @@
+//! What the core depends on, and what the C boundary must not forget.
+
+use super::{File, Rule};
+
+/// The lines of a section of a manifest, as names and what is said of them.
+fn section<'a>(manifest: &'a str, header: &str) -> Vec<(&'a str, &'a str)> {
+    let lines = manifest.lines().skip_while(|line| line.trim() != header).skip(1);
+    let own = lines.take_while(|line| !line.starts_with('['));
+    let entries = own.filter(|line| !line.trim_start().starts_with('#'));
+    entries.filter_map(|line| line.split_once('=')).map(|(name, said)| (name.trim(), said.trim())).collect()
+}
+
+const DEPENDENCIES: Rule = Rule {
+    sentence: "Every dependency of the core comes from the workspace, without its default features: they would bring \
+               std back.",
+    check: |files| {
+        let text =
+            |path: &str| files.iter().find(|file| file.path == path).map_or("", |file| file.text.as_str());
+        let shared = section(text("Cargo.toml"), "[workspace.dependencies]");
+        let own = section(text("core/Cargo.toml"), "[dependencies]");
+        let wrong = |(name, said): &(&str, &str)| {
+            let bare = shared
+                .iter()
+                .any(|(shared, said)| shared == name && said.contains("default-features = false"));
+            !bare || !said.contains("workspace = true") || said.contains("default-features = true")
+        };
+        let broken = own.into_iter().filter(wrong);
+        broken.map(|(name, said)| format!("core/Cargo.toml: {name} = {said}")).collect()
+    },
+};
+
+#[test]
+fn the_core_depends_on_no_default_features() {
+    let shared =
+        "[workspace.dependencies]\nbare = { version = \"1\", default-features = false }\nrich = \"1\"\n";
+    let with = |own: &str| {
+        let own = format!("[package]\nname = \"core\"\n[dependencies]\n{own}\n[lints]\nworkspace = true\n");
+        [File::new("core/Cargo.toml", &own), File::new("Cargo.toml", shared)]
+    };
+    DEPENDENCIES.notices_in(&with("rich = { workspace = true }"));
+    DEPENDENCIES.notices_in(&with("bare = { workspace = true, default-features = true }"));
+    DEPENDENCIES.notices_in(&with("bare = { version = \"1\", default-features = false }"));
+    DEPENDENCIES.notices_in(&with("unknown = { workspace = true }"));
+    DEPENDENCIES.allows_in(&with("# why\nbare = { workspace = true, optional = true, features = [\"x\"] }"));
+    let found = super::repository();
+    let core = found.iter().find(|file| file.path == "core/Cargo.toml").expect("the core has a manifest");
+    assert!(section(&core.text, "[dependencies]").len() > 3, "the check reads them");
+    DEPENDENCIES.holds();
+}
+
+const GUARDS: Rule = Rule {
+    sentence: "Every extern \"C\" function runs its whole body in one guard, its own or that of a helper in the same \
+               file: no panic crosses into C.",
+    check: |files| {
+        let mut broken = Vec::new();
+        let mut exported_in_all = 0;
+        for file in files.iter().filter(|file| file.path.starts_with("ffi/src/") && file.is_rust()) {
+            let (exported, helpers): (Vec<Function>, Vec<Function>) =
+                functions(file).into_iter().partition(|function| function.is_exported);
+            exported_in_all += exported.len();
+            let mut guarding: Vec<String> = Vec::new();
+            let guards = |function: &Function, guarding: &[String]| {
+                let own = function.body.matches("guard::").count();
+                own + guarding.iter().map(|call| function.body.matches(call.as_str()).count()).sum::<usize>()
+            };
+            // A helper may rest on another one: as many rounds as there are helpers find them all.
+            for _ in 0..helpers.len() {
+                let found = helpers.iter().filter(|helper| guards(helper, &guarding) == 1);
+                guarding = found.map(|helper| format!(" {}(", helper.name)).collect();
+            }
+            for function in exported {
+                let count = guards(&function, &guarding);
+                if count != 1 {
+                    broken.push(file.at(function.line, &format!("{} has {count} guards", function.name)));
+                }
+            }
+        }
+        let is_member = files.iter().any(|file| file.path == "ffi/Cargo.toml");
+        if is_member && exported_in_all == 0 {
+            broken.push("ffi/src: no extern \"C\" function was found: this check reads nothing".to_owned());
+        }
+        broken
+    },
+};
+
+struct Function {
+    line: usize,
+    name: String,
+    is_exported: bool,
+    body: String,
+}
+
+/// The functions at the outermost level of a file. Types of function pointers have no name, and are none.
+fn functions(file: &File) -> Vec<Function> {
+    let mut found: Vec<Function> = Vec::new();
+    let mut is_open = false;
+    for (line, code) in file.code() {
+        let is_outermost = !code.starts_with(char::is_whitespace);
+        let signature = code.split_once("fn ").filter(|(before, _)| {
+            is_outermost && before.split_whitespace().all(|word| !word.ends_with(['=', ':', '<', '(']))
+        });
+        let mut body = code;
+        if let Some((before, behind)) = signature {
+            let end = behind
+                .find(|letter: char| !letter.is_alphanumeric() && letter != '_')
+                .unwrap_or(behind.len());
+            let (name, is_exported) = (behind[..end].to_owned(), before.contains("extern \"C\""));
+            found.push(Function { line, name, is_exported, body: String::new() });
+            is_open = true;
+            body = &behind[end..];
+        }
+        if let Some(function) = found.last_mut().filter(|_| is_open) {
+            function.body.push_str(body);
+            function.body.push('\n');
+        }
+        is_open &= !(is_outermost && code.trim_end().ends_with('}'));
+    }
+    found
+}
+
+#[test]
+fn every_c_function_is_guarded() {
+    let guarded = "pub unsafe extern \"C\" fn rdzv_f(x: i32) -> i32 {\n    guard::call(|| x)\n}\n";
+    let bare = "pub extern \"C\" fn rdzv_g() -> i32 {\n    1\n}\n";
+    let twice = "pub extern \"C\" fn rdzv_h() {\n    guard::call(|| ());\n    guard::call(|| ());\n}\n";
+    GUARDS.notices("ffi/src/store.rs", bare);
+    GUARDS.notices("ffi/src/store.rs", &[guarded, bare].concat());
+    // Two guards in one do not make up for none in the other.
+    GUARDS.notices("ffi/src/store.rs", &[twice, bare].concat());
+    let helped = "pub extern \"C\" fn rdzv_k() { f() }\n";
+    GUARDS.notices("ffi/src/store.rs", &[helped, "fn f() {\n    1;\n}\n"].concat());
+    GUARDS.notices("ffi/src/store.rs", &[helped, "fn g() {\n    guard::call(|| ());\n}\n"].concat());
+    GUARDS.allows("ffi/src/store.rs", &[helped, "unsafe fn f() {\n    guard::call(|| ());\n}\n"].concat());
+    let twofold = [helped, "fn f() {\n    g(1)\n}\n", "fn g() {\n    guard::call(|| ());\n}\n"].concat();
+    GUARDS.allows("ffi/src/store.rs", &twofold);
+    GUARDS.notices("ffi/Cargo.toml", "[package]\n");
+    GUARDS.allows("ffi/src/store.rs", &guarded.repeat(2));
+    GUARDS.allows(
+        "ffi/src/hooks.rs",
+        "type Hook = Option<unsafe extern \"C\" fn(*mut c_void)>;\nuse crate::guard::call;\n",
+    );
+    GUARDS.holds();
+}

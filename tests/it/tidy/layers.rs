@@ -1,0 +1,226 @@
+//! Who may know whom inside the core.
+
+use super::{File, Rule};
+
+/// A module of the core: where it stands, and the room that it is a part of. Modules of one room may know each other.
+struct Module {
+    path: &'static str,
+    layer: u8,
+    room: &'static str,
+}
+
+const fn module(path: &'static str, layer: u8, room: &'static str) -> Module {
+    Module { path, layer, room }
+}
+
+/// The lowest layer whose rooms are machines without I/O; none of them knows another.
+const MACHINES: u8 = 3;
+
+const MODULES: [Module; 21] = [
+    module("error", 0, "ground"),
+    module("ids", 0, "ground"),
+    module("limits", 0, "ground"),
+    module("rng", 0, "ground"),
+    module("time", 0, "ground"),
+    module("store::op", 1, "requests"),
+    module("store::call", 1, "requests"),
+    module("wire", 2, "wire"),
+    module("store::engine", 2, "engine"),
+    module("store::server_conn", MACHINES, "server_conn"),
+    module("store::client_conn", MACHINES, "client_conn"),
+    module("store::dial", MACHINES, "dial"),
+    module("session", MACHINES, "session"),
+    module("barrier", MACHINES, "barrier"),
+    module("rendezvous", MACHINES, "rendezvous"),
+    module("agent", MACHINES, "agent"),
+    module("rpc", MACHINES, "rpc"),
+    module("node::server", 4, "node::server"),
+    module("node::client", 4, "node::client"),
+    module("node::multi_client", 4, "node::client"),
+    module("driver", 5, "driver"),
+];
+
+const LAYERS: Rule = Rule {
+    sentence: "A layer imports only lower layers. Machines (layer 3) never import each other; only node composes \
+               them; nothing imports the driver. A new module first gets its place in the table of this test.",
+    check: |files| files.iter().flat_map(wrong_arrows).collect(),
+};
+
+fn find(path: &str) -> Option<&'static Module> {
+    let within = |module: &&Module| {
+        path.strip_prefix(module.path).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    MODULES.iter().find(within)
+}
+
+fn wrong_arrows(file: &File) -> Vec<String> {
+    let Some(own_path) = module_path(&file.path) else { return Vec::new() };
+    if matches!(own_path.as_str(), "" | "store" | "node") {
+        return Vec::new();
+    }
+    let Some(own) = find(&own_path) else {
+        return vec![format!("{}: {own_path} has no place in the table", file.path)];
+    };
+    let code: String = file.code().map(|(_, line)| format!("{line}\n")).collect();
+    let wrong = |target: &String| match find(target) {
+        Some(other) => other.room != own.room && other.layer >= own.layer,
+        // A module that only holds others says nothing by itself; anything else has no place in the table.
+        None => !matches!(target.as_str(), "" | "store" | "node"),
+    };
+    let targets = imports(&code, &own_path).into_iter().filter(wrong);
+    targets.map(|target| format!("{}: {own_path} imports {target}", file.path)).collect()
+}
+
+/// `core/src/store/engine/slots.rs` is `store::engine::slots`.
+fn module_path(path: &str) -> Option<String> {
+    let path = path.strip_prefix("core/src/")?.strip_suffix(".rs")?;
+    let path = path.strip_suffix("/mod").unwrap_or(path);
+    Some(if path == "lib" { String::new() } else { path.replace('/', "::") })
+}
+
+/// Every path of the core that the code names, from `crate::` or `super::`, with the groups in braces taken apart.
+fn imports(code: &str, own_path: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut rest = code;
+    while let Some(at) = [rest.find("crate::"), rest.find("super::")].into_iter().flatten().min() {
+        let starts_a_path =
+            !rest[..at].ends_with(|letter: char| letter.is_alphanumeric() || "_:$".contains(letter));
+        let (mut base, mut tail) = (Vec::new(), &rest[at..]);
+        if let Some(behind) = tail.strip_prefix("crate::") {
+            tail = behind;
+        } else {
+            base = own_path.split("::").collect();
+            while let Some(behind) = tail.strip_prefix("super::") {
+                base.pop();
+                tail = behind;
+            }
+        }
+        if starts_a_path {
+            collect(&base.join("::"), tail, &mut found);
+        }
+        rest = tail;
+    }
+    found
+}
+
+fn collect(base: &str, tail: &str, found: &mut Vec<String>) {
+    let join = |name: &str| if base.is_empty() { name.to_owned() } else { format!("{base}::{name}") };
+    if let Some(group) = tail.strip_prefix('{') {
+        let (mut depth, mut start) = (0, 0);
+        for (at, letter) in group.char_indices() {
+            match letter {
+                '{' => depth += 1,
+                ',' | '}' if depth == 0 => {
+                    collect(base, group[start..at].trim(), found);
+                    start = at + 1;
+                    if letter == '}' {
+                        return;
+                    }
+                }
+                '}' => depth -= 1,
+                _ => {}
+            }
+        }
+        return;
+    }
+    let length = tail.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(tail.len());
+    let (name, behind) = tail.split_at(length);
+    // Types and functions are not modules: the path ends before them.
+    let is_module = !name.is_empty() && name.chars().all(|letter| !letter.is_uppercase());
+    match behind.strip_prefix("::") {
+        Some(deeper) if is_module => collect(&join(name), deeper, found),
+        _ if is_module && name != "self" => found.push(join(name)),
+        _ => found.push(base.to_owned()),
+    }
+}
+
+#[test]
+fn layers_hold() {
+    LAYERS.notices("core/src/store/server_conn.rs", "use crate::store::client_conn::ClientConn;\n");
+    LAYERS.notices("core/src/store/server_conn/outbox.rs", "use crate::node::server::Server;\n");
+    LAYERS.notices("core/src/store/engine/slots.rs", "use crate::wire::sink::Sink;\n");
+    LAYERS.notices("core/src/store/engine.rs", "use crate::{limits, store::{op::Key, server_conn}};\n");
+    LAYERS.notices("core/src/store/engine.rs", "use super::server_conn::ServerConn;\n");
+    LAYERS.notices("core/src/store/op.rs", "fn f() { crate::wire::c10d::encode_frame() }\n");
+    LAYERS.notices("core/src/time.rs", "use crate::driver::clock::Clock;\n");
+    LAYERS.notices("core/src/node/server.rs", "use super::client::Client;\n");
+    LAYERS.notices("core/src/somewhere.rs", "");
+    LAYERS.notices("core/src/node/server.rs", "use crate::somewhere::Thing;\n");
+    LAYERS.allows(
+        "core/src/node/server.rs",
+        "use crate::store::{engine::Engine, server_conn};\nmod deadlines;\n",
+    );
+    LAYERS.allows("core/src/store/engine/slots.rs", "use super::value::Value;\nuse crate::store::op::Key;\n");
+    LAYERS.allows("core/src/limits.rs", "use crate::time::Duration;\n// use crate::driver\n");
+    LAYERS.allows("core/src/rng.rs", "#[cfg(test)]\nmod tests { use crate::store::engine::Engine; }\n");
+    LAYERS.allows(
+        "core/src/driver/server.rs",
+        "pub(in crate::driver) fn f() {}\nuse crate::node::server as node;\n",
+    );
+    LAYERS.holds();
+}
+
+const OUTSIDE: Rule = Rule {
+    sentence: "Only core/src/driver names std, mio, libc, socket2 and crossbeam: a machine gets bytes and time as \
+               arguments.",
+    check: |files| {
+        let pure = |file: &&File| {
+            let in_core = file.path.starts_with("core/src/") && file.path != "core/src/lib.rs";
+            in_core && file.is_rust() && !file.path.starts_with("core/src/driver")
+        };
+        let names = ["std", "mio", "libc", "socket2", "crossbeam_channel"];
+        let names_one = |line: &str| {
+            let mut words = line.split(|letter: char| !letter.is_alphanumeric() && !"_:".contains(letter));
+            words.any(|word| {
+                let first = word.trim_start_matches(':').split("::").next().unwrap_or_default();
+                names.contains(&first)
+            })
+        };
+        let broken = |file: &File| {
+            let lines = file.code().filter(|(_, line)| names_one(line));
+            lines.map(|(number, line)| file.at(number, line)).collect::<Vec<_>>()
+        };
+        files.iter().filter(pure).flat_map(broken).collect()
+    },
+};
+
+#[test]
+fn only_the_driver_knows_the_world() {
+    OUTSIDE.notices("core/src/store/engine.rs", "use std::collections::HashMap;\n");
+    OUTSIDE.notices("core/src/store/engine.rs", "extern crate std;\n");
+    OUTSIDE.notices("core/src/node/client.rs", "fn f() { ::libc::getpid(); }\n");
+    OUTSIDE.allows("core/src/store/engine.rs", "// std::time\nuse alloc::vec::Vec;\nuse core::fmt;\n");
+    OUTSIDE.allows("core/src/driver/server.rs", "use std::net::SocketAddr;\n");
+    OUTSIDE.allows("core/src/store/engine/tests.rs", "extern crate std;\n");
+    OUTSIDE.holds();
+}
+
+const FEATURES: Rule = Rule {
+    sentence: "The core is #![no_std] without conditions, and its features are gated in core/src/lib.rs and nowhere \
+               else.",
+    check: |files| {
+        let gates = |file: &File| {
+            let lines = file.text.lines().zip(1..).map(|(line, number)| (number, line.trim()));
+            let gates = lines.filter(|(_, line)| !line.starts_with("//") && line.contains("cfg"));
+            let gates = gates.filter(|(_, line)| line.contains("feature =") || line.contains("feature="));
+            gates.map(|(number, line)| file.at(number, line)).collect::<Vec<_>>()
+        };
+        let others = files.iter().filter(|file| file.path.starts_with("core/") && file.is_rust());
+        let mut broken: Vec<String> =
+            others.filter(|file| file.path != "core/src/lib.rs").flat_map(gates).collect();
+        let lib = files.iter().find(|file| file.path == "core/src/lib.rs");
+        if lib.is_some_and(|file| !file.text.lines().any(|line| line == "#![no_std]")) {
+            broken.push("core/src/lib.rs: #![no_std] is missing, or has a condition".to_owned());
+        }
+        broken
+    },
+};
+
+#[test]
+fn features_are_gated_in_one_place() {
+    FEATURES.notices("core/src/wire/mod.rs", "#[cfg(feature = \"alloc\")]\nmod c10d;\n");
+    FEATURES.notices("core/src/store/engine.rs", "#![cfg_attr(not(feature=\"std\"), allow(x))]\n");
+    FEATURES.notices("core/src/lib.rs", "#![cfg_attr(not(feature = \"std\"), no_std)]\n");
+    FEATURES.allows("core/src/lib.rs", "#![no_std]\n#[cfg(feature = \"alloc\")]\nextern crate alloc;\n");
+    FEATURES.holds();
+}

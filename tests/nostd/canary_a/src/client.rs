@@ -1,0 +1,68 @@
+//! One link to a store, from dialling to an answer; a barrier of plain keys; and an error as a sentence.
+
+use super::codec::letters_of;
+use rendezvous_core::barrier::KeyBarrier;
+use rendezvous_core::error::{Operation, Sentence};
+use rendezvous_core::limits::ClientLimits;
+use rendezvous_core::node::client::link::{Link, LinkInput, LinkOutput};
+use rendezvous_core::node::client::{Age, Sent, Verdict, after_loss};
+use rendezvous_core::store::call::{Call, CallId, GetMode, Outcome, Patience};
+use rendezvous_core::store::client_conn::Event;
+use rendezvous_core::store::dial::{DialOptions, Family, Rounds};
+use rendezvous_core::store::op::{Key, Request};
+use rendezvous_core::time::{Duration, Instant};
+
+const NOW: Instant = Instant::ORIGIN;
+
+pub(crate) fn sings() -> bool {
+    links().is_some() && meets() && tells()
+}
+
+fn link() -> Link<4> {
+    let deadline = NOW + Duration::from_secs(1);
+    Link::new(NOW, deadline, Rounds::One, DialOptions::default(), ClientLimits::default(), 1)
+}
+
+fn links() -> Option<()> {
+    let mut link = link();
+    let resolves = link.poll_output()? == LinkOutput::Resolve;
+    link.handle(NOW, LinkInput::Resolved(&[Family::V4]));
+    let connects = link.poll_output()? == LinkOutput::Connect(0);
+    link.handle(NOW, LinkInput::Connected);
+    let LinkOutput::Greet(greeting) = link.poll_output()? else { return None };
+    // The echo of the number behind the second opcode.
+    link.receive(NOW, &mut &greeting[6..]).ok()?;
+    let is_ready = link.poll_output()? == LinkOutput::Ready;
+    let call = Call::Store(Request::Add { key: Key::scoped(b"/", b"n"), delta: 2 }, Patience::Once);
+    let mut buffer = [0; 64];
+    let bytes = link.conn().begin(CallId(1), &call, GetMode::Pipelined, &mut buffer).ok()?;
+    let answer = 2i64.to_le_bytes();
+    let event = link.receive(NOW, &mut answer.as_slice()).ok()??;
+    let is_answered = event == Event::Done { id: CallId(1), outcome: Outcome::Number(2) };
+    link.conn().begin(CallId(2), &call, GetMode::Pipelined, &mut buffer).ok()?;
+    let loss = link.conn().lose()?;
+    let verdict = after_loss(Operation::Add, GetMode::Pipelined, 0, Age::Used, Sent::Something, &loss);
+    let fails = matches!(verdict, Verdict::Fail(_));
+    (resolves && connects && is_ready && bytes == 19 && is_answered && fails).then_some(())
+}
+
+fn meets() -> bool {
+    let mut barrier = KeyBarrier::new(1, Patience::Wait);
+    let outcomes = [Outcome::Number(1), Outcome::Applied];
+    let goes_on = |outcome| barrier.next_call(Key::raw(b"/b")).is_some() && barrier.handle(outcome).is_ok();
+    outcomes.into_iter().all(goes_on) && barrier.next_call(Key::raw(b"/b")).is_none()
+}
+
+fn tells() -> bool {
+    let key = Key::raw(b"/k");
+    let failure = link().failure(NOW);
+    let sentence = Sentence {
+        operation: Operation::Get,
+        key: Some(&key),
+        keys_count: 1,
+        peer: &"peer",
+        failure,
+        os_text: None,
+    };
+    letters_of(&sentence) > 10
+}

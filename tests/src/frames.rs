@@ -1,0 +1,96 @@
+//! Requests as the bytes of their frames.
+
+use rendezvous_core::limits::FrameLimits;
+use rendezvous_core::store::op::{Key, Keys, Request};
+use rendezvous_core::wire::c10d::{Frame, MAGIC, Scan, Scanner, encode_frame};
+use rendezvous_core::wire::sink::Sink;
+
+#[derive(Default)]
+struct Bytes(Vec<u8>);
+
+impl Sink for Bytes {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+/// The bytes of any frame.
+#[must_use]
+pub fn encoded(frame: &Frame<'_>) -> Vec<u8> {
+    let mut bytes = Bytes::default();
+    encode_frame(&mut bytes, frame);
+    bytes.0
+}
+
+/// The bytes of a request.
+#[must_use]
+pub fn request(request: Request<'_>) -> Vec<u8> {
+    encoded(&Frame::Request(request))
+}
+
+/// VALIDATE, the first bytes of every connection.
+#[must_use]
+pub fn greeting() -> Vec<u8> {
+    encoded(&Frame::Validate { magic: MAGIC })
+}
+
+/// A PING.
+#[must_use]
+pub fn ping(nonce: u32) -> Vec<u8> {
+    encoded(&Frame::Ping { nonce })
+}
+
+/// A SET.
+#[must_use]
+pub fn set(key: &[u8], value: &[u8]) -> Vec<u8> {
+    request(Request::Set { key: Key::raw(key), value })
+}
+
+/// A GET.
+#[must_use]
+pub fn get(key: &[u8]) -> Vec<u8> {
+    request(Request::Get { key: Key::raw(key) })
+}
+
+/// An ADD.
+#[must_use]
+pub fn add(key: &[u8], delta: i64) -> Vec<u8> {
+    request(Request::Add { key: Key::raw(key), delta })
+}
+
+/// A WAIT for one key.
+#[must_use]
+pub fn wait(key: &[u8]) -> Vec<u8> {
+    request(Request::Wait { keys: Keys::scoped(b"", &[key]) })
+}
+
+/// A QUEUE_PUSH.
+#[must_use]
+pub fn push(key: &[u8], value: &[u8]) -> Vec<u8> {
+    request(Request::QueuePush { key: Key::raw(key), value })
+}
+
+/// A byte string as replies carry it: behind its length.
+#[must_use]
+pub fn string(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
+}
+
+/// Cuts bytes into the frames that they are.
+///
+/// # Panics
+/// When they are anything but whole frames.
+#[must_use]
+pub fn split(mut bytes: &[u8]) -> Vec<&[u8]> {
+    let mut frames = Vec::new();
+    while !bytes.is_empty() {
+        let scan = Scanner::default().scan(bytes, &FrameLimits::default());
+        let Ok(Scan::Whole { bytes: length }) = scan else {
+            panic!("not a whole frame: {scan:?}: {bytes:02x?}")
+        };
+        let (frame, rest) = bytes.split_at(length);
+        frames.push(frame);
+        bytes = rest;
+    }
+    frames
+}

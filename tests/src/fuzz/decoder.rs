@@ -1,0 +1,45 @@
+//! Bytes against the wire codec.
+
+use crate::frames::encoded;
+use rendezvous_core::limits::FrameLimits;
+use rendezvous_core::wire::c10d::{Scan, Scanner, parse_frame};
+
+/// Whatever the bytes, and in whatever pieces they come: one verdict, no panic, never more wanted than the frame has,
+/// and a whole frame is written back byte for byte.
+///
+/// # Panics
+/// When that does not hold.
+pub fn decoder(bytes: &[u8]) {
+    let small = FrameLimits { key_bytes_max: 8, value_bytes_max: 16, keys_max: 3, frame_bytes_max: 64 };
+    for limits in [FrameLimits::default(), small] {
+        decode(bytes, &limits);
+    }
+}
+
+fn decode(bytes: &[u8], limits: &FrameLimits) {
+    let mut rest = bytes;
+    loop {
+        let at_once = Scanner::default().scan(rest, limits);
+        let mut scanner = Scanner::default();
+        let mut wanted = 1;
+        // Byte by byte, the same verdict comes, and comes as soon as the bytes that it rests on.
+        let piecewise = (0..=rest.len()).find_map(|end| match scanner.scan(&rest[..end], limits) {
+            Ok(Scan::Partial { bytes }) => {
+                assert!(bytes > end && bytes >= wanted, "{bytes} of {end} after {wanted}");
+                wanted = bytes;
+                None
+            }
+            verdict => Some(verdict),
+        });
+        assert_eq!(piecewise.unwrap_or(Ok(Scan::Partial { bytes: wanted })), at_once);
+        let Ok(Scan::Whole { bytes: length }) = at_once else {
+            // A parser that is given a part of a frame may read nothing from it, but must not fall over.
+            let _ = parse_frame(rest);
+            return;
+        };
+        assert!(length >= wanted && length <= limits.frame_bytes_max.max(32), "{length}");
+        let frame = parse_frame(&rest[..length]).expect("the scanner found it whole");
+        assert_eq!(encoded(&frame), &rest[..length]);
+        rest = &rest[length..];
+    }
+}

@@ -1,0 +1,216 @@
+//! Connections that come, talk in pieces, talk nonsense, stop reading and go, against the server machine.
+
+use super::{Lists, any_request};
+use crate::entropy::Entropy;
+use crate::frames;
+use crate::model::Model;
+use crate::rig::Rig;
+use rendezvous_core::ids::ConnId;
+use rendezvous_core::limits::{FrameLimits, ServerLimits};
+use rendezvous_core::node::server::Input;
+use rendezvous_core::time::Duration;
+use rendezvous_core::wire::c10d::{Frame, Scan, Scanner, parse_frame};
+use std::collections::BTreeMap;
+
+/// Whatever a few clients do, and however little their sockets take: each gets what the model says, to the byte, the
+/// server's books are right, and when all are gone nothing of them is left.
+///
+/// # Panics
+/// When that does not hold.
+pub fn server(bytes: &[u8]) {
+    let mut entropy = Entropy::new(bytes);
+    // With a low mark requests rest while answers are unread; what they then meet in the store is another story, so
+    // only the books are checked.
+    let unsent_bytes_high = entropy.choose(&[1 << 20, 1 << 20, 50]);
+    let limits = ServerLimits { unsent_bytes_high, ..ServerLimits::default() };
+    let mut world = World {
+        rig: Rig::new(limits),
+        model: (unsent_bytes_high > 50).then(|| Model::new(limits.engine)),
+        clients: BTreeMap::new(),
+    };
+    while !entropy.is_empty() {
+        world.step(&mut entropy);
+        world.check();
+    }
+    world.leave();
+}
+
+struct World {
+    rig: Rig,
+    model: Option<Model>,
+    clients: BTreeMap<ConnId, Client>,
+}
+
+/// What the server is to make of one client.
+#[derive(Default)]
+struct Client {
+    /// Sent by the client, and not delivered yet.
+    on_the_way: Vec<u8>,
+    /// Delivered, and not a whole frame yet.
+    heard: Vec<u8>,
+    greeted: bool,
+    /// All that it is to be answered.
+    due: Vec<u8>,
+    ending: Ending,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Ending {
+    #[default]
+    No,
+    /// It ends when all that is due has left.
+    WhenSent,
+    /// It is gone.
+    Gone,
+}
+
+impl World {
+    fn step(&mut self, entropy: &mut Entropy<'_>) {
+        let open: Vec<ConnId> = self.clients.keys().copied().filter(|&conn| self.rig.is_open(conn)).collect();
+        let kind = entropy.below(32);
+        if open.is_empty() || (kind == 0 && open.len() < 4) {
+            let client = Client { on_the_way: frames::greeting(), ..Client::default() };
+            self.clients.insert(self.rig.connect(), client);
+            return;
+        }
+        let conn = open[entropy.below(open.len())];
+        let client = self.clients.get_mut(&conn).expect("one of the open ones");
+        match kind {
+            1 => client.on_the_way.extend_from_slice(entropy.bytes(12)),
+            2 => client.on_the_way.extend(frames::ping(u32::from(entropy.byte()))),
+            3 | 4 => self.rig.open_window(conn, entropy.choose(&[0, 1, 9, 100, usize::MAX])),
+            5 if entropy.below(4) == 0 => {
+                client.ending = Ending::Gone;
+                self.forget(conn);
+                self.rig.feed(Input::Lost { conn, os_error: 104 });
+            }
+            6 if entropy.below(4) == 0 => {
+                if client.ending == Ending::No {
+                    client.ending = Ending::WhenSent;
+                }
+                self.forget(conn);
+                self.rig.feed(Input::ReadClosed { conn });
+            }
+            7 => self.rig.pass(Duration::from_millis(entropy.byte().into())),
+            8..=19 => {
+                let mut lists = Lists::default();
+                let frame = frames::request(any_request(entropy, &mut lists));
+                client.on_the_way.extend(frame);
+            }
+            _ => {
+                let most = entropy.choose(&[1, 3, 20, usize::MAX]);
+                let piece: Vec<u8> = client.on_the_way.drain(..most.min(client.on_the_way.len())).collect();
+                self.deliver(conn, &piece);
+            }
+        }
+    }
+
+    fn forget(&mut self, conn: ConnId) {
+        if let Some(model) = &mut self.model {
+            model.forget(conn);
+        }
+    }
+
+    fn deliver(&mut self, conn: ConnId, piece: &[u8]) {
+        let client = self.clients.get_mut(&conn).expect("an open one");
+        if piece.is_empty() || client.ending != Ending::No || !self.rig.server.wants_read(conn) {
+            return;
+        }
+        client.heard.extend_from_slice(piece);
+        while let Some(frame) = self.next_frame(conn) {
+            self.expect(conn, &frame);
+        }
+        self.rig.send(conn, piece);
+    }
+
+    /// The next whole frame that has been delivered, unless the client has broken the protocol.
+    fn next_frame(&mut self, conn: ConnId) -> Option<Vec<u8>> {
+        let client = self.clients.get_mut(&conn)?;
+        if client.ending != Ending::No {
+            return None;
+        }
+        let greeting = frames::greeting();
+        let verdict = if client.greeted {
+            let scan = Scanner::default().scan(&client.heard, &FrameLimits::default());
+            scan.map_err(|_| ()).map(|scan| if let Scan::Whole { bytes } = scan { Some(bytes) } else { None })
+        } else if client.heard.iter().zip(&greeting).any(|(heard, due)| heard != due) {
+            Err(())
+        } else {
+            Ok((client.heard.len() >= greeting.len()).then_some(greeting.len()))
+        };
+        match verdict {
+            Ok(whole) => whole.map(|bytes| client.heard.drain(..bytes).collect()),
+            Err(()) => {
+                client.ending = Ending::WhenSent;
+                self.forget(conn);
+                None
+            }
+        }
+    }
+
+    /// What the model makes of a frame goes to those whom it concerns.
+    fn expect(&mut self, conn: ConnId, frame: &[u8]) {
+        let client = self.clients.get_mut(&conn).expect("an open one");
+        let turn = match parse_frame(frame).expect("a whole frame") {
+            Frame::Validate { .. } if !client.greeted => return client.greeted = true,
+            Frame::Validate { .. } => None,
+            Frame::Ping { nonce } => return client.due.extend(nonce.to_le_bytes()),
+            Frame::Request(request) => match &mut self.model {
+                Some(model) => model.apply(conn, &request).ok(),
+                None => return,
+            },
+        };
+        let Some(turn) = turn else {
+            client.ending = Ending::WhenSent;
+            return self.forget(conn);
+        };
+        for waiter in turn.released {
+            self.clients.get_mut(&waiter).expect("whoever waits is there").due.push(0);
+        }
+        self.clients.get_mut(&conn).expect("an open one").due.extend(turn.answer);
+    }
+
+    fn check(&self) {
+        let stats = self.rig.server.stats();
+        let mut unsent_in_all = 0;
+        let mut open = 0;
+        for (&conn, client) in &self.clients {
+            let (got, unsent) = (&self.rig.clients[&conn].got, self.rig.server.unsent(conn));
+            unsent_in_all += unsent.len() as u64;
+            open += usize::from(self.rig.is_open(conn));
+            if self.model.is_none() {
+                continue;
+            }
+            if self.rig.is_open(conn) {
+                assert_eq!([got, unsent].concat(), client.due, "{conn:?}");
+                assert!(client.ending == Ending::No || !unsent.is_empty(), "{conn:?} ought to be closed");
+            } else {
+                assert!(client.ending != Ending::No, "{conn:?} was closed: {:?}", self.rig.closed(conn));
+                let all = client.ending == Ending::Gone || got.len() == client.due.len();
+                assert!(
+                    all && client.due.starts_with(got),
+                    "{conn:?} was closed before its answers had left"
+                );
+            }
+        }
+        assert_eq!(stats.connections, open);
+        assert!(stats.buffered_bytes >= unsent_in_all, "{stats:?}, {unsent_in_all} unsent");
+        if let Some(model) = &self.model {
+            assert_eq!((stats.keys, stats.waiting), (model.key_count(), model.waiting()));
+            assert_eq!(stats.stored_bytes, model.stored_bytes());
+            assert_eq!(self.rig.server.engine().footprint(), model.footprint());
+        }
+    }
+
+    /// Everybody goes, and leaves nothing but what is stored.
+    fn leave(mut self) {
+        let open: Vec<ConnId> = self.clients.keys().copied().filter(|&conn| self.rig.is_open(conn)).collect();
+        for conn in open {
+            self.rig.feed(Input::Lost { conn, os_error: 0 });
+        }
+        let stats = self.rig.server.stats();
+        assert_eq!((stats.connections, stats.buffered_bytes, stats.waiting), (0, 0, 0));
+        self.rig.pass(Duration::from_secs(1_000_000));
+        assert_eq!(self.rig.server.poll_timeout(), None, "no deadline outlives its connection for good");
+    }
+}

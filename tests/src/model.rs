@@ -1,0 +1,312 @@
+//! What the store is to do, written as plainly as it can be: no table of slots, no chains, nothing shared with the
+//! engine. Fuzz targets hold the engine and the server against it.
+
+use rendezvous_core::ids::ConnId;
+use rendezvous_core::limits::{EngineLimits, ITEM_COST_BYTES, KEY_COST_BYTES};
+use rendezvous_core::store::op::{Key, Request};
+use rendezvous_core::wire::c10d::{NOT_READY, READY, STOP_WAITING, WAIT_CANCELED};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Charged for a counter, whatever its digits.
+const COUNTER_BYTES: u64 = 20;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Held {
+    Text(Vec<u8>),
+    Count(i64),
+}
+
+impl Held {
+    fn text(&self) -> Vec<u8> {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Count(count) => count.to_string().into_bytes(),
+        }
+    }
+
+    fn charge(&self) -> u64 {
+        match self {
+            Self::Text(text) => text.len() as u64,
+            Self::Count(_) => COUNTER_BYTES,
+        }
+    }
+}
+
+/// What one request brings about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// The reply on the wire; empty when there is none, or none yet.
+    pub answer: Vec<u8>,
+    /// Whose waits ended, in the order in which they began.
+    pub released: Vec<ConnId>,
+}
+
+/// The request breaks a limit, or counts on what is no number; nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
+
+#[derive(Debug)]
+struct Wait {
+    conn: ConnId,
+    missing: Vec<Vec<u8>>,
+}
+
+/// A store.
+#[derive(Debug)]
+pub struct Model {
+    limits: EngineLimits,
+    values: BTreeMap<Vec<u8>, Held>,
+    queues: BTreeMap<Vec<u8>, VecDeque<Vec<u8>>>,
+    /// Oldest first.
+    waits: Vec<Wait>,
+}
+
+impl Model {
+    /// An empty store.
+    #[must_use]
+    pub fn new(limits: EngineLimits) -> Self {
+        Self { limits, values: BTreeMap::new(), queues: BTreeMap::new(), waits: Vec::new() }
+    }
+
+    /// How many keys have a value.
+    #[must_use]
+    pub fn key_count(&self) -> usize {
+        self.values.len()
+    }
+
+    /// How many waits are pending.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waits.len()
+    }
+
+    /// Names in use, waits, and keys that are waited for.
+    #[must_use]
+    pub fn footprint(&self) -> usize {
+        self.names().len() + self.waits.len() + self.registrations()
+    }
+
+    /// What is charged against the limit on the store's size.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        let names: u64 = self.names().iter().map(|name| name.len() as u64 + KEY_COST_BYTES).sum();
+        let values: u64 = self.values.values().map(Held::charge).sum();
+        let items: u64 = self.queues.values().flatten().map(|item| item.len() as u64 + ITEM_COST_BYTES).sum();
+        names + values + items
+    }
+
+    /// Ends the waits of a connection.
+    pub fn forget(&mut self, conn: ConnId) {
+        self.waits.retain(|wait| wait.conn != conn);
+    }
+
+    /// Carries out one request.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub fn apply(&mut self, conn: ConnId, request: &Request<'_>) -> Result<Turn, Refused> {
+        let mut turn = Turn::default();
+        match *request {
+            Request::Set { key, value } => {
+                self.room_for(cost(key, value.len()))?;
+                self.put(joined(key), Held::Text(value.to_vec()), &mut turn);
+            }
+            Request::MultiSet { pairs } => {
+                self.room_for(pairs.iter().map(|(key, value)| cost(key, value.len())).sum())?;
+                for (key, value) in pairs.iter() {
+                    self.put(joined(key), Held::Text(value.to_vec()), &mut turn);
+                }
+            }
+            Request::CompareSet { key, expected, desired } => {
+                self.room_for(cost(key, desired.len()))?;
+                let current = self.values.get(&joined(key)).map(Held::text);
+                let sets = current.as_deref().unwrap_or_default() == expected && current.is_some()
+                    || current.is_none() && expected.is_empty();
+                if sets {
+                    self.put(joined(key), Held::Text(desired.to_vec()), &mut turn);
+                    turn.answer = string(desired);
+                } else {
+                    turn.answer = string(current.as_deref().unwrap_or(expected));
+                }
+            }
+            Request::Get { key } => turn.answer = string(&self.read(key)),
+            Request::MultiGet { keys } => {
+                turn.answer = keys.iter().flat_map(|key| string(&self.read(key))).collect();
+            }
+            Request::Add { key, delta } => {
+                self.room_for(cost(key, 20))?;
+                let sum = self.count_of(key)?.wrapping_add(delta);
+                self.put(joined(key), Held::Count(sum), &mut turn);
+                turn.answer = number(sum);
+            }
+            Request::Append { key, value } => {
+                self.room_for(cost(key, value.len()))?;
+                let text = [self.read(key), value.to_vec()].concat();
+                self.put(joined(key), Held::Text(text), &mut turn);
+            }
+            Request::Check { keys } => {
+                let ready = keys.iter().all(|key| self.is_ready(&joined(key)));
+                turn.answer = vec![if ready { READY } else { NOT_READY }];
+            }
+            Request::Wait { keys } => {
+                let missing: Vec<Vec<u8>> =
+                    keys.iter().map(joined).filter(|key| !self.is_ready(key)).collect();
+                if missing.is_empty() {
+                    turn.answer = vec![STOP_WAITING];
+                } else {
+                    self.room_for(keys.iter().map(|key| cost(key, 0)).sum())?;
+                    self.room_to_wait(conn, keys.len())?;
+                    self.waits.push(Wait { conn, missing });
+                }
+            }
+            Request::Barrier { key, world_size } => {
+                self.room_for(cost(key, 20))?;
+                self.room_to_wait(conn, 1)?;
+                let arrived = self.count_of(key)?.wrapping_add(1);
+                self.values.insert(joined(key), Held::Count(arrived));
+                if arrived >= world_size {
+                    self.wake_all(&joined(key), &mut turn);
+                    turn.answer = vec![STOP_WAITING];
+                } else {
+                    self.waits.push(Wait { conn, missing: vec![joined(key)] });
+                }
+            }
+            Request::CancelWait => {
+                self.forget(conn);
+                turn.answer = vec![WAIT_CANCELED];
+            }
+            Request::NumKeys => turn.answer = number_of(self.values.len()),
+            Request::Delete { key } => {
+                turn.answer = number(i64::from(self.values.remove(&joined(key)).is_some()));
+            }
+            Request::QueuePush { key, value } => {
+                self.room_for(cost(key, value.len()) + ITEM_COST_BYTES)?;
+                self.queues.entry(joined(key)).or_default().push_back(value.to_vec());
+                self.wake_one(&joined(key), &mut turn);
+            }
+            Request::QueuePop { key } => {
+                let queue = self.queues.entry(joined(key)).or_default();
+                turn.answer = number_of(queue.len());
+                if let Some(item) = queue.pop_front() {
+                    turn.answer.extend(string(&item));
+                }
+                self.queues.retain(|_, queue| !queue.is_empty());
+            }
+            Request::QueueLen { key } => {
+                turn.answer = number_of(self.queues.get(&joined(key)).map_or(0, VecDeque::len));
+            }
+            Request::ListKeys => {
+                turn.answer = number_of(self.values.len());
+                turn.answer.extend(self.values.keys().flat_map(|key| string(key)));
+            }
+        }
+        Ok(turn)
+    }
+
+    fn names(&self) -> BTreeSet<&[u8]> {
+        let waited_for = self.waits.iter().flat_map(|wait| &wait.missing);
+        self.values.keys().chain(self.queues.keys()).chain(waited_for).map(Vec::as_slice).collect()
+    }
+
+    fn registrations(&self) -> usize {
+        self.waits.iter().map(|wait| wait.missing.len()).sum()
+    }
+
+    fn room_for(&self, more: u64) -> Result<(), Refused> {
+        if self.stored_bytes() + more > self.limits.stored_bytes_max { Err(Refused) } else { Ok(()) }
+    }
+
+    fn room_to_wait(&self, conn: ConnId, keys: usize) -> Result<(), Refused> {
+        let own = self.waits.iter().filter(|wait| wait.conn == conn).count();
+        let full = own >= self.limits.waits_per_connection_max
+            || self.registrations() + keys > self.limits.registrations_max;
+        if full { Err(Refused) } else { Ok(()) }
+    }
+
+    fn read(&self, key: Key<'_>) -> Vec<u8> {
+        self.values.get(&joined(key)).map(Held::text).unwrap_or_default()
+    }
+
+    fn is_ready(&self, key: &[u8]) -> bool {
+        self.values.contains_key(key) || self.queues.contains_key(key)
+    }
+
+    fn count_of(&self, key: Key<'_>) -> Result<i64, Refused> {
+        self.values.get(&joined(key)).map_or(Ok(0), |held| leading_number(&held.text()).ok_or(Refused))
+    }
+
+    fn put(&mut self, key: Vec<u8>, held: Held, turn: &mut Turn) {
+        self.wake_all(&key, turn);
+        self.values.insert(key, held);
+    }
+
+    fn wake_all(&mut self, key: &[u8], turn: &mut Turn) {
+        while self.wake_oldest(key, turn) {}
+    }
+
+    /// The oldest wait that misses nothing else; those before it have seen the key, too.
+    fn wake_one(&mut self, key: &[u8], turn: &mut Turn) {
+        while turn.released.is_empty() && self.wake_oldest(key, turn) {}
+    }
+
+    /// Whether anybody waited for the key.
+    fn wake_oldest(&mut self, key: &[u8], turn: &mut Turn) -> bool {
+        let waits_for_key = |wait: &Wait| wait.missing.iter().any(|missing| missing == key);
+        let Some(oldest) = self.waits.iter().position(waits_for_key) else { return false };
+        self.waits[oldest].missing.retain(|missing| missing != key);
+        if self.waits[oldest].missing.is_empty() {
+            turn.released.push(self.waits.remove(oldest).conn);
+        }
+        true
+    }
+}
+
+fn cost(key: Key<'_>, bytes: usize) -> u64 {
+    (key.len() + bytes) as u64 + KEY_COST_BYTES
+}
+
+fn joined(key: Key<'_>) -> Vec<u8> {
+    key.pieces().concat()
+}
+
+fn string(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u64).to_le_bytes(), bytes].concat()
+}
+
+fn number(number: i64) -> Vec<u8> {
+    number.to_le_bytes().to_vec()
+}
+
+fn number_of(count: usize) -> Vec<u8> {
+    number(i64::try_from(count).unwrap_or(i64::MAX))
+}
+
+/// As C's `strtoll` reads it, base 10; `None` without a digit, and outside of 64 bits.
+fn leading_number(text: &[u8]) -> Option<i64> {
+    let text: Vec<char> = text.iter().map(|&byte| char::from(byte)).collect();
+    let behind_blanks = text.iter().skip_while(|letter| matches!(letter, ' ' | '\t'..='\r'));
+    let word: String = behind_blanks.collect();
+    let sign_length = usize::from(word.starts_with(['+', '-']));
+    let digits = word[sign_length..].chars().take_while(char::is_ascii_digit).count();
+    word[..sign_length + digits].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_strtoll_reads_them() {
+        for (text, due) in [
+            ("12abc", Some(12)),
+            (" \t+7", Some(7)),
+            ("-9223372036854775808", Some(i64::MIN)),
+            ("9223372036854775808", None),
+            ("", None),
+            ("-", None),
+            ("- 1", None),
+        ] {
+            assert_eq!(leading_number(text.as_bytes()), due, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A server without sockets: bytes go in and come out by hand, and each socket takes as much as a test lets it.
+
+use crate::frames;
+use rendezvous_core::ids::ConnId;
+use rendezvous_core::limits::ServerLimits;
+use rendezvous_core::node::server::{CloseReason, Event, Input, Output, Server};
+use rendezvous_core::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// The address that every client of a rig has.
+pub const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4711);
+
+/// What one client sees of its connection.
+#[derive(Debug)]
+pub struct Client {
+    /// All that has come, and was not taken.
+    pub got: Vec<u8>,
+    /// Why the server closed the connection.
+    pub closed: Option<CloseReason>,
+    /// Bytes that its socket still takes.
+    pub window: usize,
+}
+
+/// A server and its clients.
+#[derive(Debug)]
+pub struct Rig {
+    /// The machine.
+    pub server: Server,
+    /// The time that it is told.
+    pub now: Instant,
+    /// Every client there ever was.
+    pub clients: BTreeMap<ConnId, Client>,
+    /// Connections of which the server has said Close, and not yet why.
+    closing: BTreeSet<ConnId>,
+}
+
+impl Rig {
+    /// A new server.
+    #[must_use]
+    pub fn new(limits: ServerLimits) -> Self {
+        Self {
+            server: Server::new(limits, 1),
+            now: Instant::ORIGIN,
+            clients: BTreeMap::new(),
+            closing: BTreeSet::new(),
+        }
+    }
+
+    /// A new connection in the first place that is free.
+    pub fn connect(&mut self) -> ConnId {
+        let open =
+            |index| self.clients.iter().any(|(id, client)| id.index == index && client.closed.is_none());
+        let index = (0..).find(|&index| !open(index)).unwrap_or_default();
+        let before = self.clients.keys().filter(|id| id.index == index).count();
+        let conn = ConnId { index, generation: u32::try_from(before).unwrap_or(u32::MAX) };
+        self.clients.insert(conn, Client { got: Vec::new(), closed: None, window: usize::MAX });
+        self.feed(Input::Accepted { conn, peer: PEER });
+        conn
+    }
+
+    /// A new connection that has greeted.
+    pub fn greeted(&mut self) -> ConnId {
+        let conn = self.connect();
+        self.send(conn, &frames::greeting());
+        conn
+    }
+
+    /// Bytes from a client; those for a connection that is closed are lost.
+    pub fn send(&mut self, conn: ConnId, bytes: &[u8]) {
+        if self.is_open(conn) {
+            self.feed(Input::Received { conn, bytes });
+        }
+    }
+
+    /// Whether the server still has the connection.
+    #[must_use]
+    pub fn is_open(&self, conn: ConnId) -> bool {
+        self.clients.get(&conn).is_some_and(|client| client.closed.is_none())
+    }
+
+    /// Why the server closed the connection, if it did.
+    #[must_use]
+    pub fn closed(&self, conn: ConnId) -> Option<CloseReason> {
+        self.clients.get(&conn).and_then(|client| client.closed)
+    }
+
+    /// Takes what has come for a client.
+    pub fn take(&mut self, conn: ConnId) -> Vec<u8> {
+        self.clients.get_mut(&conn).map(|client| core::mem::take(&mut client.got)).unwrap_or_default()
+    }
+
+    /// Lets `span` pass.
+    pub fn pass(&mut self, span: Duration) {
+        self.now = self.now + span;
+        self.feed(Input::Tick);
+    }
+
+    /// Lets a client's socket take `bytes` more, and tells the server that there is room.
+    pub fn open_window(&mut self, conn: ConnId, bytes: usize) {
+        if let Some(client) = self.clients.get_mut(&conn) {
+            client.window = bytes;
+        }
+        if self.is_open(conn) {
+            self.transmit(conn);
+            self.drain();
+        }
+    }
+
+    /// Feeds one input and does all that the server says.
+    ///
+    /// # Panics
+    /// When the server does not know the connection, although it has not said Close.
+    pub fn feed(&mut self, input: Input<'_>) {
+        self.server.handle(self.now, input).expect("an input for a connection of this rig");
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.server.poll_output() {
+            match output {
+                Output::Transmit { conn } => self.transmit(conn),
+                Output::Event(Event::Accepted { .. }) => {}
+                Output::Close { conn } => assert!(self.closing.insert(conn), "{conn:?} is closed once"),
+                Output::Event(Event::Closed { conn, reason, .. }) => {
+                    assert!(self.closing.remove(&conn), "{conn:?} is told of after it is closed");
+                    let client = self.clients.get_mut(&conn).expect("a connection of this rig");
+                    assert_eq!(client.closed.replace(reason), None, "{conn:?} is closed once");
+                }
+            }
+        }
+        assert!(self.closing.is_empty(), "closed without a word: {:?}", self.closing);
+    }
+
+    fn transmit(&mut self, conn: ConnId) {
+        let unsent = self.server.unsent(conn);
+        let Some(client) = self.clients.get_mut(&conn) else { return };
+        if unsent.is_empty() {
+            return;
+        }
+        let bytes = unsent.len().min(client.window);
+        client.got.extend_from_slice(&unsent[..bytes]);
+        client.window -= bytes;
+        self.server
+            .handle(self.now, Input::Sent { conn, bytes })
+            .expect("it has unsent bytes, so it is there");
+    }
+}
