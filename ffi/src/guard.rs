@@ -90,15 +90,14 @@ unsafe fn guarded(
         match caught(body) {
             Ok(Ok(())) => return RDZV_OK,
             Ok(Err(fault)) => fault,
-            Err(panic) => {
-                if let Some(poison) = poison {
-                    poison.set();
-                }
-                Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {panic}"))
-            }
+            Err(panic) => Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {panic}")),
         }
     };
     let status = fault.status;
+    // Also where the call itself went well and told of a panic on another thread.
+    if let (Some(poison), RDZV_PANIC) = (poison, status) {
+        poison.set();
+    }
     if !error.is_null() {
         // SAFETY: the caller promises that a non-NULL `error` can be written.
         unsafe { error.write(Box::into_raw(Box::new(rdzv_error::new(fault)))) };
