@@ -24,6 +24,11 @@ void pending_wait_delays_nobody(void);
 void cancel_ends_what_is_pending(void);
 void handle_serves_many_threads(void);
 
+// loops.c
+void loops_do_every_operation(void);
+void loop_events_tell_of_failures(void);
+void loops_refuse_bad_arguments(void);
+
 // logging.c
 void log_lines_arrive_and_sink_is_destroyed_once(void);
 void sink_may_not_call_its_own_context(void);

@@ -1,14 +1,18 @@
 //! The integration tests of librendezvous, in one binary.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
+mod abi;
 mod bad_input;
+mod c_programs;
 mod counting;
 mod fuzz;
 mod golden;
 mod header;
+mod library;
 mod memory;
 mod net;
 mod nostd;
+mod process;
 mod rdzv;
 mod tidy;
 
