@@ -300,8 +300,8 @@ rdzv_status rdzv_server_options_set_connections_max(rdzv_server_options *options
                                                     size_t connections_max,
                                                     rdzv_error **error);
 
-// Most bytes of keys, values and queued items together, with 128 more for each key and 32 for each item; a
-// request for more ends its connection. Above 0; default 4 GiB.
+// Most bytes of keys, values and queued items together; beside its bytes, a key is charged 128 and an item
+// 32. A request for more ends its connection. Above 0; default 4 GiB.
 rdzv_status rdzv_server_options_set_stored_bytes_max(rdzv_server_options *options,
                                                      uint64_t stored_bytes_max,
                                                      rdzv_error **error);
@@ -350,7 +350,7 @@ typedef struct {
   uint64_t requests;
   // Keys with a value now.
   uint64_t keys;
-  // Bytes of keys, values and queued items now, with 128 more for each key and 32 for each item.
+  // Bytes of keys, values and queued items now, with what each costs beside them.
   uint64_t stored_bytes;
   // Bytes received but not used, and answers not sent, now.
   uint64_t buffered_bytes;

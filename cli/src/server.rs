@@ -37,7 +37,7 @@ pub(crate) struct ServerArguments {
     /// Most connections at a time
     #[arg(long, value_name = "N", env = "RDZV_CONNECTIONS_MAX", default_value_t = ServerLimits::default().connections_max)]
     connections_max: usize,
-    /// Most bytes of keys, values and queued items
+    /// Most bytes of keys, values and queued items; a key is charged 128 beside its bytes, an item 32
     #[arg(long, value_name = "BYTES", env = "RDZV_STORED_BYTES_MAX", default_value_t = ServerLimits::default().engine.stored_bytes_max)]
     stored_bytes_max: u64,
     /// What to log on stderr

@@ -94,7 +94,6 @@ unsafe fn guarded(
         }
     };
     let status = fault.status;
-    // Also where the call itself went well and told of a panic on another thread.
     if let (Some(poison), RDZV_PANIC) = (poison, status) {
         poison.set();
     }

@@ -43,7 +43,7 @@ pub struct rdzv_server_stats {
     pub requests: u64,
     /// Keys with a value now.
     pub keys: u64,
-    /// Bytes of keys, values and queued items now, with 128 more for each key and 32 for each item.
+    /// Bytes of keys, values and queued items now, with what each costs beside them.
     pub stored_bytes: u64,
     /// Bytes received but not used, and answers not sent, now.
     pub buffered_bytes: u64,

@@ -169,8 +169,8 @@ pub unsafe extern "C" fn rdzv_server_options_set_connections_max(
     }
 }
 
-/// Most bytes of keys, values and queued items together, with 128 more for each key and 32 for each item; a
-/// request for more ends its connection. Above 0; default 4 GiB.
+/// Most bytes of keys, values and queued items together; beside its bytes, a key is charged 128 and an item
+/// 32. A request for more ends its connection. Above 0; default 4 GiB.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_stored_bytes_max(
     options: *mut rdzv_server_options,

@@ -102,7 +102,9 @@ fn layout_of_rust() -> String {
     numbers!(text, RDZV_FAMILY_AS_GIVEN RDZV_FAMILY_DUAL_STACK);
     numbers!(text, RDZV_EVENT_NONE RDZV_EVENT_COMPLETED);
     layout!(text, rdzv_bytes { data len });
-    layout!(text, rdzv_event { struct_size kind operation store status number data len item_count error });
+    layout!(text, rdzv_event {
+        struct_size kind operation store status number data len item_count error
+    });
     layout!(text, rdzv_log_record { struct_size level target message message_len });
     layout!(text, rdzv_log_sink { struct_size level_max user_data log destroy });
     layout!(text, rdzv_server_stats {

@@ -10,7 +10,7 @@ use rendezvous_tests::frames;
 use rendezvous_tests::rig::Rig;
 use serde_json::Value;
 
-struct Trace {
+pub(crate) struct Trace {
     name: String,
     group: String,
     setup: Vec<u8>,
@@ -56,7 +56,7 @@ fn traces() -> Vec<Trace> {
 }
 
 /// A server that has just started, and connections to it.
-trait World {
+pub(crate) trait World {
     fn connect(&mut self) -> usize;
     fn send(&mut self, conn: usize, bytes: &[u8]);
     fn receive(&mut self, conn: usize, bytes: usize) -> Vec<u8>;
@@ -269,7 +269,7 @@ fn replay_with_another(world: &mut impl World, trace: &Trace) {
 }
 
 /// Replays everything; returns how many traces that were.
-fn replay_all<W: World>(new: impl Fn() -> W) -> usize {
+pub(crate) fn replay_all<W: World>(new: impl Fn() -> W) -> usize {
     let mut ordered = new();
     let ordered_conn = ordered.greeted();
     for trace in &traces() {

@@ -14,6 +14,7 @@ mod net;
 mod nostd;
 mod process;
 mod rdzv;
+mod sim;
 mod tidy;
 
 /// The folder of the repository.

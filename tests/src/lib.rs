@@ -7,3 +7,4 @@ pub mod frames;
 pub mod fuzz;
 pub mod model;
 pub mod rig;
+pub mod sim;

@@ -153,7 +153,7 @@ pub struct Stats {
     pub requests: u64,
     /// Keys with a value now.
     pub keys: usize,
-    /// Bytes of keys, values and queued items now.
+    /// Bytes of keys, values and queued items now, with what each costs beside them.
     pub stored_bytes: u64,
     /// Bytes received but not used, and answers not sent, now.
     pub buffered_bytes: u64,

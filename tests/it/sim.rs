@@ -1,0 +1,131 @@
+//! The simulator over many seeds, the proof that it can fail, and recorded exchanges on its network.
+
+use crate::golden::{World, replay_all};
+use rendezvous_tests::frames;
+use rendezvous_tests::sim::{Failure, Options, Report, Sabotage, replay::Replay, run};
+
+/// Seeds of a plain run; `SIM_SEEDS` in the environment asks for more.
+const SEEDS: u64 = 200;
+
+#[expect(clippy::disallowed_methods, reason = "who runs the tests decides how long they take")]
+fn seeds() -> u64 {
+    std::env::var("SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS)
+}
+
+/// Plays a range of seeds, on as many threads as there are shares.
+fn play(seeds: core::ops::Range<u64>, options: Options) -> Vec<Result<Report, Failure>> {
+    const SHARES: u64 = 2;
+    let share = |number| {
+        let seeds = seeds.clone().filter(move |seed| seed % SHARES == number);
+        move || seeds.map(|seed| run(seed, &options)).collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..SHARES).map(|number| scope.spawn(share(number))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no panic in a run")).collect()
+    })
+}
+
+#[test]
+fn every_seed_keeps_every_promise() {
+    let reports = play(0..seeds(), Options::default());
+    let failures: Vec<String> =
+        reports.iter().filter_map(|report| report.as_ref().err()).map(Failure::to_string).collect();
+    assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n\n"));
+    let reports: Vec<&Report> = reports.iter().flatten().collect();
+    let (deeds, answered) = reports
+        .iter()
+        .fold((0, 0), |(deeds, answered), report| (deeds + report.deeds, answered + report.answered));
+    // The storm hurts, but not so much that nothing is proved.
+    assert!(answered * 100 > deeds * 70 && answered * 100 < deeds * 99, "{answered} of {deeds} answered");
+    let undecided: usize = reports.iter().map(|report| report.undecided).sum();
+    assert!(undecided <= 1 + reports.len() / 50, "{undecided} histories were not decided");
+}
+
+#[test]
+fn a_seed_is_played_the_same_each_time() {
+    let (first, second) = (play(0..20, Options::default()), play(0..20, Options::default()));
+    assert_eq!(first, second);
+    let mut hashes: Vec<u64> = first.iter().flatten().map(|report| report.trace_hash).collect();
+    hashes.sort_unstable();
+    hashes.dedup();
+    assert_eq!(hashes.len(), 20, "different seeds are different runs");
+}
+
+/// Whatever is wrong on purpose is found in many runs, though not in those where it can do no harm, and for its own
+/// reason in some.
+#[test]
+fn every_sabotage_is_noticed() {
+    const RUNS: u64 = 12;
+    for sabotage in Sabotage::ALL {
+        let own_reason = match sabotage {
+            Sabotage::DroppedByte | Sabotage::DoubledByte | Sabotage::FlippedBit => "breach of the protocol",
+            Sabotage::DoubledAdd => "calm/n: ",
+            Sabotage::LostSet => "calm/own",
+            Sabotage::StaleSet => "no order that explains",
+            Sabotage::DoubledArrival => "opened to",
+            Sabotage::LostItem => "q/",
+            Sabotage::LeakedWait => "does not return to its floor",
+            Sabotage::SleepyClient => "outlives its deadline",
+            Sabotage::None => continue,
+        };
+        let options = Options { sabotage, ..Options::default() };
+        let reports = play(0..RUNS, options);
+        let failures: Vec<&Failure> = reports.iter().filter_map(|report| report.as_ref().err()).collect();
+        assert!(failures.len() * 4 > reports.len(), "{sabotage:?} was noticed in {} runs", failures.len());
+        let reasons: Vec<&str> = failures.iter().map(|failure| failure.what.as_str()).collect();
+        assert!(reasons.iter().any(|reason| reason.contains(own_reason)), "{sabotage:?}: {reasons:#?}");
+    }
+}
+
+#[test]
+fn a_failure_names_its_seed_and_how_to_play_it_again() {
+    let options = Options { sabotage: Sabotage::DoubledByte, ..Options::default() };
+    let failure = (0..50).find_map(|seed| run(seed, &options).err()).expect("a seed that fails");
+    let text = failure.to_string();
+    let command =
+        format!("cargo run -p rendezvous-tests --bin sim -- --seed {} --sabotage DoubledByte", failure.seed);
+    assert!(text.ends_with(&command), "{text}");
+    assert!(text.lines().count() > 10, "a trace stands before it: {text}");
+}
+
+impl World for Replay {
+    fn connect(&mut self) -> usize {
+        Self::connect(self)
+    }
+
+    fn send(&mut self, conn: usize, bytes: &[u8]) {
+        Self::send(self, conn, bytes);
+    }
+
+    fn receive(&mut self, conn: usize, bytes: usize) -> Vec<u8> {
+        Self::receive(self, conn, bytes)
+    }
+
+    fn last_words(&mut self, conn: usize) -> Vec<u8> {
+        Self::last_words(self, conn)
+    }
+}
+
+#[test]
+fn recorded_exchanges_pass_through_the_network() {
+    for seed in 0..50 {
+        assert_eq!(replay_all(|| Replay::new(seed)), 89, "seed {seed}");
+    }
+}
+
+/// The network is one that delays and splits: what is sent whole comes in many pieces, and all of it.
+#[test]
+fn the_network_delivers_everything_in_order() {
+    for seed in 0..20 {
+        let mut replay = Replay::new(seed);
+        let conn = Replay::connect(&mut replay);
+        let value: Vec<u8> = (0..100_000_u32).map(|at| at.to_le_bytes()[at as usize % 3]).collect();
+        let request = [frames::greeting(), frames::set(b"/k", &value), frames::get(b"/k")].concat();
+        Replay::send(&mut replay, conn, &request);
+        assert_eq!(
+            Replay::receive(&mut replay, conn, 8 + value.len()),
+            frames::string(&value),
+            "seed {seed}"
+        );
+    }
+}

@@ -1,0 +1,527 @@
+//! A client: the machines of the library, driven as a client library drives them, with calls in flight on several
+//! lines at once. It makes what its script says and reports each end to the history.
+
+mod line;
+
+use super::deed::{Deed, End};
+use super::dice::Dice;
+use super::history::{DeedId, Wrong};
+use super::network::{Notice, Read, Route, Side, Stream};
+use super::script::{Next, Order, Script};
+use super::world::{Happening, Stage};
+use line::{Line, LineEvent};
+use rendezvous_core::barrier::{KeyBarrier, KeyBarrierState};
+use rendezvous_core::error::{Cause, Effect, ErrorKind};
+use rendezvous_core::node::client::link::{LinkInput, LinkOutput};
+use rendezvous_core::node::client::{Age, Sent, Verdict, after_loss};
+use rendezvous_core::store::call::{CallId, GetMode, Outcome, Patience};
+use rendezvous_core::store::client_conn::{BeginError, GiveUp};
+use rendezvous_core::store::dial::{DialState, Family, Rounds};
+use rendezvous_core::time::{Duration, Instant};
+
+/// How a client behaves, for its whole life.
+#[derive(Clone, Debug)]
+pub(super) struct Manner {
+    pub(super) lines_max: usize,
+    pub(super) get_mode: GetMode,
+    pub(super) rounds: Rounds,
+    pub(super) dial_timeout: Duration,
+    /// Where its addresses lead, in the resolver's order, with their families.
+    pub(super) routes: Vec<(Route, Family)>,
+}
+
+/// What is wrong with a client on purpose, so that the simulator can show that it notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Health {
+    Sound,
+    /// It does not look at its deadlines.
+    Sleepy,
+}
+
+#[derive(Debug)]
+struct Flight {
+    line: u32,
+    call: CallId,
+    /// How many bytes the line had taken before this call's.
+    start: u64,
+    age: Age,
+}
+
+#[derive(Debug)]
+struct Task {
+    id: DeedId,
+    deed: Deed,
+    barrier: Option<KeyBarrier>,
+    deadline: Instant,
+    cancel_at: Option<Instant>,
+    mode: GetMode,
+    retries: u32,
+    flight: Option<Flight>,
+    values: Vec<Vec<u8>>,
+    /// The life of the server that saw it last.
+    epoch: Option<u32>,
+    /// An earlier call of it has changed the store.
+    left_trace: bool,
+}
+
+pub(super) struct Client {
+    number: usize,
+    dice: Dice,
+    manner: Manner,
+    health: Health,
+    pub(super) script: Script,
+    lines: Vec<Line>,
+    tasks: Vec<Task>,
+    get_mode: GetMode,
+    /// Calls and lines so far.
+    calls: u64,
+    dials: u32,
+    /// The earliest moment for which the agenda has an entry.
+    due: Option<Instant>,
+    pauses_until: Instant,
+    deadline: Option<(Instant, DeedId)>,
+}
+
+impl Client {
+    pub(super) fn new(number: usize, dice: Dice, manner: Manner, health: Health) -> Self {
+        let get_mode = manner.get_mode;
+        Self {
+            number,
+            dice,
+            manner,
+            health,
+            script: Script::Idle,
+            lines: Vec::new(),
+            tasks: Vec::new(),
+            get_mode,
+            calls: 0,
+            dials: 0,
+            due: None,
+            pauses_until: Instant::ORIGIN,
+            deadline: None,
+        }
+    }
+
+    /// Whether the script is over and nothing is under way.
+    pub(super) fn is_done(&self) -> bool {
+        self.tasks.is_empty() && self.script.is_over()
+    }
+
+    /// The first deadline of what is under way.
+    pub(super) const fn deadline(&self) -> Option<(Instant, DeedId)> {
+        self.deadline
+    }
+
+    pub(super) fn owns(&self, stream: Stream) -> bool {
+        self.lines.iter().any(|line| line.stream == Some(stream))
+    }
+
+    /// Time for what is due, and for what the script wants next.
+    pub(super) fn turn(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+        if self.due.is_some_and(|due| due <= stage.now) {
+            self.due = None;
+        }
+        self.give_up_in_time(stage)?;
+        for number in self.line_numbers() {
+            if let Some(line) = self.lines.iter_mut().find(|line| line.number == number)
+                && line.link.poll_timeout().is_some_and(|at| at <= stage.now)
+            {
+                line.link.handle(stage.now, LinkInput::Tick);
+                self.drain(stage, number)?;
+            }
+        }
+        self.ask_script(stage);
+        self.settle(stage)
+    }
+
+    pub(super) fn resolved(&mut self, stage: &mut Stage, number: u32) -> Result<(), Wrong> {
+        let found = !stage.stormy || !self.dice.percent(4);
+        let families: Vec<Family> = self.manner.routes.iter().map(|(_, family)| *family).collect();
+        if let Some(line) = self.lines.iter_mut().find(|line| line.number == number) {
+            // -2 is EAI_NONAME.
+            let input = if found { LinkInput::Resolved(&families) } else { LinkInput::Unresolved(-2) };
+            line.link.handle(stage.now, input);
+            self.drain(stage, number)?;
+        }
+        self.settle(stage)
+    }
+
+    pub(super) fn noticed(&mut self, stage: &mut Stage, notice: Notice) -> Result<(), Wrong> {
+        let (Notice::Accept(stream)
+        | Notice::Connected(stream)
+        | Notice::Refused(stream)
+        | Notice::Readable(stream, _)
+        | Notice::Writable(stream, _)) = notice;
+        let Some(line) = self.lines.iter_mut().find(|line| line.stream == Some(stream)) else {
+            return Ok(());
+        };
+        let number = line.number;
+        match notice {
+            Notice::Connected(_) => {
+                line.epoch = stage.network.epoch(stream);
+                line.link.handle(stage.now, LinkInput::Connected);
+                self.drain(stage, number)?;
+            }
+            Notice::Refused(_) => {
+                line.hang_up(stage);
+                // 111 is ECONNREFUSED.
+                let input = LinkInput::ConnectFailed(ErrorKind::Refused, Cause::Os(111));
+                line.link.handle(stage.now, input);
+                self.drain(stage, number)?;
+            }
+            Notice::Readable(..) => self.read(stage, number, stream)?,
+            Notice::Accept(_) | Notice::Writable(..) => {}
+        }
+        self.settle(stage)
+    }
+
+    /// Closes every connection. Nothing may be under way on any.
+    pub(super) fn leave(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+        for mut line in self.lines.drain(..) {
+            let (pending, state) = (line.link.conn().pending(), line.link.state());
+            if state == DialState::Ready && !(line.link.conn().is_idle() && line.out.is_empty()) {
+                let what = format!("c{} leaves {pending} calls in a table", self.number);
+                return Err(Wrong(what));
+            }
+            line.hang_up(stage);
+        }
+        Ok(())
+    }
+
+    /// Gives up connections that are still being made.
+    pub(super) fn stop_dialling(&mut self, stage: &mut Stage) {
+        self.lines.retain_mut(|line| {
+            if !line.is_ready() {
+                line.hang_up(stage);
+            }
+            line.is_ready()
+        });
+    }
+
+    fn line_numbers(&self) -> Vec<u32> {
+        self.lines.iter().map(|line| line.number).collect()
+    }
+
+    /// What follows from any change: calls begin, bytes leave, and the next turn is entered in the agenda.
+    fn settle(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+        self.begin_calls(stage)?;
+        for line in &mut self.lines {
+            line.flush(stage);
+        }
+        self.deadline = self.tasks.iter().map(|task| (task.deadline, task.id)).min();
+        let awake = self.tasks.iter().filter(|_| self.health == Health::Sound);
+        let tasks = awake.map(|task| task.cancel_at.unwrap_or(task.deadline).min(task.deadline));
+        let lines = self.lines.iter().filter_map(|line| line.link.poll_timeout());
+        let script = self.script.wants_turn(self.tasks.len()).then_some(self.pauses_until.max(stage.now));
+        if let Some(next) = tasks.chain(lines).chain(script).min()
+            && self.due.is_none_or(|due| next < due)
+        {
+            self.due = Some(next);
+            stage.agenda.enter(next, Happening::ClientDue(self.number));
+        }
+        Ok(())
+    }
+
+    fn ask_script(&mut self, stage: &mut Stage) {
+        while self.pauses_until <= stage.now && self.script.wants_turn(self.tasks.len()) {
+            match self.script.next(&mut self.dice) {
+                Next::Do(order) => self.take_order(stage, order),
+                Next::Pause(span) => self.pauses_until = stage.now + span,
+                Next::Over => return,
+            }
+        }
+    }
+
+    fn take_order(&mut self, stage: &mut Stage, order: Order) {
+        let Order { deed, timeout, cancel_after } = order;
+        let id = stage.history.begin(self.number, deed.clone());
+        stage.note(format_args!("c{} begins {id} {deed} within {timeout:?}", self.number));
+        let barrier = match &deed {
+            Deed::KeyBarrier { world_size, .. } => Some(KeyBarrier::new(*world_size, Patience::Wait)),
+            _ => None,
+        };
+        stage.sabotage_deed(&deed);
+        self.tasks.push(Task {
+            id,
+            barrier,
+            deed,
+            deadline: stage.now + timeout,
+            cancel_at: cancel_after.map(|span| stage.now + span),
+            mode: self.get_mode,
+            retries: 0,
+            flight: None,
+            values: Vec::new(),
+            epoch: None,
+            left_trace: false,
+        });
+    }
+
+    fn begin_calls(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+        for place in 0..self.tasks.len() {
+            if self.tasks[place].flight.is_some() {
+                continue;
+            }
+            let Some(line) = self.lines.iter_mut().find_map(Line::if_free) else {
+                return self.dial_if_allowed(stage);
+            };
+            self.calls += 1;
+            let (task, call) = (&mut self.tasks[place], CallId(self.calls));
+            let age = if line.used { Age::Used } else { Age::Fresh };
+            let start = line.taken;
+            let begun = task.deed.with_call(task.barrier.as_ref(), |made| line.begin(call, made, task.mode));
+            begun.map_err(|error| Wrong(format!("c{} cannot begin {}: {error}", self.number, task.id)))?;
+            task.flight = Some(Flight { line: line.number, call, start, age });
+            task.epoch = line.epoch;
+            task.values.clear();
+        }
+        Ok(())
+    }
+
+    fn dial_if_allowed(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+        let dialling = self.lines.iter().any(|line| !line.is_ready());
+        if dialling || self.lines.len() >= self.manner.lines_max {
+            return Ok(());
+        }
+        self.dials += 1;
+        let timeout = if stage.stormy { self.manner.dial_timeout } else { CALM_DIAL_TIMEOUT };
+        let seed = self.dice.seed();
+        self.lines.push(Line::dial(self.dials, stage.now, timeout, self.manner.rounds, seed));
+        stage.note(format_args!("c{} dials l{} within {timeout:?}", self.number, self.dials));
+        self.drain(stage, self.dials)
+    }
+
+    /// Does what a link wants.
+    fn drain(&mut self, stage: &mut Stage, number: u32) -> Result<(), Wrong> {
+        loop {
+            let Some(line) = self.lines.iter_mut().find(|line| line.number == number) else { return Ok(()) };
+            let Some(output) = line.link.poll_output() else { return Ok(()) };
+            match output {
+                LinkOutput::Resolve => {
+                    let at = stage.now + self.dice.span(Duration::ZERO, Duration::from_millis(20));
+                    stage.agenda.enter(at, Happening::Resolved(self.number, number));
+                }
+                LinkOutput::Connect(index) => {
+                    let (route, _) = self.manner.routes[usize::from(index)];
+                    let stream = stage.network.connect(stage.now, self.number, route);
+                    stage.note(format_args!("c{} l{number} connects {stream} to {route:?}", self.number));
+                    line.stream = Some(stream);
+                }
+                LinkOutput::Greet(bytes) => line.out.extend_from_slice(&bytes),
+                LinkOutput::Disconnect => line.hang_up(stage),
+                LinkOutput::Ready => stage.note(format_args!("c{} l{number} is ready", self.number)),
+                LinkOutput::Failed(failure) => {
+                    stage.note(format_args!("c{} l{number} has no connection: {failure:?}", self.number));
+                    if failure.kind == ErrorKind::WrongProtocol {
+                        return Err(Wrong(format!("c{} met a stranger: {failure:?}", self.number)));
+                    }
+                    if failure.elapsed > line.dial_timeout {
+                        return Err(Wrong(format!("c{} dialled too long: {failure:?}", self.number)));
+                    }
+                    self.lines.retain_mut(|line| {
+                        let stays = line.number != number;
+                        if !stays {
+                            line.hang_up(stage);
+                        }
+                        stays
+                    });
+                    if let Some(place) = self.tasks.iter().position(|task| task.flight.is_none()) {
+                        self.end(stage, place, End::Failed(failure.kind, Effect::None))?;
+                    }
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, stage: &mut Stage, number: u32, stream: Stream) -> Result<(), Wrong> {
+        // A reader that is slow leaves something for later.
+        for _ in 0..1 + self.dice.index(4) {
+            match stage.network.read(stage.now, stream, Side::Client) {
+                Read::Nothing => return Ok(()),
+                Read::End => return self.line_ended(stage, number, Cause::Closed),
+                // 104 is ECONNRESET.
+                Read::Reset => return self.line_ended(stage, number, Cause::Os(104)),
+                Read::Bytes(bytes) => self.digest(stage, number, &bytes)?,
+            }
+            if !self.lines.iter().any(|line| line.number == number && line.stream == Some(stream)) {
+                return Ok(());
+            }
+        }
+        stage.network.read_on(stage.now, stream, Side::Client);
+        Ok(())
+    }
+
+    fn digest(&mut self, stage: &mut Stage, number: u32, mut bytes: &[u8]) -> Result<(), Wrong> {
+        loop {
+            let Some(line) = self.lines.iter_mut().find(|line| line.number == number) else { return Ok(()) };
+            let event = line.link.receive(stage.now, &mut bytes).map_err(|violation| {
+                Wrong(format!("c{} l{number} met a breach of the protocol: {violation}", self.number))
+            })?;
+            let Some(event) = event else {
+                let all_read = bytes.is_empty() || line.link.state() == DialState::Failed;
+                self.drain(stage, number)?;
+                return if all_read { Ok(()) } else { Err(Wrong("bytes were left unread".to_owned())) };
+            };
+            let LineEvent { call, what } = LineEvent::of(event);
+            let under_way =
+                |task: &Task| task.flight.as_ref().is_some_and(|at| at.line == number && at.call == call);
+            let Some(place) = self.tasks.iter().position(under_way) else {
+                return Err(Wrong(format!("c{} is told of {call:?}, which is not under way", self.number)));
+            };
+            let task = &mut self.tasks[place];
+            match what {
+                line::What::Count => {}
+                line::What::Value(bytes) => task.values.push(Vec::with_capacity(bytes.min(1 << 16))),
+                line::What::Chunk(chunk) => match task.values.last_mut() {
+                    Some(value) => value.extend_from_slice(chunk),
+                    None => return Err(Wrong(format!("{} got a chunk of no value", task.id))),
+                },
+                line::What::Proceed => {
+                    let proceeded =
+                        task.deed.with_call(task.barrier.as_ref(), |made| line.proceed(call, made));
+                    proceeded.map_err(|error| Wrong(format!("{} cannot go on: {error}", task.id)))?;
+                }
+                line::What::Done(outcome) => self.call_done(stage, place, outcome)?,
+            }
+        }
+    }
+
+    fn call_done(&mut self, stage: &mut Stage, place: usize, mut outcome: Outcome) -> Result<(), Wrong> {
+        let task = &mut self.tasks[place];
+        if let (Some(barrier), Deed::KeyBarrier { .. }) = (&mut task.barrier, &task.deed) {
+            barrier.handle(outcome).map_err(|error| Wrong(format!("{}: {error}", task.id)))?;
+            let over = barrier.state() == KeyBarrierState::Released;
+            task.left_trace = true;
+            task.flight = None;
+            task.retries = 0;
+            if !over {
+                return Ok(());
+            }
+            // Whoever comes last is through when it has told the others.
+            outcome = Outcome::Released;
+        }
+        let values = core::mem::take(&mut task.values);
+        let Some(answer) = task.deed.answer(outcome, values) else {
+            return Err(Wrong(format!("{} ended with {outcome:?}, which is no answer to it", task.id)));
+        };
+        self.end(stage, place, End::Answered(answer))
+    }
+
+    /// A connection ended under its link.
+    fn line_ended(&mut self, stage: &mut Stage, number: u32, cause: Cause) -> Result<(), Wrong> {
+        let Some(place) = self.lines.iter().position(|line| line.number == number) else { return Ok(()) };
+        stage.note(format_args!("c{} l{number} ended: {cause:?}", self.number));
+        if self.lines[place].is_ready() {
+            let line = self.lines.remove(place);
+            return self.bury(stage, line);
+        }
+        self.lines[place].hang_up(stage);
+        self.lines[place].link.handle(stage.now, LinkInput::Ended(cause));
+        self.drain(stage, number)
+    }
+
+    /// Decides about all that was under way on a line that is no more.
+    fn bury(&mut self, stage: &mut Stage, mut line: Line) -> Result<(), Wrong> {
+        let left = line.left();
+        line.hang_up(stage);
+        while let Some(loss) = line.link.conn().lose() {
+            let under_way = |task: &Task| {
+                task.flight.as_ref().is_some_and(|at| at.line == line.number && at.call == loss.id)
+            };
+            let Some(place) = self.tasks.iter().position(under_way) else {
+                return Err(Wrong(format!("c{} lost {:?}, which is not under way", self.number, loss.id)));
+            };
+            let task = &mut self.tasks[place];
+            let Some(flight) = task.flight.take() else { continue };
+            let sent = if left > flight.start { Sent::Something } else { Sent::Nothing };
+            let operation = task.deed.with_call(task.barrier.as_ref(), |call| call.operation());
+            match after_loss(operation, task.mode, task.retries, flight.age, sent, &loss) {
+                Verdict::Again(mode) => {
+                    if mode == task.mode {
+                        task.retries += 1;
+                    } else {
+                        self.get_mode = mode;
+                    }
+                    stage.note(format_args!("c{} repeats {} as {mode:?}", self.number, task.id));
+                    task.mode = mode;
+                }
+                Verdict::Answer(outcome) => {
+                    task.values.clear();
+                    self.call_done(stage, place, outcome)?;
+                }
+                Verdict::Fail(effect) => {
+                    self.end(stage, place, End::Failed(ErrorKind::ServerGone, effect))?;
+                }
+            }
+        }
+        match self.tasks.iter().find(|task| task.flight.as_ref().is_some_and(|at| at.line == line.number)) {
+            Some(task) => Err(Wrong(format!("{} was lost, and the link does not say so", task.id))),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends what is cancelled or has no time left.
+    fn give_up_in_time(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+        if self.health == Health::Sleepy {
+            return Ok(());
+        }
+        loop {
+            let now = stage.now;
+            let due = |task: &Task| task.deadline <= now || task.cancel_at.is_some_and(|at| at <= now);
+            let Some(place) = self.tasks.iter().position(due) else { return Ok(()) };
+            let task = &mut self.tasks[place];
+            let kind = if task.deadline <= now { ErrorKind::TimedOut } else { ErrorKind::Cancelled };
+            let Some(flight) = task.flight.take() else {
+                self.end(stage, place, End::Failed(kind, Effect::None))?;
+                continue;
+            };
+            let Some(line) = self.lines.iter().position(|line| line.number == flight.line) else {
+                return Err(Wrong(format!("{} is under way on no line", task.id)));
+            };
+            match self.lines[line].link.conn().give_up(flight.call) {
+                GiveUp::Nothing => {
+                    return Err(Wrong(format!("{} is under way, and its link does not know it", task.id)));
+                }
+                GiveUp::Send(bytes) => {
+                    self.lines[line].push(&bytes);
+                    self.end(stage, place, End::Failed(kind, Effect::None))?;
+                    self.drop_if_full(stage, line);
+                }
+                GiveUp::Close(effect) => {
+                    self.end(stage, place, End::Failed(kind, effect))?;
+                    let line = self.lines.remove(line);
+                    stage.note(format_args!("c{} hangs up l{}", self.number, line.number));
+                    self.bury(stage, line)?;
+                }
+            }
+        }
+    }
+
+    /// A line whose table holds nothing but calls that were given up is of no use.
+    fn drop_if_full(&mut self, stage: &mut Stage, place: usize) {
+        let line = &mut self.lines[place];
+        let in_use =
+            self.tasks.iter().any(|task| task.flight.as_ref().is_some_and(|at| at.line == line.number));
+        if !in_use && line.link.conn().may_begin() == Err(BeginError::Full) {
+            stage.note(format_args!("c{} hangs up l{}, which is full", self.number, line.number));
+            line.hang_up(stage);
+            self.lines.remove(place);
+        }
+    }
+
+    fn end(&mut self, stage: &mut Stage, place: usize, end: End) -> Result<(), Wrong> {
+        let task = self.tasks.remove(place);
+        let end = match end {
+            End::Failed(kind, _) if task.left_trace => End::Failed(kind, Effect::Possible),
+            other => other,
+        };
+        stage.note(format_args!("c{} ends {} {end}", self.number, task.id));
+        if stage.now > task.deadline {
+            return Err(Wrong(format!("{} ended after its deadline", task.id)));
+        }
+        self.script.told(&task.deed, &end)?;
+        stage.history.end(task.id, end, task.epoch)
+    }
+}
+
+/// In calm weather every connection comes about.
+const CALM_DIAL_TIMEOUT: Duration = Duration::from_secs(30);

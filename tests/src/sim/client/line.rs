@@ -1,0 +1,127 @@
+//! One connection of a client: its link, its bytes that have not left, and its stream.
+
+use super::super::network::{Side, Stream};
+use super::super::world::Stage;
+use rendezvous_core::limits::ClientLimits;
+use rendezvous_core::node::client::link::Link;
+use rendezvous_core::store::call::{Call, CallId, GetMode, Outcome};
+use rendezvous_core::store::client_conn::{BeginError, ClientConn, Event};
+use rendezvous_core::store::dial::{DialOptions, DialState, Rounds};
+use rendezvous_core::time::{Duration, Instant};
+
+/// Calls that one connection can have in its table: few, so that it is full now and then.
+const PENDING: usize = 3;
+
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) number: u32,
+    pub(super) link: Link<PENDING>,
+    pub(super) dial_timeout: Duration,
+    pub(super) stream: Option<Stream>,
+    /// The life of the server at the other end.
+    pub(super) epoch: Option<u32>,
+    /// What has not left.
+    pub(super) out: Vec<u8>,
+    /// Bytes of calls that `out` ever took.
+    pub(super) taken: u64,
+    /// A call was begun on it.
+    pub(super) used: bool,
+}
+
+/// What received bytes say about which call.
+pub(super) struct LineEvent<'b> {
+    pub(super) call: CallId,
+    pub(super) what: What<'b>,
+}
+
+pub(super) enum What<'b> {
+    Count,
+    Value(usize),
+    Chunk(&'b [u8]),
+    Proceed,
+    Done(Outcome),
+}
+
+impl<'b> LineEvent<'b> {
+    pub(super) fn of(event: Event<'b>) -> Self {
+        let (call, what) = match event {
+            // The link keeps this one for itself; the greeting's call has this name.
+            Event::Greeted => (CallId(0), What::Count),
+            Event::Count { id, .. } => (id, What::Count),
+            Event::ValueStart { id, bytes } => (id, What::Value(usize::try_from(bytes).unwrap_or(0))),
+            Event::ValueChunk { id, bytes } => (id, What::Chunk(bytes)),
+            Event::Proceed { id } => (id, What::Proceed),
+            Event::Done { id, outcome } => (id, What::Done(outcome)),
+        };
+        Self { call, what }
+    }
+}
+
+impl Line {
+    pub(super) fn dial(number: u32, now: Instant, timeout: Duration, rounds: Rounds, seed: u64) -> Self {
+        let (options, limits) = (DialOptions::default(), ClientLimits::default());
+        let link = Link::new(now, now + timeout, rounds, options, limits, seed);
+        Self {
+            number,
+            link,
+            dial_timeout: timeout,
+            stream: None,
+            epoch: None,
+            out: Vec::new(),
+            taken: 0,
+            used: false,
+        }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.link.state() == DialState::Ready
+    }
+
+    /// This line, if a call can begin on it.
+    pub(super) fn if_free(&mut self) -> Option<&mut Self> {
+        (self.is_ready() && self.link.conn().may_begin().is_ok()).then_some(self)
+    }
+
+    /// How many bytes of calls have left.
+    pub(super) fn left(&self) -> u64 {
+        self.taken.saturating_sub(self.out.len() as u64)
+    }
+
+    pub(super) fn begin(&mut self, id: CallId, call: &Call<'_>, mode: GetMode) -> Result<(), BeginError> {
+        let mut buffer = vec![0; ClientConn::<PENDING>::write_bytes_max(call)];
+        let bytes = self.link.conn().begin(id, call, mode, &mut buffer)?;
+        self.used = true;
+        self.push(&buffer[..bytes]);
+        Ok(())
+    }
+
+    pub(super) fn proceed(&mut self, id: CallId, call: &Call<'_>) -> Result<(), BeginError> {
+        let mut buffer = vec![0; ClientConn::<PENDING>::write_bytes_max(call)];
+        let bytes = self.link.conn().proceed(id, call, &mut buffer)?;
+        self.push(&buffer[..bytes]);
+        Ok(())
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.taken += bytes.len() as u64;
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// Sends as much as the network takes.
+    pub(super) fn flush(&mut self, stage: &mut Stage) {
+        let Some(stream) = self.stream else { return };
+        if self.out.is_empty() {
+            return;
+        }
+        // A connection that is broken says so to its reader.
+        let count = stage.network.write(stage.now, stream, Side::Client, &self.out).unwrap_or(0);
+        self.out.drain(..count);
+    }
+
+    pub(super) fn hang_up(&mut self, stage: &mut Stage) {
+        self.out.clear();
+        if let Some(stream) = self.stream.take() {
+            stage.network.close(stage.now, stream, Side::Client);
+        }
+    }
+}

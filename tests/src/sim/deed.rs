@@ -1,0 +1,289 @@
+//! What a client does to the store, with everything that it takes, and what comes of it.
+
+use rendezvous_core::barrier::KeyBarrier;
+use rendezvous_core::error::{Effect, ErrorKind};
+use rendezvous_core::store::call::{Call, Outcome, Patience};
+use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
+use std::fmt;
+
+/// The scope that every key has on the wire.
+const SCOPE: &[u8] = b"/";
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Deed {
+    Set { name: String, value: Vec<u8> },
+    CompareSet { name: String, expected: Vec<u8>, desired: Vec<u8> },
+    Append { name: String, value: Vec<u8> },
+    Delete { name: String },
+    Get { name: String, patience: Patience },
+    Check { name: String },
+    Wait { names: Vec<String> },
+    Add { name: String, delta: i64 },
+    MultiSet { pairs: Vec<(String, Vec<u8>)> },
+    MultiGet { names: Vec<String>, patience: Patience },
+    Push { name: String, value: Vec<u8> },
+    Pop { name: String, patience: Patience },
+    QueueLen { name: String },
+    Barrier { name: String, world_size: i64, patience: Patience },
+    KeyBarrier { name: String, world_size: i64 },
+    Ping,
+    NumKeys,
+    ListKeys,
+}
+
+/// What was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It is done, or over, or somebody is there.
+    Done,
+    Number(i64),
+    Ready,
+    NotReady,
+    Value(Vec<u8>),
+    Values(Vec<Vec<u8>>),
+    Missing,
+    QueueEmpty,
+}
+
+/// How a deed ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Answered(Answer),
+    Failed(ErrorKind, Effect),
+}
+
+impl Deed {
+    /// Makes the call that is due. A barrier out of keys is several calls, and `barrier` knows which.
+    ///
+    /// # Panics
+    /// When a barrier out of keys is over.
+    pub(super) fn with_call<R>(&self, barrier: Option<&KeyBarrier>, make: impl FnOnce(&Call<'_>) -> R) -> R {
+        let key = |name| Key::scoped(SCOPE, str::as_bytes(name));
+        let many =
+            |names: &[String], patience, of: fn(Keys<'_>) -> Request<'_>, make: &mut dyn FnMut(&Call<'_>)| {
+                let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+                make(&Call::Store(of(Keys::scoped(SCOPE, &names)), patience));
+            };
+        let mut made = None;
+        let mut make = Some(make);
+        let mut made_by = |call: &Call<'_>| made = make.take().map(|make| make(call));
+        let wait = Patience::Wait;
+        match self {
+            Self::Set { name, value } => {
+                made_by(&Call::Store(Request::Set { key: key(name), value }, wait));
+            }
+            Self::CompareSet { name, expected, desired } => {
+                made_by(&Call::Store(Request::CompareSet { key: key(name), expected, desired }, wait));
+            }
+            Self::Append { name, value } => {
+                made_by(&Call::Store(Request::Append { key: key(name), value }, wait));
+            }
+            Self::Delete { name } => made_by(&Call::Store(Request::Delete { key: key(name) }, wait)),
+            Self::Get { name, patience } => {
+                made_by(&Call::Store(Request::Get { key: key(name) }, *patience));
+            }
+            Self::Check { name } => {
+                made_by(&Call::Store(Request::Check { keys: Keys::one(key(name)) }, wait));
+            }
+            Self::Wait { names } => many(names, wait, |keys| Request::Wait { keys }, &mut made_by),
+            Self::Add { name, delta } => {
+                made_by(&Call::Store(Request::Add { key: key(name), delta: *delta }, wait));
+            }
+            Self::MultiSet { pairs } => {
+                let pairs: Vec<(&[u8], &[u8])> =
+                    pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_slice())).collect();
+                made_by(&Call::Store(Request::MultiSet { pairs: Pairs::scoped(SCOPE, &pairs) }, wait));
+            }
+            Self::MultiGet { names, patience } => {
+                many(names, *patience, |keys| Request::MultiGet { keys }, &mut made_by);
+            }
+            Self::Push { name, value } => {
+                made_by(&Call::Store(Request::QueuePush { key: key(name), value }, wait));
+            }
+            Self::Pop { name, patience } => {
+                made_by(&Call::Store(Request::QueuePop { key: key(name) }, *patience));
+            }
+            Self::QueueLen { name } => made_by(&Call::Store(Request::QueueLen { key: key(name) }, wait)),
+            Self::Barrier { name, world_size, patience } => {
+                let request = Request::Barrier { key: key(name), world_size: *world_size };
+                made_by(&Call::Store(request, *patience));
+            }
+            Self::KeyBarrier { name, .. } => {
+                if let Some(call) = barrier.and_then(|barrier| barrier.next_call(key(name))) {
+                    made_by(&call);
+                }
+            }
+            Self::Ping => made_by(&Call::Ping),
+            Self::NumKeys => made_by(&Call::Store(Request::NumKeys, wait)),
+            Self::ListKeys => made_by(&Call::Store(Request::ListKeys, wait)),
+        }
+        // invariant: a deed under way has a call, and a barrier that is over is not under way
+        made.expect("a call that is due")
+    }
+
+    /// The answer that an outcome is to this deed; `None`: it is none.
+    pub(super) fn answer(&self, outcome: Outcome, mut values: Vec<Vec<u8>>) -> Option<Answer> {
+        Some(match (self, outcome) {
+            (
+                Self::Set { .. } | Self::Append { .. } | Self::MultiSet { .. } | Self::Push { .. },
+                Outcome::Applied,
+            )
+            | (Self::Ping, Outcome::Alive)
+            | (Self::Wait { .. } | Self::Barrier { .. } | Self::KeyBarrier { .. }, Outcome::Released) => {
+                Answer::Done
+            }
+            (
+                Self::Add { .. } | Self::Delete { .. } | Self::QueueLen { .. } | Self::NumKeys,
+                Outcome::Number(number),
+            ) => Answer::Number(number),
+            (Self::Check { .. }, Outcome::Ready) => Answer::Ready,
+            (Self::Check { .. }, Outcome::NotReady) => Answer::NotReady,
+            (Self::Get { .. } | Self::CompareSet { .. } | Self::Pop { .. }, Outcome::Value)
+                if values.len() == 1 =>
+            {
+                Answer::Value(values.remove(0))
+            }
+            // An empty value that might have been a missing one is not announced.
+            (Self::Get { .. } | Self::Pop { .. }, Outcome::Value) if values.is_empty() => {
+                Answer::Value(Vec::new())
+            }
+            (Self::MultiGet { names, .. }, Outcome::Values(count))
+                if count == values.len() as u64 && names.len() == values.len() =>
+            {
+                Answer::Values(values)
+            }
+            (Self::ListKeys, Outcome::Values(count)) if count == values.len() as u64 => {
+                Answer::Values(values)
+            }
+            (
+                Self::Get { patience: Patience::Once, .. }
+                | Self::MultiGet { patience: Patience::Once, .. }
+                | Self::Barrier { patience: Patience::Once, .. },
+                Outcome::Missing,
+            ) => Answer::Missing,
+            (Self::Pop { patience: Patience::Once, .. }, Outcome::QueueEmpty) => Answer::QueueEmpty,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Deed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let once = |patience: &Patience| if *patience == Patience::Once { " once" } else { "" };
+        match self {
+            Self::Set { name, value } => write!(f, "set {name} to {}", Text(value)),
+            Self::CompareSet { name, expected, desired } => {
+                write!(f, "compare_set {name} from {} to {}", Text(expected), Text(desired))
+            }
+            Self::Append { name, value } => write!(f, "append {} to {name}", Text(value)),
+            Self::Delete { name } => write!(f, "delete {name}"),
+            Self::Get { name, patience } => write!(f, "get {name}{}", once(patience)),
+            Self::Check { name } => write!(f, "check {name}"),
+            Self::Wait { names } => write!(f, "wait {}", names.join(" ")),
+            Self::Add { name, delta } => write!(f, "add {delta} to {name}"),
+            Self::MultiSet { pairs } => {
+                f.write_str("multi_set")?;
+                pairs.iter().try_for_each(|(name, value)| write!(f, " {name} to {}", Text(value)))
+            }
+            Self::MultiGet { names, patience } => {
+                write!(f, "multi_get {}{}", names.join(" "), once(patience))
+            }
+            Self::Push { name, value } => write!(f, "push {} to {name}", Text(value)),
+            Self::Pop { name, patience } => write!(f, "pop {name}{}", once(patience)),
+            Self::QueueLen { name } => write!(f, "queue_len {name}"),
+            Self::Barrier { name, world_size, patience } => {
+                write!(f, "barrier {name} of {world_size}{}", once(patience))
+            }
+            Self::KeyBarrier { name, world_size } => write!(f, "barrier by keys {name} of {world_size}"),
+            Self::Ping => f.write_str("ping"),
+            Self::NumKeys => f.write_str("num_keys"),
+            Self::ListKeys => f.write_str("list_keys"),
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Value(value) => Text(value).fmt(f),
+            Self::Values(values) => values.iter().try_for_each(|value| write!(f, "{} ", Text(value))),
+            Self::Done => f.write_str("done"),
+            Self::Ready => f.write_str("ready"),
+            Self::NotReady => f.write_str("not ready"),
+            Self::Missing => f.write_str("missing"),
+            Self::QueueEmpty => f.write_str("queue empty"),
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Answered(answer) => answer.fmt(f),
+            Self::Failed(kind, Effect::None) => write!(f, "failed, {kind:?}"),
+            Self::Failed(kind, Effect::Possible) => write!(f, "failed, {kind:?}, may have been applied"),
+        }
+    }
+}
+
+/// The start of a value, and its length when it is long.
+pub(super) struct Text<'a>(pub(super) &'a [u8]);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.0[..self.0.len().min(28)];
+        write!(f, "\"{}\"", shown.escape_ascii())?;
+        if shown.len() < self.0.len() { write!(f, "… ({} bytes)", self.0.len()) } else { Ok(()) }
+    }
+}
+
+/// Values that tell where they belong: the name of the key, a number that is given once in a run, and a filling, so that
+/// no reply can be taken for another. Appended pieces are told apart.
+pub(super) mod piece {
+    /// One piece of a value of the key `name`.
+    pub(crate) fn make(name: &str, number: u32, filling_bytes: usize) -> Vec<u8> {
+        let mut piece = format!("{name}={number}:{filling_bytes};").into_bytes();
+        let filling =
+            (0..filling_bytes).map(|at| b'a' + u8::try_from((number as usize + at) % 26).unwrap_or(0));
+        piece.extend(filling);
+        piece
+    }
+
+    /// The numbers of the pieces that are `value`; `None`: it was not made here for this key.
+    pub(crate) fn numbers(name: &str, mut value: &[u8]) -> Option<Vec<u32>> {
+        let mut numbers = Vec::new();
+        while !value.is_empty() {
+            let head_bytes = value.iter().position(|&byte| byte == b';')? + 1;
+            let head = core::str::from_utf8(&value[..head_bytes - 1]).ok()?;
+            let (number, filling) = head.strip_prefix(name)?.strip_prefix('=')?.split_once(':')?;
+            let (number, filling_bytes) = (number.parse().ok()?, filling.parse::<usize>().ok()?);
+            let length = head_bytes.checked_add(filling_bytes)?;
+            if value.get(..length)? != make(name, number, filling_bytes) {
+                return None;
+            }
+            numbers.push(number);
+            value = &value[length..];
+        }
+        Some(numbers)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn a_value_tells_its_pieces_and_nothing_else_does() {
+            let value = [make("r/1", 7, 0), make("r/1", 400, 60)].concat();
+            assert_eq!(numbers("r/1", &value), Some(vec![7, 400]));
+            assert_eq!(numbers("r/1", b""), Some(Vec::new()));
+            assert_eq!(numbers("r/2", &value), None);
+            for at in 0..value.len() {
+                let mut spoilt = value.clone();
+                spoilt.remove(at);
+                assert_ne!(numbers("r/1", &spoilt), Some(vec![7, 400]), "{at}");
+            }
+        }
+    }
+}

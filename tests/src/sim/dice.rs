@@ -1,0 +1,71 @@
+//! Choices, all from one seed.
+
+use rendezvous_core::rng::Rng;
+use rendezvous_core::time::Duration;
+
+/// A source of choices. Each actor has its own, so that a change to one does not stir the others.
+#[derive(Clone, Debug)]
+pub(super) struct Dice(Rng);
+
+impl Dice {
+    /// The `stream`-th source of a seed.
+    pub(super) fn new(seed: u64, stream: u64) -> Self {
+        let mut mix = Rng::new(seed ^ Rng::new(stream).next_u64());
+        Self(Rng::new(mix.next_u64()))
+    }
+
+    pub(super) const fn seed(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A number from `low` to `high`, both included.
+    pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.0.below(high.saturating_sub(low).saturating_add(1))
+    }
+
+    /// An index below `length`.
+    pub(super) fn index(&mut self, length: usize) -> usize {
+        usize::try_from(self.0.below(length as u64)).unwrap_or(0)
+    }
+
+    /// A size from `low` to `high` whose magnitude is even: small ones are as likely as large ones.
+    pub(super) fn size(&mut self, low: usize, high: usize) -> usize {
+        let ceiling =
+            (low.max(1) << self.index(1 + (high / low.max(1)).max(1).ilog2() as usize)).min(high) * 2;
+        (low + self.index(ceiling - low + 1)).min(high)
+    }
+
+    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.index(from.len())]
+    }
+
+    pub(super) const fn percent(&mut self, chance: u64) -> bool {
+        self.0.below(100) < chance
+    }
+
+    /// A span from `low` to `high`, whose magnitude is even.
+    pub(super) fn span(&mut self, low: Duration, high: Duration) -> Duration {
+        let mut ceiling = high;
+        while ceiling / 2 > low && self.percent(50) {
+            ceiling /= 2;
+        }
+        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(self.between(nanos(low), nanos(ceiling)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_stay_in_their_bounds_and_reach_them() {
+        let mut dice = Dice::new(1, 2);
+        let sizes: Vec<usize> = (0..5000).map(|_| dice.size(3, 17)).collect();
+        assert_eq!((sizes.iter().min(), sizes.iter().max()), (Some(&3), Some(&17)));
+        let low = Duration::from_millis(2);
+        let spans: Vec<Duration> = (0..5000).map(|_| dice.span(low, low * 100)).collect();
+        assert!(spans.iter().all(|span| (low..=low * 100).contains(span)));
+        assert!(spans.iter().any(|span| *span < low * 4) && spans.iter().any(|span| *span > low * 90));
+    }
+}

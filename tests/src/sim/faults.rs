@@ -1,0 +1,119 @@
+//! What goes wrong: in the world, which is allowed, and in the library, which is not and must be noticed.
+
+use super::deed::Deed;
+use super::dice::Dice;
+use crate::frames;
+use rendezvous_core::store::op::{Key, Request};
+use rendezvous_core::time::{Duration, Instant};
+
+/// What the world does to everybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Some connection is reset, and part of what was under way may be lost.
+    Cut,
+    /// One direction of some connection is held back.
+    Clog(Duration),
+    /// A client is cut off from the server.
+    Partition(Duration),
+    /// The server's process dies, and is back after this.
+    Restart(Duration),
+    /// A client that closes its sending half comes by.
+    HalfCloser,
+}
+
+/// The storm: faults with their times, all over before `end`.
+pub(super) fn plan(dice: &mut Dice, end: Duration) -> Vec<(Instant, Fault)> {
+    let roughness = dice.pick(&[0, 1, 3, 10]);
+    let mut faults = Vec::new();
+    for _ in 0..roughness * 3 {
+        let at = dice.span(Duration::ZERO, end);
+        let left = end - at;
+        let fault = match dice.index(20) {
+            0..9 => Fault::Cut,
+            9..13 => Fault::Clog(dice.span(Duration::ZERO, left)),
+            13..18 => Fault::Partition(dice.span(Duration::ZERO, left)),
+            _ => Fault::Restart(dice.span(Duration::ZERO, left.min(Duration::from_secs(1)))),
+        };
+        faults.push((Instant::ORIGIN + at, fault));
+    }
+    for _ in 0..dice.index(4) {
+        faults.push((Instant::ORIGIN + dice.span(Duration::ZERO, end), Fault::HalfCloser));
+    }
+    faults
+}
+
+/// One thing that is wrong with the library, or with the machine that drives it, on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Nothing.
+    None,
+    /// Now and then the server leaves out a byte.
+    DroppedByte,
+    /// Now and then the server sends a byte twice.
+    DoubledByte,
+    /// Now and then the server sends a wrong bit.
+    FlippedBit,
+    /// The server carries out some ADDs twice.
+    DoubledAdd,
+    /// The server loses some values a while after they were set.
+    LostSet,
+    /// The server brings some values back long after they were set.
+    StaleSet,
+    /// The server counts some arrivals at a barrier twice.
+    DoubledArrival,
+    /// The server loses some queued items.
+    LostItem,
+    /// A wait outlives its client.
+    LeakedWait,
+    /// A client does not look at its deadlines.
+    SleepyClient,
+}
+
+impl Sabotage {
+    /// All that there is.
+    pub const ALL: [Self; 10] = [
+        Self::DroppedByte,
+        Self::DoubledByte,
+        Self::FlippedBit,
+        Self::DoubledAdd,
+        Self::LostSet,
+        Self::StaleSet,
+        Self::DoubledArrival,
+        Self::LostItem,
+        Self::LeakedWait,
+        Self::SleepyClient,
+    ];
+
+    /// What the saboteur asks of the store when a client does this, and how much later.
+    pub(super) fn aside(self, deed: &Deed, dice: &mut Dice) -> Option<(Duration, Vec<u8>)> {
+        let soon = Duration::from_millis(dice.between(0, 200));
+        if !dice.percent(30) {
+            return None;
+        }
+        Some(match (self, deed) {
+            (Self::DoubledAdd, Deed::Add { name, delta }) if *delta != 0 => {
+                (soon, frames::add(&on_wire(name), *delta))
+            }
+            (Self::LostSet, Deed::Set { name, .. }) => {
+                (soon, frames::request(Request::Delete { key: key(name) }))
+            }
+            (Self::StaleSet, Deed::Set { name, value }) => (soon * 10, frames::set(&on_wire(name), value)),
+            (Self::DoubledArrival, Deed::Barrier { name, world_size, .. }) => {
+                (soon, frames::request(Request::Barrier { key: key(name), world_size: *world_size }))
+            }
+            (Self::LostItem, Deed::Push { name, .. }) => {
+                (soon, frames::request(Request::QueuePop { key: key(name) }))
+            }
+            (Self::LeakedWait, Deed::Wait { .. }) => (soon, frames::wait(b"/never")),
+            _ => return None,
+        })
+    }
+}
+
+fn on_wire(name: &str) -> Vec<u8> {
+    format!("/{name}").into_bytes()
+}
+
+fn key(name: &str) -> Key<'_> {
+    Key::scoped(b"/", name.as_bytes())
+}

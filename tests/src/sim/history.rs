@@ -1,0 +1,62 @@
+//! Who did what, from when to when, and what came of it: all that the oracle knows.
+
+use super::deed::{Deed, End};
+
+/// Names one deed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct DeedId(usize);
+
+/// One deed. Moments are numbers that grow through the whole run.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) actor: usize,
+    pub(super) deed: Deed,
+    pub(super) began: u64,
+    pub(super) ended: Option<(u64, End)>,
+    /// The life of the server which answered, or which the request may have reached.
+    pub(super) epoch: Option<u32>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct History {
+    records: Vec<Record>,
+    moments: u64,
+}
+
+impl History {
+    pub(super) fn begin(&mut self, actor: usize, deed: Deed) -> DeedId {
+        self.moments += 1;
+        self.records.push(Record { actor, deed, began: self.moments, ended: None, epoch: None });
+        DeedId(self.records.len() - 1)
+    }
+
+    /// # Errors
+    /// It had ended before.
+    pub(super) fn end(&mut self, id: DeedId, end: End, epoch: Option<u32>) -> Result<(), Wrong> {
+        self.moments += 1;
+        let record = &mut self.records[id.0];
+        record.epoch = epoch;
+        match record.ended.replace((self.moments, end)) {
+            None => Ok(()),
+            Some((_, before)) => Err(Wrong(format!("{id} ended twice; before: {before}"))),
+        }
+    }
+
+    pub(super) fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    pub(super) fn get(&self, id: DeedId) -> &Record {
+        &self.records[id.0]
+    }
+}
+
+impl core::fmt::Display for DeedId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+/// Something that may not be, and what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wrong(pub(super) String);

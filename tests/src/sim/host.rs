@@ -1,0 +1,327 @@
+//! The server's process: it carries bytes between the network and the server machine, as the socket driver does, and it
+//! can die and come back empty.
+
+use super::dice::Dice;
+use super::faults::Sabotage;
+use super::history::Wrong;
+use super::network::{Notice, Read, Side, Stream};
+use super::world::{Happening, Stage};
+use crate::frames;
+use rendezvous_core::ids::ConnId;
+use rendezvous_core::limits::ServerLimits;
+use rendezvous_core::node::server::{CloseReason, Event, Input, Output, Server};
+use rendezvous_core::time::Instant;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// Who sits at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    Stream(Stream),
+    /// The hand of a saboteur: what it is told is thrown away.
+    Ghost,
+}
+
+/// What may be expected of those who connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Guests {
+    /// They keep to the protocol, and the server must not say that they do not.
+    Polite,
+    /// Anything.
+    Any,
+}
+
+pub(super) struct Host {
+    dice: Dice,
+    guests: Guests,
+    limits: ServerLimits,
+    machine: Option<Server>,
+    epoch: u32,
+    places: Vec<Option<Peer>>,
+    generations: Vec<u32>,
+    conns: BTreeMap<Stream, ConnId>,
+    ghost: Option<ConnId>,
+    due: Option<Instant>,
+    sabotage: Sabotage,
+}
+
+impl Host {
+    pub(super) fn new(mut dice: Dice, limits: ServerLimits, sabotage: Sabotage, guests: Guests) -> Self {
+        let machine = Some(Server::new(limits, dice.seed()));
+        Self {
+            dice,
+            guests,
+            limits,
+            machine,
+            epoch: 0,
+            places: Vec::new(),
+            generations: Vec::new(),
+            conns: BTreeMap::new(),
+            ghost: None,
+            due: None,
+            sabotage,
+        }
+    }
+
+    /// The process dies. Its connections are reset or end, as what was unread decides.
+    pub(super) fn die(&mut self, stage: &mut Stage) {
+        stage.note(format_args!("the server dies"));
+        stage.network.listening = false;
+        self.machine = None;
+        for (stream, _) in core::mem::take(&mut self.conns) {
+            if self.dice.percent(50) {
+                stage.network.abort(stage.now, stream, Side::Server);
+            } else {
+                stage.network.close(stage.now, stream, Side::Server);
+            }
+        }
+        self.places.clear();
+        self.generations.clear();
+        self.ghost = None;
+    }
+
+    /// A new process takes its place.
+    pub(super) fn rise(&mut self, stage: &mut Stage) {
+        self.epoch += 1;
+        stage.note(format_args!("the server comes back, for its life {}", self.epoch));
+        stage.network.listening = true;
+        self.machine = Some(Server::new(self.limits, self.dice.seed()));
+    }
+
+    pub(super) fn noticed(&mut self, stage: &mut Stage, notice: Notice) -> Result<(), Wrong> {
+        match notice {
+            Notice::Accept(stream) => {
+                stage.network.set_epoch(stream, self.epoch);
+                let conn = self.take_place(Peer::Stream(stream));
+                self.conns.insert(stream, conn);
+                stage.note(format_args!("server accepts {stream} as {conn:?}"));
+                self.feed(stage, Input::Accepted { conn, peer: ADDRESS })
+            }
+            Notice::Readable(stream, _) => self.read(stage, stream),
+            Notice::Writable(stream, _) => {
+                if let Some(&conn) = self.conns.get(&stream) {
+                    self.write(stage, conn, stream)?;
+                    self.drain(stage)?;
+                }
+                Ok(())
+            }
+            Notice::Connected(_) | Notice::Refused(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn tick(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+        if self.due.is_some_and(|due| due <= stage.now) {
+            self.due = None;
+        }
+        if self.machine.as_ref().and_then(Server::poll_timeout).is_some_and(|at| at <= stage.now) {
+            self.feed(stage, Input::Tick)?;
+        }
+        self.enter_due(stage);
+        Ok(())
+    }
+
+    /// The saboteur asks something of the store.
+    pub(super) fn haunt(&mut self, stage: &mut Stage, frame: &[u8]) -> Result<(), Wrong> {
+        if self.machine.is_none() {
+            return Ok(());
+        }
+        let conn = match self.ghost {
+            Some(conn) => conn,
+            None => {
+                let conn = self.take_place(Peer::Ghost);
+                self.ghost = Some(conn);
+                self.feed(stage, Input::Accepted { conn, peer: ADDRESS })?;
+                self.feed(stage, Input::Received { conn, bytes: &frames::greeting() })?;
+                conn
+            }
+        };
+        stage.note(format_args!("a ghost asks {:02x?}", &frame[..frame.len().min(40)]));
+        self.feed(stage, Input::Received { conn, bytes: frame })
+    }
+
+    /// The saboteur goes, unless its staying is what is wrong.
+    pub(super) fn lay_ghost(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+        match self.ghost {
+            Some(conn) if self.sabotage != Sabotage::LeakedWait => {
+                self.feed(stage, Input::Lost { conn, os_error: 0 })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What must hold at every moment.
+    pub(super) fn check(&self) -> Result<(), Wrong> {
+        let Some(machine) = &self.machine else { return Ok(()) };
+        let here = self.conns.len() + usize::from(self.ghost.is_some());
+        let there = machine.stats().connections;
+        if here == there {
+            Ok(())
+        } else {
+            Err(Wrong(format!("the server counts {there} connections, and there are {here}")))
+        }
+    }
+
+    /// What must hold when every client is gone, every key deleted and every deadline past.
+    pub(super) fn check_floor(&self) -> Result<(), Wrong> {
+        let Some(machine) = &self.machine else { return Err(Wrong("there is no server".to_owned())) };
+        let (stats, footprint) = (machine.stats(), machine.engine().footprint());
+        let floor = (
+            stats.connections,
+            stats.waiting,
+            stats.keys,
+            stats.stored_bytes,
+            stats.buffered_bytes,
+            footprint,
+        );
+        if floor != (0, 0, 0, 0, 0, 0) {
+            return Err(Wrong(format!(
+                "the server does not return to its floor: {stats:?}, footprint {footprint}"
+            )));
+        }
+        match machine.poll_timeout() {
+            None => Ok(()),
+            Some(at) => Err(Wrong(format!("the idle server has a deadline at {at:?}"))),
+        }
+    }
+
+    fn take_place(&mut self, peer: Peer) -> ConnId {
+        let index = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
+        if index == self.places.len() {
+            self.places.push(None);
+            self.generations.push(0);
+        }
+        self.places[index] = Some(peer);
+        ConnId { index: u32::try_from(index).unwrap_or(u32::MAX), generation: self.generations[index] }
+    }
+
+    fn feed(&mut self, stage: &mut Stage, input: Input<'_>) -> Result<(), Wrong> {
+        let Some(machine) = &mut self.machine else { return Ok(()) };
+        machine.handle(stage.now, input).map_err(|error| Wrong(format!("the server says {error}")))?;
+        self.drain(stage)
+    }
+
+    fn read(&mut self, stage: &mut Stage, stream: Stream) -> Result<(), Wrong> {
+        // One turn has a budget; the rest is read in the next.
+        for _ in 0..1 + self.dice.index(4) {
+            let Some(&conn) = self.conns.get(&stream) else { return Ok(()) };
+            if !self.machine.as_ref().is_some_and(|machine| machine.wants_read(conn)) {
+                return Ok(());
+            }
+            match stage.network.read(stage.now, stream, Side::Server) {
+                Read::Nothing => return Ok(()),
+                Read::Bytes(bytes) => self.feed(stage, Input::Received { conn, bytes: &bytes })?,
+                Read::End => return self.feed(stage, Input::ReadClosed { conn }),
+                // 104 is ECONNRESET.
+                Read::Reset => return self.feed(stage, Input::Lost { conn, os_error: 104 }),
+            }
+        }
+        stage.network.read_on(stage.now, stream, Side::Server);
+        Ok(())
+    }
+
+    fn write(&mut self, stage: &mut Stage, conn: ConnId, stream: Stream) -> Result<(), Wrong> {
+        let Some(machine) = &mut self.machine else { return Ok(()) };
+        let unsent = machine.unsent(conn);
+        if unsent.is_empty() {
+            return Ok(());
+        }
+        let length = unsent.len();
+        let spoilt = spoilt(self.sabotage, &mut self.dice, unsent);
+        let written =
+            stage.network.write(stage.now, stream, Side::Server, spoilt.as_deref().unwrap_or(unsent));
+        let input = match written {
+            Ok(bytes) if spoilt.as_ref().is_some_and(|spoilt| spoilt.len() == bytes) => {
+                Input::Sent { conn, bytes: length }
+            }
+            Ok(bytes) => Input::Sent { conn, bytes: bytes.min(length) },
+            Err(_) => Input::Lost { conn, os_error: 32 },
+        };
+        machine.handle(stage.now, input).map_err(|error| Wrong(format!("the server says {error}")))?;
+        if machine.wants_read(conn) {
+            // What was left unread while the answers were is read from here on.
+            stage.network.read_on(stage.now, stream, Side::Server);
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+        while let Some(output) = self.machine.as_mut().and_then(Server::poll_output) {
+            match output {
+                Output::Transmit { conn } => match self.places[conn.index as usize] {
+                    Some(Peer::Stream(stream)) if self.conns.get(&stream) == Some(&conn) => {
+                        self.write(stage, conn, stream)?;
+                    }
+                    Some(Peer::Ghost) => {
+                        let Some(machine) = &mut self.machine else { return Ok(()) };
+                        let bytes = machine.unsent(conn).len();
+                        let sent = machine.handle(stage.now, Input::Sent { conn, bytes });
+                        sent.map_err(|error| Wrong(format!("the server says {error}")))?;
+                    }
+                    // It was closed after it was given something to send.
+                    _ => {}
+                },
+                Output::Close { conn } => {
+                    let place = &mut self.places[conn.index as usize];
+                    match place.take() {
+                        Some(Peer::Stream(stream)) if self.conns.remove(&stream) == Some(conn) => {
+                            stage.network.close(stage.now, stream, Side::Server);
+                        }
+                        Some(Peer::Ghost) => self.ghost = None,
+                        _ => return Err(Wrong(format!("the server closes {conn:?} a second time"))),
+                    }
+                    self.generations[conn.index as usize] += 1;
+                }
+                Output::Event(Event::Accepted { .. }) => {}
+                Output::Event(Event::Closed { conn, reason, .. }) => {
+                    stage.note(format_args!("server closed {conn:?}: {reason}"));
+                    if self.guests == Guests::Polite && !is_expected(reason) {
+                        return Err(Wrong(format!("the server found fault with {conn:?}: {reason}")));
+                    }
+                }
+            }
+        }
+        self.enter_due(stage);
+        Ok(())
+    }
+
+    fn enter_due(&mut self, stage: &mut Stage) {
+        if let Some(next) = self.machine.as_ref().and_then(Server::poll_timeout)
+            && self.due.is_none_or(|due| next < due)
+        {
+            self.due = Some(next);
+            stage.agenda.enter(next, Happening::HostDue);
+        }
+    }
+}
+
+const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4711);
+
+/// Reasons for which the server may end a connection whose client keeps to the protocol.
+const fn is_expected(reason: CloseReason) -> bool {
+    matches!(
+        reason,
+        CloseReason::PeerClosed
+            | CloseReason::Lost(_)
+            | CloseReason::HandshakeTimeout
+            | CloseReason::FrameTimeout
+            | CloseReason::StallTimeout
+    )
+}
+
+/// What a saboteur makes of bytes that leave the server, now and then.
+fn spoilt(sabotage: Sabotage, dice: &mut Dice, bytes: &[u8]) -> Option<Vec<u8>> {
+    let wanted = matches!(sabotage, Sabotage::DroppedByte | Sabotage::DoubledByte | Sabotage::FlippedBit);
+    if !wanted || !dice.percent(5) {
+        return None;
+    }
+    let mut spoilt = bytes.to_vec();
+    let at = dice.index(spoilt.len());
+    match sabotage {
+        Sabotage::DroppedByte => {
+            spoilt.remove(at);
+        }
+        Sabotage::DoubledByte => spoilt.insert(at, bytes[at]),
+        _ => spoilt[at] ^= 1 << dice.index(8),
+    }
+    Some(spoilt)
+}

@@ -1,0 +1,228 @@
+//! Linearizability of one object (Herlihy and Wing): is there an order of its operations, each at one moment between
+//! its beginning and its end, in which every answer is right? The search is that of Wing and Gong, with the states
+//! that were seen before left out, as Lowe has it.
+
+use std::collections::BTreeSet;
+
+/// What an operation does, and what it was told. Values are lists of pieces, each with a number of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    Write(Vec<u32>),
+    Append(u32),
+    /// `told` is what came back, if anything did.
+    CompareSet {
+        expected: Vec<u32>,
+        desired: Vec<u32>,
+        told: Option<Vec<u32>>,
+    },
+    /// Whether there was something to delete, if that is known.
+    Delete(Option<bool>),
+    Read(Vec<u32>),
+    /// There is a value.
+    Present,
+    /// There is none.
+    Absent,
+    Push(u32),
+    /// What was at the front, if that is known.
+    Pop(Option<Option<u32>>),
+    Length(usize),
+}
+
+/// One operation. Without an end it may have happened at any time after its beginning, or never.
+#[derive(Clone, Debug)]
+pub(super) struct Operation {
+    pub(super) act: Act,
+    pub(super) began: u64,
+    pub(super) ended: Option<u64>,
+}
+
+/// A value or a queue: both are pieces in order.
+type State = Option<Vec<u32>>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Judgement {
+    InOrder,
+    /// There is no such order.
+    Broken,
+    /// The search was given up.
+    Undecided,
+}
+
+/// Steps of the search after which it is given up.
+const STEPS_MAX: usize = 50_000;
+
+/// Looks for an order, beginning with an object that is not there. The operations stand in the order in which they
+/// began.
+pub(super) fn judge(operations: &[Operation]) -> Judgement {
+    if operations.len() > u128::BITS as usize {
+        return Judgement::Undecided;
+    }
+    let answered = operations
+        .iter()
+        .enumerate()
+        .filter(|(_, operation)| operation.ended.is_some())
+        .fold(0, |mask, (place, _)| mask | 1_u128 << place);
+    let mut seen = BTreeSet::new();
+    let mut open: Vec<(u128, State)> = vec![(0, None)];
+    let mut steps = 0;
+    while let Some((mut done, state)) = open.pop() {
+        // What only looks, and sees what it was told, may as well look now.
+        let mut now = possible(operations, done);
+        loop {
+            let looks = |place: &usize| follow(&operations[*place].act, &state).as_ref() == Some(&state);
+            let looked = places(now & answered).filter(looks).fold(0, |mask, place| mask | 1_u128 << place);
+            if looked == 0 {
+                break;
+            }
+            done |= looked;
+            now = possible(operations, done);
+        }
+        if done & answered == answered {
+            return Judgement::InOrder;
+        }
+        if !seen.insert((done, state.clone())) {
+            continue;
+        }
+        steps += 1;
+        if steps > STEPS_MAX {
+            return Judgement::Undecided;
+        }
+        // Those that need not have happened are tried last.
+        for wanted in [now & !answered, now & answered] {
+            for place in places(wanted) {
+                if let Some(next) = follow(&operations[place].act, &state)
+                    && (answered & (1 << place) != 0 || next != state)
+                {
+                    open.push((done | 1 << place, next));
+                }
+            }
+        }
+    }
+    Judgement::Broken
+}
+
+/// The places of the ones in a mask.
+fn places(mut mask: u128) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let place = mask.trailing_zeros();
+        mask &= mask.wrapping_sub(1);
+        (place < u128::BITS).then_some(place as usize)
+    })
+}
+
+/// Those that may come next: all that began before any of the rest had ended. Operations stand in the order in which
+/// they began.
+fn possible(operations: &[Operation], done: u128) -> u128 {
+    let mut first_end = u64::MAX;
+    let mut possible = 0;
+    for (place, operation) in operations.iter().enumerate() {
+        // Whatever ends before this one began has begun before it, too.
+        if operation.began > first_end {
+            break;
+        }
+        if done & (1 << place) == 0 {
+            possible |= 1 << place;
+            first_end = first_end.min(operation.ended.unwrap_or(u64::MAX));
+        }
+    }
+    possible
+}
+
+/// The state after an act; `None` if what it was told is not so.
+fn follow(act: &Act, state: &State) -> Option<State> {
+    let fits = |fits: bool| fits.then(|| state.clone());
+    let pieces = state.as_deref().unwrap_or_default();
+    match act {
+        Act::Write(value) => Some(Some(value.clone())),
+        Act::Append(piece) | Act::Push(piece) => Some(Some([pieces, &[*piece]].concat())),
+        Act::CompareSet { expected, desired, told } => {
+            let (next, answer) = match state {
+                Some(value) if value == expected => (Some(desired.clone()), desired),
+                Some(value) => (state.clone(), value),
+                None if expected.is_empty() => (Some(desired.clone()), desired),
+                // As if it had been stored: PyTorch answers so, and so do we.
+                None => (None, expected),
+            };
+            told.as_ref().is_none_or(|told| told == answer).then_some(next)
+        }
+        Act::Delete(removed) => removed.is_none_or(|removed| removed == state.is_some()).then_some(None),
+        // The protocol has no word for a missing value. A client that gets an empty one asks with a second request
+        // whether the key is there, and a DELETE may come between the two. Values that are read here are never empty.
+        Act::Read(value) => fits(pieces == value),
+        Act::Present => fits(state.is_some()),
+        Act::Absent => fits(state.is_none()),
+        Act::Pop(told) => {
+            let front = pieces.first().copied();
+            let rest = pieces.get(1..).filter(|rest| !rest.is_empty()).map(<[u32]>::to_vec);
+            told.is_none_or(|told| told == front).then_some(rest)
+        }
+        Act::Length(length) => fits(pieces.len() == *length),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(operations: &[(u64, Option<u64>, Act)], due: Judgement) {
+        let operations: Vec<Operation> = operations
+            .iter()
+            .map(|(began, ended, act)| Operation { act: act.clone(), began: *began, ended: *ended })
+            .collect();
+        assert_eq!(judge(&operations), due, "{operations:?}");
+    }
+
+    use Judgement::{Broken, InOrder};
+
+    fn write(piece: u32) -> Act {
+        Act::Write(vec![piece])
+    }
+
+    fn read(piece: u32) -> Act {
+        Act::Read(vec![piece])
+    }
+
+    #[test]
+    fn a_read_sees_the_last_write_or_one_that_is_under_way() {
+        check(&[(1, Some(2), write(1)), (3, Some(4), read(1))], InOrder);
+        check(&[(1, Some(2), write(1)), (3, Some(4), read(2))], Broken);
+        check(&[(1, Some(2), write(1)), (3, Some(6), write(2)), (4, Some(5), read(1))], InOrder);
+        check(&[(1, Some(2), write(1)), (3, Some(6), write(2)), (4, Some(5), read(2))], InOrder);
+        check(&[(1, Some(2), write(1)), (3, Some(4), write(2)), (5, Some(6), read(1))], Broken);
+    }
+
+    #[test]
+    fn two_readers_agree_on_the_order() {
+        let writes = [(1, Some(9), write(1)), (2, Some(9), write(2))];
+        let reads = |first, second| [(3, Some(4), read(first)), (5, Some(6), read(second))];
+        check(&[writes.clone(), reads(1, 2)].concat(), InOrder);
+        let third = [(7, Some(8), read(1))];
+        check(&[&writes[..], &reads(1, 2), &third].concat(), Broken);
+    }
+
+    #[test]
+    fn what_was_not_answered_may_have_happened_later_or_never() {
+        check(&[(1, None, write(1)), (2, Some(3), Act::Absent), (4, Some(5), read(1))], InOrder);
+        check(&[(1, None, write(1)), (2, Some(3), Act::Absent)], InOrder);
+        check(&[(1, None, write(1)), (2, Some(3), read(1)), (4, Some(5), Act::Absent)], Broken);
+    }
+
+    #[test]
+    fn compare_set_stores_once() {
+        let set = |told| Act::CompareSet { expected: vec![], desired: vec![1], told: Some(vec![told]) };
+        let other = |told| Act::CompareSet { expected: vec![], desired: vec![2], told: Some(vec![told]) };
+        check(&[(1, Some(4), set(1)), (2, Some(3), other(1))], InOrder);
+        check(&[(1, Some(4), set(2)), (2, Some(3), other(1))], Broken);
+    }
+
+    #[test]
+    fn a_queue_gives_each_item_once_and_in_order() {
+        let pushes = [(1, Some(2), Act::Push(1)), (3, Some(4), Act::Push(2))];
+        let pops =
+            |first, second| [(5, Some(6), Act::Pop(Some(first))), (7, Some(8), Act::Pop(Some(second)))];
+        check(&[pushes.clone(), pops(Some(1), Some(2))].concat(), InOrder);
+        check(&[pushes.clone(), pops(Some(2), Some(1))].concat(), Broken);
+        check(&[pushes.clone(), pops(Some(1), Some(1))].concat(), Broken);
+        check(&[pushes, pops(Some(1), None)].concat(), Broken);
+    }
+}

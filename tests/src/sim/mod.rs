@@ -1,0 +1,98 @@
+//! The simulator: one server machine and many client machines in one thread, on virtual time, over a network that
+//! delays, splits, holds back, cuts and resets. One seed decides everything.
+//!
+//! A run has four acts. In the *storm* clients do anything while faults happen. When the storm is over and every deed
+//! has ended by its deadline, the *job* does what a training job does with its store, and each of its steps must
+//! succeed. Then one client *clears* the store, everybody *leaves*, and the server must be as good as new. What all
+//! clients saw is put before the oracle, which knows none of the machines.
+
+mod agenda;
+mod client;
+mod deed;
+mod dice;
+mod faults;
+mod half_closer;
+mod history;
+mod host;
+mod linear;
+mod network;
+mod oracle;
+pub mod replay;
+mod script;
+mod trace;
+mod world;
+
+pub use faults::Sabotage;
+pub use trace::Voice;
+
+use rendezvous_core::time::{Duration, Instant};
+use std::fmt;
+
+/// How to play.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What is to be wrong on purpose.
+    pub sabotage: Sabotage,
+    /// Where the trace goes.
+    pub voice: Voice,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { sabotage: Sabotage::None, voice: Voice::Quiet }
+    }
+}
+
+/// A run in which all was well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// One number for all that happened: the same for each run of a seed.
+    pub trace_hash: u64,
+    /// Lines in the trace.
+    pub trace_lines: u64,
+    /// Things that happened.
+    pub events: u64,
+    /// What clients set out to do.
+    pub deeds: usize,
+    /// What of it was answered.
+    pub answered: usize,
+    /// How many clients there were, without those that close by halves.
+    pub clients: usize,
+    /// Histories of one key that were too long to be decided.
+    pub undecided: usize,
+    /// How long it took in the world.
+    pub virtual_time: Duration,
+}
+
+/// A run in which something was wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The seed that brings it about.
+    pub seed: u64,
+    /// What was wrong on purpose.
+    pub sabotage: Sabotage,
+    /// What was wrong.
+    pub what: String,
+    /// When.
+    pub now: Instant,
+    /// What happened before.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "the last lines of the trace:")?;
+        self.trace.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
+        writeln!(f, "seed {}: {}", self.seed, self.what)?;
+        write!(f, "all of it: cargo run -p rendezvous-tests --bin sim -- --seed {}", self.seed)?;
+        if self.sabotage == Sabotage::None { Ok(()) } else { write!(f, " --sabotage {:?}", self.sabotage) }
+    }
+}
+
+/// Plays one seed.
+///
+/// # Errors
+/// Something was wrong.
+pub fn run(seed: u64, options: &Options) -> Result<Report, Failure> {
+    world::World::new(seed, options).play(seed)
+}

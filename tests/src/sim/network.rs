@@ -1,0 +1,492 @@
+//! A network of streams: what is sent arrives in order, in pieces of its own choosing, later, or not at all.
+//!
+//! Each end has a window: bytes that it may have under way or unread at the other end. A reader is told that there is
+//! something to read a moment after it came, so segments coalesce. A partition holds everything of one client back
+//! until it heals, as retransmission would. A cut ends a connection with a reset, behind a prefix of what was under way.
+
+use super::agenda::Agenda;
+use super::dice::Dice;
+use rendezvous_core::time::{Duration, Instant};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+/// Names one connection for the whole run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Stream(u32);
+
+impl fmt::Display for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "s{}", self.0)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Client,
+    Server,
+}
+
+impl Side {
+    const fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
+/// Where a connection is made to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// The server's address.
+    Server,
+    /// An address where nobody is.
+    Nowhere,
+    /// The address of a host where nobody listens.
+    Closed,
+}
+
+/// How the network treats what is sent.
+#[derive(Clone, Debug)]
+pub(super) struct Weather {
+    pub(super) latency_min: Duration,
+    pub(super) latency_max: Duration,
+    pub(super) segment_bytes_max: usize,
+    pub(super) window_bytes: usize,
+    /// Until a reader looks at what came.
+    pub(super) reader_delay_max: Duration,
+    /// The most that a reader takes at once.
+    pub(super) read_bytes_max: usize,
+}
+
+/// What one end is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// The server has a new connection.
+    Accept(Stream),
+    /// The client's connection is made.
+    Connected(Stream),
+    /// Nobody listens there.
+    Refused(Stream),
+    /// There may be something to read.
+    Readable(Stream, Side),
+    /// There may be room to write.
+    Writable(Stream, Side),
+}
+
+/// What a reader finds.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    Bytes(Vec<u8>),
+    Nothing,
+    End,
+    Reset,
+}
+
+/// The connection was reset.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+/// How a cut treats what is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// All of it arrives before the reset.
+    Nothing,
+    /// Some of it does, up to any byte.
+    Tail,
+}
+
+enum Event {
+    Knock(Stream, Route),
+    Answer(Stream, Notice),
+    Arrive(Stream, Side),
+    Reset(Stream, Side),
+    Opens(Stream, Side, usize),
+    Ready(Stream, Side),
+}
+
+enum Segment {
+    Bytes(Vec<u8>),
+    Fin,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Open,
+    /// It sends no more.
+    Shut,
+    /// It neither sends nor reads.
+    Closed,
+}
+
+struct End {
+    life: Life,
+    inbox: VecDeque<u8>,
+    fin: bool,
+    reset: bool,
+    /// Bytes that it may still write.
+    window: usize,
+    /// It was refused room and is to be told when there is some.
+    starved: bool,
+    ready_due: bool,
+    /// What is on the way to it.
+    coming: VecDeque<Segment>,
+    last_arrival: Instant,
+    held_until: Instant,
+    /// The way to it has ended; nothing more arrives.
+    cut: bool,
+}
+
+struct Link {
+    client: usize,
+    /// The life of the server that accepted it.
+    epoch: Option<u32>,
+    ends: [End; 2],
+}
+
+impl Link {
+    fn end(&mut self, side: Side) -> &mut End {
+        &mut self.ends[side as usize]
+    }
+}
+
+pub(super) struct Network {
+    dice: Dice,
+    weather: Weather,
+    agenda: Agenda<Event>,
+    links: BTreeMap<Stream, Link>,
+    partitioned_until: Vec<Instant>,
+    made: u32,
+    pub(super) listening: bool,
+}
+
+impl Network {
+    pub(super) fn new(dice: Dice, weather: Weather, clients: usize) -> Self {
+        Self {
+            dice,
+            weather,
+            agenda: Agenda::new(),
+            links: BTreeMap::new(),
+            partitioned_until: vec![Instant::ORIGIN; clients],
+            made: 0,
+            listening: true,
+        }
+    }
+
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        self.agenda.next_at()
+    }
+
+    /// How many connections at least one end still holds.
+    pub(super) fn open(&self) -> usize {
+        self.links.len()
+    }
+
+    pub(super) fn set_epoch(&mut self, stream: Stream, epoch: u32) {
+        if let Some(link) = self.links.get_mut(&stream) {
+            link.epoch = Some(epoch);
+        }
+    }
+
+    /// The life of the server that accepted a connection.
+    pub(super) fn epoch(&self, stream: Stream) -> Option<u32> {
+        self.links.get(&stream)?.epoch
+    }
+
+    /// How many connections their clients have given up and the server has not.
+    pub(super) fn abandoned(&self) -> usize {
+        self.links.values().filter(|link| link.ends[Side::Client as usize].life == Life::Closed).count()
+    }
+
+    /// Begins to connect. [`Notice::Connected`] or [`Notice::Refused`] follows, or neither.
+    pub(super) fn connect(&mut self, now: Instant, client: usize, route: Route) -> Stream {
+        self.made += 1;
+        let stream = Stream(self.made);
+        let end = || End {
+            life: Life::Open,
+            inbox: VecDeque::new(),
+            fin: false,
+            reset: false,
+            window: self.weather.window_bytes,
+            starved: false,
+            ready_due: false,
+            coming: VecDeque::new(),
+            last_arrival: now,
+            held_until: now,
+            cut: false,
+        };
+        self.links.insert(stream, Link { client, epoch: None, ends: [end(), end()] });
+        let at = now + self.latency();
+        self.agenda.enter(at, Event::Knock(stream, route));
+        stream
+    }
+
+    /// Writes as much as there is room for; returns how much that was. 0: [`Notice::Writable`] will follow.
+    pub(super) fn write(
+        &mut self,
+        now: Instant,
+        stream: Stream,
+        side: Side,
+        bytes: &[u8],
+    ) -> Result<usize, Broken> {
+        let Some(link) = self.links.get_mut(&stream) else { return Err(Broken) };
+        let end = link.end(side);
+        if end.reset || end.life != Life::Open {
+            return Err(Broken);
+        }
+        let count = bytes.len().min(end.window);
+        end.window -= count;
+        end.starved = count < bytes.len();
+        let mut rest = &bytes[..count];
+        // What is long is not cut as finely: it would take most of the time and show nothing more.
+        let most = self.weather.segment_bytes_max.max(count / 32);
+        while !rest.is_empty() {
+            let most = most.min(rest.len());
+            let (segment, behind) = rest.split_at(self.dice.size(1, most));
+            rest = behind;
+            self.dispatch(now, stream, side.other(), Segment::Bytes(segment.to_vec()));
+        }
+        Ok(count)
+    }
+
+    /// Reads what has come, up to a size of the network's choosing.
+    pub(super) fn read(&mut self, now: Instant, stream: Stream, side: Side) -> Read {
+        let most = self.dice.size(1, self.weather.read_bytes_max);
+        let latency = self.latency();
+        let Some(link) = self.links.get_mut(&stream) else { return Read::Reset };
+        let end = link.end(side);
+        let most = most.max(end.inbox.len() / 8);
+        if end.inbox.is_empty() {
+            return match (end.reset, end.fin) {
+                (true, _) => Read::Reset,
+                (false, true) => Read::End,
+                (false, false) => Read::Nothing,
+            };
+        }
+        let count = end.inbox.len().min(most);
+        let bytes: Vec<u8> = end.inbox.drain(..count).collect();
+        self.agenda.enter(now + latency, Event::Opens(stream, side.other(), count));
+        Read::Bytes(bytes)
+    }
+
+    /// Sends no more, and goes on reading.
+    pub(super) fn shut(&mut self, now: Instant, stream: Stream, side: Side) {
+        let Some(link) = self.links.get_mut(&stream) else { return };
+        if link.end(side).life == Life::Open {
+            link.end(side).life = Life::Shut;
+            self.dispatch(now, stream, side.other(), Segment::Fin);
+        }
+    }
+
+    /// Gives the connection up. The other end finds what was sent and then the end, or a reset if something was unread.
+    pub(super) fn close(&mut self, now: Instant, stream: Stream, side: Side) {
+        let Some(link) = self.links.get_mut(&stream) else { return };
+        let end = link.end(side);
+        let was = core::mem::replace(&mut end.life, Life::Closed);
+        if was != Life::Closed && !end.reset {
+            if !end.inbox.is_empty() {
+                end.inbox.clear();
+                self.reset(now, stream, side.other());
+            } else if was == Life::Open {
+                self.dispatch(now, stream, side.other(), Segment::Fin);
+            }
+        }
+        self.forget_if_over(stream);
+    }
+
+    /// A process at one end died: the kernel sends resets, or ends.
+    pub(super) fn abort(&mut self, now: Instant, stream: Stream, side: Side) {
+        let Some(link) = self.links.get_mut(&stream) else { return };
+        link.end(side).life = Life::Closed;
+        self.reset(now, stream, side.other());
+        self.forget_if_over(stream);
+    }
+
+    /// Ends a connection from the middle. Each end learns of it at a time of its own.
+    pub(super) fn cut(&mut self, now: Instant, stream: Stream, loss: Loss) {
+        for side in [Side::Client, Side::Server] {
+            let latency = self.latency();
+            let Some(link) = self.links.get_mut(&stream) else { return };
+            let end = link.end(side);
+            if loss == Loss::Tail {
+                let under_way: usize = end.coming.iter().map(Segment::len).sum();
+                let mut kept = self.dice.index(under_way + 1);
+                end.coming.retain_mut(|segment| segment.keep(&mut kept));
+            }
+            end.cut = true;
+            let at = end.last_arrival.max(now) + latency;
+            self.agenda.enter(at, Event::Reset(stream, side));
+        }
+    }
+
+    /// Holds one direction of a connection back.
+    pub(super) fn clog(&mut self, stream: Stream, to: Side, until: Instant) {
+        if let Some(link) = self.links.get_mut(&stream) {
+            link.end(to).held_until = until;
+        }
+    }
+
+    /// Holds back everything from and to a client.
+    pub(super) fn partition(&mut self, client: usize, until: Instant) {
+        self.partitioned_until[client] = until;
+    }
+
+    /// Every connection, in the order in which they were made.
+    pub(super) fn streams(&self) -> impl Iterator<Item = Stream> {
+        self.links.keys().copied()
+    }
+
+    /// Lets the next thing happen.
+    pub(super) fn step(&mut self) -> Option<(Instant, Option<Notice>)> {
+        let (now, event) = self.agenda.pop()?;
+        Some((now, self.happen(now, event)))
+    }
+
+    fn happen(&mut self, now: Instant, event: Event) -> Option<Notice> {
+        let (stream, side) = match &event {
+            Event::Knock(stream, _) => (*stream, Side::Server),
+            Event::Answer(stream, _) => (*stream, Side::Client),
+            Event::Arrive(stream, side)
+            | Event::Reset(stream, side)
+            | Event::Opens(stream, side, _)
+            | Event::Ready(stream, side) => (*stream, *side),
+        };
+        let link = self.links.get_mut(&stream)?;
+        let held = self.partitioned_until[link.client].max(link.end(side).held_until);
+        if held > now && !matches!(event, Event::Ready(..)) {
+            // Those that are held together keep their order, since all are entered for the same instant.
+            self.agenda.enter(held, event);
+            return None;
+        }
+        match event {
+            Event::Knock(_, route) => self.knock(now, stream, route),
+            Event::Answer(_, notice) => (link.end(Side::Client).life == Life::Open).then_some(notice),
+            Event::Arrive(..) => {
+                let end = link.end(side);
+                let segment = end.coming.pop_front()?;
+                if end.life == Life::Closed {
+                    // Nobody is there to read it.
+                    self.reset(now, stream, side.other());
+                    return None;
+                }
+                match segment {
+                    Segment::Bytes(bytes) => end.inbox.extend(bytes),
+                    Segment::Fin => end.fin = true,
+                }
+                self.wake(now, stream, side);
+                None
+            }
+            Event::Reset(..) => {
+                let end = link.end(side);
+                end.reset = true;
+                end.coming.clear();
+                self.wake(now, stream, side);
+                None
+            }
+            Event::Opens(_, _, bytes) => {
+                let end = link.end(side);
+                end.window += bytes;
+                core::mem::take(&mut end.starved).then_some(Notice::Writable(stream, side))
+            }
+            Event::Ready(..) => {
+                let end = link.end(side);
+                end.ready_due = false;
+                (end.life != Life::Closed).then_some(Notice::Readable(stream, side))
+            }
+        }
+    }
+
+    fn knock(&mut self, now: Instant, stream: Stream, route: Route) -> Option<Notice> {
+        let latency = self.latency();
+        let link = self.links.get_mut(&stream)?;
+        if link.end(Side::Client).life == Life::Closed {
+            self.links.remove(&stream);
+            return None;
+        }
+        match route {
+            Route::Server if self.listening => {
+                self.agenda.enter(now + latency, Event::Answer(stream, Notice::Connected(stream)));
+                Some(Notice::Accept(stream))
+            }
+            Route::Server | Route::Closed => {
+                link.end(Side::Server).life = Life::Closed;
+                self.agenda.enter(now + latency, Event::Answer(stream, Notice::Refused(stream)));
+                None
+            }
+            Route::Nowhere => {
+                link.end(Side::Server).life = Life::Closed;
+                None
+            }
+        }
+    }
+
+    fn dispatch(&mut self, now: Instant, stream: Stream, to: Side, segment: Segment) {
+        let latency = self.latency();
+        let Some(link) = self.links.get_mut(&stream) else { return };
+        let end = link.end(to);
+        if end.cut || end.reset {
+            return;
+        }
+        end.last_arrival = end.last_arrival.max(now + latency);
+        end.coming.push_back(segment);
+        let at = end.last_arrival;
+        self.agenda.enter(at, Event::Arrive(stream, to));
+    }
+
+    /// Sends a reset, which comes behind all that was sent before.
+    fn reset(&mut self, now: Instant, stream: Stream, to: Side) {
+        let latency = self.latency();
+        let Some(link) = self.links.get_mut(&stream) else { return };
+        let at = link.end(to).last_arrival.max(now + latency);
+        self.agenda.enter(at, Event::Reset(stream, to));
+    }
+
+    /// Tells a reader, unless it will be told anyway.
+    fn wake(&mut self, now: Instant, stream: Stream, side: Side) {
+        let delay = self.dice.span(Duration::ZERO, self.weather.reader_delay_max);
+        let Some(link) = self.links.get_mut(&stream) else { return };
+        let end = link.end(side);
+        if !end.ready_due {
+            end.ready_due = true;
+            self.agenda.enter(now + delay, Event::Ready(stream, side));
+        }
+    }
+
+    /// The reader has left something and wants to be told of it again.
+    pub(super) fn read_on(&mut self, now: Instant, stream: Stream, side: Side) {
+        self.wake(now, stream, side);
+    }
+
+    fn forget_if_over(&mut self, stream: Stream) {
+        if let Some(link) = self.links.get(&stream)
+            && link.ends.iter().all(|end| end.life == Life::Closed)
+        {
+            self.links.remove(&stream);
+        }
+    }
+
+    fn latency(&mut self) -> Duration {
+        self.dice.span(self.weather.latency_min, self.weather.latency_max)
+    }
+}
+
+impl Segment {
+    const fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Fin => 0,
+        }
+    }
+
+    /// Keeps what lies within the first `kept` bytes.
+    fn keep(&mut self, kept: &mut usize) -> bool {
+        match self {
+            Self::Bytes(bytes) => {
+                bytes.truncate(*kept);
+                *kept -= bytes.len();
+                !bytes.is_empty()
+            }
+            Self::Fin => false,
+        }
+    }
+}

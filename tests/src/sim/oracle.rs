@@ -1,0 +1,259 @@
+//! What may be seen of a store. It knows no machine of the library: it reads the history and says whether one store
+//! could have answered so.
+//!
+//! - Values, pairs that are set and read together, and queues: linearizable, key by key, in each life of the server. A
+//!   deed that failed without effect must have had none; one that may have had one counts as done at any time or never.
+//! - Counters: each answered ADD counts once, and one that was not answered at most once.
+//! - Barriers: nobody is released before enough have set out.
+
+use super::deed::{Answer, Deed, End, piece};
+use super::history::{Record, Wrong};
+use super::linear::{self, Act, Judgement, Operation};
+use rendezvous_core::error::Effect;
+use std::collections::BTreeMap;
+
+/// What a sound history left open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// Histories of one key that were too long to be decided.
+    pub(super) undecided: usize,
+}
+
+/// Which store a deed was for: one of the server's lives.
+type Place<'a> = (u32, &'a str);
+
+pub(super) fn judge(records: &[Record]) -> Result<Verdict, Wrong> {
+    let mut objects: BTreeMap<Place<'_>, Vec<Operation>> = BTreeMap::new();
+    let mut counters: BTreeMap<Place<'_>, Vec<Addition>> = BTreeMap::new();
+    let mut barriers: BTreeMap<Place<'_>, Vec<&Record>> = BTreeMap::new();
+    for record in records {
+        let Some((_, end)) = &record.ended else {
+            return Err(Wrong(format!("{} of c{} never ended", record.deed, record.actor)));
+        };
+        let Some(epoch) = record.epoch else { continue };
+        match &record.deed {
+            Deed::Barrier { name, .. } => barriers.entry((epoch, name)).or_default().push(record),
+            // Its parts may meet in different lives; taken together, its arrivals are bounded all the same.
+            Deed::KeyBarrier { name, .. } => barriers.entry((0, name)).or_default().push(record),
+            Deed::ListKeys => listed(record)?,
+            Deed::Add { name, delta } => {
+                let addition = Addition::of(record, *delta);
+                counters.entry((epoch, name)).or_default().extend(addition);
+            }
+            deed => {
+                // In calm weather the answer to each deed is known beforehand, and the script compares.
+                for (name, act) in acts(deed, end)?.into_iter().filter(|(name, _)| !name.starts_with("calm/"))
+                {
+                    let ended = record.answered_at();
+                    objects.entry((epoch, name)).or_default().push(Operation {
+                        act,
+                        began: record.began,
+                        ended,
+                    });
+                }
+            }
+        }
+    }
+    counters.iter().try_for_each(|(place, additions)| judge_counter(place, additions))?;
+    barriers.iter().try_for_each(|(place, arrivals)| judge_barrier(place, arrivals))?;
+    let mut undecided = 0;
+    for ((epoch, name), operations) in &objects {
+        match linear::judge(operations) {
+            Judgement::InOrder => {}
+            Judgement::Undecided => undecided += 1,
+            Judgement::Broken => {
+                let told = operations.iter().map(|operation| {
+                    let ended = operation.ended.map_or("never".to_owned(), |ended| ended.to_string());
+                    format!("\n    {:>5} to {ended:>5} {:?}", operation.began, operation.act)
+                });
+                let told: String = told.collect();
+                return Err(Wrong(format!("{name} in life {epoch} has no order that explains{told}")));
+            }
+        }
+    }
+    Ok(Verdict { undecided })
+}
+
+impl Record {
+    pub(super) const fn is_answered(&self) -> bool {
+        matches!(self.ended, Some((_, End::Answered(_))))
+    }
+
+    const fn answered_at(&self) -> Option<u64> {
+        match self.ended {
+            Some((at, End::Answered(_))) => Some(at),
+            _ => None,
+        }
+    }
+}
+
+/// What a deed did to which object, as far as it is known to have done, or may have done, anything.
+fn acts<'a>(deed: &'a Deed, end: &End) -> Result<Vec<(&'a str, Act)>, Wrong> {
+    let answer = match end {
+        End::Answered(answer) => Some(answer),
+        End::Failed(_, Effect::None) => return Ok(Vec::new()),
+        End::Failed(_, Effect::Possible) => None,
+    };
+    let numbers = |name: &str, value: &[u8]| {
+        piece::numbers(name, value)
+            .ok_or_else(|| Wrong(format!("{deed}: {end}, and nobody wrote that there")))
+    };
+    let one = |name: &str, value: &[u8]| numbers(name, value).map(|numbers| numbers[0]);
+    Ok(match (deed, answer) {
+        (Deed::Set { name, value }, _) => vec![(name, Act::Write(numbers(name, value)?))],
+        (Deed::Append { name, value }, _) => vec![(name, Act::Append(one(name, value)?))],
+        (Deed::CompareSet { name, expected, desired }, answer) => {
+            let told = match answer {
+                Some(Answer::Value(value)) => Some(numbers(name, value)?),
+                _ => None,
+            };
+            let (expected, desired) = (numbers(name, expected)?, numbers(name, desired)?);
+            vec![(name, Act::CompareSet { expected, desired, told })]
+        }
+        // Keys of the other kinds are deleted when the store is cleared, and nothing happens to them afterwards.
+        (Deed::Delete { name }, _) if !name.starts_with("r/") => Vec::new(),
+        (Deed::Delete { name }, answer) => {
+            let removed = match answer {
+                Some(Answer::Number(number @ (0 | 1))) => Some(*number == 1),
+                None => None,
+                Some(answer) => return Err(Wrong(format!("{deed}: {answer}"))),
+            };
+            vec![(name, Act::Delete(removed))]
+        }
+        (Deed::Get { name, .. }, Some(Answer::Value(value))) => {
+            vec![(name, Act::Read(numbers(name, value)?))]
+        }
+        (Deed::Get { name, .. }, Some(Answer::Missing)) | (Deed::Check { name }, Some(Answer::NotReady)) => {
+            vec![(name, Act::Absent)]
+        }
+        (Deed::Check { name }, Some(Answer::Ready)) => vec![(name, Act::Present)],
+        // Each key has been there at some time while it lasted, not all of them at once.
+        (Deed::Wait { names }, Some(Answer::Done)) => {
+            names.iter().map(|name| (name.as_str(), Act::Present)).collect()
+        }
+        (Deed::MultiSet { pairs }, _) => {
+            let name = pair_of(&pairs[0].0);
+            let numbers = if name.starts_with("calm/") { Vec::new() } else { numbers(name, &pairs[0].1)? };
+            vec![(name, Act::Write(numbers))]
+        }
+        (Deed::MultiGet { names, .. }, Some(Answer::Missing)) => vec![(pair_of(&names[0]), Act::Absent)],
+        (Deed::MultiGet { names, .. }, Some(Answer::Values(values))) => {
+            let name = pair_of(&names[0]);
+            if name.starts_with("calm/") {
+                return Ok(Vec::new());
+            }
+            if values[0] != values[1] {
+                return Err(Wrong(format!("{deed}: {end}: half of what was set together")));
+            }
+            vec![(name, Act::Read(numbers(name, &values[0])?))]
+        }
+        (Deed::Push { name, value }, _) => vec![(name, Act::Push(one(name, value)?))],
+        (Deed::Pop { name, .. }, Some(Answer::Value(value))) => {
+            vec![(name, Act::Pop(Some(Some(one(name, value)?))))]
+        }
+        (Deed::Pop { name, .. }, Some(_)) => vec![(name, Act::Pop(Some(None)))],
+        (Deed::Pop { name, .. }, None) => vec![(name, Act::Pop(None))],
+        (Deed::QueueLen { name }, Some(Answer::Number(number))) => {
+            let length = usize::try_from(*number).map_err(|_| Wrong(format!("{deed}: {number}")))?;
+            vec![(name, Act::Length(length))]
+        }
+        _ => Vec::new(),
+    })
+}
+
+/// The name of the pair of which a key is a half.
+fn pair_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or(name, |(pair, _)| pair)
+}
+
+/// Keys have the scope before them and are sorted, and each stands there once.
+fn listed(record: &Record) -> Result<(), Wrong> {
+    let Some((_, End::Answered(Answer::Values(keys)))) = &record.ended else { return Ok(()) };
+    let known = keys.iter().all(|key| {
+        [&b"/r/"[..], b"/n/", b"/p/", b"/q/", b"/b/", b"/k/", b"/calm/"]
+            .iter()
+            .any(|kind| key.starts_with(kind))
+    });
+    if known && keys.is_sorted() && keys.windows(2).all(|pair| pair[0] != pair[1]) {
+        Ok(())
+    } else {
+        Err(Wrong(format!("a list of keys that nobody made: {}", Answer::Values(keys.clone()))))
+    }
+}
+
+struct Addition {
+    delta: i64,
+    began: u64,
+    /// When it was answered, and with what sum.
+    answered: Option<(u64, i64)>,
+}
+
+impl Addition {
+    fn of(record: &Record, delta: i64) -> Option<Self> {
+        let answered = match record.ended.as_ref()? {
+            (at, End::Answered(Answer::Number(sum))) => Some((*at, *sum)),
+            (_, End::Failed(_, Effect::Possible)) => None,
+            _ => return None,
+        };
+        Some(Self { delta, began: record.began, answered })
+    }
+}
+
+fn judge_counter((epoch, name): &Place<'_>, additions: &[Addition]) -> Result<(), Wrong> {
+    let wrong =
+        |sum: i64, why: String| Err(Wrong(format!("counter {name} in life {epoch} said {sum}, and {why}")));
+    for this in additions {
+        let Some((ended, sum)) = this.answered else { continue };
+        let before: i64 = additions
+            .iter()
+            .filter(|other| other.answered.is_some_and(|(ended, _)| ended < this.began))
+            .map(|other| other.delta)
+            .sum();
+        let most: i64 = additions.iter().filter(|other| other.began < ended).map(|other| other.delta).sum();
+        if sum < before + this.delta {
+            return wrong(sum, format!("{before} had been added before {} was", this.delta));
+        }
+        if sum > most {
+            return wrong(sum, format!("no more than {most} can have been added"));
+        }
+        for other in additions {
+            let Some((_, other_sum)) = other.answered else { continue };
+            if ended < other.began && sum + other.delta > other_sum {
+                return wrong(other_sum, format!("it had said {sum} before {} was added", other.delta));
+            }
+            let same = core::ptr::eq(this, other);
+            let overlap = other_sum > sum - this.delta && other_sum - other.delta < sum;
+            if !same && this.delta > 0 && other.delta > 0 && overlap {
+                return wrong(
+                    sum,
+                    format!("{other_sum}, where {} and {} were added", this.delta, other.delta),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn judge_barrier((epoch, name): &Place<'_>, arrivals: &[&Record]) -> Result<(), Wrong> {
+    for arrival in arrivals {
+        let (Deed::Barrier { world_size, .. } | Deed::KeyBarrier { world_size, .. }) = &arrival.deed else {
+            continue;
+        };
+        let Some((ended, End::Answered(answer))) = &arrival.ended else { continue };
+        let set_out = arrivals.iter().filter(|other| other.began < *ended).count();
+        let counted = arrivals
+            .iter()
+            .filter(|other| other.answered_at().is_some_and(|ended| ended < arrival.began))
+            .count();
+        let (set_out, counted) = (i64::try_from(set_out), i64::try_from(counted));
+        if *answer == Answer::Done && set_out.is_ok_and(|set_out| set_out < *world_size) {
+            return Err(Wrong(format!(
+                "barrier {name} in life {epoch} opened to {set_out:?} of {world_size}"
+            )));
+        }
+        if *answer == Answer::Missing && counted.is_ok_and(|counted| counted + 1 >= *world_size) {
+            return Err(Wrong(format!("barrier {name} in life {epoch} kept the last of {world_size} out")));
+        }
+    }
+    Ok(())
+}

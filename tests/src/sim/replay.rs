@@ -1,0 +1,116 @@
+//! One server on the simulated network, with connections that are steered by hand: for exchanges of bytes that were
+//! recorded elsewhere.
+
+use super::Options;
+use super::dice::Dice;
+use super::faults::Sabotage;
+use super::host::{Guests, Host};
+use super::network::{Network, Notice, Read, Route, Side, Stream};
+use super::script::Field;
+use super::world::{Stage, any_weather};
+use rendezvous_core::limits::ServerLimits;
+
+struct Peer {
+    stream: Stream,
+    connected: bool,
+    out: Vec<u8>,
+    got: Vec<u8>,
+    ended: bool,
+}
+
+/// A server and its peers.
+#[expect(missing_debug_implementations, reason = "nobody prints a network")]
+pub struct Replay {
+    stage: Stage,
+    host: Host,
+    peers: Vec<Peer>,
+}
+
+impl Replay {
+    /// A server that has just started, on a network of the seed's making.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let weather = any_weather(&mut Dice::new(seed, 0));
+        let network = Network::new(Dice::new(seed, 1), weather, 1);
+        let host = Host::new(Dice::new(seed, 2), ServerLimits::default(), Sabotage::None, Guests::Any);
+        let stage = Stage::new(network, Dice::new(seed, 3), Field::default(), &Options::default());
+        Self { stage, host, peers: Vec::new() }
+    }
+
+    /// A new connection.
+    pub fn connect(&mut self) -> usize {
+        let stream = self.stage.network.connect(self.stage.now, 0, Route::Server);
+        self.peers.push(Peer { stream, connected: false, out: Vec::new(), got: Vec::new(), ended: false });
+        self.peers.len() - 1
+    }
+
+    /// Sends bytes, as soon as the network takes them.
+    pub fn send(&mut self, peer: usize, bytes: &[u8]) {
+        self.peers[peer].out.extend_from_slice(bytes);
+        self.flush(peer);
+    }
+
+    /// The next bytes that come.
+    ///
+    /// # Panics
+    /// When no more come.
+    pub fn receive(&mut self, peer: usize, bytes: usize) -> Vec<u8> {
+        while self.peers[peer].got.len() < bytes && self.step() {}
+        let got = &mut self.peers[peer].got;
+        assert!(got.len() >= bytes, "{bytes} bytes are due, {} have come", got.len());
+        got.drain(..bytes).collect()
+    }
+
+    /// All that comes until the server closes the connection, as it must.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn last_words(&mut self, peer: usize) -> Vec<u8> {
+        while !self.peers[peer].ended && self.step() {}
+        assert!(self.peers[peer].ended, "the server did not close");
+        core::mem::take(&mut self.peers[peer].got)
+    }
+
+    fn flush(&mut self, peer: usize) {
+        let peer = &mut self.peers[peer];
+        if peer.connected && !peer.out.is_empty() {
+            let taken = self.stage.network.write(self.stage.now, peer.stream, Side::Client, &peer.out);
+            peer.out.drain(..taken.unwrap_or(0));
+        }
+    }
+
+    /// Lets one thing happen on the network; false: nothing is under way. No time passes without it.
+    fn step(&mut self) -> bool {
+        let Some((now, notice)) = self.stage.network.step() else { return false };
+        self.stage.now = now;
+        let Some(notice) = notice else { return true };
+        let (Notice::Accept(stream)
+        | Notice::Connected(stream)
+        | Notice::Refused(stream)
+        | Notice::Readable(stream, _)
+        | Notice::Writable(stream, _)) = notice;
+        let peer = self.peers.iter().position(|peer| peer.stream == stream);
+        match (notice, peer) {
+            (Notice::Connected(_), Some(peer)) => {
+                self.peers[peer].connected = true;
+                self.flush(peer);
+            }
+            (Notice::Writable(_, Side::Client), Some(peer)) => self.flush(peer),
+            (Notice::Readable(_, Side::Client), Some(peer)) => loop {
+                match self.stage.network.read(now, stream, Side::Client) {
+                    Read::Nothing => break,
+                    Read::Bytes(bytes) => self.peers[peer].got.extend(bytes),
+                    Read::End | Read::Reset => {
+                        self.peers[peer].ended = true;
+                        break;
+                    }
+                }
+            },
+            _ => {
+                let told = self.host.noticed(&mut self.stage, notice);
+                assert_eq!(told, Ok(()), "the server and its driver agree");
+            }
+        }
+        true
+    }
+}

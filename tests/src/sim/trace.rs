@@ -1,0 +1,64 @@
+//! What happened, as lines. All of them go into one number, by which two runs of a seed are compared; the last ones are
+//! kept for the report of a failure.
+
+use rendezvous_core::time::Instant;
+use std::collections::VecDeque;
+use std::fmt::{self, Write};
+
+/// Lines that the report of a failure shows.
+const LINES_KEPT: usize = 60;
+
+/// Where the lines go, besides into the hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Voice {
+    /// The last ones are kept.
+    Quiet,
+    /// Each is printed to standard output at once.
+    Loud,
+}
+
+pub(super) struct Trace {
+    voice: Voice,
+    hash: u64,
+    lines: u64,
+    last: VecDeque<String>,
+}
+
+impl Trace {
+    pub(super) fn new(voice: Voice) -> Self {
+        Self { voice, hash: FNV_OFFSET, lines: 0, last: VecDeque::new() }
+    }
+
+    pub(super) fn note(&mut self, now: Instant, what: fmt::Arguments<'_>) {
+        let mut line =
+            if self.last.len() == LINES_KEPT { self.last.pop_front() } else { None }.unwrap_or_default();
+        line.clear();
+        let micros = now.as_nanos() / 1000;
+        // Writing to a string cannot fail.
+        let _ = write!(line, "{:>6}.{:06} {what}", micros / 1_000_000, micros % 1_000_000);
+        for byte in line.bytes() {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
+        }
+        self.lines += 1;
+        if self.voice == Voice::Loud {
+            println!("{line}");
+        }
+        self.last.push_back(line);
+    }
+
+    pub(super) const fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(super) const fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    pub(super) fn into_last(self) -> Vec<String> {
+        self.last.into()
+    }
+}
+
+// The numbers of the FNV-1a hash of 64 bits.
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;

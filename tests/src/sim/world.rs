@@ -1,0 +1,364 @@
+//! The world: it plays one seed from the first connection to an empty server.
+
+use super::agenda::Agenda;
+use super::client::{Client, Health, Manner};
+use super::deed::Deed;
+use super::dice::Dice;
+use super::faults::{Fault, Sabotage, plan};
+use super::half_closer::HalfCloser;
+use super::history::{History, Wrong};
+use super::host::{Guests, Host};
+use super::network::{Loss, Network, Notice, Route, Side, Weather};
+use super::oracle;
+use super::script::{Clearing, Field, Job, Script, Storm};
+use super::trace::Trace;
+use super::{Failure, Options, Report};
+use rendezvous_core::limits::ServerLimits;
+use rendezvous_core::store::call::GetMode;
+use rendezvous_core::store::dial::{Family, Rounds};
+use rendezvous_core::time::{Duration, Instant};
+use std::fmt;
+
+/// What happens of itself.
+pub(super) enum Happening {
+    ClientDue(usize),
+    /// The resolver has an answer for a client's line.
+    Resolved(usize, u32),
+    HostDue,
+    Fault(Fault),
+    ServerRises,
+    /// A saboteur asks this of the store.
+    Aside(Vec<u8>),
+    /// It may be time for the next act.
+    Act,
+}
+
+/// What all actors share.
+pub(super) struct Stage {
+    pub(super) now: Instant,
+    /// Faults may happen.
+    pub(super) stormy: bool,
+    pub(super) network: Network,
+    pub(super) agenda: Agenda<Happening>,
+    pub(super) history: History,
+    pub(super) dice: Dice,
+    pub(super) field: Field,
+    trace: Trace,
+    sabotage: Sabotage,
+}
+
+impl Stage {
+    pub(super) fn new(network: Network, dice: Dice, field: Field, options: &Options) -> Self {
+        Self {
+            now: Instant::ORIGIN,
+            stormy: true,
+            network,
+            agenda: Agenda::new(),
+            history: History::default(),
+            dice,
+            field,
+            trace: Trace::new(options.voice),
+            sabotage: options.sabotage,
+        }
+    }
+
+    pub(super) fn note(&mut self, what: fmt::Arguments<'_>) {
+        self.trace.note(self.now, what);
+    }
+
+    /// Gives the saboteur his chance.
+    pub(super) fn sabotage_deed(&mut self, deed: &Deed) {
+        if let Some((later, frame)) = self.sabotage.aside(deed, &mut self.dice) {
+            self.agenda.enter(self.now + later, Happening::Aside(frame));
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Storm,
+    /// The storm is over, and its last ripples die down.
+    Settling(Instant),
+    Job,
+    Clearing,
+    Leaving,
+}
+
+pub(super) struct World {
+    stage: Stage,
+    clients: Vec<Client>,
+    half_closers: Vec<HalfCloser>,
+    host: Host,
+    act: Act,
+    storm_ends: Instant,
+    events: u64,
+}
+
+/// From the end of the last deed of the storm to the job.
+const SETTLING: Duration = Duration::from_secs(3);
+/// More than any run needs.
+const EVENTS_MAX: u64 = 3_000_000;
+const HALF_CLOSERS_MAX: usize = 4;
+
+impl World {
+    pub(super) fn new(seed: u64, options: &Options) -> Self {
+        let mut dice = Dice::new(seed, 0);
+        let clients = dice.size(2, 64);
+        let deeds = dice.size(4, 400 / clients + 4);
+        let keys = |share: usize| 1 + clients * deeds * share / 100 / 24;
+        let field = Field {
+            registers: keys(44),
+            counters: keys(10),
+            pairs: keys(10),
+            queues: keys(15),
+            barriers: keys(10),
+            clients,
+        };
+        let storm_ends = Instant::ORIGIN + dice.span(Duration::from_millis(100), Duration::from_secs(8));
+        let weather = any_weather(&mut dice);
+        let network = Network::new(Dice::new(seed, 1), weather, clients + HALF_CLOSERS_MAX);
+        let mut stage = Stage::new(network, Dice::new(seed, 3), field, options);
+        for (at, fault) in plan(&mut dice, storm_ends.since(Instant::ORIGIN)) {
+            stage.agenda.enter(at, Happening::Fault(fault));
+        }
+        stage.agenda.enter(storm_ends, Happening::Act);
+        let host = Host::new(Dice::new(seed, 2), server_limits(&mut dice), options.sabotage, Guests::Polite);
+        let pause_max = dice.span(Duration::from_millis(1), Duration::from_secs(1));
+        let clients = (0..clients).map(|number| {
+            let sleepy = options.sabotage == Sabotage::SleepyClient && number == 0;
+            let health = if sleepy { Health::Sleepy } else { Health::Sound };
+            let manner = manner(&mut dice);
+            let mut client = Client::new(number, Dice::new(seed, 100 + number as u64), manner, health);
+            client.script = Script::Storm(Storm::new(number, field, deeds, 1 + dice.index(4), pause_max));
+            stage.agenda.enter(Instant::ORIGIN, Happening::ClientDue(number));
+            client
+        });
+        let clients = clients.collect();
+        Self { stage, clients, half_closers: Vec::new(), host, act: Act::Storm, storm_ends, events: 0 }
+    }
+
+    /// Plays to the end.
+    pub(super) fn play(mut self, seed: u64) -> Result<Report, Failure> {
+        let played = self.run().and_then(|()| oracle::judge(self.stage.history.records()));
+        let Stage { now, history, trace, sabotage, .. } = self.stage;
+        match played {
+            Ok(verdict) => Ok(Report {
+                trace_hash: trace.hash(),
+                trace_lines: trace.lines(),
+                events: self.events,
+                deeds: history.records().len(),
+                answered: history.records().iter().filter(|record| record.is_answered()).count(),
+                clients: self.clients.len(),
+                undecided: verdict.undecided,
+                virtual_time: now.since(Instant::ORIGIN),
+            }),
+            Err(Wrong(what)) => Err(Failure { seed, sabotage, what, now, trace: trace.into_last() }),
+        }
+    }
+
+    fn run(&mut self) -> Result<(), Wrong> {
+        loop {
+            let (network, agenda) = (self.stage.network.next_at(), self.stage.agenda.next_at());
+            let Some(now) = [network, agenda].into_iter().flatten().min() else { break };
+            self.stage.now = now;
+            self.events += 1;
+            if self.events > EVENTS_MAX {
+                return Err(Wrong("there is no end".to_owned()));
+            }
+            if network == Some(now) {
+                if let Some((_, Some(notice))) = self.stage.network.step() {
+                    self.deliver(notice)?;
+                }
+            } else if let Some((_, happening)) = self.stage.agenda.pop() {
+                self.happen(happening)?;
+            }
+            self.check()?;
+            self.change_act()?;
+        }
+        if self.act != Act::Leaving {
+            return Err(Wrong(format!("everything stands still in {:?}", self.act)));
+        }
+        if self.stage.network.open() > 0 {
+            return Err(Wrong(format!("{} connections were forgotten", self.stage.network.open())));
+        }
+        self.host.check_floor()
+    }
+
+    fn deliver(&mut self, notice: Notice) -> Result<(), Wrong> {
+        let stage = &mut self.stage;
+        match notice {
+            Notice::Accept(_) | Notice::Readable(_, Side::Server) | Notice::Writable(_, Side::Server) => {
+                self.host.noticed(stage, notice)
+            }
+            Notice::Connected(stream)
+            | Notice::Refused(stream)
+            | Notice::Readable(stream, Side::Client)
+            | Notice::Writable(stream, Side::Client) => {
+                if let Some(client) = self.clients.iter_mut().find(|client| client.owns(stream)) {
+                    return client.noticed(stage, notice);
+                }
+                match self.half_closers.iter_mut().find(|client| client.owns(stream)) {
+                    Some(client) => client.noticed(stage, notice),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) -> Result<(), Wrong> {
+        let stage = &mut self.stage;
+        match happening {
+            Happening::ClientDue(number) => self.clients[number].turn(stage),
+            Happening::Resolved(number, line) => self.clients[number].resolved(stage, line),
+            Happening::HostDue => self.host.tick(stage),
+            // Whoever comes when all have left would be found for that alone.
+            Happening::Aside(_) if self.act == Act::Leaving => Ok(()),
+            Happening::Aside(frame) => self.host.haunt(stage, &frame),
+            Happening::ServerRises => {
+                if !stage.network.listening {
+                    self.host.rise(stage);
+                }
+                Ok(())
+            }
+            Happening::Act => Ok(()),
+            Happening::Fault(fault) => {
+                self.strike(fault);
+                Ok(())
+            }
+        }
+    }
+
+    fn strike(&mut self, fault: Fault) {
+        let stage = &mut self.stage;
+        stage.note(format_args!("fault: {fault:?}"));
+        let streams: Vec<_> = stage.network.streams().collect();
+        match fault {
+            Fault::Cut if !streams.is_empty() => {
+                let loss = if stage.dice.percent(30) { Loss::Nothing } else { Loss::Tail };
+                let stream = stage.dice.pick(&streams);
+                stage.note(format_args!("{stream} is cut, {loss:?} of what is under way is lost"));
+                stage.network.cut(stage.now, stream, loss);
+            }
+            Fault::Clog(span) if !streams.is_empty() => {
+                let to = if stage.dice.percent(50) { Side::Client } else { Side::Server };
+                let stream = stage.dice.pick(&streams);
+                stage.note(format_args!("{stream} is clogged towards the {to:?}"));
+                stage.network.clog(stream, to, stage.now + span);
+            }
+            Fault::Cut | Fault::Clog(_) => {}
+            Fault::Partition(span) => {
+                let client = stage.dice.index(self.clients.len());
+                stage.note(format_args!("c{client} is cut off"));
+                stage.network.partition(client, stage.now + span);
+            }
+            Fault::Restart(span) => {
+                if stage.network.listening {
+                    self.host.die(stage);
+                    stage.agenda.enter(stage.now + span, Happening::ServerRises);
+                }
+            }
+            Fault::HalfCloser => {
+                let number = self.clients.len() + self.half_closers.len();
+                self.half_closers.push(HalfCloser::start(number, stage));
+            }
+        }
+    }
+
+    /// What must hold at every moment.
+    fn check(&self) -> Result<(), Wrong> {
+        self.host.check()?;
+        let late = self.clients.iter().filter_map(Client::deadline).find(|(at, _)| *at < self.stage.now);
+        match late {
+            None => Ok(()),
+            Some((_, id)) => {
+                let deed = &self.stage.history.get(id).deed;
+                Err(Wrong(format!("{id} {deed} outlives its deadline")))
+            }
+        }
+    }
+
+    fn change_act(&mut self) -> Result<(), Wrong> {
+        let stage = &mut self.stage;
+        if stage.now < self.storm_ends {
+            return Ok(());
+        }
+        stage.stormy = false;
+        let done =
+            self.clients.iter().all(Client::is_done) && self.half_closers.iter().all(HalfCloser::is_done);
+        match self.act {
+            // What was sent and given up may still be read by the server, and changes the store when it is.
+            Act::Storm if done && stage.network.abandoned() == 0 => {
+                self.act = Act::Settling(stage.now + SETTLING);
+                stage.note(format_args!("the storm is over"));
+                stage.agenda.enter(stage.now + SETTLING, Happening::Act);
+            }
+            Act::Settling(until) if stage.now >= until => {
+                self.act = Act::Job;
+                stage.note(format_args!("the job begins"));
+                let number = self.clients.len() + self.half_closers.len();
+                self.half_closers.push(HalfCloser::start(number, stage));
+                let clients = self.clients.len();
+                for (number, client) in self.clients.iter_mut().enumerate() {
+                    client.stop_dialling(stage);
+                    client.script = Script::Job(Job::new(number, clients));
+                    client.turn(stage)?;
+                }
+            }
+            Act::Job if done => {
+                self.act = Act::Clearing;
+                stage.note(format_args!("the store is cleared"));
+                self.clients[0].script = Script::Clearing(Clearing::new(stage.field));
+                self.clients[0].turn(stage)?;
+            }
+            Act::Clearing if done => {
+                self.act = Act::Leaving;
+                stage.note(format_args!("everybody leaves"));
+                for client in &mut self.clients {
+                    client.leave(stage)?;
+                }
+                self.host.lay_ghost(stage)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Some network.
+pub(super) fn any_weather(dice: &mut Dice) -> Weather {
+    let latency_min = dice.span(Duration::from_micros(1), Duration::from_millis(5));
+    Weather {
+        latency_min,
+        latency_max: latency_min + dice.span(Duration::from_micros(1), Duration::from_millis(40)),
+        segment_bytes_max: dice.size(1, 4096),
+        window_bytes: dice.size(256, 1 << 18),
+        reader_delay_max: dice.span(Duration::from_micros(1), Duration::from_millis(20)),
+        read_bytes_max: dice.size(16, 1 << 16),
+    }
+}
+
+fn manner(dice: &mut Dice) -> Manner {
+    let v4 = (Route::Server, Family::V4);
+    let routes = match dice.index(6) {
+        0 => vec![(Route::Nowhere, Family::V6), v4],
+        1 => vec![(Route::Closed, Family::V6), v4],
+        2 => vec![(Route::Server, Family::V6), v4],
+        _ => vec![v4],
+    };
+    Manner {
+        lines_max: 1 + dice.index(3),
+        get_mode: if dice.percent(80) { GetMode::Pipelined } else { GetMode::WaitThenGet },
+        rounds: if dice.percent(60) { Rounds::UntilDeadline } else { Rounds::One },
+        dial_timeout: dice.span(Duration::from_millis(100), Duration::from_secs(5)),
+        routes,
+    }
+}
+
+fn server_limits(dice: &mut Dice) -> ServerLimits {
+    ServerLimits {
+        unsent_bytes_high: dice.size(64, 1 << 20),
+        frame_timeout: dice.span(Duration::from_millis(500), Duration::from_secs(60)),
+        stall_timeout: dice.span(Duration::from_millis(500), Duration::from_secs(300)),
+        ..ServerLimits::default()
+    }
+}
