@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 /// Memory that a value may keep though it is shorter, so that one which changes its length within this never moves.
 /// A longer one gives its memory back when one of less than half its length takes its place.
-const KEPT_CAPACITY: usize = 256;
+const KEPT_CAPACITY: usize = 512;
 
 /// What stands under a key.
 #[derive(Debug)]
