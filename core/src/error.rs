@@ -80,6 +80,15 @@ impl Operation {
         )
     }
 
+    /// What a wait that nothing released leaves behind: whoever arrived at a barrier stays counted.
+    #[must_use]
+    pub const fn effect_when_given_up(self) -> Effect {
+        match self {
+            Self::Barrier | Self::BarrierByKeys => Effect::Possible,
+            _ => Effect::None,
+        }
+    }
+
     /// Whether it is one on queues.
     #[must_use]
     pub const fn is_of_queues(self) -> bool {
@@ -401,7 +410,10 @@ impl fmt::Display for Sentence<'_> {
         self.why(f)?;
         match effect {
             Effect::None => Ok(()),
-            Effect::Possible => f.write_str("; it may have been applied"),
+            Effect::Possible => f.write_str(match self.operation {
+                Operation::Barrier | Operation::BarrierByKeys => "; its arrival stays counted",
+                _ => "; it may have been applied",
+            }),
         }
     }
 }

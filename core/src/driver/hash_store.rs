@@ -4,7 +4,7 @@ use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::clock::Clock;
 use crate::driver::store::take::Take;
 use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span, Timeouts};
-use crate::error::{Cause, ErrorKind, Failure, LimitError, Phase};
+use crate::error::{Cause, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::ids::ConnId;
 use crate::limits::{EngineLimits, FrameLimits};
 use crate::store::call::{Call, Outcome, Patience};
@@ -132,6 +132,13 @@ impl HashStore {
             Ok(false) => Ok(Outcome::Released),
             Err(failure) => Err(failure),
         };
+        let ended = ended.map_err(|failure| match request {
+            Request::Barrier { .. } if failure.kind == ErrorKind::Cancelled => {
+                // Its arrival stays counted.
+                Failure { effect: Operation::Barrier.effect_when_given_up(), ..failure }
+            }
+            _ => failure,
+        });
         state.engine.forget_waits(conn);
         state.waiting.remove(slot);
         ended.map(|outcome| (state, outcome))

@@ -394,14 +394,21 @@ impl Store {
     ) -> Result<(), CallError> {
         let (span, key) = (self.span(timeout), self.key(key));
         let mut barrier = KeyBarrier::new(world_size, span.patience);
+        let mut effect = Effect::None;
         while let Some(call) = barrier.next_call(key) {
             let refusal = match self.perform(&call, self.resumed(span), &mut NoValue) {
                 Ok(Outcome::Missing) => NOT_RELEASED.into(),
                 // The machine asks for outcomes that its calls have.
                 Ok(outcome) if barrier.handle(outcome).is_err() => NOT_RELEASED.into(),
-                Ok(_) => continue,
+                Ok(_) => {
+                    // The first call counts the arrival, and nothing takes it back.
+                    effect = operation.effect_when_given_up();
+                    continue;
+                }
                 Err(refusal) => refusal,
             };
+            let effect = if effect == Effect::None { refusal.failure.effect } else { effect };
+            let refusal = Refusal { failure: Failure { effect, ..refusal.failure }, ..refusal };
             return Err(self.error(operation, (Some(key), 1), refusal, span));
         }
         Ok(())
@@ -491,7 +498,9 @@ impl Store {
     /// Makes a call, and tells of its failure.
     fn finish(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, CallError> {
         let refusal = match self.perform(call, span, take) {
-            Ok(Outcome::Missing) => NOT_RELEASED.into(),
+            Ok(Outcome::Missing) => {
+                Failure { effect: call.operation().effect_when_given_up(), ..NOT_RELEASED }.into()
+            }
             Ok(Outcome::QueueEmpty) => {
                 Failure { kind: ErrorKind::QueueEmpty, cause: Cause::Unknown, ..NOT_RELEASED }.into()
             }
