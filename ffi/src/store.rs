@@ -14,10 +14,10 @@ use std::ffi::{CString, c_char};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A client of one store: ours or PyTorch's. Any thread may use it; each call drives a connection of its own
-/// on the calling thread, so a wait that is pending in one thread never delays another. Keys get the prefix
-/// `/` on the wire, as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0
-/// to look once, or -1 for the handle's default.
+/// A client of one store: ours or PyTorch's. Any thread may use it; each call drives a connection of its
+/// own on the calling thread, so a wait that is pending in one thread never delays another. Keys get the
+/// prefix `/` on the wire, as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above
+/// 0, or 0 to look once, or -1 for the handle's default.
 #[derive(Debug)]
 pub struct rdzv_store {
     poison: Poison,
@@ -133,8 +133,8 @@ pub unsafe extern "C" fn rdzv_store_connect(
     }
 }
 
-/// A second, independent handle to the same server, with a connection of its own. On success `*out` is yours
-/// until `rdzv_store_free`. Errors: as `rdzv_store_connect`.
+/// A second, independent handle to the same server, with a connection of its own. On success `*out` is
+/// yours until `rdzv_store_free`. Errors: as `rdzv_store_connect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_clone(
     store: *const rdzv_store,
@@ -169,8 +169,8 @@ pub unsafe extern "C" fn rdzv_store_peer(store: *const rdzv_store) -> *const c_c
     unsafe { guard::read(store, c"".as_ptr(), |store| store.peer.as_ptr()) }
 }
 
-/// Ends every call that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`. Later calls are
-/// as ever. NULL is ignored.
+/// Ends every operation that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`;
+/// connecting and cloning go on until their timeout. Later calls are as ever. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
     // SAFETY: as the header wants it.
@@ -252,8 +252,8 @@ pub unsafe extern "C" fn rdzv_store_add(
 }
 
 /// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The value that
-/// is there afterwards goes to `value`; but where the key is missing and `expected` is not empty, nothing is
-/// stored and `expected` comes back, as PyTorch's server has it.
+/// is there afterwards goes to `value`; but where the key is missing and `expected` is not empty, nothing
+/// is stored and `expected` comes back, as PyTorch's server has it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_compare_set(
     store: *const rdzv_store,
@@ -497,9 +497,9 @@ pub unsafe extern "C" fn rdzv_store_queue_len(
     }
 }
 
-/// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once: take
-/// a new one each time. Whoever gives up stays counted. It is the server's own barrier, which meets that of
-/// PyTorch's `TCPStore.barrier`.
+/// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once:
+/// take a new one each time. Whoever gives up stays counted. It is the server's own barrier, which meets
+/// that of PyTorch's `TCPStore.barrier`.
 ///
 /// Errors besides: `RDZV_TIMED_OUT` when not all arrived in time.
 #[unsafe(no_mangle)]
@@ -540,8 +540,8 @@ pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
     }
 }
 
-/// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; how many there are now
-/// goes to `*count`.
+/// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; how many there are
+/// now goes to `*count`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_check_in(
     store: *const rdzv_store,

@@ -230,6 +230,29 @@ fn hpp_test_passes_as_cpp20_without_exceptions() {
     hpp_test("hpp_test_20", "c++20").with(&["-fno-exceptions"]).run_plain();
 }
 
+/// Units with and without exceptions in one program, in both orders: the linker must not mix up their code.
+#[test]
+fn units_with_and_without_exceptions_live_in_one_program() {
+    let place = folder("mixed");
+    let unit = |name: &str, flags: &[&str]| {
+        let object = place.join(name);
+        let mut command = compiler("c++17");
+        command.args(flags).arg("-c").arg(folder_of("tests/c").join("mixed.cpp")).arg("-o").arg(&object);
+        run(&mut command, PATIENCE).or_fail(name);
+        object
+    };
+    let (with, without) = (unit("with.o", &[]), unit("without.o", &["-fno-exceptions"]));
+    let library = library::shipped().parent().expect("a folder");
+    for (name, units) in [("first", [&with, &without]), ("second", [&without, &with])] {
+        let program = place.join(name);
+        let mut command = Command::new("g++");
+        command.args(units).arg("-o").arg(&program).arg("-L").arg(library).arg("-lrendezvous");
+        command.arg(format!("-Wl,-rpath,{}", library.display()));
+        run(&mut command, PATIENCE).or_fail("linking");
+        run(&mut Command::new(&program), PATIENCE).or_fail(name);
+    }
+}
+
 #[test]
 fn hpp_test_passes_under_address_sanitizer() {
     hpp_test("hpp_test", "c++17").run_under_address_sanitizer();

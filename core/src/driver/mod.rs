@@ -11,3 +11,4 @@ mod resolve;
 pub mod server;
 pub mod socket;
 pub mod store_client;
+pub mod threads;

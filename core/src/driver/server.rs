@@ -9,6 +9,7 @@ mod reactor;
 pub use listener::{Family, StartError, StartErrorKind};
 
 use crate::driver::socket::KeepAlive;
+use crate::driver::threads;
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Stats};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
@@ -119,7 +120,7 @@ impl Server {
             .map_err(|cause| StartError::io(&options.listen, cause))?;
         let (waker, fate) = (reactor.waker(), Fate::default());
         let told = Arc::clone(&fate);
-        let thread = std::thread::Builder::new().name("rdzv-server".to_string()).spawn(move || {
+        let thread = threads::spawn("rdzv-server", move || {
             // The reactor is owned by the closure: when it unwinds, every socket closes.
             let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || reactor.run()));
             let failure = match end {

@@ -47,6 +47,9 @@ enum LineState {
     Open,
 }
 
+/// Bits of a call's number that count the calls of one store.
+const CALLS_PER_STORE_BITS: u32 = 32;
+
 /// One store.
 #[derive(Debug)]
 pub(super) struct LoopStore {
@@ -83,13 +86,16 @@ impl LoopStore {
             dial: options.dial,
             limits: options.limits,
         };
+        let mut client = MultiClient::new(machine, seed);
+        // Calls of different stores have different numbers: a loop's events are told apart by them alone.
+        client.number_calls_from((u64::from(id.as_u32()) << CALLS_PER_STORE_BITS) + 1);
         Self {
             id,
             host: host.into(),
             port,
             peer: peer.into(),
             options,
-            client: MultiClient::new(machine, seed),
+            client,
             lines: BTreeMap::new(),
             conns: BTreeMap::new(),
             tokens: 0,
