@@ -17,7 +17,8 @@
 //     move between threads. Nothing else may be under way on a handle when it is freed.
 //   - After RDZV_PANIC a handle is poisoned: every further call on it returns RDZV_POISONED; free it.
 //   - Structs begin with struct_size: the size that the caller's header gives them. Fields are only appended.
-//   - Threads of the library have all signals blocked. It installs no signal handlers, reaps no children, and writes nothing to stdout or stderr.
+//   - Threads of the library have all signals blocked. It installs no signal handlers, reaps no children, and
+//     writes nothing to stdout or stderr.
 
 #ifndef RENDEZVOUS_H
 #define RENDEZVOUS_H
