@@ -3,7 +3,7 @@
 # Everything that is built stands under target/. CARGO, CXX, CXXFLAGS and PYTHON can be set on the command line.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint lib header interop bench fuzz clean
+.PHONY: help demo test check lint lib examples header interop bench fuzz clean
 
 CARGO ?= cargo
 CXXFLAGS ?= -O2 -Wall -Wextra
@@ -13,23 +13,37 @@ FUZZ_SECONDS ?= 60
 # A target folder that the user's cargo configuration may name would not be found by the commands below.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
+# The library must not tell where it was built.
+export RUSTFLAGS := $(RUSTFLAGS) --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo --remap-path-prefix=$(CURDIR)=/librendezvous
+
+# `make` says what a target needs before it builds for minutes. The first word is the program, the rest what it is for.
+define needs
+@command -v $(firstword $(1)) >/dev/null || { echo "$(firstword $(1)) is missing: $(wordlist 2,99,$(1))"; exit 1; }
+endef
+
 # A C++17 program beside the shared library. Each program finds the library from its own place, so the clone can move.
 COMPILE = $(CXX) -std=c++17 $(CXXFLAGS) -Iinclude
 LINK = -Ltarget/release -lrendezvous
 
 demo: ## Build the library, compile the C++ trainer, run it as 4 ranks on real data
-	$(CARGO) build --release -p rendezvous-ffi -p rendezvous-cli
+	$(call needs,$(CARGO) it comes with Rust)
+	$(call needs,$(CXX) a C++17 compiler is needed)
+	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli
 	mkdir -p target/examples
 	$(COMPILE) cpp_examples/run_ranks.cpp -o target/examples/run_ranks $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
 	$(COMPILE) cpp_examples/digits_trainer/main.cpp -o target/examples/digits_trainer $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
 	target/examples/run_ranks -n 4 target/examples/digits_trainer --data cpp_examples/data/digits.csv
 
-test: ## Everything but PyTorch
+test: ## Everything but PyTorch (several minutes, most of them building)
+	$(call needs,$(CARGO) it comes with Rust)
+	$(call needs,gcc the C ABI is tested from C)
+	$(call needs,$(CXX) the C++ header is tested with it)
+	$(call needs,valgrind the C and C++ programs run under it; apt-get install valgrind)
 ifneq ($(shell $(CARGO) nextest --version 2>/dev/null),)
-	$(CARGO) nextest run --workspace --no-fail-fast
+	$(CARGO) nextest run --locked --workspace --no-fail-fast
 else
 	@echo "cargo-nextest is not installed: running the same tests with cargo test, one at a time"
-	$(CARGO) test --workspace --tests --no-fail-fast -- --test-threads=1
+	$(CARGO) test --locked --workspace --tests --no-fail-fast -- --test-threads=1
 endif
 
 check: ## Before each commit: format, lints, the core's unit tests, the repository's rules
@@ -50,21 +64,29 @@ else
 	@echo "cargo-deny is not installed: licences, advisories and duplicates (deny.toml) were not checked"
 endif
 
-lib: ## librendezvous.so and .a in target/release, beside include/rendezvous.h and rendezvous.hpp
-	$(CARGO) build --release -p rendezvous-ffi
+lib: ## librendezvous.so and .a, and the program rdzv, in target/release; headers are in include/
+	$(call needs,$(CARGO) it comes with Rust)
+	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli
+
+examples: lib ## Compile every example of cpp_examples into target/examples
+	mkdir -p target/examples
+	$(COMPILE) cpp_examples/store_basics.cpp -o target/examples/store_basics $(LINK) -pthread -Wl,-rpath,'$$ORIGIN/../release'
+	$(COMPILE) cpp_examples/run_ranks.cpp -o target/examples/run_ranks $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
+	$(COMPILE) cpp_examples/digits_trainer/main.cpp -o target/examples/digits_trainer $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
+	$(CC) -std=c11 $(CXXFLAGS) -Iinclude cpp_examples/event_loop.c -o target/examples/event_loop $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
 
 header: ## Write include/rendezvous.h anew from the doc comments in ffi/src
 	RDZV_UPDATE_HEADER=1 $(CARGO) test -p rendezvous-tests --test it -- header
 
 interop: ## Everything against real PyTorch, installed once into target/torch-venv (RDZV_TORCH_SPEC names another)
 	tests/interop/setup.sh
-	$(CARGO) build --release -p rendezvous-ffi -p rendezvous-cli
+	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli
 	$(COMPILE) tests/interop/cpp_rank.cpp -o target/cpp_rank $(LINK) -Wl,-rpath,'$$ORIGIN/release'
 	RDZV=target/release/rdzv RDZV_CPP_RANK=target/cpp_rank target/torch-venv/bin/python tests/interop/run.py
 
 bench: ## Criterion benches, then the tables beside the kernel's floor and PyTorch
 	tests/interop/setup.sh
-	$(CARGO) build --release -p rendezvous-ffi -p rendezvous-cli
+	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli
 	$(CARGO) bench -p rendezvous-benches
 	$(PYTHON) benches/peers/run.py
 

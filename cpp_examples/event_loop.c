@@ -7,6 +7,8 @@
  * librendezvous, which is one descriptor. While a get waits for a key, the work goes on; the program itself sets
  * the key after three ticks.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include <rendezvous.h>
 
 #include <stdio.h>
@@ -16,8 +18,11 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-/* Ends the program with the sentence that the library has for what went wrong. */
-static void check(rdzv_status status, rdzv_error *error) {
+/* Where every call below leaves what went wrong. */
+static rdzv_error *error;
+
+/* Ends the program with the sentence that the library has for it. */
+static void check(rdzv_status status) {
   if (status == RDZV_OK) return;
   fprintf(stderr, "event_loop: %s\n", error ? rdzv_error_message(error) : rdzv_status_name(status));
   exit(EXIT_FAILURE);
@@ -53,16 +58,13 @@ static void tick(struct program *program, int timer) {
   check_system((int)read(timer, &expirations, sizeof expirations), "read of the timer");
   printf("tick %d: the get is still waiting\n", ++program->ticks);
   if (program->ticks == 3) {
-    rdzv_error *error = NULL;
-    check(rdzv_loop_set(program->loop, program->store, bytes("greeting"), 8, bytes("hello"), 5, -1, &program->setting,
-                        &error),
-          error);
+      check(rdzv_loop_store_set(program->loop, program->store, bytes("greeting"), 8, bytes("hello"), 5, -1,
+                              &program->setting, &error));
   }
 }
 
 /* An operation is over. What the event points to is ours until the next call on the loop. */
 static void completed(struct program *program, const rdzv_event *event) {
-  rdzv_error *error = NULL;
   if (event->status != RDZV_OK) {
     fprintf(stderr, "event_loop: %s\n", rdzv_error_message(event->error));
     exit(EXIT_FAILURE);
@@ -72,8 +74,8 @@ static void completed(struct program *program, const rdzv_event *event) {
   } else if (event->operation == program->waiting_get) {
     printf("the get is over: \"%.*s\"\n", (int)event->len, (const char *)event->data);
     if (event->len != 5 || memcmp(event->data, "hello", 5) != 0) exit(EXIT_FAILURE);
-    check(rdzv_loop_barrier(program->loop, program->store, bytes("done"), 4, 1, 5000, &program->barrier, &error),
-          error);
+    check(rdzv_loop_store_barrier(program->loop, program->store, bytes("done"), 4, 1, 5000, &program->barrier,
+                                  &error));
   } else if (event->operation == program->barrier) {
     printf("the barrier is open after %d ticks\n", program->ticks);
     program->finished = 1;
@@ -81,36 +83,39 @@ static void completed(struct program *program, const rdzv_event *event) {
 }
 
 static void turn(struct program *program) {
-  rdzv_error *error = NULL;
-  check(rdzv_loop_turn(program->loop, &error), error);
+  check(rdzv_loop_turn(program->loop, &error));
   for (;;) {
     rdzv_event event = {.struct_size = sizeof event};
-    check(rdzv_loop_next_event(program->loop, &event, &error), error);
+    check(rdzv_loop_next_event(program->loop, &event, &error));
     if (event.kind == RDZV_EVENT_NONE) return;
     completed(program, &event);
   }
 }
 
 int main(int argc, char **argv) {
-  rdzv_error *error = NULL;
   rdzv_server *server = NULL;
   const char *host = argc > 2 ? argv[1] : "127.0.0.1";
-  int port = argc > 2 ? atoi(argv[2]) : 0;
+  long port = argc > 2 ? strtol(argv[2], NULL, 10) : 0;
+  if (port < 0 || port > 65535) {
+    fprintf(stderr, "event_loop: %s is not a port\n", argv[2]);
+    return EXIT_FAILURE;
+  }
   if (argc <= 2) {
-    check(rdzv_server_start(NULL, NULL, &server, &error), error);
+    check(rdzv_server_start(NULL, NULL, &server, &error));
     port = rdzv_server_port(server);
   }
 
   struct program program = {0};
   rdzv_store_options *options = NULL;
-  check(rdzv_store_options_new(&options, &error), error);
-  check(rdzv_store_options_set_endpoint(options, bytes(host), strlen(host), (uint16_t)port, &error), error);
-  check(rdzv_loop_new(NULL, &program.loop, &error), error);
-  check(rdzv_loop_add_store(program.loop, options, &program.store, &error), error);
+  check(rdzv_store_options_new(&options, &error));
+  check(rdzv_store_options_set_endpoint(options, bytes(host), strlen(host), (uint16_t)port, &error));
+  check(rdzv_loop_new(NULL, &program.loop, &error));
+  check(rdzv_loop_add_store(program.loop, options, &program.store, &error));
   rdzv_store_options_free(options);
 
   /* Nobody has set the key yet: this waits, and the program does not. */
-  check(rdzv_loop_get(program.loop, program.store, bytes("greeting"), 8, 10000, &program.waiting_get, &error), error);
+  check(rdzv_loop_store_get(program.loop, program.store, bytes("greeting"), 8, 10000, &program.waiting_get,
+                            &error));
 
   int epoll = epoll_create1(EPOLL_CLOEXEC);
   int timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);

@@ -6,8 +6,8 @@
 //   - Handles are opaque: `_new`, `_start`, `_connect` or `_clone` makes one; `_free` destroys it,
 //     and ignores NULL.
 //   - A function that can fail returns an rdzv_status; 0 is RDZV_OK. Its last argument takes the details of a
-//     failure: pass NULL if you do not want them, else free what you get with rdzv_error_free. On success it
-//     is not written.
+//     failure: pass NULL if you do not want them, else the address of a pointer that is NULL, and free what
+//     you get with rdzv_error_free. On success it is not written.
 //   - Outputs are written on success only. NULL is refused with RDZV_INVALID_ARGUMENT wherever a pointer is
 //     needed.
 //   - Bytes are a pointer and a length; NULL is fine where the length is 0. Text is UTF-8 with its length,
@@ -16,7 +16,9 @@
 //   - const handles may be used by any number of threads at a time; others by one at a time. Any handle may
 //     move between threads. Nothing else may be under way on a handle when it is freed.
 //   - After RDZV_PANIC a handle is poisoned: every further call on it returns RDZV_POISONED; free it.
-//   - The library installs no signal handlers, reaps no children, and writes nothing to stdout or stderr.
+//   - Structs begin with struct_size: the size that the caller's header gives them. Fields are only appended.
+//   - Threads of the library have all signals blocked. It installs no signal handlers, reaps no children, and
+//     writes nothing to stdout or stderr.
 
 #ifndef RENDEZVOUS_H
 #define RENDEZVOUS_H
@@ -80,13 +82,13 @@ typedef int32_t rdzv_status;
 // The operating system refused for another reason; the error has its number and words.
 #define RDZV_IO 14
 
-// The server or loop was stopped.
+// The server was stopped.
 #define RDZV_CLOSED 15
 
 // A plug-in called back into the handle that is calling it.
 #define RDZV_REENTRANT 16
 
-// The process is out of descriptors, threads or memory.
+// The process is out of descriptors or threads.
 #define RDZV_EXHAUSTED 17
 
 // Stores of this kind do not have the operation.
@@ -104,7 +106,8 @@ const char *rdzv_status_name(rdzv_status status);
 // -----------------------------------------------------------------------------------------------------------
 
 // The version of the ABI that this header describes. It grows by one with each change that an old program
-// would notice. Compare it with `rdzv_abi_version()` of the library that was loaded.
+// would notice. Where it equals `rdzv_abi_version()` of the library that was loaded, the two fit;
+// additions do not raise it.
 #define RDZV_ABI_VERSION 1
 
 // The ABI version of the library that was loaded.
@@ -136,7 +139,7 @@ typedef struct rdzv_buffer rdzv_buffer;
 // Holds several values or keys that an operation read. Reusable, like `rdzv_buffer`. One thread at a time.
 typedef struct rdzv_list rdzv_list;
 
-// An empty buffer, yours until `rdzv_buffer_free`. NULL only when memory is exhausted.
+// An empty buffer, yours until `rdzv_buffer_free`. Never NULL: a process without memory is aborted.
 rdzv_buffer *rdzv_buffer_new(void);
 
 // Frees a buffer. NULL is ignored.
@@ -149,7 +152,7 @@ const uint8_t *rdzv_buffer_data(const rdzv_buffer *buffer);
 // How many bytes. 0 for NULL.
 size_t rdzv_buffer_len(const rdzv_buffer *buffer);
 
-// An empty list, yours until `rdzv_list_free`. NULL only when memory is exhausted.
+// An empty list, yours until `rdzv_list_free`. Never NULL: a process without memory is aborted.
 rdzv_list *rdzv_list_new(void);
 
 // Frees a list. NULL is ignored.
@@ -158,8 +161,8 @@ void rdzv_list_free(rdzv_list *list);
 // How many items. 0 for NULL.
 size_t rdzv_list_count(const rdzv_list *list);
 
-// The item at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Valid until
-// the next call that fills or frees the list. Not NUL-terminated.
+// The item at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Valid
+// until the next call that fills or frees the list. Not NUL-terminated.
 const uint8_t *rdzv_list_item(const rdzv_list *list, size_t index, size_t *len);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -220,13 +223,14 @@ const uint8_t *rdzv_error_key(const rdzv_error *error, size_t index, size_t *len
 #define RDZV_LOG_DEBUG 4
 
 // Owns what handles share: the log sink, and later the registries of plug-ins. Nothing in the library is
-// global; two contexts never meet. Any thread. Handles made with a context keep what they need of it: it may
-// be freed before them.
+// global; two contexts never meet. Any thread. Handles made with a context keep what they need of it: it
+// may be freed before them.
 typedef struct rdzv_context rdzv_context;
 
 // One line for a log. Everything in it is valid during the call only.
 typedef struct {
-  // Size of this struct in the library that made it, in bytes; later fields are absent when it is smaller.
+  // Size of this struct in the library that made it, in bytes; later fields are absent when it is
+  // smaller.
   uint32_t struct_size;
   // One of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
   int32_t level;
@@ -257,12 +261,13 @@ typedef struct {
 // Makes a context without a log sink. On success `*out` is yours until `rdzv_context_free`.
 rdzv_status rdzv_context_new(rdzv_context **out, rdzv_error **error);
 
-// Frees a context. Its log sink is destroyed when the last handle that was made with it is freed, after the
-// last line was written. NULL is ignored.
+// Frees a context. Its log sink is destroyed when the last handle that was made with it is freed, after
+// the last line was written. NULL is ignored.
 void rdzv_context_free(rdzv_context *context);
 
-// Sends the log lines of this context's handles to `sink`, which is copied. A context takes one sink, once;
-// without one nothing is logged anywhere. On success the library owns `user_data`, until it calls `destroy`.
+// Sends the log lines of this context's handles to `sink`, which is copied. A context takes one sink,
+// once; without one nothing is logged anywhere. On success the library owns `user_data`, until it calls
+// `destroy`.
 rdzv_status rdzv_context_set_log_sink(rdzv_context *context, const rdzv_log_sink *sink, rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -275,8 +280,8 @@ rdzv_status rdzv_context_set_log_sink(rdzv_context *context, const rdzv_log_sink
 // For `rdzv_server_options_set_family`: let `::` take IPv4 peers too. Without meaning for other addresses.
 #define RDZV_FAMILY_DUAL_STACK 1
 
-// How a server is set up. Make one, set what differs from the defaults, start servers with it, free it. One
-// thread at a time.
+// How a server is set up. Make one, set what differs from the defaults, start servers with it, free it.
+// One thread at a time.
 typedef struct rdzv_server_options rdzv_server_options;
 
 // Options with every default: 127.0.0.1, a free port. On success `*out` is yours until
@@ -286,8 +291,9 @@ rdzv_status rdzv_server_options_new(rdzv_server_options **out, rdzv_error **erro
 // Frees options. NULL is ignored.
 void rdzv_server_options_free(rdzv_server_options *options);
 
-// Where to listen: a host name or literal address (UTF-8), bound exactly as given; default `127.0.0.1`. Of a
-// name, the first address is taken. Port 0, the default, lets the system choose.
+// Where to listen (in place of a descriptor that was set before): a host name or literal address (UTF-8),
+// bound exactly as given; default `127.0.0.1`. Of a name, the first address is taken. Port 0, the default,
+// lets the system choose.
 rdzv_status rdzv_server_options_set_bind(rdzv_server_options *options,
                                          const uint8_t *host,
                                          size_t host_len,
@@ -324,8 +330,8 @@ rdzv_status rdzv_server_options_set_frame_timeout_ms(rdzv_server_options *option
 
 // How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes,
 // how many go unanswered, and how long sent bytes may stay unacknowledged. The first two are rounded up to
-// whole seconds, 32,767 at most; of probes there are 1 to 127; the last is 1 to 2,147,483,647. Default 2000,
-// 1000, 3, 60,000. The last one counts a peer that is alive but does not read among the silent.
+// whole seconds, 32,767 at most; of probes there are 1 to 127; the last is 1 to 2,147,483,647. Default
+// 2000, 1000, 3, 60,000. The last one counts a peer that is alive but does not read among the silent.
 rdzv_status rdzv_server_options_set_keep_alive(rdzv_server_options *options,
                                                int64_t idle_ms,
                                                int64_t interval_ms,
@@ -342,7 +348,8 @@ typedef struct rdzv_server rdzv_server;
 
 // Counts and sizes of a server.
 typedef struct {
-  // Set it to `sizeof(rdzv_server_stats)` before the call.
+  // Set it to `sizeof(rdzv_server_stats)` before the call; afterwards it tells how many bytes were
+  // filled.
   uint32_t struct_size;
   // Not used; 0.
   uint32_t reserved;
@@ -378,17 +385,18 @@ rdzv_status rdzv_server_start(const rdzv_context *context,
 // The port that the server listens on; 0 for NULL.
 uint16_t rdzv_server_port(const rdzv_server *server);
 
-// The address that the server listens on, as `ADDR:PORT` with an IPv6 address in brackets. Lives as long as
-// the server. Empty for NULL.
+// The address that the server listens on, as `ADDR:PORT` with an IPv6 address in brackets. Lives as long
+// as the server. Empty for NULL.
 const char *rdzv_server_address(const rdzv_server *server);
 
 // Fills `*stats`, of which `struct_size` must be set.
 //
-// Errors: `RDZV_CLOSED` when the server was stopped, `RDZV_PANIC` when its thread panicked.
+// Errors: `RDZV_CLOSED` when the server was stopped, `RDZV_PANIC` when its thread panicked, `RDZV_IO` when
+// the system had ended it, `RDZV_TIMED_OUT` when its thread does not answer.
 rdzv_status rdzv_server_get_stats(const rdzv_server *server, rdzv_server_stats *stats, rdzv_error **error);
 
-// Closes every connection and the listener, and waits until the server's thread has ended. Clients that wait
-// fail at once. Any thread, any number of times.
+// Closes every connection and the listener, and waits until the server's thread has ended. Clients that
+// wait fail at once. Any thread, any number of times.
 //
 // Errors: `RDZV_PANIC` when the server's thread had panicked, `RDZV_IO` when the system had ended it.
 rdzv_status rdzv_server_stop(const rdzv_server *server, rdzv_error **error);
@@ -400,8 +408,8 @@ void rdzv_server_free(rdzv_server *server);
 // How a client is set up.
 // -----------------------------------------------------------------------------------------------------------
 
-// How a store client is set up. Make one, set the endpoint and what differs from the defaults, connect with
-// it as often as you like, free it. One thread at a time.
+// How a store client is set up. Make one, set the endpoint and what differs from the defaults, connect
+// with it as often as you like, free it. One thread at a time.
 typedef struct rdzv_store_options rdzv_store_options;
 
 // Options with every default, but no endpoint yet. On success `*out` is yours until
@@ -425,8 +433,8 @@ rdzv_status rdzv_store_options_set_timeout_ms(rdzv_store_options *options,
                                               int64_t timeout_ms,
                                               rdzv_error **error);
 
-// How long the first connection may take, with all its attempts, in milliseconds; 0 tries each address once.
-// Default 300,000: the server may come up after its clients.
+// How long the first connection of a handle may take, with all its attempts, in milliseconds; 0 tries each
+// address once. Default 300,000: the server may come up after its clients.
 rdzv_status rdzv_store_options_set_connect_timeout_ms(rdzv_store_options *options,
                                                       int64_t connect_timeout_ms,
                                                       rdzv_error **error);
@@ -452,10 +460,10 @@ rdzv_status rdzv_store_options_set_keep_alive(rdzv_store_options *options,
 
 // A store: on a server (ours or PyTorch's), in a file, in this process, or in code of yours; and each of
 // them beneath a prefix. Any thread may use it, and a wait that is pending in one thread never delays
-// another. What an operation means is the same for all kinds, except where it is told. Over TCP each call
-// drives a connection of its own on the calling thread, and keys get the prefix `/` on the wire, as those of
-// PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for the
-// handle's default.
+// another. What an operation means is the same for all kinds, except where it is told. Over TCP each
+// call drives a connection of its own on the calling thread, and keys get the prefix `/` on the wire, as those of
+// PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for
+// the handle's default.
 typedef struct rdzv_store rdzv_store;
 
 // Connects to the store that `options` names, trying again until its connect timeout has passed. `context`
@@ -469,9 +477,9 @@ rdzv_status rdzv_store_connect(const rdzv_context *context,
                                rdzv_store **out,
                                rdzv_error **error);
 
-// A second, independent handle to the same store, with the same prefix; to a server it has a connection of
-// its own, and in a file it counts as one more store. On success `*out` is yours
-// until `rdzv_store_free`. Errors: those of the function that made the first.
+// A second, independent handle to the same store, with the same prefix; to a server it has a connection
+// of its own, and in a file it counts as one more store. On success `*out` is yours until
+// `rdzv_store_free`. Errors: those of the function that made the first.
 rdzv_status rdzv_store_clone(const rdzv_store *store, rdzv_store **out, rdzv_error **error);
 
 // Closes and frees a store handle. No other call on it may be under way: cancel and wait for them first.
@@ -481,8 +489,8 @@ void rdzv_store_free(rdzv_store *store);
 // What errors call the store: a server is `HOST:PORT`, a file its path. Lives as long as the handle. Empty for NULL.
 const char *rdzv_store_peer(const rdzv_store *store);
 
-// Ends every call that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`. Later calls are
-// as ever. NULL is ignored.
+// Ends every operation that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`;
+// connecting and cloning go on until their timeout. Later calls are as ever. NULL is ignored.
 void rdzv_store_cancel(const rdzv_store *store);
 
 // Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the store has
@@ -526,8 +534,8 @@ rdzv_status rdzv_store_add(const rdzv_store *store,
                            rdzv_error **error);
 
 // Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The value that
-// is there afterwards goes to `value`; but where the key is missing and `expected` is not empty, nothing is
-// stored and `expected` comes back, as PyTorch's server has it.
+// is there afterwards goes to `value`; but where the key is missing and `expected` is not empty, nothing
+// is stored and `expected` comes back, as PyTorch's server has it.
 rdzv_status rdzv_store_compare_set(const rdzv_store *store,
                                    const uint8_t *key,
                                    size_t key_len,
@@ -629,8 +637,8 @@ rdzv_status rdzv_store_queue_len(const rdzv_store *store,
                                  int64_t *length,
                                  rdzv_error **error);
 
-// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once: take
-// a new one each time. Whoever gives up stays counted. It meets the `barrier` of the same kind of store in
+// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once:
+// take a new one each time. Whoever gives up stays counted. It meets the `barrier` of the same kind of store in
 // PyTorch: over TCP it is the server's own, which meets `TCPStore.barrier`; beneath a prefix and in a file
 // it is that of `rdzv_store_barrier_by_keys`.
 //
@@ -651,8 +659,8 @@ rdzv_status rdzv_store_barrier_by_keys(const rdzv_store *store,
                                        int64_t timeout_ms,
                                        rdzv_error **error);
 
-// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; how many there are now
-// goes to `*count`.
+// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; how many there are
+// now goes to `*count`.
 rdzv_status rdzv_store_check_in(const rdzv_store *store,
                                 int64_t timeout_ms,
                                 int64_t *count,
@@ -767,7 +775,8 @@ typedef struct rdzv_store_answer rdzv_store_answer;
 
 // What a store of yours is asked. Everything in it is valid during the call only.
 typedef struct {
-  // Size of this struct in the library that made it, in bytes; later fields are absent when it is smaller.
+  // Size of this struct in the library that made it, in bytes; later fields are absent when it is
+  // smaller.
   uint32_t struct_size;
   // One of `RDZV_STORE_SET` and so on; there may be more one day.
   int32_t operation;
@@ -843,11 +852,11 @@ typedef struct rdzv_loop rdzv_loop;
 
 // What happened in a loop. All that it points to is lent until the next call on the loop.
 typedef struct {
-  // Set it to `sizeof(rdzv_event)` before the call.
+  // Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
   uint32_t struct_size;
   // `RDZV_EVENT_NONE` or `RDZV_EVENT_COMPLETED`.
   int32_t kind;
-  // The operation, as its submission named it.
+  // The operation, as its submission named it: a number above 0 that this loop gives once.
   uint64_t operation;
   // The store that it was for.
   uint32_t store;
@@ -869,7 +878,7 @@ typedef struct {
 // Makes a loop without stores. `context` may be NULL for a fresh one. On success `*out` is yours until
 // `rdzv_loop_free`.
 //
-// Errors: `RDZV_EXHAUSTED` or `RDZV_IO` when the system gives no descriptor.
+// Errors: `RDZV_EXHAUSTED` when the system gives no descriptor.
 rdzv_status rdzv_loop_new(const rdzv_context *context, rdzv_loop **out, rdzv_error **error);
 
 // Closes the connections of every store and frees a loop; its descriptor is closed. NULL is ignored.
@@ -909,7 +918,8 @@ rdzv_status rdzv_loop_remove_store(rdzv_loop *event_loop, uint32_t store, rdzv_e
 // is ignored.
 rdzv_status rdzv_loop_cancel(rdzv_loop *event_loop, uint32_t store, uint64_t operation, rdzv_error **error);
 
-// Submits `rdzv_store_set` to a store of the loop.
+// Submits `rdzv_store_set` to a store of the loop. Barriers by keys and the counting of workers, which
+// take several operations, are for blocking stores only.
 //
 // This and all submissions below return at once. They copy what they are given, and name the operation in
 // `*operation`; its event follows, by its deadline at the latest. `timeout_ms` is as for a blocking store,
@@ -917,164 +927,164 @@ rdzv_status rdzv_loop_cancel(rdzv_loop *event_loop, uint32_t store, uint64_t ope
 // submitted in: wait for the event of one on which another depends.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown store), `RDZV_LIMIT_EXCEEDED`.
-rdzv_status rdzv_loop_set(rdzv_loop *event_loop,
-                          uint32_t store,
-                          const uint8_t *key,
-                          size_t key_len,
-                          const uint8_t *value,
-                          size_t value_len,
-                          int64_t timeout_ms,
-                          uint64_t *operation,
-                          rdzv_error **error);
+rdzv_status rdzv_loop_store_set(rdzv_loop *event_loop,
+                                uint32_t store,
+                                const uint8_t *key,
+                                size_t key_len,
+                                const uint8_t *value,
+                                size_t value_len,
+                                int64_t timeout_ms,
+                                uint64_t *operation,
+                                rdzv_error **error);
 
 // Submits `rdzv_store_get`; the event has the value.
-rdzv_status rdzv_loop_get(rdzv_loop *event_loop,
-                          uint32_t store,
-                          const uint8_t *key,
-                          size_t key_len,
-                          int64_t timeout_ms,
-                          uint64_t *operation,
-                          rdzv_error **error);
+rdzv_status rdzv_loop_store_get(rdzv_loop *event_loop,
+                                uint32_t store,
+                                const uint8_t *key,
+                                size_t key_len,
+                                int64_t timeout_ms,
+                                uint64_t *operation,
+                                rdzv_error **error);
 
 // Submits `rdzv_store_add`; the event's number is the sum.
-rdzv_status rdzv_loop_add(rdzv_loop *event_loop,
-                          uint32_t store,
-                          const uint8_t *key,
-                          size_t key_len,
-                          int64_t delta,
-                          int64_t timeout_ms,
-                          uint64_t *operation,
-                          rdzv_error **error);
+rdzv_status rdzv_loop_store_add(rdzv_loop *event_loop,
+                                uint32_t store,
+                                const uint8_t *key,
+                                size_t key_len,
+                                int64_t delta,
+                                int64_t timeout_ms,
+                                uint64_t *operation,
+                                rdzv_error **error);
 
 // Submits `rdzv_store_compare_set`; the event has the value that is there afterwards.
-rdzv_status rdzv_loop_compare_set(rdzv_loop *event_loop,
+rdzv_status rdzv_loop_store_compare_set(rdzv_loop *event_loop,
+                                        uint32_t store,
+                                        const uint8_t *key,
+                                        size_t key_len,
+                                        const uint8_t *expected,
+                                        size_t expected_len,
+                                        const uint8_t *desired,
+                                        size_t desired_len,
+                                        int64_t timeout_ms,
+                                        uint64_t *operation,
+                                        rdzv_error **error);
+
+// Submits `rdzv_store_wait`.
+rdzv_status rdzv_loop_store_wait(rdzv_loop *event_loop,
+                                 uint32_t store,
+                                 const rdzv_bytes *keys,
+                                 size_t key_count,
+                                 int64_t timeout_ms,
+                                 uint64_t *operation,
+                                 rdzv_error **error);
+
+// Submits `rdzv_store_check`; the event's number is 1 when every key is there, else 0.
+rdzv_status rdzv_loop_store_check(rdzv_loop *event_loop,
                                   uint32_t store,
-                                  const uint8_t *key,
-                                  size_t key_len,
-                                  const uint8_t *expected,
-                                  size_t expected_len,
-                                  const uint8_t *desired,
-                                  size_t desired_len,
+                                  const rdzv_bytes *keys,
+                                  size_t key_count,
                                   int64_t timeout_ms,
                                   uint64_t *operation,
                                   rdzv_error **error);
 
-// Submits `rdzv_store_wait`.
-rdzv_status rdzv_loop_wait(rdzv_loop *event_loop,
-                           uint32_t store,
-                           const rdzv_bytes *keys,
-                           size_t key_count,
-                           int64_t timeout_ms,
-                           uint64_t *operation,
-                           rdzv_error **error);
-
-// Submits `rdzv_store_check`; the event's number is 1 when every key is there, else 0.
-rdzv_status rdzv_loop_check(rdzv_loop *event_loop,
-                            uint32_t store,
-                            const rdzv_bytes *keys,
-                            size_t key_count,
-                            int64_t timeout_ms,
-                            uint64_t *operation,
-                            rdzv_error **error);
-
 // Submits `rdzv_store_delete_key`; the event's number is 1 when the key was there, else 0.
-rdzv_status rdzv_loop_delete_key(rdzv_loop *event_loop,
-                                 uint32_t store,
-                                 const uint8_t *key,
-                                 size_t key_len,
-                                 int64_t timeout_ms,
-                                 uint64_t *operation,
-                                 rdzv_error **error);
+rdzv_status rdzv_loop_store_delete_key(rdzv_loop *event_loop,
+                                       uint32_t store,
+                                       const uint8_t *key,
+                                       size_t key_len,
+                                       int64_t timeout_ms,
+                                       uint64_t *operation,
+                                       rdzv_error **error);
 
 // Submits `rdzv_store_num_keys`; the event's number is the count.
-rdzv_status rdzv_loop_num_keys(rdzv_loop *event_loop,
-                               uint32_t store,
-                               int64_t timeout_ms,
-                               uint64_t *operation,
-                               rdzv_error **error);
+rdzv_status rdzv_loop_store_num_keys(rdzv_loop *event_loop,
+                                     uint32_t store,
+                                     int64_t timeout_ms,
+                                     uint64_t *operation,
+                                     rdzv_error **error);
 
 // Submits `rdzv_store_list_keys`; the event has the keys as items.
-rdzv_status rdzv_loop_list_keys(rdzv_loop *event_loop,
-                                uint32_t store,
-                                int64_t timeout_ms,
-                                uint64_t *operation,
-                                rdzv_error **error);
+rdzv_status rdzv_loop_store_list_keys(rdzv_loop *event_loop,
+                                      uint32_t store,
+                                      int64_t timeout_ms,
+                                      uint64_t *operation,
+                                      rdzv_error **error);
 
 // Submits `rdzv_store_append`.
-rdzv_status rdzv_loop_append(rdzv_loop *event_loop,
-                             uint32_t store,
-                             const uint8_t *key,
-                             size_t key_len,
-                             const uint8_t *value,
-                             size_t value_len,
-                             int64_t timeout_ms,
-                             uint64_t *operation,
-                             rdzv_error **error);
+rdzv_status rdzv_loop_store_append(rdzv_loop *event_loop,
+                                   uint32_t store,
+                                   const uint8_t *key,
+                                   size_t key_len,
+                                   const uint8_t *value,
+                                   size_t value_len,
+                                   int64_t timeout_ms,
+                                   uint64_t *operation,
+                                   rdzv_error **error);
 
 // Submits `rdzv_store_multi_get`; the event has the values as items.
-rdzv_status rdzv_loop_multi_get(rdzv_loop *event_loop,
-                                uint32_t store,
-                                const rdzv_bytes *keys,
-                                size_t key_count,
-                                int64_t timeout_ms,
-                                uint64_t *operation,
-                                rdzv_error **error);
+rdzv_status rdzv_loop_store_multi_get(rdzv_loop *event_loop,
+                                      uint32_t store,
+                                      const rdzv_bytes *keys,
+                                      size_t key_count,
+                                      int64_t timeout_ms,
+                                      uint64_t *operation,
+                                      rdzv_error **error);
 
 // Submits `rdzv_store_multi_set`.
-rdzv_status rdzv_loop_multi_set(rdzv_loop *event_loop,
-                                uint32_t store,
-                                const rdzv_bytes *keys,
-                                const rdzv_bytes *values,
-                                size_t count,
-                                int64_t timeout_ms,
-                                uint64_t *operation,
-                                rdzv_error **error);
+rdzv_status rdzv_loop_store_multi_set(rdzv_loop *event_loop,
+                                      uint32_t store,
+                                      const rdzv_bytes *keys,
+                                      const rdzv_bytes *values,
+                                      size_t count,
+                                      int64_t timeout_ms,
+                                      uint64_t *operation,
+                                      rdzv_error **error);
 
 // Submits `rdzv_store_queue_push`.
-rdzv_status rdzv_loop_queue_push(rdzv_loop *event_loop,
+rdzv_status rdzv_loop_store_queue_push(rdzv_loop *event_loop,
+                                       uint32_t store,
+                                       const uint8_t *key,
+                                       size_t key_len,
+                                       const uint8_t *item,
+                                       size_t item_len,
+                                       int64_t timeout_ms,
+                                       uint64_t *operation,
+                                       rdzv_error **error);
+
+// Submits `rdzv_store_queue_pop`; the event has the item.
+rdzv_status rdzv_loop_store_queue_pop(rdzv_loop *event_loop,
+                                      uint32_t store,
+                                      const uint8_t *key,
+                                      size_t key_len,
+                                      int64_t timeout_ms,
+                                      uint64_t *operation,
+                                      rdzv_error **error);
+
+// Submits `rdzv_store_queue_len`; the event's number is the length.
+rdzv_status rdzv_loop_store_queue_len(rdzv_loop *event_loop,
+                                      uint32_t store,
+                                      const uint8_t *key,
+                                      size_t key_len,
+                                      int64_t timeout_ms,
+                                      uint64_t *operation,
+                                      rdzv_error **error);
+
+// Submits `rdzv_store_barrier`; the event tells that all have arrived.
+rdzv_status rdzv_loop_store_barrier(rdzv_loop *event_loop,
+                                    uint32_t store,
+                                    const uint8_t *key,
+                                    size_t key_len,
+                                    int64_t world_size,
+                                    int64_t timeout_ms,
+                                    uint64_t *operation,
+                                    rdzv_error **error);
+
+// Submits `rdzv_store_ping`.
+rdzv_status rdzv_loop_store_ping(rdzv_loop *event_loop,
                                  uint32_t store,
-                                 const uint8_t *key,
-                                 size_t key_len,
-                                 const uint8_t *item,
-                                 size_t item_len,
                                  int64_t timeout_ms,
                                  uint64_t *operation,
                                  rdzv_error **error);
-
-// Submits `rdzv_store_queue_pop`; the event has the item.
-rdzv_status rdzv_loop_queue_pop(rdzv_loop *event_loop,
-                                uint32_t store,
-                                const uint8_t *key,
-                                size_t key_len,
-                                int64_t timeout_ms,
-                                uint64_t *operation,
-                                rdzv_error **error);
-
-// Submits `rdzv_store_queue_len`; the event's number is the length.
-rdzv_status rdzv_loop_queue_len(rdzv_loop *event_loop,
-                                uint32_t store,
-                                const uint8_t *key,
-                                size_t key_len,
-                                int64_t timeout_ms,
-                                uint64_t *operation,
-                                rdzv_error **error);
-
-// Submits `rdzv_store_barrier`; the event tells that all have arrived.
-rdzv_status rdzv_loop_barrier(rdzv_loop *event_loop,
-                              uint32_t store,
-                              const uint8_t *key,
-                              size_t key_len,
-                              int64_t world_size,
-                              int64_t timeout_ms,
-                              uint64_t *operation,
-                              rdzv_error **error);
-
-// Submits `rdzv_store_ping`.
-rdzv_status rdzv_loop_ping(rdzv_loop *event_loop,
-                           uint32_t store,
-                           int64_t timeout_ms,
-                           uint64_t *operation,
-                           rdzv_error **error);
 
 #ifdef __cplusplus
 }  // extern "C"

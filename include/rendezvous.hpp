@@ -5,6 +5,8 @@
 // `c_handle()` lends the C handle, `release()` gives it away.
 //
 // Timeouts are std::chrono::milliseconds: 0 tries once, `default_timeout` takes the handle's own, there is no infinite.
+//
+// A `result<bool>` (of `check` and `delete_key`) has no `operator bool`: ask `has_value()`, then read `*result`.
 #ifndef RENDEZVOUS_HPP
 #define RENDEZVOUS_HPP
 
@@ -17,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -25,7 +28,16 @@
 #include <exception>
 #endif
 
+// Programs with and without exceptions, and those built with other versions of this header, may be linked into one:
+// each has names of its own.
+#if defined(__cpp_exceptions)
+#define RDZV_DETAIL_NAMESPACE v1
+#else
+#define RDZV_DETAIL_NAMESPACE v1_without_exceptions
+#endif
+
 namespace rdzv {
+inline namespace RDZV_DETAIL_NAMESPACE {
 
 /// The outcome of a call; the numbers are those of rendezvous.h.
 enum class status : std::int32_t {
@@ -52,10 +64,17 @@ enum class status : std::int32_t {
 /// The short name of a status, such as "timed out".
 inline std::string_view name(status code) { return rdzv_status_name(static_cast<rdzv_status>(code)); }
 
-/// "The handle's default" wherever a timeout is due.
-inline constexpr std::chrono::milliseconds default_timeout{-1};
+/// "The handle's default" wherever a timeout is due. Any other negative timeout, such as a deadline that has passed,
+/// is 0: look once.
+inline constexpr std::chrono::milliseconds default_timeout = std::chrono::milliseconds::min();
 
 namespace detail {
+
+/// A timeout as the C ABI takes it.
+inline std::int64_t count(std::chrono::milliseconds timeout) {
+  if (timeout == default_timeout) return -1;
+  return timeout.count() < 0 ? 0 : timeout.count();
+}
 
 template <class T, void (*Free)(T*)>
 struct freed_by {
@@ -135,19 +154,24 @@ class [[nodiscard]] result {
   result(T value) : outcome_(std::in_place_index<0>, std::move(value)) {}
   result(rdzv::error failure) : outcome_(std::in_place_index<1>, std::move(failure)) {}
 
-  explicit operator bool() const noexcept { return outcome_.index() == 0; }
+  bool has_value() const noexcept { return outcome_.index() == 0; }
+  /// Not there for `result<bool>`, where it would be mistaken for the value: ask `has_value()`.
+  template <class U = T, class = std::enable_if_t<!std::is_same_v<U, bool>>>
+  explicit operator bool() const noexcept {
+    return has_value();
+  }
   T& operator*() & noexcept { return *std::get_if<0>(&outcome_); }
   const T& operator*() const& noexcept { return *std::get_if<0>(&outcome_); }
-  T&& operator*() && noexcept { return std::move(*std::get_if<0>(&outcome_)); }
+  /// By value, so that `for (auto& key : *store.list_keys())` has something to walk over.
+  T operator*() && { return std::move(*std::get_if<0>(&outcome_)); }
   T* operator->() noexcept { return std::get_if<0>(&outcome_); }
   const T* operator->() const noexcept { return std::get_if<0>(&outcome_); }
-  const rdzv::error& error() const noexcept { return *std::get_if<1>(&outcome_); }
-  /// Moves the error out, to return it from a function with another value type.
-  rdzv::error take_error() && noexcept { return std::move(*std::get_if<1>(&outcome_)); }
+  const rdzv::error& error() const& noexcept { return *std::get_if<1>(&outcome_); }
+  rdzv::error error() && noexcept { return std::move(*std::get_if<1>(&outcome_)); }
 
 #if defined(__cpp_exceptions)
   T or_throw() && {
-    if (!*this) throw exception(std::move(*std::get_if<1>(&outcome_)));
+    if (!has_value()) throw exception(std::move(*std::get_if<1>(&outcome_)));
     return std::move(*std::get_if<0>(&outcome_));
   }
 #endif
@@ -162,8 +186,10 @@ class [[nodiscard]] result<void> {
   result() = default;
   result(rdzv::error failure) : failure_(std::move(failure)) {}
 
-  explicit operator bool() const noexcept { return !failure_; }
-  const rdzv::error& error() const noexcept { return *failure_; }
+  bool has_value() const noexcept { return !failure_; }
+  explicit operator bool() const noexcept { return has_value(); }
+  const rdzv::error& error() const& noexcept { return *failure_; }
+  rdzv::error error() && noexcept { return std::move(*failure_); }
 
 #if defined(__cpp_exceptions)
   void or_throw() && {
@@ -331,6 +357,9 @@ class server {
   /// Closes every connection and waits for the server's thread. Any number of times.
   result<void> stop() { return detail::call(rdzv_server_stop, c_handle()); }
 
+  /// Takes over a handle of the C ABI, such as `release()` gives away.
+  static server adopt(rdzv_server* handle) noexcept { return server(handle); }
+
   const rdzv_server* c_handle() const noexcept { return handle_.get(); }
   rdzv_server* release() noexcept { return handle_.release(); }
 
@@ -345,6 +374,8 @@ struct store_options {
   std::chrono::milliseconds timeout{300000};
   /// For the first connection: the server may not be there yet, and is tried again until then.
   std::chrono::milliseconds connect_timeout{300000};
+  /// For the answer to an operation that does not wait (timeout 0).
+  std::chrono::milliseconds answer_timeout{30000};
 };
 
 namespace detail {
@@ -358,6 +389,7 @@ inline result<options_handle> c_options(std::string_view host, std::uint16_t por
   auto failure = failure_of(rdzv_store_options_set_endpoint, made, bytes(host), host.size(), port);
   if (!failure) failure = failure_of(rdzv_store_options_set_timeout_ms, made, options.timeout.count());
   if (!failure) failure = failure_of(rdzv_store_options_set_connect_timeout_ms, made, options.connect_timeout.count());
+  if (!failure) failure = failure_of(rdzv_store_options_set_answer_timeout_ms, made, options.answer_timeout.count());
   if (failure) return std::move(*failure);
   return owned;
 }
@@ -374,25 +406,32 @@ class store {
   static result<store> connect(std::string_view host, std::uint16_t port, const store_options& options = {},
                                const context* shared = nullptr) {
     auto owned = detail::c_options(host, port, options);
-    if (!owned) return std::move(owned).take_error();
+    if (!owned) return std::move(owned).error();
+    return connect(**owned, shared);
+  }
+
+  /// The same with options of the C ABI.
+  static result<store> connect(const rdzv_store_options& options, const context* shared = nullptr) {
     rdzv_store* connected = nullptr;
     const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
-    auto failure = detail::failure_of(rdzv_store_connect, context,
-                                      static_cast<const rdzv_store_options*>(owned->get()), &connected);
+    auto failure = detail::failure_of(rdzv_store_connect, context, &options, &connected);
     if (failure) return std::move(*failure);
     return store(connected);
   }
 
+  /// Takes over a handle of the C ABI, such as `release()` gives away.
+  static store adopt(rdzv_store* handle) noexcept { return store(handle); }
+
   /// Stores a value; returns when the server has it.
   result<void> set(std::string_view key, std::string_view value, milliseconds timeout = default_timeout) {
     return detail::call(rdzv_store_set, c_handle(), detail::bytes(key), key.size(), detail::bytes(value), value.size(),
-                        timeout.count());
+                        detail::count(timeout));
   }
 
   /// Waits for a key and reads it.
   result<std::string> get(std::string_view key, milliseconds timeout = default_timeout) {
     detail::buffer value;
-    auto failure = detail::failure_of(rdzv_store_get, c_handle(), detail::bytes(key), key.size(), timeout.count(),
+    auto failure = detail::failure_of(rdzv_store_get, c_handle(), detail::bytes(key), key.size(), detail::count(timeout),
                                       value.get());
     if (failure) return std::move(*failure);
     return value.str();
@@ -402,7 +441,7 @@ class store {
   result<std::int64_t> add(std::string_view key, std::int64_t delta, milliseconds timeout = default_timeout) {
     std::int64_t sum = 0;
     auto failure = detail::failure_of(rdzv_store_add, c_handle(), detail::bytes(key), key.size(), delta,
-                                      timeout.count(), &sum);
+                                      detail::count(timeout), &sum);
     if (failure) return std::move(*failure);
     return sum;
   }
@@ -414,7 +453,7 @@ class store {
     detail::buffer value;
     auto failure = detail::failure_of(rdzv_store_compare_set, c_handle(), detail::bytes(key), key.size(),
                                       detail::bytes(expected), expected.size(), detail::bytes(desired), desired.size(),
-                                      timeout.count(), value.get());
+                                      detail::count(timeout), value.get());
     if (failure) return std::move(*failure);
     return value.str();
   }
@@ -422,7 +461,7 @@ class store {
   /// Waits until every key is there.
   result<void> wait(const std::vector<std::string>& keys, milliseconds timeout = default_timeout) {
     const auto views = detail::views(keys);
-    return detail::call(rdzv_store_wait, c_handle(), views.data(), views.size(), timeout.count());
+    return detail::call(rdzv_store_wait, c_handle(), views.data(), views.size(), detail::count(timeout));
   }
 
   /// Whether every key is there.
@@ -430,7 +469,7 @@ class store {
     const auto views = detail::views(keys);
     std::int32_t ready = 0;
     auto failure =
-        detail::failure_of(rdzv_store_check, c_handle(), views.data(), views.size(), timeout.count(), &ready);
+        detail::failure_of(rdzv_store_check, c_handle(), views.data(), views.size(), detail::count(timeout), &ready);
     if (failure) return std::move(*failure);
     return ready != 0;
   }
@@ -439,7 +478,7 @@ class store {
   result<bool> delete_key(std::string_view key, milliseconds timeout = default_timeout) {
     std::int32_t deleted = 0;
     auto failure = detail::failure_of(rdzv_store_delete_key, c_handle(), detail::bytes(key), key.size(),
-                                      timeout.count(), &deleted);
+                                      detail::count(timeout), &deleted);
     if (failure) return std::move(*failure);
     return deleted != 0;
   }
@@ -447,7 +486,7 @@ class store {
   /// Counts all keys of the server, those of others included.
   result<std::int64_t> num_keys(milliseconds timeout = default_timeout) {
     std::int64_t count = 0;
-    auto failure = detail::failure_of(rdzv_store_num_keys, c_handle(), timeout.count(), &count);
+    auto failure = detail::failure_of(rdzv_store_num_keys, c_handle(), detail::count(timeout), &count);
     if (failure) return std::move(*failure);
     return count;
   }
@@ -455,7 +494,7 @@ class store {
   /// The keys, sorted where the server sorts them.
   result<std::vector<std::string>> list_keys(milliseconds timeout = default_timeout) {
     detail::list keys;
-    auto failure = detail::failure_of(rdzv_store_list_keys, c_handle(), timeout.count(), keys.get());
+    auto failure = detail::failure_of(rdzv_store_list_keys, c_handle(), detail::count(timeout), keys.get());
     if (failure) return std::move(*failure);
     return keys.strs();
   }
@@ -463,7 +502,7 @@ class store {
   /// Adds bytes behind a value, which is created if missing.
   result<void> append(std::string_view key, std::string_view value, milliseconds timeout = default_timeout) {
     return detail::call(rdzv_store_append, c_handle(), detail::bytes(key), key.size(), detail::bytes(value),
-                        value.size(), timeout.count());
+                        value.size(), detail::count(timeout));
   }
 
   /// Waits for several keys and reads them, in their order.
@@ -471,7 +510,7 @@ class store {
                                              milliseconds timeout = default_timeout) {
     const auto views = detail::views(keys);
     detail::list values;
-    auto failure = detail::failure_of(rdzv_store_multi_get, c_handle(), views.data(), views.size(), timeout.count(),
+    auto failure = detail::failure_of(rdzv_store_multi_get, c_handle(), views.data(), views.size(), detail::count(timeout),
                                       values.get());
     if (failure) return std::move(*failure);
     return values.strs();
@@ -481,20 +520,20 @@ class store {
   result<void> multi_set(const std::vector<std::pair<std::string, std::string>>& pairs,
                          milliseconds timeout = default_timeout) {
     const auto [keys, values] = detail::views_of_pairs(pairs);
-    return detail::call(rdzv_store_multi_set, c_handle(), keys.data(), values.data(), pairs.size(), timeout.count());
+    return detail::call(rdzv_store_multi_set, c_handle(), keys.data(), values.data(), pairs.size(), detail::count(timeout));
   }
 
   /// Puts an item at the end of a queue.
   result<void> queue_push(std::string_view key, std::string_view item, milliseconds timeout = default_timeout) {
     return detail::call(rdzv_store_queue_push, c_handle(), detail::bytes(key), key.size(), detail::bytes(item),
-                        item.size(), timeout.count());
+                        item.size(), detail::count(timeout));
   }
 
   /// Takes the item at the front of a queue, waiting for one; with timeout 0, `status::queue_empty` if there is none.
   result<std::string> queue_pop(std::string_view key, milliseconds timeout = default_timeout) {
     detail::buffer item;
     auto failure = detail::failure_of(rdzv_store_queue_pop, c_handle(), detail::bytes(key), key.size(),
-                                      timeout.count(), item.get());
+                                      detail::count(timeout), item.get());
     if (failure) return std::move(*failure);
     return item.str();
   }
@@ -503,38 +542,38 @@ class store {
   result<std::int64_t> queue_len(std::string_view key, milliseconds timeout = default_timeout) {
     std::int64_t length = 0;
     auto failure = detail::failure_of(rdzv_store_queue_len, c_handle(), detail::bytes(key), key.size(),
-                                      timeout.count(), &length);
+                                      detail::count(timeout), &length);
     if (failure) return std::move(*failure);
     return length;
   }
 
   /// Waits until `world_size` participants have arrived under this key. A key serves once.
   result<void> barrier(std::string_view key, std::int64_t world_size, milliseconds timeout = default_timeout) {
-    return detail::call(rdzv_store_barrier, c_handle(), detail::bytes(key), key.size(), world_size, timeout.count());
+    return detail::call(rdzv_store_barrier, c_handle(), detail::bytes(key), key.size(), world_size, detail::count(timeout));
   }
 
   /// The same built from add, set and wait, as PyTorch's PrefixStore and FileStore do it; the two kinds never meet.
   result<void> barrier_by_keys(std::string_view key, std::int64_t world_size, milliseconds timeout = default_timeout) {
     return detail::call(rdzv_store_barrier_by_keys, c_handle(), detail::bytes(key), key.size(), world_size,
-                        timeout.count());
+                        detail::count(timeout));
   }
 
   /// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; returns how many there are.
   result<std::int64_t> check_in(milliseconds timeout = default_timeout) {
     std::int64_t count = 0;
-    auto failure = detail::failure_of(rdzv_store_check_in, c_handle(), timeout.count(), &count);
+    auto failure = detail::failure_of(rdzv_store_check_in, c_handle(), detail::count(timeout), &count);
     if (failure) return std::move(*failure);
     return count;
   }
 
   /// Waits until `world_size` workers have checked in.
   result<void> wait_for_workers(std::int64_t world_size, milliseconds timeout = default_timeout) {
-    return detail::call(rdzv_store_wait_for_workers, c_handle(), world_size, timeout.count());
+    return detail::call(rdzv_store_wait_for_workers, c_handle(), world_size, detail::count(timeout));
   }
 
   /// Asks the server for a sign of life.
   result<void> ping(milliseconds timeout = default_timeout) {
-    return detail::call(rdzv_store_ping, c_handle(), timeout.count());
+    return detail::call(rdzv_store_ping, c_handle(), detail::count(timeout));
   }
 
   /// A new handle to the same server, with connections of its own.
@@ -570,7 +609,8 @@ struct loop_event {
   std::vector<std::string> items;
 };
 
-/// Stores in an event loop of yours: no thread, no callback, nothing that blocks. Watch `fd()` for reading; when it is
+/// Stores in an event loop of yours: no callback, nothing that blocks (a host name is looked up on a thread of its
+/// own). Watch `fd()` for reading, level-triggered; when it is
 /// readable, call `turn()` and take every `next_event()`. One thread at a time.
 class event_loop {
  public:
@@ -614,11 +654,13 @@ class event_loop {
   /// Adds a store, which is connected to when its first operation is submitted.
   result<store_id> add_store(std::string_view host, std::uint16_t port, const store_options& options = {}) {
     auto owned = detail::c_options(host, port, options);
-    if (!owned) return std::move(owned).take_error();
+    if (!owned) return std::move(owned).error();
+    return add_store(**owned);
+  }
+  /// The same with options of the C ABI.
+  result<store_id> add_store(const rdzv_store_options& options) {
     store_id made = 0;
-    auto failure = detail::failure_of(rdzv_loop_add_store, c_handle(),
-                                      static_cast<const rdzv_store_options*>(owned->get()), &made);
-    if (failure) return std::move(*failure);
+    if (auto failure = detail::failure_of(rdzv_loop_add_store, c_handle(), &options, &made)) return std::move(*failure);
     return made;
   }
   result<void> remove_store(store_id store) { return detail::call(rdzv_loop_remove_store, c_handle(), store); }
@@ -631,73 +673,76 @@ class event_loop {
   // What they mean is told at the function of the same name in `store`.
   result<operation> set(store_id store, std::string_view key, std::string_view value,
                         milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_set, store, detail::bytes(key), key.size(), detail::bytes(value), value.size(),
-                  timeout.count());
+    return submit(rdzv_loop_store_set, store, detail::bytes(key), key.size(), detail::bytes(value), value.size(),
+                  detail::count(timeout));
   }
   result<operation> get(store_id store, std::string_view key, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_get, store, detail::bytes(key), key.size(), timeout.count());
+    return submit(rdzv_loop_store_get, store, detail::bytes(key), key.size(), detail::count(timeout));
   }
   result<operation> add(store_id store, std::string_view key, std::int64_t delta,
                         milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_add, store, detail::bytes(key), key.size(), delta, timeout.count());
+    return submit(rdzv_loop_store_add, store, detail::bytes(key), key.size(), delta, detail::count(timeout));
   }
   result<operation> compare_set(store_id store, std::string_view key, std::string_view expected,
                                 std::string_view desired, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_compare_set, store, detail::bytes(key), key.size(), detail::bytes(expected),
-                  expected.size(), detail::bytes(desired), desired.size(), timeout.count());
+    return submit(rdzv_loop_store_compare_set, store, detail::bytes(key), key.size(), detail::bytes(expected),
+                  expected.size(), detail::bytes(desired), desired.size(), detail::count(timeout));
   }
   result<operation> wait(store_id store, const std::vector<std::string>& keys,
                          milliseconds timeout = default_timeout) {
     const auto views = detail::views(keys);
-    return submit(rdzv_loop_wait, store, views.data(), views.size(), timeout.count());
+    return submit(rdzv_loop_store_wait, store, views.data(), views.size(), detail::count(timeout));
   }
   result<operation> check(store_id store, const std::vector<std::string>& keys,
                           milliseconds timeout = default_timeout) {
     const auto views = detail::views(keys);
-    return submit(rdzv_loop_check, store, views.data(), views.size(), timeout.count());
+    return submit(rdzv_loop_store_check, store, views.data(), views.size(), detail::count(timeout));
   }
   result<operation> delete_key(store_id store, std::string_view key, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_delete_key, store, detail::bytes(key), key.size(), timeout.count());
+    return submit(rdzv_loop_store_delete_key, store, detail::bytes(key), key.size(), detail::count(timeout));
   }
   result<operation> num_keys(store_id store, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_num_keys, store, timeout.count());
+    return submit(rdzv_loop_store_num_keys, store, detail::count(timeout));
   }
   result<operation> list_keys(store_id store, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_list_keys, store, timeout.count());
+    return submit(rdzv_loop_store_list_keys, store, detail::count(timeout));
   }
   result<operation> append(store_id store, std::string_view key, std::string_view value,
                            milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_append, store, detail::bytes(key), key.size(), detail::bytes(value), value.size(),
-                  timeout.count());
+    return submit(rdzv_loop_store_append, store, detail::bytes(key), key.size(), detail::bytes(value), value.size(),
+                  detail::count(timeout));
   }
   result<operation> multi_get(store_id store, const std::vector<std::string>& keys,
                               milliseconds timeout = default_timeout) {
     const auto views = detail::views(keys);
-    return submit(rdzv_loop_multi_get, store, views.data(), views.size(), timeout.count());
+    return submit(rdzv_loop_store_multi_get, store, views.data(), views.size(), detail::count(timeout));
   }
   result<operation> multi_set(store_id store, const std::vector<std::pair<std::string, std::string>>& pairs,
                               milliseconds timeout = default_timeout) {
     const auto [keys, values] = detail::views_of_pairs(pairs);
-    return submit(rdzv_loop_multi_set, store, keys.data(), values.data(), pairs.size(), timeout.count());
+    return submit(rdzv_loop_store_multi_set, store, keys.data(), values.data(), pairs.size(), detail::count(timeout));
   }
   result<operation> queue_push(store_id store, std::string_view key, std::string_view item,
                                milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_queue_push, store, detail::bytes(key), key.size(), detail::bytes(item), item.size(),
-                  timeout.count());
+    return submit(rdzv_loop_store_queue_push, store, detail::bytes(key), key.size(), detail::bytes(item), item.size(),
+                  detail::count(timeout));
   }
   result<operation> queue_pop(store_id store, std::string_view key, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_queue_pop, store, detail::bytes(key), key.size(), timeout.count());
+    return submit(rdzv_loop_store_queue_pop, store, detail::bytes(key), key.size(), detail::count(timeout));
   }
   result<operation> queue_len(store_id store, std::string_view key, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_queue_len, store, detail::bytes(key), key.size(), timeout.count());
+    return submit(rdzv_loop_store_queue_len, store, detail::bytes(key), key.size(), detail::count(timeout));
   }
   result<operation> barrier(store_id store, std::string_view key, std::int64_t world_size,
                             milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_barrier, store, detail::bytes(key), key.size(), world_size, timeout.count());
+    return submit(rdzv_loop_store_barrier, store, detail::bytes(key), key.size(), world_size, detail::count(timeout));
   }
   result<operation> ping(store_id store, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_ping, store, timeout.count());
+    return submit(rdzv_loop_store_ping, store, detail::count(timeout));
   }
+
+  /// Takes over a handle of the C ABI, such as `release()` gives away.
+  static event_loop adopt(rdzv_loop* handle) noexcept { return event_loop(handle); }
 
   rdzv_loop* c_handle() const noexcept { return handle_.get(); }
   rdzv_loop* release() noexcept { return handle_.release(); }
@@ -715,6 +760,9 @@ class event_loop {
   detail::handle<rdzv_loop, rdzv_loop_free> handle_;
 };
 
+}  // inline namespace
 }  // namespace rdzv
+
+#undef RDZV_DETAIL_NAMESPACE
 
 #endif  // RENDEZVOUS_HPP

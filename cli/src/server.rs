@@ -34,7 +34,7 @@ pub(crate) struct ServerArguments {
     /// Address and port to listen on, exactly as given; port 0 takes a free one
     #[arg(long, value_name = "ADDR:PORT", env = "RDZV_BIND", default_value = "127.0.0.1:0")]
     bind: Endpoint,
-    /// Let [::] take IPv4 clients too
+    /// Let `[::]` take IPv4 clients too
     #[arg(long, env = "RDZV_DUAL_STACK", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     dual_stack: bool,
     /// Most connections at a time

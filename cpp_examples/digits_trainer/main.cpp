@@ -83,7 +83,7 @@ std::string missing_ranks(rdzv::store& store, const job& given, int epoch) {
     for (int rank = 0; rank < given.world_size; ++rank) {
         const std::string key = progress_key(given, rank);
         auto known = store.check({key});
-        if (known && *known) {
+        if (known.has_value() && *known) {
             auto reached = store.get(key);
             if (reached && std::atoi(reached->c_str()) >= epoch) {
                 continue;

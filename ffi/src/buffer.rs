@@ -30,7 +30,7 @@ impl rdzv_buffer {
     }
 }
 
-/// An empty buffer, yours until `rdzv_buffer_free`. NULL only when memory is exhausted.
+/// An empty buffer, yours until `rdzv_buffer_free`. Never NULL: a process without memory is aborted.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_buffer_new() -> *mut rdzv_buffer {
     guard::quiet(std::ptr::null_mut(), || Box::into_raw(Box::default()))
@@ -64,7 +64,7 @@ pub struct rdzv_list {
     pub(crate) items: Vec<Vec<u8>>,
 }
 
-/// An empty list, yours until `rdzv_list_free`. NULL only when memory is exhausted.
+/// An empty list, yours until `rdzv_list_free`. Never NULL: a process without memory is aborted.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_list_new() -> *mut rdzv_list {
     guard::quiet(std::ptr::null_mut(), || Box::into_raw(Box::default()))
@@ -84,8 +84,8 @@ pub unsafe extern "C" fn rdzv_list_count(list: *const rdzv_list) -> usize {
     unsafe { guard::read(list, 0, |list| list.items.len()) }
 }
 
-/// The item at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Valid until
-/// the next call that fills or frees the list. Not NUL-terminated.
+/// The item at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Valid
+/// until the next call that fills or frees the list. Not NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_list_item(list: *const rdzv_list, index: usize, len: *mut usize) -> *const u8 {
     // SAFETY: as the header wants it.

@@ -3,8 +3,10 @@
 use crate::argument::{invalid, place, reference};
 use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
+use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_REENTRANT, rdzv_status};
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use rendezvous_core::driver::channel::{Receiver, SendError, Sender, channel};
+use rendezvous_core::driver::threads;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -23,7 +25,8 @@ pub const RDZV_LOG_DEBUG: i32 = 4;
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdzv_log_record {
-    /// Size of this struct in the library that made it, in bytes; later fields are absent when it is smaller.
+    /// Size of this struct in the library that made it, in bytes; later fields are absent when it is
+    /// smaller.
     pub struct_size: u32,
     /// One of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
     pub level: i32,
@@ -54,8 +57,8 @@ pub struct rdzv_log_sink {
 }
 
 /// Owns what handles share: the log sink, and later the registries of plug-ins. Nothing in the library is
-/// global; two contexts never meet. Any thread. Handles made with a context keep what they need of it: it may
-/// be freed before them.
+/// global; two contexts never meet. Any thread. Handles made with a context keep what they need of it: it
+/// may be freed before them.
 #[derive(Debug)]
 pub struct rdzv_context {
     poison: Poison,
@@ -83,6 +86,11 @@ struct Line {
     message: String,
 }
 
+/// The size of `rdzv_log_sink` in the first header.
+const SINK_FIRST_SIZE: usize = 32;
+const NO_SINK: rdzv_log_sink =
+    rdzv_log_sink { struct_size: 0, level_max: 0, user_data: std::ptr::null_mut(), log: None, destroy: None };
+
 /// Lines that wait for a sink at most.
 const LINES_MAX: usize = 4096;
 
@@ -96,13 +104,12 @@ impl Shared {
     pub(crate) fn log(&self, level: i32, target: &'static std::ffi::CStr, message: impl FnOnce() -> String) {
         let Some(log) = self.log.get().filter(|log| level <= log.level_max) else { return };
         let Some(lines) = &log.lines else { return };
-        if let Err(TrySendError::Full(_)) = lines.try_send(Line { level, target, message: message() }) {
+        if let Err(SendError::Full) = lines.send(Line { level, target, message: message() }) {
             log.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// # Errors
-    /// When the sink of this context is the caller.
+    /// # Errors When the sink of this context is the caller.
     pub(crate) fn refuse_sink(&self) -> Result<(), Fault> {
         if self.log.get().is_some_and(|log| log.thread_id == std::thread::current().id()) {
             return Err(Fault::new(RDZV_REENTRANT, "a log sink called a function on its own context"));
@@ -138,7 +145,7 @@ fn write_lines(sink: &Sink, lines: &Receiver<Line>, dropped: &AtomicU64) {
         // SAFETY: the sink was given for this, and the record lives until it returns.
         unsafe { log(sink.0.user_data, &raw const record) };
     };
-    for line in lines {
+    while let Some(line) = lines.receive() {
         put(line.level, line.target, line.message);
         match dropped.swap(0, Ordering::Relaxed) {
             0 => {}
@@ -185,16 +192,17 @@ pub unsafe extern "C" fn rdzv_context_new(
     }
 }
 
-/// Frees a context. Its log sink is destroyed when the last handle that was made with it is freed, after the
-/// last line was written. NULL is ignored.
+/// Frees a context. Its log sink is destroyed when the last handle that was made with it is freed, after
+/// the last line was written. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_free(context: *mut rdzv_context) {
     // SAFETY: as the header wants it.
     unsafe { guard::free(context) };
 }
 
-/// Sends the log lines of this context's handles to `sink`, which is copied. A context takes one sink, once;
-/// without one nothing is logged anywhere. On success the library owns `user_data`, until it calls `destroy`.
+/// Sends the log lines of this context's handles to `sink`, which is copied. A context takes one sink,
+/// once; without one nothing is logged anywhere. On success the library owns `user_data`, until it calls
+/// `destroy`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_set_log_sink(
     context: *mut rdzv_context,
@@ -206,13 +214,8 @@ pub unsafe extern "C" fn rdzv_context_set_log_sink(
         guard::call_on(context.as_ref().map(|context| &context.poison), error, || {
             let shared = &reference(context, "context")?.shared;
             shared.refuse_sink()?;
-            let sink = reference(sink, "sink")?;
-            if sink.struct_size < struct_size::<rdzv_log_sink>() {
-                return Err(invalid(format!(
-                    "`sink.struct_size` is {}, too small for this library",
-                    sink.struct_size
-                )));
-            }
+            let given = sized::given_size(sink, SINK_FIRST_SIZE, "sink")?;
+            let sink = sized::get(sink, given, NO_SINK);
             if sink.log.is_none() {
                 return Err(invalid("`sink.log` is NULL"));
             }
@@ -225,21 +228,21 @@ pub unsafe extern "C" fn rdzv_context_set_log_sink(
             if shared.log.get().is_some() {
                 return Err(invalid("this context has a log sink already"));
             }
-            set_sink(shared, *sink)
+            set_sink(shared, sink)
         })
     }
 }
 
 fn set_sink(shared: &Shared, sink: rdzv_log_sink) -> Result<(), Fault> {
-    let (lines, queued) = bounded(LINES_MAX);
+    let (lines, queued) = channel(LINES_MAX);
     let dropped = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&dropped);
-    let (go, gate) = bounded::<()>(1);
+    let (go, gate) = channel::<()>(1);
     let sending = Sink(sink);
-    let thread = std::thread::Builder::new().name("rdzv-log".into()).spawn(move || {
+    let thread = threads::spawn("rdzv-log", move || {
         let sink = sending;
         // Without a go, another sink was first and this one was not taken: it stays the caller's.
-        if gate.recv().is_ok() {
+        if gate.receive().is_some() {
             write_lines(&sink, &queued, &counter);
         }
     });

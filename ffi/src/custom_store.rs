@@ -1,9 +1,10 @@
 //! Stores in code of yours.
 
-use crate::argument::{bytes, invalid, place, rdzv_bytes, reference};
+use crate::argument::{bytes, invalid, place, rdzv_bytes};
 use crate::context::{rdzv_context, shared, struct_size};
 use crate::error::rdzv_error;
 use crate::guard;
+use crate::sized;
 use crate::status::*;
 use crate::store::{handle, rdzv_store, status_of};
 use crate::store_kinds::timeouts;
@@ -50,7 +51,8 @@ pub const RDZV_STORE_QUEUE_LEN: i32 = 15;
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdzv_store_question {
-    /// Size of this struct in the library that made it, in bytes; later fields are absent when it is smaller.
+    /// Size of this struct in the library that made it, in bytes; later fields are absent when it is
+    /// smaller.
     pub struct_size: u32,
     /// One of `RDZV_STORE_SET` and so on; there may be more one day.
     pub operation: i32,
@@ -101,6 +103,17 @@ pub struct rdzv_store_vtable {
     /// Called once, when no handle is left and nothing is being answered. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
+
+/// The size of `rdzv_store_vtable` in the first header.
+const VTABLE_FIRST_SIZE: usize = 40;
+const NO_VTABLE: rdzv_store_vtable = rdzv_store_vtable {
+    struct_size: 0,
+    reserved: 0,
+    user_data: std::ptr::null_mut(),
+    name: std::ptr::null(),
+    answer: None,
+    destroy: None,
+};
 
 /// A vtable with the promises of its author.
 struct Code(rdzv_store_vtable);
@@ -255,11 +268,8 @@ pub unsafe extern "C" fn rdzv_store_new_custom(
         guard::call(error, || {
             let out = place(out, "out")?;
             let shared = shared(context)?;
-            let given = reference(vtable, "vtable")?;
-            if given.struct_size < struct_size::<rdzv_store_vtable>() {
-                let size = given.struct_size;
-                return Err(invalid(format!("`vtable.struct_size` is {size}, too small for this library")));
-            }
+            let given = sized::given_size(vtable, VTABLE_FIRST_SIZE, "vtable")?;
+            let given = sized::get(vtable, given, NO_VTABLE);
             if given.answer.is_none() {
                 return Err(invalid("`vtable.answer` is NULL"));
             }
@@ -268,7 +278,7 @@ pub unsafe extern "C" fn rdzv_store_new_custom(
             if !given.name.is_null() {
                 options.name = CStr::from_ptr(given.name).to_string_lossy().into();
             }
-            let plugin = PluginStore::new(Arc::new(Code(*given)), options);
+            let plugin = PluginStore::new(Arc::new(Code(given)), options);
             out.put(handle(Store::over(Arc::new(plugin)), shared));
             Ok(())
         })

@@ -1,9 +1,10 @@
 //! Stores in an event loop of the caller's: no thread, no callback, no call that blocks.
 
 use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference, reference_mut};
-use crate::context::{Shared, rdzv_context, shared, struct_size};
+use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
+use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_OK, rdzv_status};
 use crate::store::{call_fault, timeout};
 use crate::store_options::rdzv_store_options;
@@ -25,7 +26,7 @@ pub const RDZV_EVENT_COMPLETED: i32 = 1;
 /// One thread at a time.
 #[derive(Debug)]
 pub struct rdzv_loop {
-    poison: Poison,
+    poison: Arc<Poison>,
     stores: Loop,
     shared: Arc<Shared>,
     /// What the last event lends out.
@@ -43,11 +44,11 @@ struct Told {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_event {
-    /// Set it to `sizeof(rdzv_event)` before the call.
+    /// Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
     pub struct_size: u32,
     /// `RDZV_EVENT_NONE` or `RDZV_EVENT_COMPLETED`.
     pub kind: i32,
-    /// The operation, as its submission named it.
+    /// The operation, as its submission named it: a number above 0 that this loop gives once.
     pub operation: u64,
     /// The store that it was for.
     pub store: u32,
@@ -66,10 +67,13 @@ pub struct rdzv_event {
     pub error: *const rdzv_error,
 }
 
+/// The size of `rdzv_event` in the first header.
+const EVENT_FIRST_SIZE: usize = 64;
+
 /// Makes a loop without stores. `context` may be NULL for a fresh one. On success `*out` is yours until
 /// `rdzv_loop_free`.
 ///
-/// Errors: `RDZV_EXHAUSTED` or `RDZV_IO` when the system gives no descriptor.
+/// Errors: `RDZV_EXHAUSTED` when the system gives no descriptor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_new(
     context: *const rdzv_context,
@@ -85,7 +89,7 @@ pub unsafe extern "C" fn rdzv_loop_new(
                 os_error: cause.raw_os_error().unwrap_or(0),
                 ..Fault::new(RDZV_EXHAUSTED, format!("no descriptors for an event loop: {cause}"))
             })?;
-            let made = rdzv_loop { poison: Poison::default(), stores, shared, told: Told::default() };
+            let made = rdzv_loop { poison: Arc::default(), stores, shared, told: Told::default() };
             out.put(Box::into_raw(Box::new(made)));
             Ok(())
         })
@@ -137,13 +141,10 @@ pub unsafe extern "C" fn rdzv_loop_next_event(
     // SAFETY: passed on as they came.
     unsafe {
         operate(event_loop, error, |this| {
-            let given = reference(event.cast_const(), "event")?.struct_size;
-            let ours = struct_size::<rdzv_event>();
-            if given < ours {
-                return Err(invalid(format!("`event.struct_size` is {given}, and {ours} bytes are due")));
-            }
+            let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let next = this.stores.next_event();
-            place(event, "event")?.put(this.told.tell(next));
+            let shown = this.told.tell(next);
+            sized::put(event, given, &shown);
             Ok(())
         })
     }
@@ -224,7 +225,7 @@ impl Told {
     fn tell(&mut self, event: Option<LoopEvent>) -> rdzv_event {
         *self = Self::default();
         let mut shown = rdzv_event {
-            struct_size: struct_size::<rdzv_event>(),
+            struct_size: 0,
             kind: RDZV_EVENT_NONE,
             operation: 0,
             store: 0,
@@ -277,7 +278,9 @@ unsafe fn operate(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        guard::call_on(event_loop.as_ref().map(|this| &this.poison), error, || {
+        // Its own count of the poison, since the body has the loop for itself.
+        let poison = event_loop.as_ref().map(|this| Arc::clone(&this.poison));
+        guard::call_on(poison.as_deref(), error, || {
             let this = reference_mut(event_loop, "event_loop")?;
             this.shared.refuse_sink()?;
             body(this)
@@ -333,7 +336,8 @@ fn submit_fault(error: SubmitError) -> Fault {
     }
 }
 
-/// Submits `rdzv_store_set` to a store of the loop.
+/// Submits `rdzv_store_set` to a store of the loop. Barriers by keys and the counting of workers, which
+/// take several operations, are for blocking stores only.
 ///
 /// This and all submissions below return at once. They copy what they are given, and name the operation in
 /// `*operation`; its event follows, by its deadline at the latest. `timeout_ms` is as for a blocking store,
@@ -342,7 +346,7 @@ fn submit_fault(error: SubmitError) -> Fault {
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown store), `RDZV_LIMIT_EXCEEDED`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_set(
+pub unsafe extern "C" fn rdzv_loop_store_set(
     event_loop: *mut rdzv_loop,
     store: u32,
     key: *const u8,
@@ -364,7 +368,7 @@ pub unsafe extern "C" fn rdzv_loop_set(
 
 /// Submits `rdzv_store_get`; the event has the value.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_get(
+pub unsafe extern "C" fn rdzv_loop_store_get(
     event_loop: *mut rdzv_loop,
     store: u32,
     key: *const u8,
@@ -384,7 +388,7 @@ pub unsafe extern "C" fn rdzv_loop_get(
 
 /// Submits `rdzv_store_add`; the event's number is the sum.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_add(
+pub unsafe extern "C" fn rdzv_loop_store_add(
     event_loop: *mut rdzv_loop,
     store: u32,
     key: *const u8,
@@ -405,7 +409,7 @@ pub unsafe extern "C" fn rdzv_loop_add(
 
 /// Submits `rdzv_store_compare_set`; the event has the value that is there afterwards.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_compare_set(
+pub unsafe extern "C" fn rdzv_loop_store_compare_set(
     event_loop: *mut rdzv_loop,
     store: u32,
     key: *const u8,
@@ -431,7 +435,7 @@ pub unsafe extern "C" fn rdzv_loop_compare_set(
 
 /// Submits `rdzv_store_wait`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_wait(
+pub unsafe extern "C" fn rdzv_loop_store_wait(
     event_loop: *mut rdzv_loop,
     store: u32,
     keys: *const rdzv_bytes,
@@ -452,7 +456,7 @@ pub unsafe extern "C" fn rdzv_loop_wait(
 
 /// Submits `rdzv_store_check`; the event's number is 1 when every key is there, else 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_check(
+pub unsafe extern "C" fn rdzv_loop_store_check(
     event_loop: *mut rdzv_loop,
     store: u32,
     keys: *const rdzv_bytes,
@@ -473,7 +477,7 @@ pub unsafe extern "C" fn rdzv_loop_check(
 
 /// Submits `rdzv_store_delete_key`; the event's number is 1 when the key was there, else 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_delete_key(
+pub unsafe extern "C" fn rdzv_loop_store_delete_key(
     event_loop: *mut rdzv_loop,
     store: u32,
     key: *const u8,
@@ -493,7 +497,7 @@ pub unsafe extern "C" fn rdzv_loop_delete_key(
 
 /// Submits `rdzv_store_num_keys`; the event's number is the count.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_num_keys(
+pub unsafe extern "C" fn rdzv_loop_store_num_keys(
     event_loop: *mut rdzv_loop,
     store: u32,
     timeout_ms: i64,
@@ -510,7 +514,7 @@ pub unsafe extern "C" fn rdzv_loop_num_keys(
 
 /// Submits `rdzv_store_list_keys`; the event has the keys as items.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_list_keys(
+pub unsafe extern "C" fn rdzv_loop_store_list_keys(
     event_loop: *mut rdzv_loop,
     store: u32,
     timeout_ms: i64,
@@ -527,7 +531,7 @@ pub unsafe extern "C" fn rdzv_loop_list_keys(
 
 /// Submits `rdzv_store_append`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_append(
+pub unsafe extern "C" fn rdzv_loop_store_append(
     event_loop: *mut rdzv_loop,
     store: u32,
     key: *const u8,
@@ -549,7 +553,7 @@ pub unsafe extern "C" fn rdzv_loop_append(
 
 /// Submits `rdzv_store_multi_get`; the event has the values as items.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_multi_get(
+pub unsafe extern "C" fn rdzv_loop_store_multi_get(
     event_loop: *mut rdzv_loop,
     store: u32,
     keys: *const rdzv_bytes,
@@ -570,7 +574,7 @@ pub unsafe extern "C" fn rdzv_loop_multi_get(
 
 /// Submits `rdzv_store_multi_set`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_multi_set(
+pub unsafe extern "C" fn rdzv_loop_store_multi_set(
     event_loop: *mut rdzv_loop,
     store: u32,
     keys: *const rdzv_bytes,
@@ -592,7 +596,7 @@ pub unsafe extern "C" fn rdzv_loop_multi_set(
 
 /// Submits `rdzv_store_queue_push`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_queue_push(
+pub unsafe extern "C" fn rdzv_loop_store_queue_push(
     event_loop: *mut rdzv_loop,
     store: u32,
     key: *const u8,
@@ -614,7 +618,7 @@ pub unsafe extern "C" fn rdzv_loop_queue_push(
 
 /// Submits `rdzv_store_queue_pop`; the event has the item.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_queue_pop(
+pub unsafe extern "C" fn rdzv_loop_store_queue_pop(
     event_loop: *mut rdzv_loop,
     store: u32,
     key: *const u8,
@@ -634,7 +638,7 @@ pub unsafe extern "C" fn rdzv_loop_queue_pop(
 
 /// Submits `rdzv_store_queue_len`; the event's number is the length.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_queue_len(
+pub unsafe extern "C" fn rdzv_loop_store_queue_len(
     event_loop: *mut rdzv_loop,
     store: u32,
     key: *const u8,
@@ -654,7 +658,7 @@ pub unsafe extern "C" fn rdzv_loop_queue_len(
 
 /// Submits `rdzv_store_barrier`; the event tells that all have arrived.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_barrier(
+pub unsafe extern "C" fn rdzv_loop_store_barrier(
     event_loop: *mut rdzv_loop,
     store: u32,
     key: *const u8,
@@ -675,7 +679,7 @@ pub unsafe extern "C" fn rdzv_loop_barrier(
 
 /// Submits `rdzv_store_ping`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_ping(
+pub unsafe extern "C" fn rdzv_loop_store_ping(
     event_loop: *mut rdzv_loop,
     store: u32,
     timeout_ms: i64,

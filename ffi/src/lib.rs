@@ -33,6 +33,7 @@ mod event_loop;
 #[cfg(feature = "fault-injection")]
 mod fault_injection;
 mod guard;
+mod sized;
 
 pub use argument::rdzv_bytes;
 pub use buffer::*;

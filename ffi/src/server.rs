@@ -1,12 +1,11 @@
 //! A store server inside the caller's process.
 
-use crate::argument::{invalid, place, reference};
-use crate::context::{
-    RDZV_LOG_DEBUG, RDZV_LOG_INFO, RDZV_LOG_WARN, Shared, rdzv_context, shared, struct_size,
-};
+use crate::argument::{place, reference};
+use crate::context::{RDZV_LOG_DEBUG, RDZV_LOG_INFO, RDZV_LOG_WARN, Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::server_options::rdzv_server_options;
+use crate::sized;
 use crate::status::{
     RDZV_ADDRESS_IN_USE, RDZV_CLOSED, RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_PANIC,
     RDZV_TIMED_OUT, RDZV_UNREACHABLE, RDZV_UNRESOLVED, rdzv_status,
@@ -29,7 +28,8 @@ pub struct rdzv_server {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_server_stats {
-    /// Set it to `sizeof(rdzv_server_stats)` before the call.
+    /// Set it to `sizeof(rdzv_server_stats)` before the call; afterwards it tells how many bytes were
+    /// filled.
     pub struct_size: u32,
     /// Not used; 0.
     pub reserved: u32,
@@ -50,6 +50,9 @@ pub struct rdzv_server_stats {
     /// Waits and barriers pending now.
     pub waiting: u64,
 }
+
+/// The size of `rdzv_server_stats` in the first header.
+const STATS_FIRST_SIZE: usize = 72;
 
 fn start_fault(error: &StartError) -> Fault {
     let status = match error.kind {
@@ -142,8 +145,8 @@ pub unsafe extern "C" fn rdzv_server_port(server: *const rdzv_server) -> u16 {
     unsafe { guard::read(server, 0, |server| server.server.local_addr().port()) }
 }
 
-/// The address that the server listens on, as `ADDR:PORT` with an IPv6 address in brackets. Lives as long as
-/// the server. Empty for NULL.
+/// The address that the server listens on, as `ADDR:PORT` with an IPv6 address in brackets. Lives as long
+/// as the server. Empty for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_address(server: *const rdzv_server) -> *const c_char {
     // SAFETY: as the header wants it.
@@ -152,7 +155,8 @@ pub unsafe extern "C" fn rdzv_server_address(server: *const rdzv_server) -> *con
 
 /// Fills `*stats`, of which `struct_size` must be set.
 ///
-/// Errors: `RDZV_CLOSED` when the server was stopped, `RDZV_PANIC` when its thread panicked.
+/// Errors: `RDZV_CLOSED` when the server was stopped, `RDZV_PANIC` when its thread panicked, `RDZV_IO` when
+/// the system had ended it, `RDZV_TIMED_OUT` when its thread does not answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_get_stats(
     server: *const rdzv_server,
@@ -164,14 +168,10 @@ pub unsafe extern "C" fn rdzv_server_get_stats(
         guard::call_on(server.as_ref().map(|server| &server.poison), error, || {
             let server = reference(server, "server")?;
             server.shared.refuse_sink()?;
-            let given = reference(stats.cast_const(), "stats")?.struct_size;
-            let ours = struct_size::<rdzv_server_stats>();
-            if given < ours {
-                return Err(invalid(format!("`stats.struct_size` is {given}, and {ours} bytes are due")));
-            }
+            let given = sized::given_size(stats, STATS_FIRST_SIZE, "stats")?;
             let now = server.server.stats().map_err(|failure| server_fault(&failure, "stats"))?;
-            place(stats, "stats")?.put(rdzv_server_stats {
-                struct_size: ours,
+            let now = rdzv_server_stats {
+                struct_size: 0,
                 reserved: 0,
                 connections: now.connections as u64,
                 accepted: now.accepted,
@@ -181,14 +181,15 @@ pub unsafe extern "C" fn rdzv_server_get_stats(
                 stored_bytes: now.stored_bytes,
                 buffered_bytes: now.buffered_bytes,
                 waiting: now.waiting as u64,
-            });
+            };
+            sized::put(stats, given, &now);
             Ok(())
         })
     }
 }
 
-/// Closes every connection and the listener, and waits until the server's thread has ended. Clients that wait
-/// fail at once. Any thread, any number of times.
+/// Closes every connection and the listener, and waits until the server's thread has ended. Clients that
+/// wait fail at once. Any thread, any number of times.
 ///
 /// Errors: `RDZV_PANIC` when the server's thread had panicked, `RDZV_IO` when the system had ended it.
 #[unsafe(no_mangle)]

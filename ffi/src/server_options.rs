@@ -15,8 +15,8 @@ pub const RDZV_FAMILY_AS_GIVEN: i32 = 0;
 /// For `rdzv_server_options_set_family`: let `::` take IPv4 peers too. Without meaning for other addresses.
 pub const RDZV_FAMILY_DUAL_STACK: i32 = 1;
 
-/// How a server is set up. Make one, set what differs from the defaults, start servers with it, free it. One
-/// thread at a time.
+/// How a server is set up. Make one, set what differs from the defaults, start servers with it, free it.
+/// One thread at a time.
 #[derive(Debug)]
 pub struct rdzv_server_options {
     host: String,
@@ -78,8 +78,9 @@ pub unsafe extern "C" fn rdzv_server_options_free(options: *mut rdzv_server_opti
     unsafe { guard::free(options) };
 }
 
-/// Where to listen: a host name or literal address (UTF-8), bound exactly as given; default `127.0.0.1`. Of a
-/// name, the first address is taken. Port 0, the default, lets the system choose.
+/// Where to listen (in place of a descriptor that was set before): a host name or literal address (UTF-8),
+/// bound exactly as given; default `127.0.0.1`. Of a name, the first address is taken. Port 0, the default,
+/// lets the system choose.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_bind(
     options: *mut rdzv_server_options,
@@ -98,6 +99,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_bind(
             }
             options.host = host.into();
             options.port = port;
+            options.adopted = None;
             Ok(())
         })
     }
@@ -226,8 +228,8 @@ pub unsafe extern "C" fn rdzv_server_options_set_frame_timeout_ms(
 
 /// How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes,
 /// how many go unanswered, and how long sent bytes may stay unacknowledged. The first two are rounded up to
-/// whole seconds, 32,767 at most; of probes there are 1 to 127; the last is 1 to 2,147,483,647. Default 2000,
-/// 1000, 3, 60,000. The last one counts a peer that is alive but does not read among the silent.
+/// whole seconds, 32,767 at most; of probes there are 1 to 127; the last is 1 to 2,147,483,647. Default
+/// 2000, 1000, 3, 60,000. The last one counts a peer that is alive but does not read among the silent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_keep_alive(
     options: *mut rdzv_server_options,

@@ -33,11 +33,11 @@ pub const RDZV_QUEUE_EMPTY: rdzv_status = 12;
 pub const RDZV_ADDRESS_IN_USE: rdzv_status = 13;
 /// The operating system refused for another reason; the error has its number and words.
 pub const RDZV_IO: rdzv_status = 14;
-/// The server or loop was stopped.
+/// The server was stopped.
 pub const RDZV_CLOSED: rdzv_status = 15;
 /// A plug-in called back into the handle that is calling it.
 pub const RDZV_REENTRANT: rdzv_status = 16;
-/// The process is out of descriptors, threads or memory.
+/// The process is out of descriptors or threads.
 pub const RDZV_EXHAUSTED: rdzv_status = 17;
 /// Stores of this kind do not have the operation.
 pub const RDZV_UNSUPPORTED: rdzv_status = 18;

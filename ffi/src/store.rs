@@ -16,10 +16,10 @@ use std::time::Duration;
 
 /// A store: on a server (ours or PyTorch's), in a file, in this process, or in code of yours; and each of
 /// them beneath a prefix. Any thread may use it, and a wait that is pending in one thread never delays
-/// another. What an operation means is the same for all kinds, except where it is told. Over TCP each call
-/// drives a connection of its own on the calling thread, and keys get the prefix `/` on the wire, as those of
-/// PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for the
-/// handle's default.
+/// another. What an operation means is the same for all kinds, except where it is told. Over TCP each
+/// call drives a connection of its own on the calling thread, and keys get the prefix `/` on the wire, as those of
+/// PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for
+/// the handle's default.
 #[derive(Debug)]
 pub struct rdzv_store {
     pub(crate) poison: Poison,
@@ -138,9 +138,9 @@ pub unsafe extern "C" fn rdzv_store_connect(
     }
 }
 
-/// A second, independent handle to the same store, with the same prefix; to a server it has a connection of
-/// its own, and in a file it counts as one more store. On success `*out` is yours
-/// until `rdzv_store_free`. Errors: those of the function that made the first.
+/// A second, independent handle to the same store, with the same prefix; to a server it has a connection
+/// of its own, and in a file it counts as one more store. On success `*out` is yours until
+/// `rdzv_store_free`. Errors: those of the function that made the first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_clone(
     store: *const rdzv_store,
@@ -175,8 +175,8 @@ pub unsafe extern "C" fn rdzv_store_peer(store: *const rdzv_store) -> *const c_c
     unsafe { guard::read(store, c"".as_ptr(), |store| store.peer.as_ptr()) }
 }
 
-/// Ends every call that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`. Later calls are
-/// as ever. NULL is ignored.
+/// Ends every operation that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`;
+/// connecting and cloning go on until their timeout. Later calls are as ever. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
     // SAFETY: as the header wants it.
@@ -260,8 +260,8 @@ pub unsafe extern "C" fn rdzv_store_add(
 }
 
 /// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The value that
-/// is there afterwards goes to `value`; but where the key is missing and `expected` is not empty, nothing is
-/// stored and `expected` comes back, as PyTorch's server has it.
+/// is there afterwards goes to `value`; but where the key is missing and `expected` is not empty, nothing
+/// is stored and `expected` comes back, as PyTorch's server has it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_compare_set(
     store: *const rdzv_store,
@@ -506,8 +506,8 @@ pub unsafe extern "C" fn rdzv_store_queue_len(
     }
 }
 
-/// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once: take
-/// a new one each time. Whoever gives up stays counted. It meets the `barrier` of the same kind of store in
+/// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once:
+/// take a new one each time. Whoever gives up stays counted. It meets the `barrier` of the same kind of store in
 /// PyTorch: over TCP it is the server's own, which meets `TCPStore.barrier`; beneath a prefix and in a file
 /// it is that of `rdzv_store_barrier_by_keys`.
 ///
@@ -550,8 +550,8 @@ pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
     }
 }
 
-/// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; how many there are now
-/// goes to `*count`.
+/// Counts this process among the workers that PyTorch's `wait_for_workers` waits for; how many there are
+/// now goes to `*count`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_check_in(
     store: *const rdzv_store,

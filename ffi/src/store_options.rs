@@ -8,8 +8,8 @@ use crate::status::rdzv_status;
 use rendezvous_core::driver::store_client::StoreOptions;
 use std::time::Duration;
 
-/// How a store client is set up. Make one, set the endpoint and what differs from the defaults, connect with
-/// it as often as you like, free it. One thread at a time.
+/// How a store client is set up. Make one, set the endpoint and what differs from the defaults, connect
+/// with it as often as you like, free it. One thread at a time.
 #[derive(Debug, Default)]
 pub struct rdzv_store_options {
     pub(crate) endpoint: Option<(String, u16)>,
@@ -80,8 +80,8 @@ pub unsafe extern "C" fn rdzv_store_options_set_timeout_ms(
     }
 }
 
-/// How long the first connection may take, with all its attempts, in milliseconds; 0 tries each address once.
-/// Default 300,000: the server may come up after its clients.
+/// How long the first connection of a handle may take, with all its attempts, in milliseconds; 0 tries each
+/// address once. Default 300,000: the server may come up after its clients.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_options_set_connect_timeout_ms(
     options: *mut rdzv_store_options,

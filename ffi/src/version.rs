@@ -4,7 +4,8 @@ use crate::guard;
 use std::ffi::{CStr, c_char};
 
 /// The version of the ABI that this header describes. It grows by one with each change that an old program
-/// would notice. Compare it with `rdzv_abi_version()` of the library that was loaded.
+/// would notice. Where it equals `rdzv_abi_version()` of the library that was loaded, the two fit;
+/// additions do not raise it.
 pub const RDZV_ABI_VERSION: u32 = 1;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {

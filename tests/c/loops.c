@@ -89,31 +89,31 @@ void loops_do_every_operation(void) {
   const rdzv_bytes values[] = {BYTES("1"), {NULL, 0}};
   const rdzv_bytes missing[] = {BYTES("nowhere")};
 
-  DONE(at, rdzv_loop_ping(loop, store, -1, &operation, &error));
-  DONE_NUMBER(at, rdzv_loop_num_keys(loop, store, -1, &operation, &error), 0);
-  DONE(at, rdzv_loop_multi_set(loop, store, keys, values, 2, -1, &operation, &error));
-  DONE_WITH(at, rdzv_loop_multi_get(loop, store, keys, 2, -1, &operation, &error), check_items(loop, event, "1", ""));
-  DONE_WITH(at, rdzv_loop_list_keys(loop, store, -1, &operation, &error), CHECK_NUMBER((long long)event.item_count, 2));
-  DONE(at, rdzv_loop_wait(loop, store, keys, 2, -1, &operation, &error));
-  DONE_NUMBER(at, rdzv_loop_check(loop, store, keys, 2, -1, &operation, &error), 1);
-  DONE_NUMBER(at, rdzv_loop_check(loop, store, missing, 1, -1, &operation, &error), 0);
-  DONE_NUMBER(at, rdzv_loop_delete_key(loop, store, TEXT("x"), -1, &operation, &error), 1);
-  DONE_NUMBER(at, rdzv_loop_delete_key(loop, store, TEXT("x"), -1, &operation, &error), 0);
-  DONE(at, rdzv_loop_set(loop, store, TEXT("key"), TEXT("value"), -1, &operation, &error));
-  DONE(at, rdzv_loop_append(loop, store, TEXT("key"), TEXT("s"), -1, &operation, &error));
-  DONE_VALUE(at, rdzv_loop_get(loop, store, TEXT("key"), -1, &operation, &error), "values");
-  DONE_VALUE(at, rdzv_loop_get(loop, store, TEXT("y"), 0, &operation, &error), "");
-  DONE_NUMBER(at, rdzv_loop_add(loop, store, TEXT("counter"), -3, -1, &operation, &error), -3);
-  DONE_VALUE(at, rdzv_loop_compare_set(loop, store, TEXT("leader"), NULL, 0, TEXT("ada"), -1, &operation, &error), "ada");
-  DONE(at, rdzv_loop_queue_push(loop, store, TEXT("jobs"), TEXT("first"), -1, &operation, &error));
-  DONE_NUMBER(at, rdzv_loop_queue_len(loop, store, TEXT("jobs"), -1, &operation, &error), 1);
-  DONE_VALUE(at, rdzv_loop_queue_pop(loop, store, TEXT("jobs"), -1, &operation, &error), "first");
-  DONE(at, rdzv_loop_barrier(loop, store, TEXT("alone"), 1, -1, &operation, &error));
+  DONE(at, rdzv_loop_store_ping(loop, store, -1, &operation, &error));
+  DONE_NUMBER(at, rdzv_loop_store_num_keys(loop, store, -1, &operation, &error), 0);
+  DONE(at, rdzv_loop_store_multi_set(loop, store, keys, values, 2, -1, &operation, &error));
+  DONE_WITH(at, rdzv_loop_store_multi_get(loop, store, keys, 2, -1, &operation, &error), check_items(loop, event, "1", ""));
+  DONE_WITH(at, rdzv_loop_store_list_keys(loop, store, -1, &operation, &error), CHECK_NUMBER((long long)event.item_count, 2));
+  DONE(at, rdzv_loop_store_wait(loop, store, keys, 2, -1, &operation, &error));
+  DONE_NUMBER(at, rdzv_loop_store_check(loop, store, keys, 2, -1, &operation, &error), 1);
+  DONE_NUMBER(at, rdzv_loop_store_check(loop, store, missing, 1, -1, &operation, &error), 0);
+  DONE_NUMBER(at, rdzv_loop_store_delete_key(loop, store, TEXT("x"), -1, &operation, &error), 1);
+  DONE_NUMBER(at, rdzv_loop_store_delete_key(loop, store, TEXT("x"), -1, &operation, &error), 0);
+  DONE(at, rdzv_loop_store_set(loop, store, TEXT("key"), TEXT("value"), -1, &operation, &error));
+  DONE(at, rdzv_loop_store_append(loop, store, TEXT("key"), TEXT("s"), -1, &operation, &error));
+  DONE_VALUE(at, rdzv_loop_store_get(loop, store, TEXT("key"), -1, &operation, &error), "values");
+  DONE_VALUE(at, rdzv_loop_store_get(loop, store, TEXT("y"), 0, &operation, &error), "");
+  DONE_NUMBER(at, rdzv_loop_store_add(loop, store, TEXT("counter"), -3, -1, &operation, &error), -3);
+  DONE_VALUE(at, rdzv_loop_store_compare_set(loop, store, TEXT("leader"), NULL, 0, TEXT("ada"), -1, &operation, &error), "ada");
+  DONE(at, rdzv_loop_store_queue_push(loop, store, TEXT("jobs"), TEXT("first"), -1, &operation, &error));
+  DONE_NUMBER(at, rdzv_loop_store_queue_len(loop, store, TEXT("jobs"), -1, &operation, &error), 1);
+  DONE_VALUE(at, rdzv_loop_store_queue_pop(loop, store, TEXT("jobs"), -1, &operation, &error), "first");
+  DONE(at, rdzv_loop_store_barrier(loop, store, TEXT("alone"), 1, -1, &operation, &error));
 
   // What is pending holds up nothing that comes later, and ends when its time has come.
   uint64_t wait = 0;
-  OK(rdzv_loop_get(loop, store, TEXT("later"), -1, &wait, &error));
-  DONE_NUMBER(at, rdzv_loop_add(loop, store, TEXT("counter"), 1, -1, &operation, &error), -2);
+  OK(rdzv_loop_store_get(loop, store, TEXT("later"), -1, &wait, &error));
+  DONE_NUMBER(at, rdzv_loop_store_add(loop, store, TEXT("counter"), 1, -1, &operation, &error), -2);
   await_waiting(server, 1);
   rdzv_store *other = connect_store(NULL, rdzv_server_port(server));
   OK(rdzv_store_set(other, TEXT("later"), TEXT("now"), -1, &error));
@@ -124,14 +124,14 @@ void loops_do_every_operation(void) {
 
   // What is removed is heard of no more.
   uint64_t gone = 0;
-  OK(rdzv_loop_get(loop, store, TEXT("never"), -1, &gone, &error));
+  OK(rdzv_loop_store_get(loop, store, TEXT("never"), -1, &gone, &error));
   OK(rdzv_loop_remove_store(loop, store, &error));
   OK(rdzv_loop_remove_store(loop, store, &error));
   rdzv_event last = {.struct_size = sizeof last};
   OK(rdzv_loop_turn(loop, &error));
   OK(rdzv_loop_next_event(loop, &last, &error));
   CHECK_NUMBER(last.kind, RDZV_EVENT_NONE);
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_ping(loop, store, -1, &gone, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_store_ping(loop, store, -1, &gone, &error));
   await_waiting(server, 0);
   rdzv_loop_free(loop);
   rdzv_server_free(server);
@@ -149,7 +149,7 @@ static void peer_fails(enum conduct conduct, int64_t timeout_ms, rdzv_status sta
   struct peer *peer = peer_start(conduct);
   const struct looped at = loop_at(peer_port(peer));
   uint64_t operation = 0;
-  OK(rdzv_loop_get(at.loop, at.store, TEXT("key"), timeout_ms, &operation, &error));
+  OK(rdzv_loop_store_get(at.loop, at.store, TEXT("key"), timeout_ms, &operation, &error));
   await_failure(at, operation, (struct failure){status, "get", peer_text(peer_port(peer)), NULL, "key"});
   rdzv_loop_free(at.loop);
   peer_stop(peer);
@@ -160,18 +160,18 @@ void loop_events_tell_of_failures(void) {
   const struct looped at = loop_at(rdzv_server_port(server));
   const char *peer = rdzv_server_address(server);
   uint64_t operation = 0;
-  OK(rdzv_loop_get(at.loop, at.store, TEXT("key"), 100, &operation, &error));
+  OK(rdzv_loop_store_get(at.loop, at.store, TEXT("key"), 100, &operation, &error));
   await_failure(at, operation, (struct failure){RDZV_TIMED_OUT, "get", peer, "waiting", "key"});
-  OK(rdzv_loop_queue_pop(at.loop, at.store, TEXT("key"), 0, &operation, &error));
+  OK(rdzv_loop_store_queue_pop(at.loop, at.store, TEXT("key"), 0, &operation, &error));
   await_failure(at, operation, (struct failure){RDZV_QUEUE_EMPTY, "queue_pop", peer, NULL, "key"});
-  OK(rdzv_loop_barrier(at.loop, at.store, TEXT("key"), 2, -1, &operation, &error));
+  OK(rdzv_loop_store_barrier(at.loop, at.store, TEXT("key"), 2, -1, &operation, &error));
   OK(rdzv_loop_cancel(at.loop, at.store, operation, &error));
   await_failure(at, operation, (struct failure){RDZV_CANCELLED, "barrier", peer, NULL, "key"});
   // What is over, or was never there, is ignored.
   OK(rdzv_loop_cancel(at.loop, at.store, operation, &error));
   OK(rdzv_loop_cancel(at.loop, at.store, UINT64_MAX, &error));
   OK(rdzv_loop_cancel(at.loop, UINT32_MAX, operation, &error));
-  OK(rdzv_loop_wait(at.loop, at.store, (rdzv_bytes[]){BYTES("never")}, 1, -1, &operation, &error));
+  OK(rdzv_loop_store_wait(at.loop, at.store, (rdzv_bytes[]){BYTES("never")}, 1, -1, &operation, &error));
   // Turns until the wait has reached the server.
   const long long deadline_ms = now_ms() + PATIENCE_MS;
   rdzv_server_stats stats = {.struct_size = sizeof stats};
@@ -219,12 +219,12 @@ void loops_refuse_bad_arguments(void) {
   FAILS(INVALID, rdzv_loop_cancel(NULL, 1, 1, &error));
   CHECK_NUMBER(store, 77);
   // Before the first store, no number names one; afterwards, only its own does.
-  FAILS(INVALID, rdzv_loop_ping(loop, 1, -1, &operation, &error));
+  FAILS(INVALID, rdzv_loop_store_ping(loop, 1, -1, &operation, &error));
   OK(rdzv_loop_add_store(loop, options, &store, &error));
-  FAILS(INVALID, rdzv_loop_ping(loop, 0, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_ping(loop, store + 1, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_ping(loop, UINT32_MAX, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_ping(loop, store, -1, NULL, &error));
+  FAILS(INVALID, rdzv_loop_store_ping(loop, 0, -1, &operation, &error));
+  FAILS(INVALID, rdzv_loop_store_ping(loop, store + 1, -1, &operation, &error));
+  FAILS(INVALID, rdzv_loop_store_ping(loop, UINT32_MAX, -1, &operation, &error));
+  FAILS(INVALID, rdzv_loop_store_ping(loop, store, -1, NULL, &error));
   CHECK_NUMBER((long long)operation, 77);
   rdzv_loop_free(NULL);
   CHECK_NUMBER(rdzv_loop_fd(NULL), -1);

@@ -8,7 +8,7 @@ static rdzv_status call_set(const struct arguments *given, rdzv_error **error) {
 }
 
 static rdzv_status submit_set(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_set(given->loop, given->loop_store, given->key, given->key_len, given->value,
+  return rdzv_loop_store_set(given->loop, given->loop_store, given->key, given->key_len, given->value,
                        given->value_len, given->timeout_ms, operation, error);
 }
 
@@ -17,7 +17,7 @@ static rdzv_status call_get(const struct arguments *given, rdzv_error **error) {
 }
 
 static rdzv_status submit_get(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_get(given->loop, given->loop_store, given->key, given->key_len, given->timeout_ms,
+  return rdzv_loop_store_get(given->loop, given->loop_store, given->key, given->key_len, given->timeout_ms,
                        operation, error);
 }
 
@@ -26,7 +26,7 @@ static rdzv_status call_add(const struct arguments *given, rdzv_error **error) {
 }
 
 static rdzv_status submit_add(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_add(given->loop, given->loop_store, given->key, given->key_len, 1, given->timeout_ms,
+  return rdzv_loop_store_add(given->loop, given->loop_store, given->key, given->key_len, 1, given->timeout_ms,
                        operation, error);
 }
 
@@ -36,7 +36,7 @@ static rdzv_status call_compare_set(const struct arguments *given, rdzv_error **
 }
 
 static rdzv_status submit_compare_set(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_compare_set(given->loop, given->loop_store, given->key, given->key_len, given->value,
+  return rdzv_loop_store_compare_set(given->loop, given->loop_store, given->key, given->key_len, given->value,
                                given->value_len, given->desired, given->desired_len, given->timeout_ms,
                                operation, error);
 }
@@ -46,7 +46,7 @@ static rdzv_status call_wait(const struct arguments *given, rdzv_error **error) 
 }
 
 static rdzv_status submit_wait(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_wait(given->loop, given->loop_store, given->keys, given->count, given->timeout_ms,
+  return rdzv_loop_store_wait(given->loop, given->loop_store, given->keys, given->count, given->timeout_ms,
                         operation, error);
 }
 
@@ -55,7 +55,7 @@ static rdzv_status call_check(const struct arguments *given, rdzv_error **error)
 }
 
 static rdzv_status submit_check(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_check(given->loop, given->loop_store, given->keys, given->count, given->timeout_ms,
+  return rdzv_loop_store_check(given->loop, given->loop_store, given->keys, given->count, given->timeout_ms,
                          operation, error);
 }
 
@@ -65,7 +65,7 @@ static rdzv_status call_delete_key(const struct arguments *given, rdzv_error **e
 }
 
 static rdzv_status submit_delete_key(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_delete_key(given->loop, given->loop_store, given->key, given->key_len, given->timeout_ms,
+  return rdzv_loop_store_delete_key(given->loop, given->loop_store, given->key, given->key_len, given->timeout_ms,
                               operation, error);
 }
 
@@ -74,7 +74,7 @@ static rdzv_status call_num_keys(const struct arguments *given, rdzv_error **err
 }
 
 static rdzv_status submit_num_keys(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_num_keys(given->loop, given->loop_store, given->timeout_ms, operation, error);
+  return rdzv_loop_store_num_keys(given->loop, given->loop_store, given->timeout_ms, operation, error);
 }
 
 static rdzv_status call_list_keys(const struct arguments *given, rdzv_error **error) {
@@ -82,7 +82,7 @@ static rdzv_status call_list_keys(const struct arguments *given, rdzv_error **er
 }
 
 static rdzv_status submit_list_keys(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_list_keys(given->loop, given->loop_store, given->timeout_ms, operation, error);
+  return rdzv_loop_store_list_keys(given->loop, given->loop_store, given->timeout_ms, operation, error);
 }
 
 static rdzv_status call_append(const struct arguments *given, rdzv_error **error) {
@@ -91,7 +91,7 @@ static rdzv_status call_append(const struct arguments *given, rdzv_error **error
 }
 
 static rdzv_status submit_append(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_append(given->loop, given->loop_store, given->key, given->key_len, given->value,
+  return rdzv_loop_store_append(given->loop, given->loop_store, given->key, given->key_len, given->value,
                           given->value_len, given->timeout_ms, operation, error);
 }
 
@@ -100,7 +100,7 @@ static rdzv_status call_multi_get(const struct arguments *given, rdzv_error **er
 }
 
 static rdzv_status submit_multi_get(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_multi_get(given->loop, given->loop_store, given->keys, given->count, given->timeout_ms,
+  return rdzv_loop_store_multi_get(given->loop, given->loop_store, given->keys, given->count, given->timeout_ms,
                              operation, error);
 }
 
@@ -110,7 +110,7 @@ static rdzv_status call_multi_set(const struct arguments *given, rdzv_error **er
 }
 
 static rdzv_status submit_multi_set(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_multi_set(given->loop, given->loop_store, given->keys, given->values, given->count,
+  return rdzv_loop_store_multi_set(given->loop, given->loop_store, given->keys, given->values, given->count,
                              given->timeout_ms, operation, error);
 }
 
@@ -120,7 +120,7 @@ static rdzv_status call_queue_push(const struct arguments *given, rdzv_error **e
 }
 
 static rdzv_status submit_queue_push(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_queue_push(given->loop, given->loop_store, given->key, given->key_len, given->value,
+  return rdzv_loop_store_queue_push(given->loop, given->loop_store, given->key, given->key_len, given->value,
                               given->value_len, given->timeout_ms, operation, error);
 }
 
@@ -130,7 +130,7 @@ static rdzv_status call_queue_pop(const struct arguments *given, rdzv_error **er
 }
 
 static rdzv_status submit_queue_pop(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_queue_pop(given->loop, given->loop_store, given->key, given->key_len, given->timeout_ms,
+  return rdzv_loop_store_queue_pop(given->loop, given->loop_store, given->key, given->key_len, given->timeout_ms,
                              operation, error);
 }
 
@@ -140,7 +140,7 @@ static rdzv_status call_queue_len(const struct arguments *given, rdzv_error **er
 }
 
 static rdzv_status submit_queue_len(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_queue_len(given->loop, given->loop_store, given->key, given->key_len, given->timeout_ms,
+  return rdzv_loop_store_queue_len(given->loop, given->loop_store, given->key, given->key_len, given->timeout_ms,
                              operation, error);
 }
 
@@ -150,7 +150,7 @@ static rdzv_status call_barrier(const struct arguments *given, rdzv_error **erro
 }
 
 static rdzv_status submit_barrier(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_barrier(given->loop, given->loop_store, given->key, given->key_len, given->world_size,
+  return rdzv_loop_store_barrier(given->loop, given->loop_store, given->key, given->key_len, given->world_size,
                            given->timeout_ms, operation, error);
 }
 
@@ -172,7 +172,7 @@ static rdzv_status call_ping(const struct arguments *given, rdzv_error **error) 
 }
 
 static rdzv_status submit_ping(const struct arguments *given, uint64_t *operation, rdzv_error **error) {
-  return rdzv_loop_ping(given->loop, given->loop_store, given->timeout_ms, operation, error);
+  return rdzv_loop_store_ping(given->loop, given->loop_store, given->timeout_ms, operation, error);
 }
 
 const struct operation operations[] = {

@@ -156,3 +156,16 @@ fn library_needs_libc_libm_and_libgcc_only() {
     let odd = needed.find(|line| !allowed.iter().any(|name| line.contains(name)));
     assert_eq!(odd, None, "a library that no program should have to bring");
 }
+
+/// What programs remember of the library's name grows with the ABI, and a link of that name stands beside it.
+#[test]
+fn library_bears_the_name_of_its_abi() {
+    let name = format!("librendezvous.so.{}", rendezvous::RDZV_ABI_VERSION);
+    let told = run(Command::new("readelf").arg("-dW").arg(library::shipped()), PATIENCE);
+    let told = told.or_fail("readelf of binutils").stdout;
+    let line = told.lines().find(|line| line.contains("(SONAME)")).unwrap_or_default();
+    assert!(line.contains(&format!("[{name}]")), "{line}");
+    let link = library::shipped().with_file_name(&name);
+    let (link, library) = (link.canonicalize(), library::shipped().canonicalize());
+    assert_eq!(link.expect("the link is there"), library.expect("the library is there"));
+}

@@ -230,6 +230,29 @@ fn hpp_test_passes_as_cpp20_without_exceptions() {
     hpp_test("hpp_test_20", "c++20").with(&["-fno-exceptions"]).run_plain();
 }
 
+/// Units with and without exceptions in one program, in both orders: the linker must not mix up their code.
+#[test]
+fn units_with_and_without_exceptions_live_in_one_program() {
+    let place = folder("mixed");
+    let unit = |name: &str, flags: &[&str]| {
+        let object = place.join(name);
+        let mut command = compiler("c++17");
+        command.args(flags).arg("-c").arg(folder_of("tests/c").join("mixed.cpp")).arg("-o").arg(&object);
+        run(&mut command, PATIENCE).or_fail(name);
+        object
+    };
+    let (with, without) = (unit("with.o", &[]), unit("without.o", &["-fno-exceptions"]));
+    let library = library::shipped().parent().expect("a folder");
+    for (name, units) in [("first", [&with, &without]), ("second", [&without, &with])] {
+        let program = place.join(name);
+        let mut command = Command::new("g++");
+        command.args(units).arg("-o").arg(&program).arg("-L").arg(library).arg("-lrendezvous");
+        command.arg(format!("-Wl,-rpath,{}", library.display()));
+        run(&mut command, PATIENCE).or_fail("linking");
+        run(&mut Command::new(&program), PATIENCE).or_fail(name);
+    }
+}
+
 #[test]
 fn hpp_test_passes_under_address_sanitizer() {
     hpp_test("hpp_test", "c++17").run_under_address_sanitizer();
@@ -332,4 +355,38 @@ fn example_launcher_names_the_rank_that_died() {
     assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
     assert!(ran.stderr.contains("rank 1: ") && ran.stderr.contains("/nowhere"), "{}", ran.stderr);
     assert!(ran.stderr.contains("rank 1 failed with exit code 1"), "{}", ran.stderr);
+}
+
+/// The first C++ program of a document.
+fn program_of(document: &str, test: &str) -> PathBuf {
+    let text = std::fs::read_to_string(folder_of(document)).expect("a document of the repository");
+    let program = text.split("```cpp\n").nth(1).and_then(|rest| rest.split("```").next());
+    let source = folder(test).join("program.cpp");
+    std::fs::write(&source, program.expect("a program in it")).expect("the folder of this test");
+    source
+}
+
+fn documented(document: &str, test: &str) -> PathBuf {
+    Build::cpp(test, "c++17", &[program_of(document, test)]).linked_with(library::shipped()).plain()
+}
+
+#[test]
+fn program_of_the_readme_does_what_it_says() {
+    let program = documented("README.md", "readme");
+    let server = rendezvous_core::driver::server::Server::start(
+        rendezvous_core::driver::server::ServerOptions::on("127.0.0.1", 0),
+    );
+    let server = server.expect("a free port");
+    let mut command = Command::new(&program);
+    command.env("RANK", "0").env("WORLD_SIZE", "1").env("MASTER_ADDR", "127.0.0.1");
+    command.env("MASTER_PORT", server.local_addr().port().to_string());
+    let ran = run(&mut command, PATIENCE).or_fail("the program of the README");
+    assert_eq!(ran.stdout, "rank 0 of 1: the leader is at 10.0.0.0:7000\n");
+    let ran = run(Command::new(&program).env_remove("RANK").env("WORLD_SIZE", "1"), PATIENCE);
+    assert!(ran.stderr.contains("RANK is not set"), "{}", ran.stderr);
+}
+
+#[test]
+fn program_of_the_guide_compiles() {
+    documented("docs/cpp-guide.md", "guide");
 }

@@ -6,6 +6,7 @@
 mod line;
 
 use super::call_error::CallError;
+use super::channel::{Receiver, Sender, channel};
 use super::event_loop::EventLoop;
 use super::store::Timeout;
 use super::store_client::{StoreOptions, endpoint_text, random_seed};
@@ -16,7 +17,6 @@ use crate::store::op::{Key, Request};
 use crate::time::Duration;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use crossbeam_channel::{Receiver, Sender, unbounded};
 use line::{Lookup, LoopStore};
 use std::io;
 use std::os::fd::RawFd;
@@ -88,7 +88,7 @@ impl Loop {
             stores: BTreeMap::new(),
             stores_made: 0,
             completed: VecDeque::new(),
-            lookups: unbounded(),
+            lookups: channel(usize::MAX),
             buffer: alloc::vec![0; READ_BYTES],
         })
     }
@@ -214,7 +214,7 @@ impl Loop {
                 member.carry_out(&mut self.events, &mut self.completed);
             }
         }
-        while let Ok(lookup) = self.lookups.1.try_recv() {
+        while let Some(lookup) = self.lookups.1.try_receive() {
             // The store may be gone by now.
             if let Some(member) = self.stores.get_mut(&lookup.store) {
                 member.looked_up(now, lookup);

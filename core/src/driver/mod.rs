@@ -4,6 +4,7 @@
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "std is at home here")]
 
 pub mod call_error;
+pub mod channel;
 pub mod clock;
 pub mod event_loop;
 pub mod file_store;
@@ -15,3 +16,4 @@ pub mod server;
 pub mod socket;
 pub mod store;
 pub mod store_client;
+pub mod threads;

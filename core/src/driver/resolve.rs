@@ -1,5 +1,6 @@
 //! Host names become addresses, on a thread of their own: the resolver of the C library has no deadline.
 
+use crate::driver::threads;
 use alloc::ffi::CString;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -24,11 +25,7 @@ pub(super) fn look_up(
     done: impl FnOnce(Found) + Send + 'static,
 ) -> std::io::Result<()> {
     let host = host.to_string();
-    std::thread::Builder::new()
-        .name("rdzv-resolve".into())
-        .stack_size(512 * 1024)
-        .spawn(move || done(addresses(&host, port)))
-        .map(drop)
+    threads::spawn("rdzv-resolve", move || done(addresses(&host, port))).map(drop)
 }
 
 /// The resolver's words for its error number.

@@ -8,10 +8,11 @@ mod reactor;
 
 pub use listener::{Family, StartError, StartErrorKind};
 
+use crate::driver::channel::{ReceiveError, Sender, channel};
 use crate::driver::socket::KeepAlive;
+use crate::driver::threads;
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Stats};
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
 use reactor::{Command, Reactor};
 use std::boxed::Box;
 use std::fmt;
@@ -114,12 +115,12 @@ impl Server {
     pub fn start(options: ServerOptions) -> Result<Self, StartError> {
         let listener = listener::open(&options.listen, options.keep_alive)?;
         let local_addr = listener.local_addr().map_err(|cause| StartError::io(&options.listen, cause))?;
-        let (commands, inbox) = unbounded();
+        let (commands, inbox) = channel(usize::MAX);
         let mut reactor = Reactor::new(listener, options.limits, inbox, options.observer)
             .map_err(|cause| StartError::io(&options.listen, cause))?;
         let (waker, fate) = (reactor.waker(), Fate::default());
         let told = Arc::clone(&fate);
-        let thread = std::thread::Builder::new().name("rdzv-server".to_string()).spawn(move || {
+        let thread = threads::spawn("rdzv-server", move || {
             // The reactor is owned by the closure: when it unwinds, every socket closes.
             let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || reactor.run()));
             let failure = match end {
@@ -157,12 +158,12 @@ impl Server {
     /// # Errors
     /// Why there is no server to ask.
     pub fn stats(&self) -> Result<Stats, ServerFailure> {
-        let (reply, answer) = bounded(1);
+        let (reply, answer) = channel(1);
         self.send(Command::Stats(reply));
-        answer.recv_timeout(ANSWER_TIMEOUT).map_err(|error| match error {
-            RecvTimeoutError::Timeout => ServerFailure::Unresponsive,
+        answer.receive_within(ANSWER_TIMEOUT).map_err(|error| match error {
+            ReceiveError::TimedOut => ServerFailure::Unresponsive,
             // The reactor is gone, and its thread is about to tell why.
-            RecvTimeoutError::Disconnected => self.wait(),
+            ReceiveError::Closed => self.wait(),
         })
     }
 

@@ -193,6 +193,11 @@ impl MultiClient {
         }
     }
 
+    /// Numbers the calls to come from `first` on; for clients whose calls are told apart by number alone.
+    pub const fn number_calls_from(&mut self, first: u64) {
+        self.calls = first.saturating_sub(1);
+    }
+
     /// Submits a call that is to be over after `timeout`, and names it.
     ///
     /// # Errors

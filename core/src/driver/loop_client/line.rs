@@ -2,6 +2,7 @@
 
 use super::{LoopEvent, StoreId};
 use crate::driver::call_error::CallError;
+use crate::driver::channel::Sender;
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
 use crate::driver::resolve::{Found, literal, look_up};
 use crate::driver::socket::{classify, finish_connect, start_connect};
@@ -15,7 +16,6 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
-use crossbeam_channel::Sender;
 use socket2::Socket;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -46,6 +46,9 @@ enum LineState {
     Connecting,
     Open,
 }
+
+/// Bits of a call's number that count the calls of one store.
+const CALLS_PER_STORE_BITS: u32 = 32;
 
 /// One store.
 #[derive(Debug)]
@@ -83,13 +86,16 @@ impl LoopStore {
             dial: options.dial,
             limits: options.limits,
         };
+        let mut client = MultiClient::new(machine, seed);
+        // Calls of different stores have different numbers: a loop's events are told apart by them alone.
+        client.number_calls_from((u64::from(id.as_u32()) << CALLS_PER_STORE_BITS) + 1);
         Self {
             id,
             host: host.into(),
             port,
             peer: peer.into(),
             options,
-            client: MultiClient::new(machine, seed),
+            client,
             lines: BTreeMap::new(),
             conns: BTreeMap::new(),
             tokens: 0,

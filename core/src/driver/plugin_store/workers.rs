@@ -2,9 +2,9 @@
 
 use super::{Plugin, PluginAnswer, PluginError, Question};
 use crate::driver::store_client::from_now;
+use crate::driver::threads;
 use crate::error::ErrorKind;
 use crate::time::Duration;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -111,8 +111,7 @@ impl Workers {
             return Err(Ended::TooMany);
         }
         let shared = Arc::clone(&self.shared);
-        let thread =
-            std::thread::Builder::new().name(String::from("rdzv-store")).spawn(move || shared.work());
+        let thread = threads::spawn("rdzv-store", move || shared.work());
         let thread = thread.map_err(|error| Ended::NoThread(error.raw_os_error().unwrap_or(0)))?;
         state.threads.push(thread.thread().id());
         state.idle += 1;

@@ -5,12 +5,12 @@
 //! less than the buffer has emptied the socket (epoll(7)), unless the peer has closed; a steady request costs one
 //! read and one write.
 
+use crate::driver::channel::{Receiver, Sender};
 use crate::driver::clock::Clock;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
 use crate::node::server::{self as node, Event, Input, Output, Stats};
 use crate::time::{Duration, Instant};
-use crossbeam_channel::{Receiver, Sender};
 use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -158,7 +158,7 @@ impl Reactor {
     }
 
     fn obey(&mut self) -> Flow {
-        while let Ok(command) = self.commands.try_recv() {
+        while let Some(command) = self.commands.try_receive() {
             match command {
                 Command::Stop => return Flow::Stop,
                 Command::Stats(reply) => {

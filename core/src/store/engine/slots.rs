@@ -5,7 +5,7 @@ use super::value::{Value, ValueRef};
 use super::waits::WaitList;
 use crate::limits::{ITEM_COST_BYTES, KEY_COST_BYTES};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::hash::BuildHasher;
 use core::ops::{Index, IndexMut};
@@ -179,9 +179,10 @@ impl Slots {
 
     /// The slots that have a value, in the order of their keys.
     pub(super) fn sorted(&self) -> Vec<SlotId> {
-        let mut ids = self.present.clone();
-        ids.sort_unstable_by(|&a, &b| self[a].key.cmp(&self[b].key));
-        ids
+        // A heap sorts with far less code than a slice does, and lists of keys are rare.
+        let keyed: BinaryHeap<(&[u8], SlotId)> =
+            self.present.iter().map(|&id| (&*self[id].key, id)).collect();
+        keyed.into_sorted_vec().into_iter().map(|(_, id)| id).collect()
     }
 }
 

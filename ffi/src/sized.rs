@@ -1,0 +1,88 @@
+//! Structs that grow: the first field says how large the caller's version is. Fields are only ever appended, so a program
+//! that was compiled with an older header goes on working, and so does one with a newer header.
+
+use crate::argument::invalid;
+use crate::error::Fault;
+
+/// How large the caller's version is; at least as large as the first one that there ever was.
+pub(crate) unsafe fn given_size<T>(pointer: *const T, first_size: usize, name: &str) -> Result<usize, Fault> {
+    if pointer.is_null() {
+        return Err(invalid(format!("`{name}` is NULL")));
+    }
+    // SAFETY: the caller promises that `struct_size`, which stands first, can be read. Nothing else is touched.
+    let given = unsafe { pointer.cast::<u32>().read() } as usize;
+    if given < first_size {
+        return Err(invalid(format!(
+            "`{name}.struct_size` is {given}, and at least {first_size} bytes are due"
+        )));
+    }
+    Ok(given)
+}
+
+/// Fills as much of the caller's version as both know, and says so in its `struct_size`.
+pub(crate) unsafe fn put<T: Copy>(pointer: *mut T, given: usize, value: &T) {
+    let bytes = given.min(size_of::<T>());
+    // SAFETY: the caller promises `given` writable bytes, and `value` has `size_of::<T>()`.
+    unsafe {
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), pointer.cast(), bytes);
+        pointer.cast::<u32>().write(u32::try_from(bytes).unwrap_or(u32::MAX));
+    }
+}
+
+/// Reads the caller's version into ours; what it does not know yet is as in `absent`.
+pub(crate) unsafe fn get<T: Copy>(pointer: *const T, given: usize, absent: T) -> T {
+    let mut value = absent;
+    let bytes = given.min(size_of::<T>());
+    // SAFETY: the caller promises `given` readable bytes of the struct that the header names.
+    unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), (&raw mut value).cast(), bytes) };
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a later header might have it.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Grown {
+        struct_size: u32,
+        old: u32,
+        new: u64,
+    }
+
+    /// As the first header had it.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct First {
+        struct_size: u32,
+        old: u32,
+    }
+
+    #[test]
+    fn programs_of_older_and_newer_headers_go_on_working() {
+        let ours = Grown { struct_size: 16, old: 1, new: 2 };
+        // An older program has less room: what stands behind it is not touched.
+        let mut older = [First { struct_size: 8, old: 0 }, First { struct_size: 77, old: 78 }];
+        let place: *mut Grown = older.as_mut_ptr().cast();
+        // SAFETY: as many bytes are there as `struct_size` says.
+        unsafe {
+            let given = given_size(place, 8, "x").expect("large enough");
+            put(place, given, &ours);
+            assert_eq!(older, [First { struct_size: 8, old: 1 }, First { struct_size: 77, old: 78 }]);
+            let read = get(older.as_ptr().cast(), 8, Grown { struct_size: 0, old: 0, new: 9 });
+            assert_eq!(read, Grown { struct_size: 8, old: 1, new: 9 });
+        }
+        // A newer one learns how much was filled.
+        let mut newer = (Grown { struct_size: 24, old: 0, new: 0 }, 79_u64);
+        let place = (&raw mut newer).cast::<Grown>();
+        // SAFETY: as above.
+        unsafe { put(place, 24, &ours) };
+        assert_eq!(newer, (ours, 79));
+        // SAFETY: as above; NULL is refused.
+        unsafe {
+            assert!(given_size((&raw const newer).cast::<Grown>(), 17, "x").is_err());
+            assert!(given_size(std::ptr::null::<Grown>(), 8, "x").is_err());
+        }
+    }
+}
