@@ -460,9 +460,9 @@ rdzv_status rdzv_store_options_set_keep_alive(rdzv_store_options *options,
 
 // A store: on a server (ours or PyTorch's), in a file, in this process, or in code of yours; and each of
 // them beneath a prefix. Any thread may use it, and a wait that is pending in one thread never delays
-// another. What an operation means is the same for all kinds, except where it is told. Over TCP each
-// call drives a connection of its own on the calling thread, and keys get the prefix `/` on the wire, as those of
-// PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for
+// another. What an operation means is the same for all kinds, except where it is told. Over TCP each call
+// drives a connection of its own on the calling thread, and keys get the prefix `/` on the wire, as those
+// of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for
 // the handle's default.
 typedef struct rdzv_store rdzv_store;
 
@@ -486,7 +486,8 @@ rdzv_status rdzv_store_clone(const rdzv_store *store, rdzv_store **out, rdzv_err
 // NULL is ignored.
 void rdzv_store_free(rdzv_store *store);
 
-// What errors call the store: a server is `HOST:PORT`, a file its path. Lives as long as the handle. Empty for NULL.
+// What errors call the store: a server is `HOST:PORT`, a file its path. Lives as long as the handle. Empty
+// for NULL.
 const char *rdzv_store_peer(const rdzv_store *store);
 
 // Ends every operation that is pending on this handle, in whatever thread, with `RDZV_CANCELLED`;
@@ -610,7 +611,8 @@ rdzv_status rdzv_store_multi_set(const rdzv_store *store,
                                  int64_t timeout_ms,
                                  rdzv_error **error);
 
-// Puts an item at the end of a queue; a queue has its own name space beside the values. Files have no queues.
+// Puts an item at the end of a queue; a queue has its own name space beside the values. Files have no
+// queues.
 rdzv_status rdzv_store_queue_push(const rdzv_store *store,
                                   const uint8_t *key,
                                   size_t key_len,
@@ -638,9 +640,9 @@ rdzv_status rdzv_store_queue_len(const rdzv_store *store,
                                  rdzv_error **error);
 
 // Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once:
-// take a new one each time. Whoever gives up stays counted. It meets the `barrier` of the same kind of store in
-// PyTorch: over TCP it is the server's own, which meets `TCPStore.barrier`; beneath a prefix and in a file
-// it is that of `rdzv_store_barrier_by_keys`.
+// take a new one each time. Whoever gives up stays counted. It meets the `barrier` of the same kind of
+// store in PyTorch: over TCP it is the server's own, which meets `TCPStore.barrier`; beneath a prefix and
+// in a file it is that of `rdzv_store_barrier_by_keys`.
 //
 // Errors besides: `RDZV_TIMED_OUT` when not all arrived in time.
 rdzv_status rdzv_store_barrier(const rdzv_store *store,

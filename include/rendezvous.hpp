@@ -59,6 +59,8 @@ enum class status : std::int32_t {
   closed = RDZV_CLOSED,
   reentrant = RDZV_REENTRANT,
   exhausted = RDZV_EXHAUSTED,
+  unsupported = RDZV_UNSUPPORTED,
+  corrupt = RDZV_CORRUPT,
 };
 
 /// The short name of a status, such as "timed out".
@@ -419,6 +421,27 @@ class store {
     return store(connected);
   }
 
+  /// Opens a file, making it if it is missing, that PyTorch's FileStores may share. The last of `world_size` or more to
+  /// be closed removes it; with -1 it stays.
+  static result<store> open_file(std::string_view path, std::int64_t world_size = -1,
+                                 milliseconds timeout = default_timeout, const context* shared = nullptr) {
+    rdzv_store* made = nullptr;
+    const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
+    auto failure = detail::failure_of(rdzv_store_open_file, context, detail::bytes(path), path.size(), world_size,
+                                      timeout.count(), &made);
+    if (failure) return std::move(*failure);
+    return store(made);
+  }
+
+  /// A new, empty store in this process; `clone()` makes further handles of it.
+  static result<store> in_process(milliseconds timeout = default_timeout, const context* shared = nullptr) {
+    rdzv_store* made = nullptr;
+    const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
+    if (auto failure = detail::failure_of(rdzv_store_new_hash, context, timeout.count(), &made))
+      return std::move(*failure);
+    return store(made);
+  }
+
   /// Takes over a handle of the C ABI, such as `release()` gives away.
   static store adopt(rdzv_store* handle) noexcept { return store(handle); }
 
@@ -576,7 +599,16 @@ class store {
     return detail::call(rdzv_store_ping, c_handle(), detail::count(timeout));
   }
 
-  /// A new handle to the same server, with connections of its own.
+  /// A handle whose key `k` is `prefix/k` here; composes as PyTorch's PrefixStore. Cancelling one cancels both.
+  result<store> with_prefix(std::string_view prefix) const {
+    rdzv_store* made = nullptr;
+    auto failure =
+        detail::failure_of(rdzv_store_with_prefix, c_handle(), detail::bytes(prefix), prefix.size(), &made);
+    if (failure) return std::move(*failure);
+    return store(made);
+  }
+
+  /// A new handle to the same store; to a server it has connections of its own.
   result<store> clone() const {
     rdzv_store* made = nullptr;
     if (auto failure = detail::failure_of(rdzv_store_clone, c_handle(), &made)) return std::move(*failure);

@@ -16,9 +16,9 @@ use std::time::Duration;
 
 /// A store: on a server (ours or PyTorch's), in a file, in this process, or in code of yours; and each of
 /// them beneath a prefix. Any thread may use it, and a wait that is pending in one thread never delays
-/// another. What an operation means is the same for all kinds, except where it is told. Over TCP each
-/// call drives a connection of its own on the calling thread, and keys get the prefix `/` on the wire, as those of
-/// PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for
+/// another. What an operation means is the same for all kinds, except where it is told. Over TCP each call
+/// drives a connection of its own on the calling thread, and keys get the prefix `/` on the wire, as those
+/// of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for
 /// the handle's default.
 #[derive(Debug)]
 pub struct rdzv_store {
@@ -168,7 +168,8 @@ pub unsafe extern "C" fn rdzv_store_free(store: *mut rdzv_store) {
     unsafe { guard::free(store) };
 }
 
-/// What errors call the store: a server is `HOST:PORT`, a file its path. Lives as long as the handle. Empty for NULL.
+/// What errors call the store: a server is `HOST:PORT`, a file its path. Lives as long as the handle. Empty
+/// for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_peer(store: *const rdzv_store) -> *const c_char {
     // SAFETY: as the header wants it.
@@ -443,7 +444,8 @@ pub unsafe extern "C" fn rdzv_store_multi_set(
     }
 }
 
-/// Puts an item at the end of a queue; a queue has its own name space beside the values. Files have no queues.
+/// Puts an item at the end of a queue; a queue has its own name space beside the values. Files have no
+/// queues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_queue_push(
     store: *const rdzv_store,
@@ -507,9 +509,9 @@ pub unsafe extern "C" fn rdzv_store_queue_len(
 }
 
 /// Arrives at a barrier and waits until `world_size` participants, at least 1, have. A key serves once:
-/// take a new one each time. Whoever gives up stays counted. It meets the `barrier` of the same kind of store in
-/// PyTorch: over TCP it is the server's own, which meets `TCPStore.barrier`; beneath a prefix and in a file
-/// it is that of `rdzv_store_barrier_by_keys`.
+/// take a new one each time. Whoever gives up stays counted. It meets the `barrier` of the same kind of
+/// store in PyTorch: over TCP it is the server's own, which meets `TCPStore.barrier`; beneath a prefix and
+/// in a file it is that of `rdzv_store_barrier_by_keys`.
 ///
 /// Errors besides: `RDZV_TIMED_OUT` when not all arrived in time.
 #[unsafe(no_mangle)]

@@ -35,4 +35,11 @@ void sink_may_not_call_its_own_context(void);
 void sinks_are_checked(void);
 void contexts_do_not_meet(void);
 
+// stores.c
+void stores_in_this_process_and_prefixes(void);
+void files_are_stores(void);
+void disk_that_is_full_leaves_no_torn_record(void);
+void processes_share_a_file_and_lose_nothing(void);
+void own_code_is_a_store(void);
+
 #endif  // TESTS_H

@@ -1,0 +1,283 @@
+// Stores without a server: files, stores in this process, prefixes, and stores in code of one's own.
+#include "check.h"
+#include "tests.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// A file of a test's own, in the folder for such files; the name is good until the next one.
+static const char *new_path(void) {
+  static char path[512];
+  const char *folder = getenv("TMPDIR");
+  if (folder == NULL || *folder == '\0') folder = P_tmpdir;
+  static int made;
+  const int len = snprintf(path, sizeof path, "%s/rdzv-stores-%ld-%d", folder, (long)getpid(), ++made);
+  CHECK(len < (int)sizeof path);
+  CHECK(unlink(path) == 0 || errno == ENOENT);
+  return path;
+}
+
+static rdzv_store *open_file(const char *path, int64_t world_size) {
+  rdzv_store *store = NULL;
+  OK(rdzv_store_open_file(NULL, TEXT(path), world_size, PATIENCE_MS, &store, &error));
+  CHECK_TEXT(rdzv_store_peer(store), path);
+  return store;
+}
+
+static void takes_values(rdzv_store *store) {
+  rdzv_buffer *value = rdzv_buffer_new();
+  OK(rdzv_store_set(store, TEXT("key"), TEXT("value"), PATIENCE_MS, &error));
+  OK(rdzv_store_get(store, TEXT("key"), PATIENCE_MS, value, &error));
+  CHECK_BUFFER(value, "value");
+  int64_t sum = 0;
+  OK(rdzv_store_add(store, TEXT("number"), 42, PATIENCE_MS, &sum, &error));
+  CHECK_NUMBER(sum, 42);
+  OK(rdzv_store_barrier(store, TEXT("gate"), 1, PATIENCE_MS, &error));
+  FAILS_LIKE(((struct failure){.status = RDZV_TIMED_OUT, .operation = "get", .message_part = "none"}),
+             rdzv_store_get(store, TEXT("none"), 0, value, &error));
+  rdzv_store *twin = NULL;
+  OK(rdzv_store_clone(store, &twin, &error));
+  OK(rdzv_store_get(twin, TEXT("key"), PATIENCE_MS, value, &error));
+  CHECK_BUFFER(value, "value");
+  rdzv_store_free(twin);
+  rdzv_buffer_free(value);
+}
+
+void stores_in_this_process_and_prefixes(void) {
+  rdzv_store *store = NULL;
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_hash(NULL, 0, &store, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_hash(NULL, -1, NULL, &error));
+  OK(rdzv_store_new_hash(NULL, PATIENCE_MS, &store, &error));
+  takes_values(store);
+  OK(rdzv_store_queue_push(store, TEXT("queue"), TEXT("item"), PATIENCE_MS, &error));
+
+  rdzv_store *outer = NULL, *inner = NULL;
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_with_prefix(NULL, TEXT("p"), &outer, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_with_prefix(store, NULL, 1, &outer, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_with_prefix(store, TEXT("p"), NULL, &error));
+  OK(rdzv_store_with_prefix(store, TEXT("a"), &outer, &error));
+  OK(rdzv_store_with_prefix(outer, TEXT("b"), &inner, &error));
+  rdzv_store_free(outer);
+  OK(rdzv_store_set(inner, TEXT("k"), TEXT("deep"), PATIENCE_MS, &error));
+  rdzv_buffer *value = rdzv_buffer_new();
+  OK(rdzv_store_get(store, TEXT("a/b/k"), 0, value, &error));
+  CHECK_BUFFER(value, "deep");
+  rdzv_list *keys = rdzv_list_new();
+  OK(rdzv_store_list_keys(inner, PATIENCE_MS, keys, &error));
+  CHECK_NUMBER((long long)rdzv_list_count(keys), 1);
+  CHECK_ITEM(keys, 0, "k");
+  rdzv_store_free(store);
+  takes_values(inner);
+  rdzv_list_free(keys);
+  rdzv_buffer_free(value);
+  rdzv_store_free(inner);
+}
+
+void files_are_stores(void) {
+  const char *path = new_path();
+  rdzv_store *store = NULL;
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_open_file(NULL, NULL, 0, -1, -1, &store, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_open_file(NULL, TEXT(path), -2, -1, &store, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_open_file(NULL, TEXT(path), -1, 0, &store, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_open_file(NULL, TEXT(path), -1, -1, NULL, &error));
+  rdzv_error *details = NULL;
+  CHECK_NUMBER(rdzv_store_open_file(NULL, TEXT("/nowhere/at/all"), -1, -1, &store, &details), RDZV_IO);
+  CHECK_NUMBER(rdzv_error_os_error(details), ENOENT);
+  CHECK_TEXT(rdzv_error_operation(details), "open");
+  CHECK_TEXT(rdzv_error_phase(details), "opening");
+  rdzv_error_free(details);
+
+  store = open_file(path, 2);
+  takes_values(store);
+  FAILS(RDZV_UNSUPPORTED, rdzv_store_queue_push(store, TEXT("queue"), TEXT("item"), PATIENCE_MS, &error));
+  rdzv_store_free(store);
+  CHECK(access(path, F_OK) != 0);  // two have been there, with the clone
+
+  // Somebody dies within a record.
+  store = open_file(path, 0);
+  const int other = open(path, O_WRONLY | O_APPEND);
+  CHECK(other >= 0 && write(other, "\x05\0\0\0/to", 7) == 7);
+  FAILS_LIKE(((struct failure){.status = RDZV_CORRUPT, .phase = "reading", .message_part = "at offset 18"}),
+             rdzv_store_set(store, TEXT("key"), TEXT("value"), PATIENCE_MS, &error));
+  CHECK(ftruncate(other, 18) == 0);
+  // Somebody keeps the lock.
+  CHECK(flock(other, LOCK_EX | LOCK_NB) == 0);
+  FAILS_LIKE(((struct failure){.status = RDZV_TIMED_OUT, .phase = "locking"}),
+             rdzv_store_set(store, TEXT("key"), TEXT("value"), 50, &error));
+  close(other);
+  OK(rdzv_store_set(store, TEXT("key"), TEXT("value"), PATIENCE_MS, &error));
+  CHECK(unlink(path) == 0);
+  FAILS_LIKE(((struct failure){.status = RDZV_SERVER_GONE, .phase = "opening", .message_part = "removed"}),
+             rdzv_store_set(store, TEXT("key"), TEXT("value"), PATIENCE_MS, &error));
+  rdzv_store_free(store);
+}
+
+void disk_that_is_full_leaves_no_torn_record(void) {
+  const char *path = new_path();
+  rdzv_store *store = open_file(path, 0);
+  OK(rdzv_store_set(store, TEXT("before"), TEXT("1"), PATIENCE_MS, &error));
+  const int file = open(path, O_RDONLY);
+  const off_t end = lseek(file, 0, SEEK_END);
+  // So much room is left that a part of the record fits.
+  struct rlimit before, small;
+  CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  small = before;
+  small.rlim_cur = (rlim_t)end + 10;
+  void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+  CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  rdzv_error *details = NULL;
+  const rdzv_status status = rdzv_store_set(store, TEXT("key"), TEXT("too long for it"), PATIENCE_MS, &details);
+  CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  signal(SIGXFSZ, handler);
+  CHECK_NUMBER(status, RDZV_IO);
+  CHECK_NUMBER(rdzv_error_os_error(details), EFBIG);
+  CHECK_TEXT(rdzv_error_phase(details), "writing");
+  rdzv_error_free(details);
+  CHECK_NUMBER(lseek(file, 0, SEEK_END), end);
+  close(file);
+  OK(rdzv_store_set(store, TEXT("key"), TEXT("now it fits"), PATIENCE_MS, &error));
+  rdzv_store_free(store);
+  CHECK(access(path, F_OK) != 0);
+}
+
+enum { PROCESSES = 3, ROUNDS = 100 };
+
+void processes_share_a_file_and_lose_nothing(void) {
+  const char *path = new_path();
+  pid_t children[PROCESSES];
+  for (int i = 0; i < PROCESSES; ++i) {
+    children[i] = fork();
+    CHECK(children[i] >= 0);
+    if (children[i] > 0) continue;
+    rdzv_store *store = open_file(path, -1);
+    for (int round = 0; round < ROUNDS; ++round) {
+      int64_t sum = 0;
+      OK(rdzv_store_add(store, TEXT("sum"), 1, PATIENCE_MS, &sum, &error));
+      OK(rdzv_store_append(store, TEXT("log"), TEXT("x"), PATIENCE_MS, &error));
+    }
+    OK(rdzv_store_barrier(store, TEXT("done"), PROCESSES + 1, PATIENCE_MS, &error));
+    rdzv_store_free(store);
+    _exit(0);
+  }
+  rdzv_store *store = open_file(path, -1);
+  OK(rdzv_store_barrier(store, TEXT("done"), PROCESSES + 1, PATIENCE_MS, &error));
+  int64_t sum = 0;
+  OK(rdzv_store_add(store, TEXT("sum"), 0, PATIENCE_MS, &sum, &error));
+  CHECK_NUMBER(sum, PROCESSES * ROUNDS);
+  rdzv_buffer *value = rdzv_buffer_new();
+  OK(rdzv_store_get(store, TEXT("log"), PATIENCE_MS, value, &error));
+  CHECK_NUMBER((long long)rdzv_buffer_len(value), PROCESSES * ROUNDS);
+  rdzv_buffer_free(value);
+  for (int i = 0; i < PROCESSES; ++i) {
+    int status = -1;
+    CHECK(waitpid(children[i], &status, 0) == children[i]);
+    CHECK_NUMBER(status, 0);
+  }
+  rdzv_store_free(store);
+  CHECK(unlink(path) == 0);
+}
+
+// A store of one value, whatever its key.
+struct own_store {
+  pthread_mutex_t mutex;
+  rdzv_store *handle;
+  char value[64];
+  int destroyed;
+};
+
+static rdzv_status answer_locked(void *user_data, const rdzv_store_question *question, rdzv_store_answer *answer) {
+  struct own_store *own = user_data;
+  CHECK_NUMBER(question->struct_size, sizeof *question);
+  rdzv_error *details = NULL;
+  switch (question->operation) {
+    case RDZV_STORE_SET:
+      CHECK(question->key_count == 1 && question->value_count == 1);
+      CHECK(question->values[0].len < sizeof own->value);
+      memcpy(own->value, question->values[0].data, question->values[0].len);
+      own->value[question->values[0].len] = '\0';
+      return RDZV_OK;
+    case RDZV_STORE_GET:
+      rdzv_store_answer_add_value(answer, TEXT(own->value));
+      return RDZV_OK;
+    case RDZV_STORE_CHECK:
+      rdzv_store_answer_set_number(answer, *own->value != '\0');
+      return RDZV_OK;
+    case RDZV_STORE_ADD:
+      rdzv_store_answer_set_message(answer, TEXT("it cannot count"));
+      return RDZV_LIMIT_EXCEEDED;
+    case RDZV_STORE_NUM_KEYS:
+      // Back into the handle that is asking.
+      CHECK_NUMBER(rdzv_store_set(own->handle, TEXT("k"), TEXT("v"), PATIENCE_MS, &details), RDZV_REENTRANT);
+      CHECK_NUMBER(rdzv_error_status(details), RDZV_REENTRANT);
+      rdzv_error_free(details);
+      rdzv_store_answer_set_number(answer, 7);
+      return RDZV_OK;
+    default:
+      return RDZV_UNSUPPORTED;
+  }
+}
+
+// Several threads may ask at a time.
+static rdzv_status answer_own(void *user_data, const rdzv_store_question *question, rdzv_store_answer *answer) {
+  struct own_store *own = user_data;
+  pthread_mutex_lock(&own->mutex);
+  const rdzv_status status = answer_locked(user_data, question, answer);
+  pthread_mutex_unlock(&own->mutex);
+  return status;
+}
+
+static void destroy_own(void *user_data) {
+  struct own_store *own = user_data;
+  pthread_mutex_lock(&own->mutex);
+  own->destroyed += 1;
+  pthread_mutex_unlock(&own->mutex);
+}
+
+void own_code_is_a_store(void) {
+  struct own_store own = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+  rdzv_store_vtable vtable = {.user_data = &own, .name = "mine", .answer = answer_own, .destroy = destroy_own};
+  rdzv_store *store = NULL;
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_custom(NULL, NULL, -1, &store, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_custom(NULL, &vtable, -1, &store, &error));
+  vtable.struct_size = sizeof vtable;
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_custom(NULL, &vtable, -1, NULL, &error));
+  rdzv_store_vtable without = vtable;
+  without.answer = NULL;
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_custom(NULL, &without, -1, &store, &error));
+  CHECK_NUMBER(own.destroyed, 0);
+
+  OK(rdzv_store_new_custom(NULL, &vtable, PATIENCE_MS, &store, &error));
+  own.handle = store;
+  CHECK_TEXT(rdzv_store_peer(store), "mine");
+  rdzv_buffer *value = rdzv_buffer_new();
+  FAILS(RDZV_TIMED_OUT, rdzv_store_get(store, TEXT("k"), 30, value, &error));
+  OK(rdzv_store_set(store, TEXT("k"), TEXT("value"), PATIENCE_MS, &error));
+  OK(rdzv_store_get(store, TEXT("k"), PATIENCE_MS, value, &error));
+  CHECK_BUFFER(value, "value");
+  int64_t number = 0;
+  FAILS_LIKE(((struct failure){.status = RDZV_LIMIT_EXCEEDED, .operation = "add", .peer = "mine",
+                               .message_part = "it cannot count"}),
+             rdzv_store_add(store, TEXT("k"), 1, PATIENCE_MS, &number, &error));
+  FAILS(RDZV_UNSUPPORTED, rdzv_store_append(store, TEXT("k"), TEXT("v"), PATIENCE_MS, &error));
+  OK(rdzv_store_num_keys(store, PATIENCE_MS, &number, &error));
+  CHECK_NUMBER(number, 7);
+  rdzv_store *twin = NULL;
+  OK(rdzv_store_clone(store, &twin, &error));
+  rdzv_store_free(store);
+  CHECK_NUMBER(own.destroyed, 0);
+  OK(rdzv_store_set(twin, TEXT("k"), TEXT("v"), PATIENCE_MS, &error));
+  rdzv_store_free(twin);
+  CHECK_NUMBER(own.destroyed, 1);
+  // NULL is nobody's answer.
+  rdzv_store_answer_set_number(NULL, 1);
+  rdzv_store_answer_add_value(NULL, TEXT("v"));
+  rdzv_store_answer_set_message(NULL, TEXT("m"));
+  rdzv_buffer_free(value);
+}
