@@ -9,11 +9,14 @@ use crate::failure::{EXIT_CODES, Failure, Report};
 use answer::Format;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args, Subcommand};
+use rendezvous_core::driver::file_store::FileStoreOptions;
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::error::ErrorKind;
 use std::ffi::OsString;
 use std::io::{self, BufWriter};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -23,7 +26,7 @@ use std::time::Duration;
 /// environment nothing has to be said.
 ///
 /// Keys are those that PyTorch's TCPStore users see (on the wire each has a '/' before it). In PyTorch's
-/// PrefixStore("p", store), key "k" is "p/k" here.
+/// PrefixStore("p", store), key "k" is "p/k" here, or "k" with --beneath p.
 #[derive(Args)]
 #[command(
     subcommand_value_name = "OPERATION",
@@ -53,6 +56,12 @@ pub(crate) struct StoreArguments {
     /// The store's server
     #[arg(long, global = true, value_name = "HOST:PORT", env = "RDZV_ENDPOINT")]
     endpoint: Option<Endpoint>,
+    /// A file in the place of a server; PyTorch's FileStores may share it
+    #[arg(long, global = true, value_name = "PATH", conflicts_with = "endpoint")]
+    file: Option<PathBuf>,
+    /// Keys are those beneath this prefix, as in PyTorch's PrefixStore; a second one stands behind the first
+    #[arg(long, global = true, value_name = "PREFIX")]
+    beneath: Vec<OsString>,
     /// How long the operation may take; 0 looks once and does not wait for what is missing
     #[arg(long, global = true, value_name = "N", env = "RDZV_TIMEOUT_MS", default_value_t = 300_000)]
     timeout_ms: u64,
@@ -189,9 +198,18 @@ enum Operation {
 
 pub(crate) fn run(mut arguments: StoreArguments) -> ExitCode {
     let format = arguments.format();
-    let performed = arguments.endpoint().and_then(|endpoint| {
+    let performed = arguments.place().and_then(|place| {
         arguments.operation.prepare(&mut io::stdin().lock())?;
-        let store = Store::connect(&endpoint.host, endpoint.port, arguments.options())?;
+        let options = arguments.options();
+        let store = match place {
+            Place::Server(endpoint) => Store::connect(&endpoint.host, endpoint.port, options)?,
+            Place::File(path) => {
+                let timeouts = options.timeouts();
+                Store::open_file(&path, FileStoreOptions { timeouts, ..FileStoreOptions::default() })?
+            }
+        };
+        let beneath = arguments.beneath.iter();
+        let store = beneath.fold(store, |store, prefix| store.with_prefix(prefix.as_bytes()));
         arguments.operation.perform(&store, Timeout::Default)
     });
     let told = performed.and_then(|answer| {
@@ -205,6 +223,12 @@ pub(crate) fn run(mut arguments: StoreArguments) -> ExitCode {
         Ok(answer.exit_code())
     });
     told.unwrap_or_else(|failure| failure.report("rdzv store", arguments.report()))
+}
+
+/// Where the store is.
+enum Place {
+    Server(Endpoint),
+    File(PathBuf),
 }
 
 impl StoreArguments {
@@ -229,17 +253,22 @@ impl StoreArguments {
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the command line")]
-    fn endpoint(&self) -> Result<Endpoint, Failure> {
+    fn place(&self) -> Result<Place, Failure> {
+        if let Some(path) = &self.file {
+            return Ok(Place::File(path.clone()));
+        }
         if let Some(endpoint) = &self.endpoint {
-            return Ok(endpoint.clone());
+            return Ok(Place::Server(endpoint.clone()));
         }
         let (Ok(host), Ok(port)) = (std::env::var("MASTER_ADDR"), std::env::var("MASTER_PORT")) else {
             return Err(Failure::new(
                 ErrorKind::InvalidArgument,
-                "which store? Give --endpoint HOST:PORT, or set RDZV_ENDPOINT, or MASTER_ADDR and MASTER_PORT",
+                "which store? Give --endpoint HOST:PORT or --file PATH, or set RDZV_ENDPOINT, or MASTER_ADDR and \
+                 MASTER_PORT",
             ));
         };
         Endpoint::new(&host, &port)
+            .map(Place::Server)
             .map_err(|problem| Failure::new(ErrorKind::InvalidArgument, format!("MASTER_PORT: {problem}")))
     }
 }

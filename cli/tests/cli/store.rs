@@ -212,3 +212,26 @@ fn the_environment_names_the_store() {
     let ended = run(get().env("RDZV_ENDPOINT", address.to_string()).env("RDZV_JSON", "1"));
     expect(&ended, b"{\"key\":\"key\",\"operation\":\"get\",\"value\":\"value\"}\n");
 }
+
+#[test]
+fn a_file_is_a_store_and_prefixes_nest() {
+    let file = std::env::temp_dir().join(format!("rdzv-cli-{}", std::process::id()));
+    let path = file.to_str().expect("a path in UTF-8");
+    let call = |arguments: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_rdzv"))
+            .args(["store", "--file", path])
+            .args(arguments)
+            .output()
+            .expect("rdzv runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    assert_eq!(call(&["set", "k", "value"]), (Some(0), String::new()));
+    assert_eq!(call(&["get", "k"]), (Some(0), "value\n".into()));
+    assert_eq!(call(&["set", "k", "deep", "--beneath", "a", "--beneath", "b"]), (Some(0), String::new()));
+    assert_eq!(call(&["get", "a/b/k"]), (Some(0), "deep\n".into()));
+    assert_eq!(call(&["list", "--beneath", "a"]), (Some(0), "b/k\n".into()));
+    assert_eq!(call(&["queue-len", "q"]).0, Some(6));
+    std::fs::write(&file, "no store").expect("written");
+    assert_eq!(call(&["get", "k"]).0, Some(5));
+    std::fs::remove_file(&file).expect("removed");
+}
