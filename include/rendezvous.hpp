@@ -428,7 +428,7 @@ class store {
     rdzv_store* made = nullptr;
     const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
     auto failure = detail::failure_of(rdzv_store_open_file, context, detail::bytes(path), path.size(), world_size,
-                                      timeout.count(), &made);
+                                      detail::count(timeout), &made);
     if (failure) return std::move(*failure);
     return store(made);
   }
@@ -437,7 +437,7 @@ class store {
   static result<store> in_process(milliseconds timeout = default_timeout, const context* shared = nullptr) {
     rdzv_store* made = nullptr;
     const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
-    if (auto failure = detail::failure_of(rdzv_store_new_hash, context, timeout.count(), &made))
+    if (auto failure = detail::failure_of(rdzv_store_new_hash, context, detail::count(timeout), &made))
       return std::move(*failure);
     return store(made);
   }

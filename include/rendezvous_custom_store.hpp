@@ -4,7 +4,14 @@
 
 #include "rendezvous.hpp"
 
+#if defined(__cpp_exceptions)
+#define RDZV_DETAIL_NAMESPACE v1
+#else
+#define RDZV_DETAIL_NAMESPACE v1_without_exceptions
+#endif
+
 namespace rdzv {
+inline namespace RDZV_DETAIL_NAMESPACE {
 
 /// What a store of yours is asked; rendezvous.h tells at RDZV_STORE_SET and so on what each operation wants.
 struct store_question {
@@ -78,12 +85,15 @@ inline result<store> custom_store(store_code code, const std::string& name = "cu
   rdzv_store* made = nullptr;
   const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
   auto failure = detail::failure_of(rdzv_store_new_custom, context,
-                                    static_cast<const rdzv_store_vtable*>(&vtable), timeout.count(), &made);
+                                    static_cast<const rdzv_store_vtable*>(&vtable), detail::count(timeout), &made);
   if (failure) return std::move(*failure);
   static_cast<void>(owned.release());
   return store::adopt(made);
 }
 
+}  // inline namespace
 }  // namespace rdzv
+
+#undef RDZV_DETAIL_NAMESPACE
 
 #endif  // RENDEZVOUS_CUSTOM_STORE_HPP

@@ -1,5 +1,6 @@
 // rendezvous.hpp from a program's side. It is compiled together with hpp_second.cpp, with and without exceptions.
 #include <rendezvous.hpp>
+#include <rendezvous_custom_store.hpp>
 
 #include <poll.h>
 
@@ -11,6 +12,8 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <map>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -241,6 +244,53 @@ void logging() {
   CHECK(context.set_log_sink(rdzv::log_level::info, nullptr).error().code() == rdzv::status::invalid_argument);
 }
 
+void stores_without_a_server() {
+  rdzv::store store = VALUE(rdzv::store::in_process(20s));
+  CHECK(store.set("a/k", "value"));
+  CHECK(VALUE(VALUE(store.with_prefix("a")).get("k")) == "value");
+  CHECK(VALUE(VALUE(store.clone()).get("a/k")) == "value");
+  auto missing = rdzv::store::open_file("/nowhere/at/all");
+  CHECK(!missing && missing.error().code() == rdzv::status::io && missing.error().os_error() != 0);
+
+  auto witness = std::make_shared<int>(0);
+  {
+    auto mutex = std::make_shared<std::mutex>();
+    auto values = std::make_shared<std::map<std::string, std::string>>();
+    const auto code = [witness, mutex, values](const rdzv::store_question& asked, rdzv::store_answer& told) {
+      const std::lock_guard<std::mutex> guard(*mutex);
+      switch (asked.operation) {
+        case RDZV_STORE_SET:
+          (*values)[std::string(asked.keys[0])] = asked.values[0];
+          return rdzv::status::ok;
+        case RDZV_STORE_GET:
+          told.add_value((*values)[std::string(asked.keys[0])]);
+          return rdzv::status::ok;
+        case RDZV_STORE_CHECK:
+          told.set_number(values->count(std::string(asked.keys[0])) != 0);
+          return rdzv::status::ok;
+        case RDZV_STORE_DELETE_KEY:
+#if defined(__cpp_exceptions)
+          throw std::runtime_error("it cannot forget");
+#else
+          told.set_message("it cannot forget");
+          return rdzv::status::io;
+#endif
+        default:
+          return rdzv::status::unsupported;
+      }
+    };
+    rdzv::store own = VALUE(rdzv::custom_store(code, "mine", 20s));
+    CHECK(own.set("k", "value"));
+    CHECK(VALUE(own.get("k")) == "value");
+    auto failed = own.delete_key("k");
+    CHECK(!failed.has_value() && failed.error().code() == rdzv::status::io && failed.error().peer() == "mine");
+    CHECK(failed.error().message().find("it cannot forget") != std::string::npos);
+    CHECK(own.append("k", "v").error().code() == rdzv::status::unsupported);
+  }
+  CHECK(witness.use_count() == 1);
+  CHECK(!rdzv::custom_store(nullptr));
+}
+
 #if defined(__cpp_exceptions)
 void exceptions() {
   rdzv::server server = rdzv::server::start().or_throw();
@@ -274,6 +324,7 @@ int main() {
   cancelling();
   event_loops();
   logging();
+  stores_without_a_server();
 #if defined(__cpp_exceptions)
   exceptions();
 #endif

@@ -148,10 +148,12 @@ fn c_header_compiles_alone_and_twice() {
 
 #[test]
 fn cpp_header_compiles_alone_and_twice() {
-    let text = "#include <rendezvous.hpp>\n".repeat(2) + "int main() { return 0; }\n";
-    for standard in STANDARDS_OF_CPP {
-        compiles("cpp_header", standard, &text, &[]);
-        compiles("cpp_header", standard, &text, &["-fno-exceptions", "-fno-rtti"]);
+    for header in ["rendezvous.hpp", "rendezvous_custom_store.hpp"] {
+        let text = format!("#include <{header}>\n").repeat(2) + "int main() { return 0; }\n";
+        for standard in STANDARDS_OF_CPP {
+            compiles("cpp_header", standard, &text, &[]);
+            compiles("cpp_header", standard, &text, &["-fno-exceptions", "-fno-rtti"]);
+        }
     }
 }
 
