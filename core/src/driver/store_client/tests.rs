@@ -444,3 +444,93 @@ fn large_values_and_limits() {
     }
     assert_eq!(store.idle_connections(), 1, "nothing was sent");
 }
+
+extern "C" fn notice_nothing(_: libc::c_int) {}
+
+/// Waits for an answer that never comes while signals arrive; returns the failure and how long it took.
+fn wait_under_signals(store: &Store, timeout: Timeout) -> (CallError, Duration) {
+    // SAFETY: all zeros is a valid `sigaction`, and the handler does nothing.
+    unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = notice_nothing as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, core::ptr::null_mut()), 0);
+    }
+    // SAFETY: it asks for the calling thread's name.
+    let waiter = unsafe { libc::pthread_self() };
+    let (end, ended) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let until = std::time::Instant::now() + SOON;
+            while ended.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout)
+                && std::time::Instant::now() < until
+            {
+                // SAFETY: the thread outlives this scope.
+                unsafe { libc::pthread_kill(waiter, libc::SIGUSR1) };
+            }
+        });
+        let began = std::time::Instant::now();
+        let error = store.wait(&[b"never"], timeout).expect_err("nobody sets it");
+        let took = began.elapsed();
+        end.send(()).expect("signals are still being sent");
+        (error, took)
+    })
+}
+
+#[test]
+fn signals_do_not_stretch_a_deadline() {
+    let server = real_server();
+    let store = connect(server.local_addr().port());
+    let (error, took) = wait_under_signals(&store, millis(300));
+    assert_eq!((error.kind(), error.cause()), (ErrorKind::TimedOut, Cause::NotReleased), "{error}");
+    assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(2), "{took:?}: {error}");
+    assert_eq!(store.idle_connections(), 1, "the connection goes on");
+}
+
+/// A server that greets, and then reads so little at a time that a large request would take it minutes. It ends with
+/// the client.
+fn slow_reader() -> (u16, thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let script = thread::spawn(move || {
+        let mut socket = listener.accept().expect("a client").0;
+        greet(&mut socket);
+        let (_never, tick) = mpsc::channel::<()>();
+        let mut buffer = alloc::vec![0; 256 * 1024];
+        let until = std::time::Instant::now() + SOON;
+        while std::time::Instant::now() < until && socket.read(&mut buffer).is_ok_and(|count| count > 0) {
+            // The pace of its reading is what the test is about.
+            let _ = tick.recv_timeout(Duration::from_millis(20));
+        }
+    });
+    (port, script)
+}
+
+#[test]
+fn a_slow_reader_does_not_stretch_a_deadline() {
+    let (port, script) = slow_reader();
+    let store = connect(port);
+    let value = alloc::vec![0; 8 << 20];
+    let pairs: Vec<(&[u8], &[u8])> = (0..8).map(|_| (&b"k"[..], &value[..])).collect();
+    let began = std::time::Instant::now();
+    let error = store.multi_set(&pairs, millis(400)).expect_err("it cannot be sent in time");
+    let took = began.elapsed();
+    assert_eq!((error.kind(), error.phase()), (ErrorKind::TimedOut, Phase::Sending), "{error}");
+    assert_eq!(error.failure().effect, Effect::Possible);
+    assert!(took >= Duration::from_millis(400) && took < Duration::from_secs(2), "{took:?}: {error}");
+    drop(store);
+    script.join().expect("the script fits the client");
+}
+
+#[test]
+fn a_wait_that_could_not_be_sent_in_time_changed_nothing() {
+    let (port, script) = slow_reader();
+    let store = connect(port);
+    let key = [b'k'; 8000];
+    let keys: Vec<&[u8]> = (0..4000).map(|_| &key[..]).collect();
+    let error = store.wait(&keys, millis(200)).expect_err("it cannot be sent in time");
+    assert_eq!((error.kind(), error.phase()), (ErrorKind::TimedOut, Phase::Sending), "{error}");
+    assert_eq!((error.failure().effect, store.idle_connections()), (Effect::None, 0), "{error}");
+    drop(store);
+    script.join().expect("the script fits the client");
+}
