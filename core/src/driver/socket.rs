@@ -6,7 +6,7 @@ use crate::time::Duration;
 use core::net::SocketAddr;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 
 /// How a peer whose host fell silent is noticed, although nothing is being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,24 +45,26 @@ impl KeepAlive {
     }
 }
 
-/// Starts to connect a new non-blocking socket, and tells whether that is done already.
-///
-/// `made` is told of the socket before it connects, so that another thread can shut it down.
-pub(super) fn start_connect(
-    address: SocketAddr,
-    keep_alive: Option<&KeepAlive>,
-    made: impl FnOnce(RawFd),
-) -> io::Result<(Socket, bool)> {
+/// A new non-blocking socket, of the address's family.
+pub(super) fn open_socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
-    made(socket.as_raw_fd());
+    Ok(socket)
+}
+
+/// Starts to connect a socket, and tells whether that is done already.
+pub(super) fn start_connect(
+    socket: &Socket,
+    address: SocketAddr,
+    keep_alive: Option<&KeepAlive>,
+) -> io::Result<bool> {
     socket.set_tcp_nodelay(true)?;
     if let Some(keep_alive) = keep_alive {
-        keep_alive.apply(&SockRef::from(&socket))?;
+        keep_alive.apply(&SockRef::from(socket))?;
     }
     match socket.connect(&address.into()) {
-        Ok(()) => Ok((socket, true)),
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok((socket, false)),
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -4,7 +4,7 @@ use super::{LoopEvent, StoreId};
 use crate::driver::call_error::CallError;
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
 use crate::driver::resolve::{Found, literal, look_up};
-use crate::driver::socket::{classify, finish_connect, start_connect};
+use crate::driver::socket::{classify, finish_connect, open_socket, start_connect};
 use crate::driver::store_client::StoreOptions;
 use crate::error::{Cause, Operation};
 use crate::ids::ConnId;
@@ -187,8 +187,9 @@ impl LoopStore {
         let Some(&address) = addresses.and_then(|addresses| addresses.get(usize::from(index))) else {
             return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
         };
+        let socket = open_socket(address)?;
         // Whether it is connected already is heard of in the next turn either way.
-        let (socket, _) = start_connect(address, self.options.keep_alive.as_ref(), |_| {})?;
+        start_connect(&socket, address, self.options.keep_alive.as_ref())?;
         let token = self.new_token();
         let watch = events.watch(socket.as_raw_fd(), Interest::Write, token)?;
         self.conns.insert(token, conn);

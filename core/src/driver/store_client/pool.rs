@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 use slab::Slab;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -43,6 +43,48 @@ struct State {
 pub(super) struct Ticket {
     slot: usize,
     pub(super) epoch: u64,
+}
+
+/// A socket of a call, in the pool's view: [`Pool::cancel`] may shut it down. It goes out of view before it is closed,
+/// whatever way it goes, since the number of a closed one may be somebody else's at once.
+#[derive(Debug)]
+pub(super) struct Shown<'p, S> {
+    /// Before the socket, so that it is dropped before.
+    view: View<'p>,
+    pub(super) socket: S,
+}
+
+#[derive(Debug)]
+struct View<'p> {
+    pool: &'p Pool,
+    ticket: Ticket,
+}
+
+impl Drop for View<'_> {
+    fn drop(&mut self) {
+        self.pool.set_socket(self.ticket, None);
+    }
+}
+
+impl<'p, S> Shown<'p, S> {
+    /// Brings a socket into view, in the place of one that was there.
+    pub(super) fn new(pool: &'p Pool, ticket: Ticket, socket: S) -> Self
+    where
+        S: AsRawFd,
+    {
+        pool.set_socket(ticket, Some(socket.as_raw_fd()));
+        Self { view: View { pool, ticket }, socket }
+    }
+
+    pub(super) fn map<T>(self, change: impl FnOnce(S) -> T) -> Shown<'p, T> {
+        Shown { view: self.view, socket: change(self.socket) }
+    }
+
+    /// The socket, which stays in view: the caller takes it out.
+    pub(super) fn into_inner(self) -> S {
+        core::mem::forget(self.view);
+        self.socket
+    }
 }
 
 /// Why a wait in the pool ended.
@@ -213,4 +255,39 @@ impl Pool {
 pub(super) fn from_now(span: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(span).unwrap_or_else(|| now + Duration::from_secs(1 << 31))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tells what the pool's view was when it was closed.
+    struct Probe<'p>(&'p Pool, &'p Mutex<Vec<Option<RawFd>>>);
+
+    impl AsRawFd for Probe<'_> {
+        fn as_raw_fd(&self) -> RawFd {
+            // No descriptor: nothing here shuts it down.
+            -7
+        }
+    }
+
+    impl Drop for Probe<'_> {
+        fn drop(&mut self) {
+            let seen = self.0.lock().busy.iter().next().and_then(|(_, fd)| *fd);
+            self.1.lock().expect("no panic").push(seen);
+        }
+    }
+
+    #[test]
+    fn a_socket_is_out_of_view_before_it_is_closed_and_stays_in_view_when_it_is_kept() {
+        let (pool, closed) = (Pool::new(1, 1), Mutex::default());
+        let (ticket, ..) = pool.enter(Duration::ZERO).expect("room");
+        drop(Shown::new(&pool, ticket, Probe(&pool, &closed)));
+        let shown = Shown::new(&pool, ticket, Probe(&pool, &closed)).map(|probe| (probe, "and more"));
+        let kept = shown.into_inner();
+        assert_eq!(pool.lock().busy[ticket.slot], Some(-7));
+        pool.set_socket(ticket, None);
+        drop(kept);
+        assert_eq!(*closed.lock().expect("no panic"), [None, None]);
+    }
 }

@@ -534,3 +534,39 @@ fn a_wait_that_could_not_be_sent_in_time_changed_nothing() {
     drop(store);
     script.join().expect("the script fits the client");
 }
+
+/// While connections fail and calls are cancelled, descriptors come and go under the same numbers.
+#[test]
+fn cancel_touches_no_foreign_descriptor() {
+    use core::sync::atomic::AtomicBool;
+    use std::os::unix::net::UnixStream;
+    const PAIRS: usize = 10_000;
+    let server = real_server();
+    let store = connect(server.local_addr().port());
+    server.stop().expect("stopped");
+    let end = AtomicBool::new(false);
+    let repeat = |act: &dyn Fn()| {
+        while !end.load(Ordering::Relaxed) {
+            act()
+        }
+    };
+    let hits = thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| repeat(&|| drop(store.ping(millis(500)))));
+        }
+        scope.spawn(|| repeat(&|| store.cancel()));
+        let foreign = || {
+            let served = |_: &usize| {
+                let (mut near, mut far) = UnixStream::pair().expect("descriptors");
+                thread::yield_now();
+                near.write_all(b"x").is_ok() && far.read(&mut [0; 1]).is_ok_and(|count| count == 1)
+            };
+            (0..PAIRS).filter(|pair| !served(pair)).count()
+        };
+        let threads = [scope.spawn(foreign), scope.spawn(foreign)];
+        let hits = threads.map(thread::ScopedJoinHandle::join);
+        end.store(true, Ordering::Relaxed);
+        hits.map(|hits| hits.expect("no panic")).iter().sum::<usize>()
+    });
+    assert_eq!(hits, 0, "socket pairs of somebody else were shut down");
+}
