@@ -8,6 +8,7 @@
 //! The machine owns requests and answers, and no socket: see [`Input`] and [`Output`].
 
 mod lanes;
+mod outgoing;
 
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::ids::ConnId;

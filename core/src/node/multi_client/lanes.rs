@@ -1,5 +1,6 @@
 //! The connections of a [`MultiClient`], and how calls come onto them and off again.
 
+use super::outgoing::Outgoing;
 use super::{Input, MultiClient, Output, Place, failure_of};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Phase, Violation};
 use crate::ids::ConnId;
@@ -15,19 +16,12 @@ use slab::Slab;
 
 /// Calls that are pipelined on one connection.
 const PENDING: usize = 64;
-/// An output buffer that is larger goes with its content.
-const OUT_BYTES_KEPT_MAX: usize = 64 * 1024;
 
 #[derive(Debug)]
 struct Lane {
     generation: u32,
     link: Link<PENDING>,
-    out: Vec<u8>,
-    /// Bytes of `out` that were sent.
-    out_sent: usize,
-    /// All bytes that ever went through `out`, and how many of them were sent.
-    put_total: u64,
-    sent_total: u64,
+    out: Outgoing,
     /// Calls that somebody waits for, and how many there ever were.
     live: usize,
     begun: u64,
@@ -93,7 +87,7 @@ impl Lanes {
     }
 
     pub(super) fn unsent(&self, conn: ConnId) -> &[u8] {
-        self.get(conn).and_then(|lane| lane.out.get(lane.out_sent..)).unwrap_or_default()
+        self.get(conn).map_or(&[], |lane| lane.out.unsent())
     }
 
     pub(super) fn live(&self, conn: ConnId) -> usize {
@@ -126,8 +120,7 @@ impl Lanes {
     pub(super) fn append(&mut self, conn: ConnId, bytes: &[u8], outputs: &mut VecDeque<Output>) {
         if let Some(lane) = self.get_mut(conn) {
             let quiet = lane.out.is_empty();
-            lane.out.extend_from_slice(bytes);
-            lane.put_total += bytes.len() as u64;
+            lane.out.put(bytes);
             if quiet {
                 outputs.push_back(Output::Transmit(conn));
             }
@@ -142,16 +135,12 @@ impl Lanes {
         outputs: &mut VecDeque<Output>,
         encode: impl FnOnce(&mut ClientConn<PENDING>, &mut [u8]) -> Result<usize, BeginError>,
     ) -> Result<(), BeginError> {
-        let before = lane.out.len();
-        lane.out.resize(before + bytes_max, 0);
-        let encoded = encode(lane.link.conn(), &mut lane.out[before..]);
-        let bytes = encoded.unwrap_or(0);
-        lane.out.truncate(before + bytes);
-        lane.put_total += bytes as u64;
-        if before == 0 && bytes > 0 {
+        let (link, quiet) = (&mut lane.link, lane.out.is_empty());
+        lane.out.write(bytes_max, |out| encode(link.conn(), out))?;
+        if quiet && !lane.out.is_empty() {
             outputs.push_back(Output::Transmit(conn));
         }
-        encoded.map(drop)
+        Ok(())
     }
 }
 
@@ -197,8 +186,7 @@ impl MultiClient {
                 LinkOutput::Connect(index) => {
                     if let Some(lane) = self.lanes.get_mut(conn) {
                         // A greeting that was not sent went with its connection.
-                        lane.out.clear();
-                        (lane.out_sent, lane.sent_total) = (0, lane.put_total);
+                        lane.out.forget();
                     }
                     self.outputs.push_back(Output::Connect(conn, index));
                 }
@@ -229,13 +217,7 @@ impl MultiClient {
 
     fn sent(&mut self, conn: ConnId, bytes: usize) {
         if let Some(lane) = self.lanes.get_mut(conn) {
-            lane.out_sent = (lane.out_sent + bytes).min(lane.out.len());
-            lane.sent_total += bytes as u64;
-            if lane.out_sent == lane.out.len() {
-                lane.out.clear();
-                lane.out.shrink_to(OUT_BYTES_KEPT_MAX);
-                lane.out_sent = 0;
-            }
+            lane.out.sent(bytes);
         }
     }
 
@@ -303,7 +285,7 @@ impl MultiClient {
         while let Some(loss) = lane.link.conn().lose() {
             let Some(operating) = self.operations.get_mut(&loss.id) else { continue };
             let sent = match operating.place {
-                Place::On(_, at) if at < lane.sent_total => Sent::Something,
+                Place::On(_, at) if lane.out.was_sent(at) => Sent::Something,
                 _ => Sent::Nothing,
             };
             let (operation, retries) = (operating.operation, operating.retries);
@@ -385,7 +367,7 @@ impl MultiClient {
             self.lanes.shared = None;
         }
         let Some(lane) = self.lanes.get_mut(conn) else { return };
-        operating.place = Place::On(conn, lane.put_total);
+        operating.place = Place::On(conn, lane.out.end());
         (lane.live, lane.begun) = (lane.live + 1, lane.begun + 1);
         let bytes_max = ClientConn::<PENDING>::write_bytes_max(&call);
         let encode = |conn: &mut ClientConn<PENDING>, out: &mut [u8]| conn.begin(id, &call, mode, out);
@@ -415,10 +397,7 @@ impl MultiClient {
             let lane = Lane {
                 generation: self.lanes.generations,
                 link,
-                out: Vec::new(),
-                out_sent: 0,
-                put_total: 0,
-                sent_total: 0,
+                out: Outgoing::default(),
                 live: 0,
                 begun: 0,
                 overdue: false,
