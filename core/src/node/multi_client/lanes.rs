@@ -1,12 +1,12 @@
 //! The connections of a [`MultiClient`], and how calls come onto them and off again.
 
 use super::outgoing::Outgoing;
-use super::{Input, MultiClient, Output, Place, failure_of};
+use super::{Input, MultiClient, Output, Place, Queues, failure_of};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Phase, Violation};
 use crate::ids::ConnId;
 use crate::node::client::link::{Link, LinkInput, LinkOutput};
 use crate::node::client::{Age, Sent, Verdict, after_loss};
-use crate::store::call::CallId;
+use crate::store::call::{CallId, GetMode};
 use crate::store::client_conn::{BeginError, ClientConn, Event, GiveUp};
 use crate::store::dial::{DialState, Rounds};
 use crate::time::Instant;
@@ -25,6 +25,8 @@ struct Lane {
     /// Calls that somebody waits for, and how many there ever were.
     live: usize,
     begun: u64,
+    /// The call on it may wait.
+    waits: bool,
     /// An answer is overdue: no further calls, and the end when nobody waits any more.
     overdue: bool,
 }
@@ -37,6 +39,14 @@ impl Lane {
     fn may_begin(&mut self) -> bool {
         self.is_ready() && self.link.conn().may_begin().is_ok()
     }
+}
+
+/// How many connections are to be made, and for which calls.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    shared: usize,
+    brief: usize,
+    waiting: usize,
 }
 
 /// The connections, each in its place.
@@ -78,6 +88,16 @@ impl Lanes {
         self.slots.iter().map(|(_, lane)| lane).filter(|lane| lane.link.state() != DialState::Ready)
     }
 
+    /// How many connections are taken by calls that may wait.
+    fn waiting(&self) -> usize {
+        self.slots.iter().filter(|(_, lane)| lane.waits).count()
+    }
+
+    /// Whether calls that share have a connection: at most, it is full of pipelined calls.
+    fn shared_is_ready(&self) -> bool {
+        self.shared.and_then(|conn| self.get(conn)).is_some_and(Lane::is_ready)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -113,6 +133,7 @@ impl Lanes {
     pub(super) fn call_ended(&mut self, conn: ConnId) {
         if let Some(lane) = self.get_mut(conn) {
             lane.live -= 1;
+            lane.waits &= lane.live > 0;
         }
     }
 
@@ -203,12 +224,24 @@ impl MultiClient {
 
     /// A connection will not be made: the calls that only it could have served fail.
     fn not_connected(&mut self, now: Instant, failure: Failure) {
-        let nobody_else = self.lanes.len() == 0;
-        // Where others go on, one call less needs a connection of its own: the one that waited longest.
-        let exclusive = if nobody_else { self.exclusive.len() } else { self.exclusive.len().min(1) };
-        let shared = if nobody_else { self.shared.len() } else { 0 };
-        let failed: Vec<CallId> =
-            self.shared.drain(..shared).chain(self.exclusive.drain(..exclusive)).collect();
+        let mut failed = Vec::new();
+        if self.lanes.len() == 0 {
+            let Queues { shared, brief, waiting } = core::mem::take(&mut self.queues);
+            failed.extend(shared.into_iter().chain(brief).chain(waiting));
+        } else {
+            // Where others go on, one call less needs a connection of its own: the one that waited longest. Those that
+            // share go on with what is there or is being made, if anything is: behind a wait, they would stand as long.
+            let Wanted { shared, brief, waiting } = self.wanted();
+            let dialling = self.lanes.dialling().count();
+            let queues = &mut self.queues;
+            let exclusive = if brief > 0 { &mut queues.brief } else { &mut queues.waiting };
+            if brief + waiting > 0 && shared + brief + waiting > dialling {
+                failed.extend(exclusive.pop_first());
+            }
+            if shared > dialling {
+                failed.extend(core::mem::take(&mut queues.shared));
+            }
+        }
         for id in failed {
             let lost = self.operations.get(&id).and_then(|operating| operating.lost);
             self.complete(now, id, Err(lost.unwrap_or(failure)));
@@ -281,7 +314,6 @@ impl MultiClient {
         let Some(mut lane) = self.lanes.remove(conn) else { return };
         self.outputs.push_back(Output::Disconnect(conn));
         let age = if lane.begun == 1 { Age::Fresh } else { Age::Used };
-        let mut again = Vec::new();
         while let Some(loss) = lane.link.conn().lose() {
             let Some(operating) = self.operations.get_mut(&loss.id) else { continue };
             let sent = match operating.place {
@@ -293,46 +325,57 @@ impl MultiClient {
             let failure = failure_of(ErrorKind::ServerGone, phase, cause, Effect::None);
             match after_loss(operation, operating.mode, retries, age, sent, &loss) {
                 Verdict::Answer(outcome) => {
-                    self.mode = crate::store::call::GetMode::WaitThenGet;
+                    self.mode = GetMode::WaitThenGet;
                     self.complete(now, loss.id, Ok(outcome));
                 }
                 Verdict::Fail(effect) => self.complete(now, loss.id, Err(Failure { effect, ..failure })),
                 Verdict::Again(mode) => {
-                    if mode == operating.mode {
-                        operating.retries += 1;
-                    } else {
-                        self.mode = mode;
-                    }
+                    operating.retries += u32::from(mode == operating.mode);
                     operating.mode = mode;
                     operating.place = Place::Queued;
                     operating.lost = Some(failure);
                     operating.values.clear();
-                    again.push(loss.id);
+                    // Before those that were submitted later.
+                    self.queues.of(operating).insert(loss.id);
                 }
             }
-        }
-        // Before the others, in their order.
-        for id in again.into_iter().rev() {
-            self.queue_of(id).push_front(id);
         }
     }
 
     /// Brings queued calls onto connections, opens those that are missing, and closes those that are too many.
     pub(super) fn pump(&mut self, now: Instant) {
-        while let Some(&id) = self.shared.front()
+        while let Some(&id) = self.queues.shared.first()
             && let Some(conn) = self.shared_lane()
         {
-            self.shared.pop_front();
+            self.queues.shared.pop_first();
             self.begin(now, conn, id);
         }
-        while let Some(&id) = self.exclusive.front()
+        while let Some(&id) = self.queues.brief.first()
             && let Some(conn) = self.idle_lane()
         {
-            self.exclusive.pop_front();
+            self.queues.brief.pop_first();
+            self.begin(now, conn, id);
+        }
+        while let Some(&id) = self.queues.waiting.first()
+            && self.lanes.waiting() < self.options.limits.waiting_connections_max()
+            && let Some(conn) = self.idle_lane()
+        {
+            self.queues.waiting.pop_first();
             self.begin(now, conn, id);
         }
         self.open_missing(now);
         self.close_surplus();
+    }
+
+    /// The connections that queued calls lack.
+    fn wanted(&self) -> Wanted {
+        let room = self.options.limits.waiting_connections_max().saturating_sub(self.lanes.waiting());
+        Wanted {
+            // Calls that share wait for one connection, unless there is one and it is merely full.
+            shared: usize::from(!self.queues.shared.is_empty() && !self.lanes.shared_is_ready()),
+            brief: self.queues.brief.len(),
+            waiting: self.queues.waiting.len().min(room),
+        }
     }
 
     /// The connection that calls share; an idle one becomes it when there is none.
@@ -367,6 +410,7 @@ impl MultiClient {
             self.lanes.shared = None;
         }
         let Some(lane) = self.lanes.get_mut(conn) else { return };
+        lane.waits = call.may_wait();
         operating.place = Place::On(conn, lane.out.end());
         (lane.live, lane.begun) = (lane.live + 1, lane.begun + 1);
         let bytes_max = ClientConn::<PENDING>::write_bytes_max(&call);
@@ -383,11 +427,9 @@ impl MultiClient {
     }
 
     fn open_missing(&mut self, now: Instant) {
-        // Calls that share wait for one connection, unless there is one and it is merely full.
-        let shared_works =
-            self.lanes.shared.is_some_and(|conn| self.lanes.get(conn).is_some_and(Lane::is_ready));
-        let wanted = self.exclusive.len() + usize::from(!self.shared.is_empty() && !shared_works);
-        let connections_max = self.options.limits.connections_max.max(1);
+        let Wanted { shared, brief, waiting } = self.wanted();
+        let wanted = shared + brief + waiting;
+        let connections_max = self.options.limits.connections_max();
         let mut dialling = self.lanes.dialling().count();
         while dialling < wanted && self.lanes.len() < connections_max {
             let rounds = if self.lanes.ever_ready { Rounds::One } else { Rounds::UntilDeadline };
@@ -400,6 +442,7 @@ impl MultiClient {
                 out: Outgoing::default(),
                 live: 0,
                 begun: 0,
+                waits: false,
                 overdue: false,
             };
             let index = self.lanes.slots.insert(lane);
