@@ -105,12 +105,27 @@ pub(super) fn wait_writable(fd: RawFd, span: Duration) -> io::Result<bool> {
     }
 }
 
-/// Whether an idle connection is still open and silent, as far as the kernel knows.
-pub(super) fn is_alive(fd: RawFd) -> bool {
+/// What an idle connection shows, as far as the kernel knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Idle {
+    /// It is open, and nothing has come.
+    Silent,
+    /// There are bytes to read.
+    Unread,
+    /// It has ended.
+    Ended,
+}
+
+/// Looks at a connection without taking anything from it.
+pub(super) fn look(fd: RawFd) -> Idle {
     let mut byte = 0_u8;
     // SAFETY: one byte of room; the flags make it return at once and take nothing.
-    let got = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
-    got > 0 || (got < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock)
+    match unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
+        1.. => Idle::Unread,
+        0 => Idle::Ended,
+        _ if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => Idle::Silent,
+        _ => Idle::Ended,
+    }
 }
 
 /// Ends a connection both ways: whoever waits in it returns.

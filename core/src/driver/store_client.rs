@@ -27,7 +27,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use pool::{Ended, Pool};
+use pool::{Ended, Entered, Pool, Stay};
 use values::{List, NoValue, OneValue};
 use wire::{Take, Wire};
 
@@ -118,14 +118,13 @@ impl Store {
     /// Why there is no connection by the end of [`StoreOptions::connect_timeout`] (zero: after one attempt at each
     /// address).
     pub fn connect(host: &str, port: u16, options: StoreOptions) -> Result<Self, CallError> {
-        let ClientLimits { idle_connections_max, connections_max, .. } = options.limits;
         let store = Self {
             host: host.into(),
             port,
             peer: endpoint_text(host, port).into(),
+            pool: Arc::new(Pool::new(options.limits)),
             options,
             clock: Clock::new(),
-            pool: Arc::new(Pool::new(idle_connections_max, connections_max)),
             seeds: AtomicU64::new(random_seed()),
         };
         let span = store.span(Timeout::After(store.options.connect_timeout));
@@ -133,7 +132,7 @@ impl Store {
             Patience::Once => Rounds::One,
             Patience::Wait => Rounds::UntilDeadline,
         };
-        let entered = store.enter(span).and_then(|(ticket, _, _)| {
+        let entered = store.enter(Stay::Brief, span).and_then(|Entered { ticket, .. }| {
             let dialled = store.dial(ticket, span, rounds);
             let (wire, result) = split(dialled);
             store.pool.leave(ticket, wire);

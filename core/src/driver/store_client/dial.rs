@@ -1,6 +1,6 @@
 //! The way to a connection, in the calling thread.
 
-use super::pool::{self, Shown, Ticket};
+use super::pool::{self, Joined, Shown, Ticket};
 use super::wire::{PENDING, Socketed, Timer, Trouble, Wire};
 use super::{NOT_RELEASED, Span, Store, ended};
 use crate::driver::resolve::{Found, literal, look_up};
@@ -133,12 +133,16 @@ impl Store {
         if let (Rounds::One, Some(address)) = (rounds, self.pool.known()) {
             return Ok(Ok(vec![address]));
         }
-        let number = self.pool.begin_lookup();
-        let pool = Arc::clone(&self.pool);
-        let begun = look_up(&self.host, self.port, move |found| pool.end_lookup(number, found));
-        if begun.is_err() {
-            self.pool.end_lookup(number, Err(libc::EAI_SYSTEM));
-        }
+        let number = match self.pool.join_lookup() {
+            Joined::Shares(number) => number,
+            Joined::Begins(number) => {
+                let pool = Arc::clone(&self.pool);
+                if look_up(&self.host, self.port, move |found| pool.end_lookup(found)).is_err() {
+                    self.pool.end_lookup(Err(libc::EAI_SYSTEM));
+                }
+                number
+            }
+        };
         let left = span.deadline.since(self.clock.now());
         self.pool.await_lookup(ticket, number, pool::from_now(left))
     }

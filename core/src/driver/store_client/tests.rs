@@ -1,4 +1,5 @@
 use super::*;
+use crate::driver::event_loop::becomes_readable;
 use crate::driver::server::{Server, ServerOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -370,6 +371,43 @@ fn a_server_that_drops_on_missing_keys_is_learned() {
     server.finish();
 }
 
+/// A connection that ends under a get may have ended for another reason.
+#[test]
+fn the_slow_way_is_learned_once_it_has_worked() {
+    let server = Scripted::new(alloc::vec![
+        |mut socket| {
+            greet(&mut socket);
+            read_exactly(&mut socket, ADD_BYTES);
+            socket.write_all(&7_u64.to_le_bytes()).expect("sent");
+            read_exactly(&mut socket, GET_BYTES);
+        },
+        // Fresh, and ended all the same.
+        |mut socket| {
+            greet(&mut socket);
+            read_exactly(&mut socket, GET_BYTES);
+        },
+        // So is the slow way, and here the server leaves in the midst of an answer.
+        |mut socket| {
+            greet(&mut socket);
+            assert_eq!(read_exactly(&mut socket, 19)[0], 6, "a WAIT alone");
+            socket.write_all(&[0]).expect("sent");
+            read_exactly(&mut socket, 12);
+            socket.write_all(&[1, 1, 0]).expect("sent");
+        },
+        |mut socket| {
+            greet(&mut socket);
+            assert_eq!(read_exactly(&mut socket, GET_BYTES)[19], 3, "WAIT and GET at once");
+            socket.write_all(&[0, 1, 0, 0, 0, 0, 0, 0, 0, b'z']).expect("sent");
+        },
+    ]);
+    let store = connect(server.port);
+    assert_eq!(store.add(b"n", 1, DEFAULT).expect("added"), 7);
+    let error = store.get_owned(b"k", DEFAULT).expect_err("the server left");
+    assert_eq!(error.kind(), ErrorKind::ServerGone, "{error}");
+    assert_eq!(store.get_owned(b"k", DEFAULT).expect("got"), b"z");
+    server.finish();
+}
+
 /// Cancels until the call is over: a cancel ends what is under way at that moment.
 fn cancelled(store: &Store, call: impl FnOnce() -> Result<(), CallError> + Send) -> CallError {
     thread::scope(|scope| {
@@ -411,19 +449,82 @@ fn more_calls_than_connections_wait_their_turn() {
     });
     assert_eq!(store.add(b"n", 0, DEFAULT).expect("added"), 400);
     assert!(store.idle_connections() <= 2);
+}
+
+/// The calls that wait never take the connection of the call that ends them, however many they are.
+#[test]
+fn waits_at_the_limit_are_ended_by_a_call_of_the_same_client() {
+    let server = real_server();
+    // Fewer than two count as two.
+    for connections_max in 1..=3 {
+        let key = [b'0' + u8::try_from(connections_max).expect("a digit")];
+        let limits = ClientLimits { connections_max, ..ClientLimits::default() };
+        let options = StoreOptions { limits, ..options() };
+        let store = Store::connect("127.0.0.1", server.local_addr().port(), options).expect("connected");
+        let (store, key) = (&store, &key[..]);
+        thread::scope(|scope| {
+            let parked: Vec<_> = (0..6).map(|_| scope.spawn(move || store.wait(&[key], DEFAULT))).collect();
+            let mut error = store.wait(&[key], millis(30)).expect_err("nobody sets it");
+            // Until the others have all that there is for them, this one is merely too early.
+            while error.kind() == ErrorKind::TimedOut {
+                error = store.wait(&[key], millis(30)).expect_err("nobody sets it");
+            }
+            assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+            assert_eq!(
+                store.add(b"n", 1, DEFAULT).expect("added"),
+                i64::try_from(connections_max).expect("small")
+            );
+            store.set(key, b"", DEFAULT).expect("set");
+            parked.into_iter().for_each(|thread| thread.join().expect("no panic").expect("released"));
+        });
+    }
+}
+
+/// Time that passed before a call had its connection is not given to it again.
+#[test]
+fn waiting_for_a_connection_counts() {
+    let server = real_server();
+    let limits = ClientLimits { connections_max: 2, ..ClientLimits::default() };
+    let store = Store::connect("127.0.0.1", server.local_addr().port(), StoreOptions { limits, ..options() });
+    let store = store.expect("connected");
     thread::scope(|scope| {
-        let parked: Vec<_> = (0..2).map(|_| scope.spawn(|| store.wait(&[b"k"], DEFAULT))).collect();
-        let mut error = store.add(b"n", 1, millis(50));
-        // Until both waits have their connections, an add finds one.
-        while error.is_ok() {
-            error = store.add(b"n", 1, millis(50));
+        let parked = scope.spawn(|| store.wait(&[b"k"], millis(1200)));
+        while store.idle_connections() > 0 {
+            thread::yield_now();
         }
-        let error = error.expect_err("both are taken");
-        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
-        let other = connect(server.local_addr().port());
-        other.set(b"k", b"", DEFAULT).expect("set");
-        parked.into_iter().for_each(|thread| thread.join().expect("no panic").expect("released"));
+        let began = std::time::Instant::now();
+        let error = store.wait(&[b"k"], millis(1500)).expect_err("nobody sets it");
+        let took = began.elapsed();
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        assert!(took < Duration::from_millis(2200), "{took:?}: {error}");
+        parked.join().expect("no panic").expect_err("nobody sets it");
     });
+}
+
+/// What was not asked for would be read as the answer to the next question.
+#[test]
+fn an_idle_connection_with_unread_bytes_is_not_used() {
+    let server = Scripted::new(alloc::vec![
+        |mut socket| {
+            greet(&mut socket);
+            read_exactly(&mut socket, ADD_BYTES);
+            socket.write_all(&7_u64.to_le_bytes()).expect("sent");
+            socket.write_all(b"noise").expect("sent");
+            drain(socket);
+        },
+        drain,
+    ]);
+    let store = connect(server.port);
+    assert_eq!(store.add(b"n", 1, DEFAULT).expect("added"), 7);
+    let Entered { ticket, idle, .. } = store.enter(Stay::Brief, store.span(DEFAULT)).expect("room");
+    let wire = idle.expect("the connection of the first call");
+    assert!(becomes_readable(wire.fd(), SOON), "the noise has come");
+    let used = wire.used;
+    let wire = store.usable(ticket, wire, used).expect("it was used a moment ago, and is not looked at");
+    assert!(store.usable(ticket, wire, used + Duration::from_secs(2)).is_none());
+    store.pool.leave(ticket, None);
+    drop(TcpStream::connect(("127.0.0.1", server.port)).expect("accepted"));
+    server.finish();
 }
 
 #[test]

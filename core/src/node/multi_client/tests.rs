@@ -279,6 +279,7 @@ fn a_failed_dial_costs_no_call_that_another_will_serve() {
     assert_eq!(world.outputs(), [format!("3 sends {GET_SENT}")]);
 }
 
+#[expect(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
 #[test]
 fn very_many_queued_calls_end_in_one_turn() {
     const CALLS: usize = 100_000;
