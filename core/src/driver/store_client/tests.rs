@@ -488,16 +488,21 @@ fn waiting_for_a_connection_counts() {
     let store = Store::connect("127.0.0.1", server.local_addr().port(), StoreOptions { limits, ..options() });
     let store = store.expect("connected");
     thread::scope(|scope| {
-        let parked = scope.spawn(|| store.wait(&[b"k"], millis(1200)));
+        let parked = scope.spawn(|| store.barrier(b"b", 2, DEFAULT));
         while store.idle_connections() > 0 {
             thread::yield_now();
         }
+        scope.spawn(|| {
+            let other = connect(server.local_addr().port());
+            other.wait(&[b"k"], millis(1000)).expect_err("nobody sets it");
+            other.barrier(b"b", 2, DEFAULT).expect("both are there");
+        });
         let began = std::time::Instant::now();
-        let error = store.wait(&[b"k"], millis(1500)).expect_err("nobody sets it");
+        let error = store.wait(&[b"k"], millis(1300)).expect_err("nobody sets it");
         let took = began.elapsed();
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
-        assert!(took < Duration::from_millis(2200), "{took:?}: {error}");
-        parked.join().expect("no panic").expect_err("nobody sets it");
+        assert!(took < Duration::from_millis(1900), "{took:?}: {error}");
+        parked.join().expect("no panic").expect("released");
     });
 }
 
