@@ -301,6 +301,12 @@ impl MultiClient {
         self.lanes.live(conn)
     }
 
+    /// Whether a connection is being made.
+    #[must_use]
+    pub fn is_dialling(&self, conn: ConnId) -> bool {
+        self.lanes.is_dialling(conn)
+    }
+
     /// How many calls are under way.
     #[must_use]
     pub fn pending(&self) -> usize {

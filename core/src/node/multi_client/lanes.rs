@@ -110,6 +110,10 @@ impl Lanes {
         self.get(conn).map_or(&[], |lane| lane.out.unsent())
     }
 
+    pub(super) fn is_dialling(&self, conn: ConnId) -> bool {
+        self.get(conn).is_some_and(|lane| lane.link.state() != DialState::Ready)
+    }
+
     pub(super) fn live(&self, conn: ConnId) -> usize {
         self.get(conn).map_or(0, |lane| lane.live)
     }

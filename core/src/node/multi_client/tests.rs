@@ -411,6 +411,29 @@ fn a_server_that_drops_on_missing_keys_is_asked_the_slow_way() {
 }
 
 #[test]
+fn the_slow_way_is_learned_once_it_has_worked() {
+    let mut world = Scripted::new(4, 4);
+    world.submit(0, GET);
+    world.outputs();
+    world.connect(1, 1);
+    world.outputs();
+    world.input(2, 1, CLOSED);
+    world.outputs();
+    world.connect(3, 2);
+    assert_eq!(world.outputs(), [format!("2 sends {WAIT_SENT}")]);
+    // The server leaves in the midst of the answer: it may have left before for the same reason.
+    world.receives(4, 2, "00");
+    world.outputs();
+    world.receives(4, 2, "0101");
+    world.input(5, 2, CLOSED);
+    assert_eq!(world.outputs(), ["2 disconnect", "1 Get ServerGone Receiving 5 Closed None"]);
+    world.submit(6, GET);
+    world.outputs();
+    world.connect(7, 3);
+    assert_eq!(world.outputs(), [format!("3 sends {GET_SENT}")]);
+}
+
+#[test]
 fn a_stranger_is_told_from_a_store() {
     let mut world = Scripted::new(4, 4);
     world.submit(0, GET);
