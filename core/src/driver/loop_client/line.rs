@@ -5,7 +5,7 @@ use crate::driver::call_error::CallError;
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
 use crate::driver::resolve::{Found, literal, look_up};
 use crate::driver::socket::{classify, finish_connect, open_socket, start_connect};
-use crate::driver::store_client::StoreOptions;
+use crate::driver::store_client::{StoreOptions, strip_scope};
 use crate::error::{Cause, Operation};
 use crate::ids::ConnId;
 use crate::node::multi_client::{Input, MultiClient, MultiClientOptions, Output};
@@ -137,9 +137,7 @@ impl LoopStore {
                     let result = match result {
                         Ok(mut answer) => {
                             if operation == Operation::ListKeys {
-                                let scope = &self.options.scope;
-                                answer.values.retain(|key| key.starts_with(scope));
-                                answer.values.iter_mut().for_each(|key| drop(key.drain(..scope.len())));
+                                strip_scope(&mut answer.values, &self.options.scope);
                             }
                             Ok(answer)
                         }

@@ -174,23 +174,25 @@ impl Store {
     }
 
     pub(super) fn enter(&self, stay: Stay, span: Span) -> Result<Entered, Failure> {
-        self.pool.enter(stay, span.deadline.since(span.began)).map_err(|error| match ended(error) {
-            failure if failure.kind == ErrorKind::TimedOut => Failure {
-                kind: ErrorKind::LimitExceeded,
-                phase: Phase::Connecting,
-                cause: Cause::Limit(LimitError::Operations {
-                    count: self.options.limits.connections_max() as u64,
-                }),
-                ..failure
-            },
-            failure => failure,
+        self.pool.enter(stay, span.deadline.since(span.began), span.epoch).map_err(|error| {
+            match ended(error) {
+                failure if failure.kind == ErrorKind::TimedOut => Failure {
+                    kind: ErrorKind::LimitExceeded,
+                    phase: Phase::Connecting,
+                    cause: Cause::Limit(LimitError::Operations {
+                        count: self.options.limits.connections_max() as u64,
+                    }),
+                    ..failure
+                },
+                failure => failure,
+            }
         })
     }
 
     pub(super) fn span(&self, timeout: Timeout) -> Span {
         let began = self.clock.now();
         let (after, patience) = self.options.patience(timeout);
-        Span { began, deadline: began + after, patience }
+        Span { began, deadline: began + after, patience, epoch: None }
     }
 
     /// The same deadline for the next of several calls: each counts its time from a fresh reading of the clock.

@@ -155,11 +155,12 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the connection that was used last, or the right to make one; waits while there are too many.
-    pub(super) fn enter(&self, stay: Stay, patience: Duration) -> Result<Entered, Ended> {
+    /// Takes the connection that was used last, or the right to make one; waits while there are too many. Of several
+    /// calls that are one, the later ones name the epoch of the first.
+    pub(super) fn enter(&self, stay: Stay, patience: Duration, epoch: Option<u64>) -> Result<Entered, Ended> {
         let mut until = None;
         let mut state = self.lock();
-        let epoch = state.epoch;
+        let epoch = epoch.unwrap_or(state.epoch);
         loop {
             if state.epoch == epoch && self.has_room(&state, stay) {
                 let idle = state.idle.pop();
@@ -345,7 +346,7 @@ mod tests {
     }
 
     fn enter(pool: &Pool, stay: Stay) -> Ticket {
-        pool.enter(stay, Duration::ZERO).expect("room").ticket
+        pool.enter(stay, Duration::ZERO, None).expect("room").ticket
     }
 
     fn until_queued(pool: &Pool, count: usize) {
@@ -390,12 +391,15 @@ mod tests {
     fn calls_that_stay_long_leave_a_place_to_the_others() {
         let pool = pool();
         let long = enter(&pool, Stay::Long);
-        assert_eq!(pool.enter(Stay::Long, Duration::ZERO).expect_err("it is the others'"), Ended::TimeUp);
+        assert_eq!(
+            pool.enter(Stay::Long, Duration::ZERO, None).expect_err("it is the others'"),
+            Ended::TimeUp
+        );
         let brief = enter(&pool, Stay::Brief);
-        assert_eq!(pool.enter(Stay::Brief, Duration::ZERO).expect_err("both are taken"), Ended::TimeUp);
+        assert_eq!(pool.enter(Stay::Brief, Duration::ZERO, None).expect_err("both are taken"), Ended::TimeUp);
         pool.leave(long, None);
         let second = enter(&pool, Stay::Brief);
-        assert_eq!(pool.enter(Stay::Long, Duration::ZERO).expect_err("both are taken"), Ended::TimeUp);
+        assert_eq!(pool.enter(Stay::Long, Duration::ZERO, None).expect_err("both are taken"), Ended::TimeUp);
         pool.leave(brief, None);
         pool.leave(second, None);
         enter(&pool, Stay::Long);
@@ -422,7 +426,7 @@ mod tests {
                 .map(|stay| {
                     let pool = &pool;
                     scope.spawn(move || {
-                        pool.enter(stay, SOON).map(|entered| {
+                        pool.enter(stay, SOON, None).map(|entered| {
                             assert!(entered.waited);
                             pool.leave(entered.ticket, None);
                         })
@@ -442,12 +446,23 @@ mod tests {
         let pool = pool();
         let taken = enter(&pool, Stay::Long);
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| pool.enter(Stay::Long, SOON).map(drop));
+            let waiter = scope.spawn(|| pool.enter(Stay::Long, SOON, None).map(drop));
             until_queued(&pool, 1);
             pool.cancel();
             pool.leave(taken, None);
             assert_eq!(waiter.join().expect("no panic"), Err(Ended::Cancelled));
         });
+    }
+
+    #[test]
+    fn cancelling_ends_a_call_of_several_between_them() {
+        let pool = pool();
+        let epoch = Some(pool.epoch());
+        let first = pool.enter(Stay::Brief, Duration::ZERO, epoch).expect("room").ticket;
+        pool.leave(first, None);
+        pool.cancel();
+        assert_eq!(pool.enter(Stay::Long, SOON, epoch).expect_err("it is over"), Ended::Cancelled);
+        enter(&pool, Stay::Long);
     }
 
     #[test]
