@@ -38,6 +38,7 @@ pub mod wire;
 
 // L3
 pub mod barrier;
+pub mod workers;
 
 // L4
 /// Composition machines: the only ones that own several machines.

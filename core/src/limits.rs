@@ -104,12 +104,27 @@ pub struct ClientLimits {
     pub frame: FrameLimits,
     /// The answer to one request, in bytes. Larger than a request, since values grow through APPEND.
     pub reply_bytes_max: u64,
-    /// Most connections at a time.
+    /// Most connections at a time; fewer than two count as two. Calls that wait have all but one of them: the last is for
+    /// those that are answered at once, such as the one that ends the waits.
     pub connections_max: usize,
     /// Most operations at a time.
     pub operations_max: usize,
     /// Connections that are kept while nobody uses them.
     pub idle_connections_max: usize,
+}
+
+impl ClientLimits {
+    /// Most connections at a time.
+    #[must_use]
+    pub fn connections_max(&self) -> usize {
+        self.connections_max.max(2)
+    }
+
+    /// Most connections that calls which wait have at a time.
+    #[must_use]
+    pub fn waiting_connections_max(&self) -> usize {
+        self.connections_max() - 1
+    }
 }
 
 impl Default for ClientLimits {

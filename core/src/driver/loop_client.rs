@@ -215,7 +215,7 @@ impl Loop {
         while let Ok(lookup) = self.lookups.1.try_recv() {
             // The store may be gone by now.
             if let Some(member) = self.stores.get_mut(&lookup.store) {
-                member.looked_up(now, lookup);
+                member.looked_up(now, &lookup);
                 member.carry_out(&mut self.events, &mut self.completed);
             }
         }

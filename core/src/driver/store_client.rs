@@ -10,7 +10,7 @@ mod pool;
 mod values;
 mod wire;
 
-use crate::barrier::KeyBarrier;
+use crate::barrier::{KeyBarrier, KeyBarrierState};
 use crate::driver::call_error::CallError;
 use crate::driver::clock::Clock;
 use crate::driver::socket::KeepAlive;
@@ -21,13 +21,15 @@ use crate::store::call::{Call, Outcome, Patience};
 use crate::store::dial::{DialOptions, Rounds};
 use crate::store::op::{Key, Keys, Pairs, Request};
 use crate::time::{Duration, Instant};
+use crate::workers::{CHECK_IN, WORKERS_KEY, WorkersStep, WorkersWait};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use pool::{Ended, Pool};
+use pool::{Ended, Entered, Pool, Stay};
+pub(super) use values::strip_scope;
 use values::{List, NoValue, OneValue};
 use wire::{Take, Wire};
 
@@ -109,6 +111,8 @@ struct Span {
     began: Instant,
     deadline: Instant,
     patience: Patience,
+    /// For a call of several: cancelling ends it also between them. `None`: it begins now.
+    epoch: Option<u64>,
 }
 
 impl Store {
@@ -118,14 +122,13 @@ impl Store {
     /// Why there is no connection by the end of [`StoreOptions::connect_timeout`] (zero: after one attempt at each
     /// address).
     pub fn connect(host: &str, port: u16, options: StoreOptions) -> Result<Self, CallError> {
-        let ClientLimits { idle_connections_max, connections_max, .. } = options.limits;
         let store = Self {
             host: host.into(),
             port,
             peer: endpoint_text(host, port).into(),
+            pool: Arc::new(Pool::new(options.limits)),
             options,
             clock: Clock::new(),
-            pool: Arc::new(Pool::new(idle_connections_max, connections_max)),
             seeds: AtomicU64::new(random_seed()),
         };
         let span = store.span(Timeout::After(store.options.connect_timeout));
@@ -133,7 +136,7 @@ impl Store {
             Patience::Once => Rounds::One,
             Patience::Wait => Rounds::UntilDeadline,
         };
-        let entered = store.enter(span).and_then(|(ticket, _, _)| {
+        let entered = store.enter(Stay::Brief, span).and_then(|Entered { ticket, .. }| {
             let dialled = store.dial(ticket, span, rounds);
             let (wire, result) = split(dialled);
             store.pool.leave(ticket, wire);
@@ -274,9 +277,7 @@ impl Store {
     pub fn list_keys(&self, timeout: Timeout) -> Result<Vec<Vec<u8>>, CallError> {
         let mut keys = List::default();
         self.call(Request::ListKeys, timeout, &mut keys)?;
-        let scope = &self.options.scope;
-        keys.0.retain(|key| key.starts_with(scope));
-        keys.0.iter_mut().for_each(|key| drop(key.drain(..scope.len())));
+        strip_scope(&mut keys.0, &self.options.scope);
         Ok(keys.0)
     }
 
@@ -355,26 +356,25 @@ impl Store {
     /// # Errors
     /// As [`Store::barrier`].
     pub fn barrier_by_keys(&self, key: &[u8], world_size: i64, timeout: Timeout) -> Result<(), CallError> {
-        let (span, key) = (self.span(timeout), self.key(key));
+        let (epoch, key) = (self.pool.epoch(), self.key(key));
+        let span = Span { epoch: Some(epoch), ..self.span(timeout) };
         let mut barrier = KeyBarrier::new(world_size, span.patience);
-        let mut effect = Effect::None;
-        while let Some(call) = barrier.next_call(key) {
-            let failure = match self.perform(&call, self.resumed(span), &mut NoValue) {
-                Ok(Outcome::Missing) => NOT_RELEASED,
-                // The machine asks for outcomes that its calls have.
-                Ok(outcome) if barrier.handle(outcome).is_err() => NOT_RELEASED,
-                Ok(_) => {
-                    // The first call counts the arrival, and nothing takes it back.
-                    effect = Operation::BarrierByKeys.effect_when_given_up();
-                    continue;
-                }
-                Err(failure) => failure,
+        let ended = loop {
+            let Some(call) = barrier.next_call(key) else {
+                break if barrier.state() == KeyBarrierState::Released { Ok(()) } else { Err(NOT_RELEASED) };
             };
-            let effect = if effect == Effect::None { failure.effect } else { effect };
+            match self.perform(&call, self.resumed(span), &mut NoValue) {
+                // The machine asks for outcomes that its calls have.
+                Ok(outcome) if barrier.handle(outcome).is_err() => break Err(NOT_RELEASED),
+                Ok(_) => {}
+                Err(failure) => break Err(failure),
+            }
+        };
+        ended.map_err(|failure| {
+            let effect = barrier.effect_when_given_up(failure.effect);
             let failure = self.aged(Failure { effect, ..failure }, span);
-            return Err(CallError::new(Operation::BarrierByKeys, (Some(key), 1), &self.peer, failure));
-        }
-        Ok(())
+            CallError::new(Operation::BarrierByKeys, (Some(key), 1), &self.peer, failure)
+        })
     }
 
     /// Asks the server for a sign of life.
@@ -391,7 +391,7 @@ impl Store {
     /// See [`Store::set`].
     pub fn check_in(&self, timeout: Timeout) -> Result<i64, CallError> {
         let span = self.span(timeout);
-        self.number(Request::Add { key: WORKERS_KEY, delta: 1 }, timeout)
+        self.number(CHECK_IN, timeout)
             .map_err(|error| self.renamed(Operation::CheckIn, WORKERS_KEY, span, &error))
     }
 
@@ -400,28 +400,29 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::TimedOut`] when fewer have in time.
     pub fn wait_for_workers(&self, world_size: i64, timeout: Timeout) -> Result<(), CallError> {
-        let (span, epoch) = (self.span(timeout), self.pool.epoch());
-        let fail = |failure| {
-            let keys = (Some(WORKERS_KEY), 1);
-            Err(CallError::new(Operation::WaitForWorkers, keys, &self.peer, self.aged(failure, span)))
+        let epoch = self.pool.epoch();
+        let span = Span { epoch: Some(epoch), ..self.span(timeout) };
+        let (mut wait, mut text) = (WorkersWait::new(world_size, span.patience, span.deadline), Vec::new());
+        let failure = loop {
+            let now = self.clock.now();
+            match wait.next_step(now) {
+                WorkersStep::Look(call) => {
+                    match self.perform(&call, Span { began: now, ..span }, &mut OneValue(&mut text)) {
+                        Ok(outcome) => wait.looked(self.clock.now(), outcome, &text),
+                        Err(failure) => break failure,
+                    }
+                }
+                WorkersStep::PauseUntil(until) => {
+                    if let Err(over) = self.pool.pause(epoch, pool::from_now(until.since(now))) {
+                        break ended(over);
+                    }
+                }
+                WorkersStep::Complete => return Ok(()),
+                WorkersStep::TooFew => break NOT_RELEASED,
+            }
         };
-        let (call, mut text) = (Call::Store(Request::Get { key: WORKERS_KEY }, Patience::Once), Vec::new());
-        loop {
-            // Nothing tells a client that a number has grown: look again after a moment, as PyTorch does.
-            match self.perform(&call, self.resumed(span), &mut OneValue(&mut text)) {
-                Ok(Outcome::Missing) => {}
-                Ok(_) if decimal(&text).is_some_and(|count| count >= world_size) => return Ok(()),
-                Ok(_) => {}
-                Err(failure) => return fail(failure),
-            }
-            let left = span.deadline.since(self.clock.now());
-            if span.patience == Patience::Once || left.is_zero() {
-                return fail(NOT_RELEASED);
-            }
-            if let Err(over) = self.pool.pause(epoch, pool::from_now(WORKERS_INTERVAL.min(left))) {
-                return fail(ended(over));
-            }
-        }
+        let keys = (Some(WORKERS_KEY), 1);
+        Err(CallError::new(Operation::WaitForWorkers, keys, &self.peer, self.aged(failure, span)))
     }
 
     fn key<'a>(&'a self, name: &'a [u8]) -> Key<'a> {
@@ -463,10 +464,6 @@ impl Store {
     }
 }
 
-/// Where PyTorch's clients are counted; it stands outside every scope.
-const WORKERS_KEY: Key<'static> = Key::raw(b"init/");
-/// How often the count is looked at.
-const WORKERS_INTERVAL: Duration = Duration::from_millis(10);
 /// A wait that was not over in time; the elapsed time is filled in later.
 const NOT_RELEASED: Failure = Failure {
     kind: ErrorKind::TimedOut,
@@ -475,11 +472,6 @@ const NOT_RELEASED: Failure = Failure {
     cause: Cause::NotReleased,
     effect: Effect::None,
 };
-
-/// The number that a store keeps as text.
-fn decimal(text: &[u8]) -> Option<i64> {
-    core::str::from_utf8(text).ok()?.parse().ok()
-}
 
 fn ended(ended: Ended) -> Failure {
     match ended {

@@ -1,10 +1,10 @@
 //! One call from its beginning to its end: connections, attempts, and what a failure is called.
 
-use super::pool::Ticket;
+use super::pool::{Entered, Stay, Ticket};
 use super::wire::{Take, Timer, Trouble, Wire};
 use super::{NOT_RELEASED, Span, Store, Timeout, ended};
 use crate::driver::call_error::CallError;
-use crate::driver::socket::is_alive;
+use crate::driver::socket::{Idle, look};
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
 use crate::node::client::{Age, Sent, Verdict, after_loss};
 use crate::store::call::{Call, GetMode, Outcome};
@@ -41,8 +41,11 @@ impl Store {
         span: Span,
         take: &mut dyn Take,
     ) -> Result<Outcome, Failure> {
-        let (ticket, wire, mode) = self.enter(span)?;
-        let (wire, result) = self.attempts(call, span, take, ticket, wire, mode);
+        let stay = if call.may_wait() { Stay::Long } else { Stay::Brief };
+        let Entered { ticket, idle, mode, waited } = self.enter(stay, span)?;
+        // Who went straight in goes on with the reading of the clock that the call began with.
+        let now = if waited { self.clock.now() } else { span.began };
+        let (wire, result) = self.attempts(call, Span { began: now, ..span }, take, ticket, idle, mode);
         self.pool.leave(ticket, wire);
         match result {
             Err(failure) if self.pool.is_cancelled(ticket) && failure.kind == ErrorKind::ServerGone => {
@@ -52,7 +55,8 @@ impl Store {
         }
     }
 
-    /// The attempts at a call, until one of them ends it. The connection comes back if it can be used again.
+    /// The attempts at a call, until one of them ends it; `span` begins now. The connection comes back if it can be used
+    /// again.
     fn attempts(
         &self,
         call: &Call<'_>,
@@ -60,9 +64,10 @@ impl Store {
         take: &mut dyn Take,
         ticket: Ticket,
         idle: Option<Box<Wire>>,
-        mut mode: GetMode,
+        first_mode: GetMode,
     ) -> (Option<Box<Wire>>, Result<Outcome, Failure>) {
-        let mut next = idle.filter(|wire| self.is_usable(ticket, wire, span.began));
+        let mut mode = first_mode;
+        let mut next = idle.and_then(|wire| self.usable(ticket, wire, span.began));
         let mut timer = Timer::new(&self.clock, span.began, span.deadline);
         let mut retries = 0;
         let mut lost = None;
@@ -79,7 +84,12 @@ impl Store {
                 },
             };
             let trouble = match wire.exchange(call, mode, &mut timer, take) {
-                Ok(outcome) => return (self.rested(ticket, wire), Ok(outcome)),
+                Ok(outcome) => {
+                    if mode != first_mode {
+                        self.pool.learn_slow_gets();
+                    }
+                    return (self.rested(ticket, wire), Ok(outcome));
+                }
                 Err(trouble) => trouble,
             };
             match trouble {
@@ -90,6 +100,9 @@ impl Store {
                 Trouble::TimedOut(phase, cause, effect) => {
                     let failure = Failure { phase, cause, effect, ..NOT_RELEASED };
                     let kept = if cause == Cause::NotReleased {
+                        if mode != first_mode {
+                            self.pool.learn_slow_gets();
+                        }
                         self.rested(ticket, wire)
                     } else {
                         self.dropped(ticket, wire)
@@ -124,11 +137,7 @@ impl Store {
                         Verdict::Fail(effect) => return (None, Err(Failure { effect, ..failure })),
                         Verdict::Again(_) if self.pool.is_cancelled(ticket) => return (None, Err(failure)),
                         Verdict::Again(again) => {
-                            if again == mode {
-                                retries += 1;
-                            } else {
-                                self.pool.learn_slow_gets();
-                            }
+                            retries += u32::from(again == mode);
                             (mode, lost) = (again, Some(failure));
                             take.reset();
                         }
@@ -138,15 +147,19 @@ impl Store {
         }
     }
 
-    /// Whether a connection that waited in the pool can be used: one that waited long is looked at first, so that a
-    /// server that went away meanwhile costs a new connection and not the call.
-    fn is_usable(&self, ticket: Ticket, wire: &Wire, now: Instant) -> bool {
-        let fresh = now.since(wire.used) < IDLE_UNCHECKED_MAX;
-        if !fresh && !is_alive(wire.fd()) {
-            self.pool.set_socket(ticket, None);
-            return false;
+    /// A connection that waited in the pool, if it can be used: one that waited long is looked at first, so that a server
+    /// that went away meanwhile costs a new connection and not the call.
+    pub(super) fn usable(&self, ticket: Ticket, mut wire: Box<Wire>, now: Instant) -> Option<Box<Wire>> {
+        if now.since(wire.used) < IDLE_UNCHECKED_MAX {
+            return Some(wire);
         }
-        true
+        let as_expected = match look(wire.fd()) {
+            Idle::Silent => true,
+            // The end of a call that was given up may come at any time; anything else was not asked for.
+            Idle::Unread => !wire.link.conn().is_idle(),
+            Idle::Ended => false,
+        };
+        if as_expected { Some(wire) } else { self.dropped(ticket, wire) }
     }
 
     fn rested(&self, ticket: Ticket, mut wire: Box<Wire>) -> Option<Box<Wire>> {
@@ -160,24 +173,26 @@ impl Store {
         None
     }
 
-    pub(super) fn enter(&self, span: Span) -> Result<(Ticket, Option<Box<Wire>>, GetMode), Failure> {
-        self.pool.enter(span.deadline.since(span.began)).map_err(|error| match ended(error) {
-            failure if failure.kind == ErrorKind::TimedOut => Failure {
-                kind: ErrorKind::LimitExceeded,
-                phase: Phase::Connecting,
-                cause: Cause::Limit(LimitError::Operations {
-                    count: self.options.limits.connections_max as u64,
-                }),
-                ..failure
-            },
-            failure => failure,
+    pub(super) fn enter(&self, stay: Stay, span: Span) -> Result<Entered, Failure> {
+        self.pool.enter(stay, span.deadline.since(span.began), span.epoch).map_err(|error| {
+            match ended(error) {
+                failure if failure.kind == ErrorKind::TimedOut => Failure {
+                    kind: ErrorKind::LimitExceeded,
+                    phase: Phase::Connecting,
+                    cause: Cause::Limit(LimitError::Operations {
+                        count: self.options.limits.connections_max() as u64,
+                    }),
+                    ..failure
+                },
+                failure => failure,
+            }
         })
     }
 
     pub(super) fn span(&self, timeout: Timeout) -> Span {
         let began = self.clock.now();
         let (after, patience) = self.options.patience(timeout);
-        Span { began, deadline: began + after, patience }
+        Span { began, deadline: began + after, patience, epoch: None }
     }
 
     /// The same deadline for the next of several calls: each counts its time from a fresh reading of the clock.

@@ -10,6 +10,12 @@ fn room(bytes: u64) -> usize {
     usize::try_from(bytes.min(ROOM_BYTES_MAX)).unwrap_or_default()
 }
 
+/// Of the keys that a server lists, those of this scope, as its users know them.
+pub(in crate::driver) fn strip_scope(keys: &mut Vec<Vec<u8>>, scope: &[u8]) {
+    keys.retain(|key| key.starts_with(scope));
+    keys.iter_mut().for_each(|key| drop(key.drain(..scope.len())));
+}
+
 /// One value, into a caller's buffer.
 pub(super) struct OneValue<'a>(pub(super) &'a mut Vec<u8>);
 
