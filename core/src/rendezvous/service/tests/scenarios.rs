@@ -647,3 +647,26 @@ fn ten_thousand_nodes_cost_ten_thousand_messages() {
     join_all(&mut world);
     assert_eq!(outputs(&mut world), 20_000 + 2);
 }
+
+#[test]
+fn a_round_that_ends_in_a_closed_run_lets_everybody_go() {
+    let mut world = World::new(settings(2, 2));
+    world.join_all("a b");
+    world.close("a");
+    assert!(world.die("a").ends_with("fence 0; b is out of 0: 1 of at least 2 nodes are left in it"));
+    assert_eq!(world.service.place(id("b")), None);
+    assert_eq!(world.leave("b"), "error: participant 98 is in no run");
+    assert_eq!(world.status(), "Closed 1 0/0/0/0/0");
+}
+
+#[test]
+fn what_becomes_of_a_spare_is_no_news_of_a_later_round() {
+    let mut world = World::new(settings(1, 2));
+    world.join_all("a b");
+    world.standby("b");
+    world.join("c");
+    assert!(world.join("a").ends_with("open 1; a is 0/2 in 1; c is 1/2 in 1"));
+    assert_eq!(world.die("b"), "");
+    let (_, members) = world.service.members(RUN).expect("a round");
+    assert!(members.iter().all(|member| member.fate == Fate::Present), "{members:?}");
+}
