@@ -39,6 +39,11 @@ pub mod wire;
 // L3
 pub mod barrier;
 pub mod workers;
+/// How strangers become a numbered group.
+pub mod rendezvous {
+    #[cfg(feature = "alloc")]
+    pub mod service;
+}
 
 // L4
 /// Composition machines: the only ones that own several machines.

