@@ -38,6 +38,10 @@ pub mod wire;
 
 // L3
 pub mod barrier;
+#[cfg(feature = "alloc")]
+pub mod elastic_store;
+#[cfg(feature = "alloc")]
+pub mod rendezvous;
 
 // L4
 /// Composition machines: the only ones that own several machines.

@@ -16,7 +16,7 @@ const fn module(path: &'static str, layer: u8, room: &'static str) -> Module {
 /// The lowest layer whose rooms are machines without I/O; none of them knows another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 21] = [
+const MODULES: [Module; 22] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
@@ -31,6 +31,7 @@ const MODULES: [Module; 21] = [
     module("store::dial", MACHINES, "dial"),
     module("session", MACHINES, "session"),
     module("barrier", MACHINES, "barrier"),
+    module("elastic_store", MACHINES, "elastic_store"),
     module("rendezvous", MACHINES, "rendezvous"),
     module("agent", MACHINES, "agent"),
     module("rpc", MACHINES, "rpc"),
