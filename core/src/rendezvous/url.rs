@@ -235,6 +235,10 @@ impl RendezvousUrl {
                 query.0.push(("world_size".to_string(), size.to_string()));
             }
             parts.query = query.to_string();
+            // Python puts such a URL together as one of an absolute path; ranks of both must meet at one file.
+            if parts.scheme == "file" && !parts.path.is_empty() && !parts.path.starts_with('/') {
+                parts.path.insert(0, '/');
+            }
         }
         Ok(Self { parts })
     }

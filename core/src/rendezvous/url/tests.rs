@@ -223,6 +223,8 @@ fn file_urls() {
         ("file:///some/f?rank=1&world_size=2", -1, InUrl, "/some/f 1/2"),
         ("file://host/some/f", 1, Known(2), "/some/f 1/2"),
         ("file:/p", 0, Known(2), "/p 0/2"),
+        ("file:p", 0, Known(2), "/p 0/2"),
+        ("file:p?rank=0&world_size=2", -1, InUrl, "p 0/2"),
         ("file:///a%20b", 0, Known(2), "/a%20b 0/2"),
         ("file:///a", 0, Dynamic, "/a 0/-1"),
         ("file://", 0, Known(2), &missing("path missing")),
