@@ -136,6 +136,8 @@ mod tests {
             }
         );
         assert_eq!(settings.scope(), b"/run/");
+        let nameless = RendezvousParameters::new("static", "h:1", "", 1, 1).expect("valid").with("rank", 0);
+        assert_eq!(StaticSettings::read(&nameless).expect("as with PyTorch").scope(), b"//");
         let given = parameters("[::1]:1").with("rank", 0).with("timeout", "900").with("listen_host", "::");
         let settings = StaticSettings::read(&given).expect("whole");
         assert_eq!(settings.timeout, Duration::from_secs(900));

@@ -286,3 +286,46 @@ fn own_schemes_see_the_whole_url() {
     let url = RendezvousUrl::parse("own:p", -1, InUrl, &none()).expect("a URL");
     assert_eq!((url.to_string().as_str(), url.host()), ("own:p", None));
 }
+
+/// Whatever the text, there is an answer; and a URL that was put together again is the same URL.
+#[test]
+fn any_text_is_read() {
+    const PIECES: [&str; 24] = [
+        "tcp://",
+        "env:",
+        "file:/",
+        ":",
+        "/",
+        "//",
+        "?",
+        "#",
+        "[",
+        "]",
+        "@",
+        "%",
+        "&",
+        "=",
+        "?rank=0&",
+        "world_size=2",
+        "::1",
+        "h:1",
+        "é",
+        " ",
+        "\n",
+        "99999",
+        "-",
+        "h",
+    ];
+    let mut rng = crate::rng::Rng::new(7);
+    let mut understood = 0;
+    for _ in 0..20_000 {
+        let count = rng.below(8);
+        let pieces = (0..count).map(|_| PIECES[usize::try_from(rng.below(24)).expect("small")]);
+        let text: String = pieces.collect();
+        let Ok(url) = RendezvousUrl::parse(&text, -1, InUrl, &none()) else { continue };
+        let again = RendezvousUrl::parse(&url.to_string(), -1, InUrl, &none());
+        assert_eq!(again.as_ref(), Ok(&url), "{text:?}");
+        understood += usize::from(url.tcp(&none()).is_ok() || url.file().is_ok());
+    }
+    assert!(understood > 10, "the pieces make URLs: {understood}");
+}
