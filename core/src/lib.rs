@@ -40,8 +40,25 @@ pub mod wire;
 pub mod barrier;
 #[cfg(feature = "alloc")]
 pub mod elastic_store;
-#[cfg(feature = "alloc")]
-pub mod rendezvous;
+/// How strangers become a numbered group.
+pub mod rendezvous {
+    #[cfg(feature = "alloc")]
+    pub mod error;
+    #[cfg(feature = "alloc")]
+    pub mod integer;
+    #[cfg(feature = "alloc")]
+    pub mod parameters;
+    #[cfg(feature = "alloc")]
+    pub mod parse;
+    #[cfg(feature = "alloc")]
+    pub mod registry;
+    #[cfg(feature = "alloc")]
+    pub mod static_settings;
+    #[cfg(feature = "alloc")]
+    pub mod store_info;
+    #[cfg(feature = "alloc")]
+    pub mod url;
+}
 
 // L4
 /// Composition machines: the only ones that own several machines.
