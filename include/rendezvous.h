@@ -319,7 +319,7 @@ rdzv_status rdzv_server_options_set_frame_timeout_ms(rdzv_server_options *option
 // How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes,
 // how many go unanswered, and how long sent bytes may stay unacknowledged. The first two are rounded up to
 // whole seconds, 32,767 at most; of probes there are 1 to 127; the last is 1 to 2,147,483,647. Default 2000,
-// 1000, 3, 5000.
+// 1000, 3, 60,000. The last one counts a peer that is alive but does not read among the silent.
 rdzv_status rdzv_server_options_set_keep_alive(rdzv_server_options *options,
                                                int64_t idle_ms,
                                                int64_t interval_ms,
@@ -692,7 +692,8 @@ typedef struct {
   size_t len;
   // multi_get and list_keys: how many items `rdzv_loop_item` has.
   size_t item_count;
-  // The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
+  // The details when `status` is not `RDZV_OK`, else NULL. Not yours to free. It lists no keys: the
+  // operation's number tells you.
   const rdzv_error *error;
 } rdzv_event;
 

@@ -7,10 +7,13 @@ use clap::{ArgAction, Args, ValueEnum};
 use rendezvous_core::driver::server::{Family, Listen, Server, ServerFailure, ServerOptions};
 use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::limits::ServerLimits;
-use rendezvous_core::node::server::Event;
+use rendezvous_core::node::server::{CloseReason, Event};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::time::Duration;
 
 /// Run a store server that PyTorch processes and librendezvous clients can use side by side
 ///
@@ -60,14 +63,20 @@ pub(crate) fn run(arguments: &ServerArguments) -> ExitCode {
     limits.engine.stored_bytes_max = arguments.stored_bytes_max;
     let Endpoint { host, port } = arguments.bind.clone();
     let family = if arguments.dual_stack { Family::DualStack } else { Family::AsGiven };
-    let level = arguments.log;
+    let log = match Log::start() {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("rdzv server: no thread for the log: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     // One open file a connection.
     open_files::raise_limit();
     let server = match Server::start(ServerOptions {
         listen: Listen::Address { host, port, family },
         limits,
         keep_alive: Some(KeepAlive::default()),
-        observer: Box::new(move |event| log(level, event)),
+        observer: log.observer(arguments.log),
     }) {
         Ok(server) => Arc::new(server),
         Err(error) => {
@@ -83,41 +92,97 @@ pub(crate) fn run(arguments: &ServerArguments) -> ExitCode {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "listening on {}", server.local_addr()).and_then(|()| stdout.flush()).ok();
     drop(stdout);
-    match server.wait() {
+    let failure = server.wait();
+    log.finish();
+    match failure {
         ServerFailure::Stopped => ExitCode::SUCCESS,
         failure => {
-            eprintln!("rdzv server: {failure}");
+            writeln!(std::io::stderr(), "rdzv server: {failure}").ok();
             ExitCode::FAILURE
         }
     }
 }
 
+/// The first signal stops the server; a second one ends the process at once.
 fn stop_on_signal(server: &Arc<Server>) -> std::io::Result<()> {
     use signal_hook::consts::{SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
     let server = Arc::clone(server);
     std::thread::Builder::new().name("rdzv-signals".into()).spawn(move || {
-        if signals.forever().next().is_some() {
-            server.stop().ok();
+        let mut signals = signals.forever();
+        if signals.next().is_some() {
+            std::thread::spawn(move || server.stop().ok());
+        }
+        if let Some(signal) = signals.next() {
+            std::process::exit(128 + signal);
         }
     })?;
     Ok(())
 }
 
-fn log(level: LogLevel, event: &Event) {
-    use rendezvous_core::node::server::CloseReason;
-    match event {
-        Event::Closed { reason: CloseReason::PeerClosed | CloseReason::Lost(_), .. }
-        | Event::Accepted { .. }
-            if level < LogLevel::Info => {}
-        _ if level == LogLevel::Off => {}
-        Event::Accepted { conn, peer } => eprintln!("info {conn:?} accepted peer={peer}"),
-        Event::Closed { conn, peer, reason } => {
-            let severity = match reason {
-                CloseReason::PeerClosed | CloseReason::Lost(_) => "info",
-                _ => "warn",
-            };
-            eprintln!("{severity} {conn:?} closed peer={peer}: {reason}");
-        }
+/// Lines on stderr, written by a thread of their own: whoever reads them slowly, or not at all, holds up nobody.
+struct Log {
+    lines: SyncSender<String>,
+    dropped: Arc<AtomicU64>,
+    done: Receiver<()>,
+}
+
+/// Lines that wait for stderr at most.
+const LINES_MAX: usize = 1024;
+/// How long the end of the server waits for the last lines.
+const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Log {
+    fn start() -> std::io::Result<Self> {
+        let (lines, queued) = mpsc::sync_channel::<String>(LINES_MAX);
+        let (tell, done) = mpsc::channel();
+        let dropped = Arc::new(AtomicU64::new(0));
+        let lost = Arc::clone(&dropped);
+        std::thread::Builder::new().name("rdzv-log".into()).spawn(move || {
+            for line in queued {
+                let mut stderr = std::io::stderr().lock();
+                // A stderr that is closed is no reason to end.
+                writeln!(stderr, "{line}").ok();
+                match lost.swap(0, Ordering::Relaxed) {
+                    0 => {}
+                    count => {
+                        drop(writeln!(stderr, "warn {count} log lines were dropped: stderr is too slow"))
+                    }
+                }
+            }
+            tell.send(()).ok();
+        })?;
+        Ok(Self { lines, dropped, done })
     }
+
+    fn observer(&self, level: LogLevel) -> Box<dyn FnMut(&Event) + Send> {
+        let (lines, dropped) = (self.lines.clone(), Arc::clone(&self.dropped));
+        Box::new(move |event| {
+            let Some(line) = line(level, event) else { return };
+            if let Err(TrySendError::Full(_)) = lines.try_send(line) {
+                dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    }
+
+    /// Waits a moment for what is queued; the server and its observer are gone.
+    fn finish(self) {
+        drop(self.lines);
+        self.done.recv_timeout(LAST_LINES_TIMEOUT).ok();
+    }
+}
+
+/// What is logged of an event, if anything.
+fn line(level: LogLevel, event: &Event) -> Option<String> {
+    let (least, severity) = match event {
+        Event::Accepted { .. }
+        | Event::Closed { reason: CloseReason::PeerClosed | CloseReason::Lost(_), .. } => {
+            (LogLevel::Info, "info")
+        }
+        Event::Closed { .. } => (LogLevel::Warn, "warn"),
+    };
+    (level >= least).then(|| match event {
+        Event::Accepted { conn, peer } => format!("{severity} {conn:?} accepted peer={peer}"),
+        Event::Closed { conn, peer, reason } => format!("{severity} {conn:?} closed peer={peer}: {reason}"),
+    })
 }

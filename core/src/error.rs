@@ -78,6 +78,15 @@ impl Operation {
         )
     }
 
+    /// What a wait that nothing released leaves behind: whoever arrived at a barrier stays counted.
+    #[must_use]
+    pub const fn effect_when_given_up(self) -> Effect {
+        match self {
+            Self::Barrier | Self::BarrierByKeys => Effect::Possible,
+            _ => Effect::None,
+        }
+    }
+
     const fn preposition(self) -> &'static str {
         match self {
             Self::Connect => "to",
@@ -338,7 +347,10 @@ impl fmt::Display for Sentence<'_> {
         self.why(f)?;
         match effect {
             Effect::None => Ok(()),
-            Effect::Possible => f.write_str("; it may have been applied"),
+            Effect::Possible => f.write_str(match self.operation {
+                Operation::Barrier | Operation::BarrierByKeys => "; its arrival stays counted",
+                _ => "; it may have been applied",
+            }),
         }
     }
 }

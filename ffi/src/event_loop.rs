@@ -61,7 +61,8 @@ pub struct rdzv_event {
     pub len: usize,
     /// multi_get and list_keys: how many items `rdzv_loop_item` has.
     pub item_count: usize,
-    /// The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
+    /// The details when `status` is not `RDZV_OK`, else NULL. Not yours to free. It lists no keys: the
+    /// operation's number tells you.
     pub error: *const rdzv_error,
 }
 

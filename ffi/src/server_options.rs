@@ -227,7 +227,7 @@ pub unsafe extern "C" fn rdzv_server_options_set_frame_timeout_ms(
 /// How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes,
 /// how many go unanswered, and how long sent bytes may stay unacknowledged. The first two are rounded up to
 /// whole seconds, 32,767 at most; of probes there are 1 to 127; the last is 1 to 2,147,483,647. Default 2000,
-/// 1000, 3, 5000.
+/// 1000, 3, 60,000. The last one counts a peer that is alive but does not read among the silent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_options_set_keep_alive(
     options: *mut rdzv_server_options,

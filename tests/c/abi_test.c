@@ -27,13 +27,13 @@ static const struct test tests[] = {
     TEST(pending_wait_delays_nobody),
     TEST(cancel_ends_what_is_pending),
     TEST(handle_serves_many_threads),
+    TEST(loops_do_every_operation),
+    TEST(loop_events_tell_of_failures),
+    TEST(loops_refuse_bad_arguments),
     TEST(log_lines_arrive_and_sink_is_destroyed_once),
     TEST(sink_may_not_call_its_own_context),
     TEST(sinks_are_checked),
     TEST(contexts_do_not_meet),
-    TEST(every_operation_of_a_loop_has_its_event),
-    TEST(loop_events_tell_how_operations_failed),
-    TEST(loops_refuse_bad_arguments),
 };
 
 int main(void) {

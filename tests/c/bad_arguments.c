@@ -14,7 +14,10 @@ struct flaw {
   void (*spoil)(struct arguments *given);
 };
 
-static void no_store(struct arguments *given) { given->store = NULL; }
+static void no_store(struct arguments *given) {
+  given->store = NULL;
+  given->loop = NULL;
+}
 static void no_key(struct arguments *given) { given->key = NULL; }
 static void endless_key(struct arguments *given) { given->key_len = SIZE_MAX; }
 static void long_key(struct arguments *given) {
@@ -81,6 +84,63 @@ static const struct flaw flaws[] = {
     {"no list", GIVES_LIST, RDZV_INVALID_ARGUMENT, no_list},
 };
 
+// Tries every flaw on every operation, once with a place for the details and once without; `call` makes the call.
+static void try_flaws(struct arguments good, unsigned but,
+                      rdzv_status (*call)(const struct operation *operation, const struct arguments *given,
+                                          rdzv_error **error),
+                      void (*check_untouched)(const struct arguments *good)) {
+  for (size_t i = 0; i < operation_count; ++i) {
+    for (size_t j = 0; j < sizeof flaws / sizeof *flaws; ++j) {
+      const struct flaw *flaw = &flaws[j];
+      if (flaw->of != 0 && (operations[i].uses & ~but & flaw->of) == 0) continue;
+      struct arguments given = good;
+      flaw->spoil(&given);
+      rdzv_error *details = NULL;
+      const rdzv_status outcome = call(&operations[i], &given, &details);
+      if (outcome != flaw->status) {
+        FAIL("%s with %s: %s (%s)", operations[i].name, flaw->name, rdzv_status_name(outcome),
+             rdzv_error_message(details));
+      }
+      const struct failure wanted = {.status = flaw->status};
+      check_failure(__FILE__, __LINE__, operations[i].name, outcome, details, wanted);
+      rdzv_error_free(details);
+      CHECK_NUMBER(call(&operations[i], &given, NULL), flaw->status);
+      check_untouched(&good);
+    }
+  }
+}
+
+static rdzv_status call_operation(const struct operation *operation, const struct arguments *given,
+                                  rdzv_error **error) {
+  return operation->call(given, error);
+}
+
+static void check_outputs(const struct arguments *good) {
+  CHECK_NUMBER(*good->number, 77);
+  CHECK_NUMBER(*good->flag, 77);
+  CHECK_BUFFER(good->buffer, "a");
+  CHECK_NUMBER(rdzv_list_count(good->list), 2);
+  CHECK_ITEM(good->list, 1, "b");
+}
+
+static rdzv_status submit_operation(const struct operation *operation, const struct arguments *given,
+                                    rdzv_error **error) {
+  // What loops do not have is as good as refused.
+  if (operation->submit == NULL) return operation->call(given, error);
+  uint64_t number = 77;
+  const rdzv_status outcome = operation->submit(given, &number, error);
+  CHECK_NUMBER((long long)number, 77);
+  return outcome;
+}
+
+// Nothing was submitted, so nothing happens.
+static void check_quiet(const struct arguments *good) {
+  rdzv_event event = {.struct_size = sizeof event};
+  OK(rdzv_loop_turn(good->loop, &error));
+  OK(rdzv_loop_next_event(good->loop, &event, &error));
+  CHECK_NUMBER(event.kind, RDZV_EVENT_NONE);
+}
+
 void every_operation_refuses_bad_arguments(void) {
   rdzv_server *server = start_server(NULL);
   rdzv_store *store = connect_store(NULL, rdzv_server_port(server));
@@ -95,8 +155,16 @@ void every_operation_refuses_bad_arguments(void) {
   rdzv_server_stats before = {.struct_size = sizeof before};
   OK(rdzv_server_get_stats(server, &before, &error));
 
+  rdzv_loop *loop = NULL;
+  uint32_t loop_store = 0;
+  rdzv_store_options *options = options_for(rdzv_server_port(server));
+  OK(rdzv_loop_new(NULL, &loop, &error));
+  OK(rdzv_loop_add_store(loop, options, &loop_store, &error));
+  rdzv_store_options_free(options);
   const struct arguments good = {
       .store = store,
+      .loop = loop,
+      .loop_store = loop_store,
       .key = (const uint8_t *)"a",
       .key_len = 1,
       .value = (const uint8_t *)"a",
@@ -113,35 +181,15 @@ void every_operation_refuses_bad_arguments(void) {
       .buffer = buffer,
       .list = list,
   };
-  for (size_t i = 0; i < operation_count; ++i) {
-    for (size_t j = 0; j < sizeof flaws / sizeof *flaws; ++j) {
-      const struct flaw *flaw = &flaws[j];
-      if (flaw->of != 0 && (operations[i].uses & flaw->of) == 0) continue;
-      struct arguments given = good;
-      flaw->spoil(&given);
-      rdzv_error *details = NULL;
-      const rdzv_status outcome = operations[i].call(&given, &details);
-      if (outcome != flaw->status) {
-        FAIL("%s with %s: %s (%s)", operations[i].name, flaw->name, rdzv_status_name(outcome),
-             rdzv_error_message(details));
-      }
-      check_failure(__FILE__, __LINE__, operations[i].name, outcome, details, (struct failure){.status = flaw->status});
-      rdzv_error_free(details);
-      // Nobody has to take the details.
-      CHECK_NUMBER(operations[i].call(&given, NULL), flaw->status);
-      CHECK_NUMBER(number, 77);
-      CHECK_NUMBER(flag, 77);
-      CHECK_BUFFER(buffer, "a");
-      CHECK_NUMBER(rdzv_list_count(list), 2);
-      CHECK_ITEM(list, 1, "b");
-    }
-  }
+  try_flaws(good, 0, call_operation, check_outputs);
+  try_flaws(good, GIVES_NUMBER | GIVES_FLAG | GIVES_BUFFER | GIVES_LIST, submit_operation, check_quiet);
   rdzv_server_stats after = {.struct_size = sizeof after};
   OK(rdzv_server_get_stats(server, &after, &error));
   CHECK_NUMBER(after.requests, before.requests);
   CHECK_NUMBER(after.keys, before.keys);
   // The handle is as good as before.
   OK(rdzv_store_ping(store, -1, &error));
+  rdzv_loop_free(loop);
   rdzv_store_free(store);
   rdzv_buffer_free(buffer);
   rdzv_list_free(list);
@@ -253,8 +301,10 @@ static void store_options_are_checked(void) {
   FAILS(INVALID, rdzv_store_options_set_answer_timeout_ms(options, 0, &error));
   FAILS(INVALID, rdzv_store_options_set_answer_timeout_ms(options, -2, &error));
   FAILS(INVALID, rdzv_store_options_set_keep_alive(NULL, 1, 1, 1, 1, &error));
-  FAILS(INVALID, rdzv_store_options_set_keep_alive(options, 1, 1, 0, 1, &error));
-  FAILS(INVALID, rdzv_store_options_set_keep_alive(options, 1, 1, 1, 0, &error));
+  FAILS(INVALID, rdzv_store_options_set_keep_alive(options, 0, 1, 1, 1, &error));
+  FAILS(INVALID, rdzv_store_options_set_keep_alive(options, 1, 32767001, 1, 1, &error));
+  FAILS(INVALID, rdzv_store_options_set_keep_alive(options, 1, 1, 128, 1, &error));
+  FAILS(INVALID, rdzv_store_options_set_keep_alive(options, 1, 1, 1, -1, &error));
   // There is still no endpoint.
   rdzv_store *store = NULL;
   FAILS_LIKE(((struct failure){INVALID, .message_part = "endpoint"}),
@@ -268,6 +318,7 @@ static void store_options_are_checked(void) {
 static void longest_timeouts_are_taken(void) {
   rdzv_server *server = start_server(NULL);
   rdzv_store_options *options = options_for(rdzv_server_port(server));
+  OK(rdzv_store_options_set_keep_alive(options, 32767000, 32767000, 127, INT32_MAX, &error));
   OK(rdzv_store_options_set_timeout_ms(options, INT64_MAX, &error));
   OK(rdzv_store_options_set_answer_timeout_ms(options, INT64_MAX, &error));
   OK(rdzv_store_options_set_connect_timeout_ms(options, INT64_MAX, &error));

@@ -1,6 +1,8 @@
 // rendezvous.hpp from a program's side. It is compiled together with hpp_second.cpp, with and without exceptions.
 #include <rendezvous.hpp>
 
+#include <poll.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -46,6 +48,7 @@ template <class T>
 constexpr bool is_move_only = std::is_nothrow_move_constructible_v<T> && std::is_move_assignable_v<T> &&
                               !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
 static_assert(is_move_only<rdzv::store> && is_move_only<rdzv::server> && is_move_only<rdzv::context>);
+static_assert(is_move_only<rdzv::event_loop>);
 static_assert(std::is_move_constructible_v<rdzv::error> && !std::is_copy_constructible_v<rdzv::error>);
 // A result is asked, it does not pass for a number.
 static_assert(!std::is_convertible_v<rdzv::result<int>, bool> && !std::is_convertible_v<rdzv::result<void>, bool>);
@@ -151,6 +154,45 @@ void cancelling() {
   DONE(store.ping());
 }
 
+// The next event; the descriptor tells when there may be one.
+rdzv::loop_event await_event(rdzv::event_loop& loop) {
+  for (;;) {
+    DONE(loop.turn());
+    if (auto event = VALUE(loop.next_event())) return *std::move(event);
+    pollfd polled{loop.fd(), POLLIN, 0};
+    CHECK(poll(&polled, 1, static_cast<int>(std::chrono::milliseconds(patience).count())) == 1);
+  }
+}
+
+void event_loops() {
+  rdzv::server server = start();
+  rdzv::event_loop loop = VALUE(rdzv::event_loop::create());
+  const auto store = VALUE(loop.add_store("127.0.0.1", server.port()));
+  const auto get = VALUE(loop.multi_get(store, {"a", "b"}, patience));
+  const auto set = VALUE(loop.multi_set(store, {{"a", "1"}, {"b", ""}}, patience));
+  for (int i = 0; i < 2; ++i) {
+    const rdzv::loop_event event = await_event(loop);
+    CHECK(event.code == rdzv::status::ok && event.message.empty() && event.store == store);
+    CHECK(event.operation == get || event.operation == set);
+    if (event.operation == get) CHECK((event.items == std::vector<std::string>{"1", ""}));
+  }
+  const auto late = VALUE(loop.get(store, "missing", 50ms));
+  rdzv::loop_event event = await_event(loop);
+  CHECK(event.operation == late && event.code == rdzv::status::timed_out);
+  CHECK(event.message.find("missing") != std::string::npos);
+  CHECK(VALUE(loop.add(store, "counter", 5)) > late && await_event(loop).number == 5);
+  CHECK(VALUE(loop.get(store, "a")) > late && await_event(loop).value == "1");
+  const auto given_up = VALUE(loop.barrier(store, "meeting", 2));
+  DONE(loop.cancel(store, given_up));
+  event = await_event(loop);
+  CHECK(event.operation == given_up && event.code == rdzv::status::cancelled);
+  CHECK(loop.add_store("127.0.0.1", 0).error().code() == rdzv::status::invalid_argument);
+  DONE(loop.remove_store(store));
+  CHECK(loop.ping(store).error().code() == rdzv::status::invalid_argument);
+  const rdzv::event_loop moved = std::move(loop);
+  CHECK(loop.fd() == -1 && moved.fd() >= 0);
+}
+
 // What a sink was told.
 struct journal {
   std::mutex mutex;
@@ -230,6 +272,7 @@ int main() {
   errors();
   handles();
   cancelling();
+  event_loops();
   logging();
 #if defined(__cpp_exceptions)
   exceptions();

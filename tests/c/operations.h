@@ -1,4 +1,4 @@
-// The operations of a store as a table, so that each of them can be called alike.
+// The operations of a store as a table, so that each of them can be called, and submitted to a loop, alike.
 #ifndef OPERATIONS_H
 #define OPERATIONS_H
 
@@ -21,6 +21,8 @@ enum {
 // All that any operation takes.
 struct arguments {
   const rdzv_store *store;
+  rdzv_loop *loop;
+  uint32_t loop_store;
   const uint8_t *key;
   size_t key_len;
   const uint8_t *value;
@@ -43,6 +45,8 @@ struct operation {
   const char *name;
   unsigned uses;
   rdzv_status (*call)(const struct arguments *given, rdzv_error **error);
+  // NULL for what loops do not have.
+  rdzv_status (*submit)(const struct arguments *given, uint64_t *operation, rdzv_error **error);
 };
 
 extern const struct operation operations[];

@@ -24,15 +24,15 @@ void pending_wait_delays_nobody(void);
 void cancel_ends_what_is_pending(void);
 void handle_serves_many_threads(void);
 
+// loops.c
+void loops_do_every_operation(void);
+void loop_events_tell_of_failures(void);
+void loops_refuse_bad_arguments(void);
+
 // logging.c
 void log_lines_arrive_and_sink_is_destroyed_once(void);
 void sink_may_not_call_its_own_context(void);
 void sinks_are_checked(void);
 void contexts_do_not_meet(void);
-
-// loops.c
-void every_operation_of_a_loop_has_its_event(void);
-void loop_events_tell_how_operations_failed(void);
-void loops_refuse_bad_arguments(void);
 
 #endif  // TESTS_H

@@ -7,21 +7,16 @@ use std::sync::OnceLock;
 /// `librendezvous.so` of the release profile.
 pub(crate) fn shipped() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| build(&["--release"], &target_folder()))
+    LIBRARY.get_or_init(|| build(&["--release"], &crate::target_folder()))
 }
 
 /// `librendezvous.so` of the dev profile, with the functions that provoke panics.
 pub(crate) fn with_faults() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     // A folder of its own: the plain library must not be replaced by this one, not even for a moment.
-    LIBRARY.get_or_init(|| build(&["--features=fault-injection"], &target_folder().join("fault-injection")))
-}
-
-/// The target folder of this very build.
-fn target_folder() -> PathBuf {
-    // TARGET/PROFILE/deps/it-HASH
-    let this = std::env::current_exe().expect("the path of this test");
-    this.ancestors().nth(3).expect("a target folder").into()
+    LIBRARY.get_or_init(|| {
+        build(&["--features=fault-injection"], &crate::target_folder().join("fault-injection"))
+    })
 }
 
 /// Only cargo knows whether the library that lies about is that of today's sources. Several tests may ask at a time:

@@ -108,21 +108,22 @@ impl Model {
         let mut turn = Turn::default();
         match *request {
             Request::Set { key, value } => {
-                self.room_for(cost(key, value.len()))?;
+                self.room_in_place(&[(key, value.len())])?;
                 self.put(joined(key), Held::Text(value.to_vec()), &mut turn);
             }
             Request::MultiSet { pairs } => {
-                self.room_for(pairs.iter().map(|(key, value)| cost(key, value.len())).sum())?;
+                let wanted: Vec<_> = pairs.iter().map(|(key, value)| (key, value.len())).collect();
+                self.room_in_place(&wanted)?;
                 for (key, value) in pairs.iter() {
                     self.put(joined(key), Held::Text(value.to_vec()), &mut turn);
                 }
             }
             Request::CompareSet { key, expected, desired } => {
-                self.room_for(cost(key, desired.len()))?;
                 let current = self.values.get(&joined(key)).map(Held::text);
                 let sets = current.as_deref().unwrap_or_default() == expected && current.is_some()
                     || current.is_none() && expected.is_empty();
                 if sets {
+                    self.room_in_place(&[(key, desired.len())])?;
                     self.put(joined(key), Held::Text(desired.to_vec()), &mut turn);
                     turn.answer = string(desired);
                 } else {
@@ -134,13 +135,13 @@ impl Model {
                 turn.answer = keys.iter().flat_map(|key| string(&self.read(key))).collect();
             }
             Request::Add { key, delta } => {
-                self.room_for(cost(key, 20))?;
+                self.room_in_place(&[(key, 20)])?;
                 let sum = self.count_of(key)?.wrapping_add(delta);
                 self.put(joined(key), Held::Count(sum), &mut turn);
                 turn.answer = number(sum);
             }
             Request::Append { key, value } => {
-                self.room_for(cost(key, value.len()))?;
+                self.room_beside(key, value.len() as u64)?;
                 let text = [self.read(key), value.to_vec()].concat();
                 self.put(joined(key), Held::Text(text), &mut turn);
             }
@@ -154,13 +155,14 @@ impl Model {
                 if missing.is_empty() {
                     turn.answer = vec![STOP_WAITING];
                 } else {
-                    self.room_for(keys.iter().map(|key| cost(key, 0)).sum())?;
+                    let wanted: Vec<_> = keys.iter().map(|key| (key, 0)).collect();
+                    self.room_in_place(&wanted)?;
                     self.room_to_wait(conn, keys.len())?;
                     self.waits.push(Wait { conn, missing });
                 }
             }
             Request::Barrier { key, world_size } => {
-                self.room_for(cost(key, 20))?;
+                self.room_in_place(&[(key, 20)])?;
                 self.room_to_wait(conn, 1)?;
                 let arrived = self.count_of(key)?.wrapping_add(1);
                 self.values.insert(joined(key), Held::Count(arrived));
@@ -180,7 +182,7 @@ impl Model {
                 turn.answer = number(i64::from(self.values.remove(&joined(key)).is_some()));
             }
             Request::QueuePush { key, value } => {
-                self.room_for(cost(key, value.len()) + ITEM_COST_BYTES)?;
+                self.room_beside(key, value.len() as u64 + ITEM_COST_BYTES)?;
                 self.queues.entry(joined(key)).or_default().push_back(value.to_vec());
                 self.wake_one(&joined(key), &mut turn);
             }
@@ -210,6 +212,25 @@ impl Model {
 
     fn registrations(&self) -> usize {
         self.waits.iter().map(|wait| wait.missing.len()).sum()
+    }
+
+    /// Room for values of these lengths in place of what is there: what does not grow needs none.
+    fn room_in_place(&self, wanted: &[(Key<'_>, usize)]) -> Result<(), Refused> {
+        let gross: u64 = wanted.iter().map(|&(key, bytes)| cost(key, bytes)).sum();
+        let held: u64 = wanted.iter().map(|&(key, bytes)| self.held(key).min(cost(key, bytes))).sum();
+        self.room_for(gross - held)
+    }
+
+    /// Room for so much beside what is there.
+    fn room_beside(&self, key: Key<'_>, more: u64) -> Result<(), Refused> {
+        self.room_for(cost(key, 0) + more - self.held(key).min(cost(key, 0)))
+    }
+
+    /// What is charged for a key and its value now.
+    fn held(&self, key: Key<'_>) -> u64 {
+        let name = joined(key);
+        let value = self.values.get(&name).map_or(0, Held::charge);
+        if self.names().contains(name.as_slice()) { name.len() as u64 + KEY_COST_BYTES + value } else { 0 }
     }
 
     fn room_for(&self, more: u64) -> Result<(), Refused> {

@@ -86,3 +86,31 @@ fn wrong_usage_is_exit_code_2() {
         assert!(ended.stderr.contains(reason), "{arguments:?}: {}", ended.stderr);
     }
 }
+
+#[test]
+fn a_stderr_that_nobody_reads_or_that_is_closed_holds_up_nobody() {
+    use std::net::TcpStream;
+    use std::process::Stdio;
+    let expel = |address: SocketAddr| {
+        use std::io::Write;
+        let mut stranger = TcpStream::connect(address).expect("it listens");
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+        // The end of the connection shows that the server has dealt with it.
+        stranger.read_to_end(&mut Vec::new()).ok();
+    };
+    for (closed, strangers) in [(true, 3), (false, 3000)] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let mut command = rdzv(&["server"]);
+        let (mut child, _stdout, address) = start(command.stderr(Stdio::from(writer)));
+        drop(command);
+        let reader = if closed { None } else { Some(reader) };
+        (0..strangers).for_each(|_| expel(address));
+        let endpoint = address.to_string();
+        let ended = run(&mut rdzv(&["store", "--endpoint", &endpoint, "ping"]));
+        assert_eq!(ended.code, 0, "closed: {closed}: {}", ended.stderr);
+        signal(child.id(), libc::SIGTERM);
+        eventually(|| child.try_wait().expect("a child of ours").is_some());
+        assert_eq!(child.wait().expect("it ended").code(), Some(0), "closed: {closed}");
+        drop(reader);
+    }
+}

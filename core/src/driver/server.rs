@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
 /// Where a server listens.
@@ -102,6 +102,7 @@ pub struct Server {
     commands: Sender<Command>,
     waker: Arc<mio::Waker>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    thread_id: ThreadId,
     fate: Fate,
 }
 
@@ -129,7 +130,8 @@ impl Server {
             told.set(failure).ok();
         });
         let thread = thread.map_err(|cause| StartError::io(&Listen::on(local_addr), cause))?;
-        Ok(Self { local_addr, commands, waker, thread: Mutex::new(Some(thread)), fate })
+        let thread_id = thread.thread().id();
+        Ok(Self { local_addr, commands, waker, thread: Mutex::new(Some(thread)), thread_id, fate })
     }
 
     /// The address it is bound to, with the port that the system chose.
@@ -165,12 +167,15 @@ impl Server {
     }
 
     /// Closes every connection and the listener, and waits for the thread to end. Safe from any thread, any number
-    /// of times.
+    /// of times; on the server's own thread (within an observer) it does not wait.
     ///
     /// # Errors
     /// What had ended the server before.
     pub fn stop(&self) -> Result<(), ServerFailure> {
         self.send(Command::Stop);
+        if self.thread_id == std::thread::current().id() {
+            return Ok(());
+        }
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             thread.join().ok();
         }

@@ -17,7 +17,8 @@ pub struct KeepAlive {
     pub interval: Duration,
     /// Unanswered probes after which the connection is lost.
     pub probes: u32,
-    /// Longest time that sent bytes may stay unacknowledged.
+    /// Longest time that sent bytes may stay unacknowledged. The system counts a peer that is alive but does not read
+    /// (its window is closed) among the silent, so this is also the longest pause of a reader with much to read.
     pub unacknowledged_max: Duration,
 }
 
@@ -27,7 +28,7 @@ impl Default for KeepAlive {
             idle: Duration::from_secs(2),
             interval: Duration::from_secs(1),
             probes: 3,
-            unacknowledged_max: Duration::from_secs(5),
+            unacknowledged_max: Duration::from_secs(60),
         }
     }
 }

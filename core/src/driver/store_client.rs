@@ -372,15 +372,21 @@ impl Store {
     pub fn barrier_by_keys(&self, key: &[u8], world_size: i64, timeout: Timeout) -> Result<(), CallError> {
         let (span, key) = (self.span(timeout), self.key(key));
         let mut barrier = KeyBarrier::new(world_size, span.patience);
+        let mut effect = Effect::None;
         while let Some(call) = barrier.next_call(key) {
             let failure = match self.perform(&call, self.resumed(span), &mut NoValue) {
                 Ok(Outcome::Missing) => NOT_RELEASED,
                 // The machine asks for outcomes that its calls have.
                 Ok(outcome) if barrier.handle(outcome).is_err() => NOT_RELEASED,
-                Ok(_) => continue,
+                Ok(_) => {
+                    // The first call counts the arrival, and nothing takes it back.
+                    effect = Operation::BarrierByKeys.effect_when_given_up();
+                    continue;
+                }
                 Err(failure) => failure,
             };
-            let failure = self.aged(failure, span);
+            let effect = if effect == Effect::None { failure.effect } else { effect };
+            let failure = self.aged(Failure { effect, ..failure }, span);
             return Err(CallError::new(Operation::BarrierByKeys, (Some(key), 1), &self.peer, failure));
         }
         Ok(())

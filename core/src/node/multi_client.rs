@@ -317,9 +317,9 @@ impl MultiClient {
                 let (cause, effect) = match self.lanes.give_up(conn, id) {
                     GiveUp::Close(effect) => (Cause::NoAnswer, effect),
                     GiveUp::Nothing => (Cause::NotReleased, Effect::None),
-                    GiveUp::Send(bytes) => {
+                    GiveUp::Send(bytes, effect) => {
                         self.lanes.append(conn, &bytes, &mut self.outputs);
-                        (Cause::NotReleased, Effect::None)
+                        (Cause::NotReleased, effect)
                     }
                 };
                 let cause = if kind == ErrorKind::TimedOut { cause } else { Cause::Unknown };
@@ -338,7 +338,8 @@ impl MultiClient {
         }
         let result = match result {
             Ok(Outcome::Missing) => {
-                Err(failure_of(ErrorKind::TimedOut, Phase::Waiting, Cause::NotReleased, Effect::None))
+                let effect = operating.operation.effect_when_given_up();
+                Err(failure_of(ErrorKind::TimedOut, Phase::Waiting, Cause::NotReleased, effect))
             }
             Ok(Outcome::QueueEmpty) => {
                 Err(failure_of(ErrorKind::QueueEmpty, Phase::Waiting, Cause::Unknown, Effect::None))

@@ -8,7 +8,7 @@ mod deadlines;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
 use crate::store::engine::{ApplyError, Engine};
-use crate::store::server_conn::{BufferPool, Next, POOLED_BYTES_MAX, ServerConn};
+use crate::store::server_conn::{BufferPool, Next, POOLED_BYTES_MAX, ServerConn, held_bytes};
 use crate::time::Instant;
 use crate::wire::c10d::FrameError;
 use alloc::collections::VecDeque;
@@ -155,7 +155,7 @@ pub struct Stats {
     pub keys: usize,
     /// Bytes of keys, values and queued items now, with what each costs beside them.
     pub stored_bytes: u64,
-    /// Bytes received but not used, and answers not sent, now.
+    /// Memory of bytes received but not used, and of answers not sent, now.
     pub buffered_bytes: u64,
     /// Waits and barriers pending now.
     pub waiting: usize,
@@ -173,8 +173,8 @@ struct Conn {
     charged: u64,
     /// When the peer last sent, while a frame is incomplete.
     heard: Instant,
-    /// When the peer last took bytes, while some are unsent.
-    drained: Instant,
+    /// When the peer last took bytes, while its socket takes no more of those that are unsent.
+    stalled_since: Option<Instant>,
     frame_armed: bool,
     stall_armed: bool,
 }
@@ -197,6 +197,11 @@ enum Rest {
     /// Frames that rest until the peer reads its answers.
     Resting,
 }
+
+/// Entries that the deadlines may keep beyond those that connections account for.
+const DEADLINES_KEPT: usize = 1024;
+/// Places that the table of connections may keep though they are free.
+const PLACES_KEPT: usize = 1024;
 
 /// One server.
 #[derive(Debug)]
@@ -340,13 +345,13 @@ impl Server {
             life: Life::Open,
             charged: 0,
             heard: now,
-            drained: now,
+            stalled_since: None,
             frame_armed: false,
             stall_armed: false,
         });
         self.stats.connections += 1;
         self.stats.accepted += 1;
-        self.deadlines.arm(now + self.limits.handshake_timeout, Deadline::Handshake, id);
+        self.arm(now + self.limits.handshake_timeout, Deadline::Handshake, id);
         self.events.push_back(Event::Accepted { conn: id, peer });
         Ok(())
     }
@@ -401,7 +406,7 @@ impl Server {
             conn.heard = now;
             if !conn.frame_armed && conn.machine.has_greeted() {
                 conn.frame_armed = true;
-                self.deadlines.arm(now + self.limits.frame_timeout, Deadline::Frame, id);
+                self.arm(now + self.limits.frame_timeout, Deadline::Frame, id);
             }
         }
         self.charge(id);
@@ -460,17 +465,18 @@ impl Server {
         let Some(conn) = self.conns[id.index as usize].as_mut() else { return };
         conn.machine.outbox.sent(bytes, &mut self.pool);
         let unsent = conn.machine.outbox.unsent().len();
-        if unsent > 0 {
-            if bytes > 0 || !conn.stall_armed {
-                conn.drained = now;
-            }
-            if !conn.stall_armed {
-                conn.stall_armed = true;
-                self.deadlines.arm(now + self.limits.stall_timeout, Deadline::Stall, id);
-            }
-        } else if let Life::Closing(reason) = conn.life {
+        conn.stalled_since = match conn.stalled_since {
+            _ if unsent == 0 => None,
+            Some(since) if bytes == 0 => Some(since),
+            _ => Some(now),
+        };
+        if unsent > 0 && !conn.stall_armed {
+            conn.stall_armed = true;
+            self.arm(now + self.limits.stall_timeout, Deadline::Stall, id);
+        } else if let (0, Life::Closing(reason)) = (unsent, conn.life) {
             return self.remove(id, reason);
         }
+        let Some(conn) = self.conns[id.index as usize].as_mut() else { return };
         if !conn.machine.inbox.is_empty() && unsent < self.limits.unsent_bytes_high {
             self.receive(now, id, &[]);
         } else {
@@ -498,15 +504,40 @@ impl Server {
         }
     }
 
-    /// Brings the books on buffered bytes up to date; ends the connection that breaks the bank.
+    /// Brings the books on buffered bytes up to date. Where they pass the limit, those who hold most are ended.
     fn charge(&mut self, id: ConnId) {
         let Some(conn) = self.conns[id.index as usize].as_mut() else { return };
-        let holds = (conn.machine.inbox.len() + conn.machine.outbox.unsent().len()) as u64;
+        let holds = (held_bytes(&conn.machine.inbox) + conn.machine.outbox.held_bytes()) as u64;
         self.stats.buffered_bytes = self.stats.buffered_bytes + holds - conn.charged;
         conn.charged = holds;
-        if self.stats.buffered_bytes > self.limits.buffered_bytes_max && holds > 0 {
+        while self.stats.buffered_bytes > self.limits.buffered_bytes_max {
+            let places = self.conns.iter().enumerate();
+            let holders = places.filter_map(|(index, conn)| conn.as_ref().map(|conn| (conn.charged, index)));
+            let Some((_, index)) = holders.max() else { return };
+            let Some(greediest) = self.name(index) else { return };
             self.stats.expelled += 1;
-            self.remove(id, CloseReason::BuffersFull(self.limits.buffered_bytes_max));
+            self.remove(greediest, CloseReason::BuffersFull(self.limits.buffered_bytes_max));
+        }
+    }
+
+    /// The connection in this place.
+    fn name(&self, index: usize) -> Option<ConnId> {
+        let generation = self.conns.get(index)?.as_ref()?.generation;
+        Some(ConnId { index: u32::try_from(index).ok()?, generation })
+    }
+
+    fn arm(&mut self, at: Instant, deadline: Deadline, id: ConnId) {
+        self.deadlines.arm(at, deadline, id);
+        // What was settled long before it is due must not pile up.
+        if self.deadlines.len() > 4 * self.stats.connections + DEADLINES_KEPT {
+            let conns = &self.conns;
+            self.deadlines.retain(|deadline, id| {
+                let place = conns.get(id.index as usize).and_then(Option::as_ref);
+                place.is_some_and(|conn| {
+                    conn.generation == id.generation
+                        && (deadline != Deadline::Handshake || !conn.machine.has_greeted())
+                })
+            });
         }
     }
 
@@ -531,8 +562,26 @@ impl Server {
         self.pool.give(core::mem::take(&mut conn.machine.inbox));
         self.stats.connections -= 1;
         self.stats.buffered_bytes -= conn.charged;
+        self.give_places_back();
         self.closes.push_back(id);
         self.events.push_back(Event::Closed { conn: id, peer: conn.peer, reason });
+    }
+
+    /// A table that many connections have blown up shrinks when few are left.
+    fn give_places_back(&mut self) {
+        let places = self.conns.len();
+        if places < PLACES_KEPT || self.stats.connections > places / 8 {
+            return;
+        }
+        let used = self.conns.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        if used <= places / 2 {
+            self.conns.truncate(used);
+            self.conns.shrink_to(used);
+            self.engine.forget_places(used);
+            self.transmits.shrink_to(used);
+            self.closes.shrink_to(used);
+            self.events.shrink_to(used);
+        }
     }
 
     fn tick(&mut self, now: Instant) {
@@ -554,16 +603,16 @@ impl Server {
                     (incomplete, conn.heard, limits.frame_timeout, CloseReason::FrameTimeout)
                 }
                 Deadline::Stall => {
-                    let unread = !conn.machine.outbox.unsent().is_empty();
-                    conn.stall_armed = unread;
-                    (unread, conn.drained, limits.stall_timeout, CloseReason::StallTimeout)
+                    conn.stall_armed = conn.stalled_since.is_some();
+                    let since = conn.stalled_since.unwrap_or(now);
+                    (conn.stall_armed, since, limits.stall_timeout, CloseReason::StallTimeout)
                 }
             };
             if armed && since + patience <= now {
                 self.stats.expelled += 1;
                 self.remove(id, reason);
             } else if armed {
-                self.deadlines.arm(since + patience, deadline, id);
+                self.arm(since + patience, deadline, id);
             }
         }
     }

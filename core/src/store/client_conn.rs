@@ -92,8 +92,8 @@ pub enum BeginError {
 pub enum GiveUp {
     /// It is out of the table and nothing is to be sent.
     Nothing,
-    /// Send this; the rest of its replies will be swallowed.
-    Send([u8; 1]),
+    /// Send this; the rest of its replies will be swallowed. An arrival at a barrier stays counted.
+    Send([u8; 1], Effect),
     /// An answer that should have come at once has not: the connection is of no use any more, and the store may have
     /// changed.
     Close(Effect),
@@ -324,7 +324,8 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         if entry.step.waits() && !(place == 0 && receiving_value) {
             entry.cancelled = true;
             self.stale = false;
-            return GiveUp::Send([Opcode::CancelWait as u8]);
+            let effect = entry.operation.effect_when_given_up();
+            return GiveUp::Send([Opcode::CancelWait as u8], effect);
         }
         GiveUp::Close(entry.effect())
     }

@@ -237,20 +237,29 @@ impl Engine {
         Ok(Applied { answer, released: &self.released })
     }
 
+    /// Gives back what was kept for connections in places from `places` on: there are none any more.
+    pub fn forget_places(&mut self, places: usize) {
+        self.waits.forget_places(places);
+    }
+
     /// Ends all waits of a connection that is gone or cancels. Barrier arrivals stay counted.
     pub fn forget_waits(&mut self, conn: ConnId) {
         self.waits.forget(conn, &mut self.slots);
     }
 
     fn set(&mut self, key: Key<'_>, value: &[u8]) -> Result<Answer<'static>, ApplyError> {
-        self.room_for(cost(key, value.len()))?;
+        self.room_in_place(key, value.len())?;
         let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
         self.store(slot, value);
         Ok(Answer::Nothing)
     }
 
     fn multi_set(&mut self, pairs: Pairs<'_>) -> Result<Answer<'static>, ApplyError> {
-        self.room_for(pairs.iter().map(|(key, value)| cost(key, value.len())).sum())?;
+        let gross = pairs.iter().map(|(key, value)| cost(key, value.len())).sum();
+        if self.room_for(gross).is_err() {
+            let held = pairs.iter().map(|(key, value)| self.held(key).min(cost(key, value.len()))).sum();
+            self.room_for(gross.saturating_sub(held))?;
+        }
         for (key, value) in pairs.iter() {
             let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
             self.store(slot, value);
@@ -264,17 +273,18 @@ impl Engine {
         expected: &'a [u8],
         desired: &'a [u8],
     ) -> Result<Applied<'a>, ApplyError> {
-        self.room_for(cost(key, desired.len()))?;
         let whole = one_piece(key, &mut self.joined);
         let found = self.slots.find(whole).filter(|&slot| !matches!(self.slots[slot].value, Value::Absent));
         let answer = match found {
             Some(slot) if self.slots[slot].value.as_ref().equals(expected) => {
+                self.room_in_place(key, desired.len())?;
                 self.store(slot, desired);
                 ValueRef::Bytes(desired)
             }
             Some(slot) => self.slots[slot].value.as_ref(),
             None if expected.is_empty() => {
-                let slot = self.slots.find_or_insert(whole);
+                self.room_in_place(key, desired.len())?;
+                let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
                 self.store(slot, desired);
                 ValueRef::Bytes(desired)
             }
@@ -285,7 +295,7 @@ impl Engine {
     }
 
     fn add(&mut self, key: Key<'_>, delta: i64) -> Result<Answer<'static>, ApplyError> {
-        self.room_for(cost(key, number::DIGITS_MAX))?;
+        self.room_in_place(key, number::DIGITS_MAX)?;
         let (slot, current) = self.counter(key)?;
         let sum = current.wrapping_add(delta);
         self.count(slot, sum);
@@ -294,7 +304,7 @@ impl Engine {
     }
 
     fn append(&mut self, key: Key<'_>, more: &[u8]) -> Result<Answer<'static>, ApplyError> {
-        self.room_for(cost(key, more.len()))?;
+        self.room_beside(key, more.len() as u64)?;
         let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
         self.revision += 1;
         self.slots.change(slot, self.revision, |value| value.append(more));
@@ -331,7 +341,11 @@ impl Engine {
             let id = match wait {
                 Some(id) => id,
                 None => {
-                    self.room_for(keys.iter().map(|key| cost(key, 0)).sum())?;
+                    let gross = keys.iter().map(|key| cost(key, 0)).sum();
+                    if self.room_for(gross).is_err() {
+                        let held = keys.iter().map(|key| self.held(key).min(cost(key, 0))).sum();
+                        self.room_for(gross.saturating_sub(held))?;
+                    }
                     self.waits.room_for(conn, keys.len(), &self.limits).map_err(ApplyError::TooManyWaits)?;
                     *wait.insert(self.waits.open(conn))
                 }
@@ -348,7 +362,7 @@ impl Engine {
         key: Key<'_>,
         world_size: i64,
     ) -> Result<Answer<'static>, ApplyError> {
-        self.room_for(cost(key, number::DIGITS_MAX))?;
+        self.room_in_place(key, number::DIGITS_MAX)?;
         self.waits.room_for(conn, 1, &self.limits).map_err(ApplyError::TooManyWaits)?;
         let (slot, arrived) = self.counter(key)?;
         let arrived = arrived.wrapping_add(1);
@@ -363,7 +377,7 @@ impl Engine {
     }
 
     fn queue_push(&mut self, key: Key<'_>, item: &[u8]) -> Result<Answer<'static>, ApplyError> {
-        self.room_for(cost(key, item.len()) + ITEM_COST_BYTES)?;
+        self.room_beside(key, item.len() as u64 + ITEM_COST_BYTES)?;
         let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
         self.slots.push_item(slot, item);
         self.revision += 1;
@@ -407,6 +421,29 @@ impl Engine {
 
     fn wake_all(&mut self, slot: SlotId) {
         self.waits.satisfy_all(slot, &mut self.slots, &mut self.released);
+    }
+
+    /// Room for `bytes` bytes in place of what is under `key` now: what does not grow needs none.
+    fn room_in_place(&mut self, key: Key<'_>, bytes: usize) -> Result<(), ApplyError> {
+        let gross = cost(key, bytes);
+        self.room_for(gross).or_else(|_| {
+            let held = self.held(key);
+            self.room_for(gross.saturating_sub(held))
+        })
+    }
+
+    /// Room for `more` beside what is under `key` now.
+    fn room_beside(&mut self, key: Key<'_>, more: u64) -> Result<(), ApplyError> {
+        self.room_for(cost(key, 0) + more).or_else(|_| {
+            let held = self.held(key).min(cost(key, 0));
+            self.room_for(cost(key, 0) + more - held)
+        })
+    }
+
+    /// What is charged for a key and its value now.
+    fn held(&mut self, key: Key<'_>) -> u64 {
+        let slot = self.slots.find(one_piece(key, &mut self.joined));
+        slot.map_or(0, |slot| cost(key, self.slots[slot].value.len()))
     }
 
     const fn room_for(&self, more: u64) -> Result<(), ApplyError> {

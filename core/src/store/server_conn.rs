@@ -2,7 +2,7 @@
 
 mod outbox;
 
-pub use outbox::{BufferPool, Outbox, POOLED_BYTES_MAX};
+pub use outbox::{BufferPool, Outbox, POOLED_BYTES_MAX, held_bytes};
 
 use crate::limits::FrameLimits;
 use crate::store::engine::{Answer, Readiness};
@@ -151,6 +151,7 @@ impl ServerConn {
             if length.0 > reply_bytes_max {
                 return Err(length.0);
             }
+            self.outbox.reserve(length.0);
         }
         encode_answer(&mut self.outbox.writer(pool), answer);
         Ok(())

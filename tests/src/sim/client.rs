@@ -481,9 +481,9 @@ impl Client {
                 GiveUp::Nothing => {
                     return Err(Wrong(format!("{} is under way, and its link does not know it", task.id)));
                 }
-                GiveUp::Send(bytes) => {
+                GiveUp::Send(bytes, effect) => {
                     self.lines[line].push(&bytes);
-                    self.end(stage, place, End::Failed(kind, Effect::None))?;
+                    self.end(stage, place, End::Failed(kind, effect))?;
                     self.drop_if_full(stage, line);
                 }
                 GiveUp::Close(effect) => {

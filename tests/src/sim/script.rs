@@ -54,7 +54,7 @@ impl Script {
 
     /// Whether it has something to say while so many deeds are under way.
     pub(super) fn wants_turn(&self, under_way: usize) -> bool {
-        let most = if let Self::Storm(storm) = self { storm.depth } else { 1 };
+        let most = if let Self::Storm(storm) = self { storm.habits.depth } else { 1 };
         under_way < most && !self.is_over()
     }
 
@@ -84,35 +84,40 @@ fn patient(deed: Option<Deed>) -> Next {
 
 const CALM_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// How a client goes about its storm.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Habits {
+    pub(super) deeds: usize,
+    /// Deeds under way at a time.
+    pub(super) depth: usize,
+    /// Between two deeds.
+    pub(super) pause_max: Duration,
+    pub(super) value_bytes_max: usize,
+}
+
 /// Anything, for a number of deeds.
 #[derive(Debug)]
 pub(super) struct Storm {
     client: usize,
     field: Field,
     left: usize,
-    depth: usize,
+    habits: Habits,
     pieces: u32,
     /// The last value that was made, and its key.
     last: Option<(String, Vec<u8>)>,
     pause_next: bool,
-    pause_max: Duration,
 }
 
 impl Storm {
-    pub(super) const fn new(
-        client: usize,
-        field: Field,
-        deeds: usize,
-        depth: usize,
-        pause_max: Duration,
-    ) -> Self {
-        Self { client, field, left: deeds, depth, pieces: 0, last: None, pause_next: true, pause_max }
+    pub(super) const fn new(client: usize, field: Field, habits: Habits) -> Self {
+        let left = habits.deeds;
+        Self { client, field, habits, left, pieces: 0, last: None, pause_next: true }
     }
 
     fn next(&mut self, dice: &mut Dice) -> Next {
         self.pause_next = !self.pause_next;
         if self.pause_next && dice.percent(70) {
-            return Next::Pause(dice.span(Duration::ZERO, self.pause_max));
+            return Next::Pause(dice.span(Duration::ZERO, self.habits.pause_max));
         }
         self.left -= 1;
         let timeout = dice.span(Duration::from_millis(5), Duration::from_secs(3));
@@ -123,10 +128,9 @@ impl Storm {
     fn piece(&mut self, name: &str, dice: &mut Dice) -> Vec<u8> {
         self.pieces += 1;
         let number = (u32::try_from(self.client).unwrap_or(u32::MAX) + 1) * 10_000 + self.pieces;
-        let filling = match dice.index(200) {
-            0 => dice.size(10_000, 200_000),
-            1..=8 => dice.size(500, 10_000),
-            9..=70 => dice.size(1, 300),
+        let filling = match dice.index(20) {
+            0 => dice.size(300, self.habits.value_bytes_max),
+            1..=7 => dice.size(1, 300),
             _ => 0,
         };
         let piece = piece::make(name, number, filling);

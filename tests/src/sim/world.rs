@@ -10,7 +10,7 @@ use super::history::{History, Wrong};
 use super::host::{Guests, Host};
 use super::network::{Loss, Network, Notice, Route, Side, Weather};
 use super::oracle;
-use super::script::{Clearing, Field, Job, Script, Storm};
+use super::script::{Clearing, Field, Habits, Job, Script, Storm};
 use super::trace::Trace;
 use super::{Failure, Options, Report};
 use rendezvous_core::limits::ServerLimits;
@@ -124,12 +124,14 @@ impl World {
         stage.agenda.enter(storm_ends, Happening::Act);
         let host = Host::new(Dice::new(seed, 2), server_limits(&mut dice), options.sabotage, Guests::Polite);
         let pause_max = dice.span(Duration::from_millis(1), Duration::from_secs(1));
+        let value_bytes_max = dice.pick(&[300, 1000, 1000, 10_000, 10_000, 10_000, 400_000]);
         let clients = (0..clients).map(|number| {
             let sleepy = options.sabotage == Sabotage::SleepyClient && number == 0;
             let health = if sleepy { Health::Sleepy } else { Health::Sound };
             let manner = manner(&mut dice);
             let mut client = Client::new(number, Dice::new(seed, 100 + number as u64), manner, health);
-            client.script = Script::Storm(Storm::new(number, field, deeds, 1 + dice.index(4), pause_max));
+            let habits = Habits { deeds, depth: 1 + dice.index(4), pause_max, value_bytes_max };
+            client.script = Script::Storm(Storm::new(number, field, habits));
             stage.agenda.enter(Instant::ORIGIN, Happening::ClientDue(number));
             client
         });

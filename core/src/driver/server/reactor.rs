@@ -27,10 +27,12 @@ const WAKER: Token = Token(usize::MAX);
 const EVENTS_PER_TURN: usize = 1024;
 /// Connections accepted in one turn, so that a storm of newcomers does not starve the others.
 const ACCEPTS_PER_TURN: usize = 512;
+/// Places that the table of peers may keep though they are free.
+const PEERS_KEPT: usize = 1024;
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// Bytes read from one connection in one turn.
 const READ_BYTES_PER_TURN: usize = 4 * READ_BUFFER_BYTES;
-/// Until accepting is tried again when the process had no descriptor left.
+/// Until accepting is tried again when it failed for more than one newcomer.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a handle asks of its reactor.
@@ -73,7 +75,7 @@ enum Accepting {
     Idle,
     /// Somebody may be at the door.
     Ready,
-    /// The process had no descriptor left.
+    /// Accepting failed: the process has no descriptor left, as a rule.
     PausedUntil(Instant),
 }
 
@@ -192,15 +194,31 @@ impl Reactor {
         self.accepting = Accepting::Ready;
         for _ in 0..ACCEPTS_PER_TURN {
             match self.listener.accept() {
-                Ok((socket, address)) => self.welcome(now, socket, address),
+                Ok((socket, address)) => {
+                    self.welcome(now, socket, address);
+                    if let Accepting::PausedUntil(_) = self.accepting {
+                        return;
+                    }
+                }
                 Err(error) => {
                     match (error.kind(), error.raw_os_error()) {
                         (ErrorKind::WouldBlock, _) => self.accepting = Accepting::Idle,
-                        (_, Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) => {
-                            self.accepting = Accepting::PausedUntil(now + ACCEPT_PAUSE);
-                        }
-                        // This one newcomer is gone already; the next may be at the door.
-                        _ => continue,
+                        // This one newcomer is gone already (accept(2)); the next may be at the door.
+                        (
+                            _,
+                            Some(
+                                libc::ECONNABORTED
+                                | libc::EINTR
+                                | libc::EPROTO
+                                | libc::ENOPROTOOPT
+                                | libc::ENETDOWN
+                                | libc::ENETUNREACH
+                                | libc::EHOSTDOWN
+                                | libc::EHOSTUNREACH,
+                            ),
+                        ) => continue,
+                        // No descriptor or memory is left, or the listener is of no use: it may be, later.
+                        _ => self.accepting = Accepting::PausedUntil(now + ACCEPT_PAUSE),
                     }
                     return;
                 }
@@ -217,6 +235,8 @@ impl Reactor {
         let conn = name(index, self.generations[index]);
         let interest = Interest::READABLE | Interest::WRITABLE;
         if self.poll.registry().register(&mut socket, Token(index), interest).is_err() {
+            // The system has no room for one more; the newcomer sees its connection close.
+            self.accepting = Accepting::PausedUntil(now + ACCEPT_PAUSE);
             return;
         }
         let generation = conn.generation;
@@ -297,6 +317,9 @@ impl Reactor {
         let index = conn.index as usize;
         if self.peers.get(index).is_some_and(|peer| peer.generation == conn.generation) {
             self.peers.remove(index);
+            if self.peers.capacity() > PEERS_KEPT && self.peers.len() < self.peers.capacity() / 8 {
+                self.peers.shrink_to_fit();
+            }
             self.generations[index] = self.generations[index].wrapping_add(1);
             // A descriptor is free again.
             if let Accepting::PausedUntil(_) = self.accepting {

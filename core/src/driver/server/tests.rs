@@ -181,3 +181,46 @@ fn a_panic_in_the_reactor_ends_the_server_and_closes_its_clients() {
     assert_eq!(server.stats(), Err(panicked.clone()));
     assert_eq!(server.stop(), Err(panicked));
 }
+
+#[test]
+fn an_observer_may_stop_its_server() {
+    let place: Arc<OnceLock<Server>> = Arc::default();
+    let within = Arc::downgrade(&place);
+    let options = ServerOptions {
+        observer: Box::new(move |event| {
+            if let (Event::Closed { .. }, Some(place)) = (event, within.upgrade()) {
+                place.get().map(Server::stop);
+            }
+        }),
+        ..ServerOptions::on("127.0.0.1", 0)
+    };
+    let server = place.get_or_init(|| Server::start(options).unwrap());
+    drop(greet(server));
+    assert_eq!(server.wait(), ServerFailure::Stopped);
+}
+
+/// Processor time of this process.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writing.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[test]
+fn a_listener_that_its_owner_shut_down_does_not_spin_the_server() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = Listen::Adopted(OwnedFd::from(listener.try_clone().unwrap()));
+    let server = Server::start(ServerOptions { listen, ..ServerOptions::on("", 0) }).unwrap();
+    let mut client = greet(&server);
+    // SAFETY: a descriptor of ours.
+    unsafe { libc::shutdown(std::os::fd::AsRawFd::as_raw_fd(&listener), libc::SHUT_RDWR) };
+    // A read that times out is a pause that an event could end.
+    client.set_read_timeout(Some(Duration::from_millis(600))).unwrap();
+    let before = processor_time();
+    assert!(client.read(&mut [0; 1]).is_err(), "the server has nothing to say");
+    assert!(processor_time() - before < Duration::from_millis(300), "an idle server is idle");
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.write_all(&get(b"/k")).unwrap();
+    assert_eq!(read(&mut client, 8), [0; 8], "those who are in are served");
+}

@@ -22,7 +22,9 @@ impl Store {
         take: &mut dyn Take,
     ) -> Result<Outcome, CallError> {
         let failure = match self.perform(call, span, take) {
-            Ok(Outcome::Missing) => NOT_RELEASED,
+            Ok(Outcome::Missing) => {
+                Failure { effect: call.operation().effect_when_given_up(), ..NOT_RELEASED }
+            }
             Ok(Outcome::QueueEmpty) => {
                 Failure { kind: ErrorKind::QueueEmpty, cause: Cause::Unknown, ..NOT_RELEASED }
             }

@@ -125,7 +125,15 @@ fn every_operation_against_a_real_server() {
         assert_eq!(empty.expect_err("empty").kind(), ErrorKind::QueueEmpty);
     }
     store.barrier(b"b", 1, DEFAULT).expect("alone");
-    assert_eq!(store.barrier(b"b2", 2, Timeout::Once).expect_err("alone").kind(), ErrorKind::TimedOut);
+    for alone in [
+        store.barrier(b"b2", 2, Timeout::Once),
+        store.barrier(b"b3", 2, millis(30)),
+        store.barrier_by_keys(b"b4", 2, millis(30)),
+    ] {
+        let error = alone.expect_err("the second has not come");
+        assert_eq!((error.kind(), error.failure().effect), (ErrorKind::TimedOut, Effect::Possible));
+        assert!(error.to_string().ends_with("not all have arrived; its arrival stays counted"), "{error}");
+    }
     store.barrier(b"b2", 2, Timeout::Once).expect("the second");
     store.barrier_by_keys(b"bk", 1, DEFAULT).expect("alone");
     assert_eq!(store.check_in(DEFAULT).expect("counted"), 1);

@@ -97,11 +97,11 @@ impl Wire {
         let (can_go_on, effect) = match conn.give_up(id) {
             GiveUp::Nothing => (true, Effect::None),
             GiveUp::Close(effect) => (false, effect),
-            GiveUp::Send(_) if phase == Phase::Sending => (false, Effect::Possible),
+            GiveUp::Send(..) if phase == Phase::Sending => (false, Effect::Possible),
             // One byte into a connection that was quiet: it goes out at once or the connection is of no use.
-            GiveUp::Send(bytes) => {
+            GiveUp::Send(bytes, effect) => {
                 let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-                (self.line.socket.send_with_flags(&bytes, flags).is_ok(), Effect::None)
+                (self.line.socket.send_with_flags(&bytes, flags).is_ok(), effect)
             }
         };
         let cause = if can_go_on { Cause::NotReleased } else { Cause::NoAnswer };

@@ -25,6 +25,16 @@ impl Deadlines {
         self.0.push(Reverse((at, conn, deadline)));
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Drops the entries that `keep` does not want.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(Deadline, ConnId) -> bool) {
+        self.0.retain(|Reverse((_, conn, deadline))| keep(*deadline, *conn));
+        self.0.shrink_to(self.0.len() * 2);
+    }
+
     pub(super) fn next(&self) -> Option<Instant> {
         self.0.peek().map(|Reverse((at, ..))| *at)
     }

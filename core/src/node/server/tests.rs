@@ -275,11 +275,11 @@ fn bounds_on_connections_buffers_and_answers_expel_the_one_that_passes_them() {
     let (a, b) = (rig.greeted(0), rig.greeted(1));
     let late = rig.connect(2);
     assert_eq!(rig.closed[&late], CloseReason::TooManyConnections(2));
-    rig.send(b, &set(b"k", &[0; 600])[..400]);
-    rig.send(a, &set(b"k", &[0; 600])[..200]);
-    assert_eq!(rig.closed[&a], CloseReason::BuffersFull(500));
+    rig.send(b, &set(b"k", &[0; 600])[..200]);
+    rig.send(a, &set(b"k", &[0; 600])[..400]);
+    assert_eq!(rig.closed[&a], CloseReason::BuffersFull(500), "it holds most");
     let a = rig.greeted(0);
-    rig.send(b, &set(b"k", &[0; 600])[400..]);
+    rig.send(b, &set(b"k", &[0; 600])[200..]);
     rig.send(b, &get(b"k"));
     assert_eq!(rig.closed[&b], CloseReason::AnswerTooLong(608));
     rig.send(a, &set(b"j", &[0; 600]));
@@ -313,4 +313,55 @@ fn inputs_for_connections_that_are_gone_are_refused() {
     assert_eq!(late, Err(InputError::UnknownConnection(conn)));
     let twice = rig.server.handle(rig.now, Input::Accepted { conn, peer: PEER });
     assert_eq!(twice, Err(InputError::PlaceTaken(conn)));
+}
+
+#[test]
+fn a_stall_that_was_made_good_is_forgotten() {
+    let mut rig = rig();
+    let conn = rig.greeted(0);
+    rig.window = 0;
+    rig.send(conn, &frame(Request::NumKeys));
+    rig.after(Duration::from_secs(1));
+    rig.window = usize::MAX;
+    let bytes = rig.server.unsent(conn).len();
+    rig.feed(Input::Sent { conn, bytes });
+    rig.after(Duration::from_secs(298));
+    rig.window = 0;
+    rig.send(conn, &frame(Request::NumKeys));
+    rig.after(Duration::from_secs(2));
+    assert_eq!(rig.closed.get(&conn), None, "it stalled for 2 s of 300");
+    rig.after(Duration::from_secs(298));
+    assert_eq!(rig.closed.get(&conn), Some(&CloseReason::StallTimeout));
+}
+
+#[test]
+fn full_buffers_cost_the_one_who_fills_them() {
+    let mut rig = Rig::new(ServerLimits { buffered_bytes_max: 100, ..ServerLimits::default() });
+    let (hog, innocent) = (rig.greeted(0), rig.greeted(1));
+    rig.send(hog, &set(b"k", &[0; 1000])[..98]);
+    rig.send(innocent, &frame(Request::NumKeys));
+    assert_eq!(rig.got(innocent), 0i64.to_le_bytes());
+    assert_eq!(rig.closed, BTreeMap::from([(hog, CloseReason::BuffersFull(100))]));
+}
+
+#[test]
+fn deadlines_and_places_of_gone_connections_go() {
+    let handshake_timeout = Duration::from_secs(1 << 40);
+    let mut rig = Rig::new(ServerLimits { handshake_timeout, ..ServerLimits::default() });
+    for generation in 0..10_000 {
+        let conn = ConnId { index: 0, generation };
+        rig.feed(Input::Accepted { conn, peer: PEER });
+        rig.send(conn, &greeting());
+        rig.feed(Input::Lost { conn, os_error: 104 });
+    }
+    assert!(rig.server.deadlines.len() < 2 * DEADLINES_KEPT, "{}", rig.server.deadlines.len());
+    let conns: Vec<ConnId> = (0..20_000).map(|index| rig.greeted(index)).collect();
+    rig.send(conns[19_999], &wait(b"k"));
+    for conn in conns {
+        rig.feed(Input::Lost { conn, os_error: 104 });
+    }
+    assert!(rig.server.conns.capacity() <= PLACES_KEPT, "{}", rig.server.conns.capacity());
+    let again = rig.greeted(3);
+    rig.send(again, &[wait(b"j"), set(b"j", b"v")].concat());
+    assert_eq!(rig.got(again), [0]);
 }

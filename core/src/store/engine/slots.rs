@@ -17,6 +17,14 @@ use slab::Slab;
 /// A place in the table; it stays while the slot is in use.
 pub(super) type SlotId = u32;
 
+/// Places that a queue may keep though it is much shorter.
+const QUEUE_KEPT: usize = 64;
+
+fn as_place(index: usize) -> u32 {
+    // invariant: stored_bytes_max and registrations_max keep the tables far below 2^32 places
+    u32::try_from(index).expect("the limits keep the table small")
+}
+
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) key: Box<[u8]>,
@@ -24,6 +32,8 @@ pub(super) struct Slot {
     /// The store's revision when the value last changed.
     pub(super) revision: u64,
     pub(super) waiters: WaitList,
+    /// Where it stands in `Slots::present`, while it has a value.
+    present_at: u32,
     queue: Option<VecDeque<Box<[u8]>>>,
 }
 
@@ -32,7 +42,8 @@ pub(super) struct Slots {
     slots: Slab<Slot>,
     index: HashTable<SlotId>,
     hasher: SeedableRandomState,
-    present: usize,
+    /// The slots that have a value, so that listing them costs nothing for those that are only waited for.
+    present: Vec<SlotId>,
     stored_bytes: u64,
 }
 
@@ -42,7 +53,7 @@ impl Slots {
             slots: Slab::new(),
             index: HashTable::new(),
             hasher: SeedableRandomState::with_seed(seed, SharedSeed::global_fixed()),
-            present: 0,
+            present: Vec::new(),
             stored_bytes: 0,
         }
     }
@@ -52,7 +63,7 @@ impl Slots {
     }
 
     pub(super) const fn present(&self) -> usize {
-        self.present
+        self.present.len()
     }
 
     pub(super) const fn stored_bytes(&self) -> u64 {
@@ -75,10 +86,10 @@ impl Slots {
             value: Value::Absent,
             revision: 0,
             waiters: WaitList::default(),
+            present_at: 0,
             queue: None,
         });
-        // invariant: stored_bytes_max and registrations_max keep the table far below 2^32 slots
-        let id = u32::try_from(index).expect("the limits keep the table small");
+        let id = as_place(index);
         self.stored_bytes += key.len() as u64 + KEY_COST_BYTES;
         let hasher = &self.hasher;
         self.index.insert_unique(hash, id, |&id| hasher.hash_one(&*slots[id as usize].key));
@@ -101,6 +112,7 @@ impl Slots {
             let Self { index, slots, hasher, .. } = self;
             index.shrink_to(slots.len() * 2, |&id| hasher.hash_one(&*slots[id as usize].key));
             slots.shrink_to_fit();
+            self.present.shrink_to(self.present.len() * 2);
         }
     }
 
@@ -112,7 +124,20 @@ impl Slots {
         slot.revision = revision;
         let is_absent = matches!(slot.value, Value::Absent);
         self.stored_bytes = self.stored_bytes + slot.value.len() as u64 - length_before as u64;
-        self.present = self.present + usize::from(was_absent) - usize::from(is_absent);
+        match (was_absent, is_absent) {
+            (true, false) => {
+                slot.present_at = as_place(self.present.len());
+                self.present.push(id);
+            }
+            (false, true) => {
+                let place = slot.present_at as usize;
+                self.present.swap_remove(place);
+                if let Some(&moved) = self.present.get(place) {
+                    self[moved].present_at = as_place(place);
+                }
+            }
+            _ => {}
+        }
     }
 
     #[inline]
@@ -141,6 +166,8 @@ impl Slots {
         // A queue that is there has an item in it: readiness asks no more than whether it is there.
         if queue.is_empty() {
             slot.queue = None;
+        } else if queue.capacity() > QUEUE_KEPT && queue.len() < queue.capacity() / 8 {
+            queue.shrink_to(queue.len() * 2);
         }
         self.stored_bytes -= item.len() as u64 + ITEM_COST_BYTES;
         Some(item)
@@ -152,8 +179,7 @@ impl Slots {
 
     /// The slots that have a value, in the order of their keys.
     pub(super) fn sorted(&self) -> Vec<SlotId> {
-        let with_value = self.slots.iter().filter(|(_, slot)| !matches!(slot.value, Value::Absent));
-        let mut ids: Vec<SlotId> = with_value.filter_map(|(index, _)| u32::try_from(index).ok()).collect();
+        let mut ids = self.present.clone();
         ids.sort_unstable_by(|&a, &b| self[a].key.cmp(&self[b].key));
         ids
     }
@@ -171,5 +197,31 @@ impl IndexMut<SlotId> for Slots {
     #[inline]
     fn index_mut(&mut self, id: SlotId) -> &mut Slot {
         &mut self.slots[id as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_was_long_gives_its_memory_back() {
+        let mut slots = Slots::new(1);
+        let id = slots.find_or_insert(b"q");
+        (0..100_000).for_each(|_| slots.push_item(id, b""));
+        (0..99_999).for_each(|_| drop(slots.pop_item(id)));
+        let held = slots[id].queue.as_ref().map_or(0, VecDeque::capacity);
+        assert!(held <= QUEUE_KEPT, "{held} places held for one item");
+    }
+
+    #[test]
+    fn the_list_of_present_slots_follows_every_change() {
+        let mut slots = Slots::new(1);
+        let ids: Vec<SlotId> = (0..20u8).map(|name| slots.find_or_insert(&[name])).collect();
+        ids.iter().for_each(|&id| slots.change(id, 1, |value| value.set(b"v")));
+        ids.iter().step_by(3).for_each(|&id| slots.change(id, 2, |value| *value = Value::Absent));
+        let names: Vec<u8> = slots.sorted().into_iter().map(|id| slots[id].key[0]).collect();
+        assert_eq!(names, (0..20).filter(|name| name % 3 != 0).collect::<Vec<u8>>());
+        assert!(slots.present.iter().enumerate().all(|(place, &id)| slots[id].present_at as usize == place));
     }
 }

@@ -394,3 +394,34 @@ fn values_agree_with_a_plain_map_and_nothing_is_left_behind() {
         assert_eq!((engine.footprint(), engine.stored_bytes()), (0, 0), "seed {seed}");
     }
 }
+
+#[test]
+fn what_does_not_grow_needs_no_room() {
+    let limits = EngineLimits { stored_bytes_max: 500, ..EngineLimits::default() };
+    let mut engine = Engine::new(limits, 1);
+    run(&mut engine, "A | ADD n 1 | 1\nA | SET v 0123456789 | Nothing\nA | PUSH q i | Nothing");
+    let room = 500 - engine.stored_bytes();
+    let filler = vec![b'x'; usize::try_from(room).unwrap() + 10];
+    assert_eq!(
+        seen(&mut engine, A, &Request::Set { key: key("v"), value: &filler }),
+        "Nothing",
+        "to the brim"
+    );
+    assert_eq!(engine.stored_bytes(), 500);
+    run(
+        &mut engine,
+        "A | ADD n 41 | 42
+         A | CAS n 1 2 | \"42\"
+         A | CAS n 42 43 | \"43\"
+         A | BARRIER n 1 | Released
+         A | SET w '' | Full(500)
+         A | APPEND v x | Full(500)
+         A | PUSH q j | Full(500)
+         A | WAIT absent | Full(500)
+         A | SET v short | Nothing
+         A | APPEND v er | Nothing
+         A | WAIT absent | Full(500)
+         A | DEL v | 1
+         A | WAIT absent | Parked",
+    );
+}

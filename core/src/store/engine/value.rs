@@ -3,8 +3,9 @@
 use super::number;
 use alloc::vec::Vec;
 
-/// A value beyond this many bytes gives its memory back when a much smaller one takes its place.
-const KEPT_CAPACITY: usize = 1024;
+/// Memory that a value may keep though it is shorter, so that one which changes its length within this never moves.
+/// A longer one gives its memory back when one of less than half its length takes its place.
+const KEPT_CAPACITY: usize = 512;
 
 /// What stands under a key.
 #[derive(Debug)]
@@ -88,5 +89,19 @@ impl ValueRef<'_> {
     #[must_use]
     pub fn equals(&self, other: &[u8]) -> bool {
         self.read(|bytes| bytes == other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_near_what_is_charged() {
+        let mut value = Value::Absent;
+        value.set(&[0; 1024]);
+        value.set(b"x");
+        let Value::Bytes(bytes) = &value else { unreachable!("it was set") };
+        assert!(bytes.capacity() <= KEPT_CAPACITY, "{} bytes held for one", bytes.capacity());
     }
 }

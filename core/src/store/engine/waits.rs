@@ -168,6 +168,12 @@ impl Waits {
         gone.wait
     }
 
+    /// No connection has a place from `places` on.
+    pub(super) fn forget_places(&mut self, places: usize) {
+        self.of_conn.truncate(places);
+        self.of_conn.shrink_to(places);
+    }
+
     /// Ends every wait of a connection.
     pub(super) fn forget(&mut self, conn: ConnId, slots: &mut Slots) {
         while let Some(wait) = self.of_conn.get(conn.index as usize).copied().filter(|&wait| wait != NONE) {

@@ -45,6 +45,13 @@ impl BufferPool {
     }
 }
 
+/// What a buffer is charged: its bytes, or all its memory where that is more than the pool keeps.
+#[must_use]
+#[inline]
+pub fn held_bytes(buffer: &Vec<u8>) -> usize {
+    if buffer.capacity() > POOLED_BYTES_MAX { buffer.capacity() } else { buffer.len() }
+}
+
 /// Unsent bytes of one connection.
 #[derive(Debug, Default)]
 pub struct Outbox {
@@ -73,6 +80,25 @@ impl Outbox {
         } else if self.sent > POOLED_BYTES_MAX && self.sent > left {
             self.long.drain(..self.sent);
             self.sent = 0;
+            // The last bytes of a large answer do not hold the memory of all of it.
+            if self.long.capacity() / 4 > left.max(POOLED_BYTES_MAX) {
+                self.long.shrink_to_fit();
+            }
+        }
+    }
+
+    /// The memory that is held for unsent bytes, as far as no pool has a claim on it.
+    #[must_use]
+    #[inline]
+    pub fn held_bytes(&self) -> usize {
+        held_bytes(&self.long).max(self.unsent().len())
+    }
+
+    /// Makes room for a large answer at once, so that it does not grow by doubling.
+    #[inline]
+    pub fn reserve(&mut self, bytes: usize) {
+        if bytes > POOLED_BYTES_MAX {
+            self.long.reserve_exact(self.short.len() + bytes);
         }
     }
 
@@ -107,7 +133,9 @@ impl Sink for Writer<'_> {
         if !outbox.long.is_empty() {
             outbox.long.extend_from_slice(bytes);
         } else if outbox.short.extend_from_slice(bytes).is_err() {
-            outbox.long = self.pool.take();
+            if outbox.long.capacity() == 0 {
+                outbox.long = self.pool.take();
+            }
             outbox.long.extend_from_slice(&outbox.short);
             outbox.long.extend_from_slice(bytes);
             outbox.short.clear();
@@ -146,6 +174,18 @@ mod tests {
         }
         assert_eq!(next_in, next_out);
         assert_eq!(outbox.long.capacity(), 0, "an empty outbox holds no buffer");
+    }
+
+    #[test]
+    fn a_large_answer_that_is_nearly_read_holds_little() {
+        let (mut outbox, mut pool) = (Outbox::default(), BufferPool::default());
+        outbox.reserve(8 + (8 << 20));
+        outbox.writer(&mut pool).put(&[0; 8]);
+        outbox.writer(&mut pool).put(&std::vec![0; 8 << 20]);
+        assert!(outbox.held_bytes() < 9 << 20, "a reserved answer did not double");
+        outbox.sent(8 + (8 << 20) - 1, &mut pool);
+        assert_eq!(outbox.unsent().len(), 1);
+        assert!(outbox.held_bytes() <= POOLED_BYTES_MAX, "{} bytes held for one", outbox.held_bytes());
     }
 
     #[test]
