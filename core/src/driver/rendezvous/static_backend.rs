@@ -188,7 +188,6 @@ mod tests {
                         info.store.barrier_by_keys(b"done", 3, Timeout::Default).expect("all come");
                         if rank == 0 {
                             // PyTorch's prefix store would use these very keys.
-                            let port = info.store.port();
                             let bare = StoreOptions { scope: b""[..].into(), ..StoreOptions::default() };
                             let bare = Store::connect("127.0.0.1", port, bare).expect("connected");
                             let there = bare.check(&[b"/run/k", b"init/"], Timeout::Default).expect("asked");
