@@ -236,6 +236,13 @@ URLS = [
                                           for bad in ("-", "", "x", "65536", "-1")),
         )
     ),
+    # The world size is not known to the caller: the group is dynamic.
+    *(
+        (url, rank, "dynamic", variables)
+        for url in ("env://", "tcp://h:1", "file:///f", "tcp://h:1?rank=0", "env://?x=1")
+        for rank in (-1, 2)
+        for variables in (WHOLE, NO_VARIABLES, ("-", *WHOLE[1:]), ("0", "", *WHOLE[2:]), ("", *WHOLE[1:]))
+    ),
     *(("tcp://node-0:29500", rank, 4, AGENT) for rank in (0, 1)),
     ("tcp://node-1:29500", 0, 4, AGENT),
     ("tcp://node-0:29501", 0, 4, AGENT),
@@ -289,7 +296,11 @@ class Readings(StoreTest):
                 del os.environ[name]
             os.environ.update(present)
             try:
-                _, rank, world_size = next(torch_rendezvous.rendezvous(url, rank, world_size))
+                if world_size == "dynamic":
+                    steps = torch_rendezvous._rendezvous_helper(url, rank, None)
+                else:
+                    steps = torch_rendezvous.rendezvous(url, rank, world_size)
+                _, rank, world_size = next(steps)
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
         return f"{made['text']} {rank}/{world_size}"
