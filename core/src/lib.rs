@@ -38,11 +38,29 @@ pub mod wire;
 
 // L3
 pub mod barrier;
+#[cfg(feature = "alloc")]
+pub mod elastic_store;
 pub mod workers;
 /// How strangers become a numbered group.
 pub mod rendezvous {
     #[cfg(feature = "alloc")]
+    pub mod error;
+    #[cfg(feature = "alloc")]
+    pub mod integer;
+    #[cfg(feature = "alloc")]
+    pub mod parameters;
+    #[cfg(feature = "alloc")]
+    pub mod parse;
+    #[cfg(feature = "alloc")]
+    pub mod registry;
+    #[cfg(feature = "alloc")]
     pub mod service;
+    #[cfg(feature = "alloc")]
+    pub mod static_settings;
+    #[cfg(feature = "alloc")]
+    pub mod store_info;
+    #[cfg(feature = "alloc")]
+    pub mod url;
 }
 
 // L4

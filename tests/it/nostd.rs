@@ -7,6 +7,8 @@ mod client;
 mod codec;
 #[path = "../nostd/canary_a/src/ground.rs"]
 mod ground;
+#[path = "../nostd/canary_b/src/handlers.rs"]
+mod handlers;
 #[path = "../nostd/canary_b/src/client.rs"]
 mod multi_client;
 #[path = "../nostd/canary_b/src/node.rs"]
@@ -63,5 +65,6 @@ fn canary_b_sings_with_an_allocator_and_notices_std() {
 #[test]
 fn every_song_is_right() {
     assert!(ground::sings() && codec::sings() && client::sings());
-    assert!(store::sings() && node::sings() && multi_client::sings() && rendezvous::sings());
+    assert!(store::sings() && node::sings() && multi_client::sings());
+    assert!(rendezvous::sings() && handlers::sings());
 }

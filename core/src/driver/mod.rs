@@ -5,8 +5,10 @@
 
 pub mod call_error;
 pub mod clock;
+pub mod elastic_store;
 pub mod event_loop;
 pub mod loop_client;
+pub mod rendezvous;
 mod resolve;
 pub mod server;
 pub mod socket;

@@ -100,6 +100,8 @@ pub struct Store {
     /// `host:port`, for errors.
     peer: Box<str>,
     options: StoreOptions,
+    /// [`StoreOptions::timeout`] at first.
+    timeout_nanos: AtomicU64,
     clock: Clock,
     pool: Arc<Pool>,
     seeds: AtomicU64,
@@ -127,6 +129,7 @@ impl Store {
             port,
             peer: endpoint_text(host, port).into(),
             pool: Arc::new(Pool::new(options.limits)),
+            timeout_nanos: AtomicU64::new(nanos(options.timeout)),
             options,
             clock: Clock::new(),
             seeds: AtomicU64::new(random_seed()),
@@ -155,7 +158,8 @@ impl Store {
     /// # Errors
     /// As [`Store::connect`].
     pub fn duplicate(&self) -> Result<Self, CallError> {
-        Self::connect(&self.host, self.port, self.options.clone())
+        let options = StoreOptions { timeout: self.timeout(), ..self.options.clone() };
+        Self::connect(&self.host, self.port, options)
     }
 
     /// The host, as it was given.
@@ -170,7 +174,18 @@ impl Store {
         self.port
     }
 
-    /// The options.
+    /// How long a call may take that does not say: [`StoreOptions::timeout`], or what it was set to since.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout_nanos.load(Ordering::Relaxed))
+    }
+
+    /// Sets how long a call may take that does not say, for later calls in all threads; returns what held before.
+    pub fn set_timeout(&self, timeout: Duration) -> Duration {
+        Duration::from_nanos(self.timeout_nanos.swap(nanos(timeout), Ordering::Relaxed))
+    }
+
+    /// The options, as they were given.
     #[must_use]
     pub const fn options(&self) -> &StoreOptions {
         &self.options
@@ -472,6 +487,10 @@ const NOT_RELEASED: Failure = Failure {
     cause: Cause::NotReleased,
     effect: Effect::None,
 };
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
 
 fn ended(ended: Ended) -> Failure {
     match ended {

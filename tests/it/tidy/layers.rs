@@ -16,7 +16,7 @@ const fn module(path: &'static str, layer: u8, room: &'static str) -> Module {
 /// The lowest layer whose rooms are machines without I/O; none of them knows another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 23] = [
+const MODULES: [Module; 24] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
@@ -33,6 +33,7 @@ const MODULES: [Module; 23] = [
     module("barrier", MACHINES, "barrier"),
     module("workers", MACHINES, "workers"),
     module("rendezvous::service", MACHINES, "rendezvous::service"),
+    module("elastic_store", MACHINES, "elastic_store"),
     module("rendezvous", MACHINES, "rendezvous"),
     module("agent", MACHINES, "agent"),
     module("rpc", MACHINES, "rpc"),

@@ -191,6 +191,7 @@ impl Store {
 
     pub(super) fn span(&self, timeout: Timeout) -> Span {
         let began = self.clock.now();
+        let timeout = if timeout == Timeout::Default { Timeout::After(self.timeout()) } else { timeout };
         let (after, patience) = self.options.patience(timeout);
         Span { began, deadline: began + after, patience, epoch: None }
     }

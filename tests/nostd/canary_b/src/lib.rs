@@ -6,6 +6,7 @@ extern crate std;
 
 mod arena;
 mod client;
+mod handlers;
 mod node;
 mod rendezvous;
 mod store;
@@ -13,7 +14,10 @@ mod store;
 /// Calls each part, so that its code is there. Returns how many of them did what they should.
 #[unsafe(no_mangle)]
 pub extern "C" fn canary_b() -> u32 {
-    [store::sings(), node::sings(), client::sings(), rendezvous::sings()].into_iter().map(u32::from).sum()
+    [store::sings(), node::sings(), client::sings(), rendezvous::sings(), handlers::sings()]
+        .into_iter()
+        .map(u32::from)
+        .sum()
 }
 
 #[panic_handler]
