@@ -26,6 +26,7 @@ pub mod store {
     pub mod client_conn;
     pub mod dial;
     pub mod op;
+    pub mod txn;
 
     #[cfg(feature = "alloc")]
     pub mod engine;
