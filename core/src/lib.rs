@@ -40,6 +40,18 @@ pub mod wire;
 // L3
 pub mod barrier;
 
+/// Sessions of the native protocol, which outlive their connections.
+pub mod session {
+    pub mod client;
+    pub mod life;
+
+    #[cfg(feature = "alloc")]
+    pub mod table;
+
+    #[cfg(all(test, feature = "alloc"))]
+    mod simulation;
+}
+
 // L4
 /// Composition machines: the only ones that own several machines.
 pub mod node {

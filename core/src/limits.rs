@@ -97,6 +97,48 @@ impl Default for ServerLimits {
     }
 }
 
+/// Bounds on the sessions of the native protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Most sessions at a time.
+    pub sessions_max: usize,
+    /// Most frames that are kept for one session until its client has received them.
+    pub window_frames: u32,
+    /// Their bytes together.
+    pub window_bytes: u64,
+    /// Most requests of one session that are pending.
+    pub pending_max: usize,
+    /// Longest time that a session outlives its connection.
+    pub grace_max: Duration,
+    /// Shortest interval of heartbeats that a client may ask for.
+    pub heartbeat_min: Duration,
+    /// Interval of heartbeats of clients that do not ask.
+    pub heartbeat_default: Duration,
+    /// Longest interval of heartbeats that a client may ask for.
+    pub heartbeat_max: Duration,
+    /// Most heartbeats that may be missed.
+    pub heartbeats_missed_max: u32,
+    /// Ended sessions whose reason is remembered.
+    pub remembered_max: usize,
+}
+
+impl Default for SessionLimits {
+    fn default() -> Self {
+        Self {
+            sessions_max: 1 << 20,
+            window_frames: 1024,
+            window_bytes: 1 << 20,
+            pending_max: 4096,
+            grace_max: Duration::from_secs(3600),
+            heartbeat_min: Duration::from_millis(10),
+            heartbeat_default: Duration::from_secs(5),
+            heartbeat_max: Duration::from_secs(3600),
+            heartbeats_missed_max: 1000,
+            remembered_max: 1024,
+        }
+    }
+}
+
 /// Bounds on a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
