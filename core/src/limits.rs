@@ -58,6 +58,33 @@ impl Default for EngineLimits {
     }
 }
 
+/// Bounds on what the native protocol keeps beside the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryLimits {
+    /// Most changes that are kept for watches.
+    pub changes_max: usize,
+    /// Their keys and values together, in bytes, with what each costs beside them.
+    pub bytes_max: u64,
+    /// Most watches.
+    pub watches_max: usize,
+    /// Most leases.
+    pub leases_max: usize,
+    /// Most keys on leases.
+    pub leased_keys_max: usize,
+}
+
+impl Default for HistoryLimits {
+    fn default() -> Self {
+        Self {
+            changes_max: 1 << 16,
+            bytes_max: 64 << 20,
+            watches_max: 1 << 20,
+            leases_max: 1 << 20,
+            leased_keys_max: 1 << 20,
+        }
+    }
+}
+
 /// Bounds on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {

@@ -150,10 +150,22 @@ impl Slots {
         self[id].queue.as_ref().map_or(0, |queue| i64::try_from(queue.len()).unwrap_or(i64::MAX))
     }
 
+    /// Drops the queue of a slot; whether there was one.
+    pub(super) fn drop_queue(&mut self, id: SlotId) -> bool {
+        let Some(queue) = self[id].queue.take() else { return false };
+        self.stored_bytes -= queue.iter().map(|item| item.len() as u64 + ITEM_COST_BYTES).sum::<u64>();
+        true
+    }
+
     /// The slots that have a value, in the order of their keys.
     pub(super) fn sorted(&self) -> Vec<SlotId> {
-        let with_value = self.slots.iter().filter(|(_, slot)| !matches!(slot.value, Value::Absent));
-        let mut ids: Vec<SlotId> = with_value.filter_map(|(index, _)| u32::try_from(index).ok()).collect();
+        self.beneath(b"", |slot| !matches!(slot.value, Value::Absent))
+    }
+
+    /// The slots whose keys begin with `prefix` and that are wanted, in the order of their keys.
+    pub(super) fn beneath(&self, prefix: &[u8], wanted: impl Fn(&Slot) -> bool) -> Vec<SlotId> {
+        let found = self.slots.iter().filter(|(_, slot)| slot.key.starts_with(prefix) && wanted(slot));
+        let mut ids: Vec<SlotId> = found.filter_map(|(index, _)| u32::try_from(index).ok()).collect();
         ids.sort_unstable_by(|&a, &b| self[a].key.cmp(&self[b].key));
         ids
     }
