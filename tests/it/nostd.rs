@@ -9,8 +9,12 @@ mod codec;
 mod ground;
 #[path = "../nostd/canary_b/src/client.rs"]
 mod multi_client;
+#[path = "../nostd/canary_a/src/native.rs"]
+mod native;
 #[path = "../nostd/canary_b/src/node.rs"]
 mod node;
+#[path = "../nostd/canary_b/src/session.rs"]
+mod session;
 #[path = "../nostd/canary_b/src/store.rs"]
 mod store;
 
@@ -60,6 +64,6 @@ fn canary_b_sings_with_an_allocator_and_notices_std() {
 
 #[test]
 fn every_song_is_right() {
-    assert!(ground::sings() && codec::sings() && client::sings());
-    assert!(store::sings() && node::sings() && multi_client::sings());
+    assert!(ground::sings() && codec::sings() && client::sings() && native::sings());
+    assert!(store::sings() && node::sings() && multi_client::sings() && session::sings());
 }

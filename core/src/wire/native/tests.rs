@@ -613,3 +613,48 @@ fn the_examples_of_the_specification_are_what_is_written_and_read() {
     let block = block.and_then(|block| block.split("```").next()).unwrap_or_default();
     assert_eq!(block, expected, "the specification shows\n{block}\nand the code writes\n{expected}");
 }
+
+/// Bytes that nobody meant: whatever they are, they are refused or read, and what is read is written as it was read.
+#[test]
+fn damaged_frames_are_refused_or_mean_something() {
+    let mut rng = crate::rng::Rng::new(5);
+    let mut below = |bound: usize| usize::try_from(rng.below(bound as u64)).expect("below a usize");
+    let (mut refused, mut read) = (0, 0);
+    for (from, bytes) in all_encoded() {
+        let kind = u16::from_le_bytes([bytes[4], bytes[5]]);
+        let body = &bytes[HEADER_BYTES..];
+        for _ in 0..300 {
+            let mut damaged = body.to_vec();
+            for _ in 0..=below(3) {
+                if !damaged.is_empty() {
+                    let place = below(damaged.len());
+                    damaged[place] = [0, 1, 0x7f, 0xff, u8::try_from(below(256)).expect("a byte")][below(5)];
+                }
+            }
+            damaged.truncate(damaged.len() - below(2).min(damaged.len()));
+            let written = match from {
+                From::Client => ClientFrame::parse(kind, &damaged, &LIMITS)
+                    .map(|frame| encoded(Label::default(), &frame.expect("known"))),
+                From::Server => ServerFrame::parse(kind, &damaged, &LIMITS)
+                    .map(|frame| encoded(Label::default(), &frame.expect("known"))),
+            };
+            match written {
+                Ok(again) => {
+                    read += 1;
+                    // Records may have grown, so they may be written shorter than they were read.
+                    let again = &again[HEADER_BYTES..];
+                    assert!(again.len() <= damaged.len());
+                    let reread = match from {
+                        From::Client => ClientFrame::parse(kind, again, &LIMITS)
+                            .map(|frame| encoded(Label::default(), &frame.expect("known"))),
+                        From::Server => ServerFrame::parse(kind, again, &LIMITS)
+                            .map(|frame| encoded(Label::default(), &frame.expect("known"))),
+                    };
+                    assert_eq!(reread.expect("it was written here")[HEADER_BYTES..], *again);
+                }
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(refused > 1000 && read > 1000, "{refused} refused, {read} read");
+}

@@ -7,12 +7,13 @@ extern crate std;
 mod arena;
 mod client;
 mod node;
+mod session;
 mod store;
 
 /// Calls each part, so that its code is there. Returns how many of them did what they should.
 #[unsafe(no_mangle)]
 pub extern "C" fn canary_b() -> u32 {
-    [store::sings(), node::sings(), client::sings()].into_iter().map(u32::from).sum()
+    [store::sings(), node::sings(), client::sings(), session::sings()].into_iter().map(u32::from).sum()
 }
 
 #[panic_handler]
