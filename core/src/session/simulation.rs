@@ -1,7 +1,5 @@
 //! Clients and a server, whose connections break at any moment and whose bytes arrive late: one thread, one seed.
 
-extern crate std;
-
 use super::client::{ClientSession, Due, End, Received, SessionOptions};
 use super::life::ClientState;
 use super::table::{Granted, Hello, Input, Output, SessionId, Sessions, Verdict};
@@ -15,10 +13,10 @@ use crate::wire::native::{
     encode_frame, scan,
 };
 use crate::wire::sink::Sink;
-use std::collections::{BTreeMap, VecDeque};
-use std::string::String;
-use std::vec::Vec;
-use std::{format, vec};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+use alloc::{format, vec};
 
 /// A fault of the server that the simulation must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -488,7 +486,7 @@ impl World {
             self.carry_out()?;
         }
         // Often enough, since a session that keeps too much goes on doing so.
-        for session in (0..=self.links.len() as u64).filter(|_| self.now_ms % 16 == 0) {
+        for session in (0..=self.links.len() as u64).filter(|_| self.now_ms.is_multiple_of(16)) {
             let (frames, bytes) = self.sessions.kept(SessionId(session));
             if frames > LIMITS.window_frames as usize || bytes > LIMITS.window_bytes {
                 return Err(format!("session {session} keeps {frames} frames, {bytes} bytes"));
