@@ -26,6 +26,7 @@ pub mod store {
     pub mod client_conn;
     pub mod dial;
     pub mod op;
+    pub mod txn;
 
     #[cfg(feature = "alloc")]
     pub mod engine;
@@ -61,6 +62,18 @@ pub mod rendezvous {
     pub mod store_info;
     #[cfg(feature = "alloc")]
     pub mod url;
+}
+
+/// Sessions of the native protocol, which outlive their connections.
+pub mod session {
+    pub mod client;
+    pub mod life;
+
+    #[cfg(feature = "alloc")]
+    pub mod table;
+
+    #[cfg(all(test, feature = "alloc"))]
+    mod simulation;
 }
 
 // L4

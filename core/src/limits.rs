@@ -58,6 +58,33 @@ impl Default for EngineLimits {
     }
 }
 
+/// Bounds on what the native protocol keeps beside the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryLimits {
+    /// Most changes that are kept for watches.
+    pub changes_max: usize,
+    /// Their keys and values together, in bytes, with what each costs beside them.
+    pub bytes_max: u64,
+    /// Most watches.
+    pub watches_max: usize,
+    /// Most leases.
+    pub leases_max: usize,
+    /// Most keys on leases.
+    pub leased_keys_max: usize,
+}
+
+impl Default for HistoryLimits {
+    fn default() -> Self {
+        Self {
+            changes_max: 1 << 16,
+            bytes_max: 64 << 20,
+            watches_max: 1 << 20,
+            leases_max: 1 << 20,
+            leased_keys_max: 1 << 20,
+        }
+    }
+}
+
 /// Bounds on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
@@ -93,6 +120,48 @@ impl Default for ServerLimits {
             handshake_timeout: Duration::from_secs(30),
             frame_timeout: Duration::from_secs(60),
             stall_timeout: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Bounds on the sessions of the native protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Most sessions at a time.
+    pub sessions_max: usize,
+    /// Most frames that are kept for one session until its client has received them.
+    pub window_frames: u32,
+    /// Their bytes together.
+    pub window_bytes: u64,
+    /// Most requests of one session that are pending.
+    pub pending_max: usize,
+    /// Longest time that a session outlives its connection.
+    pub grace_max: Duration,
+    /// Shortest interval of heartbeats that a client may ask for.
+    pub heartbeat_min: Duration,
+    /// Interval of heartbeats of clients that do not ask.
+    pub heartbeat_default: Duration,
+    /// Longest interval of heartbeats that a client may ask for.
+    pub heartbeat_max: Duration,
+    /// Most heartbeats that may be missed.
+    pub heartbeats_missed_max: u32,
+    /// Ended sessions whose reason is remembered.
+    pub remembered_max: usize,
+}
+
+impl Default for SessionLimits {
+    fn default() -> Self {
+        Self {
+            sessions_max: 1 << 20,
+            window_frames: 1024,
+            window_bytes: 1 << 20,
+            pending_max: 4096,
+            grace_max: Duration::from_secs(3600),
+            heartbeat_min: Duration::from_millis(10),
+            heartbeat_default: Duration::from_secs(5),
+            heartbeat_max: Duration::from_secs(3600),
+            heartbeats_missed_max: 1000,
+            remembered_max: 1024,
         }
     }
 }

@@ -16,7 +16,7 @@ const fn module(path: &'static str, layer: u8, room: &'static str) -> Module {
 /// The lowest layer whose rooms are machines without I/O; none of them knows another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 24] = [
+const MODULES: [Module; 25] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
@@ -24,6 +24,7 @@ const MODULES: [Module; 24] = [
     module("time", 0, "ground"),
     module("store::op", 1, "requests"),
     module("store::call", 1, "requests"),
+    module("store::txn", 1, "requests"),
     module("wire", 2, "wire"),
     module("store::engine", 2, "engine"),
     module("store::server_conn", MACHINES, "server_conn"),
