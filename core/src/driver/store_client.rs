@@ -51,7 +51,7 @@ pub enum Timeout {
 pub struct StoreOptions {
     /// How long a call may take that does not say.
     pub timeout: Duration,
-    /// How long the first connection may take, with all its attempts.
+    /// How long the first connection may take, with all its attempts; zero: one attempt at each address.
     pub connect_timeout: Duration,
     /// How long a server may take to answer a call that does not wait.
     pub answer_timeout: Duration,
@@ -88,6 +88,15 @@ impl StoreOptions {
             Timeout::Default => (self.timeout, Patience::Wait),
             Timeout::Once | Timeout::After(Duration::ZERO) => (self.answer_timeout, Patience::Once),
             Timeout::After(span) => (span, Patience::Wait),
+        }
+    }
+
+    /// What [`StoreOptions::connect_timeout`] means: the time until the deadline, and how often each address is tried.
+    #[must_use]
+    pub fn connect_patience(&self) -> (Duration, Rounds) {
+        match self.patience(Timeout::After(self.connect_timeout)) {
+            (span, Patience::Once) => (span, Rounds::One),
+            (span, Patience::Wait) => (span, Rounds::UntilDeadline),
         }
     }
 }
@@ -135,10 +144,7 @@ impl Store {
             seeds: AtomicU64::new(random_seed()),
         };
         let span = store.span(Timeout::After(store.options.connect_timeout));
-        let rounds = match span.patience {
-            Patience::Once => Rounds::One,
-            Patience::Wait => Rounds::UntilDeadline,
-        };
+        let (_, rounds) = store.options.connect_patience();
         let entered = store.enter(Stay::Brief, span).and_then(|Entered { ticket, .. }| {
             let dialled = store.dial(ticket, span, rounds);
             let (wire, result) = split(dialled);

@@ -20,7 +20,7 @@ use crate::limits::ClientLimits;
 use crate::rng::Rng;
 use crate::store::call::{Call, CallId, GetMode, Outcome, Patience};
 use crate::store::client_conn::GiveUp;
-use crate::store::dial::{DialOptions, Family};
+use crate::store::dial::{DialOptions, Family, Rounds};
 use crate::time::{Duration, Instant};
 use crate::wire::c10d::{Frame, encode_frame, parse_frame};
 use crate::wire::sink::{Fill, Length};
@@ -33,6 +33,8 @@ use lanes::Lanes;
 pub struct MultiClientOptions {
     /// How long the first connection may take, with all its attempts. Calls have their own deadlines besides.
     pub connect_timeout: Duration,
+    /// How often the first connection goes through the addresses; further ones try each once.
+    pub rounds: Rounds,
     /// How connections are made.
     pub dial: DialOptions,
     /// Bounds.
@@ -43,6 +45,7 @@ impl Default for MultiClientOptions {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(300),
+            rounds: Rounds::UntilDeadline,
             dial: DialOptions::default(),
             limits: ClientLimits { idle_connections_max: 4, ..ClientLimits::default() },
         }

@@ -82,11 +82,9 @@ impl LoopStore {
         seed: u64,
         lookups: Sender<Lookup>,
     ) -> Self {
-        let machine = MultiClientOptions {
-            connect_timeout: options.connect_timeout,
-            dial: options.dial,
-            limits: options.limits,
-        };
+        let (connect_timeout, rounds) = options.connect_patience();
+        let machine =
+            MultiClientOptions { connect_timeout, rounds, dial: options.dial, limits: options.limits };
         let mut client = MultiClient::new(machine, seed);
         // Calls of different stores have different numbers: a loop's events are told apart by them alone.
         client.number_calls_from((u64::from(id.as_u32()) << CALLS_PER_STORE_BITS) + 1);

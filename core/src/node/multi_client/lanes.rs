@@ -436,7 +436,7 @@ impl MultiClient {
         let connections_max = self.options.limits.connections_max();
         let mut dialling = self.lanes.dialling().count();
         while dialling < wanted && self.lanes.len() < connections_max {
-            let rounds = if self.lanes.ever_ready { Rounds::One } else { Rounds::UntilDeadline };
+            let rounds = if self.lanes.ever_ready { Rounds::One } else { self.options.rounds };
             let (deadline, seed) = (now + self.options.connect_timeout, self.rng.next_u64());
             let link = Link::new(now, deadline, rounds, self.options.dial, self.options.limits, seed);
             self.lanes.generations = self.lanes.generations.wrapping_add(1);
