@@ -2,6 +2,7 @@
 //! last one sets `<key>/last_member`, and all wait for that. PyTorch's prefix and file stores meet in the same way (c10d
 //! protocol, section 4.4), so the two can meet each other; with a native BARRIER they cannot.
 
+use crate::error::Effect;
 use crate::store::call::{Call, Outcome, Patience};
 use crate::store::op::{Key, Keys, Request};
 
@@ -20,6 +21,8 @@ pub enum KeyBarrierState {
     Waiting,
     /// All have arrived.
     Released,
+    /// A look found that not all have; the arrival stays counted.
+    Missed,
 }
 
 /// An answer that does not belong to the call that was due.
@@ -47,7 +50,8 @@ impl KeyBarrier {
         Self { world_size, patience, state: KeyBarrierState::Arriving }
     }
 
-    /// The call that is due, on the keys beneath `key` (which has no suffix of its own); `None`: all have arrived.
+    /// The call that is due, on the keys beneath `key` (which has no suffix of its own); `None`: it is
+    /// over, and [`KeyBarrier::state`] tells how.
     #[must_use]
     pub const fn next_call<'a>(&self, key: Key<'a>) -> Option<Call<'a>> {
         let (last, count) = (key.with_suffix(LAST_SUFFIX), key.with_suffix(COUNT_SUFFIX));
@@ -55,26 +59,37 @@ impl KeyBarrier {
             KeyBarrierState::Arriving => Request::Add { key: count, delta: 1 },
             KeyBarrierState::Announcing => Request::Set { key: last, value: LAST_VALUE },
             KeyBarrierState::Waiting => Request::Wait { keys: Keys::one(last) },
-            KeyBarrierState::Released => return None,
+            KeyBarrierState::Released | KeyBarrierState::Missed => return None,
         };
         Some(Call::Store(request, self.patience))
     }
 
-    /// The call that was due has ended so. [`Outcome::Missing`] leaves the barrier waiting.
+    /// The call that was due has ended so.
     ///
     /// # Errors
     /// The outcome is none of that call.
     pub const fn handle(&mut self, outcome: Outcome) -> Result<(), UnexpectedOutcome> {
-        use KeyBarrierState::{Announcing, Arriving, Released, Waiting};
+        use KeyBarrierState::{Announcing, Arriving, Missed, Released, Waiting};
         self.state = match (self.state, outcome) {
             // An arrival beyond the number announces again: the key is there already, and so nobody can be stuck behind
             // a last member that died before it could announce itself.
             (Arriving, Outcome::Number(count)) if count >= self.world_size => Announcing,
-            (Arriving, Outcome::Number(_)) | (Waiting, Outcome::Missing) => Waiting,
+            (Arriving, Outcome::Number(_)) => Waiting,
+            (Waiting, Outcome::Missing) => Missed,
             (Announcing, Outcome::Applied) | (Waiting, Outcome::Released) => Released,
             (state, outcome) => return Err(UnexpectedOutcome { state, outcome }),
         };
         Ok(())
+    }
+
+    /// What is left behind if it goes no further, and the call that was due had this effect: nothing takes an arrival
+    /// back.
+    #[must_use]
+    pub const fn effect_when_given_up(&self, of_call: Effect) -> Effect {
+        match self.state {
+            KeyBarrierState::Arriving => of_call,
+            _ => Effect::Possible,
+        }
     }
 
     /// Where the arrival stands.
@@ -128,6 +143,28 @@ mod tests {
     }
 
     #[test]
+    fn an_arrival_stays_counted() {
+        let key = Key::raw(b"/b");
+        let mut barrier = KeyBarrier::new(2, Patience::Once);
+        for effect in [Effect::None, Effect::Possible] {
+            assert_eq!(
+                barrier.effect_when_given_up(effect),
+                effect,
+                "the first call says whether it counted"
+            );
+        }
+        barrier.handle(Outcome::Number(1)).expect("fits");
+        assert_eq!(barrier.effect_when_given_up(Effect::None), Effect::Possible);
+        barrier.handle(Outcome::Missing).expect("fits");
+        assert_eq!(
+            (barrier.state(), barrier.next_call(key)),
+            (KeyBarrierState::Missed, None),
+            "one look is one"
+        );
+        assert_eq!(barrier.effect_when_given_up(Effect::None), Effect::Possible);
+    }
+
+    #[test]
     fn every_state_takes_its_own_outcomes_only() {
         let outcomes = [
             Outcome::Applied,
@@ -158,7 +195,7 @@ mod tests {
                 "Arriving Number(3) -> Announcing",
                 "Announcing Applied -> Released",
                 "Waiting Released -> Released",
-                "Waiting Missing -> Waiting",
+                "Waiting Missing -> Missed",
             ]
         );
     }

@@ -27,6 +27,7 @@ pub mod store {
     pub mod dial;
     pub mod number;
     pub mod op;
+    pub mod txn;
 
     #[cfg(feature = "alloc")]
     pub mod engine;
@@ -41,6 +42,42 @@ pub mod wire;
 
 // L3
 pub mod barrier;
+#[cfg(feature = "alloc")]
+pub mod elastic_store;
+pub mod workers;
+/// How strangers become a numbered group.
+pub mod rendezvous {
+    #[cfg(feature = "alloc")]
+    pub mod error;
+    #[cfg(feature = "alloc")]
+    pub mod integer;
+    #[cfg(feature = "alloc")]
+    pub mod parameters;
+    #[cfg(feature = "alloc")]
+    pub mod parse;
+    #[cfg(feature = "alloc")]
+    pub mod registry;
+    #[cfg(feature = "alloc")]
+    pub mod service;
+    #[cfg(feature = "alloc")]
+    pub mod static_settings;
+    #[cfg(feature = "alloc")]
+    pub mod store_info;
+    #[cfg(feature = "alloc")]
+    pub mod url;
+}
+
+/// Sessions of the native protocol, which outlive their connections.
+pub mod session {
+    pub mod client;
+    pub mod life;
+
+    #[cfg(feature = "alloc")]
+    pub mod table;
+
+    #[cfg(all(test, feature = "alloc"))]
+    mod simulation;
+}
 
 // L4
 /// Composition machines: the only ones that own several machines.

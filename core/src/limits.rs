@@ -71,6 +71,33 @@ impl Default for EngineLimits {
     }
 }
 
+/// Bounds on what the native protocol keeps beside the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryLimits {
+    /// Most changes that are kept for watches.
+    pub changes_max: usize,
+    /// Their keys and values together, in bytes, with what each costs beside them.
+    pub bytes_max: u64,
+    /// Most watches.
+    pub watches_max: usize,
+    /// Most leases.
+    pub leases_max: usize,
+    /// Most keys on leases.
+    pub leased_keys_max: usize,
+}
+
+impl Default for HistoryLimits {
+    fn default() -> Self {
+        Self {
+            changes_max: 1 << 16,
+            bytes_max: 64 << 20,
+            watches_max: 1 << 20,
+            leases_max: 1 << 20,
+            leased_keys_max: 1 << 20,
+        }
+    }
+}
+
 /// Bounds on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
@@ -110,6 +137,48 @@ impl Default for ServerLimits {
     }
 }
 
+/// Bounds on the sessions of the native protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Most sessions at a time.
+    pub sessions_max: usize,
+    /// Most frames that are kept for one session until its client has received them.
+    pub window_frames: u32,
+    /// Their bytes together.
+    pub window_bytes: u64,
+    /// Most requests of one session that are pending.
+    pub pending_max: usize,
+    /// Longest time that a session outlives its connection.
+    pub grace_max: Duration,
+    /// Shortest interval of heartbeats that a client may ask for.
+    pub heartbeat_min: Duration,
+    /// Interval of heartbeats of clients that do not ask.
+    pub heartbeat_default: Duration,
+    /// Longest interval of heartbeats that a client may ask for.
+    pub heartbeat_max: Duration,
+    /// Most heartbeats that may be missed.
+    pub heartbeats_missed_max: u32,
+    /// Ended sessions whose reason is remembered.
+    pub remembered_max: usize,
+}
+
+impl Default for SessionLimits {
+    fn default() -> Self {
+        Self {
+            sessions_max: 1 << 20,
+            window_frames: 1024,
+            window_bytes: 1 << 20,
+            pending_max: 4096,
+            grace_max: Duration::from_secs(3600),
+            heartbeat_min: Duration::from_millis(10),
+            heartbeat_default: Duration::from_secs(5),
+            heartbeat_max: Duration::from_secs(3600),
+            heartbeats_missed_max: 1000,
+            remembered_max: 1024,
+        }
+    }
+}
+
 /// Bounds on a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
@@ -117,12 +186,27 @@ pub struct ClientLimits {
     pub frame: FrameLimits,
     /// The answer to one request, in bytes. Larger than a request, since values grow through APPEND.
     pub reply_bytes_max: u64,
-    /// Most connections at a time.
+    /// Most connections at a time; fewer than two count as two. Calls that wait have all but one of them: the last is for
+    /// those that are answered at once, such as the one that ends the waits.
     pub connections_max: usize,
     /// Most operations at a time.
     pub operations_max: usize,
     /// Connections that are kept while nobody uses them.
     pub idle_connections_max: usize,
+}
+
+impl ClientLimits {
+    /// Most connections at a time.
+    #[must_use]
+    pub fn connections_max(&self) -> usize {
+        self.connections_max.max(2)
+    }
+
+    /// Most connections that calls which wait have at a time.
+    #[must_use]
+    pub fn waiting_connections_max(&self) -> usize {
+        self.connections_max() - 1
+    }
 }
 
 impl Default for ClientLimits {
@@ -133,6 +217,39 @@ impl Default for ClientLimits {
             connections_max: 256,
             operations_max: 1 << 20,
             idle_connections_max: 64,
+        }
+    }
+}
+
+/// Bounds on the rendezvous service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RendezvousLimits {
+    /// Most run ids that are remembered. Closed ones count, since a closed run stays closed.
+    pub runs_max: usize,
+    /// Longest run id, in bytes.
+    pub run_id_bytes_max: usize,
+    /// Most nodes of one run, those that stand by included.
+    pub nodes_per_run_max: usize,
+    /// Longest host part of a node's name, in bytes.
+    pub node_name_bytes_max: usize,
+    /// Most labels of one node.
+    pub labels_max: usize,
+    /// Names and values of one node's labels together, in bytes.
+    pub label_bytes_max: usize,
+    /// Most hosts of one run whose failures are remembered; beyond it the one that failed longest ago is forgotten.
+    pub failed_hosts_max: usize,
+}
+
+impl Default for RendezvousLimits {
+    fn default() -> Self {
+        Self {
+            runs_max: 1 << 16,
+            run_id_bytes_max: 1024,
+            nodes_per_run_max: 1 << 17,
+            node_name_bytes_max: 256,
+            labels_max: 32,
+            label_bytes_max: 2048,
+            failed_hosts_max: 1024,
         }
     }
 }

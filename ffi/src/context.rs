@@ -5,7 +5,8 @@ use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_REENTRANT, rdzv_status};
-use rendezvous_core::driver::channel::{Receiver, SendError, Sender, channel};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use rendezvous_core::driver::reply::reply;
 use rendezvous_core::driver::threads;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -104,7 +105,7 @@ impl Shared {
     pub(crate) fn log(&self, level: i32, target: &'static std::ffi::CStr, message: impl FnOnce() -> String) {
         let Some(log) = self.log.get().filter(|log| level <= log.level_max) else { return };
         let Some(lines) = &log.lines else { return };
-        if let Err(SendError::Full) = lines.send(Line { level, target, message: message() }) {
+        if let Err(TrySendError::Full(_)) = lines.try_send(Line { level, target, message: message() }) {
             log.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -145,7 +146,7 @@ fn write_lines(sink: &Sink, lines: &Receiver<Line>, dropped: &AtomicU64) {
         // SAFETY: the sink was given for this, and the record lives until it returns.
         unsafe { log(sink.0.user_data, &raw const record) };
     };
-    while let Some(line) = lines.receive() {
+    for line in lines {
         put(line.level, line.target, line.message);
         match dropped.swap(0, Ordering::Relaxed) {
             0 => {}
@@ -234,15 +235,15 @@ pub unsafe extern "C" fn rdzv_context_set_log_sink(
 }
 
 fn set_sink(shared: &Shared, sink: rdzv_log_sink) -> Result<(), Fault> {
-    let (lines, queued) = channel(LINES_MAX);
+    let (lines, queued) = bounded(LINES_MAX);
     let dropped = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&dropped);
-    let (go, gate) = channel::<()>(1);
+    let (go, gate) = reply::<()>();
     let sending = Sink(sink);
     let thread = threads::spawn("rdzv-log", move || {
         let sink = sending;
         // Without a go, another sink was first and this one was not taken: it stays the caller's.
-        if gate.receive().is_some() {
+        if gate.wait().is_some() {
             write_lines(&sink, &queued, &counter);
         }
     });
@@ -260,6 +261,6 @@ fn set_sink(shared: &Shared, sink: rdzv_log_sink) -> Result<(), Fault> {
         drop(log);
         return Err(invalid("this context has a log sink already"));
     }
-    go.send(()).ok();
+    go.give(());
     Ok(())
 }

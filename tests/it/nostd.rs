@@ -7,10 +7,18 @@ mod client;
 mod codec;
 #[path = "../nostd/canary_a/src/ground.rs"]
 mod ground;
+#[path = "../nostd/canary_b/src/handlers.rs"]
+mod handlers;
 #[path = "../nostd/canary_b/src/client.rs"]
 mod multi_client;
+#[path = "../nostd/canary_a/src/native.rs"]
+mod native;
 #[path = "../nostd/canary_b/src/node.rs"]
 mod node;
+#[path = "../nostd/canary_b/src/rendezvous.rs"]
+mod rendezvous;
+#[path = "../nostd/canary_b/src/session.rs"]
+mod session;
 #[path = "../nostd/canary_b/src/store.rs"]
 mod store;
 
@@ -60,6 +68,7 @@ fn canary_b_sings_with_an_allocator_and_notices_std() {
 
 #[test]
 fn every_song_is_right() {
-    assert!(ground::sings() && codec::sings() && client::sings());
-    assert!(store::sings() && node::sings() && multi_client::sings());
+    assert!(ground::sings() && codec::sings() && client::sings() && native::sings());
+    assert!(store::sings() && node::sings() && multi_client::sings() && session::sings());
+    assert!(rendezvous::sings() && handlers::sings());
 }

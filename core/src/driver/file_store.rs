@@ -82,7 +82,7 @@ impl FileStore {
         let (clock, pauses, peer) = (Clock::new(), Pauses::default(), path.to_string_lossy());
         let began = clock.now();
         let (after, patience) = options.timeouts.patience(Timeout::Default);
-        let span = Span { began, deadline: began + after, patience };
+        let span = Span { began, deadline: began + after, patience, epoch: None };
         let fail = |failure: Failure| {
             let failure = Failure { elapsed: clock.now().since(began), ..failure };
             CallError::new(Operation::Open, (None, 0), &peer, failure)
@@ -119,7 +119,7 @@ impl FileStore {
     }
 
     fn carry(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
-        let epoch = self.pauses.epoch();
+        let epoch = span.epoch.unwrap_or_else(|| self.pauses.epoch());
         call.check_limits(&self.options.frame).map_err(|limit| Failure {
             kind: ErrorKind::LimitExceeded,
             cause: Cause::Limit(limit),
@@ -317,6 +317,14 @@ impl Backend for FileStore {
 
     fn cancel(&self) {
         self.pauses.cancel();
+    }
+
+    fn epoch(&self) -> u64 {
+        self.pauses.epoch()
+    }
+
+    fn pause(&self, epoch: u64, span: Duration) -> Paused {
+        self.pauses.pause(epoch, span)
     }
 }
 

@@ -3,13 +3,14 @@
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::clock::Clock;
 use crate::driver::store::take::Take;
-use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span, Timeouts};
+use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Paused, Span, Timeouts};
 use crate::error::{Cause, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::ids::ConnId;
 use crate::limits::{EngineLimits, FrameLimits};
 use crate::store::call::{Call, Outcome, Patience};
 use crate::store::engine::{Answer, Applied, ApplyError, Engine, Readiness};
 use crate::store::op::{Keys, Request};
+use crate::time::Duration;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -71,7 +72,7 @@ impl HashStore {
     fn carry(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
         call.check_limits(&self.options.frame).map_err(over)?;
         let Call::Store(request, patience) = call else { return Ok(Outcome::Alive) };
-        let epoch = self.epoch.load(Ordering::Acquire);
+        let epoch = span.epoch.unwrap_or_else(|| self.epoch());
         let mut state = self.lock();
         loop {
             let awaited = match *request {
@@ -278,5 +279,16 @@ impl Backend for HashStore {
         self.epoch.fetch_add(1, Ordering::AcqRel);
         drop(state);
         self.shared.changed.notify_all();
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    fn pause(&self, epoch: u64, span: Duration) -> Paused {
+        let unchanged = |_: &mut State| self.epoch() == epoch;
+        let waited = self.shared.changed.wait_timeout_while(self.lock(), span, unchanged);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        if self.epoch() == epoch { Paused::Over } else { Paused::Cancelled }
     }
 }

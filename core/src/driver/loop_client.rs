@@ -6,7 +6,6 @@
 mod line;
 
 use super::call_error::CallError;
-use super::channel::{Receiver, Sender, channel};
 use super::event_loop::EventLoop;
 use super::store::Timeout;
 use super::store_client::{StoreOptions, endpoint_text, random_seed};
@@ -17,7 +16,7 @@ use crate::store::op::{Key, Request};
 use crate::time::Duration;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use line::{Lookup, LoopStore};
+use line::{Lookups, LoopStore};
 use std::io;
 use std::os::fd::RawFd;
 
@@ -70,7 +69,7 @@ pub struct Loop {
     stores: BTreeMap<StoreId, LoopStore>,
     stores_made: u32,
     completed: VecDeque<LoopEvent>,
-    lookups: (Sender<Lookup>, Receiver<Lookup>),
+    lookups: Lookups,
     buffer: Vec<u8>,
 }
 
@@ -88,7 +87,7 @@ impl Loop {
             stores: BTreeMap::new(),
             stores_made: 0,
             completed: VecDeque::new(),
-            lookups: channel(usize::MAX),
+            lookups: Lookups::default(),
             buffer: alloc::vec![0; READ_BYTES],
         })
     }
@@ -104,7 +103,7 @@ impl Loop {
         self.stores_made += 1;
         let id = StoreId(self.stores_made);
         let (peer, seed) = (endpoint_text(host, port), random_seed());
-        self.stores.insert(id, LoopStore::new(id, host, port, &peer, options, seed, self.lookups.0.clone()));
+        self.stores.insert(id, LoopStore::new(id, host, port, &peer, options, seed, self.lookups.clone()));
         id
     }
 
@@ -214,10 +213,10 @@ impl Loop {
                 member.carry_out(&mut self.events, &mut self.completed);
             }
         }
-        while let Some(lookup) = self.lookups.1.try_receive() {
+        for lookup in self.lookups.take() {
             // The store may be gone by now.
             if let Some(member) = self.stores.get_mut(&lookup.store) {
-                member.looked_up(now, lookup);
+                member.looked_up(now, &lookup);
                 member.carry_out(&mut self.events, &mut self.completed);
             }
         }

@@ -4,13 +4,15 @@
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "std is at home here")]
 
 pub mod call_error;
-pub mod channel;
 pub mod clock;
+pub mod elastic_store;
 pub mod event_loop;
 pub mod file_store;
 pub mod hash_store;
 pub mod loop_client;
 pub mod plugin_store;
+pub mod rendezvous;
+pub mod reply;
 mod resolve;
 pub mod server;
 pub mod socket;

@@ -126,7 +126,8 @@ impl PluginStore {
             ..NOT_RELEASED
         })?;
         let Call::Store(request, patience) = call else { return Ok(Outcome::Alive) };
-        let asking = Asking { store: self, span, epoch: self.pauses.epoch(), patience: *patience };
+        let epoch = span.epoch.unwrap_or_else(|| self.pauses.epoch());
+        let asking = Asking { store: self, span, epoch, patience: *patience };
         let operation = call.operation();
         match *request {
             Request::Set { key, value }
@@ -391,6 +392,14 @@ impl Backend for PluginStore {
     fn cancel(&self) {
         self.pauses.cancel();
         self.workers.look_up();
+    }
+
+    fn epoch(&self) -> u64 {
+        self.pauses.epoch()
+    }
+
+    fn pause(&self, epoch: u64, span: Duration) -> Paused {
+        self.pauses.pause(epoch, span)
     }
 }
 

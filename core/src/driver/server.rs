@@ -8,11 +8,12 @@ mod reactor;
 
 pub use listener::{Family, StartError, StartErrorKind};
 
-use crate::driver::channel::{ReceiveError, Sender, channel};
+use crate::driver::reply::{NoReply, reply};
 use crate::driver::socket::KeepAlive;
 use crate::driver::threads;
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Stats};
+use crossbeam_channel::{Sender, unbounded};
 use reactor::{Command, Reactor};
 use std::boxed::Box;
 use std::fmt;
@@ -115,7 +116,7 @@ impl Server {
     pub fn start(options: ServerOptions) -> Result<Self, StartError> {
         let listener = listener::open(&options.listen, options.keep_alive)?;
         let local_addr = listener.local_addr().map_err(|cause| StartError::io(&options.listen, cause))?;
-        let (commands, inbox) = channel(usize::MAX);
+        let (commands, inbox) = unbounded();
         let mut reactor = Reactor::new(listener, options.limits, inbox, options.observer)
             .map_err(|cause| StartError::io(&options.listen, cause))?;
         let (waker, fate) = (reactor.waker(), Fate::default());
@@ -158,12 +159,12 @@ impl Server {
     /// # Errors
     /// Why there is no server to ask.
     pub fn stats(&self) -> Result<Stats, ServerFailure> {
-        let (reply, answer) = channel(1);
+        let (reply, answer) = reply();
         self.send(Command::Stats(reply));
-        answer.receive_within(ANSWER_TIMEOUT).map_err(|error| match error {
-            ReceiveError::TimedOut => ServerFailure::Unresponsive,
+        answer.wait_within(ANSWER_TIMEOUT).map_err(|error| match error {
+            NoReply::TimedOut => ServerFailure::Unresponsive,
             // The reactor is gone, and its thread is about to tell why.
-            ReceiveError::Closed => self.wait(),
+            NoReply::Gone => self.wait(),
         })
     }
 

@@ -6,7 +6,7 @@ use crate::time::Duration;
 use core::net::SocketAddr;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 
 /// How a peer whose host fell silent is noticed, although nothing is being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,24 +46,26 @@ impl KeepAlive {
     }
 }
 
-/// Starts to connect a new non-blocking socket, and tells whether that is done already.
-///
-/// `made` is told of the socket before it connects, so that another thread can shut it down.
-pub(super) fn start_connect(
-    address: SocketAddr,
-    keep_alive: Option<&KeepAlive>,
-    made: impl FnOnce(RawFd),
-) -> io::Result<(Socket, bool)> {
+/// A new non-blocking socket, of the address's family.
+pub(super) fn open_socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
-    made(socket.as_raw_fd());
+    Ok(socket)
+}
+
+/// Starts to connect a socket, and tells whether that is done already.
+pub(super) fn start_connect(
+    socket: &Socket,
+    address: SocketAddr,
+    keep_alive: Option<&KeepAlive>,
+) -> io::Result<bool> {
     socket.set_tcp_nodelay(true)?;
     if let Some(keep_alive) = keep_alive {
-        keep_alive.apply(&SockRef::from(&socket))?;
+        keep_alive.apply(&SockRef::from(socket))?;
     }
     match socket.connect(&address.into()) {
-        Ok(()) => Ok((socket, true)),
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok((socket, false)),
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -104,12 +106,27 @@ pub(super) fn wait_writable(fd: RawFd, span: Duration) -> io::Result<bool> {
     }
 }
 
-/// Whether an idle connection is still open and silent, as far as the kernel knows.
-pub(super) fn is_alive(fd: RawFd) -> bool {
+/// What an idle connection shows, as far as the kernel knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Idle {
+    /// It is open, and nothing has come.
+    Silent,
+    /// There are bytes to read.
+    Unread,
+    /// It has ended.
+    Ended,
+}
+
+/// Looks at a connection without taking anything from it.
+pub(super) fn look(fd: RawFd) -> Idle {
     let mut byte = 0_u8;
     // SAFETY: one byte of room; the flags make it return at once and take nothing.
-    let got = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
-    got > 0 || (got < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock)
+    match unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
+        1.. => Idle::Unread,
+        0 => Idle::Ended,
+        _ if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => Idle::Silent,
+        _ => Idle::Ended,
+    }
 }
 
 /// Ends a connection both ways: whoever waits in it returns.

@@ -8,9 +8,10 @@
 mod pauses;
 pub mod take;
 
-pub(super) use pauses::{Paused, Pauses};
+pub use pauses::Paused;
+pub(super) use pauses::Pauses;
 
-use crate::barrier::KeyBarrier;
+use crate::barrier::{KeyBarrier, KeyBarrierState};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::clock::Clock;
 use crate::driver::file_store::{FileStore, FileStoreOptions};
@@ -20,12 +21,14 @@ use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::store::call::{Call, Outcome, Patience};
 use crate::store::op::{Key, Keys, Pairs, Request};
 use crate::time::{Duration, Instant};
+use crate::workers::{CHECK_IN, WORKERS_KEY, WorkersStep, WorkersWait};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::path::Path;
-use take::{List, NoValue, OneValue, Take};
+use take::{List, NoValue, OneValue, Take, strip_scope};
 
 /// How long a call may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +79,8 @@ pub struct Span {
     pub deadline: Instant,
     /// Whether it waits for what is not there.
     pub patience: Patience,
+    /// For a call of several: cancelling ends it also between them. `None`: it begins now.
+    pub epoch: Option<u64>,
 }
 
 /// How the participants of a barrier meet.
@@ -118,6 +123,12 @@ pub trait Backend: Send + Sync {
 
     /// Ends all calls that are under way with [`ErrorKind::Cancelled`].
     fn cancel(&self);
+
+    /// How often calls were cancelled: what a call of several reads at its beginning.
+    fn epoch(&self) -> u64;
+
+    /// Lets `span` pass, unless the calls of that epoch are cancelled.
+    fn pause(&self, epoch: u64, span: Duration) -> Paused;
 }
 
 /// A handle of a store.
@@ -127,7 +138,8 @@ pub struct Store {
     /// What stands before every key of this handle.
     scope: Box<[u8]>,
     meeting: Meeting,
-    pauses: Pauses,
+    /// [`Timeouts::call`] of the backend at first.
+    timeout_nanos: AtomicU64,
 }
 
 impl fmt::Debug for Store {
@@ -165,24 +177,29 @@ impl Store {
     #[must_use]
     pub fn over(backend: Arc<dyn Backend>) -> Self {
         let (clock, scope, meeting) = (backend.clock(), backend.scope().into(), backend.meeting());
-        Self { backend, clock, scope, meeting, pauses: Pauses::default() }
+        let timeout_nanos = AtomicU64::new(nanos(backend.timeouts().call));
+        Self { backend, clock, scope, meeting, timeout_nanos }
     }
 
     /// A handle whose keys are those beneath `prefix` here: key `k` is `prefix/k`, also when `prefix` is empty. Its
     /// barriers are held by keys, as those of PyTorch's `PrefixStore`. The two share the store and what is under way
-    /// in it: to cancel the one's calls is to cancel the other's.
+    /// in it: to cancel the one's calls is to cancel the other's. The default timeout is this one's, and its own from
+    /// then on.
     #[must_use]
     pub fn with_prefix(&self, prefix: &[u8]) -> Self {
         let scope = [&self.scope, prefix, b"/"].concat().into();
-        Self { scope, meeting: Meeting::ByKeys, ..Self::over(Arc::clone(&self.backend)) }
+        let beneath = Self { scope, meeting: Meeting::ByKeys, ..Self::over(Arc::clone(&self.backend)) };
+        beneath.set_timeout(self.timeout());
+        beneath
     }
 
-    /// A second, independent handle of the same store, with the same prefix.
+    /// A second, independent handle of the same store, with the same prefix and default timeout.
     ///
     /// # Errors
     /// As those of whatever made the first.
     pub fn duplicate(&self) -> Result<Self, CallError> {
         let twin = Self::over(self.backend.duplicate()?);
+        twin.set_timeout(self.timeout());
         Ok(Self { scope: self.scope.clone(), meeting: self.meeting, ..twin })
     }
 
@@ -195,12 +212,22 @@ impl Store {
     /// What its timeouts stand for.
     #[must_use]
     pub fn timeouts(&self) -> Timeouts {
-        self.backend.timeouts()
+        Timeouts { call: self.timeout(), ..self.backend.timeouts() }
+    }
+
+    /// How long a call may take that does not say: what the store was made with, or what it was set to since.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout_nanos.load(Ordering::Relaxed))
+    }
+
+    /// Sets how long a call may take that does not say, for later calls in all threads; returns what held before.
+    pub fn set_timeout(&self, timeout: Duration) -> Duration {
+        Duration::from_nanos(self.timeout_nanos.swap(nanos(timeout), Ordering::Relaxed))
     }
 
     /// Ends all calls that are under way, in whatever thread, with [`ErrorKind::Cancelled`]. Later calls are as ever.
     pub fn cancel(&self) {
-        self.pauses.cancel();
         self.backend.cancel();
     }
 
@@ -295,9 +322,7 @@ impl Store {
     pub fn list_keys(&self, timeout: Timeout) -> Result<Vec<Vec<u8>>, CallError> {
         let mut keys = List::default();
         self.call(Request::ListKeys, timeout, &mut keys)?;
-        let scope = &self.scope;
-        keys.0.retain(|key| key.starts_with(scope));
-        keys.0.iter_mut().for_each(|key| drop(key.drain(..scope.len())));
+        strip_scope(&mut keys.0, &self.scope);
         Ok(keys.0)
     }
 
@@ -392,26 +417,26 @@ impl Store {
         world_size: i64,
         timeout: Timeout,
     ) -> Result<(), CallError> {
-        let (span, key) = (self.span(timeout), self.key(key));
+        let (epoch, key) = (self.backend.epoch(), self.key(key));
+        let span = Span { epoch: Some(epoch), ..self.span(timeout) };
         let mut barrier = KeyBarrier::new(world_size, span.patience);
-        let mut effect = Effect::None;
-        while let Some(call) = barrier.next_call(key) {
-            let refusal = match self.perform(&call, self.resumed(span), &mut NoValue) {
-                Ok(Outcome::Missing) => NOT_RELEASED.into(),
-                // The machine asks for outcomes that its calls have.
-                Ok(outcome) if barrier.handle(outcome).is_err() => NOT_RELEASED.into(),
-                Ok(_) => {
-                    // The first call counts the arrival, and nothing takes it back.
-                    effect = operation.effect_when_given_up();
-                    continue;
-                }
-                Err(refusal) => refusal,
+        let ended = loop {
+            let Some(call) = barrier.next_call(key) else {
+                let released = barrier.state() == KeyBarrierState::Released;
+                break if released { Ok(()) } else { Err(NOT_RELEASED.into()) };
             };
-            let effect = if effect == Effect::None { refusal.failure.effect } else { effect };
+            match self.perform(&call, self.resumed(span), &mut NoValue) {
+                // The machine asks for outcomes that its calls have.
+                Ok(outcome) if barrier.handle(outcome).is_err() => break Err(NOT_RELEASED.into()),
+                Ok(_) => {}
+                Err(refusal) => break Err(refusal),
+            }
+        };
+        ended.map_err(|refusal: Refusal| {
+            let effect = barrier.effect_when_given_up(refusal.failure.effect);
             let refusal = Refusal { failure: Failure { effect, ..refusal.failure }, ..refusal };
-            return Err(self.error(operation, (Some(key), 1), refusal, span));
-        }
-        Ok(())
+            self.error(operation, (Some(key), 1), refusal, span)
+        })
     }
 
     /// Asks the store for a sign of life.
@@ -428,7 +453,7 @@ impl Store {
     /// See [`Store::set`].
     pub fn check_in(&self, timeout: Timeout) -> Result<i64, CallError> {
         let span = self.span(timeout);
-        let call = Call::Store(Request::Add { key: WORKERS_KEY, delta: 1 }, span.patience);
+        let call = Call::Store(CHECK_IN, span.patience);
         match self.perform(&call, span, &mut NoValue) {
             Ok(Outcome::Number(count)) => Ok(count),
             // The answer to such a call is a number only.
@@ -442,27 +467,28 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::TimedOut`] when fewer have in time.
     pub fn wait_for_workers(&self, world_size: i64, timeout: Timeout) -> Result<(), CallError> {
-        let (span, epoch) = (self.span(timeout), self.pauses.epoch());
-        let fail = |refusal: Refusal| {
-            Err(self.error(Operation::WaitForWorkers, (Some(WORKERS_KEY), 1), refusal, span))
+        let epoch = self.backend.epoch();
+        let span = Span { epoch: Some(epoch), ..self.span(timeout) };
+        let (mut wait, mut text) = (WorkersWait::new(world_size, span.patience, span.deadline), Vec::new());
+        let refusal = loop {
+            let now = self.clock.now();
+            match wait.next_step(now) {
+                WorkersStep::Look(call) => {
+                    match self.perform(&call, Span { began: now, ..span }, &mut OneValue(&mut text)) {
+                        Ok(outcome) => wait.looked(self.clock.now(), outcome, &text),
+                        Err(refusal) => break refusal,
+                    }
+                }
+                WorkersStep::PauseUntil(until) => {
+                    if self.backend.pause(epoch, until.since(now)) == Paused::Cancelled {
+                        break CANCELLED.into();
+                    }
+                }
+                WorkersStep::Complete => return Ok(()),
+                WorkersStep::TooFew => break NOT_RELEASED.into(),
+            }
         };
-        let (call, mut text) = (Call::Store(Request::Get { key: WORKERS_KEY }, Patience::Once), Vec::new());
-        loop {
-            // Nothing tells a client that a number has grown: look again after a moment, as PyTorch does.
-            match self.perform(&call, self.resumed(span), &mut OneValue(&mut text)) {
-                Ok(Outcome::Missing) => {}
-                Ok(_) if decimal(&text).is_some_and(|count| count >= world_size) => return Ok(()),
-                Ok(_) => {}
-                Err(refusal) => return fail(refusal),
-            }
-            let left = span.deadline.since(self.clock.now());
-            if span.patience == Patience::Once || left.is_zero() {
-                return fail(NOT_RELEASED.into());
-            }
-            if self.pauses.pause(epoch, WORKERS_INTERVAL.min(left)) == Paused::Cancelled {
-                return fail(CANCELLED.into());
-            }
-        }
+        Err(self.error(Operation::WaitForWorkers, (Some(WORKERS_KEY), 1), refusal, span))
     }
 
     fn key<'a>(&'a self, name: &'a [u8]) -> Key<'a> {
@@ -511,6 +537,9 @@ impl Store {
     }
 
     fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+        if span.epoch.is_some_and(|epoch| epoch != self.backend.epoch()) {
+            return Err(CANCELLED.into());
+        }
         self.backend.perform(call, span, take)
     }
 
@@ -529,8 +558,8 @@ impl Store {
 
     fn span(&self, timeout: Timeout) -> Span {
         let began = self.clock.now();
-        let (after, patience) = self.backend.timeouts().patience(timeout);
-        Span { began, deadline: began + after, patience }
+        let (after, patience) = self.timeouts().patience(timeout);
+        Span { began, deadline: began + after, patience, epoch: None }
     }
 
     /// The same deadline for the next of several calls: each counts its time from a fresh reading of the clock.
@@ -539,10 +568,6 @@ impl Store {
     }
 }
 
-/// Where PyTorch's clients are counted; it stands outside every scope.
-const WORKERS_KEY: Key<'static> = Key::raw(b"init/");
-/// How often the count is looked at.
-const WORKERS_INTERVAL: Duration = Duration::from_millis(10);
 /// A wait that was not over in time; the elapsed time is filled in later.
 pub(super) const NOT_RELEASED: Failure = Failure {
     kind: ErrorKind::TimedOut,
@@ -555,9 +580,8 @@ pub(super) const NOT_RELEASED: Failure = Failure {
 pub(super) const CANCELLED: Failure =
     Failure { kind: ErrorKind::Cancelled, cause: Cause::Unknown, ..NOT_RELEASED };
 
-/// The number that a store keeps as text.
-fn decimal(text: &[u8]) -> Option<i64> {
-    core::str::from_utf8(text).ok()?.parse().ok()
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

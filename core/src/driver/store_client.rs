@@ -13,7 +13,7 @@ use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::clock::Clock;
 use crate::driver::socket::KeepAlive;
 use crate::driver::store::take::Take;
-use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span, Timeouts};
+use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Paused, Span, Timeout, Timeouts};
 use crate::error::{Cause, Failure, Operation};
 use crate::limits::ClientLimits;
 use crate::rng::Rng;
@@ -26,7 +26,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 pub(super) use pool::from_now;
-use pool::{Ended, Pool};
+use pool::{Ended, Entered, Pool, Stay};
 use wire::Wire;
 
 /// How a client behaves.
@@ -68,6 +68,15 @@ impl StoreOptions {
     pub const fn timeouts(&self) -> Timeouts {
         Timeouts { call: self.timeout, answer: self.answer_timeout }
     }
+
+    /// What [`StoreOptions::connect_timeout`] means: the time until the deadline, and how often each address is tried.
+    #[must_use]
+    pub const fn connect_patience(&self) -> (Duration, Rounds) {
+        match self.timeouts().patience(Timeout::After(self.connect_timeout)) {
+            (span, Patience::Once) => (span, Rounds::One),
+            (span, Patience::Wait) => (span, Rounds::UntilDeadline),
+        }
+    }
 }
 
 /// A client of one server: what a [`Store`](crate::driver::store::Store) over TCP is made of.
@@ -90,22 +99,17 @@ impl Client {
     /// Why there is no connection by the end of [`StoreOptions::connect_timeout`] (zero: after one attempt at each
     /// address).
     pub fn connect(host: &str, port: u16, options: StoreOptions) -> Result<Self, CallError> {
-        let ClientLimits { idle_connections_max, connections_max, .. } = options.limits;
         let store = Self {
             host: host.into(),
             port,
             peer: endpoint_text(host, port).into(),
+            pool: Arc::new(Pool::new(options.limits)),
             options,
             clock: Clock::new(),
-            pool: Arc::new(Pool::new(idle_connections_max, connections_max)),
             seeds: AtomicU64::new(random_seed()),
         };
-        let span = store.connecting();
-        let rounds = match span.patience {
-            Patience::Once => Rounds::One,
-            Patience::Wait => Rounds::UntilDeadline,
-        };
-        let entered = store.enter(span).and_then(|(ticket, _, _)| {
+        let (span, rounds) = store.connecting();
+        let entered = store.enter(Stay::Brief, span).and_then(|Entered { ticket, .. }| {
             let dialled = store.dial(ticket, span, rounds);
             let (wire, result) = split(dialled);
             store.pool.leave(ticket, wire);
@@ -161,6 +165,17 @@ impl Backend for Client {
 
     fn cancel(&self) {
         self.pool.cancel();
+    }
+
+    fn epoch(&self) -> u64 {
+        self.pool.epoch()
+    }
+
+    fn pause(&self, epoch: u64, span: Duration) -> Paused {
+        match self.pool.pause(epoch, from_now(span)) {
+            Ok(()) => Paused::Over,
+            Err(_) => Paused::Cancelled,
+        }
     }
 }
 

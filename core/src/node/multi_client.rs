@@ -2,12 +2,17 @@
 //!
 //! Calls that are answered at once share one connection and are pipelined there, in the order of their submission. A
 //! call that may block takes an idle connection, or a new one while there are fewer than
-//! [`crate::limits::ClientLimits::connections_max`]; then it waits its turn. Between calls on different connections
-//! there is no order: who needs one waits for the first to complete.
+//! [`crate::limits::ClientLimits::connections_max`]; then it waits its turn. Calls that wait leave one connection to the
+//! others, which may be what they wait for. Between calls on different connections there is no order: who needs one
+//! waits for the first to complete.
+//!
+//! When a further connection cannot be made, the calls that would have needed it fail with the reason, at once: nothing
+//! is dialled for twice in a row.
 //!
 //! The machine owns requests and answers, and no socket: see [`Input`] and [`Output`].
 
 mod lanes;
+mod outgoing;
 
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::ids::ConnId;
@@ -15,7 +20,7 @@ use crate::limits::ClientLimits;
 use crate::rng::Rng;
 use crate::store::call::{Call, CallId, GetMode, Outcome, Patience};
 use crate::store::client_conn::GiveUp;
-use crate::store::dial::{DialOptions, Family};
+use crate::store::dial::{DialOptions, Family, Rounds};
 use crate::time::{Duration, Instant};
 use crate::wire::c10d::{Frame, encode_frame, parse_frame};
 use crate::wire::sink::{Fill, Length};
@@ -28,6 +33,8 @@ use lanes::Lanes;
 pub struct MultiClientOptions {
     /// How long the first connection may take, with all its attempts. Calls have their own deadlines besides.
     pub connect_timeout: Duration,
+    /// How often the first connection goes through the addresses; further ones try each once.
+    pub rounds: Rounds,
     /// How connections are made.
     pub dial: DialOptions,
     /// Bounds.
@@ -38,6 +45,7 @@ impl Default for MultiClientOptions {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(300),
+            rounds: Rounds::UntilDeadline,
             dial: DialOptions::default(),
             limits: ClientLimits { idle_connections_max: 4, ..ClientLimits::default() },
         }
@@ -155,6 +163,28 @@ enum Place {
     On(ConnId, u64),
 }
 
+/// Calls that are on no connection, in the order of their submission.
+#[derive(Debug, Default)]
+struct Queues {
+    /// They share a connection.
+    shared: BTreeSet<CallId>,
+    /// They need one for themselves, and not for long.
+    brief: BTreeSet<CallId>,
+    /// They need one for themselves for as long as they wait.
+    waiting: BTreeSet<CallId>,
+}
+
+impl Queues {
+    fn of(&mut self, operating: &Operating) -> &mut BTreeSet<CallId> {
+        let call = operating.request.call();
+        match (call.is_exclusive(operating.mode), call.may_wait()) {
+            (false, _) => &mut self.shared,
+            (true, false) => &mut self.brief,
+            (true, true) => &mut self.waiting,
+        }
+    }
+}
+
 /// A client for event loops. See the module's text.
 #[derive(Debug)]
 pub struct MultiClient {
@@ -162,10 +192,7 @@ pub struct MultiClient {
     operations: BTreeMap<CallId, Operating>,
     calls: u64,
     deadlines: BTreeSet<(Instant, CallId)>,
-    /// Calls that share a connection.
-    shared: VecDeque<CallId>,
-    /// Calls that need one for themselves.
-    exclusive: VecDeque<CallId>,
+    queues: Queues,
     lanes: Lanes,
     mode: GetMode,
     rng: Rng,
@@ -183,8 +210,7 @@ impl MultiClient {
             operations: BTreeMap::new(),
             calls: 0,
             deadlines: BTreeSet::new(),
-            shared: VecDeque::new(),
-            exclusive: VecDeque::new(),
+            queues: Queues::default(),
             lanes: Lanes::default(),
             mode: GetMode::Pipelined,
             rng: Rng::new(seed),
@@ -226,9 +252,9 @@ impl MultiClient {
             values: Vec::new(),
             lost: None,
         };
+        self.queues.of(&operating).insert(id);
         self.operations.insert(id, operating);
         self.deadlines.insert((deadline, id));
-        self.queue_of(id).push_back(id);
         self.pump(now);
         Ok(id)
     }
@@ -283,6 +309,12 @@ impl MultiClient {
         self.lanes.live(conn)
     }
 
+    /// Whether a connection is being made.
+    #[must_use]
+    pub fn is_dialling(&self, conn: ConnId) -> bool {
+        self.lanes.is_dialling(conn)
+    }
+
     /// How many calls are under way.
     #[must_use]
     pub fn pending(&self) -> usize {
@@ -295,23 +327,13 @@ impl MultiClient {
         self.lanes.len()
     }
 
-    fn queue_of(&mut self, id: CallId) -> &mut VecDeque<CallId> {
-        let exclusive = self
-            .operations
-            .get(&id)
-            .is_some_and(|operating| operating.request.call().is_exclusive(operating.mode));
-        if exclusive { &mut self.exclusive } else { &mut self.shared }
-    }
-
     /// Ends a call before its answer.
     fn give_up(&mut self, now: Instant, id: CallId, kind: ErrorKind) {
         let Some(operating) = self.operations.get(&id) else { return };
         let failure = match operating.place {
             Place::Queued => {
-                let queue = self.queue_of(id);
-                queue.retain(|&queued| queued != id);
-                let known = self.operations.get(&id).and_then(|operating| operating.lost);
-                match known.or_else(|| self.lanes.dial_failure(now)) {
+                self.queues.of(operating).remove(&id);
+                match operating.lost.or_else(|| self.lanes.dial_failure(now)) {
                     Some(failure) if kind == ErrorKind::TimedOut => failure,
                     Some(failure) => Failure { kind, cause: Cause::Unknown, ..failure },
                     None => failure_of(kind, Phase::Connecting, Cause::Unknown, Effect::None),
@@ -338,6 +360,11 @@ impl MultiClient {
     fn complete(&mut self, now: Instant, id: CallId, result: Result<Outcome, Failure>) {
         let Some(mut operating) = self.operations.remove(&id) else { return };
         self.deadlines.remove(&(operating.deadline, id));
+        let worked = result.map_or_else(|failure| failure.cause == Cause::NotReleased, |_| true);
+        if operating.mode == GetMode::WaitThenGet && worked {
+            // The faster way did not, or the call would not have come to this one.
+            self.mode = GetMode::WaitThenGet;
+        }
         if let Place::On(conn, _) = operating.place {
             self.lanes.call_ended(conn);
         }

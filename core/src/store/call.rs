@@ -75,22 +75,29 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether it has its connection for itself: the server may answer much later, or the call takes several writes.
+    /// Whether the server may answer much later: when something happens there.
     #[must_use]
-    pub const fn is_exclusive(&self, mode: GetMode) -> bool {
-        let Self::Store(request, patience) = self else { return false };
-        match (request, patience, mode) {
-            (Request::MultiGet { .. }, _, _) | (Request::Get { .. }, _, GetMode::WaitThenGet) => true,
-            (
-                Request::Get { .. }
+    pub const fn may_wait(&self) -> bool {
+        let Self::Store(request, Patience::Wait) = self else { return false };
+        matches!(
+            request,
+            Request::Get { .. }
+                | Request::MultiGet { .. }
                 | Request::Wait { .. }
                 | Request::QueuePop { .. }
-                | Request::Barrier { .. },
-                patience,
-                _,
-            ) => matches!(patience, Patience::Wait),
-            _ => false,
-        }
+                | Request::Barrier { .. }
+        )
+    }
+
+    /// Whether it has its connection for itself: it may wait, or it takes several writes.
+    #[must_use]
+    pub const fn is_exclusive(&self, mode: GetMode) -> bool {
+        let several_writes = matches!(
+            (self, mode),
+            (Self::Store(Request::MultiGet { .. }, _), _)
+                | (Self::Store(Request::Get { .. }, _), GetMode::WaitThenGet)
+        );
+        several_writes || self.may_wait()
     }
 
     /// The first key and the number of keys.

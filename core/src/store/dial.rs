@@ -50,7 +50,7 @@ pub fn in_turn(families: &[Family]) -> Vec<u8, ADDRESSES_MAX> {
 /// How patiently to dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DialOptions {
-    /// The first pause, before it is spread.
+    /// The first pause, before it is spread; no longer than the longest.
     pub pause_first: Duration,
     /// The longest pause, before it is spread.
     pub pause_max: Duration,
@@ -160,7 +160,7 @@ impl Dialer {
             deadline,
             state: DialState::Resolving,
             until: deadline,
-            pause: options.pause_first,
+            pause: options.pause_first.min(options.pause_max),
             order: Vec::new(),
             place: 0,
             last: None,
@@ -297,8 +297,9 @@ impl Dialer {
             return self.fail(now);
         }
         let nanos = u64::try_from(self.pause.as_nanos()).unwrap_or(u64::MAX);
-        let spread = Duration::from_nanos(nanos / 2 + self.rng.below(nanos.saturating_add(1)));
-        self.pause = (self.pause * 3 / 2).min(self.options.pause_max);
+        let over_half = self.rng.below(nanos.saturating_add(1));
+        let spread = Duration::from_nanos((nanos / 2).saturating_add(over_half));
+        self.pause = (self.pause.saturating_mul(3) / 2).min(self.options.pause_max);
         // A pause over the deadline would waste the time that is left: there is one more attempt halfway.
         let left = self.deadline.since(now);
         let halved = if left < PAUSE_HALVED_MIN { left } else { left / 2 };
@@ -423,6 +424,30 @@ mod tests {
         assert!((15..60).contains(&rounds), "{rounds}");
         let expected = failed(ErrorKind::Refused, Phase::Connecting, 60_000, Cause::Os(111));
         assert_eq!(outputs(&mut dialer), [expected]);
+    }
+
+    #[test]
+    fn pauses_of_any_length_stay_within_the_longest_and_the_deadline() {
+        let (brief, endless) = (Duration::from_millis(10), Duration::MAX);
+        for (pause_first, pause_max, expected_max) in [
+            (endless, brief, Duration::from_millis(15)),
+            (endless, endless, Duration::MAX),
+            (brief, endless, Duration::MAX),
+        ] {
+            let options = DialOptions { pause_first, pause_max, connect_attempt_max: endless };
+            for deadline in [MS(60_000), Instant::MAX] {
+                let mut dialer = Dialer::new(MS(0), deadline, Rounds::UntilDeadline, options, 7);
+                let mut now = MS(0);
+                for _ in 0..100 {
+                    outputs(&mut dialer);
+                    dialer.handle(now, DialInput::Unresolved(-2));
+                    let Some(until) = dialer.poll_timeout() else { break };
+                    assert!(until <= deadline && until.since(now) <= expected_max, "{options:?}");
+                    now = until;
+                    dialer.handle(now, DialInput::Tick);
+                }
+            }
+        }
     }
 
     #[test]

@@ -5,10 +5,16 @@
 //! differences, all of them on purpose: MULTI_SET is atomic; a COMPARE_SET that stores nothing wakes nobody; a waiter
 //! that a queue released is off that queue's list; a WAIT over a filled queue and a missing key is released by the key.
 
+mod history;
+mod leases;
+mod native;
 mod slots;
 mod value;
 mod waits;
 
+pub use history::{ChangeRef, WatchError, WatchId, Watched};
+pub use leases::{LeaseError, LeaseId};
+pub use native::TxnApplied;
 pub use value::ValueRef;
 
 use crate::ids::ConnId;
@@ -17,6 +23,7 @@ use crate::store::number;
 use crate::store::op::{Key, Keys, Pairs, Request};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use native::Extras;
 use slots::{SlotId, Slots};
 use value::Value;
 use waits::Waits;
@@ -137,6 +144,8 @@ pub struct Engine {
     /// Grows by one with each change.
     revision: u64,
     limits: EngineLimits,
+    /// History, watches and leases, from the first native session on.
+    extras: Option<Box<Extras>>,
 }
 
 impl Engine {
@@ -150,6 +159,7 @@ impl Engine {
             joined: Vec::new(),
             revision: 0,
             limits,
+            extras: None,
         }
     }
 
@@ -308,6 +318,7 @@ impl Engine {
         let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
         self.revision += 1;
         self.slots.change(slot, self.revision, |value| value.append(more));
+        self.changed(slot);
         self.wake_all(slot);
         Ok(Answer::Nothing)
     }
@@ -317,10 +328,16 @@ impl Engine {
         if matches!(self.slots[slot].value, Value::Absent) {
             return Answer::Number(0);
         }
+        self.clear(slot);
+        Answer::Number(1)
+    }
+
+    /// Removes the value of a slot, which has one.
+    fn clear(&mut self, slot: SlotId) {
         self.revision += 1;
         self.slots.change(slot, self.revision, |value| *value = Value::Absent);
+        self.changed(slot);
         self.slots.release_if_idle(slot);
-        Answer::Number(1)
     }
 
     fn check(&mut self, keys: Keys<'_>) -> Readiness {
@@ -411,12 +428,22 @@ impl Engine {
     fn count(&mut self, slot: SlotId, number: i64) {
         self.revision += 1;
         self.slots.change(slot, self.revision, |value| *value = Value::Number(number));
+        self.changed(slot);
     }
 
     fn store(&mut self, slot: SlotId, bytes: &[u8]) {
         self.revision += 1;
         self.slots.change(slot, self.revision, |value| value.set(bytes));
+        self.changed(slot);
         self.wake_all(slot);
+    }
+
+    /// A value is another: whoever keeps a history writes it down.
+    #[inline]
+    fn changed(&mut self, slot: SlotId) {
+        if self.extras.is_some() {
+            self.record(slot);
+        }
     }
 
     fn wake_all(&mut self, slot: SlotId) {

@@ -1,4 +1,5 @@
 //! Bytes on the wire: codecs that know no state.
 
 pub mod c10d;
+pub mod native;
 pub mod sink;

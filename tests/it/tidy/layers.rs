@@ -16,7 +16,7 @@ const fn module(path: &'static str, layer: u8, room: &'static str) -> Module {
 /// The lowest layer whose rooms are machines without I/O; none of them knows another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 23] = [
+const MODULES: [Module; 27] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
@@ -25,6 +25,7 @@ const MODULES: [Module; 23] = [
     module("store::op", 1, "requests"),
     module("store::call", 1, "requests"),
     module("store::number", 1, "numbers"),
+    module("store::txn", 1, "requests"),
     module("wire", 2, "wire"),
     module("store::engine", 2, "engine"),
     module("store::file_log", 2, "file_log"),
@@ -33,6 +34,9 @@ const MODULES: [Module; 23] = [
     module("store::dial", MACHINES, "dial"),
     module("session", MACHINES, "session"),
     module("barrier", MACHINES, "barrier"),
+    module("workers", MACHINES, "workers"),
+    module("rendezvous::service", MACHINES, "rendezvous::service"),
+    module("elastic_store", MACHINES, "elastic_store"),
     module("rendezvous", MACHINES, "rendezvous"),
     module("agent", MACHINES, "agent"),
     module("rpc", MACHINES, "rpc"),

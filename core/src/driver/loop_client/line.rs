@@ -2,10 +2,10 @@
 
 use super::{LoopEvent, StoreId};
 use crate::driver::call_error::CallError;
-use crate::driver::channel::Sender;
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
 use crate::driver::resolve::{Found, literal, look_up};
-use crate::driver::socket::{classify, finish_connect, start_connect};
+use crate::driver::socket::{classify, finish_connect, open_socket, start_connect};
+use crate::driver::store::take::strip_scope;
 use crate::driver::store_client::StoreOptions;
 use crate::error::{Cause, Operation};
 use crate::ids::ConnId;
@@ -14,11 +14,13 @@ use crate::store::dial::Family;
 use crate::time::Instant;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use socket2::Socket;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Reads of one socket in one turn: then the others have theirs.
 const READS_MAX: usize = 8;
@@ -27,8 +29,26 @@ const READS_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Lookup {
     pub(super) store: StoreId,
-    conn: ConnId,
     found: Found,
+}
+
+/// Look-ups that are over, until the loop sees to them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lookups(Arc<Mutex<Vec<Lookup>>>);
+
+impl Lookups {
+    fn lock(&self) -> MutexGuard<'_, Vec<Lookup>> {
+        // No code that holds the lock panics half way through a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, lookup: Lookup) {
+        self.lock().push(lookup);
+    }
+
+    pub(super) fn take(&self) -> Vec<Lookup> {
+        core::mem::take(&mut *self.lock())
+    }
 }
 
 /// A socket.
@@ -66,7 +86,9 @@ pub(super) struct LoopStore {
     addresses: BTreeMap<ConnId, Vec<SocketAddr>>,
     /// Where a connection led: further ones need no look-up.
     known: Option<SocketAddr>,
-    lookups: Sender<Lookup>,
+    lookups: Lookups,
+    /// Connections that wait for the look-up. One is under way whenever there are any, and all share it.
+    resolving: Vec<ConnId>,
     /// Connections whose bytes go out in the next turn.
     unflushed: Vec<ConnId>,
 }
@@ -79,13 +101,11 @@ impl LoopStore {
         peer: &str,
         options: StoreOptions,
         seed: u64,
-        lookups: Sender<Lookup>,
+        lookups: Lookups,
     ) -> Self {
-        let machine = MultiClientOptions {
-            connect_timeout: options.connect_timeout,
-            dial: options.dial,
-            limits: options.limits,
-        };
+        let (connect_timeout, rounds) = options.connect_patience();
+        let machine =
+            MultiClientOptions { connect_timeout, rounds, dial: options.dial, limits: options.limits };
         let mut client = MultiClient::new(machine, seed);
         // Calls of different stores have different numbers: a loop's events are told apart by them alone.
         client.number_calls_from((u64::from(id.as_u32()) << CALLS_PER_STORE_BITS) + 1);
@@ -102,6 +122,7 @@ impl LoopStore {
             addresses: BTreeMap::new(),
             known: None,
             lookups,
+            resolving: Vec::new(),
             unflushed: Vec::new(),
         }
     }
@@ -141,9 +162,7 @@ impl LoopStore {
                     let result = match result {
                         Ok(mut answer) => {
                             if operation == Operation::ListKeys {
-                                let scope = &self.options.scope;
-                                answer.values.retain(|key| key.starts_with(scope));
-                                answer.values.iter_mut().for_each(|key| drop(key.drain(..scope.len())));
+                                strip_scope(&mut answer.values, &self.options.scope);
                             }
                             Ok(answer)
                         }
@@ -153,6 +172,7 @@ impl LoopStore {
                 }
             }
         }
+        self.addresses.retain(|&conn, _| self.client.is_dialling(conn));
         self.watch_for_room(events);
     }
 
@@ -160,20 +180,27 @@ impl LoopStore {
         if let Some(address) = literal(&self.host, self.port).or(self.known) {
             return self.resolved(now, conn, Ok(alloc::vec![address]));
         }
+        let under_way = !self.resolving.is_empty();
+        self.resolving.retain(|&conn| self.client.is_dialling(conn));
+        self.resolving.push(conn);
+        if under_way {
+            return;
+        }
         let (store, lookups, waker) = (self.id, self.lookups.clone(), events.waker());
         let begun = look_up(&self.host, self.port, move |found| {
-            // The loop may be gone by now.
-            if lookups.send(Lookup { store, conn, found }).is_ok() {
-                waker.wake();
-            }
+            // The loop may be gone by now; then nobody looks.
+            lookups.put(Lookup { store, found });
+            waker.wake();
         });
         if begun.is_err() {
-            self.resolved(now, conn, Err(libc::EAI_SYSTEM));
+            self.looked_up(now, &Lookup { store, found: Err(libc::EAI_SYSTEM) });
         }
     }
 
-    pub(super) fn looked_up(&mut self, now: Instant, lookup: Lookup) {
-        self.resolved(now, lookup.conn, lookup.found);
+    pub(super) fn looked_up(&mut self, now: Instant, lookup: &Lookup) {
+        for conn in core::mem::take(&mut self.resolving) {
+            self.resolved(now, conn, lookup.found.clone());
+        }
     }
 
     fn resolved(&mut self, now: Instant, conn: ConnId, found: Found) {
@@ -193,8 +220,9 @@ impl LoopStore {
         let Some(&address) = addresses.and_then(|addresses| addresses.get(usize::from(index))) else {
             return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
         };
+        let socket = open_socket(address)?;
         // Whether it is connected already is heard of in the next turn either way.
-        let (socket, _) = start_connect(address, self.options.keep_alive.as_ref(), |_| {})?;
+        start_connect(&socket, address, self.options.keep_alive.as_ref())?;
         let token = self.new_token();
         let watch = events.watch(socket.as_raw_fd(), Interest::Write, token)?;
         self.conns.insert(token, conn);
@@ -232,7 +260,6 @@ impl LoopStore {
             Ok(()) => {
                 line.state = LineState::Open;
                 self.known = Some(line.address);
-                self.addresses.remove(&conn);
                 self.client.handle(now, Input::Connected(conn));
             }
             Err(error) => {
@@ -299,5 +326,76 @@ impl LoopStore {
             // A change fails only for want of memory; the next turn tries again.
             let _ = events.rewatch(&mut line.watch, wanted);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::driver::event_loop::becomes_readable;
+    use crate::driver::loop_client::{Loop, StoreId};
+    use crate::driver::server::{Server, ServerOptions};
+    use crate::driver::store::Timeout;
+    use crate::driver::store_client::StoreOptions;
+    use crate::store::op::{Key, Request};
+    use crate::time::Duration;
+    use std::net::TcpListener;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// Submits gets, each of which needs a connection of its own.
+    fn submit_gets(events: &mut Loop, store: StoreId, count: usize) {
+        for _ in 0..count {
+            let get = Request::Get { key: Key::raw(b"/k") };
+            events.submit(store, get, Timeout::After(SOON)).expect("submitted");
+        }
+    }
+
+    fn turn_until(events: &mut Loop, mut done: impl FnMut(&mut Loop) -> bool) {
+        while !done(events) {
+            assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
+            events.turn().expect("a turn");
+        }
+    }
+
+    #[test]
+    fn connections_that_are_made_together_share_one_look_up() {
+        let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
+        let mut events = Loop::new().expect("a loop");
+        let store = events.add_store("localhost", server.local_addr().port(), StoreOptions::default());
+        submit_gets(&mut events, store, 3);
+        assert_eq!(events.stores[&store].resolving.len(), 3);
+        let lookup = loop {
+            assert!(becomes_readable(events.fd(), SOON), "localhost");
+            assert_eq!(events.events.poll().expect("polled").count(), 0, "no socket yet");
+            if let Some(lookup) = events.lookups.take().pop() {
+                break lookup;
+            }
+        };
+        let now = events.events.clock().now();
+        let member = events.stores.get_mut(&store).expect("it is there");
+        member.looked_up(now, &lookup);
+        assert!(member.resolving.is_empty());
+        assert_eq!(member.addresses.len(), 3, "each goes its way");
+        member.carry_out(&mut events.events, &mut events.completed);
+        let set = Request::Set { key: Key::raw(b"/k"), value: b"v" };
+        events.submit(store, set, Timeout::After(SOON)).expect("submitted");
+        turn_until(&mut events, |events| events.pending(store) == 0);
+        assert!(events.completed.iter().all(|event| event.result.is_ok()));
+        assert!(events.lookups.take().is_empty() && events.stores[&store].addresses.is_empty());
+    }
+
+    #[test]
+    fn addresses_go_with_the_connection_that_was_not_made() {
+        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+        let mut events = Loop::new().expect("a loop");
+        let options = StoreOptions { connect_timeout: Duration::from_millis(50), ..StoreOptions::default() };
+        let store = events.add_store("127.0.0.1", port, options);
+        for _ in 0..3 {
+            submit_gets(&mut events, store, 3);
+            turn_until(&mut events, |events| events.pending(store) == 0);
+        }
+        assert_eq!(events.completed.len(), 9);
+        let member = &events.stores[&store];
+        assert!(member.addresses.is_empty() && member.lines.is_empty() && member.conns.is_empty());
     }
 }

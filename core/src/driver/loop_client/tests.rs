@@ -1,10 +1,13 @@
 use super::*;
 use crate::driver::event_loop::becomes_readable;
 use crate::driver::server::{Server, ServerOptions};
+use crate::limits::ClientLimits;
 use crate::store::call::Outcome;
 use crate::store::op::{Key, Keys};
 use alloc::string::ToString;
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::mpsc;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -142,4 +145,83 @@ fn values_larger_than_any_buffer_go_both_ways() {
         .submit(store, Request::Set { key: key(b"big"), value: &[0; (8 << 20) + 1] }, Timeout::Default)
         .expect_err("over the limit");
     assert!(error.to_string().contains("is over the limit of 8388608"), "{error}");
+}
+
+/// A wait holds the one connection, and nobody accepts another: the call that needs it hears so at once.
+#[test]
+fn a_refused_further_connection_is_tried_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let (waits, is_waiting) = mpsc::channel();
+    let server = std::thread::spawn(move || {
+        let mut socket = listener.accept().expect("a client").0;
+        drop(listener);
+        let mut greeting = [0; 10];
+        socket.read_exact(&mut greeting).expect("a greeting");
+        socket.write_all(&greeting[6..]).expect("sent");
+        socket.read_exact(&mut [0; 1 + 8 + 8 + 2]).expect("a wait");
+        waits.send(()).expect("somebody waits for it");
+        let _ = socket.read(&mut greeting);
+    });
+    let mut events = Loop::new().expect("a loop");
+    let store = events.add_store("127.0.0.1", port, StoreOptions::default());
+    let keys = Keys::one(key(b"k"));
+    events.submit(store, Request::Wait { keys }, Timeout::After(SOON)).expect("submitted");
+    let began = events.events.clock().now();
+    while is_waiting.try_recv().is_err() {
+        assert!(events.events.clock().now().since(began) < SOON, "the wait never arrives");
+        becomes_readable(events.fd(), Duration::from_millis(20));
+        events.turn().expect("a turn");
+    }
+    let after = Timeout::After(Duration::from_secs(2));
+    events.submit(store, Request::Add { key: key(b"n"), delta: 1 }, after).expect("submitted");
+    let event = next(&mut events);
+    let error = event.result.expect_err("nobody listens");
+    assert_eq!((event.operation, error.kind()), (Operation::Add, ErrorKind::Refused), "{error}");
+    assert!(error.elapsed() < Duration::from_secs(2), "{error}");
+    assert_eq!(events.pending(store), 1, "the wait goes on");
+    drop(events);
+    server.join().expect("no panic");
+}
+
+/// The calls that wait never take the connection of the call that ends them, however many they are.
+#[test]
+fn waits_at_the_limit_are_ended_by_a_call_of_the_same_store() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    for connections_max in 1..=3 {
+        let limits = ClientLimits { connections_max, ..ClientLimits::default() };
+        let options = StoreOptions { limits, ..StoreOptions::default() };
+        let store = events.add_store("127.0.0.1", server.local_addr().port(), options);
+        let name = [b'0' + u8::try_from(connections_max).expect("a digit")];
+        let after = Timeout::After(SOON);
+        for _ in 0..6 {
+            events.submit(store, Request::Wait { keys: Keys::one(key(&name)) }, after).expect("submitted");
+        }
+        events.submit(store, Request::NumKeys, after).expect("submitted");
+        assert_eq!(next(&mut events).operation, Operation::NumKeys, "nothing ends the waits");
+        events.submit(store, Request::Set { key: key(&name), value: b"" }, after).expect("submitted");
+        let mut outcomes: Vec<Outcome> = (0..7).map(|_| answered(&next(&mut events)).0).collect();
+        outcomes.retain(|&outcome| outcome == Outcome::Released);
+        assert_eq!((outcomes.len(), events.pending(store)), (6, 0));
+    }
+}
+
+#[test]
+fn a_connect_timeout_of_zero_is_one_attempt_and_time_for_an_answer() {
+    let server = server();
+    let closed_port = {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.local_addr().expect("an address").port()
+    };
+    let mut events = Loop::new().expect("a loop");
+    let options = StoreOptions { connect_timeout: Duration::ZERO, ..StoreOptions::default() };
+    let there = events.add_store("127.0.0.1", server.local_addr().port(), options.clone());
+    events.ping(there, Timeout::After(SOON)).expect("submitted");
+    assert_eq!(answered(&next(&mut events)).0, Outcome::Alive);
+    let nowhere = events.add_store("127.0.0.1", closed_port, options);
+    events.ping(nowhere, Timeout::After(SOON)).expect("submitted");
+    let error = next(&mut events).result.expect_err("nobody listens");
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert!(error.elapsed() < Duration::from_secs(5), "once is once: {error}");
 }

@@ -20,8 +20,10 @@ struct State {
 
 /// Why a pause is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::driver) enum Paused {
+pub enum Paused {
+    /// The time has passed, or there is something to look at.
     Over,
+    /// The calls were cancelled.
     Cancelled,
 }
 

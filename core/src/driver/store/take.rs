@@ -9,6 +9,12 @@ fn room(bytes: u64) -> usize {
     usize::try_from(bytes.min(ROOM_BYTES_MAX)).unwrap_or_default()
 }
 
+/// Of the keys that a server lists, those of this scope, as its users know them.
+pub(in crate::driver) fn strip_scope(keys: &mut Vec<Vec<u8>>, scope: &[u8]) {
+    keys.retain(|key| key.starts_with(scope));
+    keys.iter_mut().for_each(|key| drop(key.drain(..scope.len())));
+}
+
 /// Takes the values of an answer.
 pub trait Take {
     /// A list of `count` begins.

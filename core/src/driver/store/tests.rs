@@ -326,3 +326,45 @@ fn values_that_are_no_numbers_and_sizes_that_are_too_large() {
         }
     }
 }
+
+#[test]
+fn a_default_timeout_is_the_handles_own_and_goes_on_to_those_made_from_it() {
+    let family = Family::new("timeout");
+    for (name, store) in &family.members {
+        let short = Duration::from_millis(30);
+        assert_eq!(store.set_timeout(short), SOON, "{name}");
+        assert_eq!(store.timeouts(), Timeouts { call: short, answer: store.timeouts().answer }, "{name}");
+        let (beneath, twin) = (store.with_prefix(b"t"), store.duplicate().expect("a twin"));
+        for handle in [store, &beneath, &twin] {
+            let error = handle.wait(&[b"never"], DEFAULT).expect_err("nobody sets it");
+            assert_eq!((error.kind(), handle.timeout()), (ErrorKind::TimedOut, short), "{name}: {error}");
+        }
+        beneath.set_timeout(SOON);
+        assert_eq!((store.set_timeout(Duration::ZERO), twin.timeout()), (short, short), "{name}");
+        let error = store.wait(&[b"never"], DEFAULT).expect_err("zero is to look once");
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{name}: {error}");
+    }
+}
+
+/// Those beneath prefixes share what is under way, also between the calls that a call is made of.
+#[test]
+fn cancelling_beneath_a_prefix_ends_the_calls_of_all() {
+    let family = Family::new("cancel-beneath");
+    for (name, store) in &family.members {
+        let beneath = store.with_prefix(b"below");
+        let attempts: [Attempt<'_>; 2] = [&|| store.wait_for_workers(1 << 40, DEFAULT), &|| {
+            store.barrier_by_keys(b"alone", 1 << 40, DEFAULT)
+        }];
+        for attempt in attempts {
+            let error = thread::scope(|scope| {
+                let pending = scope.spawn(attempt);
+                while !pending.is_finished() {
+                    beneath.cancel();
+                    thread::yield_now();
+                }
+                pending.join().expect("no panic").expect_err("cancelled")
+            });
+            assert_eq!(error.kind(), ErrorKind::Cancelled, "{name}: {error}");
+        }
+    }
+}

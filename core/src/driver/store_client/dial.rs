@@ -1,10 +1,10 @@
 //! The way to a connection, in the calling thread.
 
-use super::pool::{self, Ticket};
+use super::pool::{self, Joined, Shown, Ticket};
 use super::wire::{PENDING, Socketed, Timer, Trouble, Wire};
 use super::{Client, NOT_RELEASED, Span, ended};
 use crate::driver::resolve::{Found, literal, look_up};
-use crate::driver::socket::{classify, finish_connect, start_connect, wait_writable};
+use crate::driver::socket::{classify, finish_connect, open_socket, start_connect, wait_writable};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
 use crate::node::client::Sent;
 use crate::node::client::link::{Link, LinkInput, LinkOutput};
@@ -25,7 +25,7 @@ impl Client {
         let (options, limits) = (self.options.dial, self.options.limits);
         let mut link = Link::new(self.clock.now(), span.deadline, rounds, options, limits, self.seed());
         let mut addresses = Vec::new();
-        let mut line: Option<Socketed> = None;
+        let mut line: Option<Shown<'_, Socketed>> = None;
         let cancelled = |phase| Failure { phase, ..ended(pool::Ended::Cancelled) };
         loop {
             if self.pool.is_cancelled(ticket) {
@@ -43,9 +43,10 @@ impl Client {
                     Err(pool::Ended::Cancelled) => return Err(cancelled(Phase::Resolving)),
                 },
                 Some(LinkOutput::Connect(index)) => {
+                    drop(line.take());
                     match self.connect_socket(ticket, addresses[usize::from(index)], link.poll_timeout()) {
                         Ok(Some(socket)) => {
-                            line = Some(Socketed::new(socket));
+                            line = Some(socket.map(Socketed::new));
                             link.handle(self.clock.now(), LinkInput::Connected);
                         }
                         Ok(None) => link.handle(self.clock.now(), LinkInput::Tick),
@@ -57,23 +58,20 @@ impl Client {
                 }
                 Some(LinkOutput::Greet(bytes)) => {
                     let until = link.poll_timeout().unwrap_or(span.deadline);
-                    let Some(socketed) = &mut line else { continue };
+                    let Some(Shown { socket, .. }) = &mut line else { continue };
                     let mut timer = Timer::new(&self.clock, self.clock.now(), until);
-                    if let Err(trouble) = socketed.send_all(&bytes, &mut timer, &mut Sent::Nothing) {
+                    if let Err(trouble) = socket.send_all(&bytes, &mut timer, &mut Sent::Nothing) {
                         self.greeting_failed(&mut link, trouble);
                     }
                 }
-                Some(LinkOutput::Disconnect) => {
-                    self.pool.set_socket(ticket, None);
-                    line = None;
-                }
+                Some(LinkOutput::Disconnect) => line = None,
                 Some(LinkOutput::Ready) => {
-                    let Some(socketed) = line else { continue };
-                    self.pool.set_known(socketed.peer());
-                    return Ok(Box::new(Wire::new(socketed, link, self.clock.now())));
+                    let Some(shown) = line else { continue };
+                    let socket = shown.into_inner();
+                    self.pool.set_known(socket.peer());
+                    return Ok(Box::new(Wire::new(socket, link, self.clock.now())));
                 }
                 Some(LinkOutput::Failed(failure)) => {
-                    self.pool.set_socket(ticket, None);
                     self.pool.set_known(None);
                     return Err(failure);
                 }
@@ -87,15 +85,15 @@ impl Client {
         &self,
         ticket: Ticket,
         link: &mut Link<PENDING>,
-        line: &mut Option<Socketed>,
+        line: &mut Option<Shown<'_, Socketed>>,
         span: Span,
     ) -> Result<(), Failure> {
         let until = link.poll_timeout().unwrap_or(span.deadline);
         match (link.state(), line) {
-            (DialState::Greeting, Some(socketed)) => {
+            (DialState::Greeting, Some(Shown { socket, .. })) => {
                 let mut buffer = [0; 64];
                 let mut timer = Timer::new(&self.clock, self.clock.now(), until);
-                let mut bytes = match socketed.receive(&mut buffer, &mut timer, Sent::Something) {
+                let mut bytes = match socket.receive(&mut buffer, &mut timer, Sent::Something) {
                     Ok(got) => &buffer[..got],
                     Err(trouble) => {
                         self.greeting_failed(link, trouble);
@@ -109,7 +107,6 @@ impl Client {
             }
             (_, line) => {
                 // A pause: what failed is closed meanwhile.
-                self.pool.set_socket(ticket, None);
                 *line = None;
                 let left = until.since(self.clock.now());
                 if self.pool.pause(ticket.epoch, pool::from_now(left)).is_ok() {
@@ -136,12 +133,16 @@ impl Client {
         if let (Rounds::One, Some(address)) = (rounds, self.pool.known()) {
             return Ok(Ok(vec![address]));
         }
-        let number = self.pool.begin_lookup();
-        let pool = Arc::clone(&self.pool);
-        let begun = look_up(&self.host, self.port, move |found| pool.end_lookup(number, found));
-        if begun.is_err() {
-            self.pool.end_lookup(number, Err(libc::EAI_SYSTEM));
-        }
+        let number = match self.pool.join_lookup() {
+            Joined::Shares(number) => number,
+            Joined::Begins(number) => {
+                let pool = Arc::clone(&self.pool);
+                if look_up(&self.host, self.port, move |found| pool.end_lookup(found)).is_err() {
+                    self.pool.end_lookup(Err(libc::EAI_SYSTEM));
+                }
+                number
+            }
+        };
         let left = span.deadline.since(self.clock.now());
         self.pool.await_lookup(ticket, number, pool::from_now(left))
     }
@@ -152,27 +153,19 @@ impl Client {
         ticket: Ticket,
         address: SocketAddr,
         until: Option<Instant>,
-    ) -> io::Result<Option<Socket>> {
-        self.pool.set_socket(ticket, None);
-        let made = |fd| self.pool.set_socket(ticket, Some(fd));
-        let connect = || {
-            let (socket, connected) = start_connect(address, self.options.keep_alive.as_ref(), made)?;
-            let until = until.unwrap_or(Instant::MAX);
-            // A cancel from before the connect found nothing to shut down.
-            if !connected && !self.pool.is_cancelled(ticket) {
-                let left = until.since(self.clock.now());
-                if !wait_writable(socket.as_raw_fd(), left)? {
-                    return Ok(None);
-                }
+    ) -> io::Result<Option<Shown<'_, Socket>>> {
+        let shown = Shown::new(&self.pool, ticket, open_socket(address)?);
+        let socket = &shown.socket;
+        let connected = start_connect(socket, address, self.options.keep_alive.as_ref())?;
+        // A cancel from before the connect found nothing to shut down.
+        if !connected && !self.pool.is_cancelled(ticket) {
+            let left = until.unwrap_or(Instant::MAX).since(self.clock.now());
+            if !wait_writable(socket.as_raw_fd(), left)? {
+                return Ok(None);
             }
-            finish_connect(&socket)?;
-            socket.set_nonblocking(false)?;
-            Ok(Some(socket))
-        };
-        let connected = connect();
-        if !matches!(connected, Ok(Some(_))) {
-            self.pool.set_socket(ticket, None);
         }
-        connected
+        finish_connect(socket)?;
+        socket.set_nonblocking(false)?;
+        Ok(Some(shown))
     }
 }

@@ -1,14 +1,14 @@
 //! One call from its beginning to its end: connections, attempts, and what a failure is called.
 
-use super::pool::Ticket;
+use super::pool::{Entered, Stay, Ticket};
 use super::wire::{Timer, Trouble, Wire};
 use super::{Client, ended};
-use crate::driver::socket::is_alive;
+use crate::driver::socket::{Idle, look};
 use crate::driver::store::take::Take;
-use crate::driver::store::{NOT_RELEASED, Span, Timeout};
+use crate::driver::store::{NOT_RELEASED, Span};
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
 use crate::node::client::{Age, Sent, Verdict, after_loss};
-use crate::store::call::{Call, GetMode, Outcome};
+use crate::store::call::{Call, GetMode, Outcome, Patience};
 use crate::store::client_conn::BeginError;
 use crate::store::dial::Rounds;
 use crate::time::{Duration, Instant};
@@ -17,8 +17,11 @@ use alloc::boxed::Box;
 impl Client {
     /// Makes a call.
     pub(super) fn carry(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
-        let (ticket, wire, mode) = self.enter(span)?;
-        let (wire, result) = self.attempts(call, span, take, ticket, wire, mode);
+        let stay = if call.may_wait() { Stay::Long } else { Stay::Brief };
+        let Entered { ticket, idle, mode, waited } = self.enter(stay, span)?;
+        // Who went straight in goes on with the reading of the clock that the call began with.
+        let now = if waited { self.clock.now() } else { span.began };
+        let (wire, result) = self.attempts(call, Span { began: now, ..span }, take, ticket, idle, mode);
         self.pool.leave(ticket, wire);
         match result {
             Err(failure) if self.pool.is_cancelled(ticket) && failure.kind == ErrorKind::ServerGone => {
@@ -28,7 +31,8 @@ impl Client {
         }
     }
 
-    /// The attempts at a call, until one of them ends it. The connection comes back if it can be used again.
+    /// The attempts at a call, until one of them ends it; `span` begins now. The connection comes back if it can be used
+    /// again.
     fn attempts(
         &self,
         call: &Call<'_>,
@@ -36,9 +40,10 @@ impl Client {
         take: &mut dyn Take,
         ticket: Ticket,
         idle: Option<Box<Wire>>,
-        mut mode: GetMode,
+        first_mode: GetMode,
     ) -> (Option<Box<Wire>>, Result<Outcome, Failure>) {
-        let mut next = idle.filter(|wire| self.is_usable(ticket, wire, span.began));
+        let mut mode = first_mode;
+        let mut next = idle.and_then(|wire| self.usable(ticket, wire, span.began));
         let mut timer = Timer::new(&self.clock, span.began, span.deadline);
         let mut retries = 0;
         let mut lost = None;
@@ -55,7 +60,12 @@ impl Client {
                 },
             };
             let trouble = match wire.exchange(call, mode, &mut timer, take) {
-                Ok(outcome) => return (self.rested(ticket, wire), Ok(outcome)),
+                Ok(outcome) => {
+                    if mode != first_mode {
+                        self.pool.learn_slow_gets();
+                    }
+                    return (self.rested(ticket, wire), Ok(outcome));
+                }
                 Err(trouble) => trouble,
             };
             match trouble {
@@ -66,6 +76,9 @@ impl Client {
                 Trouble::TimedOut(phase, cause, effect) => {
                     let failure = Failure { phase, cause, effect, ..NOT_RELEASED };
                     let kept = if cause == Cause::NotReleased {
+                        if mode != first_mode {
+                            self.pool.learn_slow_gets();
+                        }
                         self.rested(ticket, wire)
                     } else {
                         self.dropped(ticket, wire)
@@ -100,11 +113,7 @@ impl Client {
                         Verdict::Fail(effect) => return (None, Err(Failure { effect, ..failure })),
                         Verdict::Again(_) if self.pool.is_cancelled(ticket) => return (None, Err(failure)),
                         Verdict::Again(again) => {
-                            if again == mode {
-                                retries += 1;
-                            } else {
-                                self.pool.learn_slow_gets();
-                            }
+                            retries += u32::from(again == mode);
                             (mode, lost) = (again, Some(failure));
                             take.reset();
                         }
@@ -114,15 +123,19 @@ impl Client {
         }
     }
 
-    /// Whether a connection that waited in the pool can be used: one that waited long is looked at first, so that a
-    /// server that went away meanwhile costs a new connection and not the call.
-    fn is_usable(&self, ticket: Ticket, wire: &Wire, now: Instant) -> bool {
-        let fresh = now.since(wire.used) < IDLE_UNCHECKED_MAX;
-        if !fresh && !is_alive(wire.fd()) {
-            self.pool.set_socket(ticket, None);
-            return false;
+    /// A connection that waited in the pool, if it can be used: one that waited long is looked at first, so that a server
+    /// that went away meanwhile costs a new connection and not the call.
+    pub(super) fn usable(&self, ticket: Ticket, mut wire: Box<Wire>, now: Instant) -> Option<Box<Wire>> {
+        if now.since(wire.used) < IDLE_UNCHECKED_MAX {
+            return Some(wire);
         }
-        true
+        let as_expected = match look(wire.fd()) {
+            Idle::Silent => true,
+            // The end of a call that was given up may come at any time; anything else was not asked for.
+            Idle::Unread => !wire.link.conn().is_idle(),
+            Idle::Ended => false,
+        };
+        if as_expected { Some(wire) } else { self.dropped(ticket, wire) }
     }
 
     fn rested(&self, ticket: Ticket, mut wire: Box<Wire>) -> Option<Box<Wire>> {
@@ -136,26 +149,26 @@ impl Client {
         None
     }
 
-    pub(super) fn enter(&self, span: Span) -> Result<(Ticket, Option<Box<Wire>>, GetMode), Failure> {
-        self.pool.enter(span.deadline.since(span.began)).map_err(|error| match ended(error) {
-            failure if failure.kind == ErrorKind::TimedOut => Failure {
-                kind: ErrorKind::LimitExceeded,
-                phase: Phase::Connecting,
-                cause: Cause::Limit(LimitError::Operations {
-                    count: self.options.limits.connections_max as u64,
-                }),
-                ..failure
-            },
-            failure => failure,
+    pub(super) fn enter(&self, stay: Stay, span: Span) -> Result<Entered, Failure> {
+        self.pool.enter(stay, span.deadline.since(span.began), span.epoch).map_err(|error| {
+            match ended(error) {
+                failure if failure.kind == ErrorKind::TimedOut => Failure {
+                    kind: ErrorKind::LimitExceeded,
+                    phase: Phase::Connecting,
+                    cause: Cause::Limit(LimitError::Operations {
+                        count: self.options.limits.connections_max() as u64,
+                    }),
+                    ..failure
+                },
+                failure => failure,
+            }
         })
     }
 
-    /// The time for the first connection.
-    pub(super) fn connecting(&self) -> Span {
-        let began = self.clock.now();
-        let timeouts = self.options.timeouts();
-        let (after, patience) = timeouts.patience(Timeout::After(self.options.connect_timeout));
-        Span { began, deadline: began + after, patience }
+    /// The time for the first connection, and how often each address is tried.
+    pub(super) fn connecting(&self) -> (Span, Rounds) {
+        let ((after, rounds), began) = (self.options.connect_patience(), self.clock.now());
+        (Span { began, deadline: began + after, patience: Patience::Wait, epoch: None }, rounds)
     }
 
     pub(super) fn aged(&self, failure: Failure, span: Span) -> Failure {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::driver::event_loop::becomes_readable;
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store::{Store, Timeout};
 use crate::error::{Cause, Effect, ErrorKind, Phase};
@@ -341,6 +342,43 @@ fn a_server_that_drops_on_missing_keys_is_learned() {
     server.finish();
 }
 
+/// A connection that ends under a get may have ended for another reason.
+#[test]
+fn the_slow_way_is_learned_once_it_has_worked() {
+    let server = Scripted::new(alloc::vec![
+        |mut socket| {
+            greet(&mut socket);
+            read_exactly(&mut socket, ADD_BYTES);
+            socket.write_all(&7_u64.to_le_bytes()).expect("sent");
+            read_exactly(&mut socket, GET_BYTES);
+        },
+        // Fresh, and ended all the same.
+        |mut socket| {
+            greet(&mut socket);
+            read_exactly(&mut socket, GET_BYTES);
+        },
+        // So is the slow way, and here the server leaves in the midst of an answer.
+        |mut socket| {
+            greet(&mut socket);
+            assert_eq!(read_exactly(&mut socket, 19)[0], 6, "a WAIT alone");
+            socket.write_all(&[0]).expect("sent");
+            read_exactly(&mut socket, 12);
+            socket.write_all(&[1, 1, 0]).expect("sent");
+        },
+        |mut socket| {
+            greet(&mut socket);
+            assert_eq!(read_exactly(&mut socket, GET_BYTES)[19], 3, "WAIT and GET at once");
+            socket.write_all(&[0, 1, 0, 0, 0, 0, 0, 0, 0, b'z']).expect("sent");
+        },
+    ]);
+    let store = connect(server.port);
+    assert_eq!(store.add(b"n", 1, DEFAULT).expect("added"), 7);
+    let error = store.get_owned(b"k", DEFAULT).expect_err("the server left");
+    assert_eq!(error.kind(), ErrorKind::ServerGone, "{error}");
+    assert_eq!(store.get_owned(b"k", DEFAULT).expect("got"), b"z");
+    server.finish();
+}
+
 /// Cancels until the call is over: a cancel ends what is under way at that moment.
 fn cancelled(store: &Store, call: impl FnOnce() -> Result<(), CallError> + Send) -> CallError {
     thread::scope(|scope| {
@@ -381,19 +419,87 @@ fn more_calls_than_connections_wait_their_turn() {
     });
     assert_eq!(store.add(b"n", 0, DEFAULT).expect("added"), 400);
     assert!(store.idle_connections() <= 2);
+}
+
+/// The calls that wait never take the connection of the call that ends them, however many they are.
+#[test]
+fn waits_at_the_limit_are_ended_by_a_call_of_the_same_client() {
+    let server = real_server();
+    // Fewer than two count as two.
+    for connections_max in 1..=3 {
+        let key = [b'0' + u8::try_from(connections_max).expect("a digit")];
+        let limits = ClientLimits { connections_max, ..ClientLimits::default() };
+        let options = StoreOptions { limits, ..options() };
+        let store = Store::connect("127.0.0.1", server.local_addr().port(), options).expect("connected");
+        let (store, key) = (&store, &key[..]);
+        thread::scope(|scope| {
+            let parked: Vec<_> = (0..6).map(|_| scope.spawn(move || store.wait(&[key], DEFAULT))).collect();
+            let mut error = store.wait(&[key], millis(30)).expect_err("nobody sets it");
+            // Until the others have all that there is for them, this one is merely too early.
+            while error.kind() == ErrorKind::TimedOut {
+                error = store.wait(&[key], millis(30)).expect_err("nobody sets it");
+            }
+            assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+            assert_eq!(
+                store.add(b"n", 1, DEFAULT).expect("added"),
+                i64::try_from(connections_max).expect("small")
+            );
+            store.set(key, b"", DEFAULT).expect("set");
+            parked.into_iter().for_each(|thread| thread.join().expect("no panic").expect("released"));
+        });
+    }
+}
+
+/// Time that passed before a call had its connection is not given to it again.
+#[test]
+fn waiting_for_a_connection_counts() {
+    let server = real_server();
+    let limits = ClientLimits { connections_max: 2, ..ClientLimits::default() };
+    let store = Watched::connect(server.local_addr().port(), StoreOptions { limits, ..options() });
     thread::scope(|scope| {
-        let parked: Vec<_> = (0..2).map(|_| scope.spawn(|| store.wait(&[b"k"], DEFAULT))).collect();
-        let mut error = store.add(b"n", 1, millis(50));
-        // Until both waits have their connections, an add finds one.
-        while error.is_ok() {
-            error = store.add(b"n", 1, millis(50));
+        let parked = scope.spawn(|| store.barrier(b"b", 2, DEFAULT));
+        while store.idle_connections() > 0 {
+            thread::yield_now();
         }
-        let error = error.expect_err("both are taken");
-        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
-        let other = connect(server.local_addr().port());
-        other.set(b"k", b"", DEFAULT).expect("set");
-        parked.into_iter().for_each(|thread| thread.join().expect("no panic").expect("released"));
+        scope.spawn(|| {
+            let other = connect(server.local_addr().port());
+            other.wait(&[b"k"], millis(1000)).expect_err("nobody sets it");
+            other.barrier(b"b", 2, DEFAULT).expect("both are there");
+        });
+        let began = std::time::Instant::now();
+        let error = store.wait(&[b"k"], millis(1300)).expect_err("nobody sets it");
+        let took = began.elapsed();
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        assert!(took < Duration::from_millis(1900), "{took:?}: {error}");
+        parked.join().expect("no panic").expect("released");
     });
+}
+
+/// What was not asked for would be read as the answer to the next question.
+#[test]
+fn an_idle_connection_with_unread_bytes_is_not_used() {
+    let server = Scripted::new(alloc::vec![
+        |mut socket| {
+            greet(&mut socket);
+            read_exactly(&mut socket, ADD_BYTES);
+            socket.write_all(&7_u64.to_le_bytes()).expect("sent");
+            socket.write_all(b"noise").expect("sent");
+            drain(socket);
+        },
+        drain,
+    ]);
+    let store = connect(server.port);
+    assert_eq!(store.add(b"n", 1, DEFAULT).expect("added"), 7);
+    let (client, (span, _)) = (&store.client, store.client.connecting());
+    let Entered { ticket, idle, .. } = client.enter(Stay::Brief, span).expect("room");
+    let wire = idle.expect("the connection of the first call");
+    assert!(becomes_readable(wire.fd(), SOON), "the noise has come");
+    let used = wire.used;
+    let wire = client.usable(ticket, wire, used).expect("it was used a moment ago, and is not looked at");
+    assert!(client.usable(ticket, wire, used + Duration::from_secs(2)).is_none());
+    client.pool.leave(ticket, None);
+    drop(TcpStream::connect(("127.0.0.1", server.port)).expect("accepted"));
+    server.finish();
 }
 
 #[test]
@@ -413,4 +519,130 @@ fn large_values_and_limits() {
         assert!(error.to_string().len() < 500, "{error}");
     }
     assert_eq!(store.idle_connections(), 1, "nothing was sent");
+}
+
+extern "C" fn notice_nothing(_: libc::c_int) {}
+
+/// Waits for an answer that never comes while signals arrive; returns the failure and how long it took.
+fn wait_under_signals(store: &Store, timeout: Timeout) -> (CallError, Duration) {
+    // SAFETY: all zeros is a valid `sigaction`, and the handler does nothing.
+    unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = notice_nothing as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, core::ptr::null_mut()), 0);
+    }
+    // SAFETY: it asks for the calling thread's name.
+    let waiter = unsafe { libc::pthread_self() };
+    let (end, ended) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let until = std::time::Instant::now() + SOON;
+            while ended.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout)
+                && std::time::Instant::now() < until
+            {
+                // SAFETY: the thread outlives this scope.
+                unsafe { libc::pthread_kill(waiter, libc::SIGUSR1) };
+            }
+        });
+        let began = std::time::Instant::now();
+        let error = store.wait(&[b"never"], timeout).expect_err("nobody sets it");
+        let took = began.elapsed();
+        end.send(()).expect("signals are still being sent");
+        (error, took)
+    })
+}
+
+#[test]
+fn signals_do_not_stretch_a_deadline() {
+    let server = real_server();
+    let store = connect(server.local_addr().port());
+    let (error, took) = wait_under_signals(&store, millis(300));
+    assert_eq!((error.kind(), error.cause()), (ErrorKind::TimedOut, Cause::NotReleased), "{error}");
+    assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(10), "{took:?}: {error}");
+    assert_eq!(store.idle_connections(), 1, "the connection goes on");
+}
+
+/// A server that greets, and then reads so little at a time that a large request would take it minutes. It ends with
+/// the client.
+fn slow_reader() -> (u16, thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let script = thread::spawn(move || {
+        let mut socket = listener.accept().expect("a client").0;
+        greet(&mut socket);
+        let (_never, tick) = mpsc::channel::<()>();
+        let mut buffer = alloc::vec![0; 256 * 1024];
+        let until = std::time::Instant::now() + SOON;
+        while std::time::Instant::now() < until && socket.read(&mut buffer).is_ok_and(|count| count > 0) {
+            // The pace of its reading is what the test is about.
+            let _ = tick.recv_timeout(Duration::from_millis(100));
+        }
+    });
+    (port, script)
+}
+
+#[test]
+fn a_slow_reader_does_not_stretch_a_deadline() {
+    let (port, script) = slow_reader();
+    let store = connect(port);
+    let value = alloc::vec![0; 8 << 20];
+    let pairs: Vec<(&[u8], &[u8])> = (0..8).map(|_| (&b"k"[..], &value[..])).collect();
+    let began = std::time::Instant::now();
+    let error = store.multi_set(&pairs, millis(400)).expect_err("it cannot be sent in time");
+    let took = began.elapsed();
+    assert_eq!((error.kind(), error.phase()), (ErrorKind::TimedOut, Phase::Sending), "{error}");
+    assert_eq!(error.failure().effect, Effect::Possible);
+    assert!(took >= Duration::from_millis(400) && took < Duration::from_secs(10), "{took:?}: {error}");
+    drop(store);
+    script.join().expect("the script fits the client");
+}
+
+#[test]
+fn a_wait_that_could_not_be_sent_in_time_changed_nothing() {
+    let (port, script) = slow_reader();
+    let store = connect(port);
+    let key = [b'k'; 8000];
+    let keys: Vec<&[u8]> = (0..4000).map(|_| &key[..]).collect();
+    let error = store.wait(&keys, millis(200)).expect_err("it cannot be sent in time");
+    assert_eq!((error.kind(), error.phase()), (ErrorKind::TimedOut, Phase::Sending), "{error}");
+    assert_eq!((error.failure().effect, store.idle_connections()), (Effect::None, 0), "{error}");
+    drop(store);
+    script.join().expect("the script fits the client");
+}
+
+/// While connections fail and calls are cancelled, descriptors come and go under the same numbers.
+#[test]
+fn cancel_touches_no_foreign_descriptor() {
+    use core::sync::atomic::AtomicBool;
+    use std::os::unix::net::UnixStream;
+    const PAIRS: usize = 10_000;
+    let server = real_server();
+    let store = connect(server.local_addr().port());
+    server.stop().expect("stopped");
+    let end = AtomicBool::new(false);
+    let repeat = |act: &dyn Fn()| {
+        while !end.load(Ordering::Relaxed) {
+            act()
+        }
+    };
+    let hits = thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| repeat(&|| drop(store.ping(millis(500)))));
+        }
+        scope.spawn(|| repeat(&|| store.cancel()));
+        let foreign = || {
+            let served = |_: &usize| {
+                let (mut near, mut far) = UnixStream::pair().expect("descriptors");
+                thread::yield_now();
+                near.write_all(b"x").is_ok() && far.read(&mut [0; 1]).is_ok_and(|count| count == 1)
+            };
+            (0..PAIRS).filter(|pair| !served(pair)).count()
+        };
+        let threads = [scope.spawn(foreign), scope.spawn(foreign)];
+        let hits = threads.map(thread::ScopedJoinHandle::join);
+        end.store(true, Ordering::Relaxed);
+        hits.map(|hits| hits.expect("no panic")).iter().sum::<usize>()
+    });
+    assert_eq!(hits, 0, "socket pairs of somebody else were shut down");
 }

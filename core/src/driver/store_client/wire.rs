@@ -86,7 +86,8 @@ impl Wire {
         let (can_go_on, effect) = match conn.give_up(id) {
             GiveUp::Nothing => (true, Effect::None),
             GiveUp::Close(effect) => (false, effect),
-            GiveUp::Send(..) if phase == Phase::Sending => (false, Effect::Possible),
+            // A CANCEL_WAIT within a request would be a part of it.
+            GiveUp::Send(_, effect) if phase == Phase::Sending => (false, effect),
             // One byte into a connection that was quiet: it goes out at once or the connection is of no use.
             GiveUp::Send(bytes, effect) => {
                 let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -202,14 +203,28 @@ impl Socketed {
     ) -> Result<(), Trouble> {
         let Self { socket, send_timeout, .. } = self;
         let set = |span| socket.set_write_timeout(Some(span));
+        // Without the flag, a connection that ended would end a process that does not expect SIGPIPE.
+        let mut flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         while !bytes.is_empty() {
-            arm(send_timeout, timer, &set)?;
-            // Without the flag, a connection that ended would end a process that does not expect SIGPIPE.
-            match socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
+            let may_wait = flags & libc::MSG_DONTWAIT == 0;
+            if may_wait {
+                arm(send_timeout, timer, *sent, &set)?;
+            }
+            let went = socket.send_with_flags(bytes, flags);
+            // What fits into the socket's buffer leaves without a wait; only for the rest does time pass.
+            flags = libc::MSG_NOSIGNAL;
+            match went {
                 Ok(count) => {
                     *sent = Sent::Something;
                     bytes = &bytes[count..];
+                    if may_wait {
+                        timer.passed();
+                    }
+                    if !bytes.is_empty() && timer.left().is_zero() {
+                        return Err(Trouble::TimedOut(Phase::Sending, Cause::NoAnswer, Effect::None));
+                    }
                 }
+                Err(error) if !may_wait && error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => woken(&error, send_timeout, timer, (Phase::Sending, *sent), &set)?,
             }
         }
@@ -225,7 +240,7 @@ impl Socketed {
         let Self { socket, receive_timeout, .. } = self;
         let set = |span| socket.set_read_timeout(Some(span));
         loop {
-            arm(receive_timeout, timer, &set)?;
+            arm(receive_timeout, timer, sent, &set)?;
             match (&*socket).read(buffer) {
                 Ok(0) => return Err(Trouble::Lost(Cause::Closed, sent)),
                 Ok(count) => {
@@ -243,12 +258,13 @@ impl Socketed {
 fn arm(
     timeout: &mut Duration,
     timer: &mut Timer<'_>,
+    sent: Sent,
     set: &dyn Fn(Duration) -> io::Result<()>,
 ) -> Result<(), Trouble> {
     let left = timer.left();
     let slack = (left / 64).clamp(TIMEOUT_SLACK_MIN, TIMEOUT_SLACK_MAX);
     if *timeout > left.saturating_add(slack) {
-        set_timeout(timeout, left, set)?;
+        set_timeout(timeout, left, sent, set)?;
     }
     Ok(())
 }
@@ -261,28 +277,28 @@ fn woken(
     (phase, sent): (Phase, Sent),
     set: &dyn Fn(Duration) -> io::Result<()>,
 ) -> Result<(), Trouble> {
-    match error.kind() {
-        io::ErrorKind::Interrupted => Ok(()),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if error.raw_os_error() == Some(libc::EAGAIN) => {
-            timer.passed();
-            let left = timer.left();
-            if left.is_zero() {
-                return Err(Trouble::TimedOut(phase, Cause::NoAnswer, Effect::None));
-            }
-            set_timeout(timeout, left, set)
-        }
-        _ => Err(Trouble::Lost(classify(error).1, sent)),
+    let interrupted = error.kind() == io::ErrorKind::Interrupted;
+    if !interrupted && error.raw_os_error() != Some(libc::EAGAIN) {
+        return Err(Trouble::Lost(classify(error).1, sent));
     }
+    timer.passed();
+    let left = timer.left();
+    if left.is_zero() {
+        return Err(Trouble::TimedOut(phase, Cause::NoAnswer, Effect::None));
+    }
+    // After a signal, the time until then does not count again: the next attempt is armed with what is left.
+    if interrupted { Ok(()) } else { set_timeout(timeout, left, sent, set) }
 }
 
 fn set_timeout(
     timeout: &mut Duration,
     left: Duration,
+    sent: Sent,
     set: &dyn Fn(Duration) -> io::Result<()>,
 ) -> Result<(), Trouble> {
     // A timeout of zero would mean none.
     *timeout = left.max(Duration::from_millis(1));
-    set(*timeout).map_err(|error| Trouble::Lost(classify(&error).1, Sent::Nothing))
+    set(*timeout).map_err(|error| Trouble::Lost(classify(&error).1, sent))
 }
 
 const TIMEOUT_SLACK_MIN: Duration = Duration::from_millis(1);

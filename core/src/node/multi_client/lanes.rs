@@ -1,11 +1,12 @@
 //! The connections of a [`MultiClient`], and how calls come onto them and off again.
 
-use super::{Input, MultiClient, Output, Place, failure_of};
+use super::outgoing::Outgoing;
+use super::{Input, MultiClient, Output, Place, Queues, failure_of};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Phase, Violation};
 use crate::ids::ConnId;
 use crate::node::client::link::{Link, LinkInput, LinkOutput};
 use crate::node::client::{Age, Sent, Verdict, after_loss};
-use crate::store::call::CallId;
+use crate::store::call::{CallId, GetMode};
 use crate::store::client_conn::{BeginError, ClientConn, Event, GiveUp};
 use crate::store::dial::{DialState, Rounds};
 use crate::time::Instant;
@@ -15,22 +16,17 @@ use slab::Slab;
 
 /// Calls that are pipelined on one connection.
 const PENDING: usize = 64;
-/// An output buffer that is larger goes with its content.
-const OUT_BYTES_KEPT_MAX: usize = 64 * 1024;
 
 #[derive(Debug)]
 struct Lane {
     generation: u32,
     link: Link<PENDING>,
-    out: Vec<u8>,
-    /// Bytes of `out` that were sent.
-    out_sent: usize,
-    /// All bytes that ever went through `out`, and how many of them were sent.
-    put_total: u64,
-    sent_total: u64,
+    out: Outgoing,
     /// Calls that somebody waits for, and how many there ever were.
     live: usize,
     begun: u64,
+    /// The call on it may wait.
+    waits: bool,
     /// An answer is overdue: no further calls, and the end when nobody waits any more.
     overdue: bool,
 }
@@ -43,6 +39,14 @@ impl Lane {
     fn may_begin(&mut self) -> bool {
         self.is_ready() && self.link.conn().may_begin().is_ok()
     }
+}
+
+/// How many connections are to be made, and for which calls.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    shared: usize,
+    brief: usize,
+    waiting: usize,
 }
 
 /// The connections, each in its place.
@@ -84,6 +88,16 @@ impl Lanes {
         self.slots.iter().map(|(_, lane)| lane).filter(|lane| lane.link.state() != DialState::Ready)
     }
 
+    /// How many connections are taken by calls that may wait.
+    fn waiting(&self) -> usize {
+        self.slots.iter().filter(|(_, lane)| lane.waits).count()
+    }
+
+    /// Whether calls that share have a connection: at most, it is full of pipelined calls.
+    fn shared_is_ready(&self) -> bool {
+        self.shared.and_then(|conn| self.get(conn)).is_some_and(Lane::is_ready)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -93,7 +107,11 @@ impl Lanes {
     }
 
     pub(super) fn unsent(&self, conn: ConnId) -> &[u8] {
-        self.get(conn).and_then(|lane| lane.out.get(lane.out_sent..)).unwrap_or_default()
+        self.get(conn).map_or(&[], |lane| lane.out.unsent())
+    }
+
+    pub(super) fn is_dialling(&self, conn: ConnId) -> bool {
+        self.get(conn).is_some_and(|lane| lane.link.state() != DialState::Ready)
     }
 
     pub(super) fn live(&self, conn: ConnId) -> usize {
@@ -119,6 +137,7 @@ impl Lanes {
     pub(super) fn call_ended(&mut self, conn: ConnId) {
         if let Some(lane) = self.get_mut(conn) {
             lane.live -= 1;
+            lane.waits &= lane.live > 0;
         }
     }
 
@@ -126,8 +145,7 @@ impl Lanes {
     pub(super) fn append(&mut self, conn: ConnId, bytes: &[u8], outputs: &mut VecDeque<Output>) {
         if let Some(lane) = self.get_mut(conn) {
             let quiet = lane.out.is_empty();
-            lane.out.extend_from_slice(bytes);
-            lane.put_total += bytes.len() as u64;
+            lane.out.put(bytes);
             if quiet {
                 outputs.push_back(Output::Transmit(conn));
             }
@@ -142,16 +160,12 @@ impl Lanes {
         outputs: &mut VecDeque<Output>,
         encode: impl FnOnce(&mut ClientConn<PENDING>, &mut [u8]) -> Result<usize, BeginError>,
     ) -> Result<(), BeginError> {
-        let before = lane.out.len();
-        lane.out.resize(before + bytes_max, 0);
-        let encoded = encode(lane.link.conn(), &mut lane.out[before..]);
-        let bytes = encoded.unwrap_or(0);
-        lane.out.truncate(before + bytes);
-        lane.put_total += bytes as u64;
-        if before == 0 && bytes > 0 {
+        let (link, quiet) = (&mut lane.link, lane.out.is_empty());
+        lane.out.write(bytes_max, |out| encode(link.conn(), out))?;
+        if quiet && !lane.out.is_empty() {
             outputs.push_back(Output::Transmit(conn));
         }
-        encoded.map(drop)
+        Ok(())
     }
 }
 
@@ -197,8 +211,7 @@ impl MultiClient {
                 LinkOutput::Connect(index) => {
                     if let Some(lane) = self.lanes.get_mut(conn) {
                         // A greeting that was not sent went with its connection.
-                        lane.out.clear();
-                        (lane.out_sent, lane.sent_total) = (0, lane.put_total);
+                        lane.out.forget();
                     }
                     self.outputs.push_back(Output::Connect(conn, index));
                 }
@@ -215,12 +228,24 @@ impl MultiClient {
 
     /// A connection will not be made: the calls that only it could have served fail.
     fn not_connected(&mut self, now: Instant, failure: Failure) {
-        let nobody_else = self.lanes.len() == 0;
-        // Where others go on, one call less needs a connection of its own: the one that waited longest.
-        let exclusive = if nobody_else { self.exclusive.len() } else { self.exclusive.len().min(1) };
-        let shared = if nobody_else { self.shared.len() } else { 0 };
-        let failed: Vec<CallId> =
-            self.shared.drain(..shared).chain(self.exclusive.drain(..exclusive)).collect();
+        let mut failed = Vec::new();
+        if self.lanes.len() == 0 {
+            let Queues { shared, brief, waiting } = core::mem::take(&mut self.queues);
+            failed.extend(shared.into_iter().chain(brief).chain(waiting));
+        } else {
+            // Where others go on, one call less needs a connection of its own: the one that waited longest. Those that
+            // share go on with what is there or is being made, if anything is: behind a wait, they would stand as long.
+            let Wanted { shared, brief, waiting } = self.wanted();
+            let dialling = self.lanes.dialling().count();
+            let queues = &mut self.queues;
+            let exclusive = if brief > 0 { &mut queues.brief } else { &mut queues.waiting };
+            if brief + waiting > 0 && shared + brief + waiting > dialling {
+                failed.extend(exclusive.pop_first());
+            }
+            if shared > dialling {
+                failed.extend(core::mem::take(&mut queues.shared));
+            }
+        }
         for id in failed {
             let lost = self.operations.get(&id).and_then(|operating| operating.lost);
             self.complete(now, id, Err(lost.unwrap_or(failure)));
@@ -229,13 +254,7 @@ impl MultiClient {
 
     fn sent(&mut self, conn: ConnId, bytes: usize) {
         if let Some(lane) = self.lanes.get_mut(conn) {
-            lane.out_sent = (lane.out_sent + bytes).min(lane.out.len());
-            lane.sent_total += bytes as u64;
-            if lane.out_sent == lane.out.len() {
-                lane.out.clear();
-                lane.out.shrink_to(OUT_BYTES_KEPT_MAX);
-                lane.out_sent = 0;
-            }
+            lane.out.sent(bytes);
         }
     }
 
@@ -299,11 +318,10 @@ impl MultiClient {
         let Some(mut lane) = self.lanes.remove(conn) else { return };
         self.outputs.push_back(Output::Disconnect(conn));
         let age = if lane.begun == 1 { Age::Fresh } else { Age::Used };
-        let mut again = Vec::new();
         while let Some(loss) = lane.link.conn().lose() {
             let Some(operating) = self.operations.get_mut(&loss.id) else { continue };
             let sent = match operating.place {
-                Place::On(_, at) if at < lane.sent_total => Sent::Something,
+                Place::On(_, at) if lane.out.was_sent(at) => Sent::Something,
                 _ => Sent::Nothing,
             };
             let (operation, retries) = (operating.operation, operating.retries);
@@ -311,46 +329,57 @@ impl MultiClient {
             let failure = failure_of(ErrorKind::ServerGone, phase, cause, Effect::None);
             match after_loss(operation, operating.mode, retries, age, sent, &loss) {
                 Verdict::Answer(outcome) => {
-                    self.mode = crate::store::call::GetMode::WaitThenGet;
+                    self.mode = GetMode::WaitThenGet;
                     self.complete(now, loss.id, Ok(outcome));
                 }
                 Verdict::Fail(effect) => self.complete(now, loss.id, Err(Failure { effect, ..failure })),
                 Verdict::Again(mode) => {
-                    if mode == operating.mode {
-                        operating.retries += 1;
-                    } else {
-                        self.mode = mode;
-                    }
+                    operating.retries += u32::from(mode == operating.mode);
                     operating.mode = mode;
                     operating.place = Place::Queued;
                     operating.lost = Some(failure);
                     operating.values.clear();
-                    again.push(loss.id);
+                    // Before those that were submitted later.
+                    self.queues.of(operating).insert(loss.id);
                 }
             }
-        }
-        // Before the others, in their order.
-        for id in again.into_iter().rev() {
-            self.queue_of(id).push_front(id);
         }
     }
 
     /// Brings queued calls onto connections, opens those that are missing, and closes those that are too many.
     pub(super) fn pump(&mut self, now: Instant) {
-        while let Some(&id) = self.shared.front()
+        while let Some(&id) = self.queues.shared.first()
             && let Some(conn) = self.shared_lane()
         {
-            self.shared.pop_front();
+            self.queues.shared.pop_first();
             self.begin(now, conn, id);
         }
-        while let Some(&id) = self.exclusive.front()
+        while let Some(&id) = self.queues.brief.first()
             && let Some(conn) = self.idle_lane()
         {
-            self.exclusive.pop_front();
+            self.queues.brief.pop_first();
+            self.begin(now, conn, id);
+        }
+        while let Some(&id) = self.queues.waiting.first()
+            && self.lanes.waiting() < self.options.limits.waiting_connections_max()
+            && let Some(conn) = self.idle_lane()
+        {
+            self.queues.waiting.pop_first();
             self.begin(now, conn, id);
         }
         self.open_missing(now);
         self.close_surplus();
+    }
+
+    /// The connections that queued calls lack.
+    fn wanted(&self) -> Wanted {
+        let room = self.options.limits.waiting_connections_max().saturating_sub(self.lanes.waiting());
+        Wanted {
+            // Calls that share wait for one connection, unless there is one and it is merely full.
+            shared: usize::from(!self.queues.shared.is_empty() && !self.lanes.shared_is_ready()),
+            brief: self.queues.brief.len(),
+            waiting: self.queues.waiting.len().min(room),
+        }
     }
 
     /// The connection that calls share; an idle one becomes it when there is none.
@@ -385,7 +414,8 @@ impl MultiClient {
             self.lanes.shared = None;
         }
         let Some(lane) = self.lanes.get_mut(conn) else { return };
-        operating.place = Place::On(conn, lane.put_total);
+        lane.waits = call.may_wait();
+        operating.place = Place::On(conn, lane.out.end());
         (lane.live, lane.begun) = (lane.live + 1, lane.begun + 1);
         let bytes_max = ClientConn::<PENDING>::write_bytes_max(&call);
         let encode = |conn: &mut ClientConn<PENDING>, out: &mut [u8]| conn.begin(id, &call, mode, out);
@@ -401,26 +431,22 @@ impl MultiClient {
     }
 
     fn open_missing(&mut self, now: Instant) {
-        // Calls that share wait for one connection, unless there is one and it is merely full.
-        let shared_works =
-            self.lanes.shared.is_some_and(|conn| self.lanes.get(conn).is_some_and(Lane::is_ready));
-        let wanted = self.exclusive.len() + usize::from(!self.shared.is_empty() && !shared_works);
-        let connections_max = self.options.limits.connections_max.max(1);
+        let Wanted { shared, brief, waiting } = self.wanted();
+        let wanted = shared + brief + waiting;
+        let connections_max = self.options.limits.connections_max();
         let mut dialling = self.lanes.dialling().count();
         while dialling < wanted && self.lanes.len() < connections_max {
-            let rounds = if self.lanes.ever_ready { Rounds::One } else { Rounds::UntilDeadline };
+            let rounds = if self.lanes.ever_ready { Rounds::One } else { self.options.rounds };
             let (deadline, seed) = (now + self.options.connect_timeout, self.rng.next_u64());
             let link = Link::new(now, deadline, rounds, self.options.dial, self.options.limits, seed);
             self.lanes.generations = self.lanes.generations.wrapping_add(1);
             let lane = Lane {
                 generation: self.lanes.generations,
                 link,
-                out: Vec::new(),
-                out_sent: 0,
-                put_total: 0,
-                sent_total: 0,
+                out: Outgoing::default(),
                 live: 0,
                 begun: 0,
+                waits: false,
                 overdue: false,
             };
             let index = self.lanes.slots.insert(lane);

@@ -1,3 +1,4 @@
+extern crate std;
 use super::*;
 use crate::node::server::{self, Server};
 use crate::store::op::{Key, Keys, Request};
@@ -148,7 +149,7 @@ fn calls_that_may_block_have_connections_of_their_own_and_surplus_ones_close() {
 
 #[test]
 fn beyond_the_limit_calls_wait_their_turn() {
-    let mut world = Scripted::new(2, 2);
+    let mut world = Scripted::new(3, 3);
     for _ in 0..4 {
         world.submit(0, WAIT);
     }
@@ -164,6 +165,133 @@ fn beyond_the_limit_calls_wait_their_turn() {
     world.receives(3, 2, "0100");
     world.receives(3, 1, "0100");
     assert_eq!(world.outputs(), ["4 Wait Released []", "3 Wait Released []"]);
+}
+
+#[test]
+fn waits_leave_a_connection_to_the_calls_that_end_them() {
+    // One connection at most is as good as two.
+    for connections_max in [1, 2] {
+        let mut world = Scripted::new(connections_max, 2);
+        world.submit(0, WAIT);
+        world.submit(0, GET);
+        assert_eq!(world.outputs(), ["1 resolve"]);
+        world.connect(1, 1);
+        assert_eq!(world.outputs(), [format!("1 sends {WAIT_SENT}")]);
+        world.submit(2, NUM_KEYS);
+        assert_eq!(world.outputs(), ["2 resolve"]);
+        world.connect(3, 2);
+        assert_eq!(world.outputs(), ["2 sends 07"]);
+        world.receives(4, 2, "0100000000000000");
+        assert_eq!(
+            world.outputs(),
+            ["3 NumKeys Number(1) []"],
+            "an idle connection is not for a second wait"
+        );
+        world.receives(5, 1, "00");
+        let told = world.outputs();
+        assert_eq!(told[0], "1 Wait Released []");
+        assert!(told[1].ends_with(GET_SENT) && told.len() == 2, "{told:?}");
+    }
+}
+
+#[test]
+fn a_call_that_looks_once_needs_no_turn_among_those_that_wait() {
+    let mut world = Scripted::new(2, 2);
+    world.submit(0, WAIT);
+    world.submit(0, WAIT);
+    assert_eq!(world.outputs(), ["1 resolve"]);
+    world.connect(1, 1);
+    world.outputs();
+    world.submit(2, Call::Store(Request::MultiGet { keys: Keys::one(Key::raw(b"/k")) }, Patience::Once));
+    assert_eq!(world.outputs(), ["2 resolve"]);
+    world.connect(3, 2);
+    assert_eq!(world.outputs(), ["2 sends 05010000000000000002000000000000002f6b"]);
+    world.receives(4, 2, "01");
+    assert_eq!(world.outputs(), ["3 MultiGet TimedOut Waiting 2 NotReleased None"]);
+}
+
+/// Drains the outputs of a client for which no connection can be made any more, and tells what became of its calls.
+fn without_descriptors(world: &mut Scripted, at_ms: u64) -> (usize, Vec<String>) {
+    let (mut dials, mut told) = (0, Vec::new());
+    while let Some(output) = world.client.poll_output() {
+        match output {
+            Output::Resolve(conn) => world.client.handle(MS(at_ms), Input::Resolved(conn, &[Family::V4])),
+            Output::Connect(conn, _) => {
+                dials += 1;
+                assert!(dials < 100, "at one moment");
+                world.client.handle(MS(at_ms), Input::ConnectFailed(conn, ErrorKind::Io, Cause::Os(24)));
+            }
+            Output::Completed(id, operation, result) => {
+                let failure = result.expect_err("there is no connection").failure;
+                told.push(format!("{} {operation:?} {:?} {:?}", id.0, failure.kind, failure.cause));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    (dials, told)
+}
+
+#[test]
+fn calls_that_need_a_further_connection_fail_with_what_prevents_it() {
+    let mut world = Scripted::new(4, 4);
+    world.submit(0, WAIT);
+    world.outputs();
+    world.connect(1, 1);
+    world.outputs();
+    // Behind the wait, they would stand as long as it.
+    world.submit(2, ADD);
+    world.submit(2, NUM_KEYS);
+    let told = without_descriptors(&mut world, 2);
+    assert_eq!(told, (1, vec!["2 Add Io Os(24)".into(), "3 NumKeys Io Os(24)".into()]));
+    // Of calls that need one each, each costs one attempt.
+    world.submit(3, GET);
+    world.submit(3, ADD);
+    world.submit(3, GET);
+    let (dials, mut told) = without_descriptors(&mut world, 3);
+    told.sort();
+    assert_eq!(
+        (dials, told),
+        (3, vec!["4 Get Io Os(24)".into(), "5 Add Io Os(24)".into(), "6 Get Io Os(24)".into()])
+    );
+    assert_eq!((world.client.pending(), world.client.connections()), (1, 1));
+    world.receives(4, 1, "00");
+    assert_eq!(world.outputs(), ["1 Wait Released []"]);
+    world.submit(5, ADD);
+    assert_eq!(world.outputs(), [format!("1 sends 0c{ADD_SENT}")], "what there is goes on");
+}
+
+#[test]
+fn a_failed_dial_costs_no_call_that_another_will_serve() {
+    let mut world = Scripted::new(4, 4);
+    world.submit(0, WAIT);
+    world.outputs();
+    world.connect(1, 1);
+    world.outputs();
+    let first = world.submit(2, GET);
+    world.submit(2, GET);
+    assert_eq!(world.outputs(), ["2 resolve", "3 resolve"]);
+    world.client.cancel(MS(3), first);
+    world.outputs();
+    world.input(4, 2, |conn| Input::Resolved(conn, &[Family::V4]));
+    world.input(4, 2, |conn| Input::ConnectFailed(conn, ErrorKind::Refused, Cause::Os(111)));
+    assert_eq!(world.outputs(), ["2 connect 0"]);
+    world.connect(5, 3);
+    assert_eq!(world.outputs(), [format!("3 sends {GET_SENT}")]);
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
+#[test]
+fn very_many_queued_calls_end_in_one_turn() {
+    const CALLS: usize = 100_000;
+    let mut world = Scripted::new(4, 4);
+    for _ in 0..CALLS {
+        world.submit(0, WAIT);
+    }
+    world.outputs();
+    let began = std::time::Instant::now();
+    let told = world.tick(1000);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!((told.len(), world.client.pending()), (CALLS, 0));
 }
 
 #[test]
@@ -280,6 +408,29 @@ fn a_server_that_drops_on_missing_keys_is_asked_the_slow_way() {
     assert_eq!(world.outputs(), [r#"1 Get Value ["z"]"#]);
     world.submit(6, GET);
     assert_eq!(world.outputs(), [format!("2 sends {WAIT_SENT}")], "it was learned");
+}
+
+#[test]
+fn the_slow_way_is_learned_once_it_has_worked() {
+    let mut world = Scripted::new(4, 4);
+    world.submit(0, GET);
+    world.outputs();
+    world.connect(1, 1);
+    world.outputs();
+    world.input(2, 1, CLOSED);
+    world.outputs();
+    world.connect(3, 2);
+    assert_eq!(world.outputs(), [format!("2 sends {WAIT_SENT}")]);
+    // The server leaves in the midst of the answer: it may have left before for the same reason.
+    world.receives(4, 2, "00");
+    world.outputs();
+    world.receives(4, 2, "0101");
+    world.input(5, 2, CLOSED);
+    assert_eq!(world.outputs(), ["2 disconnect", "1 Get ServerGone Receiving 5 Closed None"]);
+    world.submit(6, GET);
+    world.outputs();
+    world.connect(7, 3);
+    assert_eq!(world.outputs(), [format!("3 sends {GET_SENT}")]);
 }
 
 #[test]

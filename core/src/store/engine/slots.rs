@@ -177,11 +177,27 @@ impl Slots {
         self[id].queue.as_ref().map_or(0, |queue| i64::try_from(queue.len()).unwrap_or(i64::MAX))
     }
 
+    /// Drops the queue of a slot; whether there was one.
+    pub(super) fn drop_queue(&mut self, id: SlotId) -> bool {
+        let Some(queue) = self[id].queue.take() else { return false };
+        self.stored_bytes -= queue.iter().map(|item| item.len() as u64 + ITEM_COST_BYTES).sum::<u64>();
+        true
+    }
+
     /// The slots that have a value, in the order of their keys.
     pub(super) fn sorted(&self) -> Vec<SlotId> {
-        // A heap sorts with far less code than a slice does, and lists of keys are rare.
-        let keyed: BinaryHeap<(&[u8], SlotId)> =
-            self.present.iter().map(|&id| (&*self[id].key, id)).collect();
+        self.in_order(self.present.iter().copied())
+    }
+
+    /// The slots whose keys begin with `prefix` and that are wanted, in the order of their keys.
+    pub(super) fn beneath(&self, prefix: &[u8], wanted: impl Fn(&Slot) -> bool) -> Vec<SlotId> {
+        let found = self.slots.iter().filter(|(_, slot)| slot.key.starts_with(prefix) && wanted(slot));
+        self.in_order(found.map(|(index, _)| as_place(index)))
+    }
+
+    /// A heap sorts with far less code than a slice does, and lists of keys are rare.
+    fn in_order(&self, ids: impl Iterator<Item = SlotId>) -> Vec<SlotId> {
+        let keyed: BinaryHeap<(&[u8], SlotId)> = ids.map(|id| (&*self[id].key, id)).collect();
         keyed.into_sorted_vec().into_iter().map(|(_, id)| id).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! The store and the server, with an allocator and without std.
+//! The store, the server and the rendezvous, with an allocator and without std.
 #![no_std]
 
 #[cfg(canary_trip)]
@@ -6,13 +6,24 @@ extern crate std;
 
 mod arena;
 mod client;
+mod handlers;
 mod node;
+mod rendezvous;
+mod session;
 mod store;
 
 /// Calls each part, so that its code is there. Returns how many of them did what they should.
 #[unsafe(no_mangle)]
 pub extern "C" fn canary_b() -> u32 {
-    [store::sings(), node::sings(), client::sings()].into_iter().map(u32::from).sum()
+    let songs = [
+        store::sings(),
+        node::sings(),
+        client::sings(),
+        rendezvous::sings(),
+        handlers::sings(),
+        session::sings(),
+    ];
+    songs.into_iter().map(u32::from).sum()
 }
 
 #[panic_handler]

@@ -1,0 +1,158 @@
+//! The store utilities of PyTorch's elastic agent, in the calling thread.
+
+use super::call_error::CallError;
+use super::clock::Clock;
+use super::store::{Store, Timeout};
+use crate::elastic_store::barrier::{BarrierOptions, BarrierTimeout, TracedBarrier, Verdict};
+use crate::elastic_store::get_all::{Farewell, data_key, data_keys};
+use crate::elastic_store::{GroupError, IGNORED_VALUE, Step, UnexpectedOutcome, check_group};
+use crate::error::ErrorKind;
+use crate::store::call::Outcome;
+use crate::time::{Duration, Instant};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// Another default timeout of a store, until this is dropped.
+#[derive(Debug)]
+#[must_use = "the timeout holds as long as this lives"]
+pub struct StoreTimeout<'a> {
+    store: &'a Store,
+    before: Duration,
+}
+
+/// Gives `store` another default timeout; the one before comes back when the guard is dropped, on every path. It holds
+/// for all threads that use this handle; whose guards overlap in two threads should use two handles.
+pub fn store_timeout(store: &Store, timeout: Duration) -> StoreTimeout<'_> {
+    StoreTimeout { store, before: store.set_timeout(timeout) }
+}
+
+impl Drop for StoreTimeout<'_> {
+    fn drop(&mut self) {
+        self.store.set_timeout(self.before);
+    }
+}
+
+/// Why ranks did not meet.
+#[derive(Debug, thiserror::Error)]
+pub enum MeetingError {
+    /// World size or rank make no sense.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// The store failed, or what was waited for did not come.
+    #[error(transparent)]
+    Store(#[from] CallError),
+    /// Not all came to a barrier, and somebody knows who.
+    #[error(transparent)]
+    Missing(#[from] BarrierTimeout),
+    /// A bug of ours: a machine and its driver do not fit.
+    #[error(transparent)]
+    Unexpected(#[from] UnexpectedOutcome),
+}
+
+/// The data of all ranks under `prefix`, in order. Rank 0 leaves last: it often hosts the store that the others read.
+///
+/// # Errors
+/// Not all data came within `timeout`, or (rank 0) not all others read it within as long again.
+pub fn get_all(
+    store: &Store,
+    rank: i64,
+    prefix: &str,
+    world_size: i64,
+    timeout: Duration,
+) -> Result<Vec<Vec<u8>>, MeetingError> {
+    check_group(Some(rank), world_size)?;
+    let clock = Clock::new();
+    let keys = data_keys(prefix, world_size);
+    let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+    let data = store.multi_get(&keys, Timeout::After(timeout))?;
+    let mut farewell = Farewell::new(prefix, rank, world_size, timeout);
+    while let Some(step) = farewell.next_step() {
+        let outcome = perform(store, &step, clock.now(), timeout)?;
+        farewell.handle(clock.now(), outcome)?;
+    }
+    Ok(data)
+}
+
+/// Gives `data` to all ranks and returns that of all, in order. `key_prefix` serves once; no separator is added to it.
+///
+/// # Errors
+/// As [`get_all`].
+pub fn synchronize(
+    store: &Store,
+    data: &[u8],
+    rank: i64,
+    world_size: i64,
+    key_prefix: &str,
+    timeout: Duration,
+) -> Result<Vec<Vec<u8>>, MeetingError> {
+    check_group(Some(rank), world_size)?;
+    store.set(data_key(key_prefix, rank).as_bytes(), data, Timeout::After(timeout))?;
+    get_all(store, rank, key_prefix, world_size, timeout)
+}
+
+/// How a barrier's message names ranks.
+pub type RankName<'a> = &'a dyn Fn(i64) -> String;
+
+/// Waits for the others, and when not all come, finds out who is missing (if [`BarrierOptions::rank`] is given).
+/// `rank_name` puts names to ranks, such as those of their hosts.
+///
+/// # Errors
+/// [`MeetingError::Missing`] when not all came and something is known about it; [`MeetingError::Store`] with the wait's
+/// own error when nothing is.
+pub fn barrier(
+    store: &Store,
+    options: &BarrierOptions,
+    rank_name: Option<RankName<'_>>,
+) -> Result<(), MeetingError> {
+    if options.rank.is_none() && rank_name.is_some() {
+        return Err(GroupError::TracingNeedsRank.into());
+    }
+    let clock = Clock::new();
+    let mut machine = TracedBarrier::new(options.clone())?;
+    let mut in_vain = None;
+    while let Some(step) = machine.next_step() {
+        // What tracing asks is answered at once, or is bounded by its own deadline.
+        let outcome = match perform(store, &step, clock.now(), options.timeout) {
+            Err(error) if error.kind() == ErrorKind::TimedOut && matches!(step, Step::Wait { .. }) => {
+                in_vain.get_or_insert(error);
+                Outcome::Missing
+            }
+            // A search that fails hides nothing: the wait was in vain, and that is told.
+            Err(error) => {
+                let first = in_vain.filter(|_| machine.is_tracing());
+                return Err(first.unwrap_or(error).into());
+            }
+            Ok(outcome) => outcome,
+        };
+        machine.handle(clock.now(), outcome)?;
+    }
+    let verdict = machine.verdict().unwrap_or(&Verdict::Released);
+    let by_number = |rank: i64| rank.to_string();
+    match (BarrierTimeout::of(options, verdict, rank_name.unwrap_or(&by_number)), in_vain) {
+        (Some(missing), _) => Err(missing.into()),
+        (None, Some(error)) if *verdict == Verdict::TimedOut => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// What a call that waits for nothing may take, even where the wait itself is short.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+fn perform(store: &Store, step: &Step, now: Instant, timeout: Duration) -> Result<Outcome, CallError> {
+    let timeout = Timeout::After(timeout.max(ANSWER_TIMEOUT));
+    Ok(match step {
+        Step::Add { key, delta } => Outcome::Number(store.add(key.as_bytes(), *delta, timeout)?),
+        Step::Mark { key } => store.set(key.as_bytes(), IGNORED_VALUE, timeout).map(|()| Outcome::Applied)?,
+        Step::Check { keys } => {
+            let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+            if store.check(&keys, timeout)? { Outcome::Ready } else { Outcome::NotReady }
+        }
+        Step::Wait { key, until } => {
+            let left = Timeout::After(until.since(now));
+            store.wait(&[key.as_bytes()], left).map(|()| Outcome::Released)?
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

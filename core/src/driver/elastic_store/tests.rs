@@ -1,0 +1,156 @@
+use super::*;
+use crate::driver::server::{Server, ServerOptions};
+use crate::driver::store_client::StoreOptions;
+use alloc::boxed::Box;
+use std::format;
+use std::thread;
+
+/// Longer than anything here takes; a test that needs it has failed.
+const SOON: Duration = Duration::from_secs(20);
+
+fn server() -> (Server, Store) {
+    let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
+    let store = connect(&server);
+    (server, store)
+}
+
+fn connect(server: &Server) -> Store {
+    let options = StoreOptions { timeout: SOON, connect_timeout: SOON, ..StoreOptions::default() };
+    Store::connect("127.0.0.1", server.local_addr().port(), options).expect("connected")
+}
+
+fn options(world_size: i64, rank: Option<i64>, timeout_ms: u64) -> BarrierOptions {
+    let timeout = Duration::from_millis(timeout_ms);
+    BarrierOptions { rank, timeout, trace_timeout: SOON, ..BarrierOptions::new(world_size, "tr") }
+}
+
+/// What each of `ranks` got from one barrier, and how long the slowest took.
+fn meet(world_size: i64, ranks: &[i64], timeout_ms: u64) -> (Vec<String>, Duration) {
+    let (server, _) = server();
+    let clock = Clock::new();
+    let told = thread::scope(|scope| {
+        let threads: Vec<_> = ranks
+            .iter()
+            .map(|&rank| {
+                let server = &server;
+                scope.spawn(move || {
+                    let name = |rank| format!("host{rank}");
+                    barrier(&connect(server), &options(world_size, Some(rank), timeout_ms), Some(&name))
+                })
+            })
+            .collect();
+        let ended = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+        ended.map(|result| result.map_or_else(|error| error.to_string(), |()| "met".to_string())).collect()
+    });
+    (told, clock.now().since(Instant::ORIGIN))
+}
+
+#[test]
+fn all_come_to_a_barrier() {
+    assert_eq!(meet(4, &[2, 0, 3, 1], 20_000).0, ["met"; 4]);
+}
+
+#[test]
+fn the_missing_are_named() {
+    let text = |rank: i64, missing: &str| {
+        format!(
+            "Timed out waiting on barrier on rank {rank}, for key prefix: tr (world_size=4, \
+             missing_ranks=[{missing}], timeout=0.3)"
+        )
+    };
+    let ask = "[<check rank 0 (host0) for missing rank info>]";
+    let (told, took) = meet(4, &[0, 2], 300);
+    assert_eq!(told, [text(0, "host1, host3"), text(2, ask)]);
+    assert!(took < SOON, "the trace timeout was not waited out: {took:?}");
+    // A missing rank 0 is named, and costs no second wait.
+    let (told, took) = meet(4, &[1, 2, 3], 300);
+    assert_eq!(told, [1, 2, 3].map(|rank| text(rank, "host0")));
+    assert!(took < SOON, "{took:?}");
+}
+
+#[test]
+fn without_a_rank_the_waits_own_error_is_told() {
+    let (_server, store) = server();
+    let error = barrier(&store, &options(2, None, 100), None).expect_err("nobody comes");
+    let MeetingError::Store(error) = error else { panic!("{error}") };
+    assert_eq!((error.kind(), error.key()), (ErrorKind::TimedOut, Some("/tr/last_member")));
+    let error = barrier(&store, &options(2, None, 100), Some(&|_| String::new())).expect_err("no rank");
+    assert_eq!(error.to_string(), "Tracing requires rank information");
+    let error = barrier(&store, &options(0, None, 100), None).expect_err("no world");
+    assert_eq!(error.to_string(), "The world size (0) must be greater than zero.");
+    assert_eq!(store.timeout(), SOON, "nothing is left behind");
+}
+
+#[test]
+fn a_server_that_is_gone_is_told() {
+    let (server, store) = server();
+    server.stop().expect("stopped");
+    let error = barrier(&store, &options(2, Some(0), 100), None).expect_err("nobody there");
+    let MeetingError::Store(error) = error else { panic!("{error}") };
+    assert_ne!(error.kind(), ErrorKind::TimedOut);
+}
+
+#[test]
+fn everybody_gets_the_data_of_all() {
+    let (server, store) = server();
+    let exchanged: Vec<Vec<Vec<u8>>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|rank| {
+                let server = &server;
+                scope.spawn(move || {
+                    let data = format!("data of {rank}");
+                    synchronize(&connect(server), data.as_bytes(), rank, 4, "sync/", SOON).expect("all came")
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let all: Vec<Vec<u8>> = (0..4).map(|rank| format!("data of {rank}").into_bytes()).collect();
+    assert_eq!(exchanged, [all.clone(), all.clone(), all.clone(), all]);
+    let mut keys = store.list_keys(Timeout::Default).expect("keys");
+    keys.sort();
+    let finished = ["sync//finished/last_member", "sync//finished/num_members"].map(String::from);
+    let expected: Vec<Vec<u8>> = finished
+        .into_iter()
+        .chain((0..4).map(|rank| format!("sync/{rank}")))
+        .map(String::into_bytes)
+        .collect();
+    assert_eq!(keys, expected);
+    let value = store.get_owned(b"sync//finished/last_member", Timeout::Default).expect("there");
+    assert_eq!(value, b"<val_ignored>");
+}
+
+#[test]
+fn rank_zero_waits_for_the_others_and_they_for_the_data() {
+    let (_server, store) = server();
+    let short = Duration::from_millis(100);
+    let error = synchronize(&store, b"x", 1, 2, "a", short).expect_err("no data of rank 0");
+    assert!(error.to_string().starts_with("multi_get \"/a0\""), "{error}");
+    let error = synchronize(&store, b"x", 0, 2, "a", short).expect_err("rank 1 has not read it");
+    assert!(error.to_string().starts_with("wait \"/a/finished/last_member\""), "{error}");
+    let error = synchronize(&store, b"x", 2, 2, "a", short).expect_err("no such rank");
+    assert_eq!(error.to_string(), "The rank (2) must be at least 0 and less than the world size (2).");
+}
+
+#[test]
+fn a_timeout_comes_back_on_every_path() {
+    let (_server, store) = server();
+    let short = Duration::from_millis(50);
+    {
+        let _outer = store_timeout(&store, short);
+        let error = store.get_owned(b"missing", Timeout::Default).expect_err("nobody sets it");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        let _inner = store_timeout(&store, Duration::from_secs(7));
+        assert_eq!(store.timeout(), Duration::from_secs(7));
+    }
+    assert_eq!(store.timeout(), SOON);
+    let panicked = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
+        let _scope = store_timeout(&store, short);
+        std::panic::resume_unwind(Box::new(()));
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(store.timeout(), SOON);
+    let copy = store_timeout(&store, short);
+    assert_eq!(store.duplicate().expect("connected").timeout(), short, "a copy is as the original is");
+    drop(copy);
+}

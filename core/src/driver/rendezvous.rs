@@ -1,0 +1,19 @@
+//! Rendezvous for callers that block: handlers by backend, and rendezvous by URL.
+//!
+//! A [`Context`] knows the backends and the schemes; two of them know nothing of each other.
+
+mod context;
+mod handler;
+mod hosting;
+mod reserved_port;
+mod static_backend;
+mod store_info;
+mod url;
+
+pub use context::{Context, CreateHandler};
+pub use handler::{HandlerError, NodeStore, RendezvousHandler};
+pub use hosting::{HostedServers, HostingError};
+pub use reserved_port::{NoPort, ReservedPort};
+pub use static_backend::{StaticBackend, StaticRendezvous};
+pub use store_info::{Built, PublishError, build};
+pub use url::{Meeting, UrlHandler, UrlOptions, UrlRendezvous};

@@ -1,0 +1,140 @@
+//! What is registered, and what is hosted: everything that handlers share.
+
+use super::handler::{HandlerError, RendezvousHandler};
+use super::hosting::HostedServers;
+use super::static_backend::StaticBackend;
+use super::url::{TcpUrls, UrlHandler, UrlOptions, UrlRendezvous};
+use crate::rendezvous::parameters::RendezvousParameters;
+use crate::rendezvous::registry::{Backends, Creator, Identity, RegistryError, Schemes, check_backend};
+use crate::rendezvous::static_settings::STATIC_BACKEND;
+use crate::rendezvous::url::{RendezvousUrl, UrlError};
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Makes handlers of one backend.
+pub trait CreateHandler: Send + Sync {
+    /// How errors name it.
+    fn name(&self) -> &str;
+
+    /// Makes a handler.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError>;
+
+    /// Tells creators apart: registering the same one again is fine. By default each object is one of its own.
+    fn identity(&self) -> Identity {
+        (core::ptr::from_ref(self).cast::<()>().addr(), 0)
+    }
+}
+
+struct Registered(Arc<dyn CreateHandler>);
+
+impl Creator for Registered {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+}
+
+/// Backends, schemes, and the stores that this process hosts. Nothing of it is global.
+pub struct Context {
+    backends: Mutex<Backends<Registered>>,
+    schemes: Mutex<Schemes<Arc<dyn UrlHandler>>>,
+    servers: Arc<HostedServers>,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("backends", &self.backends()).finish_non_exhaustive()
+    }
+}
+
+impl Default for Context {
+    fn default() -> Self {
+        let context = Self { backends: Mutex::default(), schemes: Mutex::default(), servers: Arc::default() };
+        let servers = || Arc::clone(&context.servers);
+        // Nothing else has these names yet.
+        lock(&context.backends)
+            .register(STATIC_BACKEND, Registered(Arc::new(StaticBackend::new(servers()))))
+            .ok();
+        lock(&context.schemes).register("tcp", Arc::new(TcpUrls::tcp(servers()))).ok();
+        lock(&context.schemes).register("env", Arc::new(TcpUrls::env(servers()))).ok();
+        context
+    }
+}
+
+impl Context {
+    /// Registers who makes handlers of `backend`. The same again changes nothing.
+    ///
+    /// # Errors
+    /// The name is empty, or another's.
+    pub fn register(&self, backend: &str, creator: Arc<dyn CreateHandler>) -> Result<(), RegistryError> {
+        lock(&self.backends).register(backend, Registered(creator))
+    }
+
+    /// The names of the backends, in order.
+    #[must_use]
+    pub fn backends(&self) -> Vec<String> {
+        lock(&self.backends).names().map(ToString::to_string).collect()
+    }
+
+    /// Makes a handler of the backend that the parameters name.
+    ///
+    /// # Errors
+    /// There is no such backend, it refuses, or its handler says that it is of another.
+    pub fn create_handler(
+        &self,
+        parameters: &RendezvousParameters,
+    ) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
+        // A foreign creator may take its time, and may register others.
+        let creator = Arc::clone(&lock(&self.backends).find(parameters.backend())?.0);
+        let handler = creator.create(parameters)?;
+        check_backend(handler.backend(), parameters.backend())?;
+        Ok(handler)
+    }
+
+    /// Registers who handles the URLs of `scheme`.
+    ///
+    /// # Errors
+    /// The scheme is taken.
+    pub fn register_rendezvous_handler(
+        &self,
+        scheme: &str,
+        handler: Arc<dyn UrlHandler>,
+    ) -> Result<(), RegistryError> {
+        lock(&self.schemes).register(scheme, handler)
+    }
+
+    /// Begins a rendezvous by URL; [`UrlRendezvous::next`] meets the others.
+    ///
+    /// # Errors
+    /// The URL makes no sense, names a rank or a world size that the options name too, or nobody handles its scheme.
+    /// What else it lacks is told by [`UrlRendezvous::next`].
+    pub fn rendezvous(&self, url: &str, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
+        let url = RendezvousUrl::parse(url, options.rank, options.world_size, &options.environment)?;
+        let handler = lock(&self.schemes).find(url.scheme()).cloned();
+        let handler = handler.ok_or_else(|| UrlError::NoHandler { scheme: url.scheme().into() })?;
+        handler.begin(url, options)
+    }
+
+    /// The stores that this process hosts for its handlers.
+    #[must_use]
+    pub const fn servers(&self) -> &Arc<HostedServers> {
+        &self.servers
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

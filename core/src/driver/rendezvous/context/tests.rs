@@ -1,0 +1,238 @@
+use super::*;
+use crate::driver::rendezvous::{Meeting, NodeStore, ReservedPort};
+use crate::driver::server::{Server, ServerOptions};
+use crate::driver::store::{Store, Timeout};
+use crate::driver::store_client::StoreOptions;
+use crate::rendezvous::store_info::RendezvousInfo;
+use crate::rendezvous::url::{RankEnvironment, WorldSize};
+use crate::time::Duration;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::format;
+use std::thread;
+
+/// Longer than anything here takes; a test that needs it has failed.
+const SOON: Duration = Duration::from_secs(20);
+
+struct Liar(&'static str);
+
+impl CreateHandler for Liar {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn create(&self, _: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
+        Ok(Box::new(Self(self.0)))
+    }
+}
+
+impl RendezvousHandler for Liar {
+    fn backend(&self) -> &str {
+        self.0
+    }
+    fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
+        Err(HandlerError::Foreign("no".into()))
+    }
+    fn is_closed(&self) -> Result<bool, HandlerError> {
+        Ok(true)
+    }
+    fn set_closed(&self) -> Result<(), HandlerError> {
+        Ok(())
+    }
+    fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
+        Ok(0)
+    }
+    fn run_id(&self) -> &str {
+        "run"
+    }
+    fn shutdown(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn backends_are_found_by_their_names() {
+    let context = Context::default();
+    assert_eq!(context.backends(), ["static"]);
+    let create = |backend: &str| {
+        let parameters = RendezvousParameters::new(backend, "", "run", 1, 1).expect("valid");
+        context.create_handler(&parameters).map(|handler| handler.backend().to_string())
+    };
+    let error = create("mine").expect_err("unknown");
+    assert_eq!(
+        error.to_string(),
+        "The rendezvous backend 'mine' is not registered. Did you forget to call `register`?"
+    );
+    let liar: Arc<dyn CreateHandler> = Arc::new(Liar("other"));
+    context.register("mine", Arc::clone(&liar)).expect("free");
+    context.register("mine", Arc::clone(&liar)).expect("the same again");
+    let error = create("mine").expect_err("a lie");
+    assert_eq!(
+        error.to_string(),
+        "The rendezvous backend 'other' does not match the requested backend 'mine'."
+    );
+    context.register("other", liar).expect("free");
+    assert_eq!(create("other").expect("true"), "other");
+    let error = context.register("mine", Arc::new(Liar("third"))).expect_err("taken");
+    assert_eq!(
+        error.to_string(),
+        "The rendezvous backend 'mine' cannot be registered with 'third' as it is already registered with 'other'."
+    );
+    let error = create("static").expect_err("it has no rank");
+    assert!(error.to_string().starts_with("rank is absent"), "{error}");
+    assert_eq!(Context::default().backends(), ["static"], "contexts know nothing of each other");
+}
+
+fn options(rank: i64, world_size: i64) -> UrlOptions {
+    let world_size = if world_size < 0 { WorldSize::InUrl } else { WorldSize::Known(world_size) };
+    UrlOptions { rank, world_size, timeout: SOON, ..UrlOptions::default() }
+}
+
+fn environment(port: u16, use_agent_store: Option<&str>) -> RankEnvironment {
+    RankEnvironment {
+        rank: None,
+        world_size: Some("3".to_string()),
+        master_addr: Some("127.0.0.1".to_string()),
+        master_port: Some(port.to_string()),
+        use_agent_store: use_agent_store.map(ToString::to_string),
+    }
+}
+
+fn free_port() -> u16 {
+    let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    ReservedPort::at(any).expect("a port").port()
+}
+
+/// Three ranks, each with a context of its own, meet by these URLs; who hosts the store?
+fn meet(url: &str, options: impl Fn(i64) -> UrlOptions) -> Vec<bool> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..3)
+            .map(|rank| {
+                let options = options(rank);
+                scope.spawn(move || {
+                    let context = Context::default();
+                    let mut rendezvous = context.rendezvous(url, options).expect("a URL");
+                    let Meeting { store, rank: own, world_size } = rendezvous.next().expect("all come");
+                    assert_eq!((own, world_size), (rank, 3));
+                    store.barrier(b"met", 3, Timeout::Default).expect("all come");
+                    let again = rendezvous.next().expect_err("once only");
+                    let scheme = url.split(':').next().expect("a scheme");
+                    assert_eq!(
+                        again.to_string(),
+                        format!("Unable to perform re-rendezvous using {scheme}:// method")
+                    );
+                    if rank == 0 {
+                        store.wait(&[b"left1", b"left2"], Timeout::Default).expect("the others left");
+                    } else {
+                        store.set(format!("left{rank}").as_bytes(), b"", Timeout::Default).expect("applied");
+                    }
+                    store.server().is_some()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+#[test]
+fn ranks_meet_by_url() {
+    let url = format!("tcp://127.0.0.1:{}", free_port());
+    assert_eq!(meet(&url, |rank| options(rank, 3)), [true, false, false]);
+    let port = free_port();
+    let by_environment = |rank| UrlOptions { environment: environment(port, None), ..options(rank, -1) };
+    assert_eq!(meet("env://", by_environment), [true, false, false]);
+}
+
+#[test]
+fn ranks_use_the_store_of_their_agent() {
+    let agent = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
+    let port = agent.local_addr().port();
+    let options = |rank| UrlOptions { environment: environment(port, Some("True")), ..options(rank, -1) };
+    assert_eq!(meet("env://", options), [false; 3]);
+    let store = Store::connect("127.0.0.1", port, StoreOptions::default()).expect("connected");
+    assert!(store.check(&[b"left1", b"left2"], Timeout::Default).expect("asked"), "they met there");
+}
+
+#[test]
+fn port_zero_is_for_one() {
+    let mut rendezvous = Context::default().rendezvous("tcp://127.0.0.1:0", options(0, 1)).expect("a URL");
+    let meeting = rendezvous.next().expect("nobody else is to come");
+    let server = meeting.store.server().expect("hosted here");
+    assert_ne!(server.local_addr().port(), 0);
+    meeting.store.set(b"k", b"v", Timeout::Default).expect("applied");
+}
+
+#[test]
+fn a_rank_may_come_before_the_store_does() {
+    let port = free_port();
+    let url = format!("tcp://127.0.0.1:{port}?world_size=2");
+    let url = |rank| format!("{url}&rank={rank}");
+    thread::scope(|scope| {
+        let early = scope.spawn(|| {
+            let mut rendezvous = Context::default().rendezvous(&url(1), options(-1, -1)).expect("a URL");
+            rendezvous.next().expect("it waits for the store").store.set(b"k", b"v", Timeout::Default)
+        });
+        let mut rendezvous = Context::default().rendezvous(&url(0), options(-1, -1)).expect("a URL");
+        let store = rendezvous.next().expect("both come").store;
+        assert_eq!(store.get_owned(b"k", Timeout::Default).expect("set"), b"v");
+        early.join().expect("no panic").expect("applied");
+    });
+}
+
+#[test]
+fn some_errors_come_first_and_some_with_the_first_step() {
+    let context = Context::default();
+    let first = |url, options| context.rendezvous(url, options).err().map(|error| error.to_string());
+    assert_eq!(first("own://h", options(0, 1)).as_deref(), Some("No rendezvous handler for own://"));
+    assert_eq!(
+        first("tcp://h:1?rank=0", options(0, 1)).as_deref(),
+        Some("The url: tcp://h:1?rank=0 has node-specific arguments(rank, world_size) already.")
+    );
+    let mut rendezvous = context.rendezvous("tcp://h", options(0, 1)).expect("not looked at yet");
+    for _ in 0..2 {
+        let error = rendezvous.next().expect_err("no port");
+        assert_eq!(
+            error.to_string(),
+            "Error initializing torch.distributed using tcp:// rendezvous: port number missing"
+        );
+    }
+}
+
+/// A scheme of somebody's own: the store's port stands in the path.
+struct OwnScheme;
+
+struct OwnRendezvous(RendezvousUrl);
+
+impl UrlHandler for OwnScheme {
+    fn begin(&self, url: RendezvousUrl, _: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
+        Ok(Box::new(OwnRendezvous(url)))
+    }
+}
+
+impl UrlRendezvous for OwnRendezvous {
+    fn next(&mut self) -> Result<Meeting, HandlerError> {
+        let port = self.0.path().trim_start_matches('/').parse();
+        let port = port.map_err(|_| HandlerError::Foreign(format!("no port in {}", self.0).into()))?;
+        let store = Store::connect("127.0.0.1", port, StoreOptions::default())?;
+        Ok(Meeting { store: Arc::new(NodeStore::new(store, None)), rank: 7, world_size: 8 })
+    }
+}
+
+#[test]
+fn schemes_of_ones_own() {
+    let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
+    let context = Context::default();
+    context.register_rendezvous_handler("own", Arc::new(OwnScheme)).expect("free");
+    for scheme in ["own", "tcp", "env"] {
+        let error = context.register_rendezvous_handler(scheme, Arc::new(OwnScheme)).expect_err("taken");
+        assert_eq!(error.to_string(), format!("Rendezvous handler for {scheme}:// already registered"));
+    }
+    let url = format!("own:///{}", server.local_addr().port());
+    let mut rendezvous = context.rendezvous(&url, UrlOptions::default()).expect("a URL");
+    for _ in 0..2 {
+        let meeting = rendezvous.next().expect("as often as its owner likes");
+        assert_eq!((meeting.rank, meeting.world_size), (7, 8));
+        meeting.store.ping(Timeout::Default).expect("alive");
+    }
+    let mut rendezvous = context.rendezvous("own:///x", options(2, -1)).expect("a URL");
+    assert_eq!(rendezvous.next().expect_err("its own").to_string(), "no port in own:///x?rank=2");
+}

@@ -1,0 +1,119 @@
+//! What every backend's handler can do.
+
+use super::hosting::HostingError;
+use super::store_info::PublishError;
+use crate::driver::call_error::CallError;
+use crate::driver::server::Server;
+use crate::driver::store::Store;
+use crate::rendezvous::error::RendezvousError;
+use crate::rendezvous::parameters::ParametersError;
+use crate::rendezvous::registry::RegistryError;
+use crate::rendezvous::static_settings::StaticError;
+use crate::rendezvous::store_info::RendezvousInfo;
+use crate::rendezvous::url::UrlError;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::ops::Deref;
+
+/// A store's client and, where this process hosts the store, its server, which lives as long.
+#[derive(Debug)]
+pub struct NodeStore {
+    // The client goes before its server does.
+    store: Store,
+    server: Option<Arc<Server>>,
+}
+
+impl NodeStore {
+    /// A client, and the server that this process hosts for it.
+    #[must_use]
+    pub const fn new(store: Store, server: Option<Arc<Server>>) -> Self {
+        Self { store, server }
+    }
+
+    /// The server, if this process hosts it.
+    #[must_use]
+    pub const fn server(&self) -> Option<&Arc<Server>> {
+        self.server.as_ref()
+    }
+}
+
+impl Deref for NodeStore {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+/// Why a handler could not be made, or could not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum HandlerError {
+    /// One of the five kinds that every backend tells apart.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// The parameters make no sense.
+    #[error(transparent)]
+    Parameters(#[from] ParametersError),
+    /// The parameters make no sense to the static backend.
+    #[error(transparent)]
+    Static(#[from] StaticError),
+    /// A backend's name or a URL's scheme.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The URL makes no sense.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The store could not be hosted here.
+    #[error(transparent)]
+    Hosting(#[from] HostingError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] CallError),
+    /// Where the ranks find their store could not be published or read.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// A foreign backend's or scheme's own trouble.
+    #[error("{0}")]
+    Foreign(Box<str>),
+}
+
+/// One node's part in a rendezvous. Any thread may call.
+pub trait RendezvousHandler: Send + Sync {
+    /// The name of the backend that it is of.
+    fn backend(&self) -> &str;
+
+    /// Whether the ranks that this node starts shall use the store that the nodes met over.
+    fn use_agent_store(&self) -> bool {
+        false
+    }
+
+    /// Joins, and waits until the group is whole.
+    ///
+    /// # Errors
+    /// Why there is no group.
+    fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError>;
+
+    /// Whether the rendezvous is closed. Not for synchronization: it may be seen late.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    fn is_closed(&self) -> Result<bool, HandlerError>;
+
+    /// Closes the rendezvous: nobody may join any more.
+    ///
+    /// # Errors
+    /// Why it is not closed.
+    fn set_closed(&self) -> Result<(), HandlerError>;
+
+    /// How many nodes wait for the next round.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    fn num_nodes_waiting(&self) -> Result<u64, HandlerError>;
+
+    /// The run that this rendezvous is for.
+    fn run_id(&self) -> &str;
+
+    /// Gives everything back; whether all went well.
+    fn shutdown(&self) -> bool;
+}

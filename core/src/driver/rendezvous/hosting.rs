@@ -1,0 +1,115 @@
+//! Stores that this process hosts. Whoever asks for the same port again shares the server, as with PyTorch's
+//! multi-tenant stores.
+
+use crate::driver::server::{Family, Listen, Server, ServerOptions, StartError};
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::sync::{Arc, Weak};
+use core::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, PoisonError};
+
+/// A store that could not be hosted.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot host the store at {host}:{port}: {cause}")]
+pub struct HostingError {
+    /// Where others look for it.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Why.
+    #[source]
+    pub cause: StartError,
+}
+
+/// The servers that live, by their ports.
+#[derive(Debug, Default)]
+pub struct HostedServers(Mutex<BTreeMap<u16, Weak<Server>>>);
+
+impl HostedServers {
+    /// The server at `port`, started if this context has none there (port 0: always).
+    ///
+    /// It listens at `listen_host`. Without one: where others look for it, if `host` is an address or `localhost`; if it
+    /// is a name, on all interfaces, since a host often knows itself by its loopback address.
+    ///
+    /// # Errors
+    /// Why it cannot listen there.
+    pub fn host(
+        &self,
+        host: &str,
+        port: u16,
+        listen_host: Option<&str>,
+    ) -> Result<Arc<Server>, HostingError> {
+        // Held while it starts: of two who come at once, one starts it.
+        let mut servers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        servers.retain(|_, server| server.strong_count() > 0);
+        let running = servers.get(&port).and_then(Weak::upgrade).filter(|server| server.failure().is_none());
+        if let Some(server) = running {
+            return Ok(server);
+        }
+        let listen = listen_host.unwrap_or_else(|| listen_host_of(host));
+        let start = |listen: &str| {
+            let family = Family::DualStack;
+            let listen = Listen::Address { host: listen.to_string(), port, family };
+            Server::start(ServerOptions { listen, ..ServerOptions::on("", 0) })
+        };
+        let started = match start(listen) {
+            // A host without IPv6 has no address of it to listen at.
+            Err(_) if listen == EVERY_INTERFACE && listen_host.is_none() => start("0.0.0.0"),
+            started => started,
+        };
+        let server = started.map_err(|cause| HostingError { host: host.to_string(), port, cause })?;
+        let server = Arc::new(server);
+        servers.insert(server.local_addr().port(), Arc::downgrade(&server));
+        Ok(server)
+    }
+}
+
+const EVERY_INTERFACE: &str = "::";
+
+fn listen_host_of(host: &str) -> &str {
+    if host == "localhost" || host.parse::<IpAddr>().is_ok() { host } else { EVERY_INTERFACE }
+}
+
+/// Where the host itself finds the server.
+pub(super) fn own_address(server: &Server) -> String {
+    match server.local_addr().ip() {
+        ip if !ip.is_unspecified() => ip.to_string(),
+        IpAddr::V4(_) => "127.0.0.1".to_string(),
+        // A server on all interfaces takes both families, unless it was told otherwise.
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_port_one_server() {
+        let servers = HostedServers::default();
+        let first = servers.host("127.0.0.1", 0, None).expect("a server");
+        let port = first.local_addr().port();
+        let second = servers.host("127.0.0.1", port, None).expect("the same");
+        assert!(Arc::ptr_eq(&first, &second));
+        let other = servers.host("127.0.0.1", 0, None).expect("another");
+        assert_ne!(other.local_addr().port(), port);
+        // Another context knows nothing of it.
+        let error = HostedServers::default().host("127.0.0.1", port, None).expect_err("taken");
+        assert_eq!(error.cause.kind, crate::driver::server::StartErrorKind::AddressInUse);
+        drop((first, second));
+        let again = servers.host("127.0.0.1", port, None).expect("it is free again");
+        assert_eq!(again.local_addr().port(), port);
+    }
+
+    #[test]
+    fn where_it_listens() {
+        let servers = HostedServers::default();
+        let ip = |host, listen_host| {
+            servers.host(host, 0, listen_host).expect("a server").local_addr().ip().to_string()
+        };
+        assert_eq!(ip("127.0.0.1", None), "127.0.0.1");
+        assert_eq!(ip("node-0.example", Some("127.0.0.1")), "127.0.0.1");
+        let every = ip("node-0.example", None);
+        assert!(["::", "0.0.0.0"].contains(&every.as_str()), "{every}");
+    }
+}

@@ -1,0 +1,139 @@
+//! Publishing where the ranks find their store.
+
+use super::reserved_port::{NoPort, ReservedPort};
+use crate::driver::call_error::CallError;
+use crate::driver::store::{Store, Timeout};
+use crate::rendezvous::store_info::{MASTER_ADDR_KEY, MASTER_PORT_KEY, RendezvousStoreInfo, StoreInfoError};
+use alloc::string::{String, ToString};
+use alloc::vec;
+use std::io;
+
+/// Why nobody knows where the store is.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// Rank 0 got no port.
+    #[error(transparent)]
+    Port(#[from] NoPort),
+    /// Rank 0 does not know its own name.
+    #[error("this host's name is not known: {0}")]
+    HostName(io::Error),
+    /// What was published is no address.
+    #[error(transparent)]
+    Info(#[from] StoreInfoError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] CallError),
+}
+
+/// What [`build`] gives.
+#[derive(Debug)]
+pub struct Built {
+    /// Where the ranks find their store.
+    pub info: RendezvousStoreInfo,
+    /// The published port, where rank 0 took one: whoever is to serve there takes it over.
+    pub reserved: Option<ReservedPort>,
+}
+
+/// Rank 0 publishes an address and a port; all ranks, rank 0 too, read them.
+///
+/// `local_addr` is published as it is given; without one, the host's own name is. Nothing is looked up. `server_port`
+/// is where a server runs already (0 or none: there is none, and a port is reserved for one).
+///
+/// # Errors
+/// Why the address is not published, or was not in time.
+pub fn build(
+    rank: i64,
+    store: &Store,
+    local_addr: Option<&str>,
+    server_port: Option<u16>,
+    timeout: Timeout,
+) -> Result<Built, PublishError> {
+    let mut reserved = None;
+    if rank == 0 {
+        let address = match local_addr {
+            Some(address) => address.to_string(),
+            None => host_name().map_err(PublishError::HostName)?,
+        };
+        let port = match server_port {
+            None | Some(0) => reserved.insert(ReservedPort::take()?).port(),
+            Some(port) => port,
+        };
+        store.set(MASTER_ADDR_KEY, address.as_bytes(), timeout)?;
+        store.set(MASTER_PORT_KEY, port.to_string().as_bytes(), timeout)?;
+    }
+    let address = store.get_owned(MASTER_ADDR_KEY, timeout)?;
+    let port = store.get_owned(MASTER_PORT_KEY, timeout)?;
+    Ok(Built { info: RendezvousStoreInfo::from_values(&address, &port)?, reserved })
+}
+
+/// The host's own name, as the system keeps it.
+fn host_name() -> io::Result<String> {
+    let mut name = vec![0_u8; 256];
+    // SAFETY: the buffer has the length that is named; the last byte stays 0 whatever the system writes.
+    let status = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    if status != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(name.len()));
+    Ok(String::from_utf8_lossy(&name).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::server::{Server, ServerOptions};
+    use crate::driver::store_client::StoreOptions;
+    use crate::error::ErrorKind;
+    use crate::time::Duration;
+    use std::thread;
+
+    const SOON: Timeout = Timeout::After(Duration::from_secs(20));
+
+    fn store() -> (Server, Store) {
+        let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
+        let port = server.local_addr().port();
+        (server, Store::connect("127.0.0.1", port, StoreOptions::default()).expect("connected"))
+    }
+
+    #[test]
+    fn rank_zero_publishes_and_all_read() {
+        let (_server, store) = store();
+        let (first, second) = thread::scope(|scope| {
+            let other = scope.spawn(|| build(1, &store, Some("not published"), None, SOON));
+            let first = build(0, &store, Some("node-0"), None, SOON).expect("published");
+            (first, other.join().expect("no panic").expect("read"))
+        });
+        assert_eq!(first.info, second.info);
+        assert_eq!(first.info.master_addr, "node-0");
+        assert!(second.reserved.is_none());
+        let reserved = first.reserved.expect("a port was taken");
+        assert_eq!(reserved.port(), first.info.master_port);
+        assert_ne!(reserved.port(), 0);
+        let port = store.get_owned(b"MASTER_PORT", SOON).expect("there");
+        assert_eq!(port, reserved.port().to_string().into_bytes());
+    }
+
+    #[test]
+    fn a_port_that_is_served_already_is_published_as_it_is() {
+        let (_server, store) = store();
+        let built = build(0, &store, None, Some(29500), SOON).expect("published");
+        assert_eq!((built.info.master_port, built.reserved.is_none()), (29500, true));
+        assert_eq!(built.info.master_addr, host_name().expect("a name"));
+        assert!(!built.info.master_addr.is_empty());
+        assert!(build(0, &store, None, Some(0), SOON).expect("published").reserved.is_some());
+    }
+
+    #[test]
+    fn nobody_publishes() {
+        let (_server, store) = store();
+        let short = Timeout::After(Duration::from_millis(50));
+        let Err(PublishError::Store(error)) = build(1, &store, None, None, short) else {
+            panic!("too early")
+        };
+        assert_eq!((error.kind(), error.key()), (ErrorKind::TimedOut, Some("/MASTER_ADDR")));
+        store.set(b"MASTER_ADDR", b"h", SOON).expect("applied");
+        store.set(b"MASTER_PORT", b"http", SOON).expect("applied");
+        let error = build(1, &store, None, None, SOON).expect_err("no port");
+        assert_eq!(error.to_string(), "MASTER_PORT: invalid literal for int() with base 10: 'http'");
+    }
+}

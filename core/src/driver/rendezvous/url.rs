@@ -1,0 +1,131 @@
+//! Rendezvous by URL.
+
+use super::handler::{HandlerError, NodeStore};
+use super::hosting::HostedServers;
+use super::static_backend::StorePlace;
+use crate::driver::store_client::StoreOptions;
+use crate::rendezvous::url::{RankEnvironment, RendezvousUrl, StoreRole, TcpRendezvous, UrlError, WorldSize};
+use crate::time::Duration;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::fmt;
+
+/// What the caller of a rendezvous knows beside the URL.
+#[derive(Clone, Debug)]
+pub struct UrlOptions {
+    /// This process's rank; −1: the URL or the environment says it.
+    pub rank: i64,
+    /// How many ranks there are.
+    pub world_size: WorldSize,
+    /// How long a call of the store may take, and the wait for the others.
+    pub timeout: Duration,
+    /// Where the rank that hosts the store listens, when that is not what the URL says.
+    pub listen_host: Option<String>,
+    /// What the environment says. Nothing here reads it.
+    pub environment: RankEnvironment,
+}
+
+impl Default for UrlOptions {
+    fn default() -> Self {
+        Self {
+            rank: -1,
+            world_size: WorldSize::InUrl,
+            timeout: Duration::from_secs(30 * 60),
+            listen_host: None,
+            environment: RankEnvironment::default(),
+        }
+    }
+}
+
+/// The ranks have met.
+#[derive(Clone, Debug)]
+pub struct Meeting {
+    /// The store that they share.
+    pub store: Arc<NodeStore>,
+    /// This process's rank.
+    pub rank: i64,
+    /// How many ranks there are; negative: nobody knows.
+    pub world_size: i64,
+}
+
+/// A rendezvous by URL under way.
+pub trait UrlRendezvous: Send {
+    /// Meets the others. The built-in schemes do so once: a second time is an error.
+    ///
+    /// # Errors
+    /// Why they have not met.
+    fn next(&mut self) -> Result<Meeting, HandlerError>;
+}
+
+/// Handles the URLs of a scheme.
+pub trait UrlHandler: Send + Sync {
+    /// Begins a rendezvous. The URL's query holds what the options name.
+    ///
+    /// # Errors
+    /// Why it cannot begin.
+    fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError>;
+}
+
+/// How a scheme names the place of its store.
+type Place = fn(&RendezvousUrl, &RankEnvironment) -> Result<TcpRendezvous, UrlError>;
+
+/// `tcp://` and `env://`: a store that rank 0 hosts, or its agent.
+pub(super) struct TcpUrls {
+    place: Place,
+    servers: Arc<HostedServers>,
+}
+
+impl fmt::Debug for TcpUrls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpUrls").field("servers", &self.servers).finish_non_exhaustive()
+    }
+}
+
+impl TcpUrls {
+    pub(super) fn tcp(servers: Arc<HostedServers>) -> Self {
+        Self { place: RendezvousUrl::tcp, servers }
+    }
+
+    pub(super) fn env(servers: Arc<HostedServers>) -> Self {
+        Self { place: RendezvousUrl::env, servers }
+    }
+}
+
+impl UrlHandler for TcpUrls {
+    fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
+        let (place, servers) = (self.place, Arc::clone(&self.servers));
+        Ok(Box::new(TcpUrlRendezvous { place, servers, url, options, progress: Progress::NotMet }))
+    }
+}
+
+struct TcpUrlRendezvous {
+    place: Place,
+    servers: Arc<HostedServers>,
+    url: RendezvousUrl,
+    options: UrlOptions,
+    progress: Progress,
+}
+
+#[derive(PartialEq, Eq)]
+enum Progress {
+    NotMet,
+    Met,
+}
+
+impl UrlRendezvous for TcpUrlRendezvous {
+    fn next(&mut self) -> Result<Meeting, HandlerError> {
+        if self.progress == Progress::Met {
+            return Err(UrlError::NotAgain { scheme: self.url.scheme().into() }.into());
+        }
+        let UrlOptions { timeout, listen_host, environment, .. } = &self.options;
+        let TcpRendezvous { host, port, rank, world_size, role } = (self.place)(&self.url, environment)?;
+        let is_host = role == StoreRole::Host;
+        let place = StorePlace { host: &host, port, listen_host: listen_host.as_deref(), is_host };
+        let options =
+            StoreOptions { timeout: *timeout, connect_timeout: *timeout, ..StoreOptions::default() };
+        let store = Arc::new(place.join(&self.servers, world_size, options)?);
+        self.progress = Progress::Met;
+        Ok(Meeting { store, rank, world_size })
+    }
+}

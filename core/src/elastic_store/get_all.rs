@@ -1,0 +1,122 @@
+//! The end of an exchange: everybody tells that it has read everything, and rank 0, which often hosts the store, waits
+//! for that.
+
+use super::{Step, UnexpectedOutcome, counter_key, joined, last_member_key, owned};
+use crate::store::call::Outcome;
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+/// The key of one rank's data: the number stands right behind the prefix.
+#[must_use]
+pub fn data_key(prefix: &str, rank: i64) -> Box<str> {
+    joined(&[prefix, &rank.to_string()])
+}
+
+/// The keys of all ranks' data, in order.
+#[must_use]
+pub fn data_keys(prefix: &str, world_size: i64) -> Vec<Box<str>> {
+    (0..world_size).map(|rank| data_key(prefix, rank)).collect()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Counting,
+    Announcing,
+    Waiting { until: Instant },
+    Done,
+}
+
+/// The steps after the data was read.
+#[derive(Clone, Debug)]
+pub struct Farewell {
+    prefix: Box<str>,
+    rank: i64,
+    world_size: i64,
+    timeout: Duration,
+    state: State,
+}
+
+impl Farewell {
+    /// The farewell of `rank` to an exchange under `prefix`; rank 0 waits `timeout` for the others.
+    #[must_use]
+    pub fn new(prefix: &str, rank: i64, world_size: i64, timeout: Duration) -> Self {
+        let prefix = joined(&[&owned(prefix), "/finished"]);
+        Self { prefix, rank, world_size, timeout, state: State::Counting }
+    }
+
+    /// The step that is due; `None`: this rank may leave.
+    #[must_use]
+    pub fn next_step(&self) -> Option<Step> {
+        match self.state {
+            State::Counting => Some(Step::Add { key: counter_key(&self.prefix), delta: 1 }),
+            State::Announcing => Some(Step::Mark { key: last_member_key(&self.prefix) }),
+            State::Waiting { until } => Some(Step::Wait { key: last_member_key(&self.prefix), until }),
+            State::Done => None,
+        }
+    }
+
+    /// The step that was due has ended so. A wait in vain is the caller's error.
+    ///
+    /// # Errors
+    /// The outcome is none of that step.
+    pub fn handle(&mut self, now: Instant, outcome: Outcome) -> Result<(), UnexpectedOutcome> {
+        self.state = match (self.state, outcome) {
+            (State::Counting, Outcome::Number(count)) if count >= self.world_size => State::Announcing,
+            (State::Counting, Outcome::Number(_)) if self.rank == 0 => {
+                State::Waiting { until: now + self.timeout }
+            }
+            (State::Counting, Outcome::Number(_))
+            | (State::Announcing, Outcome::Applied)
+            | (State::Waiting { .. }, Outcome::Released) => State::Done,
+            (_, outcome) => return Err(UnexpectedOutcome { step: self.next_step(), outcome }),
+        };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::from_millis(5);
+
+    fn steps(rank: i64, outcomes: &[Outcome]) -> Vec<Option<Step>> {
+        let mut farewell = Farewell::new("data/", rank, 3, Duration::from_millis(7));
+        let mut steps = alloc::vec![farewell.next_step()];
+        for &outcome in outcomes {
+            farewell.handle(NOW, outcome).expect("belongs to the step");
+            steps.push(farewell.next_step());
+        }
+        steps
+    }
+
+    #[test]
+    fn rank_zero_leaves_last() {
+        let add = Some(Step::Add { key: "data//finished/num_members".into(), delta: 1 });
+        let mark = Some(Step::Mark { key: "data//finished/last_member".into() });
+        let until = Instant::from_millis(12);
+        let wait = Some(Step::Wait { key: "data//finished/last_member".into(), until });
+        let (first, last) = (Outcome::Number(1), Outcome::Number(3));
+        assert_eq!(steps(1, &[first]), [add.clone(), None]);
+        assert_eq!(steps(1, &[last, Outcome::Applied]), [add.clone(), mark.clone(), None]);
+        assert_eq!(steps(0, &[first, Outcome::Released]), [add.clone(), wait, None]);
+        assert_eq!(steps(0, &[last, Outcome::Applied]), [add, mark, None]);
+    }
+
+    #[test]
+    fn outcomes_of_other_steps_are_refused() {
+        let mut farewell = Farewell::new("data", 0, 3, Duration::ZERO);
+        let error = farewell.handle(NOW, Outcome::Applied).expect_err("a number was due");
+        assert_eq!(error.step, farewell.next_step());
+        farewell.handle(NOW, Outcome::Number(1)).expect("fits");
+        farewell.handle(NOW, Outcome::Missing).expect_err("the caller's error");
+    }
+
+    #[test]
+    fn numbers_stand_right_behind_the_prefix() {
+        assert_eq!(data_keys("p/", 2), ["p/0".into(), "p/1".into()]);
+        assert_eq!(data_key("p", 11), "p11".into());
+    }
+}

@@ -1,0 +1,118 @@
+//! Bytes on their way out of one connection.
+
+use alloc::vec::Vec;
+
+/// A buffer keeps so much room while it is empty, and so many bytes that were sent before those that were not.
+const BYTES_KEPT_MAX: usize = 64 * 1024;
+
+/// What is to be sent, and the count of all that ever was.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    bytes: Vec<u8>,
+    /// How many of `bytes` were sent.
+    sent: usize,
+    put_total: u64,
+    sent_total: u64,
+}
+
+impl Outgoing {
+    pub(super) fn unsent(&self) -> &[u8] {
+        self.bytes.get(self.sent..).unwrap_or_default()
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The place behind all bytes so far; see [`Outgoing::was_sent`].
+    pub(super) const fn end(&self) -> u64 {
+        self.put_total
+    }
+
+    /// Whether the byte at a place was sent.
+    pub(super) const fn was_sent(&self, place: u64) -> bool {
+        place < self.sent_total
+    }
+
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.put_total += bytes.len() as u64;
+    }
+
+    /// Lets an encoder write behind what is there; it needs at most so many bytes, and tells how many it used.
+    pub(super) fn write<E>(
+        &mut self,
+        bytes_max: usize,
+        encode: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<(), E> {
+        let before = self.bytes.len();
+        self.bytes.resize(before + bytes_max, 0);
+        let encoded = encode(&mut self.bytes[before..]);
+        let bytes = *encoded.as_ref().unwrap_or(&0);
+        self.bytes.truncate(before + bytes);
+        self.put_total += bytes as u64;
+        encoded.map(drop)
+    }
+
+    /// So many more bytes were sent.
+    pub(super) fn sent(&mut self, count: usize) {
+        let count = count.min(self.unsent().len());
+        self.sent += count;
+        self.sent_total += count as u64;
+        let left = self.bytes.len() - self.sent;
+        // Moving what is left costs less than what was sent before it.
+        if left == 0 || (self.sent > BYTES_KEPT_MAX && self.sent > left) {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+            self.bytes.shrink_to(BYTES_KEPT_MAX.max(2 * left));
+        }
+    }
+
+    /// What was not sent went with its connection.
+    pub(super) fn forget(&mut self) {
+        self.bytes.clear();
+        (self.sent, self.sent_total) = (0, self.put_total);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket that is always a little behind: each turn it takes all but one byte of what is there.
+    #[test]
+    fn what_was_sent_is_not_kept_however_busy_the_connection() {
+        let mut outgoing = Outgoing::default();
+        let piece: Vec<u8> = (0..100_000_u32).map(|number| number.to_le_bytes()[0]).collect();
+        outgoing.put(&piece[..1]);
+        for turn in 0..1000 {
+            outgoing
+                .write(piece.len() + 7, |room| {
+                    room[..piece.len()].copy_from_slice(&piece);
+                    Ok::<_, ()>(piece.len())
+                })
+                .expect("encoded");
+            let unsent = outgoing.unsent();
+            assert_eq!(unsent.len(), piece.len() + 1);
+            assert_eq!(unsent[0], if turn == 0 { piece[0] } else { piece[piece.len() - 1] });
+            assert_eq!(unsent[1..], piece);
+            outgoing.sent(piece.len());
+            assert!(outgoing.bytes.capacity() < 1_000_000, "turn {turn}: {} held", outgoing.bytes.capacity());
+        }
+        assert_eq!(outgoing.end(), 100_000_001);
+        assert!(outgoing.was_sent(99_999_999) && !outgoing.was_sent(100_000_000));
+        outgoing.sent(1);
+        assert!(outgoing.is_empty() && outgoing.bytes.capacity() <= BYTES_KEPT_MAX);
+    }
+
+    #[test]
+    fn what_a_lost_connection_did_not_send_counts_as_gone() {
+        let mut outgoing = Outgoing::default();
+        outgoing.put(b"greeting");
+        outgoing.sent(3);
+        outgoing.forget();
+        assert!(outgoing.is_empty() && outgoing.was_sent(7) && !outgoing.was_sent(outgoing.end()));
+        assert_eq!(outgoing.write(4, |_| Err("no room")), Err("no room"));
+        assert!(outgoing.is_empty() && outgoing.end() == 8);
+    }
+}

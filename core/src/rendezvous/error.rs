@@ -1,0 +1,203 @@
+//! What can go wrong with a rendezvous, in the kinds that PyTorch tells apart.
+
+use crate::time::Duration;
+use alloc::boxed::Box;
+use core::error::Error;
+use core::fmt;
+
+/// The kinds of [`RendezvousError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RendezvousErrorKind {
+    /// The rendezvous is closed.
+    Closed,
+    /// An operation passed its deadline.
+    Timeout,
+    /// The backend cannot be reached.
+    Connection,
+    /// The shared state cannot be read.
+    State,
+    /// A spare node is sent home, since nobody needs it any more.
+    GracefulExit,
+}
+
+/// An operation of a rendezvous with a deadline of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "named as the operations are")]
+pub enum TimedOperation {
+    Join,
+    Exit,
+    Close,
+    KeepAlive,
+}
+
+impl fmt::Display for TimedOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Join => "join",
+            Self::Exit => "exit",
+            Self::Close => "close",
+            Self::KeepAlive => "keep-alive",
+        })
+    }
+}
+
+/// What a rendezvous is held over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "named as they are")]
+pub enum Backing {
+    C10dStore,
+    Etcd,
+    Server,
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::C10dStore => "the C10d store",
+            Self::Etcd => "etcd",
+            Self::Server => "the rendezvous server",
+        })
+    }
+}
+
+/// Which part of a shared state cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CorruptState {
+    /// Its envelope, the text in the store.
+    Object,
+    /// What stands in the envelope.
+    Content,
+}
+
+impl fmt::Display for CorruptState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Object => "state object",
+            Self::Content => "rendezvous state",
+        })
+    }
+}
+
+/// What stands behind a [`RendezvousError`], whatever layer it comes from.
+pub type Inner = Box<dyn Error + Send + Sync>;
+
+/// Why there is no rendezvous. The text of a connection or state error points to its [`Error::source`].
+#[derive(Debug, thiserror::Error)]
+pub enum RendezvousError {
+    /// The rendezvous is closed, for good.
+    #[error("The rendezvous '{run_id}' is closed.")]
+    Closed {
+        /// Which rendezvous.
+        run_id: Box<str>,
+    },
+    /// An operation passed its deadline.
+    #[error("The rendezvous '{run_id}' timed out: its {operation} did not end within {} s.", timeout.as_secs_f64())]
+    Timeout {
+        /// Which rendezvous.
+        run_id: Box<str>,
+        /// What took too long.
+        operation: TimedOperation,
+        /// How long it was given.
+        timeout: Duration,
+    },
+    /// The backend cannot be reached.
+    #[error("The connection to {backing} has failed. See inner exception for details.")]
+    Connection {
+        /// What cannot be reached.
+        backing: Backing,
+        /// Why.
+        #[source]
+        inner: Inner,
+    },
+    /// The shared state cannot be read.
+    #[error("The {part} is corrupt. See inner exception for details.")]
+    State {
+        /// Which part of it.
+        part: CorruptState,
+        /// Why.
+        #[source]
+        inner: Inner,
+    },
+    /// A spare node is sent home: the rendezvous has closed, and that is no failure.
+    #[error("The rendezvous '{run_id}' is closed, terminating pending rendezvous.")]
+    GracefulExit {
+        /// Which rendezvous.
+        run_id: Box<str>,
+    },
+}
+
+impl RendezvousError {
+    /// Which kind of error.
+    #[must_use]
+    pub const fn kind(&self) -> RendezvousErrorKind {
+        match self {
+            Self::Closed { .. } => RendezvousErrorKind::Closed,
+            Self::Timeout { .. } => RendezvousErrorKind::Timeout,
+            Self::Connection { .. } => RendezvousErrorKind::Connection,
+            Self::State { .. } => RendezvousErrorKind::State,
+            Self::GracefulExit { .. } => RendezvousErrorKind::GracefulExit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn every_kind_has_its_text() {
+        let run_id = || Box::from("job-7");
+        let connection =
+            |backing| RendezvousError::Connection { backing, inner: "no route".to_string().into() };
+        let state = |part| RendezvousError::State { part, inner: "odd byte".to_string().into() };
+        let timeout = Duration::from_millis(2500);
+        for (error, kind, text, inner) in [
+            (
+                RendezvousError::Closed { run_id: run_id() },
+                RendezvousErrorKind::Closed,
+                "The rendezvous 'job-7' is closed.",
+                None,
+            ),
+            (
+                RendezvousError::Timeout { run_id: run_id(), operation: TimedOperation::Join, timeout },
+                RendezvousErrorKind::Timeout,
+                "The rendezvous 'job-7' timed out: its join did not end within 2.5 s.",
+                None,
+            ),
+            (
+                connection(Backing::C10dStore),
+                RendezvousErrorKind::Connection,
+                "The connection to the C10d store has failed. See inner exception for details.",
+                Some("no route"),
+            ),
+            (
+                connection(Backing::Etcd),
+                RendezvousErrorKind::Connection,
+                "The connection to etcd has failed. See inner exception for details.",
+                Some("no route"),
+            ),
+            (
+                state(CorruptState::Object),
+                RendezvousErrorKind::State,
+                "The state object is corrupt. See inner exception for details.",
+                Some("odd byte"),
+            ),
+            (
+                state(CorruptState::Content),
+                RendezvousErrorKind::State,
+                "The rendezvous state is corrupt. See inner exception for details.",
+                Some("odd byte"),
+            ),
+            (
+                RendezvousError::GracefulExit { run_id: run_id() },
+                RendezvousErrorKind::GracefulExit,
+                "The rendezvous 'job-7' is closed, terminating pending rendezvous.",
+                None,
+            ),
+        ] {
+            assert_eq!((error.kind(), error.to_string().as_str()), (kind, text));
+            assert_eq!(error.source().map(ToString::to_string).as_deref(), inner);
+        }
+    }
+}

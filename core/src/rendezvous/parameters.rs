@@ -1,0 +1,358 @@
+//! What a node says when it asks for a handler.
+
+use super::integer::parse_integer;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+
+/// A value of a backend's own configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ConfigValue {
+    /// Named, and without a value.
+    None,
+    /// A truth value.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A number with a fraction.
+    Float(f64),
+    /// A text, as from a configuration string.
+    Text(String),
+}
+
+impl From<bool> for ConfigValue {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+impl From<i64> for ConfigValue {
+    fn from(value: i64) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<f64> for ConfigValue {
+    fn from(value: f64) -> Self {
+        Self::Float(value)
+    }
+}
+
+impl From<&str> for ConfigValue {
+    fn from(value: &str) -> Self {
+        Self::Text(value.into())
+    }
+}
+
+/// A backend's own configuration.
+pub type Config = BTreeMap<String, ConfigValue>;
+
+/// Parameters that make no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParametersError {
+    /// There is no name.
+    #[error("The rendezvous backend name must be a non-empty string.")]
+    BackendEmpty,
+    /// Nobody is to take part.
+    #[error("The minimum number of rendezvous nodes ({min_nodes}) must be greater than zero.")]
+    MinNodes {
+        /// What was given.
+        min_nodes: i64,
+    },
+    /// The bounds exclude each other.
+    #[error(
+        "The maximum number of rendezvous nodes ({max_nodes}) must be greater than or equal to the minimum number \
+         of rendezvous nodes ({min_nodes})."
+    )]
+    MaxNodes {
+        /// The lower bound.
+        min_nodes: i64,
+        /// The upper bound, which is lower.
+        max_nodes: i64,
+    },
+    /// A value is no truth value.
+    #[error("The rendezvous configuration option '{key}' does not represent a valid boolean value.")]
+    NotBool {
+        /// Whose value.
+        key: Box<str>,
+    },
+    /// A value is no integer.
+    #[error("The rendezvous configuration option '{key}' does not represent a valid integer value.")]
+    NotInt {
+        /// Whose value.
+        key: Box<str>,
+    },
+}
+
+/// What a handler is made from. Endpoint and run id are the backend's to judge.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RendezvousParameters {
+    backend: String,
+    endpoint: String,
+    run_id: String,
+    min_nodes: i64,
+    max_nodes: i64,
+    local_addr: Option<String>,
+    config: Config,
+}
+
+impl RendezvousParameters {
+    /// Parameters for `backend`, with no address of this node and no configuration of the backend's own.
+    ///
+    /// # Errors
+    /// The first that does not hold: the backend has a name, `min_nodes` is above zero, `max_nodes` is not below it.
+    pub fn new(
+        backend: &str,
+        endpoint: &str,
+        run_id: &str,
+        min_nodes: i64,
+        max_nodes: i64,
+    ) -> Result<Self, ParametersError> {
+        if backend.is_empty() {
+            return Err(ParametersError::BackendEmpty);
+        }
+        if min_nodes < 1 {
+            return Err(ParametersError::MinNodes { min_nodes });
+        }
+        if max_nodes < min_nodes {
+            return Err(ParametersError::MaxNodes { min_nodes, max_nodes });
+        }
+        Ok(Self {
+            backend: backend.into(),
+            endpoint: endpoint.into(),
+            run_id: run_id.into(),
+            min_nodes,
+            max_nodes,
+            local_addr: None,
+            config: Config::new(),
+        })
+    }
+
+    /// The same, and the others reach this node at `local_addr`.
+    #[must_use]
+    pub fn with_local_addr(mut self, local_addr: &str) -> Self {
+        self.local_addr = Some(local_addr.into());
+        self
+    }
+
+    /// The same, with one more option for the backend; a later one of the same name wins.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<ConfigValue>) -> Self {
+        self.config.insert(key.into(), value.into());
+        self
+    }
+
+    /// The backend's name.
+    #[must_use]
+    pub fn backend(&self) -> &str {
+        &self.backend
+    }
+
+    /// Where the rendezvous is held; what that means is the backend's matter.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// The run's name.
+    #[must_use]
+    pub fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
+    /// How many nodes there must be.
+    #[must_use]
+    pub const fn min_nodes(&self) -> i64 {
+        self.min_nodes
+    }
+
+    /// How many nodes there may be.
+    #[must_use]
+    pub const fn max_nodes(&self) -> i64 {
+        self.max_nodes
+    }
+
+    /// Where the others reach this node, if the caller knows.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<&str> {
+        self.local_addr.as_deref()
+    }
+
+    /// The backend's own configuration.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The value of an option.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&ConfigValue> {
+        self.config.get(key)
+    }
+
+    /// The value of an option as a truth value: a Boolean, 1 or 0, or one of `1 true t yes y` and `0 false f no n` in
+    /// any case. `default` stands in for a missing option, and is read by the same rules.
+    ///
+    /// # Errors
+    /// The value is none.
+    pub fn get_as_bool(
+        &self,
+        key: &str,
+        default: Option<&ConfigValue>,
+    ) -> Result<Option<bool>, ParametersError> {
+        let is_one_of =
+            |text: &str, words: [&str; 5]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+        match self.get(key).or(default) {
+            None | Some(ConfigValue::None) => Ok(None),
+            Some(&ConfigValue::Bool(value)) => Ok(Some(value)),
+            Some(ConfigValue::Int(1)) => Ok(Some(true)),
+            Some(ConfigValue::Int(0)) => Ok(Some(false)),
+            Some(ConfigValue::Text(text)) if is_one_of(text, ["1", "true", "t", "yes", "y"]) => {
+                Ok(Some(true))
+            }
+            Some(ConfigValue::Text(text)) if is_one_of(text, ["0", "false", "f", "no", "n"]) => {
+                Ok(Some(false))
+            }
+            Some(_) => Err(ParametersError::NotBool { key: key.into() }),
+        }
+    }
+
+    /// The value of an option as an integer: text is trimmed, fractions are cut off, true is 1. `default` stands in for
+    /// a missing option, and is read by the same rules.
+    ///
+    /// # Errors
+    /// The value is none, or has more than 64 bits.
+    pub fn get_as_int(
+        &self,
+        key: &str,
+        default: Option<&ConfigValue>,
+    ) -> Result<Option<i64>, ParametersError> {
+        let value = match self.get(key).or(default) {
+            None | Some(ConfigValue::None) => return Ok(None),
+            Some(&ConfigValue::Bool(value)) => Some(i64::from(value)),
+            Some(&ConfigValue::Int(value)) => Some(value),
+            Some(&ConfigValue::Float(value)) => whole(value),
+            Some(ConfigValue::Text(text)) => parse_integer(text).ok(),
+        };
+        value.map(Some).ok_or_else(|| ParametersError::NotInt { key: key.into() })
+    }
+}
+
+/// Cuts off the fraction, if the rest fits.
+fn whole(value: f64) -> Option<i64> {
+    const BOUND: f64 = 9_223_372_036_854_775_808.0;
+    #[expect(clippy::cast_possible_truncation, reason = "cutting off is what is asked for")]
+    (-BOUND..BOUND).contains(&value).then_some(value as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    fn parameters() -> RendezvousParameters {
+        RendezvousParameters::new("static", "h:1", "run", 1, 2).expect("valid")
+    }
+
+    #[test]
+    fn bounds_and_name_are_checked_in_order() {
+        for (backend, min_nodes, max_nodes, text) in [
+            ("", 0, -1, "The rendezvous backend name must be a non-empty string."),
+            ("b", 0, -1, "The minimum number of rendezvous nodes (0) must be greater than zero."),
+            ("b", -2, 1, "The minimum number of rendezvous nodes (-2) must be greater than zero."),
+            (
+                "b",
+                3,
+                2,
+                "The maximum number of rendezvous nodes (2) must be greater than or equal to the minimum number of \
+                 rendezvous nodes (3).",
+            ),
+        ] {
+            let refused = RendezvousParameters::new(backend, "", "", min_nodes, max_nodes);
+            assert_eq!(refused.expect_err("refused").to_string(), text);
+        }
+        let accepted =
+            RendezvousParameters::new("b", "", "", 2, 2).expect("endpoint and run id are not judged");
+        assert_eq!((accepted.min_nodes(), accepted.max_nodes(), accepted.local_addr()), (2, 2, None));
+        assert_eq!((accepted.backend(), accepted.endpoint(), accepted.run_id()), ("b", "", ""));
+        assert_eq!(accepted.with_local_addr("10.0.0.1").local_addr(), Some("10.0.0.1"));
+    }
+
+    #[test]
+    fn truth_values() {
+        let text = |text: &str| ConfigValue::from(text);
+        for (value, truth) in [
+            (ConfigValue::None, None),
+            (true.into(), Some(true)),
+            (false.into(), Some(false)),
+            (1.into(), Some(true)),
+            (0.into(), Some(false)),
+            (text("1"), Some(true)),
+            (text("TRUE"), Some(true)),
+            (text("t"), Some(true)),
+            (text("Yes"), Some(true)),
+            (text("y"), Some(true)),
+            (text("0"), Some(false)),
+            (text("False"), Some(false)),
+            (text("F"), Some(false)),
+            (text("no"), Some(false)),
+            (text("N"), Some(false)),
+        ] {
+            let given = parameters().with("key", value.clone());
+            assert_eq!(given.get_as_bool("key", None), Ok(truth), "{value:?}");
+            // A default is read by the same rules; one that is there already wins.
+            assert_eq!(parameters().get_as_bool("key", Some(&value)), Ok(truth), "{value:?}");
+            assert_eq!(given.get_as_bool("key", Some(&text("nonsense"))), Ok(truth), "{value:?}");
+        }
+        assert_eq!(parameters().get_as_bool("key", None), Ok(None));
+        for value in [text(""), text(" 1"), text("on"), text("2"), 2.into(), (-1).into(), 1.0.into()] {
+            let error = parameters().with("key", value.clone()).get_as_bool("key", None).expect_err("none");
+            assert_eq!(
+                error.to_string(),
+                "The rendezvous configuration option 'key' does not represent a valid boolean value.",
+                "{value:?}"
+            );
+            assert_eq!(parameters().get_as_bool("key", Some(&value)), Err(error));
+        }
+    }
+
+    #[test]
+    fn integers() {
+        let text = |text: &str| ConfigValue::from(text);
+        for (value, number) in [
+            (ConfigValue::None, None),
+            (true.into(), Some(1)),
+            (false.into(), Some(0)),
+            ((-5).into(), Some(-5)),
+            (text(" 7 "), Some(7)),
+            (text("+7"), Some(7)),
+            (text("-7"), Some(-7)),
+            (2.9.into(), Some(2)),
+            ((-2.9).into(), Some(-2)),
+        ] {
+            assert_eq!(
+                parameters().with("key", value.clone()).get_as_int("key", None),
+                Ok(number),
+                "{value:?}"
+            );
+            assert_eq!(parameters().get_as_int("key", Some(&value)), Ok(number), "{value:?}");
+        }
+        assert_eq!(parameters().get_as_int("key", None), Ok(None));
+        for value in [text(""), text("x"), text("7.5"), f64::NAN.into(), f64::INFINITY.into(), 1e300.into()] {
+            let error = parameters().with("key", value.clone()).get_as_int("key", None).expect_err("none");
+            assert_eq!(
+                error.to_string(),
+                "The rendezvous configuration option 'key' does not represent a valid integer value.",
+                "{value:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_later_option_wins() {
+        let given = parameters().with("a", 1).with("b", "x").with("a", 2);
+        assert_eq!(given.get("a"), Some(&ConfigValue::Int(2)));
+        assert_eq!(given.get("c"), None);
+        assert_eq!(given.config().len(), 2);
+    }
+}

@@ -1,0 +1,208 @@
+//! Who makes handlers: backends by their names, URL schemes by theirs.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// Tells creators apart: the same creator has the same identity, whatever handle it is held by.
+pub type Identity = (usize, usize);
+
+/// Something that can be registered under a name.
+pub trait Creator {
+    /// How errors name it.
+    fn name(&self) -> &str;
+    /// Which creator it is.
+    fn identity(&self) -> Identity;
+}
+
+/// What a registry refuses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// A backend needs a name.
+    #[error("The rendezvous backend name must be a non-empty string.")]
+    BackendEmpty,
+    /// Another creator has the name.
+    #[error(
+        "The rendezvous backend '{backend}' cannot be registered with '{new}' as it is already registered with \
+         '{old}'."
+    )]
+    Conflict {
+        /// The name.
+        backend: Box<str>,
+        /// Who came later.
+        new: Box<str>,
+        /// Who came first.
+        old: Box<str>,
+    },
+    /// Nobody has the name.
+    #[error("The rendezvous backend '{backend}' is not registered. Did you forget to call `register`?")]
+    NotRegistered {
+        /// The name.
+        backend: Box<str>,
+    },
+    /// A handler says that it is of another backend.
+    #[error("The rendezvous backend '{got}' does not match the requested backend '{wanted}'.")]
+    Mismatch {
+        /// What it says.
+        got: Box<str>,
+        /// What was asked for.
+        wanted: Box<str>,
+    },
+    /// The scheme is taken, be it by the same handler.
+    #[error("Rendezvous handler for {scheme}:// already registered")]
+    SchemeTaken {
+        /// The scheme.
+        scheme: Box<str>,
+    },
+}
+
+/// Backends by name.
+#[derive(Debug)]
+pub struct Backends<C>(BTreeMap<String, C>);
+
+impl<C> Default for Backends<C> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<C: Creator> Backends<C> {
+    /// Registers a creator; a second time changes nothing.
+    ///
+    /// # Errors
+    /// The name is empty, or another creator's.
+    pub fn register(&mut self, backend: &str, creator: C) -> Result<(), RegistryError> {
+        if backend.is_empty() {
+            return Err(RegistryError::BackendEmpty);
+        }
+        match self.0.get(backend) {
+            Some(old) if old.identity() != creator.identity() => Err(RegistryError::Conflict {
+                backend: backend.into(),
+                new: creator.name().into(),
+                old: old.name().into(),
+            }),
+            Some(_) => Ok(()),
+            None => {
+                self.0.insert(backend.to_string(), creator);
+                Ok(())
+            }
+        }
+    }
+
+    /// Who makes handlers of this backend.
+    ///
+    /// # Errors
+    /// Nobody.
+    pub fn find(&self, backend: &str) -> Result<&C, RegistryError> {
+        self.0.get(backend).ok_or_else(|| RegistryError::NotRegistered { backend: backend.into() })
+    }
+
+    /// The names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+/// Whether a new handler is of the backend that was asked for.
+///
+/// # Errors
+/// It is not.
+pub fn check_backend(got: &str, wanted: &str) -> Result<(), RegistryError> {
+    if got == wanted {
+        return Ok(());
+    }
+    Err(RegistryError::Mismatch { got: got.into(), wanted: wanted.into() })
+}
+
+/// URL schemes by name.
+#[derive(Debug)]
+pub struct Schemes<C>(BTreeMap<String, C>);
+
+impl<C> Default for Schemes<C> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<C> Schemes<C> {
+    /// Registers who handles the URLs of a scheme. Schemes in URLs are in small letters.
+    ///
+    /// # Errors
+    /// The scheme is taken.
+    pub fn register(&mut self, scheme: &str, handler: C) -> Result<(), RegistryError> {
+        if self.0.contains_key(scheme) {
+            return Err(RegistryError::SchemeTaken { scheme: scheme.into() });
+        }
+        self.0.insert(scheme.to_string(), handler);
+        Ok(())
+    }
+
+    /// Who handles the URLs of a scheme.
+    #[must_use]
+    pub fn find(&self, scheme: &str) -> Option<&C> {
+        self.0.get(scheme)
+    }
+
+    /// The schemes, in order.
+    #[must_use]
+    pub fn names(&self) -> Vec<&str> {
+        self.0.keys().map(String::as_str).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    struct Maker(&'static str, usize);
+
+    impl Creator for Maker {
+        fn name(&self) -> &str {
+            self.0
+        }
+        fn identity(&self) -> Identity {
+            (self.1, 0)
+        }
+    }
+
+    #[test]
+    fn a_name_has_one_creator() {
+        let mut backends = Backends::default();
+        let error = backends.register("", Maker("a", 1)).expect_err("no name");
+        assert_eq!(error.to_string(), "The rendezvous backend name must be a non-empty string.");
+        backends.register("x", Maker("a", 1)).expect("free");
+        backends.register("x", Maker("a", 1)).expect("the same again");
+        let error = backends.register("x", Maker("b", 2)).expect_err("taken");
+        assert_eq!(
+            error.to_string(),
+            "The rendezvous backend 'x' cannot be registered with 'b' as it is already registered with 'a'."
+        );
+        backends.register("w", Maker("b", 2)).expect("free");
+        assert_eq!(backends.find("x"), Ok(&Maker("a", 1)));
+        assert_eq!(backends.names().collect::<Vec<_>>(), ["w", "x"]);
+        let error = backends.find("y").expect_err("nobody");
+        assert_eq!(
+            error.to_string(),
+            "The rendezvous backend 'y' is not registered. Did you forget to call `register`?"
+        );
+    }
+
+    #[test]
+    fn a_backend_that_lies_about_its_name() {
+        check_backend("x", "x").expect("true");
+        let error = check_backend("y", "x").expect_err("a lie");
+        assert_eq!(error.to_string(), "The rendezvous backend 'y' does not match the requested backend 'x'.");
+    }
+
+    #[test]
+    fn a_scheme_is_registered_once() {
+        let mut schemes = Schemes::default();
+        schemes.register("own", 1).expect("free");
+        let error = schemes.register("own", 1).expect_err("taken, though by the same");
+        assert_eq!(error.to_string(), "Rendezvous handler for own:// already registered");
+        assert_eq!((schemes.find("own"), schemes.find("other")), (Some(&1), None));
+        assert_eq!(schemes.names(), ["own"]);
+    }
+}

@@ -1,0 +1,112 @@
+//! What a node is called, and in which order names stand.
+
+use alloc::boxed::Box;
+use core::cmp::Ordering;
+use core::fmt;
+
+/// The name by which a node is known to people and to its successors: two that go by one name are one node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeName {
+    host: Box<str>,
+    process: Option<(u32, u32)>,
+}
+
+impl NodeName {
+    /// A node that is any string; it is its own host.
+    #[must_use]
+    pub fn plain(name: &str) -> Self {
+        Self { host: name.into(), process: None }
+    }
+
+    /// The `local_id`th participant of process `pid` on `host`.
+    #[must_use]
+    pub fn process(host: &str, pid: u32, local_id: u32) -> Self {
+        Self { host: host.into(), process: Some((pid, local_id)) }
+    }
+
+    /// Where it runs.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.host)?;
+        self.process.map_or(Ok(()), |(pid, local_id)| write!(f, "_{pid}_{local_id}"))
+    }
+}
+
+impl Ord for NodeName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        natural(&self.host, &other.host).then_with(|| self.process.cmp(&other.process))
+    }
+}
+
+impl PartialOrd for NodeName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Orders as people count: `node9` before `node10`. Texts that differ never compare equal.
+#[must_use]
+pub fn natural(left: &str, right: &str) -> Ordering {
+    let (mut a, mut b) = (left.as_bytes(), right.as_bytes());
+    while let (Some(x), Some(y)) = (a.first(), b.first()) {
+        let order = if x.is_ascii_digit() && y.is_ascii_digit() {
+            let (number_a, number_b);
+            (number_a, a) = split_number(a);
+            (number_b, b) = split_number(b);
+            number_a.len().cmp(&number_b.len()).then_with(|| number_a.cmp(number_b))
+        } else {
+            let order = x.cmp(y);
+            (a, b) = (&a[1..], &b[1..]);
+            order
+        };
+        if order.is_ne() {
+            return order;
+        }
+    }
+    a.len().cmp(&b.len()).then_with(|| left.cmp(right))
+}
+
+/// The digits at the start, without the zeros before them, and what follows.
+fn split_number(text: &[u8]) -> (&[u8], &[u8]) {
+    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(end);
+    let zeros = digits.iter().take_while(|&&byte| byte == b'0').count();
+    (&digits[zeros..], rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn names_stand_as_people_count() {
+        let ordered =
+            ["", "a", "node", "node-1", "node1", "node01", "node2", "node2b", "node10", "node10a2", "p"];
+        for (at, left) in ordered.iter().enumerate() {
+            for (other_at, right) in ordered.iter().enumerate() {
+                let expected = at.cmp(&other_at);
+                // Of two that count the same, the one with more zeros stands first.
+                let (expected, tie) = match (*left, *right) {
+                    ("node1", "node01") | ("node01", "node1") => (left.cmp(right), true),
+                    _ => (expected, false),
+                };
+                assert_eq!(natural(left, right), expected, "{left} {right} {tie}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_print_as_peers_print_them() {
+        assert_eq!(NodeName::process("h", 12, 3).to_string(), "h_12_3");
+        assert_eq!(NodeName::plain("spare-1").to_string(), "spare-1");
+        assert!(NodeName::process("h", 9, 0) < NodeName::process("h", 10, 0));
+        assert!(NodeName::plain("h") < NodeName::process("h", 0, 0));
+    }
+}

@@ -1,0 +1,498 @@
+//! What is decided, and why: when a round is formed, when it ends, and who gets which rank.
+
+use super::node::{NodeName, natural};
+use super::state::Phase;
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+use core::fmt;
+
+/// How long a round with enough nodes waits for more. Whatever is set, it ends before the first of those who wait
+/// would have to give up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastCall {
+    /// So long from when there were enough.
+    Fixed(Duration),
+    /// So long from the last arrival: for nodes that come one after the other.
+    FromLastArrival(Duration),
+    /// Not at all; but a node of the last round that is on its way back is waited for.
+    None,
+}
+
+/// Whether a round is formed as soon as every living node of the last one is back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastQuorum {
+    /// Yes: nobody waits for a last call after a failure.
+    Enabled,
+    /// No: the last call gives a node that restarts the time to be in the next round.
+    Disabled,
+}
+
+/// Who gets which rank. Ranks are dense in each order; ties go by name, numbers in names count as numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RankOrder {
+    /// Who was in the last round keeps his rank or, where ranks are fewer, his place before and behind the others. New
+    /// nodes fill the gaps. Rank 0 falls to one that was in the last round, if there is one: it has the job's state.
+    Sticky,
+    /// By name of the host.
+    Host,
+    /// By the rank that each node asked for; those that asked for none come last.
+    NodeRank,
+    /// By the value of this label; those without it come last.
+    Label(Box<str>),
+}
+
+/// Keeps a host out after failures in a row, each within `window` of the one before: for `pause`, and twice as long for
+/// each further one, up to `pause_max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoolDown {
+    /// So many in a row are one too many.
+    pub failures: u32,
+    /// A failure later than this after the last one begins a new row.
+    pub window: Duration,
+    /// The first pause.
+    pub pause: Duration,
+    /// The longest.
+    pub pause_max: Duration,
+}
+
+impl CoolDown {
+    /// Three failures, each within five minutes of the one before, cost a pause of ten seconds; at most ten minutes.
+    pub const AFTER_THREE: Self = Self {
+        failures: 3,
+        window: Duration::from_secs(300),
+        pause: Duration::from_secs(10),
+        pause_max: Duration::from_secs(600),
+    };
+}
+
+/// The failures of one host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostRecord {
+    pub(super) failures: u32,
+    pub(super) last: Instant,
+}
+
+impl HostRecord {
+    /// The record after one more failure.
+    pub(super) fn add(record: Option<Self>, policy: &CoolDown, now: Instant) -> Self {
+        let in_a_row = record.filter(|record| now.since(record.last) <= policy.window);
+        Self { failures: in_a_row.map_or(0, |record| record.failures).saturating_add(1), last: now }
+    }
+
+    /// For how long the host is still kept out.
+    pub(super) fn remaining(&self, policy: &CoolDown, now: Instant) -> Option<Duration> {
+        let beyond = self.failures.checked_sub(policy.failures)?;
+        let pause = policy.pause.saturating_mul(2_u32.saturating_pow(beyond)).min(policy.pause_max);
+        pause.checked_sub(now.since(self.last)).filter(|remaining| !remaining.is_zero())
+    }
+}
+
+/// All of a run that a decision depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Where the run stands.
+    pub phase: Phase,
+    /// Nodes in the round that forms.
+    pub joining: u32,
+    /// Spares that would get a seat if it were formed now.
+    pub spares: u32,
+    /// Of those in the round that forms, the ones that were in the last round.
+    pub returned: u32,
+    /// Nodes of the last round that have not come back and may.
+    pub due: u32,
+    /// Nodes in the live round.
+    pub active: u32,
+    /// Nodes that left the live round because they were done.
+    pub finished: u32,
+    /// Nodes that the next round needs.
+    pub minimum: u32,
+    /// Nodes that it takes.
+    pub max_nodes: u32,
+    /// Nodes that the live round needs.
+    pub minimum_to_continue: u32,
+    /// As set.
+    pub last_call: LastCall,
+    /// As set.
+    pub fast_quorum: FastQuorum,
+    /// When there were enough nodes.
+    pub enough_since: Instant,
+    /// When the last of them came.
+    pub last_arrival: Instant,
+    /// When the first of them gives up.
+    pub patience_ends: Option<Instant>,
+}
+
+/// What is to be done with a run now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing until then, or until something happens.
+    Wait(Option<Instant>),
+    /// Begin the last call.
+    OpenLastCall,
+    /// Take the last call back.
+    CancelLastCall,
+    /// Form the round.
+    CompleteRound,
+    /// The live round is over.
+    EndRound,
+}
+
+/// Why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// As many as a round takes.
+    MaximumReached {
+        /// So many.
+        nodes: u32,
+    },
+    /// Every living node of the last round is back.
+    QuorumReturned {
+        /// All that are in.
+        nodes: u32,
+    },
+    /// Enough, and no last call is set.
+    MinimumReached {
+        /// So many.
+        nodes: u32,
+    },
+    /// The last call is over.
+    LastCallEnded {
+        /// So many came.
+        nodes: u32,
+    },
+    /// The first of those who wait would give up now, and there are enough.
+    PatienceEnded {
+        /// So many.
+        nodes: u32,
+    },
+    /// Enough nodes are there for the last call.
+    LastCallOpened {
+        /// So many.
+        nodes: u32,
+    },
+    /// Not, or no longer, enough.
+    BelowMinimum {
+        /// So many.
+        nodes: u32,
+        /// So many are needed.
+        minimum: u32,
+    },
+    /// None of its nodes is left in the live round.
+    Deserted,
+    /// Too few are left in the live round.
+    BelowMinimumToContinue {
+        /// So many, with those that were done.
+        nodes: u32,
+        /// So many are needed.
+        minimum: u32,
+    },
+    /// The live round goes on.
+    RoundGoesOn {
+        /// With so many.
+        nodes: u32,
+    },
+    /// Enough are there; others may still come.
+    LastCallRuns {
+        /// So many.
+        nodes: u32,
+    },
+    /// The run is closed.
+    Closed,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MaximumReached { nodes } => write!(f, "the maximum of {nodes} nodes is there"),
+            Self::QuorumReturned { nodes } => {
+                write!(f, "every living node of the last round is back; {nodes} nodes are there")
+            }
+            Self::MinimumReached { nodes } => {
+                write!(f, "the minimum is there, {nodes} nodes, and there is no last call")
+            }
+            Self::LastCallEnded { nodes } => write!(f, "the last call is over; {nodes} nodes are there"),
+            Self::PatienceEnded { nodes } => {
+                write!(f, "{nodes} nodes are enough, and the first of them would give up now")
+            }
+            Self::LastCallOpened { nodes } => write!(f, "{nodes} nodes are enough for the last call"),
+            Self::BelowMinimum { nodes, minimum } => {
+                write!(f, "{nodes} of at least {minimum} nodes are there")
+            }
+            Self::Deserted => write!(f, "none of its nodes is in it any more"),
+            Self::BelowMinimumToContinue { nodes, minimum } => {
+                write!(f, "{nodes} of at least {minimum} nodes are left in it")
+            }
+            Self::RoundGoesOn { nodes } => write!(f, "the round goes on with {nodes} nodes"),
+            Self::LastCallRuns { nodes } => write!(f, "{nodes} nodes are enough; the last call runs"),
+            Self::Closed => write!(f, "the run is closed"),
+        }
+    }
+}
+
+/// What is to be done, and why.
+#[must_use]
+pub fn decide(now: Instant, view: &View) -> (Action, Reason) {
+    match view.phase {
+        Phase::Closed => (Action::Wait(None), Reason::Closed),
+        Phase::Complete | Phase::Draining => decide_live(view),
+        Phase::Gathering | Phase::LastCall => decide_forming(now, view),
+    }
+}
+
+fn decide_live(view: &View) -> (Action, Reason) {
+    let (nodes, minimum) = (view.active + view.finished, view.minimum_to_continue);
+    if view.active == 0 {
+        (Action::EndRound, Reason::Deserted)
+    } else if nodes < minimum {
+        (Action::EndRound, Reason::BelowMinimumToContinue { nodes, minimum })
+    } else {
+        (Action::Wait(view.patience_ends), Reason::RoundGoesOn { nodes: view.active })
+    }
+}
+
+fn decide_forming(now: Instant, view: &View) -> (Action, Reason) {
+    // Spares fill a round, but none is full, or even late, on their account while those may come that it is for.
+    let (nodes, minimum) = (view.joining + view.spares, view.minimum);
+    if view.joining >= view.max_nodes {
+        return (Action::CompleteRound, Reason::MaximumReached { nodes });
+    }
+    if nodes < minimum {
+        let reason = Reason::BelowMinimum { nodes, minimum };
+        return match view.phase {
+            Phase::LastCall => (Action::CancelLastCall, reason),
+            _ => (Action::Wait(view.patience_ends), reason),
+        };
+    }
+    if view.fast_quorum == FastQuorum::Enabled && view.returned > 0 && view.due == 0 {
+        return (Action::CompleteRound, Reason::QuorumReturned { nodes });
+    }
+    let ends = match view.last_call {
+        LastCall::None if view.due == 0 => {
+            return (Action::CompleteRound, Reason::MinimumReached { nodes });
+        }
+        _ if view.phase == Phase::Gathering => {
+            return (Action::OpenLastCall, Reason::LastCallOpened { nodes });
+        }
+        // Nobody new is waited for, but those that are on their way back are.
+        LastCall::None => Instant::MAX,
+        LastCall::Fixed(span) => view.enough_since + span,
+        LastCall::FromLastArrival(span) => view.enough_since.max(view.last_arrival) + span,
+    };
+    if now >= ends {
+        return (Action::CompleteRound, Reason::LastCallEnded { nodes });
+    }
+    match view.patience_ends {
+        Some(patience_ends) if now >= patience_ends => {
+            (Action::CompleteRound, Reason::PatienceEnded { nodes })
+        }
+        patience_ends => {
+            let until = patience_ends.map_or(ends, |patience_ends| patience_ends.min(ends));
+            let until = Some(until).filter(|&until| until != Instant::MAX);
+            (Action::Wait(until), Reason::LastCallRuns { nodes })
+        }
+    }
+}
+
+/// What the order of ranks depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate<'a> {
+    pub(super) node: &'a NodeName,
+    pub(super) last_rank: Option<u32>,
+    pub(super) node_rank: Option<u32>,
+    pub(super) label: Option<&'a str>,
+}
+
+/// Places in `candidates`, in the order of the ranks they get.
+pub(super) fn order(policy: &RankOrder, candidates: &[Candidate<'_>]) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..candidates.len()).collect();
+    let by = |compare: fn(&Candidate<'_>, &Candidate<'_>) -> Ordering| {
+        move |&a: &usize, &b: &usize| {
+            let (a, b) = (&candidates[a], &candidates[b]);
+            compare(a, b).then_with(|| a.node.cmp(b.node))
+        }
+    };
+    match policy {
+        RankOrder::Host => places.sort_by(by(|_, _| Ordering::Equal)),
+        RankOrder::NodeRank => {
+            places.sort_by(by(|a, b| last_if_none(a.node_rank, b.node_rank, |a, b| a.cmp(b))))
+        }
+        RankOrder::Label(_) => {
+            places.sort_by(by(|a, b| last_if_none(a.label, b.label, |a, b| natural(a, b))))
+        }
+        RankOrder::Sticky => {
+            places.sort_by(by(|a, b| last_if_none(a.last_rank, b.last_rank, |a, b| a.cmp(b))));
+            places = keep_ranks(&places, candidates);
+        }
+    }
+    places
+}
+
+fn last_if_none<T>(a: Option<T>, b: Option<T>, compare: impl Fn(&T, &T) -> Ordering) -> Ordering {
+    match (a, b) {
+        (Some(a), Some(b)) => compare(&a, &b),
+        (a, b) => a.is_none().cmp(&b.is_none()),
+    }
+}
+
+/// `sorted` has those with a last rank first, in its order. From the last one down, each gets the highest rank that is
+/// not above his last one and leaves those behind him theirs.
+fn keep_ranks(sorted: &[usize], candidates: &[Candidate<'_>]) -> Vec<usize> {
+    let survivors = sorted.iter().take_while(|&&place| candidates[place].last_rank.is_some()).count();
+    let (survivors, newcomers) = sorted.split_at(survivors);
+    let mut ranks: Vec<Option<usize>> = Vec::new();
+    ranks.resize(sorted.len(), None);
+    let mut above = sorted.len();
+    for (at, &place) in survivors.iter().enumerate().rev() {
+        let last = candidates[place].last_rank.map_or(0, |rank| usize::try_from(rank).unwrap_or(usize::MAX));
+        above = if at == 0 { 0 } else { last.min(above - 1) };
+        ranks[above] = Some(place);
+    }
+    let mut newcomers = newcomers.iter().copied();
+    ranks.into_iter().filter_map(|taken| taken.or_else(|| newcomers.next())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use alloc::string::String;
+
+    type Row = (&'static str, Option<u32>, Option<u32>, Option<&'static str>);
+
+    fn ranked(policy: &RankOrder, rows: &[Row]) -> String {
+        let names: Vec<NodeName> = rows.iter().map(|row| NodeName::plain(row.0)).collect();
+        let candidates: Vec<Candidate<'_>> = rows
+            .iter()
+            .zip(&names)
+            .map(|(&(_, last_rank, node_rank, label), node)| Candidate { node, last_rank, node_rank, label })
+            .collect();
+        let order: Vec<&str> = order(policy, &candidates).into_iter().map(|place| rows[place].0).collect();
+        order.join(" ")
+    }
+
+    fn sticky(rows: &[(&'static str, Option<u32>)]) -> String {
+        let rows: Vec<Row> = rows.iter().map(|&(name, last)| (name, last, None, None)).collect();
+        ranked(&RankOrder::Sticky, &rows)
+    }
+
+    #[test]
+    fn sticky_ranks_keep_rank_or_order() {
+        assert_eq!(sticky(&[("n10", None), ("n9", None), ("n1", None)]), "n1 n9 n10");
+        // Growing: everybody stays, however small the newcomer's name.
+        assert_eq!(sticky(&[("a", None), ("b", Some(0)), ("c", Some(1))]), "b c a");
+        // A gap is filled by the newcomer.
+        assert_eq!(sticky(&[("z", None), ("a", Some(0)), ("c", Some(2)), ("d", Some(3))]), "a z c d");
+        // Shrinking: the order stays, and what rank can.
+        assert_eq!(sticky(&[("a", Some(0)), ("c", Some(2)), ("d", Some(3))]), "a c d");
+        assert_eq!(sticky(&[("a", Some(0)), ("d", Some(3)), ("z", None)]), "a z d");
+        // Rank 0 is one that knows the job, not a newcomer.
+        assert_eq!(sticky(&[("a", None), ("b", Some(1)), ("c", Some(2))]), "b a c");
+    }
+
+    #[test]
+    fn other_orders_sort_by_what_they_name() {
+        let rows = [
+            ("n10", Some(0), Some(1), Some("rack2")),
+            ("n9", Some(1), None, Some("rack10")),
+            ("n1", None, Some(0), None),
+            ("n2", None, Some(1), Some("rack2")),
+        ];
+        assert_eq!(ranked(&RankOrder::Host, &rows), "n1 n2 n9 n10");
+        assert_eq!(ranked(&RankOrder::NodeRank, &rows), "n1 n2 n10 n9");
+        assert_eq!(ranked(&RankOrder::Label("rack".into()), &rows), "n2 n10 n9 n1");
+    }
+
+    #[test]
+    fn a_host_cools_down_longer_each_time_and_is_forgiven() {
+        let policy = CoolDown {
+            failures: 2,
+            window: Duration::from_secs(60),
+            pause: Duration::from_secs(10),
+            pause_max: Duration::from_secs(25),
+        };
+        let at = |seconds: u64| Instant::from_millis(seconds * 1000);
+        let mut record = HostRecord::add(None, &policy, at(0));
+        assert_eq!(record.remaining(&policy, at(0)), None);
+        let mut pauses = Vec::new();
+        for second in [10, 20, 30] {
+            record = HostRecord::add(Some(record), &policy, at(second));
+            pauses.push(record.remaining(&policy, at(second)).map_or(0, |pause| pause.as_secs()));
+        }
+        assert_eq!(pauses, [10, 20, 25]);
+        assert_eq!(record.remaining(&policy, at(54)), Some(Duration::from_secs(1)));
+        assert_eq!(record.remaining(&policy, at(55)), None);
+        let record = HostRecord::add(Some(record), &policy, at(91));
+        assert_eq!((record.failures, record.remaining(&policy, at(91))), (1, None));
+    }
+
+    fn view(phase: Phase) -> View {
+        View {
+            phase,
+            joining: 2,
+            spares: 0,
+            returned: 0,
+            due: 0,
+            active: 0,
+            finished: 0,
+            minimum: 2,
+            max_nodes: 4,
+            minimum_to_continue: 2,
+            last_call: LastCall::Fixed(Duration::from_secs(30)),
+            fast_quorum: FastQuorum::Enabled,
+            enough_since: Instant::ORIGIN,
+            last_arrival: Instant::from_millis(5_000),
+            patience_ends: Some(Instant::from_millis(600_000)),
+        }
+    }
+
+    #[test]
+    fn decisions_come_with_their_reasons() {
+        let base = view(Phase::LastCall);
+        let told = |now_ms: u64, view: View| {
+            let (action, reason) = decide(Instant::from_millis(now_ms), &view);
+            format!("{action:?}: {reason}")
+        };
+        let complete = |text: &str| format!("CompleteRound: {text}");
+        assert_eq!(told(0, View { joining: 4, ..base }), complete("the maximum of 4 nodes is there"));
+        assert_eq!(
+            told(0, View { returned: 1, ..base }),
+            complete("every living node of the last round is back; 2 nodes are there")
+        );
+        assert!(told(0, View { returned: 1, due: 1, ..base }).starts_with("Wait"));
+        assert!(told(0, View { returned: 1, fast_quorum: FastQuorum::Disabled, ..base }).starts_with("Wait"));
+        assert_eq!(
+            told(0, View { last_call: LastCall::None, ..view(Phase::Gathering) }),
+            complete("the minimum is there, 2 nodes, and there is no last call")
+        );
+        // A spare makes the minimum, never the maximum.
+        assert!(told(0, View { joining: 3, spares: 1, ..base }).starts_with("Wait"));
+        assert!(
+            told(0, View { joining: 1, spares: 1, ..view(Phase::Gathering) }).starts_with("OpenLastCall")
+        );
+        assert!(told(0, View { joining: 1, spares: 1, returned: 1, ..base }).starts_with("CompleteRound"));
+        // Without a last call, only those are waited for that are on their way back.
+        let none = View { last_call: LastCall::None, due: 1, patience_ends: None, ..base };
+        assert_eq!(told(0, none), "Wait(None): 2 nodes are enough; the last call runs");
+        assert_eq!(told(30_000, base), complete("the last call is over; 2 nodes are there"));
+        let late = View { last_call: LastCall::FromLastArrival(Duration::from_secs(30)), ..base };
+        assert!(told(34_999, late).starts_with("Wait(Some(Instant(35000000000)))"));
+        assert_eq!(told(35_000, late), complete("the last call is over; 2 nodes are there"));
+        assert_eq!(
+            told(9_000, View { patience_ends: Some(Instant::from_millis(9_000)), ..base }),
+            complete("2 nodes are enough, and the first of them would give up now")
+        );
+        assert_eq!(told(0, View { joining: 1, ..base }), "CancelLastCall: 1 of at least 2 nodes are there");
+        assert_eq!(told(0, view(Phase::Gathering)), "OpenLastCall: 2 nodes are enough for the last call");
+        let live = View { joining: 0, active: 2, ..view(Phase::Complete) };
+        assert!(told(0, live).ends_with("the round goes on with 2 nodes"));
+        assert!(told(0, View { active: 1, finished: 1, ..live }).ends_with("the round goes on with 1 nodes"));
+        assert_eq!(told(0, View { active: 1, ..live }), "EndRound: 1 of at least 2 nodes are left in it");
+        assert_eq!(
+            told(0, View { active: 0, finished: 2, ..live }),
+            "EndRound: none of its nodes is in it any more"
+        );
+        assert_eq!(told(0, view(Phase::Closed)), "Wait(None): the run is closed");
+    }
+}

@@ -1,0 +1,125 @@
+//! A round: its ranks, its keys, and what became of its nodes.
+
+use super::event::EndReason;
+use super::node::NodeName;
+use super::{ParticipantId, RunId};
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// The keys of one round: all that begin with [`Namespace::prefix`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    /// Of this run.
+    pub run_id: RunId,
+    /// Of this round; 0 is the first.
+    pub round: u64,
+}
+
+impl Namespace {
+    /// What a prefix store over the round's keys is given, as PyTorch names it: without the slash that such a store
+    /// adds. To fence or delete, use [`Namespace::key_prefix`]: this one is also how the names of rounds 10 to 19 begin.
+    #[must_use]
+    pub fn prefix(&self) -> Vec<u8> {
+        format!("torch.rendezvous.{}.{}", self.run_id, self.round).into_bytes()
+    }
+
+    /// How all the round's keys begin, and no others.
+    #[must_use]
+    pub fn key_prefix(&self) -> Vec<u8> {
+        let mut prefix = self.prefix();
+        prefix.push(b'/');
+        prefix
+    }
+}
+
+/// What one node is told of its round: as much for ten nodes as for ten thousand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// Whose keys are the round's.
+    pub namespace: Namespace,
+    /// The node's rank among the nodes.
+    pub rank: u32,
+    /// The number of nodes.
+    pub world_size: u32,
+    /// The global rank of the node's first worker: the workers of all nodes with a lower rank.
+    pub worker_offset: u64,
+    /// The number of workers of all nodes.
+    pub worker_count: u64,
+    /// The node with rank 0.
+    pub rank_zero: Arc<NodeName>,
+}
+
+/// What became of a node of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// In the round; or, when it is over, not back yet.
+    Present,
+    /// Came back for the next one.
+    Back,
+    /// Left.
+    Left,
+    /// Died, or was replaced.
+    Ended(EndReason),
+    /// Came back and gave up, before a next round was formed.
+    GaveUp,
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Present => write!(f, "has not come back"),
+            Self::Back => write!(f, "came back"),
+            Self::Left => write!(f, "left"),
+            Self::Ended(why) => write!(f, "is gone: {why}"),
+            Self::GaveUp => write!(f, "came back and gave up"),
+        }
+    }
+}
+
+/// A node of a round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoundMember {
+    /// Its name.
+    pub node: Arc<NodeName>,
+    /// Its session.
+    pub participant: ParticipantId,
+    /// Its workers.
+    pub local_world_size: u32,
+    /// The global rank of the first of them.
+    pub worker_offset: u64,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// The last round of a run, live or over.
+#[derive(Debug)]
+pub(super) struct RoundRecord {
+    pub(super) round: u64,
+    /// By rank.
+    pub(super) members: Vec<RoundMember>,
+    /// How many left the round while it was live.
+    pub(super) finished: u32,
+}
+
+impl RoundRecord {
+    /// What the node with this rank is told.
+    pub(super) fn told(&self, run_id: &RunId, rank: u32) -> Option<Round> {
+        let member = self.members.get(usize::try_from(rank).ok()?)?;
+        let last = self.members.last()?;
+        Some(Round {
+            namespace: Namespace { run_id: run_id.clone(), round: self.round },
+            rank,
+            world_size: u32::try_from(self.members.len()).ok()?,
+            worker_offset: member.worker_offset,
+            worker_count: last.worker_offset + u64::from(last.local_world_size),
+            rank_zero: self.members.first()?.node.clone(),
+        })
+    }
+
+    /// The nodes of the round that did not come back for the next.
+    pub(super) fn missing(&self) -> impl Iterator<Item = &RoundMember> {
+        self.members.iter().filter(|member| member.fate != Fate::Back)
+    }
+}

@@ -1,0 +1,472 @@
+//! One run: who stands where in it. What follows from that is in `rounds`.
+
+mod rounds;
+
+use super::event::{EndReason, Event, InputError, Join, JoinFailure, Loss, Output};
+use super::node::NodeName;
+use super::policy::HostRecord;
+use super::round::{Fate, Namespace, RoundRecord};
+use super::settings::RunSettings;
+use super::state::{Phase, PhaseEvent, Place, PlaceEvent};
+use super::{ParticipantId, RunId};
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+#[cfg(test)]
+use super::tests::Bug;
+
+/// What a turn leaves for the service.
+#[derive(Debug, Default)]
+pub(super) struct Effects {
+    pub(super) outputs: VecDeque<Output>,
+    /// Those that are in the run no more.
+    pub(super) departed: Vec<ParticipantId>,
+    #[cfg(test)]
+    pub(super) bug: Option<Bug>,
+}
+
+impl Effects {
+    fn tell(&mut self, participant: ParticipantId, event: Event) {
+        self.outputs.push_back(Output::Tell { participant, event });
+    }
+}
+
+/// What a node said when it joined.
+#[derive(Debug)]
+struct Member {
+    node: Arc<NodeName>,
+    place: Place,
+    /// Whether it was in the last round; only of one that is gathered.
+    is_returned: bool,
+    /// The last round that it was in, and its rank there.
+    last: Option<(u64, u32)>,
+    /// When it gives up; only of one that is gathered.
+    deadline: Instant,
+    /// Its place among those that stand by, with the wish.
+    arrival: u64,
+    wish: Wish,
+    join_timeout: Duration,
+    local_world_size: u32,
+    node_rank: Option<u32>,
+    labels: Box<[(Box<str>, Box<str>)]>,
+}
+
+/// How many nodes stand where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// In the round that forms.
+    pub joining: u32,
+    /// For the next round, while one is live.
+    pub waiting: u32,
+    /// In the live round.
+    pub active: u32,
+    /// Of the last round, not back yet.
+    pub due: u32,
+    /// Spares.
+    pub standby: u32,
+}
+
+impl Counts {
+    const fn of(&mut self, place: Place) -> Option<&mut u32> {
+        match place {
+            Place::Outside => None,
+            Place::Joining => Some(&mut self.joining),
+            Place::Waiting => Some(&mut self.waiting),
+            Place::Active => Some(&mut self.active),
+            Place::Due => Some(&mut self.due),
+            Place::Standby => Some(&mut self.standby),
+        }
+    }
+
+    /// Seats of the next round that are taken or kept for somebody.
+    const fn seats(&self) -> u32 {
+        self.joining + self.waiting + self.active + self.due
+    }
+}
+
+/// How a node goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Departure {
+    Left,
+    Ended(EndReason),
+}
+
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) id: RunId,
+    pub(super) phase: Phase,
+    pub(super) counts: Counts,
+    /// What the run was begun with, and by whom; `None` while nobody is in it.
+    founding: Option<(RunSettings, Arc<NodeName>)>,
+    closed_by: Option<Arc<NodeName>>,
+    /// The number of the next round to be formed. It never goes back, so no round meets another's keys.
+    next_round: u64,
+    /// The last round, as long as somebody has been in the run since.
+    pub(super) record: Option<RoundRecord>,
+    members: BTreeMap<ParticipantId, Member>,
+    names: BTreeMap<Arc<NodeName>, ParticipantId>,
+    standby: BTreeSet<(Wish, u64, ParticipantId)>,
+    arrivals: u64,
+    deadlines: BTreeSet<(Instant, ParticipantId)>,
+    returned: u32,
+    enough_since: Instant,
+    last_arrival: Instant,
+    /// Whether the live round's nodes were told that others wait.
+    told_waiting: bool,
+    hosts: BTreeMap<Box<str>, HostRecord>,
+    /// When the service wakes this run.
+    pub(super) armed: Option<Instant>,
+}
+
+impl Run {
+    pub(super) const fn new(id: RunId) -> Self {
+        Self {
+            id,
+            phase: Phase::Gathering,
+            counts: Counts { joining: 0, waiting: 0, active: 0, due: 0, standby: 0 },
+            founding: None,
+            closed_by: None,
+            next_round: 0,
+            record: None,
+            members: BTreeMap::new(),
+            names: BTreeMap::new(),
+            standby: BTreeSet::new(),
+            arrivals: 0,
+            deadlines: BTreeSet::new(),
+            returned: 0,
+            enough_since: Instant::ORIGIN,
+            last_arrival: Instant::ORIGIN,
+            told_waiting: false,
+            hosts: BTreeMap::new(),
+            armed: None,
+        }
+    }
+
+    /// Whether nothing of it is worth remembering.
+    pub(super) fn is_blank(&self) -> bool {
+        self.phase == Phase::Gathering
+            && self.next_round == 0
+            && self.members.is_empty()
+            && self.hosts.is_empty()
+    }
+
+    pub(super) fn nodes(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(super) fn node_of(&self, participant: ParticipantId) -> Option<&Arc<NodeName>> {
+        self.members.get(&participant).map(|member| &member.node)
+    }
+
+    pub(super) fn has_node(&self, node: &NodeName) -> bool {
+        self.names.contains_key(node)
+    }
+
+    pub(super) fn place_of(&self, participant: ParticipantId) -> Place {
+        self.members.get(&participant).map_or(Place::Outside, |member| member.place)
+    }
+
+    /// The live round or else the next one.
+    pub(super) fn round(&self) -> u64 {
+        if self.phase.is_live() { self.next_round.saturating_sub(1) } else { self.next_round }
+    }
+
+    fn namespace(&self, round: u64) -> Namespace {
+        Namespace { run_id: self.id.clone(), round }
+    }
+
+    /// Whether `participant` may join so, with nothing changed.
+    pub(super) fn admits(
+        &self,
+        now: Instant,
+        participant: ParticipantId,
+        join: &Join,
+    ) -> Result<(), InputError> {
+        let member = self.members.get(&participant);
+        if let Some(member) = member {
+            let (run_id, node) = (self.id.clone(), member.node.clone());
+            if *member.node != join.node {
+                return Err(InputError::OtherIdentity { participant, run_id, node });
+            }
+            if matches!(member.place, Place::Joining | Place::Waiting | Place::Standby) {
+                return Err(InputError::JoinPending { run_id, node });
+            }
+        }
+        if self.phase.is_closed() {
+            return Err(InputError::Closed { run_id: self.id.clone(), by: self.closed_by.clone() });
+        }
+        if let Some((settings, set_by)) = &self.founding
+            && let Some(difference) = settings.difference(&join.settings)
+        {
+            return Err(InputError::SettingsDiffer {
+                run_id: self.id.clone(),
+                set_by: set_by.clone(),
+                offered_by: Box::new(join.node.clone()),
+                difference: Box::new(difference),
+            });
+        }
+        let host = join.node.host();
+        if member.is_none()
+            && let Some((record, policy)) = self.hosts.get(host).zip(join.settings.cool_down.as_ref())
+            && let Some(remaining) = record.remaining(policy, now)
+        {
+            let (run_id, host, failures) = (self.id.clone(), host.into(), record.failures);
+            return Err(InputError::CoolingDown { run_id, host, failures, remaining });
+        }
+        Ok(())
+    }
+
+    /// A node joins or stands by that [`Run::admits`].
+    pub(super) fn enter(
+        &mut self,
+        now: Instant,
+        participant: ParticipantId,
+        join: Join,
+        wish: Wish,
+        fx: &mut Effects,
+    ) {
+        let (mut last, mut inherits_seat) = (None, false);
+        if let Some(&old) = self.names.get(&join.node)
+            && old != participant
+        {
+            last = self.members.get(&old).and_then(|member| member.last);
+            inherits_seat = wish == Wish::Seat && self.place_of(old) != Place::Standby;
+            fx.tell(old, Event::Replaced { by: participant });
+            self.depart(now, old, Departure::Ended(EndReason::Replaced), 0, fx);
+        }
+        let Join { node, local_world_size, labels, node_rank, join_timeout, settings, .. } = join;
+        let node = Arc::new(node);
+        self.founding.get_or_insert_with(|| (settings, node.clone()));
+        let known = self.members.remove(&participant);
+        let (node, place) =
+            known.as_ref().map_or((node, Place::Outside), |known| (known.node.clone(), known.place));
+        let last = known.map_or(last, |known| known.last);
+        self.names.insert(node.clone(), participant);
+        self.arrivals += 1;
+        let (arrival, is_returned, deadline) = (self.arrivals, false, Instant::MAX);
+        let labels = labels.into_boxed_slice();
+        self.members.insert(
+            participant,
+            Member {
+                node,
+                place,
+                is_returned,
+                last,
+                deadline,
+                arrival,
+                wish,
+                join_timeout,
+                local_world_size,
+                node_rank,
+                labels,
+            },
+        );
+        self.set_fate(participant, Fate::Back);
+        match (place, wish) {
+            (Place::Active, Wish::Seat) => self.seat(now, participant, PlaceEvent::Wait, fx),
+            (Place::Due, Wish::Seat) => self.seat(now, participant, PlaceEvent::Gather, fx),
+            _ => {
+                let ahead = self.counts.standby;
+                self.transition(participant, PlaceEvent::Park, fx);
+                if inherits_seat {
+                    let event = self.seat_event();
+                    self.seat(now, participant, event, fx);
+                } else if wish == Wish::Seat {
+                    // Those that found no seat before it go first.
+                    self.admit(now, fx);
+                }
+                if self.place_of(participant) == Place::Standby {
+                    fx.tell(participant, Event::StandingBy { ahead });
+                }
+            }
+        }
+    }
+
+    /// Gives free seats to those that stand by because they found none.
+    fn admit(&mut self, now: Instant, fx: &mut Effects) {
+        let max_nodes = self.max_nodes();
+        let event = self.seat_event();
+        #[cfg(test)]
+        let kept = if fx.bug == Some(Bug::SpareTakesKeptSeat) { self.counts.due } else { 0 };
+        #[cfg(not(test))]
+        let kept = 0;
+        while self.counts.seats() - kept < max_nodes
+            && let Some(&(Wish::Seat, _, participant)) = self.standby.first()
+        {
+            self.seat(now, participant, event, fx);
+        }
+    }
+
+    const fn seat_event(&self) -> PlaceEvent {
+        if self.phase.is_forming() { PlaceEvent::Gather } else { PlaceEvent::Wait }
+    }
+
+    fn seat(&mut self, now: Instant, participant: ParticipantId, event: PlaceEvent, fx: &mut Effects) {
+        let Some(member) = self.members.get_mut(&participant) else { return };
+        member.deadline = now + member.join_timeout;
+        member.is_returned = matches!(member.place, Place::Active | Place::Due);
+        self.last_arrival = now;
+        self.transition(participant, event, fx);
+        fx.tell(participant, Event::Seated);
+    }
+
+    /// Moves a node, and keeps the books.
+    fn transition(&mut self, participant: ParticipantId, event: PlaceEvent, fx: &mut Effects) {
+        let Some(member) = self.members.get_mut(&participant) else { return };
+        let from = member.place;
+        let Some(to) = from.on_event(event) else {
+            debug_assert!(false, "{from:?} has no transition on {event:?}");
+            return;
+        };
+        member.place = to;
+        if let Some(count) = self.counts.of(from) {
+            *count -= 1;
+        }
+        if let Some(count) = self.counts.of(to) {
+            *count += 1;
+        }
+        let (arrival, deadline) =
+            ((member.wish, member.arrival, participant), (member.deadline, participant));
+        match (from, to) {
+            (Place::Standby, _) => drop(self.standby.remove(&arrival)),
+            (_, Place::Standby) => drop(self.standby.insert(arrival)),
+            _ => {}
+        }
+        match (from.is_gathered(), to.is_gathered()) {
+            (false, true) => {
+                self.deadlines.insert(deadline);
+                #[cfg(test)]
+                if fx.bug == Some(Bug::ForgetDeadline) {
+                    self.deadlines.remove(&deadline);
+                }
+                self.returned += u32::from(member.is_returned);
+            }
+            (true, false) => {
+                self.deadlines.remove(&deadline);
+                self.returned -= u32::from(member.is_returned);
+            }
+            _ => {}
+        }
+        if to == Place::Outside
+            && let Some(member) = self.members.remove(&participant)
+        {
+            self.names.remove(&member.node);
+            fx.departed.push(participant);
+        }
+    }
+
+    fn set_fate(&mut self, participant: ParticipantId, fate: Fate) {
+        let last = self.members.get(&participant).and_then(|member| member.last);
+        if let Some((round, rank)) = last
+            && let Some(record) = self.record.as_mut().filter(|record| record.round == round)
+            && let Some(member) = usize::try_from(rank).ok().and_then(|rank| record.members.get_mut(rank))
+        {
+            member.fate = fate;
+        }
+    }
+
+    fn tell_active(&self, event: &Event, fx: &mut Effects) {
+        let active = self.members.iter().filter(|(_, member)| member.place == Place::Active);
+        active.for_each(|(&participant, _)| fx.tell(participant, event.clone()));
+    }
+
+    /// A node goes. `failed_hosts_max` bounds what is remembered of failures.
+    pub(super) fn depart(
+        &mut self,
+        now: Instant,
+        participant: ParticipantId,
+        how: Departure,
+        failed_hosts_max: usize,
+        fx: &mut Effects,
+    ) {
+        let Some(member) = self.members.get(&participant) else { return };
+        let (node, place, last) = (member.node.clone(), member.place, member.last);
+        let was_in_live_round = place == Place::Active || (place == Place::Waiting && member.is_returned);
+        match how {
+            Departure::Left => {
+                self.set_fate(participant, Fate::Left);
+                if place == Place::Active
+                    && let Some(record) = &mut self.record
+                {
+                    record.finished += 1;
+                }
+                self.transition(participant, PlaceEvent::Leave, fx);
+            }
+            Departure::Ended(why) => {
+                self.set_fate(participant, Fate::Ended(why));
+                self.transition(participant, PlaceEvent::End, fx);
+                if why != EndReason::Replaced {
+                    self.remember_failure(now, node.host(), failed_hosts_max);
+                }
+                if was_in_live_round && let Some((round, rank)) = last {
+                    let loss = Arc::new(Loss { round, node, rank, why });
+                    self.tell_active(&Event::NodeLost(loss), fx);
+                    #[cfg(test)]
+                    if fx.bug == Some(Bug::ForgetOneSurvivor) {
+                        fx.outputs.pop_back();
+                    }
+                }
+            }
+        }
+    }
+
+    fn remember_failure(&mut self, now: Instant, host: &str, failed_hosts_max: usize) {
+        let Some(policy) = self.founding.as_ref().and_then(|(settings, _)| settings.cool_down) else {
+            return;
+        };
+        let record = HostRecord::add(self.hosts.get(host).copied(), &policy, now);
+        if self.hosts.len() >= failed_hosts_max && !self.hosts.contains_key(host) {
+            let oldest =
+                self.hosts.iter().min_by_key(|(_, record)| record.last).map(|(host, _)| host.clone());
+            oldest.map(|host| self.hosts.remove(&host));
+        }
+        if failed_hosts_max > 0 {
+            self.hosts.insert(host.into(), record);
+        }
+    }
+
+    /// A node of the live round wanted to come back to a closed run: it is not in the round any more.
+    pub(super) fn withdraw(&mut self, participant: ParticipantId, fx: &mut Effects) {
+        self.set_fate(participant, Fate::Back);
+        self.transition(participant, PlaceEvent::Leave, fx);
+    }
+
+    pub(super) fn close(&mut self, by: ParticipantId, fx: &mut Effects) {
+        let Some(next) = self.phase.on_event(PhaseEvent::CloseRequested) else { return };
+        self.phase = next;
+        self.closed_by = self.node_of(by).cloned();
+        let (run_id, by) = (self.id.clone(), self.closed_by.clone());
+        let members: Vec<_> = self.members.iter().map(|(&id, member)| (id, member.place)).collect();
+        for (participant, place) in members {
+            #[cfg(test)]
+            if fx.bug == Some(Bug::ForgetOneOnClose) && place.is_gathered() {
+                fx.bug = None;
+                continue;
+            }
+            let (run_id, by) = (run_id.clone(), by.clone());
+            let event = match place {
+                Place::Joining | Place::Waiting => Event::JoinFailed(JoinFailure::Closed { run_id, by }),
+                Place::Standby => Event::JoinFailed(JoinFailure::GracefulExit { run_id }),
+                Place::Active | Place::Due | Place::Outside => Event::RunClosed { by },
+            };
+            fx.tell(participant, event);
+            if place != Place::Active {
+                self.transition(participant, PlaceEvent::Close, fx);
+            }
+        }
+    }
+
+    fn max_nodes(&self) -> u32 {
+        self.founding.as_ref().map_or(0, |(settings, _)| settings.max_nodes)
+    }
+}
+
+/// Why a node stands by: because there was no seat, or because it wants nothing else. Who found no seat goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Wish {
+    Seat,
+    Spare,
+}

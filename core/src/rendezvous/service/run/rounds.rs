@@ -1,0 +1,255 @@
+//! What follows from how a run stands: rounds are formed and end, and joins run out of time.
+
+use super::{Counts, Effects, Member, Run};
+use crate::rendezvous::service::ParticipantId;
+use crate::rendezvous::service::event::{Event, JoinFailure, NAMES_MAX, Output, Shortfall};
+use crate::rendezvous::service::node::NodeName;
+use crate::rendezvous::service::policy::{self, Action, Candidate, RankOrder, Reason, View, decide};
+use crate::rendezvous::service::round::{Fate, RoundMember, RoundRecord};
+use crate::rendezvous::service::state::{Phase, PhaseEvent, Place, PlaceEvent};
+use crate::time::{Duration, Instant};
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+#[cfg(test)]
+use crate::rendezvous::service::tests::Bug;
+
+impl Run {
+    /// What the next decision depends on; `None`: nobody is there.
+    pub(in crate::rendezvous::service) fn view(&self) -> Option<View> {
+        let (settings, _) = self.founding.as_ref()?;
+        let Counts { joining, active, due, standby, .. } = self.counts;
+        // Spares alone do not begin a run, but they may go on with it.
+        let may_fill = joining > 0 || self.record.is_some();
+        let spares = if may_fill { standby.min(settings.max_nodes.saturating_sub(joining)) } else { 0 };
+        let minimum = if self.record.is_some() { settings.minimum_to_continue } else { settings.min_nodes };
+        Some(View {
+            phase: self.phase,
+            joining,
+            spares,
+            returned: self.returned,
+            due,
+            active,
+            finished: self.record.as_ref().map_or(0, |record| record.finished),
+            minimum,
+            max_nodes: settings.max_nodes,
+            minimum_to_continue: settings.minimum_to_continue,
+            last_call: settings.last_call,
+            fast_quorum: settings.fast_quorum,
+            enough_since: self.enough_since,
+            last_arrival: self.last_arrival,
+            patience_ends: self.deadlines.first().map(|&(deadline, _)| deadline),
+        })
+    }
+
+    /// Does all that is due at `now`; returns when there will be more to do.
+    pub(in crate::rendezvous::service) fn settle(
+        &mut self,
+        now: Instant,
+        fx: &mut Effects,
+    ) -> Option<Instant> {
+        let wake = loop {
+            if self.phase.is_forming() {
+                self.admit(now, fx);
+            }
+            if self.members.is_empty() && !self.phase.is_live() {
+                // Who comes next begins anew, but for the number of the round; and a closed run stays closed.
+                (self.founding, self.record) = (None, None);
+                match self.phase {
+                    Phase::Closed => self.hosts.clear(),
+                    _ => self.phase = Phase::Gathering,
+                }
+            }
+            let Some(view) = self.view() else { break None };
+            let (action, reason) = decide(now, &view);
+            if let Action::Wait(until) = action {
+                if !self.expire(now, fx) {
+                    break until;
+                }
+                continue;
+            }
+            let (run_id, round) = (self.id.clone(), self.round());
+            fx.outputs.push_back(Output::Decided { run_id, round, action, reason });
+            match action {
+                Action::Wait(_) => {}
+                Action::OpenLastCall => {
+                    self.enough_since = now;
+                    self.phase_event(PhaseEvent::MinimumReached);
+                }
+                Action::CancelLastCall => self.phase_event(PhaseEvent::MinimumLost),
+                Action::CompleteRound => self.complete(now, fx),
+                Action::EndRound => self.end_round(reason, fx),
+            }
+        };
+        self.tell_waiting(fx);
+        wake
+    }
+
+    fn phase_event(&mut self, event: PhaseEvent) {
+        let next = self.phase.on_event(event);
+        debug_assert!(next.is_some(), "{:?} has no transition on {event:?}", self.phase);
+        self.phase = next.unwrap_or(self.phase);
+    }
+
+    fn tell_waiting(&mut self, fx: &mut Effects) {
+        let nodes = self.counts.waiting;
+        if self.phase == Phase::Complete && (nodes > 0) != self.told_waiting {
+            self.told_waiting = nodes > 0;
+            self.tell_active(&Event::NodesWaiting { nodes }, fx);
+        }
+    }
+
+    /// Rolls those back whose time is up.
+    fn expire(&mut self, now: Instant, fx: &mut Effects) -> bool {
+        let expired: Vec<_> =
+            self.deadlines.iter().take_while(|(deadline, _)| *deadline <= now).copied().collect();
+        if expired.is_empty() {
+            return false;
+        }
+        let shortfall = Arc::new(self.shortfall());
+        for (_, participant) in expired {
+            let waited = self.members.get(&participant).map_or(Duration::ZERO, |member| member.join_timeout);
+            let failure = JoinFailure::TimedOut { waited, shortfall: shortfall.clone() };
+            fx.tell(participant, Event::JoinFailed(failure));
+            self.set_fate(participant, Fate::GaveUp);
+            self.transition(participant, PlaceEvent::Expire, fx);
+        }
+        true
+    }
+
+    fn shortfall(&self) -> Shortfall {
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let there = self.members.values().filter(|member| member.place.is_gathered());
+        let missing = || self.record.iter().flat_map(RoundRecord::missing);
+        Shortfall {
+            run_id: self.id.clone(),
+            round: self.next_round,
+            minimum: self.view().map_or(0, |view| view.minimum),
+            live_round: self.phase.is_live().then(|| self.round()),
+            there_count: self.counts.joining + self.counts.waiting,
+            there: there.take(NAMES_MAX).map(|member| member.node.clone()).collect(),
+            missing_count: count(missing().count()),
+            missing: missing().take(NAMES_MAX).map(|member| (member.node.clone(), member.fate)).collect(),
+        }
+    }
+
+    /// The next round is formed of those that are there, and of spares as far as there is room.
+    fn complete(&mut self, now: Instant, fx: &mut Effects) {
+        let round = self.next_round;
+        for place in [Place::Due, Place::Standby] {
+            let moved: Vec<_> = match place {
+                Place::Due => {
+                    let due = self.members.iter().filter(|(_, member)| member.place == Place::Due);
+                    due.map(|(&participant, _)| participant).collect()
+                }
+                _ => {
+                    let room = self.max_nodes().saturating_sub(self.counts.joining);
+                    let room = usize::try_from(room).unwrap_or(usize::MAX);
+                    self.standby.iter().take(room).map(|&(.., participant)| participant).collect()
+                }
+            };
+            for participant in moved {
+                if place == Place::Due {
+                    fx.tell(participant, Event::LeftBehind { round });
+                    self.transition(participant, PlaceEvent::RoundCompleted, fx);
+                } else {
+                    self.seat(now, participant, PlaceEvent::Gather, fx);
+                }
+            }
+        }
+        let record = self.rank(round);
+        self.next_round += 1;
+        if let Some(old) = round.checked_sub(2) {
+            fx.outputs.push_back(Output::Delete(self.namespace(old)));
+        }
+        #[cfg(test)]
+        match fx.bug {
+            Some(Bug::ReuseRound) => self.next_round = round,
+            Some(Bug::ForgetToDelete) => fx.outputs.retain(|output| !matches!(output, Output::Delete(_))),
+            _ => {}
+        }
+        fx.outputs.push_back(Output::RoundOpened(self.namespace(round)));
+        for (rank, ranked) in (0_u32..).zip(&record.members) {
+            self.transition(ranked.participant, PlaceEvent::RoundCompleted, fx);
+            if let Some(member) = self.members.get_mut(&ranked.participant) {
+                (member.last, member.is_returned) = (Some((round, rank)), false);
+            }
+            #[cfg(test)]
+            let rank = if fx.bug == Some(Bug::RankTwice) { rank.saturating_sub(1) } else { rank };
+            if let Some(told) = record.told(&self.id, rank) {
+                fx.tell(ranked.participant, Event::RoundFormed(told));
+            }
+        }
+        self.record = Some(record);
+        self.phase_event(PhaseEvent::RoundCompleted);
+        self.told_waiting = false;
+    }
+
+    fn rank(&self, round: u64) -> RoundRecord {
+        let (policy, label) = match self.founding.as_ref().map(|(settings, _)| &settings.rank_order) {
+            Some(policy @ RankOrder::Label(label)) => (policy, Some(label)),
+            Some(policy) => (policy, None),
+            None => (&RankOrder::Sticky, None),
+        };
+        // By name: a node that was restarted under its old one gets its old rank.
+        let last = self.record.iter().flat_map(|record| record.members.iter().zip(0..));
+        let last: BTreeMap<&NodeName, u32> = last.map(|(member, rank)| (&*member.node, rank)).collect();
+        let joining = self.members.iter().filter(|(_, member)| member.place == Place::Joining);
+        let joining: Vec<(&ParticipantId, &Member)> = joining.collect();
+        let candidates: Vec<Candidate<'_>> = joining
+            .iter()
+            .map(|(_, member)| Candidate {
+                node: &member.node,
+                last_rank: last.get(&*member.node).copied(),
+                node_rank: member.node_rank,
+                label: label.and_then(|label| {
+                    member.labels.iter().find(|(name, _)| name == label).map(|(_, value)| &**value)
+                }),
+            })
+            .collect();
+        let mut worker_offset = 0;
+        let members = policy::order(policy, &candidates).into_iter().map(|at| {
+            let (participant, member) = joining[at];
+            let (local_world_size, own_offset) = (member.local_world_size, worker_offset);
+            worker_offset += u64::from(local_world_size);
+            RoundMember {
+                node: member.node.clone(),
+                participant: *participant,
+                local_world_size,
+                worker_offset: own_offset,
+                fate: Fate::Present,
+            }
+        });
+        RoundRecord { round, members: members.collect(), finished: 0 }
+    }
+
+    /// The live round is over. Its nodes keep their seats until the next one is formed.
+    fn end_round(&mut self, reason: Reason, fx: &mut Effects) {
+        let round = self.round();
+        fx.outputs.push_back(Output::Fence(self.namespace(round)));
+        #[cfg(test)]
+        match fx.bug {
+            Some(Bug::SkipFence) => drop(fx.outputs.pop_back()),
+            Some(Bug::FenceTwice) => fx.outputs.push_back(Output::Fence(self.namespace(round))),
+            _ => {}
+        }
+        self.phase_event(PhaseEvent::RoundEnded);
+        #[cfg(test)]
+        if fx.bug == Some(Bug::ReopenClosed) {
+            self.phase = Phase::Gathering;
+        }
+        let members: Vec<_> = self.members.iter().map(|(&id, member)| (id, member.place)).collect();
+        for (participant, place) in members {
+            if place == Place::Active {
+                fx.tell(participant, Event::RoundEnded { round, reason });
+            }
+            if matches!(place, Place::Active | Place::Waiting) {
+                self.transition(participant, PlaceEvent::RoundEnded, fx);
+            }
+            if self.phase == Phase::Closed {
+                self.transition(participant, PlaceEvent::Close, fx);
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! What a run is told, checked before anything is done with it.
+
+use super::policy::{CoolDown, FastQuorum, LastCall, RankOrder};
+use crate::time::Duration;
+use alloc::boxed::Box;
+use alloc::format;
+use core::fmt;
+
+/// What all nodes of a run must agree on. The first node of a run sets it; it holds while anybody is in the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunSettings {
+    /// Fewest nodes of the first round.
+    pub min_nodes: u32,
+    /// Most nodes of a round.
+    pub max_nodes: u32,
+    /// The smallest group with which a run that has once been complete goes on: later rounds need so many nodes, and a
+    /// live round with fewer (those that left count as still there, they are done) ends at once. At most `min_nodes`.
+    pub minimum_to_continue: u32,
+    /// How long a round with enough nodes waits for more.
+    pub last_call: LastCall,
+    /// Whether a round is formed as soon as the last one's nodes are back.
+    pub fast_quorum: FastQuorum,
+    /// Who gets which rank.
+    pub rank_order: RankOrder,
+    /// Whether hosts that fail again and again are kept out for a while.
+    pub cool_down: Option<CoolDown>,
+}
+
+impl RunSettings {
+    /// Between `min_nodes` and `max_nodes` nodes, and otherwise the defaults: last call of 30 s from the minimum, fast
+    /// quorum, sticky ranks, a minimum to continue of `min_nodes`, no cool-down.
+    #[must_use]
+    pub const fn between(min_nodes: u32, max_nodes: u32) -> Self {
+        Self {
+            min_nodes,
+            max_nodes,
+            minimum_to_continue: min_nodes,
+            last_call: LastCall::Fixed(Timeouts::DEFAULT.last_call),
+            fast_quorum: FastQuorum::Enabled,
+            rank_order: RankOrder::Sticky,
+            cool_down: None,
+        }
+    }
+
+    /// Whether they make sense.
+    ///
+    /// # Errors
+    /// What does not.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        if self.min_nodes == 0 {
+            return Err(SettingsError::Minimum(self.min_nodes));
+        }
+        if self.max_nodes < self.min_nodes {
+            return Err(SettingsError::Maximum { min_nodes: self.min_nodes, max_nodes: self.max_nodes });
+        }
+        if self.minimum_to_continue == 0 || self.minimum_to_continue > self.min_nodes {
+            return Err(SettingsError::Continue {
+                minimum_to_continue: self.minimum_to_continue,
+                min_nodes: self.min_nodes,
+            });
+        }
+        match self.last_call {
+            LastCall::Fixed(span) | LastCall::FromLastArrival(span) if span.is_zero() => {
+                Err(SettingsError::Timeout { which: "last_call", seconds: 0 })
+            }
+            _ if self.cool_down.is_some_and(|policy| policy.failures == 0) => Err(SettingsError::CoolDown),
+            _ => Ok(()),
+        }
+    }
+
+    /// The first thing in which another node's settings differ from these.
+    #[must_use]
+    pub fn difference(&self, offered: &Self) -> Option<SettingsDifference> {
+        let pairs: [(&str, &dyn fmt::Debug, &dyn fmt::Debug, bool); 5] = [
+            (
+                "minimum to continue",
+                &self.minimum_to_continue,
+                &offered.minimum_to_continue,
+                self.minimum_to_continue != offered.minimum_to_continue,
+            ),
+            ("last call", &self.last_call, &offered.last_call, self.last_call != offered.last_call),
+            ("fast quorum", &self.fast_quorum, &offered.fast_quorum, self.fast_quorum != offered.fast_quorum),
+            ("rank order", &self.rank_order, &offered.rank_order, self.rank_order != offered.rank_order),
+            ("cool-down", &self.cool_down, &offered.cool_down, self.cool_down != offered.cool_down),
+        ];
+        if (self.min_nodes, self.max_nodes) != (offered.min_nodes, offered.max_nodes) {
+            let nodes = |settings: &Self| format!("{}:{}", settings.min_nodes, settings.max_nodes).into();
+            return Some(SettingsDifference {
+                what: "min:max nodes",
+                in_force: nodes(self),
+                offered: nodes(offered),
+            });
+        }
+        let (what, ours, theirs, _) = pairs.into_iter().find(|(.., differs)| *differs)?;
+        let text = |value: &dyn fmt::Debug| format!("{value:?}").into();
+        Some(SettingsDifference { what, in_force: text(ours), offered: text(theirs) })
+    }
+}
+
+/// In what two nodes of one run disagree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingsDifference {
+    /// The setting.
+    pub what: &'static str,
+    /// What the run was begun with.
+    pub in_force: Box<str>,
+    /// What the later node has.
+    pub offered: Box<str>,
+}
+
+/// How long things may take. The service itself uses the first two; the others are its participants' own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From a join to its round.
+    pub join: Duration,
+    /// From the minimum to the end of the last call.
+    pub last_call: Duration,
+    /// For a close to be confirmed.
+    pub close: Duration,
+    /// For a heartbeat to be confirmed.
+    pub heartbeat: Duration,
+}
+
+impl Timeouts {
+    /// 600, 30, 30 and 5 seconds.
+    pub const DEFAULT: Self = Self {
+        join: Duration::from_secs(600),
+        last_call: Duration::from_secs(30),
+        close: Duration::from_secs(30),
+        heartbeat: Duration::from_secs(5),
+    };
+
+    /// From whole seconds, as configurations have them.
+    ///
+    /// # Errors
+    /// One is not positive.
+    pub fn from_seconds(
+        join: i64,
+        last_call: i64,
+        close: i64,
+        heartbeat: i64,
+    ) -> Result<Self, SettingsError> {
+        let positive = |which, seconds| match u64::try_from(seconds) {
+            Ok(whole @ 1..) => Ok(Duration::from_secs(whole)),
+            _ => Err(SettingsError::Timeout { which, seconds }),
+        };
+        Ok(Self {
+            join: positive("join", join)?,
+            last_call: positive("last_call", last_call)?,
+            close: positive("close", close)?,
+            heartbeat: positive("heartbeat", heartbeat)?,
+        })
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Settings that make no sense. The texts are those that PyTorch's users know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// The run id is empty.
+    #[error("The run id must be a non-empty string.")]
+    RunId,
+    /// No nodes.
+    #[error("The minimum number of nodes ({0}) must be greater than zero.")]
+    Minimum(u32),
+    /// Fewer at most than at least.
+    #[error(
+        "The maximum number of nodes ({max_nodes}) must be greater than or equal to the minimum number of nodes \
+         ({min_nodes})."
+    )]
+    Maximum {
+        /// As given.
+        min_nodes: u32,
+        /// As given.
+        max_nodes: u32,
+    },
+    /// A group that goes on must be one with which a run could begin.
+    #[error(
+        "The minimum to continue ({minimum_to_continue}) must be between one and the minimum number of nodes ({min_nodes})."
+    )]
+    Continue {
+        /// As given.
+        minimum_to_continue: u32,
+        /// As given.
+        min_nodes: u32,
+    },
+    /// No time at all.
+    #[error("The {which} timeout ({}) must be positive.", Span(*.seconds))]
+    Timeout {
+        /// `join`, `last_call`, `close` or `heartbeat`.
+        which: &'static str,
+        /// As given.
+        seconds: i64,
+    },
+    /// A host would be kept out before it failed.
+    #[error("The number of failures before a cool-down must be greater than zero.")]
+    CoolDown,
+    /// A node without workers has no place among ranks.
+    #[error("The number of local workers of a node must be greater than zero.")]
+    NoWorkers,
+    /// A node without a name cannot be told of.
+    #[error("The name of a node must be a non-empty string.")]
+    NodeName,
+    /// The keys of this run would lie among those of a round of another run.
+    #[error(
+        "The run id '{0}' must not contain a dot, digits and a slash in a row: its keys would lie beneath those of another run's round."
+    )]
+    RunIdInsideRound(Box<str>),
+}
+
+/// Seconds as Python prints a time span.
+struct Span(i64);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, rest) = (self.0.div_euclid(86_400), self.0.rem_euclid(86_400));
+        match days {
+            0 => {}
+            1 | -1 => write!(f, "{days} day, ")?,
+            _ => write!(f, "{days} days, ")?,
+        }
+        write!(f, "{}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
+    }
+}
+
+/// Checks a run id: its rounds' keys lie beneath `torch.rendezvous.<run id>.<round>/`, and no other run's may.
+///
+/// # Errors
+/// It is empty, or looks like a path into a round of another run.
+pub fn validate_run_id(run_id: &str) -> Result<(), SettingsError> {
+    if run_id.is_empty() {
+        return Err(SettingsError::RunId);
+    }
+    let is_inside = run_id.match_indices('/').any(|(at, _)| {
+        let before = run_id[..at].trim_end_matches(|letter: char| letter.is_ascii_digit());
+        before.len() < at && before.ends_with('.')
+    });
+    if is_inside { Err(SettingsError::RunIdInsideRound(run_id.into())) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn refusals_say_what_peers_say() {
+        let text = |settings: RunSettings| settings.validate().expect_err("makes no sense").to_string();
+        let base = RunSettings::between(2, 4);
+        assert_eq!(base.validate(), Ok(()));
+        assert_eq!(
+            text(RunSettings::between(0, 4)),
+            "The minimum number of nodes (0) must be greater than zero."
+        );
+        assert_eq!(
+            text(RunSettings::between(3, 2)),
+            "The maximum number of nodes (2) must be greater than or equal to the minimum number of nodes (3)."
+        );
+        assert_eq!(
+            text(RunSettings { minimum_to_continue: 3, ..base.clone() }),
+            "The minimum to continue (3) must be between one and the minimum number of nodes (2)."
+        );
+        assert_eq!(
+            text(RunSettings { last_call: LastCall::Fixed(Duration::ZERO), ..base.clone() }),
+            "The last_call timeout (0:00:00) must be positive."
+        );
+        let cool_down = CoolDown { failures: 0, ..CoolDown::AFTER_THREE };
+        assert_eq!(
+            text(RunSettings { cool_down: Some(cool_down), ..base }),
+            "The number of failures before a cool-down must be greater than zero."
+        );
+    }
+
+    #[test]
+    fn timeouts_are_positive_seconds() {
+        assert_eq!(Timeouts::from_seconds(600, 30, 30, 5), Ok(Timeouts::DEFAULT));
+        let text =
+            |timeouts: Result<Timeouts, SettingsError>| timeouts.expect_err("not positive").to_string();
+        assert_eq!(text(Timeouts::from_seconds(0, 1, 1, 1)), "The join timeout (0:00:00) must be positive.");
+        assert_eq!(
+            text(Timeouts::from_seconds(1, 1, -1, 1)),
+            "The close timeout (-1 day, 23:59:59) must be positive."
+        );
+        assert_eq!(
+            text(Timeouts::from_seconds(1, 1, 1, -90_061)),
+            "The heartbeat timeout (-2 days, 22:58:59) must be positive."
+        );
+    }
+
+    #[test]
+    fn run_ids_stay_out_of_each_others_rounds() {
+        for good in ["a", "a.1", "team/job", "1/2", "a.b/c", "a./c"] {
+            assert_eq!(validate_run_id(good), Ok(()), "{good}");
+        }
+        assert_eq!(validate_run_id(""), Err(SettingsError::RunId));
+        for bad in ["a.1/b", ".0/", "a.10/1/2"] {
+            assert_eq!(validate_run_id(bad), Err(SettingsError::RunIdInsideRound(bad.into())));
+        }
+    }
+
+    #[test]
+    fn the_first_difference_is_named_with_both_values() {
+        let base = RunSettings::between(2, 4);
+        let told = |other: RunSettings| {
+            let found = base.difference(&other).expect("differs");
+            format!("{} {} {}", found.what, found.in_force, found.offered)
+        };
+        assert_eq!(base.difference(&base.clone()), None);
+        assert_eq!(told(RunSettings::between(2, 5)), "min:max nodes 2:4 2:5");
+        assert_eq!(told(RunSettings { minimum_to_continue: 1, ..base.clone() }), "minimum to continue 2 1");
+        assert_eq!(
+            told(RunSettings { last_call: LastCall::None, ..base.clone() }),
+            "last call Fixed(30s) None"
+        );
+        assert_eq!(
+            told(RunSettings { rank_order: RankOrder::Host, ..base.clone() }),
+            "rank order Sticky Host"
+        );
+        assert_eq!(
+            told(RunSettings { fast_quorum: FastQuorum::Disabled, ..base.clone() }),
+            "fast quorum Enabled Disabled"
+        );
+        let cool_down = Some(CoolDown::AFTER_THREE);
+        assert!(told(RunSettings { cool_down, ..base.clone() }).starts_with("cool-down None Some"));
+    }
+}

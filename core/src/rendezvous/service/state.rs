@@ -1,0 +1,247 @@
+//! The transitions of a run and of a node in it, as data.
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// No round is live, and there are fewer nodes than one needs.
+    Gathering,
+    /// There are enough nodes; the round waits for more.
+    LastCall,
+    /// A round is live.
+    Complete,
+    /// Closed while a round was live: it goes on, none follows.
+    Draining,
+    /// Closed; nothing is left of it but that.
+    Closed,
+}
+
+/// What moves a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PhaseEvent {
+    /// There are enough nodes.
+    MinimumReached,
+    /// There are no longer enough nodes.
+    MinimumLost,
+    /// The round is formed.
+    RoundCompleted,
+    /// The live round is over.
+    RoundEnded,
+    /// Somebody closed the run.
+    CloseRequested,
+}
+
+/// Where a node stands in its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// Not in the run.
+    Outside,
+    /// In the round that forms.
+    Joining,
+    /// In the next round, while one is live.
+    Waiting,
+    /// In the live round.
+    Active,
+    /// Was in the round that ended, and has a seat in the one that forms.
+    Due,
+    /// A spare: enters a round that forms with a seat to give.
+    Standby,
+}
+
+/// What moves a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PlaceEvent {
+    /// Takes a seat in the round that forms.
+    Gather,
+    /// Takes a seat in the next round, while one is live.
+    Wait,
+    /// Stands by.
+    Park,
+    /// The round is formed.
+    RoundCompleted,
+    /// The live round is over.
+    RoundEnded,
+    /// Left of its own accord.
+    Leave,
+    /// Died, or was replaced.
+    End,
+    /// Its time to join is up.
+    Expire,
+    /// The run was closed.
+    Close,
+}
+
+use Phase::{Closed, Complete, Draining, Gathering, LastCall};
+use Place::{Active, Due, Joining, Outside, Standby, Waiting};
+
+type Transitions<S, E> = &'static [(&'static [S], E, S)];
+
+const PHASES: Transitions<Phase, PhaseEvent> = &[
+    (&[Gathering], PhaseEvent::MinimumReached, LastCall),
+    (&[LastCall], PhaseEvent::MinimumLost, Gathering),
+    (&[Gathering, LastCall], PhaseEvent::RoundCompleted, Complete),
+    (&[Complete], PhaseEvent::RoundEnded, Gathering),
+    (&[Draining], PhaseEvent::RoundEnded, Closed),
+    (&[Gathering, LastCall], PhaseEvent::CloseRequested, Closed),
+    (&[Complete], PhaseEvent::CloseRequested, Draining),
+];
+
+const PLACES: Transitions<Place, PlaceEvent> = &[
+    (&[Due, Standby], PlaceEvent::Gather, Joining),
+    (&[Active, Standby], PlaceEvent::Wait, Waiting),
+    // Everybody who is new is parked first, and gets a seat in his turn, which may be at once.
+    (&[Outside, Active, Due], PlaceEvent::Park, Standby),
+    (&[Joining], PlaceEvent::RoundCompleted, Active),
+    (&[Due], PlaceEvent::RoundCompleted, Outside),
+    (&[Waiting], PlaceEvent::RoundEnded, Joining),
+    (&[Active], PlaceEvent::RoundEnded, Due),
+    (&[Joining, Waiting, Active, Due, Standby], PlaceEvent::Leave, Outside),
+    (&[Joining, Waiting, Active, Due, Standby], PlaceEvent::End, Outside),
+    (&[Joining, Waiting], PlaceEvent::Expire, Outside),
+    (&[Joining, Waiting, Due, Standby], PlaceEvent::Close, Outside),
+];
+
+fn find<S: Copy + PartialEq, E: PartialEq>(table: Transitions<S, E>, from: S, event: &E) -> Option<S> {
+    table.iter().find(|(states, on, _)| on == event && states.contains(&from)).map(|&(_, _, to)| to)
+}
+
+impl Phase {
+    /// The phase after `event`; `None` where the event has no place.
+    #[must_use]
+    pub fn on_event(self, event: PhaseEvent) -> Option<Self> {
+        find(PHASES, self, &event)
+    }
+
+    /// Whether nodes gather for a round.
+    #[must_use]
+    pub const fn is_forming(self) -> bool {
+        matches!(self, Gathering | LastCall)
+    }
+
+    /// Whether a round is live.
+    #[must_use]
+    pub const fn is_live(self) -> bool {
+        matches!(self, Complete | Draining)
+    }
+
+    /// Whether the run was closed, which is final.
+    #[must_use]
+    pub const fn is_closed(self) -> bool {
+        matches!(self, Draining | Closed)
+    }
+}
+
+impl Place {
+    /// The place after `event`; `None` where the event has no place.
+    #[must_use]
+    pub fn on_event(self, event: PlaceEvent) -> Option<Self> {
+        find(PLACES, self, &event)
+    }
+
+    /// Whether the node has a seat in the round that forms or follows, and waits for it.
+    #[must_use]
+    pub const fn is_gathered(self) -> bool {
+        matches!(self, Joining | Waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+    use super::*;
+    use alloc::format;
+    use alloc::string::String;
+    use core::fmt::Debug;
+
+    const ALL_PHASES: [Phase; 5] = [Gathering, LastCall, Complete, Draining, Closed];
+    const ALL_PHASE_EVENTS: [PhaseEvent; 5] = [
+        PhaseEvent::MinimumReached,
+        PhaseEvent::MinimumLost,
+        PhaseEvent::RoundCompleted,
+        PhaseEvent::RoundEnded,
+        PhaseEvent::CloseRequested,
+    ];
+    const ALL_PLACES: [Place; 6] = [Outside, Joining, Waiting, Active, Due, Standby];
+    const ALL_PLACE_EVENTS: [PlaceEvent; 9] = [
+        PlaceEvent::Gather,
+        PlaceEvent::Wait,
+        PlaceEvent::Park,
+        PlaceEvent::RoundCompleted,
+        PlaceEvent::RoundEnded,
+        PlaceEvent::Leave,
+        PlaceEvent::End,
+        PlaceEvent::Expire,
+        PlaceEvent::Close,
+    ];
+
+    fn table<S: Copy + Debug, E: Copy + Debug>(
+        states: &[S],
+        events: &[E],
+        next: fn(S, E) -> Option<S>,
+    ) -> String {
+        let mut table = String::new();
+        for &state in states {
+            for &event in events {
+                let to = next(state, event).map_or_else(|| String::from("-"), |to| format!("{to:?}"));
+                table += &format!("{state:?} {event:?} -> {to}\n");
+            }
+        }
+        table
+    }
+
+    /// Several events between the same two states share an arrow.
+    fn graph<S: Copy + Debug + PartialEq, E: Copy + Debug>(
+        states: &[S],
+        events: &[E],
+        next: fn(S, E) -> Option<S>,
+    ) -> String {
+        let mut graph = String::from("stateDiagram-v2\n");
+        for &from in states {
+            for &to in states {
+                let between = events.iter().filter(|&&event| next(from, event) == Some(to));
+                let names: alloc::vec::Vec<String> = between.map(|event| format!("{event:?}")).collect();
+                if !names.is_empty() {
+                    graph += &format!("    {from:?} --> {to:?}: {}\n", names.join(", "));
+                }
+            }
+        }
+        graph
+    }
+
+    #[test]
+    fn every_transition_is_in_the_snapshot() {
+        let table = format!(
+            "{}{}",
+            table(&ALL_PHASES, &ALL_PHASE_EVENTS, Phase::on_event),
+            table(&ALL_PLACES, &ALL_PLACE_EVENTS, Place::on_event)
+        );
+        assert_eq!(table, include_str!("transitions.snapshot"), "\n{table}");
+    }
+
+    #[test]
+    fn no_transition_contradicts_another() {
+        let twice = |states: &[Phase], event: PhaseEvent| {
+            states
+                .iter()
+                .any(|state| PHASES.iter().filter(|row| row.1 == event && row.0.contains(state)).count() > 1)
+        };
+        assert!(!PHASES.iter().any(|(states, event, _)| twice(states, *event)));
+        let twice = |states: &[Place], event: PlaceEvent| {
+            states
+                .iter()
+                .any(|state| PLACES.iter().filter(|row| row.1 == event && row.0.contains(state)).count() > 1)
+        };
+        assert!(!PLACES.iter().any(|(states, event, _)| twice(states, *event)));
+    }
+
+    #[test]
+    fn the_graphs_in_the_guide_are_those_of_the_tables() {
+        let guide = include_str!("../../../../docs/rendezvous.md");
+        for graph in [
+            graph(&ALL_PHASES, &ALL_PHASE_EVENTS, Phase::on_event),
+            graph(&ALL_PLACES, &ALL_PLACE_EVENTS, Place::on_event),
+        ] {
+            let block = format!("```mermaid\n{graph}```\n");
+            assert!(guide.contains(&block), "docs/rendezvous.md does not hold this graph:\n{block}");
+        }
+    }
+}

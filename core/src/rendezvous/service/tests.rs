@@ -1,0 +1,164 @@
+extern crate alloc;
+
+mod scenarios;
+mod simulation;
+mod table;
+
+use super::*;
+use crate::time::Duration;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// Faults that the simulation has to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bug {
+    SkipFence,
+    ForgetOneSurvivor,
+    ForgetOneOnClose,
+    SpareTakesKeptSeat,
+    RankTwice,
+    ForgetDeadline,
+    ReopenClosed,
+    FenceTwice,
+    ReuseRound,
+    ForgetToDelete,
+}
+
+const RUN: &str = "j";
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn settings(min_nodes: u32, max_nodes: u32) -> RunSettings {
+    RunSettings::between(min_nodes, max_nodes)
+}
+
+/// One run, one letter a node; what comes out is told in words.
+struct World {
+    service: Rendezvous,
+    now: Instant,
+    settings: RunSettings,
+}
+
+fn id(name: &str) -> ParticipantId {
+    ParticipantId(name.bytes().fold(0, |id, byte| id * 256 + u64::from(byte)))
+}
+
+fn name(participant: ParticipantId) -> String {
+    let bytes: Vec<u8> = participant.0.to_be_bytes().into_iter().filter(|&byte| byte != 0).collect();
+    let is_name =
+        bytes.iter().all(u8::is_ascii_alphanumeric) && id(&String::from_utf8_lossy(&bytes)) == participant;
+    if is_name { String::from_utf8_lossy(&bytes).into_owned() } else { participant.to_string() }
+}
+
+impl World {
+    fn new(settings: RunSettings) -> Self {
+        Self { service: Rendezvous::new(RendezvousLimits::default()), now: Instant::ORIGIN, settings }
+    }
+
+    fn request(&self, node: &str) -> Join {
+        Join {
+            run_id: RUN.into(),
+            node: NodeName::plain(node),
+            local_world_size: 1,
+            labels: Vec::new(),
+            node_rank: None,
+            join_timeout: secs(600),
+            settings: self.settings.clone(),
+        }
+    }
+
+    fn give(&mut self, input: Input) -> String {
+        match self.service.handle(self.now, input) {
+            Ok(()) => self.drain(),
+            Err(error) => {
+                let told = self.drain();
+                let separator = if told.is_empty() { "" } else { "; " };
+                format!("{told}{separator}error: {error}")
+            }
+        }
+    }
+
+    fn join_as(&mut self, participant: &str, join: Join) -> String {
+        self.give(Input::Join { participant: id(participant), join })
+    }
+
+    fn join(&mut self, node: &str) -> String {
+        let join = self.request(node);
+        self.join_as(node, join)
+    }
+
+    /// All of them; what the last one's join brings.
+    fn join_all(&mut self, nodes: &str) -> String {
+        nodes.split(' ').map(|node| self.join(node)).last().unwrap_or_default()
+    }
+
+    fn standby(&mut self, node: &str) -> String {
+        let join = self.request(node);
+        self.give(Input::Standby { participant: id(node), join })
+    }
+
+    fn leave(&mut self, node: &str) -> String {
+        self.give(Input::Leave { participant: id(node) })
+    }
+
+    fn die(&mut self, node: &str) -> String {
+        self.give(Input::Ended { participant: id(node), why: EndReason::ConnectionEnded })
+    }
+
+    fn close(&mut self, node: &str) -> String {
+        self.give(Input::Close { participant: id(node), run_id: RUN.into() })
+    }
+
+    fn pass(&mut self, span: Duration) -> String {
+        self.now = self.now + span;
+        self.give(Input::Tick)
+    }
+
+    fn drain(&mut self) -> String {
+        let mut told = Vec::new();
+        while let Some(output) = self.service.poll_output() {
+            told.extend(tell(&output));
+        }
+        told.join("; ")
+    }
+
+    fn status(&self) -> String {
+        self.service.status(RUN).map_or_else(
+            || String::from("unknown"),
+            |status| {
+                let Counts { joining, waiting, active, due, standby } = status.counts;
+                format!("{:?} {} {joining}/{waiting}/{active}/{due}/{standby}", status.phase, status.round)
+            },
+        )
+    }
+}
+
+fn tell(output: &Output) -> Option<String> {
+    Some(match output {
+        Output::RoundOpened(keys) => format!("open {}", keys.round),
+        Output::Fence(keys) => format!("fence {}", keys.round),
+        Output::Delete(keys) => format!("delete {}", keys.round),
+        Output::Decided { .. } => return None,
+        Output::Tell { participant, event } => {
+            let told = match event {
+                Event::Seated => String::from("seated"),
+                Event::StandingBy { ahead } => format!("stands by after {ahead}"),
+                Event::RoundFormed(round) => {
+                    format!("is {}/{} in {}", round.rank, round.world_size, round.namespace.round)
+                }
+                Event::JoinFailed(failure) => format!("fails: {failure}"),
+                Event::NodesWaiting { nodes } => format!("hears {nodes} waiting"),
+                Event::NodeLost(loss) => format!("hears {loss}"),
+                Event::RoundEnded { round, reason } => format!("is out of {round}: {reason}"),
+                Event::LeftBehind { round } => format!("left behind by {round}"),
+                Event::RunClosed { .. } => String::from("hears closed"),
+                Event::Replaced { by } => format!("replaced by {}", name(*by)),
+            };
+            format!("{} {told}", name(*participant))
+        }
+    })
+}

@@ -1,0 +1,190 @@
+//! What the `static` backend reads from its parameters: ranks are given, and rank 0 hosts the store.
+
+use super::parameters::{ConfigValue, ParametersError, RendezvousParameters};
+use super::parse::{Endpoint, EndpointError};
+use super::store_info::RendezvousStoreInfo;
+use crate::time::Duration;
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// The backend's name.
+pub const STATIC_BACKEND: &str = "static";
+const TIMEOUT_DEFAULT_S: i64 = 600;
+
+/// Parameters with which there is no static rendezvous.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StaticError {
+    /// The option `rank` is missing. (Its words run together in PyTorch, too.)
+    #[error("rank is absent in RendezvousParameters.Try add --node-rank to the cmd request")]
+    RankAbsent,
+    /// The endpoint is blank.
+    #[error(
+        "endpoint is absent in RendezvousParametersTry add --master-port and --master-addr to the cmd request"
+    )]
+    EndpointAbsent,
+    /// The endpoint has no port.
+    #[error("Port is absent in endpoint: {endpoint}. Try launching with --master-port")]
+    PortAbsent {
+        /// The endpoint, trimmed.
+        endpoint: Box<str>,
+    },
+    /// The endpoint cannot be read.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// An option cannot be read.
+    #[error(transparent)]
+    Option(#[from] ParametersError),
+    /// PyTorch takes such a rank and waits in vain.
+    #[error("The rank ({rank}) must be at least 0 and less than the number of nodes ({world_size}).")]
+    RankRange {
+        /// The rank.
+        rank: i64,
+        /// The number of nodes.
+        world_size: i64,
+    },
+    /// There is no time to wait.
+    #[error("The timeout ({timeout_s} s) must be positive.")]
+    Timeout {
+        /// What was given.
+        timeout_s: i64,
+    },
+}
+
+/// A static rendezvous, as one node sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaticSettings {
+    /// Where rank 0 hosts the store.
+    pub master: RendezvousStoreInfo,
+    /// Where rank 0 listens, when that is not what the endpoint says.
+    pub listen_host: Option<String>,
+    /// This node's rank.
+    pub rank: i64,
+    /// How many nodes there are: as many as there may be.
+    pub world_size: i64,
+    /// The run, whose keys all begin with its name.
+    pub run_id: String,
+    /// How long a call may take, and the wait for the others.
+    pub timeout: Duration,
+}
+
+impl StaticSettings {
+    /// Reads the parameters; options are `rank`, `timeout` (in seconds) and, not in PyTorch, `listen_host`.
+    ///
+    /// # Errors
+    /// The first thing that is missing or makes no sense.
+    pub fn read(parameters: &RendezvousParameters) -> Result<Self, StaticError> {
+        let rank = parameters.get_as_int("rank", None);
+        if matches!(rank, Ok(None)) {
+            return Err(StaticError::RankAbsent);
+        }
+        let endpoint = parameters.endpoint().trim();
+        if endpoint.is_empty() {
+            return Err(StaticError::EndpointAbsent);
+        }
+        let Endpoint { host, port } = Endpoint::parse(endpoint)?;
+        let master_port = port.ok_or_else(|| StaticError::PortAbsent { endpoint: endpoint.into() })?;
+        let (rank, world_size) = (rank?.unwrap_or_default(), parameters.max_nodes());
+        if !(0..world_size).contains(&rank) {
+            return Err(StaticError::RankRange { rank, world_size });
+        }
+        let timeout_s = parameters.get_as_int("timeout", None)?.unwrap_or(TIMEOUT_DEFAULT_S);
+        let timeout = u64::try_from(timeout_s).ok().filter(|&seconds| seconds > 0);
+        let timeout = Duration::from_secs(timeout.ok_or(StaticError::Timeout { timeout_s })?);
+        let listen_host = match parameters.get("listen_host") {
+            Some(ConfigValue::Text(host)) => Some(host.clone()),
+            _ => None,
+        };
+        Ok(Self {
+            master: RendezvousStoreInfo { master_addr: host, master_port },
+            listen_host,
+            rank,
+            world_size,
+            run_id: parameters.run_id().to_string(),
+            timeout,
+        })
+    }
+
+    /// What stands before each key of the run on the wire: PyTorch's prefix store over its TCP store.
+    #[must_use]
+    pub fn scope(&self) -> Vec<u8> {
+        [b"/", self.run_id.as_bytes(), b"/"].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters(endpoint: &str) -> RendezvousParameters {
+        RendezvousParameters::new("static", endpoint, "run", 1, 4).expect("valid")
+    }
+
+    #[test]
+    fn a_whole_set() {
+        let settings = StaticSettings::read(&parameters(" node-0:29500 ").with("rank", "3")).expect("whole");
+        let master = RendezvousStoreInfo { master_addr: "node-0".into(), master_port: 29500 };
+        assert_eq!(
+            settings,
+            StaticSettings {
+                master,
+                listen_host: None,
+                rank: 3,
+                world_size: 4,
+                run_id: "run".into(),
+                timeout: Duration::from_secs(600),
+            }
+        );
+        assert_eq!(settings.scope(), b"/run/");
+        let nameless = RendezvousParameters::new("static", "h:1", "", 1, 1).expect("valid").with("rank", 0);
+        assert_eq!(StaticSettings::read(&nameless).expect("as with PyTorch").scope(), b"//");
+        let given = parameters("[::1]:1").with("rank", 0).with("timeout", "900").with("listen_host", "::");
+        let settings = StaticSettings::read(&given).expect("whole");
+        assert_eq!(settings.timeout, Duration::from_secs(900));
+        assert_eq!(
+            (settings.master.master_addr.as_str(), settings.listen_host.as_deref()),
+            ("::1", Some("::"))
+        );
+    }
+
+    #[test]
+    fn what_is_missing_is_told_in_order() {
+        let with_rank = |endpoint| parameters(endpoint).with("rank", 0);
+        for (given, text) in [
+            (parameters(""), "rank is absent in RendezvousParameters.Try add --node-rank to the cmd request"),
+            (
+                parameters("h").with("rank", ConfigValue::None),
+                "rank is absent in RendezvousParameters.Try add --node-rank to the cmd request",
+            ),
+            (
+                with_rank(" ").with("timeout", "x"),
+                "endpoint is absent in RendezvousParametersTry add --master-port and --master-addr to the cmd request",
+            ),
+            (with_rank(" h "), "Port is absent in endpoint: h. Try launching with --master-port"),
+            (with_rank("::1"), "Port is absent in endpoint: ::1. Try launching with --master-port"),
+            (
+                with_rank("h:x"),
+                "The port number of the rendezvous endpoint 'h:x' must be an integer between 0 and 65536.",
+            ),
+            (
+                parameters("h:1").with("rank", "first"),
+                "The rendezvous configuration option 'rank' does not represent a valid integer value.",
+            ),
+            (
+                parameters("h:1").with("rank", 4),
+                "The rank (4) must be at least 0 and less than the number of nodes (4).",
+            ),
+            (
+                parameters("h:1").with("rank", -1),
+                "The rank (-1) must be at least 0 and less than the number of nodes (4).",
+            ),
+            (
+                with_rank("h:1").with("timeout", "soon"),
+                "The rendezvous configuration option 'timeout' does not represent a valid integer value.",
+            ),
+            (with_rank("h:1").with("timeout", 0), "The timeout (0 s) must be positive."),
+        ] {
+            assert_eq!(StaticSettings::read(&given).expect_err("refused").to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Rendezvous by URL: `file://`, `tcp://` and `env://`, with the rules and the words of PyTorch, so that a launch
+//! script may name one URL for ranks of both languages.
+
+mod split;
+
+pub use split::SplitError;
+
+use super::integer::{NotAnInteger, parse_integer};
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// A URL by which there is no rendezvous.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// It cannot be taken apart.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    /// Rank or world size are given twice.
+    #[error("The url: {url} has node-specific arguments(rank, world_size) already.")]
+    NodeArgumentsTwice {
+        /// The URL.
+        url: Box<str>,
+    },
+    /// Nobody handles the scheme.
+    #[error("No rendezvous handler for {scheme}://")]
+    NoHandler {
+        /// The scheme.
+        scheme: Box<str>,
+    },
+    /// Something is missing.
+    #[error("Error initializing torch.distributed using {scheme}:// rendezvous: {what}")]
+    Missing {
+        /// The scheme.
+        scheme: &'static str,
+        /// What.
+        what: Missing,
+    },
+    /// The URL names no host.
+    #[error("hostname cannot be None")]
+    NoHost,
+    /// A query's part has no value. (Python names its own trouble with that.)
+    #[error("the query's part '{part}' has no value: list index out of range")]
+    NoValue {
+        /// The part.
+        part: Box<str>,
+    },
+    /// A rank, a world size or a port is no integer.
+    #[error(transparent)]
+    NotAnInteger(#[from] NotAnInteger),
+    /// The environment's port is none.
+    #[error("port must have value from 0 to 65535 but was {port}.")]
+    PortRange {
+        /// The number.
+        port: i64,
+    },
+    /// A world of nobody.
+    #[error("TCPStore world size cannot be 0")]
+    NoWorld,
+    /// A second step.
+    #[error("{}", Again(.scheme))]
+    NotAgain {
+        /// The scheme.
+        scheme: Box<str>,
+    },
+}
+
+/// The kinds of exception that Python raises for a [`UrlError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named as they are there")]
+pub enum UrlErrorKind {
+    ValueError,
+    RuntimeError,
+    AssertionError,
+    IndexError,
+}
+
+impl UrlError {
+    /// What Python raises in its place.
+    #[must_use]
+    pub const fn kind(&self) -> UrlErrorKind {
+        match self {
+            Self::NodeArgumentsTwice { .. } | Self::NoHost => UrlErrorKind::AssertionError,
+            Self::NoHandler { .. } | Self::NotAgain { .. } => UrlErrorKind::RuntimeError,
+            Self::NoValue { .. } => UrlErrorKind::IndexError,
+            _ => UrlErrorKind::ValueError,
+        }
+    }
+}
+
+struct Again<'a>(&'a str);
+
+impl fmt::Display for Again<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // PyTorch spells it without the hyphen for files.
+        let word = if self.0 == "file" { "rerendezvous" } else { "re-rendezvous" };
+        write!(f, "Unable to perform {word} using {}:// method", self.0)
+    }
+}
+
+/// What may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// A file's path.
+    Path,
+    /// A port.
+    Port,
+    /// The rank.
+    Rank,
+    /// The world size.
+    WorldSize,
+    /// An environment variable.
+    Variable(&'static str),
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path => f.write_str("path missing"),
+            Self::Port => f.write_str("port number missing"),
+            Self::Rank => f.write_str("rank parameter missing"),
+            Self::WorldSize => f.write_str("world size parameter missing"),
+            Self::Variable(name) => write!(f, "environment variable {name} expected, but not set"),
+        }
+    }
+}
+
+/// How many ranks there are, as the caller of a rendezvous knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WorldSize {
+    /// The URL or the environment says it.
+    #[default]
+    InUrl,
+    /// So many.
+    Known(i64),
+    /// Nobody knows: the group is dynamic. The environment still may, for `env://`.
+    Dynamic,
+}
+
+/// What the environment of a rank says. The core reads none: whoever calls it does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankEnvironment {
+    /// `RANK`
+    pub rank: Option<String>,
+    /// `WORLD_SIZE`
+    pub world_size: Option<String>,
+    /// `MASTER_ADDR`
+    pub master_addr: Option<String>,
+    /// `MASTER_PORT`
+    pub master_port: Option<String>,
+    /// `TORCHELASTIC_USE_AGENT_STORE`
+    pub use_agent_store: Option<String>,
+}
+
+impl RankEnvironment {
+    /// Whether the agent that started this rank hosts a store at `host:port`. Its promise, exactly the text `True`, is
+    /// for its own address only, compared as text.
+    #[must_use]
+    pub fn agent_serves(&self, host: &str, port: u16) -> bool {
+        self.use_agent_store.as_deref() == Some("True")
+            && self.master_addr.as_deref() == Some(host)
+            && self.master_port.as_deref() == Some(port.to_string().as_str())
+    }
+}
+
+/// A rendezvous over a store at an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpRendezvous {
+    /// Where the store is.
+    pub host: String,
+    /// Its port; 0 is for the rank that hosts it.
+    pub port: u16,
+    /// This process's rank.
+    pub rank: i64,
+    /// How many ranks there are; negative: nobody knows.
+    pub world_size: i64,
+    /// Whether this process hosts the store.
+    pub role: StoreRole,
+}
+
+/// Who hosts the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreRole {
+    /// This process does.
+    Host,
+    /// Another does: rank 0, or the agent.
+    Client,
+}
+
+/// A rendezvous over a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileRendezvous {
+    /// The file.
+    pub path: String,
+    /// This process's rank.
+    pub rank: i64,
+    /// How many ranks there are; negative: nobody knows.
+    pub world_size: i64,
+}
+
+/// A URL, taken apart, with what the caller knows in its query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RendezvousUrl {
+    parts: split::Parts,
+}
+
+impl RendezvousUrl {
+    /// Takes a URL apart and adds what the caller knows: `rank` (−1: nothing) and the world size.
+    ///
+    /// # Errors
+    /// It is no URL, or both it and the caller name a rank or a world size.
+    pub fn parse(
+        url: &str,
+        rank: i64,
+        world_size: WorldSize,
+        environment: &RankEnvironment,
+    ) -> Result<Self, UrlError> {
+        let mut parts = split::split(url)?;
+        let (mut rank, mut size) = (rank, if let WorldSize::Known(size) = world_size { size } else { -1 });
+        let is_dynamic = world_size == WorldSize::Dynamic;
+        if is_dynamic && parts.scheme == "env" {
+            rank = environment.rank.as_deref().map_or(Ok(rank), parse_integer)?;
+            size = environment.world_size.as_deref().map_or(Ok(size), parse_integer)?;
+        }
+        if rank != -1 || size != -1 || is_dynamic {
+            let mut query = Query::read(&parts.query)?;
+            if query.get("rank").or(query.get("world_size")).is_some() {
+                return Err(UrlError::NodeArgumentsTwice { url: url.into() });
+            }
+            if rank != -1 {
+                query.0.push(("rank".to_string(), rank.to_string()));
+            }
+            if size != -1 || is_dynamic {
+                query.0.push(("world_size".to_string(), size.to_string()));
+            }
+            parts.query = query.to_string();
+            // Python puts such a URL together as one of an absolute path; ranks of both must meet at one file.
+            if parts.scheme == "file" && !parts.path.is_empty() && !parts.path.starts_with('/') {
+                parts.path.insert(0, '/');
+            }
+        }
+        Ok(Self { parts })
+    }
+
+    /// The scheme, in small letters.
+    #[must_use]
+    pub fn scheme(&self) -> &str {
+        &self.parts.scheme
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.parts.path
+    }
+
+    /// The host, in small letters and without brackets.
+    #[must_use]
+    pub fn host(&self) -> Option<String> {
+        self.parts.host()
+    }
+
+    /// The port.
+    ///
+    /// # Errors
+    /// What stands there is none.
+    pub fn port(&self) -> Result<Option<u16>, UrlError> {
+        Ok(self.parts.port()?)
+    }
+
+    /// A parameter of the query; of several, the last.
+    ///
+    /// # Errors
+    /// Some part of the query has no value.
+    pub fn parameter(&self, name: &str) -> Result<Option<String>, UrlError> {
+        Ok(Query::read(&self.parts.query)?.get(name).map(ToString::to_string))
+    }
+
+    /// What a `tcp://` URL says. `use_libuv` and any other parameter is of no concern here.
+    ///
+    /// # Errors
+    /// What is missing, or makes no sense.
+    pub fn tcp(&self, environment: &RankEnvironment) -> Result<TcpRendezvous, UrlError> {
+        let missing = |what| UrlError::Missing { scheme: "tcp", what };
+        let port = self.parts.port()?.ok_or_else(|| missing(Missing::Port))?;
+        let (rank, world_size) = self.rank_and_world_size("tcp")?;
+        let host = self.parts.host().ok_or(UrlError::NoHost)?;
+        TcpRendezvous::new(host, port, rank, world_size, environment)
+    }
+
+    /// What an `env://` URL says, with the environment for what it does not. A variable that is empty counts as unset.
+    ///
+    /// # Errors
+    /// What is missing, or makes no sense.
+    pub fn env(&self, environment: &RankEnvironment) -> Result<TcpRendezvous, UrlError> {
+        let variable = |value: &Option<String>, name| match value {
+            Some(value) if !value.is_empty() => Ok(value.clone()),
+            _ => Err(UrlError::Missing { scheme: "env", what: Missing::Variable(name) }),
+        };
+        let query = Query::read(&self.parts.query)?;
+        let number = |parameter, value, name| match query.get(parameter) {
+            Some(text) => Ok(parse_integer(text)?),
+            None => Ok::<_, UrlError>(parse_integer(&variable(value, name)?)?),
+        };
+        let rank = number("rank", &environment.rank, "RANK")?;
+        let world_size = number("world_size", &environment.world_size, "WORLD_SIZE")?;
+        let host = variable(&environment.master_addr, "MASTER_ADDR")?;
+        let port = parse_integer(&variable(&environment.master_port, "MASTER_PORT")?)?;
+        let port = u16::try_from(port).map_err(|_| UrlError::PortRange { port })?;
+        TcpRendezvous::new(host, port, rank, world_size, environment)
+    }
+
+    /// What a `file://` URL says. Its host is of no concern.
+    ///
+    /// # Errors
+    /// What is missing, or makes no sense.
+    pub fn file(&self) -> Result<FileRendezvous, UrlError> {
+        if self.parts.path.is_empty() {
+            return Err(UrlError::Missing { scheme: "file", what: Missing::Path });
+        }
+        let (rank, world_size) = self.rank_and_world_size("file")?;
+        Ok(FileRendezvous { path: self.parts.path.clone(), rank, world_size })
+    }
+
+    /// Both must be there before either is read.
+    fn rank_and_world_size(&self, scheme: &'static str) -> Result<(i64, i64), UrlError> {
+        let query = Query::read(&self.parts.query)?;
+        let named = |name, what| query.get(name).ok_or(UrlError::Missing { scheme, what });
+        let (rank, size) = (named("rank", Missing::Rank)?, named("world_size", Missing::WorldSize)?);
+        Ok((parse_integer(rank)?, parse_integer(size)?))
+    }
+}
+
+impl fmt::Display for RendezvousUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let split::Parts { scheme, authority, path, query, fragment } = &self.parts;
+        if !scheme.is_empty() {
+            write!(f, "{scheme}:")?;
+        }
+        if let Some(authority) = authority {
+            write!(f, "//{authority}")?;
+        }
+        f.write_str(path)?;
+        for (mark, part) in [('?', query), ('#', fragment)] {
+            if !part.is_empty() {
+                write!(f, "{mark}{part}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TcpRendezvous {
+    fn new(
+        host: String,
+        port: u16,
+        rank: i64,
+        world_size: i64,
+        environment: &RankEnvironment,
+    ) -> Result<Self, UrlError> {
+        if world_size == 0 {
+            return Err(UrlError::NoWorld);
+        }
+        let is_host = rank == 0 && !environment.agent_serves(&host, port);
+        let role = if is_host { StoreRole::Host } else { StoreRole::Client };
+        Ok(Self { host, port, rank, world_size, role })
+    }
+}
+
+/// The parameters of a query, in order.
+struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Parts between `&`, empty ones left out; a name ends at the first `=`, its value at the second. A later value of
+    /// the same name takes the place of the earlier one.
+    fn read(text: &str) -> Result<Self, UrlError> {
+        let mut query = Self(Vec::new());
+        for part in text.split('&').filter(|part| !part.is_empty()) {
+            let mut pieces = part.split('=');
+            let name = pieces.next().unwrap_or_default();
+            let value = pieces.next().ok_or_else(|| UrlError::NoValue { part: part.into() })?.to_string();
+            match query.0.iter_mut().find(|(known, _)| known == name) {
+                Some((_, known)) => *known = value,
+                None => query.0.push((name.to_string(), value)),
+            }
+        }
+        Ok(query)
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+}
+
+impl fmt::Display for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, value)) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "&" };
+            write!(f, "{separator}{name}={value}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

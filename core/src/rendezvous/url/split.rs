@@ -1,0 +1,127 @@
+//! A URL in its parts, as Python's library takes URLs apart: ranks of both languages must read one URL alike.
+
+use crate::rendezvous::integer::Quoted;
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+/// A URL that cannot be taken apart.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SplitError {
+    /// A bracket has no partner.
+    #[error("Invalid IPv6 URL")]
+    Brackets,
+    /// What stands in brackets is no IPv6 address.
+    #[error("{} does not appear to be an IPv4 or IPv6 address", Quoted(.host))]
+    Host {
+        /// What stands there.
+        host: Box<str>,
+    },
+    /// An IPv4 address stands in brackets.
+    #[error("An IPv4 address cannot be in brackets")]
+    BracketedIpv4,
+    /// The port is not written in digits.
+    #[error("Port could not be cast to integer value as {}", Quoted(.port))]
+    PortText {
+        /// What stands there.
+        port: Box<str>,
+    },
+    /// The port is too large.
+    #[error("Port out of range 0-65535")]
+    PortRange,
+}
+
+/// The parts of a URL; what is missing is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts {
+    /// In small letters.
+    pub(super) scheme: String,
+    /// Between `//` and the path, if there is a `//`.
+    pub(super) authority: Option<String>,
+    pub(super) path: String,
+    pub(super) query: String,
+    pub(super) fragment: String,
+}
+
+/// Takes a URL apart. Blanks before it, and line ends and tabs within it, do not count.
+pub(super) fn split(text: &str) -> Result<Parts, SplitError> {
+    let is_blank = |letter: char| letter <= ' ';
+    let clean: String =
+        text.trim_start_matches(is_blank).chars().filter(|letter| !"\t\r\n".contains(*letter)).collect();
+    let (scheme, rest) = match clean.split_once(':') {
+        Some((scheme, rest)) if is_scheme(scheme) => (scheme.to_ascii_lowercase(), rest),
+        _ => (String::new(), clean.as_str()),
+    };
+    let (authority, rest) = match rest.strip_prefix("//") {
+        Some(behind) => {
+            let end = behind.find(['/', '?', '#']).unwrap_or(behind.len());
+            (Some(behind[..end].to_string()), &behind[end..])
+        }
+        None => (None, rest),
+    };
+    check_brackets(authority.as_deref().unwrap_or_default())?;
+    let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let [path, query, fragment] = [path, query, fragment].map(ToString::to_string);
+    Ok(Parts { scheme, authority, path, query, fragment })
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|letter: char| letter.is_ascii_alphabetic())
+        && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter))
+}
+
+fn check_brackets(authority: &str) -> Result<(), SplitError> {
+    if authority.contains('[') != authority.contains(']') {
+        return Err(SplitError::Brackets);
+    }
+    let Some((before, behind)) = authority.split_once('[') else { return Ok(()) };
+    let (host, behind) = behind.split_once(']').unwrap_or((behind, ""));
+    let is_whole =
+        (before.is_empty() || before.ends_with('@')) && (behind.is_empty() || behind.starts_with(':'));
+    if !is_whole {
+        return Err(SplitError::Brackets);
+    }
+    if host.parse::<Ipv4Addr>().is_ok() {
+        return Err(SplitError::BracketedIpv4);
+    }
+    let (address, zone) = host.split_once('%').map_or((host, None), |(address, zone)| (address, Some(zone)));
+    let is_address = address.parse::<Ipv6Addr>().is_ok() && zone.is_none_or(|zone| !zone.is_empty());
+    if is_address { Ok(()) } else { Err(SplitError::Host { host: host.into() }) }
+}
+
+impl Parts {
+    fn host_and_port(&self) -> (&str, &str) {
+        let authority = self.authority.as_deref().unwrap_or_default();
+        let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
+        match place.split_once('[') {
+            Some((_, bracketed)) => {
+                let (host, behind) = bracketed.split_once(']').unwrap_or((bracketed, ""));
+                (host, behind.split_once(':').map_or("", |(_, port)| port))
+            }
+            None => place.split_once(':').unwrap_or((place, "")),
+        }
+    }
+
+    /// The host in small letters, without brackets; a zone keeps its letters.
+    pub(super) fn host(&self) -> Option<String> {
+        let (host, _) = self.host_and_port();
+        let lower = match host.split_once('%') {
+            Some((address, zone)) => [&address.to_lowercase(), "%", zone].concat(),
+            None => host.to_lowercase(),
+        };
+        (!lower.is_empty()).then_some(lower)
+    }
+
+    pub(super) fn port(&self) -> Result<Option<u16>, SplitError> {
+        match self.host_and_port() {
+            (_, "") => Ok(None),
+            (_, port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+                let digits = port.trim_start_matches('0');
+                let number = if digits.is_empty() { Ok(0) } else { digits.parse() };
+                number.map(Some).map_err(|_| SplitError::PortRange)
+            }
+            (_, port) => Err(SplitError::PortText { port: port.into() }),
+        }
+    }
+}

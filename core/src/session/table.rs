@@ -1,0 +1,685 @@
+//! The server's end of all sessions: who is who after a reconnect, which requests had their effect already, which
+//! frames are kept to be sent again, and who has been silent or away for too long.
+//!
+//! Feed it with [`Sessions::handle`] and drain [`Sessions::poll_output`]; ask [`Sessions::request`] about each request
+//! before it is carried out, and let [`Sessions::answer`] and [`Sessions::push`] number and write each frame.
+
+use super::life::{ServerAction, ServerEvent, ServerState};
+use crate::ids::ConnId;
+use crate::limits::SessionLimits;
+use crate::time::{Duration, Instant};
+use crate::wire::native::{Fault, FaultCode, Label, Message, ServerFrame, Why, encode_frame};
+use crate::wire::sink::Sink;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+/// A session of this server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// What HELLO said, and what is needed to answer it.
+#[derive(Clone, Copy, Debug)]
+pub struct Hello<'a> {
+    /// The server's life that the client knows.
+    pub incarnation: u64,
+    /// The session to resume; 0 for a new one.
+    pub session: u64,
+    /// Its secret.
+    pub token: [u8; 16],
+    /// The highest sequence that the client has received.
+    pub received: u64,
+    /// The grace that it asks for, in milliseconds.
+    pub grace_ms: u32,
+    /// The longest silence that it asks for, in milliseconds.
+    pub heartbeat_ms: u32,
+    /// So many times the silence ends the session.
+    pub heartbeats_missed_max: u32,
+    /// Its name.
+    pub node: &'a [u8],
+}
+
+/// What can happen.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// HELLO, the first frame of a connection.
+    Hello {
+        /// From whom.
+        conn: ConnId,
+        /// What it said.
+        hello: Hello<'a>,
+        /// 16 bytes that nobody can guess, for a new session; the caller has the entropy.
+        fresh_token: [u8; 16],
+    },
+    /// BYE, after it was answered.
+    Bye {
+        /// From whom.
+        conn: ConnId,
+    },
+    /// A connection is gone.
+    Lost {
+        /// Which one.
+        conn: ConnId,
+        /// [`Why::Connection`], [`Why::HostSilent`] or [`Why::Protocol`].
+        why: Why,
+    },
+    /// The server stops.
+    Stop,
+    /// Time has passed.
+    Tick,
+}
+
+/// What is to be done, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send WELCOME, and behind it all frames of [`Sessions::unreceived`].
+    Welcome {
+        /// To whom.
+        conn: ConnId,
+        /// Which session it has now.
+        session: SessionId,
+        /// Its secret.
+        token: [u8; 16],
+        /// Whether it was there before.
+        resumed: bool,
+        /// The highest request id that was taken.
+        request_last: u64,
+        /// What was granted.
+        granted: Granted,
+    },
+    /// Send the error, and close.
+    Refused {
+        /// To whom.
+        conn: ConnId,
+        /// What.
+        fault: Fault<'static>,
+    },
+    /// Send SESSION_OVER, reason superseded, and close.
+    Superseded {
+        /// Which connection.
+        conn: ConnId,
+    },
+    /// A session has ended: end all that hangs on it; send SESSION_OVER and close, if there is a connection.
+    Ended {
+        /// Which one.
+        session: SessionId,
+        /// Its connection.
+        conn: Option<ConnId>,
+        /// Why.
+        why: Why,
+    },
+}
+
+/// What a session was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// How long it outlives its connection, in milliseconds.
+    pub grace_ms: u32,
+    /// The longest silence, in milliseconds; 0 when nobody counts.
+    pub heartbeat_ms: u32,
+    /// So many times the silence ends it.
+    pub heartbeats_missed_max: u32,
+}
+
+/// What to do with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// Carry it out; it is pending until it is answered.
+    Fresh(SessionId),
+    /// Do not carry it out; answer with this error, by [`Sessions::answer`].
+    Refuse(SessionId, Fault<'static>),
+    /// It is pending already; nothing is to be done.
+    Pending,
+    /// It was answered: send these bytes again.
+    Repeat(&'a [u8]),
+    /// It was answered, and the answer is gone: send this error with the request's id and without a number.
+    Forgotten(Fault<'static>),
+}
+
+/// Why a frame was not numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameRefused {
+    /// The session is no more; nobody awaits the frame.
+    #[error("the session is no more")]
+    SessionOver,
+    /// The request is not pending.
+    #[error("request {0} is not pending")]
+    NotPending(u64),
+    /// The frame is too long for a header to tell; answer with an error instead.
+    #[error("a body of {0} bytes is over the limit")]
+    TooLong(usize),
+}
+
+/// The caller's mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InputError {
+    /// The connection has no session.
+    #[error("{0:?} has no session")]
+    NoSession(ConnId),
+    /// The connection has a session already: a second HELLO.
+    #[error("{0:?} has a session already")]
+    SecondHello(ConnId),
+}
+
+#[derive(Debug)]
+struct Kept {
+    id: u64,
+    is_answer: bool,
+    bytes: Box<[u8]>,
+}
+
+#[derive(Debug)]
+struct Session {
+    token: [u8; 16],
+    node: Box<[u8]>,
+    state: ServerState,
+    conn: Option<ConnId>,
+    granted: Granted,
+    heard: Instant,
+    /// Where it stands in the deadlines.
+    armed: Option<Instant>,
+    /// Why its connection ended, while it is detached.
+    lost: Why,
+    request_last: u64,
+    pending: BTreeSet<u64>,
+    /// The highest number that was given to a frame.
+    sent: u64,
+    /// Frames `sent - window.len() + 1 ..= sent`.
+    window: VecDeque<Kept>,
+    window_bytes: u64,
+}
+
+/// All sessions of a server.
+#[derive(Debug)]
+pub struct Sessions {
+    limits: SessionLimits,
+    incarnation: u64,
+    last: u64,
+    sessions: BTreeMap<SessionId, Session>,
+    of_conn: BTreeMap<ConnId, SessionId>,
+    deadlines: BTreeSet<(Instant, SessionId)>,
+    /// The last sessions that ended, with their reasons.
+    ended: VecDeque<(SessionId, Why)>,
+    outputs: VecDeque<Output>,
+    scratch: Vec<u8>,
+    #[cfg(test)]
+    pub(super) flaw: Option<super::simulation::Flaw>,
+}
+
+struct Growing<'v>(&'v mut Vec<u8>);
+
+impl Sink for Growing<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+impl Sessions {
+    /// No sessions yet. `incarnation` differs each time a server starts.
+    #[must_use]
+    pub fn new(limits: SessionLimits, incarnation: u64) -> Self {
+        Self {
+            limits,
+            incarnation,
+            last: 0,
+            sessions: BTreeMap::new(),
+            of_conn: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            ended: VecDeque::new(),
+            outputs: VecDeque::new(),
+            scratch: Vec::new(),
+            #[cfg(test)]
+            flaw: None,
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// The session of a connection.
+    #[must_use]
+    pub fn of(&self, conn: ConnId) -> Option<SessionId> {
+        self.of_conn.get(&conn).copied()
+    }
+
+    /// The connection of a session, while it has one.
+    #[must_use]
+    pub fn conn_of(&self, session: SessionId) -> Option<ConnId> {
+        self.sessions.get(&session)?.conn
+    }
+
+    /// The name that the client gave.
+    #[must_use]
+    pub fn node_of(&self, session: SessionId) -> Option<&[u8]> {
+        self.sessions.get(&session).map(|session| &*session.node)
+    }
+
+    /// Frames that are kept for a session, and their bytes.
+    #[must_use]
+    pub fn kept(&self, session: SessionId) -> (usize, u64) {
+        self.sessions.get(&session).map_or((0, 0), |session| (session.window.len(), session.window_bytes))
+    }
+
+    /// Feeds one input. `now` must not be earlier than in any call before.
+    ///
+    /// # Errors
+    /// The caller's mistake, or that of the client: nothing has changed.
+    pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), InputError> {
+        match input {
+            Input::Hello { conn, .. } if self.of_conn.contains_key(&conn) => {
+                return Err(InputError::SecondHello(conn));
+            }
+            Input::Hello { conn, hello, fresh_token } => {
+                let outcome = if hello.session == 0 && hello.incarnation == 0 {
+                    self.open(now, conn, &hello, fresh_token)
+                } else {
+                    self.resume(now, conn, &hello)
+                };
+                if let Err(fault) = outcome {
+                    self.outputs.push_back(Output::Refused { conn, fault });
+                }
+            }
+            Input::Bye { conn } => {
+                let session = self.of(conn).ok_or(InputError::NoSession(conn))?;
+                self.event(now, session, ServerEvent::Left, Why::Left);
+            }
+            Input::Lost { conn, why } => {
+                let session = self.of(conn).ok_or(InputError::NoSession(conn))?;
+                let graceless = self.sessions.get(&session).is_none_or(|one| one.granted.grace_ms == 0);
+                let event = if graceless { ServerEvent::LostForGood } else { ServerEvent::Lost };
+                self.event(now, session, event, why);
+            }
+            Input::Stop => {
+                let all: Vec<SessionId> = self.sessions.keys().copied().collect();
+                for session in all {
+                    self.event(now, session, ServerEvent::Stopped, Why::ServerStopped);
+                }
+            }
+            Input::Tick => self.tick(now),
+        }
+        Ok(())
+    }
+
+    /// The next thing to do; drain it after every input.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Input::Tick`] is due at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadlines.first().map(|&(due, _)| due)
+    }
+
+    /// A frame that is no request has come: it is a sign of life, and says what was received.
+    ///
+    /// # Errors
+    /// What the client is told before its connection is closed.
+    pub fn heard(&mut self, now: Instant, conn: ConnId, received: u64) -> Result<SessionId, Fault<'static>> {
+        let id = self.of(conn).ok_or(Fault::session_ended(None))?;
+        let session = self.sessions.get_mut(&id).ok_or(Fault::session_ended(None))?;
+        session.heard = now;
+        session.acknowledge(received)?;
+        Ok(id)
+    }
+
+    /// What to do with the request `id` of a connection.
+    ///
+    /// # Errors
+    /// What the client is told before its connection is closed.
+    pub fn request(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        id: u64,
+        received: u64,
+    ) -> Result<Verdict<'_>, Fault<'static>> {
+        #[cfg(test)]
+        let executes_again = self.flaw == Some(super::simulation::Flaw::ExecutesAgain);
+        let session_id = self.heard(now, conn, received)?;
+        let session = self.sessions.get_mut(&session_id).ok_or(Fault::session_ended(None))?;
+        #[cfg(test)]
+        if executes_again && id <= session.request_last && !session.pending.contains(&id) {
+            session.pending.insert(id);
+            return Ok(Verdict::Fresh(session_id));
+        }
+        if id > session.request_last {
+            session.request_last = id;
+            let full = session.pending.len() >= self.limits.pending_max;
+            session.pending.insert(id);
+            return Ok(if full {
+                let fault = Fault::new(FaultCode::TooManyPending, self.limits.pending_max as u64, 0);
+                Verdict::Refuse(session_id, fault)
+            } else {
+                Verdict::Fresh(session_id)
+            });
+        }
+        if id == 0 {
+            return Err(Fault::new(FaultCode::OutOfPlace, 0, 0));
+        }
+        if session.pending.contains(&id) {
+            return Ok(Verdict::Pending);
+        }
+        let oldest = session.oldest();
+        let kept = session.window.iter().find(|kept| kept.is_answer && kept.id == id);
+        Ok(match kept {
+            Some(kept) => Verdict::Repeat(&kept.bytes),
+            None => Verdict::Forgotten(Fault::new(FaultCode::RequestForgotten, oldest, 0)),
+        })
+    }
+
+    /// Answers a pending request: numbers the frame, keeps it, and writes it into `out` if there is a connection,
+    /// which is returned.
+    ///
+    /// # Errors
+    /// Nothing was written, numbered or kept.
+    pub fn answer(
+        &mut self,
+        session: SessionId,
+        id: u64,
+        frame: &ServerFrame<'_>,
+        out: &mut impl Sink,
+    ) -> Result<Option<ConnId>, FrameRefused> {
+        let pending = &self.sessions.get(&session).ok_or(FrameRefused::SessionOver)?.pending;
+        if !pending.contains(&id) {
+            return Err(FrameRefused::NotPending(id));
+        }
+        let conn = self.number(session, id, frame, IsAnswer::Yes, out)?;
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.pending.remove(&id);
+        }
+        Ok(conn)
+    }
+
+    /// Pushes a frame that comes from request `id`: numbers, keeps and writes it as [`Sessions::answer`] does.
+    ///
+    /// # Errors
+    /// Nothing was written, numbered or kept.
+    pub fn push(
+        &mut self,
+        session: SessionId,
+        id: u64,
+        frame: &ServerFrame<'_>,
+        out: &mut impl Sink,
+    ) -> Result<Option<ConnId>, FrameRefused> {
+        self.number(session, id, frame, IsAnswer::No, out)
+    }
+
+    /// The kept frames of a session, which its client has not received, in order.
+    pub fn unreceived(&self, session: SessionId) -> impl Iterator<Item = &[u8]> {
+        let window = self.sessions.get(&session).map(|session| &session.window);
+        window.into_iter().flatten().map(|kept| &*kept.bytes)
+    }
+
+    fn number(
+        &mut self,
+        id_of_session: SessionId,
+        id: u64,
+        frame: &ServerFrame<'_>,
+        is_answer: IsAnswer,
+        out: &mut impl Sink,
+    ) -> Result<Option<ConnId>, FrameRefused> {
+        let session = self.sessions.get_mut(&id_of_session).ok_or(FrameRefused::SessionOver)?;
+        debug_assert!(ServerFrame::is_numbered(frame.kind()), "only answers and pushes have numbers");
+        let label = Label { id, sequence: session.sent + 1, flags: 0 };
+        if session.granted.grace_ms == 0 {
+            encode_frame(out, label, frame).map_err(FrameRefused::TooLong)?;
+            session.sent += 1;
+            return Ok(session.conn);
+        }
+        self.scratch.clear();
+        encode_frame(&mut Growing(&mut self.scratch), label, frame).map_err(FrameRefused::TooLong)?;
+        session.sent += 1;
+        if session.conn.is_some() {
+            out.put(&self.scratch);
+        }
+        #[cfg(test)]
+        if self.flaw == Some(super::simulation::Flaw::DetachedAnswerLost) && session.conn.is_none() {
+            return Ok(None);
+        }
+        session.window_bytes += self.scratch.len() as u64;
+        session.window.push_back(Kept {
+            id,
+            is_answer: is_answer == IsAnswer::Yes,
+            bytes: self.scratch.as_slice().into(),
+        });
+        while session.window.len() > self.limits.window_frames as usize
+            || session.window_bytes > self.limits.window_bytes
+        {
+            session.forget_oldest();
+        }
+        Ok(session.conn)
+    }
+
+    fn open(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        hello: &Hello<'_>,
+        token: [u8; 16],
+    ) -> Result<(), Fault<'static>> {
+        if self.sessions.len() >= self.limits.sessions_max {
+            return Err(Fault::new(FaultCode::TooManySessions, self.limits.sessions_max as u64, 0));
+        }
+        let granted = self.grant(hello);
+        self.last += 1;
+        let id = SessionId(self.last);
+        let session = Session {
+            token,
+            node: hello.node.into(),
+            state: ServerState::Attached,
+            conn: Some(conn),
+            granted,
+            heard: now,
+            armed: None,
+            lost: Why::Connection,
+            request_last: 0,
+            pending: BTreeSet::new(),
+            sent: 0,
+            window: VecDeque::new(),
+            window_bytes: 0,
+        };
+        self.sessions.insert(id, session);
+        self.of_conn.insert(conn, id);
+        self.arm(id);
+        self.welcome(conn, id, false);
+        Ok(())
+    }
+
+    fn grant(&self, hello: &Hello<'_>) -> Granted {
+        let millis = |limit: Duration| u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        let heartbeat_max = millis(self.limits.heartbeat_max);
+        Granted {
+            grace_ms: hello.grace_ms.min(millis(self.limits.grace_max)),
+            heartbeat_ms: match hello.heartbeat_ms {
+                0 => millis(self.limits.heartbeat_default),
+                asked => asked.clamp(millis(self.limits.heartbeat_min), heartbeat_max),
+            },
+            heartbeats_missed_max: hello.heartbeats_missed_max.clamp(1, self.limits.heartbeats_missed_max),
+        }
+    }
+
+    fn resume(&mut self, now: Instant, conn: ConnId, hello: &Hello<'_>) -> Result<(), Fault<'static>> {
+        let id = SessionId(hello.session);
+        let known = self.sessions.get_mut(&id).filter(|_| hello.incarnation == self.incarnation);
+        let Some(session) = known else {
+            let remembered = self.ended.iter().rev().find(|(ended, _)| *ended == id);
+            let why = remembered.filter(|_| hello.incarnation == self.incarnation).map(|&(_, why)| why);
+            return Err(Fault::session_ended(why));
+        };
+        #[cfg(test)]
+        let unchecked = self.flaw == Some(super::simulation::Flaw::TokenUnchecked);
+        #[cfg(not(test))]
+        let unchecked = false;
+        if !unchecked && !same(&session.token, &hello.token) {
+            return Err(Fault::new(FaultCode::SessionForged, 0, 0));
+        }
+        if hello.received > session.sent {
+            return Err(Fault::new(FaultCode::FalseAcknowledgement, hello.received, session.sent));
+        }
+        let oldest = session.oldest();
+        #[cfg(test)]
+        let unchecked = self.flaw == Some(super::simulation::Flaw::WindowUnchecked);
+        if !unchecked && hello.received + 1 < oldest {
+            return Err(Fault::new(FaultCode::WindowPassed, hello.received, oldest));
+        }
+        let Some((state, action)) = session.state.on(ServerEvent::Resumed) else {
+            return Err(Fault::session_ended(None));
+        };
+        session.acknowledge(hello.received)?;
+        session.state = state;
+        session.heard = now;
+        if let Some(old) = session.conn.replace(conn) {
+            debug_assert_eq!(action, ServerAction::Supersede);
+            #[cfg(test)]
+            let keeps = self.flaw == Some(super::simulation::Flaw::OldConnectionServed);
+            #[cfg(not(test))]
+            let keeps = false;
+            if !keeps {
+                self.of_conn.remove(&old);
+                self.outputs.push_back(Output::Superseded { conn: old });
+            }
+        }
+        self.of_conn.insert(conn, id);
+        self.arm(id);
+        self.welcome(conn, id, true);
+        Ok(())
+    }
+
+    fn welcome(&mut self, conn: ConnId, id: SessionId, resumed: bool) {
+        if let Some(session) = self.sessions.get(&id) {
+            let Session { token, request_last, granted, .. } = *session;
+            self.outputs.push_back(Output::Welcome {
+                conn,
+                session: id,
+                token,
+                resumed,
+                request_last,
+                granted,
+            });
+        }
+    }
+
+    fn event(&mut self, now: Instant, id: SessionId, event: ServerEvent, why: Why) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some((state, action)) = session.state.on(event) else { return };
+        session.state = state;
+        match action {
+            ServerAction::Wait => {
+                session.lost = why;
+                session.heard = now;
+                if let Some(conn) = session.conn.take() {
+                    self.of_conn.remove(&conn);
+                }
+                self.arm(id);
+            }
+            ServerAction::End => self.end(id, event, why),
+            ServerAction::Attach | ServerAction::Supersede | ServerAction::Refuse => {}
+        }
+    }
+
+    fn end(&mut self, id: SessionId, event: ServerEvent, why: Why) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        if let Some(due) = session.armed {
+            self.deadlines.remove(&(due, id));
+        }
+        if let Some(conn) = session.conn {
+            self.of_conn.remove(&conn);
+        }
+        if self.ended.len() >= self.limits.remembered_max {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((id, why));
+        // A connection that is gone is not to be closed once more.
+        let conn = session.conn.filter(|_| event != ServerEvent::LostForGood);
+        self.outputs.push_back(Output::Ended { session: id, conn, why });
+    }
+
+    /// Sets the next moment at which the session is looked at. That it was heard meanwhile is noticed then, so nothing
+    /// moves with each frame.
+    fn arm(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if let Some(due) = session.armed.take() {
+            self.deadlines.remove(&(due, id));
+        }
+        if let Some(span) = session.patience() {
+            let due = session.heard + span;
+            session.armed = Some(due);
+            self.deadlines.insert((due, id));
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        while let Some(&(due, id)) = self.deadlines.first().filter(|&&(due, _)| due <= now) {
+            let Some(session) = self.sessions.get(&id) else {
+                self.deadlines.remove(&(due, id));
+                continue;
+            };
+            if session.patience().is_some_and(|span| session.heard + span > now) {
+                self.arm(id);
+            } else if session.state == ServerState::Attached {
+                self.event(now, id, ServerEvent::Silent, Why::Heartbeat);
+            } else {
+                let why = session.lost;
+                self.event(now, id, ServerEvent::GracePassed, why);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IsAnswer {
+    Yes,
+    No,
+}
+
+impl Session {
+    /// The number of the oldest frame that is kept; one above `sent` when there is none.
+    fn oldest(&self) -> u64 {
+        self.sent + 1 - self.window.len() as u64
+    }
+
+    fn acknowledge(&mut self, received: u64) -> Result<(), Fault<'static>> {
+        if received > self.sent {
+            return Err(Fault::new(FaultCode::FalseAcknowledgement, received, self.sent));
+        }
+        while self.oldest() <= received {
+            self.forget_oldest();
+        }
+        Ok(())
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(kept) = self.window.pop_front() {
+            self.window_bytes -= kept.bytes.len() as u64;
+        }
+    }
+
+    /// How long it may be silent, or away; `None` without end.
+    fn patience(&self) -> Option<Duration> {
+        let Granted { grace_ms, heartbeat_ms, heartbeats_missed_max } = self.granted;
+        let millis = match self.state {
+            ServerState::Attached => u64::from(heartbeat_ms) * u64::from(heartbeats_missed_max),
+            ServerState::Detached | ServerState::Over => return Some(Duration::from_millis(grace_ms.into())),
+        };
+        (millis > 0).then(|| Duration::from_millis(millis))
+    }
+}
+
+/// Compares secrets in a time that does not tell where they differ.
+fn same(one: &[u8; 16], other: &[u8; 16]) -> bool {
+    let differences = one.iter().zip(other).fold(0, |differences, (a, b)| differences | (a ^ b));
+    core::hint::black_box(differences) == 0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! The last changes of the store, and those who watch them. A watch keeps no queue of its own: it remembers the first
+//! change that it has not told of, and reads on from there in the one history of all.
+
+use crate::limits::HistoryLimits;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// One watch of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WatchId(u64);
+
+/// What is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched<'a> {
+    /// One key.
+    Key(&'a [u8]),
+    /// All keys that begin so.
+    Prefix(&'a [u8]),
+}
+
+/// One change of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangeRef<'a> {
+    /// The revision that it made.
+    pub revision: u64,
+    /// Of which key.
+    pub key: &'a [u8],
+    /// The new value; `None` when the key was removed.
+    pub value: Option<&'a [u8]>,
+}
+
+/// Why a watch cannot begin or go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WatchError {
+    /// The history does not reach back that far.
+    #[error("the history begins at revision {oldest}")]
+    Compacted {
+        /// The first revision that can be told of.
+        oldest: u64,
+    },
+    /// There are as many watches as there may be.
+    #[error("as many watches as allowed ({0})")]
+    TooMany(usize),
+    /// There is no such watch.
+    #[error("there is no such watch")]
+    Unknown,
+}
+
+/// What a change is charged beside its bytes.
+const CHANGE_COST_BYTES: u64 = 64;
+
+#[derive(Debug)]
+struct Change {
+    revision: u64,
+    key: Box<[u8]>,
+    value: Option<Box<[u8]>>,
+}
+
+#[derive(Debug)]
+struct Watch {
+    is_prefix: bool,
+    name: Box<[u8]>,
+    /// It tells of nothing older.
+    from: u64,
+    /// The first change that it has to tell of.
+    untold: Option<u64>,
+    /// It stands among those that have something to tell.
+    queued: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct History {
+    limits: HistoryLimits,
+    changes: VecDeque<Change>,
+    bytes: u64,
+    /// The first revision that can be told of.
+    oldest: u64,
+    last: u64,
+    watches: BTreeMap<WatchId, Watch>,
+    of_key: BTreeMap<Box<[u8]>, BTreeSet<WatchId>>,
+    of_prefix: BTreeMap<Box<[u8]>, BTreeSet<WatchId>>,
+    /// Lengths of the watched prefixes, and how many have it.
+    prefix_lengths: BTreeMap<usize, usize>,
+    /// Watches that got something to tell, in that order. Some have told of it since, or are gone: they are passed over
+    /// when their turn comes, since looking for them would take time.
+    ready: VecDeque<WatchId>,
+}
+
+impl History {
+    /// A history that begins behind `revision`.
+    pub(super) fn new(limits: HistoryLimits, revision: u64) -> Self {
+        Self {
+            limits,
+            changes: VecDeque::new(),
+            bytes: 0,
+            oldest: revision + 1,
+            last: 0,
+            watches: BTreeMap::new(),
+            of_key: BTreeMap::new(),
+            of_prefix: BTreeMap::new(),
+            prefix_lengths: BTreeMap::new(),
+            ready: VecDeque::new(),
+        }
+    }
+
+    pub(super) const fn oldest(&self) -> u64 {
+        self.oldest
+    }
+
+    pub(super) fn record(&mut self, revision: u64, key: &[u8], value: Option<&[u8]>) {
+        let change = Change { revision, key: key.into(), value: value.map(Into::into) };
+        self.bytes += change.cost();
+        self.changes.push_back(change);
+        let Self { watches, ready, .. } = self;
+        let mut tell = |ids: Option<&BTreeSet<WatchId>>| {
+            for id in ids.into_iter().flatten() {
+                if let Some(watch) = watches.get_mut(id)
+                    && watch.untold.is_none()
+                    && watch.from <= revision
+                {
+                    watch.untold = Some(revision);
+                    watch.queue(*id, ready);
+                }
+            }
+        };
+        tell(self.of_key.get(key));
+        for &length in self.prefix_lengths.keys() {
+            if let Some(prefix) = key.get(..length) {
+                tell(self.of_prefix.get(prefix));
+            }
+        }
+        while self.changes.len() > self.limits.changes_max || self.bytes > self.limits.bytes_max {
+            let Some(gone) = self.changes.pop_front() else { break };
+            self.bytes -= gone.cost();
+            self.oldest = gone.revision + 1;
+        }
+    }
+
+    pub(super) fn watch(&mut self, what: Watched<'_>, from: u64) -> Result<WatchId, WatchError> {
+        if from < self.oldest {
+            return Err(WatchError::Compacted { oldest: self.oldest });
+        }
+        if self.watches.len() >= self.limits.watches_max {
+            return Err(WatchError::TooMany(self.limits.watches_max));
+        }
+        self.last += 1;
+        let id = WatchId(self.last);
+        let (is_prefix, name) = match what {
+            Watched::Key(key) => (false, key),
+            Watched::Prefix(prefix) => (true, prefix),
+        };
+        let mut watch = Watch { is_prefix, name: name.into(), from, untold: None, queued: false };
+        watch.untold =
+            self.since(from).find(|change| watch.matches(&change.key)).map(|change| change.revision);
+        if watch.untold.is_some() {
+            watch.queue(id, &mut self.ready);
+        }
+        let index = if is_prefix { &mut self.of_prefix } else { &mut self.of_key };
+        index.entry(name.into()).or_default().insert(id);
+        if is_prefix {
+            *self.prefix_lengths.entry(name.len()).or_default() += 1;
+        }
+        self.watches.insert(id, watch);
+        Ok(id)
+    }
+
+    pub(super) fn unwatch(&mut self, id: WatchId) -> bool {
+        let Some(watch) = self.watches.remove(&id) else { return false };
+        let index = if watch.is_prefix { &mut self.of_prefix } else { &mut self.of_key };
+        if let Some(ids) = index.get_mut(&watch.name) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                index.remove(&watch.name);
+            }
+        }
+        if watch.is_prefix
+            && let Some(count) = self.prefix_lengths.get_mut(&watch.name.len())
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.prefix_lengths.remove(&watch.name.len());
+            }
+        }
+        true
+    }
+
+    pub(super) fn next_ready(&mut self) -> Option<WatchId> {
+        while let Some(id) = self.ready.pop_front() {
+            if let Some(watch) = self.watches.get_mut(&id) {
+                watch.queued = false;
+                if watch.untold.is_some() {
+                    return Some(id);
+                }
+            }
+        }
+        None
+    }
+
+    pub(super) fn untold(&self, id: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
+        let watch = self.watches.get(&id).ok_or(WatchError::Unknown)?;
+        let from = watch.untold.unwrap_or(u64::MAX);
+        if from < self.oldest {
+            return Err(WatchError::Compacted { oldest: self.oldest });
+        }
+        Ok(self.since(from).filter(|change| watch.matches(&change.key)).map(Change::as_ref))
+    }
+
+    pub(super) fn told(&mut self, id: WatchId, through: u64) {
+        let Some(watch) = self.watches.get(&id).filter(|watch| watch.untold.is_some()) else { return };
+        let from = through.saturating_add(1).max(watch.from);
+        let untold = self.since(from).find(|change| watch.matches(&change.key)).map(|change| change.revision);
+        if let Some(watch) = self.watches.get_mut(&id) {
+            (watch.from, watch.untold) = (from, untold);
+            if untold.is_some() {
+                watch.queue(id, &mut self.ready);
+            }
+        }
+    }
+
+    /// The changes from a revision on.
+    fn since(&self, revision: u64) -> impl Iterator<Item = &Change> {
+        let start = self.changes.partition_point(|change| change.revision < revision);
+        self.changes.range(start..)
+    }
+}
+
+impl Watch {
+    fn queue(&mut self, id: WatchId, ready: &mut VecDeque<WatchId>) {
+        if !self.queued {
+            self.queued = true;
+            ready.push_back(id);
+        }
+    }
+
+    fn matches(&self, key: &[u8]) -> bool {
+        if self.is_prefix { key.starts_with(&self.name) } else { *key == *self.name }
+    }
+}
+
+impl Change {
+    fn cost(&self) -> u64 {
+        (self.key.len() + self.value.as_ref().map_or(0, |value| value.len())) as u64 + CHANGE_COST_BYTES
+    }
+
+    fn as_ref(&self) -> ChangeRef<'_> {
+        ChangeRef { revision: self.revision, key: &self.key, value: self.value.as_deref() }
+    }
+}

@@ -1,0 +1,115 @@
+//! Leases: which keys vanish together, and when.
+
+use crate::limits::HistoryLimits;
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+
+/// One lease of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseId(pub u64);
+
+/// Why a lease cannot be had or used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    /// There is no such lease.
+    #[error("there is no lease {0}")]
+    Unknown(u64),
+    /// There are as many leases, or keys on them, as there may be.
+    #[error("as many leases or leased keys as allowed ({0})")]
+    TooMany(usize),
+}
+
+#[derive(Debug)]
+struct Lease {
+    keys: BTreeSet<Box<[u8]>>,
+    /// How long it lasts from its grant or renewal; `None` until it is revoked.
+    ttl: Option<Duration>,
+    expires: Instant,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    last: u64,
+    leases: BTreeMap<LeaseId, Lease>,
+    of_key: BTreeMap<Box<[u8]>, LeaseId>,
+    deadlines: BTreeSet<(Instant, LeaseId)>,
+}
+
+impl Leases {
+    pub(super) fn grant(
+        &mut self,
+        now: Instant,
+        ttl: Option<Duration>,
+        limits: &HistoryLimits,
+    ) -> Result<LeaseId, LeaseError> {
+        if self.leases.len() >= limits.leases_max {
+            return Err(LeaseError::TooMany(limits.leases_max));
+        }
+        self.last += 1;
+        let id = LeaseId(self.last);
+        self.leases.insert(id, Lease { keys: BTreeSet::new(), ttl, expires: now });
+        self.renew(now, id)?;
+        Ok(id)
+    }
+
+    pub(super) fn renew(&mut self, now: Instant, id: LeaseId) -> Result<(), LeaseError> {
+        let lease = self.leases.get_mut(&id).ok_or(LeaseError::Unknown(id.0))?;
+        if let Some(ttl) = lease.ttl {
+            self.deadlines.remove(&(lease.expires, id));
+            lease.expires = now + ttl;
+            self.deadlines.insert((lease.expires, id));
+        }
+        Ok(())
+    }
+
+    /// Whether so many more keys may be attached.
+    pub(super) fn room_for(
+        &self,
+        id: LeaseId,
+        more: usize,
+        limits: &HistoryLimits,
+    ) -> Result<(), LeaseError> {
+        if !self.leases.contains_key(&id) {
+            return Err(LeaseError::Unknown(id.0));
+        }
+        if self.of_key.len().saturating_add(more) > limits.leased_keys_max {
+            return Err(LeaseError::TooMany(limits.leased_keys_max));
+        }
+        Ok(())
+    }
+
+    pub(super) fn attach(&mut self, id: LeaseId, key: &[u8]) {
+        self.detach(key);
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.keys.insert(key.into());
+            self.of_key.insert(key.into(), id);
+        }
+    }
+
+    pub(super) fn detach(&mut self, key: &[u8]) {
+        if let Some(id) = self.of_key.remove(key)
+            && let Some(lease) = self.leases.get_mut(&id)
+        {
+            lease.keys.remove(key);
+        }
+    }
+
+    /// Takes a lease out; its keys are no longer attached.
+    pub(super) fn end(&mut self, id: LeaseId) -> Result<BTreeSet<Box<[u8]>>, LeaseError> {
+        let lease = self.leases.remove(&id).ok_or(LeaseError::Unknown(id.0))?;
+        self.deadlines.remove(&(lease.expires, id));
+        for key in &lease.keys {
+            self.of_key.remove(key);
+        }
+        Ok(lease.keys)
+    }
+
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.deadlines.first().map(|&(at, _)| at)
+    }
+
+    pub(super) fn expired(&self, now: Instant) -> Option<LeaseId> {
+        self.deadlines.first().filter(|&&(at, _)| at <= now).map(|&(_, id)| id)
+    }
+}

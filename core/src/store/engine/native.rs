@@ -1,0 +1,297 @@
+//! What the native protocol asks of the engine beyond c10d: watches, leases, transactions, prefixes.
+//!
+//! None of it costs a c10d server anything but one look at whether it was ever asked for.
+
+use super::history::{ChangeRef, History, WatchError, WatchId, Watched};
+use super::leases::{LeaseError, LeaseId, Leases};
+use super::slots::SlotId;
+use super::value::{Value, ValueRef};
+use super::{ApplyError, Engine, KeyList, cost, number, one_piece};
+use crate::ids::ConnId;
+use crate::limits::HistoryLimits;
+use crate::store::op::Keys;
+use crate::store::txn::{Compare, Condition, Write};
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// What native sessions need beside the keys.
+#[derive(Debug)]
+pub(super) struct Extras {
+    limits: HistoryLimits,
+    history: History,
+    leases: Leases,
+}
+
+/// What a transaction did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxnApplied<'a> {
+    /// Whether all conditions held.
+    pub holds: bool,
+    /// Connections whose wait ended, as in [`super::Applied`].
+    pub released: &'a [ConnId],
+}
+
+impl Engine {
+    /// Keeps a history of changes from here on, and makes room for watches and leases. Does nothing when it is there.
+    pub fn start_history(&mut self, limits: HistoryLimits) {
+        let revision = self.revision;
+        self.extras.get_or_insert_with(|| {
+            let history = History::new(limits, revision);
+            Box::new(Extras { limits, history, leases: Leases::default() })
+        });
+    }
+
+    /// The oldest change that can be told of; `None` while there is no history.
+    #[must_use]
+    pub fn history_oldest(&self) -> Option<u64> {
+        self.extras.as_ref().map(|extras| extras.history.oldest())
+    }
+
+    /// The value of a key and the revision at which it last changed, if it has one.
+    #[must_use]
+    pub fn find(&self, key: &[u8]) -> Option<(u64, ValueRef<'_>)> {
+        let slot = &self.slots[self.slots.find(key)?];
+        (!matches!(slot.value, Value::Absent)).then(|| (slot.revision, slot.value.as_ref()))
+    }
+
+    /// The first `count_max` keys in byte order that begin with `prefix` and come behind `after`, and whether there are
+    /// more.
+    #[must_use]
+    pub fn page(&self, prefix: &[u8], after: &[u8], count_max: usize) -> (KeyList<'_>, bool) {
+        let mut sorted = self.slots.beneath(prefix, |slot| !matches!(slot.value, Value::Absent));
+        sorted.retain(|&id| after.is_empty() || *self.slots[id].key > *after);
+        let more = sorted.len() > count_max;
+        sorted.truncate(count_max);
+        (KeyList { slots: &self.slots, sorted }, more)
+    }
+
+    /// Removes all keys beneath a prefix, and the queues there; how many keys that were.
+    pub fn delete_prefix(&mut self, prefix: &[u8]) -> u64 {
+        self.released.clear();
+        self.remove_beneath(prefix)
+    }
+
+    /// Watches from a revision on; from now on when it is 0.
+    ///
+    /// # Errors
+    /// The history is shorter, or there are too many watches.
+    pub fn watch(&mut self, what: Watched<'_>, from_revision: u64) -> Result<WatchId, WatchError> {
+        let next = self.revision + 1;
+        let Some(extras) = &mut self.extras else { return Err(WatchError::Compacted { oldest: next }) };
+        extras.history.watch(what, if from_revision == 0 { next } else { from_revision })
+    }
+
+    /// Ends a watch; whether there was one.
+    pub fn unwatch(&mut self, watch: WatchId) -> bool {
+        self.extras.as_mut().is_some_and(|extras| extras.history.unwatch(watch))
+    }
+
+    /// A watch that has something to tell. Each is named once, and again when it got more after [`Engine::told`].
+    pub fn next_ready_watch(&mut self) -> Option<WatchId> {
+        self.extras.as_mut()?.history.next_ready()
+    }
+
+    /// What a watch has to tell, in order.
+    ///
+    /// # Errors
+    /// It fell behind the history, or is not there.
+    pub fn untold(&self, watch: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
+        self.extras.as_ref().ok_or(WatchError::Unknown)?.history.untold(watch)
+    }
+
+    /// A watch has told of all changes up to a revision.
+    pub fn told(&mut self, watch: WatchId, through_revision: u64) {
+        if let Some(extras) = &mut self.extras {
+            extras.history.told(watch, through_revision);
+        }
+    }
+
+    /// Makes a lease that lasts for `ttl` from its last renewal, or until it is revoked.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn lease_grant(&mut self, now: Instant, ttl: Option<Duration>) -> Result<LeaseId, LeaseError> {
+        let extras = self.extras.as_mut().ok_or(LeaseError::TooMany(0))?;
+        extras.leases.grant(now, ttl, &extras.limits)
+    }
+
+    /// Lets keys vanish with a lease, and with no other.
+    ///
+    /// # Errors
+    /// There is no such lease, or too many keys; nothing was attached.
+    pub fn lease_attach(&mut self, lease: LeaseId, keys: Keys<'_>) -> Result<(), LeaseError> {
+        let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
+        extras.leases.room_for(lease, keys.len(), &extras.limits)?;
+        for key in keys.iter() {
+            extras.leases.attach(lease, one_piece(key, &mut self.joined));
+        }
+        Ok(())
+    }
+
+    /// Gives a lease its whole time again.
+    ///
+    /// # Errors
+    /// There is no such lease.
+    pub fn lease_renew(&mut self, now: Instant, lease: LeaseId) -> Result<(), LeaseError> {
+        self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?.leases.renew(now, lease)
+    }
+
+    /// Ends a lease and removes its keys; how many had a value.
+    ///
+    /// # Errors
+    /// There is no such lease.
+    pub fn lease_end(&mut self, lease: LeaseId) -> Result<u64, LeaseError> {
+        self.released.clear();
+        let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
+        let keys = extras.leases.end(lease)?;
+        Ok(keys.iter().map(|key| u64::from(self.remove_value(key))).sum())
+    }
+
+    /// Ends the lease that is over at `now`, and removes its keys; call it until there is none.
+    pub fn lease_expire(&mut self, now: Instant) -> Option<LeaseId> {
+        let lease = self.extras.as_ref()?.leases.expired(now)?;
+        self.lease_end(lease).ok().map(|_| lease)
+    }
+
+    /// When the next lease is over.
+    #[must_use]
+    pub fn next_lease_expiry(&self) -> Option<Instant> {
+        self.extras.as_ref()?.leases.next_expiry()
+    }
+
+    /// Does all writes of `then` if all conditions hold, and all of `otherwise` if not, in one turn.
+    ///
+    /// # Errors
+    /// One of the writes cannot be done: none is.
+    pub fn txn<'w>(
+        &mut self,
+        compares: impl Iterator<Item = Compare<'w>>,
+        then: impl Iterator<Item = Write<'w>> + Clone,
+        otherwise: impl Iterator<Item = Write<'w>> + Clone,
+    ) -> Result<TxnApplied<'_>, ApplyError> {
+        self.released.clear();
+        let holds = { compares }.all(|compare| self.holds(&compare));
+        if holds {
+            self.write_all(then)?
+        } else {
+            self.write_all(otherwise)?
+        }
+        Ok(TxnApplied { holds, released: &self.released })
+    }
+
+    fn holds(&mut self, compare: &Compare<'_>) -> bool {
+        let key = one_piece(compare.key, &mut self.joined);
+        let slot = self.slots.find(key).map(|id| &self.slots[id]);
+        let found = slot.filter(|slot| !matches!(slot.value, Value::Absent));
+        match (compare.condition, found) {
+            (Condition::Exists, found) => found.is_some(),
+            (Condition::Absent | Condition::Revision(0), found) => found.is_none(),
+            (Condition::Revision(revision), found) => found.is_some_and(|slot| slot.revision == revision),
+            (Condition::Value(value), found) => found.is_some_and(|slot| slot.value.as_ref().equals(value)),
+        }
+    }
+
+    fn write_all<'w>(&mut self, writes: impl Iterator<Item = Write<'w>> + Clone) -> Result<(), ApplyError> {
+        self.room_for(writes.clone().map(|write| cost_of(&write)).sum())?;
+        if writes.clone().any(|write| matches!(write, Write::Add { .. })) {
+            self.rehearse(writes.clone())?;
+        }
+        for write in writes {
+            match write {
+                Write::Set { key, value } => drop(self.set(key, value)?),
+                Write::Delete { key } => drop(self.delete(key)),
+                Write::DeletePrefix { prefix } => drop(self.remove_beneath(prefix)),
+                Write::Add { key, delta } => drop(self.add(key, delta)?),
+                Write::Append { key, value } => drop(self.append(key, value)?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes through the writes beside the store, to find whether each ADD will meet a number.
+    fn rehearse<'w>(&mut self, writes: impl Iterator<Item = Write<'w>>) -> Result<(), ApplyError> {
+        let mut beside: BTreeMap<Vec<u8>, Value> = BTreeMap::new();
+        let mut cleared: Vec<&[u8]> = Vec::new();
+        for write in writes {
+            let (Write::Set { key, .. }
+            | Write::Delete { key }
+            | Write::Add { key, .. }
+            | Write::Append { key, .. }) = write
+            else {
+                if let Write::DeletePrefix { prefix } = write {
+                    beside.retain(|key, _| !key.starts_with(prefix));
+                    cleared.push(prefix);
+                }
+                continue;
+            };
+            let key = one_piece(key, &mut self.joined).to_vec();
+            let stored =
+                self.slots.find(&key).filter(|_| !cleared.iter().any(|prefix| key.starts_with(prefix)));
+            let value = beside.entry(key).or_insert_with(|| match stored.map(|id| &self.slots[id].value) {
+                None | Some(Value::Absent) => Value::Absent,
+                Some(Value::Number(number)) => Value::Number(*number),
+                Some(Value::Bytes(bytes)) => Value::Bytes(bytes.clone()),
+            });
+            match write {
+                Write::Set { value: new, .. } => value.set(new),
+                Write::Append { value: more, .. } => value.append(more),
+                Write::Add { delta, .. } => {
+                    let sum = value.as_number().ok_or(ApplyError::NotANumber)?.wrapping_add(delta);
+                    *value = Value::Number(sum);
+                }
+                Write::Delete { .. } | Write::DeletePrefix { .. } => *value = Value::Absent,
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_beneath(&mut self, prefix: &[u8]) -> u64 {
+        let mut removed = 0;
+        for slot in self.slots.beneath(prefix, |_| true) {
+            if self.slots.drop_queue(slot) {
+                self.revision += 1;
+            }
+            let had_value = !matches!(self.slots[slot].value, Value::Absent);
+            if had_value {
+                self.clear(slot);
+            } else {
+                self.slots.release_if_idle(slot);
+            }
+            removed += u64::from(had_value);
+        }
+        removed
+    }
+
+    fn remove_value(&mut self, key: &[u8]) -> bool {
+        let slot = self.slots.find(key).filter(|&id| !matches!(self.slots[id].value, Value::Absent));
+        slot.map(|slot| self.clear(slot)).is_some()
+    }
+
+    /// Writes a change down. Out of line: c10d servers never come here.
+    #[cold]
+    pub(super) fn record(&mut self, slot: SlotId) {
+        let Some(extras) = &mut self.extras else { return };
+        let slot = &self.slots[slot];
+        let key = &*slot.key;
+        match &slot.value {
+            Value::Absent => {
+                extras.history.record(self.revision, key, None);
+                extras.leases.detach(key);
+            }
+            value => value.as_ref().read(|bytes| extras.history.record(self.revision, key, Some(bytes))),
+        }
+    }
+}
+
+fn cost_of(write: &Write<'_>) -> u64 {
+    match *write {
+        Write::Set { key, value } | Write::Append { key, value } => cost(key, value.len()),
+        Write::Add { key, .. } => cost(key, number::DIGITS_MAX),
+        Write::Delete { .. } | Write::DeletePrefix { .. } => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

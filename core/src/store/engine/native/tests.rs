@@ -1,0 +1,367 @@
+extern crate std;
+
+use super::*;
+use crate::limits::EngineLimits;
+use crate::rng::Rng;
+use crate::store::op::{Key, Request};
+use std::format;
+use std::string::String;
+use std::vec;
+
+const A: ConnId = ConnId { index: 0, generation: 0 };
+
+fn engine(limits: HistoryLimits) -> Engine {
+    let mut engine = Engine::new(EngineLimits::default(), 1);
+    engine.start_history(limits);
+    engine
+}
+
+fn set(engine: &mut Engine, key: &str, value: &str) {
+    let request = Request::Set { key: Key::raw(key.as_bytes()), value: value.as_bytes() };
+    engine.apply(A, &request).expect("there is room");
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// `revision key=value` of each change that a watch has to tell of; `-` for a removal.
+fn untold(engine: &Engine, watch: WatchId) -> Result<Vec<String>, WatchError> {
+    let line = |change: ChangeRef<'_>| {
+        format!("{} {}={}", change.revision, text(change.key), change.value.map_or("-".into(), text))
+    };
+    Ok(engine.untold(watch)?.map(line).collect())
+}
+
+fn value(engine: &Engine, key: &str) -> Option<String> {
+    engine.find(key.as_bytes()).map(|(_, value)| value.read(text))
+}
+
+#[test]
+fn a_watch_tells_of_each_change_of_its_keys_once_and_in_order() {
+    let mut engine = engine(HistoryLimits::default());
+    set(&mut engine, "/a", "before");
+    let key = engine.watch(Watched::Key(b"/a"), 0).expect("there is room");
+    let prefix = engine.watch(Watched::Prefix(b"/p/"), 1).expect("there is room");
+    let all = engine.watch(Watched::Prefix(b""), 1).expect("there is room");
+    assert_eq!(engine.next_ready_watch(), Some(all), "it has the past to tell of");
+    assert_eq!(engine.next_ready_watch(), None);
+    set(&mut engine, "/a", "1");
+    set(&mut engine, "/p/x", "2");
+    set(&mut engine, "/pq", "3");
+    engine.apply(A, &Request::Add { key: Key::raw(b"/p/n"), delta: 5 }).expect("a number");
+    engine.apply(A, &Request::Append { key: Key::raw(b"/p/n"), value: b"0" }).expect("there is room");
+    engine.apply(A, &Request::QueuePush { key: Key::raw(b"/p/q"), value: b"" }).expect("there is room");
+    engine.apply(A, &Request::Delete { key: Key::raw(b"/p/x") }).expect("legal");
+    engine
+        .apply(A, &Request::CompareSet { key: Key::raw(b"/p/n"), expected: b"no", desired: b"x" })
+        .expect("legal");
+    assert_eq!(untold(&engine, key).unwrap(), ["2 /a=1"]);
+    let told_of_prefix = ["3 /p/x=2", "5 /p/n=5", "6 /p/n=50", "8 /p/x=-"];
+    assert_eq!(untold(&engine, prefix).unwrap(), told_of_prefix);
+    assert_eq!(untold(&engine, all).unwrap().len(), 7);
+
+    assert_eq!([engine.next_ready_watch(), engine.next_ready_watch()], [Some(key), Some(prefix)]);
+    engine.told(prefix, 5);
+    assert_eq!(untold(&engine, prefix).unwrap(), told_of_prefix[2..]);
+    assert_eq!(engine.next_ready_watch(), Some(prefix), "there is a rest");
+    engine.told(prefix, 8);
+    assert_eq!((untold(&engine, prefix).unwrap().len(), engine.next_ready_watch()), (0, None));
+    set(&mut engine, "/p/x", "again");
+    assert_eq!(engine.next_ready_watch(), Some(prefix), "and only it has told of what was before");
+    assert!(engine.unwatch(prefix) && !engine.unwatch(prefix));
+    assert_eq!(engine.untold(prefix).err(), Some(WatchError::Unknown));
+}
+
+#[test]
+fn a_history_that_was_passed_is_told_by_its_oldest_revision() {
+    let mut engine = Engine::new(EngineLimits::default(), 1);
+    set(&mut engine, "/a", "1");
+    assert_eq!(engine.watch(Watched::Key(b"/a"), 0), Err(WatchError::Compacted { oldest: 2 }));
+    assert_eq!(engine.history_oldest(), None);
+    engine.start_history(HistoryLimits { changes_max: 3, watches_max: 2, ..HistoryLimits::default() });
+    assert_eq!(engine.watch(Watched::Key(b"/a"), 1), Err(WatchError::Compacted { oldest: 2 }));
+    let slow = engine.watch(Watched::Key(b"/a"), 2).expect("from the first");
+    let idle = engine.watch(Watched::Key(b"/idle"), 2).expect("from the first");
+    assert_eq!(engine.watch(Watched::Key(b"/a"), 2), Err(WatchError::TooMany(2)));
+    for number in 2..=5 {
+        set(&mut engine, if number == 2 { "/a" } else { "/b" }, "x");
+    }
+    assert_eq!(engine.history_oldest(), Some(3));
+    assert_eq!(untold(&engine, slow), Err(WatchError::Compacted { oldest: 3 }));
+    assert_eq!(untold(&engine, idle), Ok(vec![]), "nothing that it had to tell of is gone");
+    engine.start_history(HistoryLimits::default());
+    assert_eq!(engine.history_oldest(), Some(3), "it goes on");
+}
+
+#[test]
+fn the_history_is_bounded_in_bytes() {
+    let mut engine = engine(HistoryLimits { bytes_max: 1000, ..HistoryLimits::default() });
+    let watch = engine.watch(Watched::Prefix(b""), 1).expect("there is room");
+    for _ in 0..10 {
+        set(&mut engine, "/k", &"v".repeat(134));
+    }
+    assert_eq!(engine.history_oldest(), Some(6), "five changes of 200 bytes");
+    assert!(untold(&engine, watch).is_err());
+    set(&mut engine, "/k", &"v".repeat(2000));
+    assert_eq!(engine.history_oldest(), Some(12), "one alone may be too long");
+}
+
+/// Watchers of random diligence against a plain log of all that happened.
+#[test]
+fn watches_agree_with_a_log() {
+    let mut fell_behind = 0;
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let mut engine = engine(HistoryLimits { changes_max: 20, ..HistoryLimits::default() });
+        let scopes =
+            [Watched::Key(b"/a/1"), Watched::Prefix(b"/a/"), Watched::Prefix(b"/"), Watched::Key(b"/b/2")];
+        let mut watches = scopes.map(|scope| Some(engine.watch(scope, 0).expect("there is room")));
+        let (mut log, mut heard) = (Vec::new(), [const { Vec::new() }; 4]);
+        for _ in 0..300 {
+            let key = format!("/{}/{}", if rng.below(2) == 0 { "a" } else { "b" }, rng.below(3));
+            let raw = Key::raw(key.as_bytes());
+            let before = engine.revision();
+            if rng.below(3) == 0 {
+                engine.apply(A, &Request::Delete { key: raw }).expect("legal");
+            } else {
+                engine.apply(A, &Request::Add { key: raw, delta: 1 }).expect("a number");
+            }
+            if engine.revision() > before {
+                let now = value(&engine, &key).unwrap_or("-".into());
+                log.push((key.clone(), format!("{} {key}={now}", engine.revision())));
+            }
+            if rng.below(4) == 0 {
+                while let Some(id) = engine.next_ready_watch() {
+                    let place = watches.iter().position(|watch| *watch == Some(id)).expect("one of ours");
+                    if rng.below(12) == 0 {
+                        // A client that reads nothing for a while.
+                        continue;
+                    }
+                    match untold(&engine, id) {
+                        Ok(lines) => {
+                            let some = 1 + usize::try_from(rng.below(lines.len() as u64)).unwrap();
+                            let last = lines[some - 1].split(' ').next().unwrap().parse().unwrap();
+                            heard[place].extend_from_slice(&lines[..some]);
+                            engine.told(id, last);
+                        }
+                        Err(WatchError::Compacted { .. }) => {
+                            fell_behind += 1;
+                            engine.unwatch(id);
+                            watches[place] = None;
+                        }
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+            }
+        }
+        for (place, scope) in scopes.into_iter().enumerate() {
+            if let Some(id) = watches[place] {
+                match untold(&engine, id) {
+                    Ok(lines) => heard[place].extend(lines),
+                    Err(_) => {
+                        fell_behind += 1;
+                        watches[place] = None;
+                    }
+                }
+            }
+            let matches = |key: &String| match scope {
+                Watched::Key(watched) => key.as_bytes() == watched,
+                Watched::Prefix(prefix) => key.as_bytes().starts_with(prefix),
+            };
+            let due: Vec<String> =
+                log.iter().filter(|(key, _)| matches(key)).map(|(_, line)| line.clone()).collect();
+            assert!(due.starts_with(&heard[place]), "seed {seed}, {scope:?}");
+            assert!(watches[place].is_none() || due == heard[place], "seed {seed}, {scope:?}");
+        }
+    }
+    assert!(fell_behind > 5, "{fell_behind}");
+}
+
+#[test]
+fn leased_keys_vanish_with_their_lease_and_only_then() {
+    let at = Instant::from_millis;
+    let mut engine = engine(HistoryLimits { leases_max: 3, leased_keys_max: 4, ..HistoryLimits::default() });
+    let timed = engine.lease_grant(at(0), Some(Duration::from_millis(100))).expect("there is room");
+    let lasting = engine.lease_grant(at(0), None).expect("there is room");
+    for key in ["/a", "/b", "/c", "/free"] {
+        set(&mut engine, key, "v");
+    }
+    engine.lease_attach(timed, Keys::scoped(b"/", &[b"a", b"b", b"never set"])).expect("there is room");
+    engine.lease_attach(lasting, Keys::scoped(b"/", &[b"b"])).expect("it changes hands");
+    assert_eq!(
+        engine.lease_attach(lasting, Keys::scoped(b"/", &[b"c", b"d"])),
+        Err(LeaseError::TooMany(4)),
+        "all or none"
+    );
+    let watch = engine.watch(Watched::Prefix(b"/"), 0).expect("there is room");
+    assert_eq!(engine.next_lease_expiry(), Some(at(100)));
+    engine.lease_renew(at(50), timed).expect("it lives");
+    assert_eq!((engine.next_lease_expiry(), engine.lease_expire(at(149))), (Some(at(150)), None));
+    assert_eq!((engine.lease_expire(at(150)), engine.lease_expire(at(150))), (Some(timed), None));
+    assert_eq!(untold(&engine, watch).unwrap(), ["5 /a=-"]);
+    assert_eq!(engine.lease_renew(at(151), timed), Err(LeaseError::Unknown(timed.0)));
+
+    // A removal detaches: what is set anew stays.
+    engine.lease_attach(lasting, Keys::scoped(b"/", &[b"c"])).expect("there is room");
+    engine.apply(A, &Request::Delete { key: Key::raw(b"/c") }).expect("legal");
+    set(&mut engine, "/c", "anew");
+    assert_eq!(engine.lease_end(lasting), Ok(1));
+    assert_eq!(engine.lease_end(lasting), Err(LeaseError::Unknown(lasting.0)));
+    let left = ["/a", "/b", "/c", "/free"].map(|key| value(&engine, key).is_some());
+    assert_eq!(left, [false, false, true, true]);
+    for _ in 0..3 {
+        engine.lease_grant(at(0), None).expect("there is room");
+    }
+    assert_eq!(engine.lease_grant(at(0), None), Err(LeaseError::TooMany(3)));
+}
+
+fn compare<'a>(key: &'a str, condition: Condition<'a>) -> Compare<'a> {
+    Compare { key: Key::raw(key.as_bytes()), condition }
+}
+
+fn holds(engine: &mut Engine, compares: &[Compare<'_>]) -> bool {
+    let nothing = core::iter::empty();
+    engine.txn(compares.iter().copied(), nothing.clone(), nothing).expect("nothing to fail").holds
+}
+
+#[test]
+fn conditions_hold_as_they_say() {
+    let mut engine = engine(HistoryLimits::default());
+    set(&mut engine, "/a", "1");
+    engine.apply(A, &Request::Add { key: Key::raw(b"/n"), delta: 7 }).expect("a number");
+    engine.apply(A, &Request::Wait { keys: Keys::scoped(b"/", &[b"w"]) }).expect("legal");
+    for (key, condition, expected) in [
+        ("/a", Condition::Exists, true),
+        ("/a", Condition::Absent, false),
+        ("/a", Condition::Revision(1), true),
+        ("/a", Condition::Revision(2), false),
+        ("/a", Condition::Revision(0), false),
+        ("/a", Condition::Value(b"1"), true),
+        ("/a", Condition::Value(b""), false),
+        ("/n", Condition::Value(b"7"), true),
+        ("/no", Condition::Exists, false),
+        ("/no", Condition::Absent, true),
+        ("/no", Condition::Revision(0), true),
+        ("/no", Condition::Value(b""), false),
+        ("/w", Condition::Absent, true),
+        ("/w", Condition::Exists, false),
+    ] {
+        assert_eq!(holds(&mut engine, &[compare(key, condition)]), expected, "{key} {condition:?}");
+    }
+    let both = [compare("/a", Condition::Exists), compare("/no", Condition::Exists)];
+    assert!(!holds(&mut engine, &both) && holds(&mut engine, &both[..1]) && holds(&mut engine, &[]));
+}
+
+#[test]
+fn a_transaction_does_all_or_nothing_and_wakes_whoever_waited() {
+    let mut engine = engine(HistoryLimits::default());
+    set(&mut engine, "/a", "1");
+    set(&mut engine, "/p/x", "1");
+    engine.apply(A, &Request::Wait { keys: Keys::scoped(b"/", &[b"b"]) }).expect("legal");
+    let key = |name: &'static str| Key::raw(name.as_bytes());
+    let then = [
+        Write::Set { key: key("/b"), value: b"new" },
+        Write::Delete { key: key("/a") },
+        Write::Add { key: key("/n"), delta: 2 },
+        Write::Append { key: key("/n"), value: b"0" },
+        Write::Add { key: key("/n"), delta: 1 },
+        Write::DeletePrefix { prefix: b"/p/" },
+    ];
+    let otherwise = [Write::Set { key: key("/else"), value: b"" }];
+    let condition = [compare("/a", Condition::Revision(1))];
+    let run = |engine: &mut Engine| {
+        let applied = engine
+            .txn(condition.into_iter(), then.into_iter(), otherwise.into_iter())
+            .expect("all can be done");
+        (applied.holds, applied.released.to_vec())
+    };
+    assert_eq!(run(&mut engine), (true, vec![A]));
+    let seen = ["/a", "/b", "/n", "/p/x", "/else"].map(|key| value(&engine, key));
+    assert_eq!(seen, [None, Some("new".into()), Some("21".into()), None, None]);
+    assert_eq!(run(&mut engine), (false, vec![]));
+    assert!(value(&engine, "/else").is_some());
+}
+
+#[test]
+fn a_transaction_that_cannot_be_done_changes_nothing() {
+    let limits = EngineLimits { stored_bytes_max: 1000, ..EngineLimits::default() };
+    let mut engine = Engine::new(limits, 1);
+    engine.start_history(HistoryLimits::default());
+    set(&mut engine, "/text", "abc");
+    set(&mut engine, "/p/text", "abc");
+    engine.apply(A, &Request::Wait { keys: Keys::scoped(b"/", &[b"w"]) }).expect("legal");
+    let key = |name: &'static str| Key::raw(name.as_bytes());
+    let add = |name| Write::Add { key: key(name), delta: 1 };
+    let wake = Write::Set { key: key("/w"), value: b"" };
+    let attempt = |engine: &mut Engine, writes: &[Write<'_>]| {
+        let writes = [&[wake], writes].concat();
+        let before = (engine.revision(), engine.stored_bytes(), engine.waiting());
+        let outcome = engine.txn(core::iter::empty(), writes.into_iter(), core::iter::empty()).map(drop);
+        if outcome.is_err() {
+            assert_eq!((engine.revision(), engine.stored_bytes(), engine.waiting()), before);
+        }
+        outcome
+    };
+    for refused in [
+        &[add("/text")][..],
+        &[Write::Set { key: key("/n"), value: b"x" }, add("/n")],
+        &[
+            Write::Delete { key: key("/text") },
+            Write::Append { key: key("/text"), value: b"x" },
+            add("/text"),
+        ],
+        &[Write::DeletePrefix { prefix: b"/p/" }, add("/p/text"), add("/text")],
+    ] {
+        assert_eq!(attempt(&mut engine, refused), Err(ApplyError::NotANumber), "{refused:?}");
+    }
+    let long = [0; 900];
+    let too_long = [Write::Set { key: key("/long"), value: &long }];
+    assert_eq!(attempt(&mut engine, &too_long), Err(ApplyError::Full(1000)));
+    let fine = [
+        Write::DeletePrefix { prefix: b"/p/" },
+        add("/p/text"),
+        Write::Delete { key: key("/text") },
+        add("/text"),
+    ];
+    assert_eq!(attempt(&mut engine, &fine), Ok(()));
+    assert_eq!((value(&engine, "/p/text"), value(&engine, "/text")), (Some("1".into()), Some("1".into())));
+}
+
+#[test]
+fn a_prefix_goes_with_its_values_and_queues_and_leaves_its_waiters() {
+    let mut engine = engine(HistoryLimits::default());
+    for key in ["/r/1/a", "/r/1/b", "/r/10/a", "/r/1"] {
+        set(&mut engine, key, "v");
+    }
+    engine.apply(A, &Request::QueuePush { key: Key::raw(b"/r/1/q"), value: b"item" }).expect("there is room");
+    engine.apply(A, &Request::Wait { keys: Keys::scoped(b"/", &[b"r/1/w"]) }).expect("legal");
+    assert_eq!(engine.delete_prefix(b"/r/1/"), 2);
+    assert_eq!(engine.delete_prefix(b"/r/1/"), 0);
+    let (left, more) = engine.page(b"", b"", 10);
+    assert_eq!(
+        (left.iter().map(text).collect::<Vec<_>>(), more),
+        (vec!["/r/1".into(), "/r/10/a".into()], false)
+    );
+    assert_eq!(engine.waiting(), 1);
+    let set = Request::Set { key: Key::raw(b"/r/1/w"), value: b"" };
+    assert_eq!(engine.apply(A, &set).expect("there is room").released, [A]);
+    assert_eq!(engine.delete_prefix(b""), 3);
+    assert_eq!((engine.footprint(), engine.stored_bytes()), (0, 0));
+}
+
+#[test]
+fn keys_come_in_pages() {
+    let mut engine = engine(HistoryLimits::default());
+    for key in ["/p/c", "/p/a", "/q", "/p/b"] {
+        set(&mut engine, key, "v");
+    }
+    let page = |after: &[u8], count_max| {
+        let (keys, more) = engine.page(b"/p/", after, count_max);
+        (keys.iter().map(text).collect::<Vec<_>>().join(" "), more)
+    };
+    assert_eq!(page(b"", 2), ("/p/a /p/b".into(), true));
+    assert_eq!(page(b"/p/b", 2), ("/p/c".into(), false));
+    assert_eq!(page(b"", 3), ("/p/a /p/b /p/c".into(), false));
+    assert_eq!(page(b"", 0), (String::new(), true));
+}

@@ -1,0 +1,294 @@
+//! The native protocol, version 1: frames with a fixed header, requests with ids, numbered answers and pushes.
+//!
+//! The grammar and its meaning are in `docs/protocol/native.md`; its examples are vectors of the tests here. Nothing
+//! here keeps state or bytes: frames are read from borrowed bytes and written into any [`Sink`].
+
+mod fault;
+mod field;
+mod frames;
+mod record;
+
+pub use fault::{Fault, FaultCode};
+pub use field::{Body, BodyError, Field, List};
+pub use frames::{Batched, ClientFrame, Message, SMALL_BYTES_MAX, ServerFrame, Size};
+pub use record::{BarrierEnd, Change, Found, LastCall, Member, Participants, RankOrder, Why};
+
+use crate::limits::FrameLimits;
+use crate::wire::sink::{Length, Sink};
+
+/// The first bytes of a connection from a client.
+pub const MAGIC: [u8; 4] = *b"RDZV";
+/// Length of a frame's header.
+pub const HEADER_BYTES: usize = 24;
+/// The oldest version that is spoken here.
+pub const VERSION_MIN: u16 = 1;
+/// The newest version that is spoken here.
+pub const VERSION_MAX: u16 = 1;
+/// HELLO's number; it is the same in every version.
+pub const HELLO: u16 = 0x0001;
+/// Longest body of a HELLO, in bytes: all that a server keeps for somebody whom it does not know yet.
+pub const HELLO_BYTES_MAX: u64 = 4096;
+
+/// The request may have been sent before, on a connection that ended.
+pub const FLAG_RESENT: u16 = 0x0001;
+/// Flags among these must be understood by whom they reach; version 1 has none.
+pub const FLAGS_CRITICAL: u16 = 0xff00;
+
+/// What stands before each body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Length of the body, in bytes.
+    pub body_bytes: u32,
+    /// Number of the kind.
+    pub kind: u16,
+    /// Marks; those that mean nothing to the reader are passed over, but for [`FLAGS_CRITICAL`].
+    pub flags: u16,
+    /// The request that this is, answers, or comes from; 0 when there is none.
+    pub id: u64,
+    /// From a server: the number of this frame in its session, 0 when it has none. From a client: the highest such
+    /// number that it has received.
+    pub sequence: u64,
+}
+
+/// What no frame may be; the connection is of no use then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The connection begins with something else than the magic.
+    #[error("the connection does not begin with RDZV")]
+    Magic,
+    /// The first frame is not HELLO.
+    #[error("a frame of kind {0:#06x} where HELLO is due")]
+    NotHello(u16),
+    /// The body is longer than its kind may be.
+    #[error("a body of {bytes} bytes is over the limit of kind {kind:#06x}")]
+    TooLong {
+        /// Number of the kind.
+        kind: u16,
+        /// The announced length.
+        bytes: u32,
+    },
+    /// A flag that must be understood is not.
+    #[error("flags {0:#06x} must be understood and are not")]
+    Flags(u16),
+}
+
+/// Which end sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// A client.
+    Client,
+    /// A server.
+    Server,
+}
+
+/// Where a scan stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scan {
+    /// A whole frame: the header, and the length of header and body.
+    Whole {
+        /// The header.
+        header: Header,
+        /// Length of the frame, in bytes.
+        bytes: usize,
+    },
+    /// The frame has at least `bytes` bytes in all.
+    Partial {
+        /// A lower bound of the frame's length.
+        bytes: usize,
+    },
+}
+
+impl Header {
+    fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut fill = crate::wire::sink::Fill::new(&mut bytes);
+        self.body_bytes.write(&mut fill);
+        self.kind.write(&mut fill);
+        self.flags.write(&mut fill);
+        self.id.write(&mut fill);
+        self.sequence.write(&mut fill);
+        bytes
+    }
+
+    /// Reads a header and checks it, before anything of the body is kept.
+    ///
+    /// # Errors
+    /// What no frame may be.
+    pub fn read(bytes: &[u8; HEADER_BYTES], from: From, limits: &FrameLimits) -> Result<Self, FrameError> {
+        let at = |index: usize| bytes[index];
+        let word = |index: usize| u64::from_le_bytes(core::array::from_fn(|byte| at(index + byte)));
+        let header = Self {
+            body_bytes: u32::from_le_bytes(core::array::from_fn(at)),
+            kind: u16::from_le_bytes([at(4), at(5)]),
+            flags: u16::from_le_bytes([at(6), at(7)]),
+            id: word(8),
+            sequence: word(16),
+        };
+        if header.flags & FLAGS_CRITICAL != 0 {
+            return Err(FrameError::Flags(header.flags));
+        }
+        let size = match from {
+            From::Client => ClientFrame::size_of(header.kind),
+            From::Server => ServerFrame::size_of(header.kind),
+        };
+        let limit = match (from, header.kind) {
+            (From::Client, HELLO) => HELLO_BYTES_MAX,
+            _ => size.unwrap_or(Size::Small).bytes_max(limits),
+        };
+        if u64::from(header.body_bytes) > limit {
+            return Err(FrameError::TooLong { kind: header.kind, bytes: header.body_bytes });
+        }
+        Ok(header)
+    }
+}
+
+/// Looks at the frame that starts at `bytes[0]`.
+///
+/// # Errors
+/// What no frame may be.
+pub fn scan(bytes: &[u8], from: From, limits: &FrameLimits) -> Result<Scan, FrameError> {
+    let Some(head) = bytes.first_chunk() else { return Ok(Scan::Partial { bytes: HEADER_BYTES }) };
+    let header = Header::read(head, from, limits)?;
+    let whole = HEADER_BYTES.saturating_add(header.body_bytes as usize);
+    Ok(if bytes.len() < whole {
+        Scan::Partial { bytes: whole }
+    } else {
+        Scan::Whole { header, bytes: whole }
+    })
+}
+
+/// Looks at the start of a connection from a client: the magic and HELLO. The header and length in the answer are those
+/// of HELLO, which stands behind the four bytes of the magic.
+///
+/// # Errors
+/// What no client sends; nothing of it was kept.
+pub fn scan_opening(bytes: &[u8], limits: &FrameLimits) -> Result<Scan, FrameError> {
+    let known = bytes.len().min(MAGIC.len());
+    if bytes[..known] != MAGIC[..known] {
+        return Err(FrameError::Magic);
+    }
+    let Some(behind) = bytes.get(MAGIC.len()..) else {
+        return Ok(Scan::Partial { bytes: MAGIC.len() + HEADER_BYTES });
+    };
+    match scan(behind, From::Client, limits)? {
+        Scan::Whole { header, .. } if header.kind != HELLO => Err(FrameError::NotHello(header.kind)),
+        Scan::Partial { bytes: lacks } => {
+            if let Some(&[low, high]) = behind.get(4..6).and_then(|kind| kind.first_chunk())
+                && u16::from_le_bytes([low, high]) != HELLO
+            {
+                return Err(FrameError::NotHello(u16::from_le_bytes([low, high])));
+            }
+            Ok(Scan::Partial { bytes: MAGIC.len() + lacks })
+        }
+        whole @ Scan::Whole { .. } => Ok(whole),
+    }
+}
+
+/// The version that both speak: the highest in common.
+///
+/// # Errors
+/// What the client is told when there is none.
+pub const fn negotiate(version_min: u16, version_max: u16) -> Result<u16, Fault<'static>> {
+    let best = if version_max < VERSION_MAX { version_max } else { VERSION_MAX };
+    if version_min > version_max || best < VERSION_MIN || best < version_min {
+        let (oldest, newest) = (VERSION_MIN as u64, VERSION_MAX as u64);
+        return Err(Fault::new(FaultCode::VersionUnsupported, oldest, newest));
+    }
+    Ok(best)
+}
+
+/// What a header says beside the kind and length of its body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Label {
+    /// See [`Header::id`].
+    pub id: u64,
+    /// See [`Header::sequence`].
+    pub sequence: u64,
+    /// See [`Header::flags`].
+    pub flags: u16,
+}
+
+/// Writes a frame.
+///
+/// # Errors
+/// The length of the body, when it is more than a header can tell; nothing was written.
+pub fn encode_frame(out: &mut impl Sink, label: Label, frame: &impl Message) -> Result<(), usize> {
+    let mut length = Length::default();
+    frame.write_body(&mut length);
+    let body_bytes = u32::try_from(length.0).map_err(|_| length.0)?;
+    let Label { id, sequence, flags } = label;
+    out.put(&Header { body_bytes, kind: frame.kind(), flags, id, sequence }.to_bytes());
+    frame.write_body(out);
+    Ok(())
+}
+
+/// A part of the bytes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'b> {
+    /// A frame begins.
+    Head(Header),
+    /// Bytes of its body.
+    Body(&'b [u8]),
+    /// The frame is complete.
+    End,
+}
+
+/// Takes frames apart as their bytes arrive, and keeps none but those of a header: for a reader that has no room for
+/// the longest frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Splitter {
+    from: From,
+    head: [u8; HEADER_BYTES],
+    have: usize,
+    /// Bytes of the body that are to come, while within a frame.
+    left: Option<u32>,
+}
+
+impl Splitter {
+    /// For the bytes that this end sends, behind the magic.
+    #[must_use]
+    pub const fn new(from: From) -> Self {
+        Self { from, head: [0; HEADER_BYTES], have: 0, left: None }
+    }
+
+    /// The next piece, taken off the front of `bytes`; `None` when more bytes are needed.
+    ///
+    /// # Errors
+    /// What no frame may be.
+    pub fn next<'b>(
+        &mut self,
+        bytes: &mut &'b [u8],
+        limits: &FrameLimits,
+    ) -> Result<Option<Piece<'b>>, FrameError> {
+        match self.left {
+            Some(0) => {
+                self.left = None;
+                Ok(Some(Piece::End))
+            }
+            Some(_) if bytes.is_empty() => Ok(None),
+            Some(left) => {
+                let (piece, rest) = bytes.split_at((left as usize).min(bytes.len()));
+                *bytes = rest;
+                // The piece is no longer than `left`, which is a `u32`.
+                self.left = Some(left - u32::try_from(piece.len()).unwrap_or(left));
+                Ok(Some(Piece::Body(piece)))
+            }
+            None => {
+                let (piece, rest) = bytes.split_at((HEADER_BYTES - self.have).min(bytes.len()));
+                *bytes = rest;
+                self.head[self.have..self.have + piece.len()].copy_from_slice(piece);
+                self.have += piece.len();
+                if self.have < HEADER_BYTES {
+                    return Ok(None);
+                }
+                self.have = 0;
+                let header = Header::read(&self.head, self.from, limits)?;
+                self.left = Some(header.body_bytes);
+                Ok(Some(Piece::Head(header)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

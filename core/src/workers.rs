@@ -1,0 +1,142 @@
+//! Workers that check in, as PyTorch's clients do when they connect: each counts itself under one key, and whoever wants
+//! to know that all are there looks at the count. Nothing tells a client that a number has grown, so it looks again
+//! after a moment.
+
+use crate::store::call::{Call, Outcome, Patience};
+use crate::store::op::{Key, Request};
+use crate::time::{Duration, Instant};
+
+/// Where workers are counted; it stands outside every scope.
+pub const WORKERS_KEY: Key<'static> = Key::raw(b"init/");
+/// How often the count is looked at.
+pub const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Counts a worker in; the answer is how many have been.
+pub const CHECK_IN: Request<'static> = Request::Add { key: WORKERS_KEY, delta: 1 };
+
+/// What is to be done next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum WorkersStep {
+    /// Make this call, and report its answer to [`WorkersWait::looked`].
+    Look(Call<'static>),
+    /// Let time pass until then, and ask again.
+    PauseUntil(Instant),
+    /// All have checked in.
+    Complete,
+    /// The time is up, and too few have.
+    TooFew,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Looking,
+    Pausing(Instant),
+    Complete,
+    TooFew,
+}
+
+/// One wait for workers.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkersWait {
+    world_size: i64,
+    patience: Patience,
+    deadline: Instant,
+    state: State,
+}
+
+impl WorkersWait {
+    /// A wait until `world_size` have checked in. With [`Patience::Once`], it looks once.
+    #[must_use]
+    pub const fn new(world_size: i64, patience: Patience, deadline: Instant) -> Self {
+        Self { world_size, patience, deadline, state: State::Looking }
+    }
+
+    /// What is to be done.
+    #[must_use]
+    pub fn next_step(&mut self, now: Instant) -> WorkersStep {
+        if let State::Pausing(until) = self.state
+            && until <= now
+        {
+            // A look that has no time left would only end in a timeout of its own.
+            self.state = if now < self.deadline { State::Looking } else { State::TooFew };
+        }
+        match self.state {
+            // Once: a get that waits would tell of the first worker and of no other.
+            State::Looking => {
+                WorkersStep::Look(Call::Store(Request::Get { key: WORKERS_KEY }, Patience::Once))
+            }
+            State::Pausing(until) => WorkersStep::PauseUntil(until),
+            State::Complete => WorkersStep::Complete,
+            State::TooFew => WorkersStep::TooFew,
+        }
+    }
+
+    /// The look has ended so; `text` is the value, if there was one.
+    pub fn looked(&mut self, now: Instant, outcome: Outcome, text: &[u8]) {
+        let count = if outcome == Outcome::Value { decimal(text) } else { None };
+        self.state = if count.is_some_and(|count| count >= self.world_size) {
+            State::Complete
+        } else if self.patience == Patience::Once || now >= self.deadline {
+            State::TooFew
+        } else {
+            State::Pausing((now + LOOK_INTERVAL).min(self.deadline))
+        };
+    }
+}
+
+/// The number that a store keeps as text.
+fn decimal(text: &[u8]) -> Option<i64> {
+    core::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Instant = Instant::from_millis;
+
+    fn is_look(step: WorkersStep) -> bool {
+        step == WorkersStep::Look(Call::Store(Request::Get { key: WORKERS_KEY }, Patience::Once))
+    }
+
+    #[test]
+    fn it_looks_until_all_are_there() {
+        let mut wait = WorkersWait::new(2, Patience::Wait, MS(1000));
+        assert!(is_look(wait.next_step(MS(0))));
+        wait.looked(MS(1), Outcome::Missing, b"");
+        assert_eq!(wait.next_step(MS(5)), WorkersStep::PauseUntil(MS(11)));
+        assert!(is_look(wait.next_step(MS(11))));
+        wait.looked(MS(12), Outcome::Value, b"1");
+        assert_eq!(wait.next_step(MS(12)), WorkersStep::PauseUntil(MS(22)));
+        assert!(is_look(wait.next_step(MS(30))));
+        wait.looked(MS(31), Outcome::Value, b"2");
+        assert_eq!(wait.next_step(MS(2000)), WorkersStep::Complete);
+    }
+
+    #[test]
+    fn it_ends_at_its_deadline_without_a_look_that_has_no_time() {
+        let mut wait = WorkersWait::new(2, Patience::Wait, MS(15));
+        wait.looked(MS(10), Outcome::Value, b"1");
+        assert_eq!(wait.next_step(MS(10)), WorkersStep::PauseUntil(MS(15)));
+        assert_eq!(wait.next_step(MS(15)), WorkersStep::TooFew);
+        let mut late = WorkersWait::new(2, Patience::Wait, MS(15));
+        late.looked(MS(16), Outcome::Value, b"1");
+        assert_eq!(late.next_step(MS(16)), WorkersStep::TooFew);
+    }
+
+    #[test]
+    fn one_look_is_one_look_whatever_it_finds() {
+        for (outcome, text, expected) in [
+            (Outcome::Missing, &b""[..], WorkersStep::TooFew),
+            (Outcome::Value, b"1", WorkersStep::TooFew),
+            (Outcome::Value, b"many", WorkersStep::TooFew),
+            (Outcome::Value, b"\xff", WorkersStep::TooFew),
+            (Outcome::Value, b"2", WorkersStep::Complete),
+            (Outcome::Value, b"3", WorkersStep::Complete),
+        ] {
+            let mut wait = WorkersWait::new(2, Patience::Once, MS(1000));
+            wait.looked(MS(1), outcome, text);
+            assert_eq!(wait.next_step(MS(1)), expected, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The rules of a rendezvous and the machines of a barrier and an exchange.
+
+use core::time::Duration;
+use rendezvous_core::elastic_store::Step;
+use rendezvous_core::elastic_store::barrier::{BarrierOptions, BarrierTimeout, TracedBarrier, Verdict};
+use rendezvous_core::elastic_store::get_all::Farewell;
+use rendezvous_core::rendezvous::error::{RendezvousError, RendezvousErrorKind};
+use rendezvous_core::rendezvous::parameters::RendezvousParameters;
+use rendezvous_core::rendezvous::parse::parse_config;
+use rendezvous_core::rendezvous::registry::Schemes;
+use rendezvous_core::rendezvous::static_settings::StaticSettings;
+use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
+use rendezvous_core::rendezvous::url::{RankEnvironment, RendezvousUrl, WorldSize};
+use rendezvous_core::store::call::Outcome;
+use rendezvous_core::time::Instant;
+
+pub(crate) fn sings() -> bool {
+    rules_hold() && machines_run()
+}
+
+fn rules_hold() -> bool {
+    let environment = RankEnvironment::default();
+    let url = RendezvousUrl::parse("tcp://h:1", 0, WorldSize::Known(2), &environment);
+    let by_url = url.and_then(|url| url.tcp(&environment)).is_ok_and(|place| place.port == 1);
+    let parameters = RendezvousParameters::new("static", "h:1", "run", 1, 2);
+    let settings = parameters.map(|parameters| StaticSettings::read(&parameters.with("rank", 1)));
+    let by_rank = settings.is_ok_and(|settings| settings.is_ok_and(|settings| settings.rank == 1));
+    let error = RendezvousError::Closed { run_id: "run".into() };
+    let mut schemes = Schemes::default();
+    let registered = schemes.register("own", 1).is_ok() && schemes.register("own", 1).is_err();
+    let info = RendezvousStoreInfo::from_values(b"h", b"1").is_ok();
+    let config = parse_config("a=1").is_ok_and(|config| config.len() == 1);
+    by_url && by_rank && registered && info && config && error.kind() == RendezvousErrorKind::Closed
+}
+
+fn machines_run() -> bool {
+    let options = BarrierOptions { rank: Some(0), ..BarrierOptions::new(2, "b") };
+    let told = BarrierTimeout::of(&options, &Verdict::AskRankZero, &|_| "h".into()).is_some();
+    let released = TracedBarrier::new(options).is_ok_and(|mut barrier| {
+        barrier.handle(Instant::ORIGIN, Outcome::Number(2)).is_ok()
+            && matches!(barrier.next_step(), Some(Step::Mark { .. }))
+            && barrier.handle(Instant::ORIGIN, Outcome::Applied).is_ok()
+            && barrier.verdict() == Some(&Verdict::Released)
+    });
+    let mut farewell = Farewell::new("x", 1, 2, Duration::from_secs(1));
+    let left = farewell.handle(Instant::ORIGIN, Outcome::Number(1)).is_ok() && farewell.next_step().is_none();
+    told && released && left
+}

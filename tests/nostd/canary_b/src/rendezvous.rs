@@ -1,0 +1,34 @@
+//! The rendezvous service, alone.
+
+use rendezvous_core::limits::RendezvousLimits;
+use rendezvous_core::rendezvous::service::{
+    EndReason, Event, Input, Join, NodeName, Output, ParticipantId, Rendezvous, RunSettings,
+};
+use rendezvous_core::time::{Duration, Instant};
+
+pub(crate) fn sings() -> bool {
+    let mut service = Rendezvous::new(RendezvousLimits::default());
+    let mut is_loss_told = false;
+    for number in 1..=2 {
+        let join = Join {
+            run_id: "run".into(),
+            node: NodeName::process("host", number, 0),
+            local_world_size: 1,
+            labels: Default::default(),
+            node_rank: None,
+            join_timeout: Duration::from_secs(1),
+            settings: RunSettings::between(2, 2),
+        };
+        let participant = ParticipantId(u64::from(number));
+        if service.handle(Instant::ORIGIN, Input::Join { participant, join }).is_err() {
+            return false;
+        }
+    }
+    let is_formed = service.members("run").is_some_and(|(round, members)| round == 0 && members.len() == 2);
+    let ended = Input::Ended { participant: ParticipantId(1), why: EndReason::HostSilent };
+    let is_taken = service.handle(Instant::ORIGIN, ended).is_ok();
+    while let Some(output) = service.poll_output() {
+        is_loss_told |= matches!(output, Output::Tell { event: Event::NodeLost(_), .. });
+    }
+    is_formed && is_taken && is_loss_told
+}
