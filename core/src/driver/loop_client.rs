@@ -7,6 +7,7 @@ mod line;
 
 use super::call_error::CallError;
 use super::event_loop::EventLoop;
+use super::sorted_map::SortedMap;
 use super::store::Timeout;
 use super::store_client::{StoreOptions, endpoint_text, random_seed};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
@@ -14,7 +15,8 @@ use crate::node::multi_client::{Answer, Input};
 use crate::store::call::{Call, CallId, Patience};
 use crate::store::op::{Key, Request};
 use crate::time::Duration;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use line::{Lookups, LoopStore};
 use std::io;
@@ -66,7 +68,7 @@ pub enum SubmitError {
 #[derive(Debug)]
 pub struct Loop {
     events: EventLoop,
-    stores: BTreeMap<StoreId, LoopStore>,
+    stores: SortedMap<StoreId, Box<LoopStore>>,
     stores_made: u32,
     completed: VecDeque<LoopEvent>,
     lookups: Lookups,
@@ -84,7 +86,7 @@ impl Loop {
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             events: EventLoop::new()?,
-            stores: BTreeMap::new(),
+            stores: SortedMap::default(),
             stores_made: 0,
             completed: VecDeque::new(),
             lookups: Lookups::default(),
@@ -103,13 +105,14 @@ impl Loop {
         self.stores_made += 1;
         let id = StoreId(self.stores_made);
         let (peer, seed) = (endpoint_text(host, port), random_seed());
-        self.stores.insert(id, LoopStore::new(id, host, port, &peer, options, seed, self.lookups.clone()));
+        let member = LoopStore::new(id, host, port, &peer, options, seed, self.lookups.clone());
+        self.stores.insert(id, Box::new(member));
         id
     }
 
     /// Ends a store with its connections. Its calls end with it: no event of them follows.
     pub fn remove_store(&mut self, store: StoreId) {
-        self.stores.remove(&store);
+        self.stores.remove(store);
         self.completed.retain(|event| event.store != store);
     }
 
@@ -140,7 +143,7 @@ impl Loop {
         span: Duration,
     ) -> Result<CallId, SubmitError> {
         let now = self.events.clock().now();
-        let member = self.stores.get_mut(&store).ok_or(SubmitError::UnknownStore)?;
+        let member = self.stores.get_mut(store).ok_or(SubmitError::UnknownStore)?;
         let submitted = member.client.submit(now, call, span);
         let id = submitted.map_err(|limit| {
             let failure = Failure {
@@ -183,13 +186,13 @@ impl Loop {
     /// The options of a store, with its scope.
     #[must_use]
     pub fn options(&self, store: StoreId) -> Option<&StoreOptions> {
-        self.stores.get(&store).map(|member| &member.options)
+        self.stores.get(store).map(|member| &member.options)
     }
 
     /// Gives a call up; its event is an error of kind [`ErrorKind::Cancelled`], unless it is over already.
     pub fn cancel(&mut self, store: StoreId, call: CallId) {
         let now = self.events.clock().now();
-        if let Some(member) = self.stores.get_mut(&store) {
+        if let Some(member) = self.stores.get_mut(store) {
             member.client.cancel(now, call);
             member.carry_out(&mut self.events, &mut self.completed);
         }
@@ -208,14 +211,14 @@ impl Loop {
             member.carry_out(&mut self.events, &mut self.completed);
         }
         for one in ready {
-            if let Some(member) = self.stores.get_mut(&LoopStore::of_token(one.token)) {
+            if let Some(member) = self.stores.get_mut(LoopStore::of_token(one.token)) {
                 member.ready(now, one, &mut self.buffer);
                 member.carry_out(&mut self.events, &mut self.completed);
             }
         }
         for lookup in self.lookups.take() {
             // The store may be gone by now.
-            if let Some(member) = self.stores.get_mut(&lookup.store) {
+            if let Some(member) = self.stores.get_mut(lookup.store) {
                 member.looked_up(now, &lookup);
                 member.carry_out(&mut self.events, &mut self.completed);
             }
@@ -238,7 +241,7 @@ impl Loop {
     /// How many calls of a store are under way.
     #[must_use]
     pub fn pending(&self, store: StoreId) -> usize {
-        self.stores.get(&store).map_or(0, |member| member.client.pending())
+        self.stores.get(store).map_or(0, |member| member.client.pending())
     }
 
     /// After a change from outside a turn: events that it made are seen in the next one.

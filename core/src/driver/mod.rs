@@ -16,6 +16,7 @@ pub mod reply;
 mod resolve;
 pub mod server;
 pub mod socket;
+mod sorted_map;
 pub mod store;
 pub mod store_client;
 pub mod threads;

@@ -5,6 +5,7 @@ use crate::driver::call_error::CallError;
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
 use crate::driver::resolve::{Found, literal, look_up};
 use crate::driver::socket::{classify, finish_connect, open_socket, start_connect};
+use crate::driver::sorted_map::SortedMap;
 use crate::driver::store::take::strip_scope;
 use crate::driver::store_client::StoreOptions;
 use crate::error::{Cause, Operation};
@@ -13,7 +14,7 @@ use crate::node::multi_client::{Input, MultiClient, MultiClientOptions, Output};
 use crate::store::dial::Family;
 use crate::time::Instant;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -79,11 +80,11 @@ pub(super) struct LoopStore {
     pub(super) peer: Box<str>,
     pub(super) options: StoreOptions,
     pub(super) client: MultiClient,
-    lines: BTreeMap<ConnId, Line>,
-    conns: BTreeMap<Token, ConnId>,
+    lines: SortedMap<ConnId, Line>,
+    conns: SortedMap<Token, ConnId>,
     tokens: u32,
     /// What was resolved for connections that are being made.
-    addresses: BTreeMap<ConnId, Vec<SocketAddr>>,
+    addresses: SortedMap<ConnId, Vec<SocketAddr>>,
     /// Where a connection led: further ones need no look-up.
     known: Option<SocketAddr>,
     lookups: Lookups,
@@ -116,10 +117,10 @@ impl LoopStore {
             peer: peer.into(),
             options,
             client,
-            lines: BTreeMap::new(),
-            conns: BTreeMap::new(),
+            lines: SortedMap::default(),
+            conns: SortedMap::default(),
             tokens: 0,
-            addresses: BTreeMap::new(),
+            addresses: SortedMap::default(),
             known: None,
             lookups,
             resolving: Vec::new(),
@@ -172,7 +173,7 @@ impl LoopStore {
                 }
             }
         }
-        self.addresses.retain(|&conn, _| self.client.is_dialling(conn));
+        self.addresses.retain(|conn| self.client.is_dialling(conn));
         self.watch_for_room(events);
     }
 
@@ -216,7 +217,7 @@ impl LoopStore {
 
     fn connect(&mut self, conn: ConnId, index: u8, events: &EventLoop) -> io::Result<()> {
         self.close(conn);
-        let addresses = self.addresses.get(&conn);
+        let addresses = self.addresses.get(conn);
         let Some(&address) = addresses.and_then(|addresses| addresses.get(usize::from(index))) else {
             return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
         };
@@ -239,8 +240,8 @@ impl LoopStore {
 
     /// Takes in that a socket is ready.
     pub(super) fn ready(&mut self, now: Instant, ready: Ready, buffer: &mut [u8]) {
-        let Some(&conn) = self.conns.get(&ready.token) else { return };
-        let Some(line) = self.lines.get(&conn) else { return };
+        let Some(&conn) = self.conns.get(ready.token) else { return };
+        let Some(line) = self.lines.get(conn) else { return };
         match line.state {
             LineState::Connecting => self.connected(now, conn),
             LineState::Open => {
@@ -255,7 +256,7 @@ impl LoopStore {
     }
 
     fn connected(&mut self, now: Instant, conn: ConnId) {
-        let Some(line) = self.lines.get_mut(&conn) else { return };
+        let Some(line) = self.lines.get_mut(conn) else { return };
         match finish_connect(&line.socket) {
             Ok(()) => {
                 line.state = LineState::Open;
@@ -273,7 +274,7 @@ impl LoopStore {
 
     fn read(&mut self, now: Instant, conn: ConnId, buffer: &mut [u8]) {
         for _ in 0..READS_MAX {
-            let Some(line) = self.lines.get(&conn) else { return };
+            let Some(line) = self.lines.get(conn) else { return };
             match (&line.socket).read(buffer) {
                 Ok(0) => return self.ended(now, conn, Cause::Closed),
                 Ok(count) => {
@@ -294,7 +295,7 @@ impl LoopStore {
         loop {
             let bytes = self.client.unsent(conn);
             let open = |line: &&Line| line.state == LineState::Open && !bytes.is_empty();
-            let Some(line) = self.lines.get(&conn).filter(open) else { return };
+            let Some(line) = self.lines.get(conn).filter(open) else { return };
             match line.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
                 Ok(count) => self.client.handle(now, Input::Sent(conn, count)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -310,14 +311,14 @@ impl LoopStore {
     }
 
     fn close(&mut self, conn: ConnId) {
-        if let Some(line) = self.lines.remove(&conn) {
-            self.conns.remove(&line.watch.token());
+        if let Some(line) = self.lines.remove(conn) {
+            self.conns.remove(line.watch.token());
         }
     }
 
     /// Watches each socket for what its connection waits for.
     fn watch_for_room(&mut self, events: &EventLoop) {
-        for (&conn, line) in &mut self.lines {
+        for (conn, line) in self.lines.iter_mut() {
             let wanted = match line.state {
                 LineState::Connecting => Interest::Write,
                 LineState::Open if self.client.unsent(conn).is_empty() => Interest::Read,
@@ -363,7 +364,7 @@ mod tests {
         let mut events = Loop::new().expect("a loop");
         let store = events.add_store("localhost", server.local_addr().port(), StoreOptions::default());
         submit_gets(&mut events, store, 3);
-        assert_eq!(events.stores[&store].resolving.len(), 3);
+        assert_eq!(events.stores.get(store).map_or(0, |store| store.resolving.len()), 3);
         let lookup = loop {
             assert!(becomes_readable(events.fd(), SOON), "localhost");
             assert_eq!(events.events.poll().expect("polled").count(), 0, "no socket yet");
@@ -372,7 +373,7 @@ mod tests {
             }
         };
         let now = events.events.clock().now();
-        let member = events.stores.get_mut(&store).expect("it is there");
+        let member = events.stores.get_mut(store).expect("it is there");
         member.looked_up(now, &lookup);
         assert!(member.resolving.is_empty());
         assert_eq!(member.addresses.len(), 3, "each goes its way");
@@ -381,7 +382,10 @@ mod tests {
         events.submit(store, set, Timeout::After(SOON)).expect("submitted");
         turn_until(&mut events, |events| events.pending(store) == 0);
         assert!(events.completed.iter().all(|event| event.result.is_ok()));
-        assert!(events.lookups.take().is_empty() && events.stores[&store].addresses.is_empty());
+        assert!(
+            events.lookups.take().is_empty()
+                && events.stores.get(store).is_some_and(|store| store.addresses.len() == 0)
+        );
     }
 
     #[test]
@@ -395,7 +399,7 @@ mod tests {
             turn_until(&mut events, |events| events.pending(store) == 0);
         }
         assert_eq!(events.completed.len(), 9);
-        let member = &events.stores[&store];
-        assert!(member.addresses.is_empty() && member.lines.is_empty() && member.conns.is_empty());
+        let member = events.stores.get(store).expect("it is there");
+        assert!([member.addresses.len(), member.lines.len(), member.conns.len()] == [0; 3]);
     }
 }
