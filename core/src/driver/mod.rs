@@ -9,6 +9,7 @@ pub mod elastic_store;
 pub mod event_loop;
 pub mod loop_client;
 pub mod rendezvous;
+pub mod reply;
 mod resolve;
 pub mod server;
 pub mod socket;

@@ -8,11 +8,12 @@ mod reactor;
 
 pub use listener::{Family, StartError, StartErrorKind};
 
+use crate::driver::reply::{NoAnswer, ask};
 use crate::driver::socket::KeepAlive;
 use crate::driver::threads;
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Stats};
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
+use crossbeam_channel::{Sender, unbounded};
 use reactor::{Command, Reactor};
 use std::boxed::Box;
 use std::fmt;
@@ -158,12 +159,12 @@ impl Server {
     /// # Errors
     /// Why there is no server to ask.
     pub fn stats(&self) -> Result<Stats, ServerFailure> {
-        let (reply, answer) = bounded(1);
+        let (reply, answer) = ask();
         self.send(Command::Stats(reply));
-        answer.recv_timeout(ANSWER_TIMEOUT).map_err(|error| match error {
-            RecvTimeoutError::Timeout => ServerFailure::Unresponsive,
+        answer.wait(ANSWER_TIMEOUT).map_err(|none| match none {
+            NoAnswer::TimedOut => ServerFailure::Unresponsive,
             // The reactor is gone, and its thread is about to tell why.
-            RecvTimeoutError::Disconnected => self.wait(),
+            NoAnswer::Gone => self.wait(),
         })
     }
 

@@ -6,11 +6,12 @@
 //! read and one write.
 
 use crate::driver::clock::Clock;
+use crate::driver::reply::Reply;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
 use crate::node::server::{self as node, Event, Input, Output, Stats};
 use crate::time::{Duration, Instant};
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Receiver;
 use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -38,7 +39,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What a handle asks of its reactor.
 pub(super) enum Command {
     Stop,
-    Stats(Sender<Stats>),
+    Stats(Reply<Stats>),
 }
 
 struct Peer {
@@ -162,7 +163,7 @@ impl Reactor {
             match command {
                 Command::Stop => return Flow::Stop,
                 Command::Stats(reply) => {
-                    reply.send(self.machine.stats()).ok();
+                    reply.answer(self.machine.stats());
                 }
             }
         }

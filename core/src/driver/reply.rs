@@ -1,0 +1,115 @@
+//! One answer from one thread to another, with a deadline.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Gives the answer. Dropped without one, it tells that none will come.
+pub struct Reply<T>(Arc<Shared<T>>);
+
+/// Waits for the answer.
+pub struct Awaited<T>(Arc<Shared<T>>);
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+enum State<T> {
+    Open,
+    Answered(T),
+    Gone,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// The time is up.
+    TimedOut,
+    /// The other side is gone.
+    Gone,
+}
+
+/// Both ends of a question.
+#[must_use]
+pub fn ask<T>() -> (Reply<T>, Awaited<T>) {
+    let shared = Arc::new(Shared { state: Mutex::new(State::Open), changed: Condvar::new() });
+    (Reply(Arc::clone(&shared)), Awaited(shared))
+}
+
+impl<T> Shared<T> {
+    fn end(&self, end: State<T>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let State::Open = *state {
+            *state = end;
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+}
+
+impl<T> Reply<T> {
+    /// Answers. Nobody may be waiting any more.
+    pub fn answer(self, answer: T) {
+        self.0.end(State::Answered(answer));
+    }
+}
+
+impl<T> Drop for Reply<T> {
+    fn drop(&mut self) {
+        self.0.end(State::Gone);
+    }
+}
+
+impl<T> Awaited<T> {
+    /// The answer.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn wait(self, patience: Duration) -> Result<T, NoAnswer> {
+        let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.0.changed.wait_timeout_while(state, patience, |state| matches!(state, State::Open));
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match core::mem::replace(&mut *state, State::Gone) {
+            State::Answered(answer) => Ok(answer),
+            State::Gone => Err(NoAnswer::Gone),
+            State::Open => Err(NoAnswer::TimedOut),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Reply<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reply")
+    }
+}
+
+impl<T> fmt::Debug for Awaited<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Awaited")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn an_answer_comes_or_it_is_known_that_none_will() {
+        let (reply, awaited) = ask();
+        std::thread::scope(|scope| {
+            scope.spawn(|| reply.answer(7));
+            assert_eq!(awaited.wait(SOON), Ok(7));
+        });
+        let (reply, awaited) = ask::<u8>();
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(reply));
+            assert_eq!(awaited.wait(SOON), Err(NoAnswer::Gone));
+        });
+        let (reply, awaited) = ask::<u8>();
+        assert_eq!(awaited.wait(Duration::from_millis(1)), Err(NoAnswer::TimedOut));
+        reply.answer(7);
+    }
+}
