@@ -6,12 +6,13 @@ use crate::guard::{self, Poison};
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_REENTRANT, rdzv_status};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
-use rendezvous_core::driver::reply::reply;
+use rendezvous_core::driver::reply::ask;
 use rendezvous_core::driver::threads;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
+use std::time::Duration;
 
 /// Log level: something failed that needs a person. Levels are the lower the more important.
 pub const RDZV_LOG_ERROR: i32 = 1;
@@ -234,16 +235,19 @@ pub unsafe extern "C" fn rdzv_context_set_log_sink(
     }
 }
 
+/// Longer than it takes to store a sink in its context.
+const GATE_TIMEOUT: Duration = Duration::from_secs(60);
+
 fn set_sink(shared: &Shared, sink: rdzv_log_sink) -> Result<(), Fault> {
     let (lines, queued) = bounded(LINES_MAX);
     let dropped = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&dropped);
-    let (go, gate) = reply::<()>();
+    let (go, gate) = ask::<()>();
     let sending = Sink(sink);
     let thread = threads::spawn("rdzv-log", move || {
         let sink = sending;
         // Without a go, another sink was first and this one was not taken: it stays the caller's.
-        if gate.wait().is_some() {
+        if gate.wait(GATE_TIMEOUT).is_ok() {
             write_lines(&sink, &queued, &counter);
         }
     });
@@ -261,6 +265,6 @@ fn set_sink(shared: &Shared, sink: rdzv_log_sink) -> Result<(), Fault> {
         drop(log);
         return Err(invalid("this context has a log sink already"));
     }
-    go.give(());
+    go.answer(());
     Ok(())
 }

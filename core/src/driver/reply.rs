@@ -1,31 +1,14 @@
-//! One answer, from one thread to another.
+//! One answer from one thread to another, with a deadline.
 
-use crate::time::Duration;
-use alloc::sync::Arc;
-use core::fmt;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
-/// Whoever shall answer, and whoever waits for it.
-#[must_use]
-pub fn reply<T>() -> (Reply<T>, Awaited<T>) {
-    let shared = Arc::new(Shared { state: Mutex::new(State::Open), changed: Condvar::new() });
-    (Reply(Arc::clone(&shared)), Awaited(shared))
-}
-
-/// Gives the answer. To drop it without one is to say that none will come.
+/// Gives the answer. Dropped without one, it tells that none will come.
 pub struct Reply<T>(Arc<Shared<T>>);
 
-/// Gets the answer.
+/// Waits for the answer.
 pub struct Awaited<T>(Arc<Shared<T>>);
-
-/// Why there is no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoReply {
-    /// None came in time.
-    TimedOut,
-    /// Nobody is left to give one.
-    Gone,
-}
 
 struct Shared<T> {
     state: Mutex<State<T>>,
@@ -34,49 +17,63 @@ struct Shared<T> {
 
 enum State<T> {
     Open,
-    Given(T),
+    Answered(T),
     Gone,
 }
 
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// The time is up.
+    TimedOut,
+    /// The other side is gone.
+    Gone,
+}
+
+/// Both ends of a question.
+#[must_use]
+pub fn ask<T>() -> (Reply<T>, Awaited<T>) {
+    let shared = Arc::new(Shared { state: Mutex::new(State::Open), changed: Condvar::new() });
+    (Reply(Arc::clone(&shared)), Awaited(shared))
+}
+
 impl<T> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // No code that holds the lock panics half way through a change.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn end(&self, end: State<T>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let State::Open = *state {
+            *state = end;
+        }
+        drop(state);
+        self.changed.notify_one();
     }
 }
 
 impl<T> Reply<T> {
-    /// Answers. That nobody waits any more is no matter.
-    pub fn give(self, answer: T) {
-        *self.0.lock() = State::Given(answer);
+    /// Answers. Nobody may be waiting any more.
+    pub fn answer(self, answer: T) {
+        self.0.end(State::Answered(answer));
+    }
+}
+
+impl<T> Drop for Reply<T> {
+    fn drop(&mut self) {
+        self.0.end(State::Gone);
     }
 }
 
 impl<T> Awaited<T> {
-    /// Waits for the answer; `None`: there will be none.
-    #[must_use]
-    pub fn wait(self) -> Option<T> {
-        let open = |state: &mut State<T>| matches!(state, State::Open);
-        let mut state =
-            self.0.changed.wait_while(self.0.lock(), open).unwrap_or_else(PoisonError::into_inner);
-        match core::mem::replace(&mut *state, State::Gone) {
-            State::Given(answer) => Some(answer),
-            State::Open | State::Gone => None,
-        }
-    }
-
-    /// Waits for the answer within `patience`.
+    /// The answer.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn wait_within(self, patience: Duration) -> Result<T, NoReply> {
-        let open = |state: &mut State<T>| matches!(state, State::Open);
-        let waited = self.0.changed.wait_timeout_while(self.0.lock(), patience, open);
+    pub fn wait(self, patience: Duration) -> Result<T, NoAnswer> {
+        let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.0.changed.wait_timeout_while(state, patience, |state| matches!(state, State::Open));
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match core::mem::replace(&mut *state, State::Gone) {
-            State::Given(answer) => Ok(answer),
-            State::Open => Err(NoReply::TimedOut),
-            State::Gone => Err(NoReply::Gone),
+            State::Answered(answer) => Ok(answer),
+            State::Gone => Err(NoAnswer::Gone),
+            State::Open => Err(NoAnswer::TimedOut),
         }
     }
 }
@@ -93,17 +90,6 @@ impl<T> fmt::Debug for Awaited<T> {
     }
 }
 
-impl<T> Drop for Reply<T> {
-    fn drop(&mut self) {
-        let mut state = self.0.lock();
-        if matches!(*state, State::Open) {
-            *state = State::Gone;
-        }
-        drop(state);
-        self.0.changed.notify_one();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,27 +97,19 @@ mod tests {
     const SOON: Duration = Duration::from_secs(20);
 
     #[test]
-    fn an_answer_comes_from_another_thread_and_before_or_after_the_wait_for_it() {
-        let (reply_of_7, seven) = reply();
-        let thread = std::thread::spawn(move || reply_of_7.give(7));
-        assert_eq!(seven.wait_within(SOON), Ok(7));
-        thread.join().expect("no panic");
-        let (reply_of_8, eight) = reply();
-        reply_of_8.give(8);
-        assert_eq!(eight.wait(), Some(8));
-    }
-
-    #[test]
-    fn whoever_is_gone_without_an_answer_is_not_waited_for() {
-        let (gone, nothing) = reply::<()>();
-        drop(gone);
-        assert_eq!(nothing.wait_within(SOON), Err(NoReply::Gone));
-        let (going, nothing) = reply::<()>();
-        let thread = std::thread::spawn(move || drop(going));
-        assert_eq!(nothing.wait(), None);
-        thread.join().expect("no panic");
-        let (silent, nothing) = reply::<()>();
-        assert_eq!(nothing.wait_within(Duration::from_millis(1)), Err(NoReply::TimedOut));
-        silent.give(());
+    fn an_answer_comes_or_it_is_known_that_none_will() {
+        let (reply, awaited) = ask();
+        std::thread::scope(|scope| {
+            scope.spawn(|| reply.answer(7));
+            assert_eq!(awaited.wait(SOON), Ok(7));
+        });
+        let (reply, awaited) = ask::<u8>();
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(reply));
+            assert_eq!(awaited.wait(SOON), Err(NoAnswer::Gone));
+        });
+        let (reply, awaited) = ask::<u8>();
+        assert_eq!(awaited.wait(Duration::from_millis(1)), Err(NoAnswer::TimedOut));
+        reply.answer(7);
     }
 }

@@ -8,7 +8,7 @@ mod reactor;
 
 pub use listener::{Family, StartError, StartErrorKind};
 
-use crate::driver::reply::{NoReply, reply};
+use crate::driver::reply::{NoAnswer, ask};
 use crate::driver::socket::KeepAlive;
 use crate::driver::threads;
 use crate::limits::ServerLimits;
@@ -159,12 +159,12 @@ impl Server {
     /// # Errors
     /// Why there is no server to ask.
     pub fn stats(&self) -> Result<Stats, ServerFailure> {
-        let (reply, answer) = reply();
+        let (reply, answer) = ask();
         self.send(Command::Stats(reply));
-        answer.wait_within(ANSWER_TIMEOUT).map_err(|error| match error {
-            NoReply::TimedOut => ServerFailure::Unresponsive,
+        answer.wait(ANSWER_TIMEOUT).map_err(|none| match none {
+            NoAnswer::TimedOut => ServerFailure::Unresponsive,
             // The reactor is gone, and its thread is about to tell why.
-            NoReply::Gone => self.wait(),
+            NoAnswer::Gone => self.wait(),
         })
     }
 

@@ -163,7 +163,7 @@ impl Reactor {
             match command {
                 Command::Stop => return Flow::Stop,
                 Command::Stats(reply) => {
-                    reply.give(self.machine.stats());
+                    reply.answer(self.machine.stats());
                 }
             }
         }
