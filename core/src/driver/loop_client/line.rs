@@ -380,12 +380,14 @@ mod tests {
         member.carry_out(&mut events.events, &mut events.completed);
         let set = Request::Set { key: Key::raw(b"/k"), value: b"v" };
         events.submit(store, set, Timeout::After(SOON)).expect("submitted");
-        turn_until(&mut events, |events| events.pending(store) == 0);
+        // The calls may be over while a connection that none of them needs any more is still being made.
+        let is_over = |events: &mut Loop| {
+            let made = events.stores.get(store).is_some_and(|store| store.addresses.len() == 0);
+            made && events.pending(store) == 0
+        };
+        turn_until(&mut events, is_over);
         assert!(events.completed.iter().all(|event| event.result.is_ok()));
-        assert!(
-            events.lookups.take().is_empty()
-                && events.stores.get(store).is_some_and(|store| store.addresses.len() == 0)
-        );
+        assert!(events.lookups.take().is_empty());
     }
 
     #[test]
