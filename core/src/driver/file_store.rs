@@ -54,7 +54,7 @@ pub struct FileStore {
     clock: Clock,
     pauses: Pauses,
     /// Open as long as the store is, so that no other file can get its number.
-    _anchor: File,
+    _anchor: Arc<File>,
     identity: Identity,
     state: Mutex<State>,
 }
@@ -79,6 +79,16 @@ impl FileStore {
     /// # Errors
     /// Why the file cannot be used.
     pub fn open(path: &Path, options: FileStoreOptions) -> Result<Self, CallError> {
+        Self::open_as(path, options, Access::Create, None)
+    }
+
+    /// Opens the file; if `expected` is given, only that one.
+    fn open_as(
+        path: &Path,
+        options: FileStoreOptions,
+        access: Access,
+        expected: Option<Identity>,
+    ) -> Result<Self, CallError> {
         let (clock, pauses, peer) = (Clock::new(), Pauses::default(), path.to_string_lossy());
         let began = clock.now();
         let (after, patience) = options.timeouts.patience(Timeout::Default);
@@ -89,9 +99,11 @@ impl FileStore {
         };
         let (epoch, mut state) = (pauses.epoch(), State::new(options.log));
         let locked = loop {
-            let file = Access::Create.open(path).map_err(fail)?;
-            let locked =
-                Locked::take(file, Access::Create, span.deadline, &clock, &pauses, epoch).map_err(fail)?;
+            let file = access.open(path).map_err(fail)?;
+            let locked = Locked::take(file, access, span.deadline, &clock, &pauses, epoch).map_err(fail)?;
+            if let Some(identity) = expected {
+                locked.expect(identity).map_err(fail)?;
+            }
             // The last of an earlier run may have removed it in between.
             if locked.is_named(path).map_err(fail)? {
                 break locked;
@@ -312,7 +324,8 @@ impl Backend for FileStore {
     }
 
     fn duplicate(&self) -> Result<Arc<dyn Backend>, CallError> {
-        Ok(Arc::new(Self::open(&self.path, self.options)?))
+        // A file that was removed or replaced is another store: it is not made anew.
+        Ok(Arc::new(Self::open_as(&self.path, self.options, Access::Write, Some(self.identity))?))
     }
 
     fn cancel(&self) {

@@ -168,8 +168,14 @@ impl PluginStore {
                 if let Some(done) = supported(asking.ask(operation, &keys, &values, 0)) {
                     return done.map(|_| Outcome::Applied);
                 }
-                for (key, value) in pairs.iter() {
-                    asking.ask(Operation::Set, &[key], &[value], 0)?;
+                for (place, (key, value)) in pairs.iter().enumerate() {
+                    asking.ask(Operation::Set, &[key], &[value], 0).map_err(|mut refusal| {
+                        // Those before it are stored.
+                        if place > 0 {
+                            refusal.failure.effect = Effect::Possible;
+                        }
+                        refusal
+                    })?;
                 }
                 Ok(Outcome::Applied)
             }
@@ -231,8 +237,16 @@ impl Asking<'_> {
                     _ => Cause::Unknown,
                 };
                 let phase = if error.kind == ErrorKind::TimedOut { Phase::Waiting } else { Phase::Calling };
+                // Only these tell that nothing was done; any other may have come too late.
+                let effect = match error.kind {
+                    ErrorKind::Unsupported
+                    | ErrorKind::InvalidArgument
+                    | ErrorKind::LimitExceeded
+                    | ErrorKind::QueueEmpty => Effect::None,
+                    _ => effect,
+                };
                 Err(Refusal {
-                    failure: Failure { kind: error.kind, cause, phase, ..base },
+                    failure: Failure { kind: error.kind, cause, phase, effect, ..base },
                     words: error.words,
                 })
             }

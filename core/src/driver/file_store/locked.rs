@@ -3,6 +3,7 @@
 use super::{CANCELLED, Clock, NOT_RELEASED, Paused, Pauses};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
 use crate::time::{Duration, Instant};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -12,6 +13,8 @@ use std::path::Path;
 
 /// The most that is read at once, unless a record is longer.
 pub(super) const PIECE_BYTES: usize = 256 * 1024;
+/// The most that one write takes (write(2)).
+const WRITE_BYTES_MAX: usize = 0x7fff_f000;
 /// The first pause before the lock is tried again, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
 
@@ -73,8 +76,17 @@ pub(super) fn identity_and_length(file: &File) -> Result<(Identity, u64), Failur
 /// An open file with its lock, which goes with it.
 #[derive(Debug)]
 pub(super) struct Locked {
-    file: File,
+    file: Arc<File>,
     metadata: Metadata,
+}
+
+impl Drop for Locked {
+    /// Closing the file would not do: a child that another thread has forked in between has the same open file, and the
+    /// lock is that file's.
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is that of an open file; `flock` touches no memory.
+        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+    }
 }
 
 impl Locked {
@@ -113,7 +125,7 @@ impl Locked {
             let kind = ErrorKind::InvalidArgument;
             return Err(Failure { kind, ..os(Phase::Opening, &io::Error::from_raw_os_error(libc::EINVAL)) });
         }
-        Ok(Self { file, metadata })
+        Ok(Self { file: Arc::new(file), metadata })
     }
 
     pub(super) fn identity(&self) -> Identity {
@@ -161,20 +173,39 @@ impl Locked {
 
     /// Writes at `end`, where the file ends: everything, or nothing.
     pub(super) fn append(&self, records: &[u8], end: u64) -> Result<(), Failure> {
-        // One write does it, unless the disk is full: then the second one tells why.
-        self.file.write_all_at(records, end).map_err(|error| {
-            // If that fails too, the next reader names the place.
-            self.file.set_len(end).ok();
-            os(Phase::Writing, &error)
-        })
+        let mut written = 0;
+        while written < records.len() {
+            let rest = &records[written..];
+            match self.file.write_at(rest, end + written as u64) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // One write takes this much at most.
+                Ok(count) if count == WRITE_BYTES_MAX => written += count,
+                Ok(count) if count == rest.len() => return Ok(()),
+                // The disk is full, or a limit is reached. A second write might end the process (SIGXFSZ) with half a
+                // record in the file, so what came of the first is taken back at once.
+                outcome => {
+                    let reached = end + (written + outcome.as_ref().map_or(0, |count| *count)) as u64;
+                    // If that fails too, the next reader names the place.
+                    self.file.set_len(end).ok();
+                    return Err(os(Phase::Writing, &outcome.err().unwrap_or_else(|| why_short(reached))));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Gives the lock back and keeps the file.
-    pub(super) fn unlock(self) -> File {
-        // SAFETY: the descriptor is that of an open file; `flock` touches no memory.
-        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
-        self.file
+    pub(super) fn unlock(self) -> Arc<File> {
+        Arc::clone(&self.file)
     }
+}
+
+/// Why a write ended at this place of the file: a limit of the process, or the disk.
+fn why_short(reached: u64) -> io::Error {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: `limit` is valid for writing.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    io::Error::from_raw_os_error(if reached >= limit.rlim_cur { libc::EFBIG } else { libc::ENOSPC })
 }
 
 pub(super) fn removed(error: &io::Error) -> Failure {

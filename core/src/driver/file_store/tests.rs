@@ -41,6 +41,16 @@ fn the_file_is_byte_for_byte_what_pytorch_writes() {
 }
 
 #[test]
+fn a_twin_of_a_store_whose_file_was_removed_does_not_make_it_anew() {
+    let file = TemporaryFile::new("twin");
+    let store = Store::open_file(file.path(), options(None)).expect("opened");
+    std::fs::remove_file(file.path()).expect("removed");
+    let error = store.duplicate().expect_err("the file is gone");
+    assert_eq!(error.kind(), ErrorKind::ServerGone, "{error}");
+    assert!(!file.path().exists());
+}
+
+#[test]
 fn the_last_one_removes_the_file_when_enough_have_been_there() {
     let file = TemporaryFile::new("life");
     let first = Store::open_file(file.path(), options(Some(2))).expect("opened");

@@ -151,7 +151,9 @@ fn own_code_tells_why_it_failed() {
     let (store, _) = store(Own::default());
     let error = store.set(b"broken", b"", DEFAULT).expect_err("on fire");
     assert_eq!((error.kind(), error.phase()), (ErrorKind::Io, Phase::Calling));
-    assert!(error.to_string().ends_with("while calling: the disk is on fire"), "{error}");
+    let told = error.to_string();
+    assert!(told.ends_with("while calling; it may have been applied: the disk is on fire"), "{told}");
+    assert_eq!(error.failure().effect, Effect::Possible, "nobody knows how far it came");
     let error = store.add(b"mute", 1, DEFAULT).expect_err("no number");
     assert_eq!(error.kind(), ErrorKind::WrongProtocol, "{error}");
     assert!(error.to_string().ends_with(": it gave no number"), "{error}");
