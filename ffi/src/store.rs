@@ -17,9 +17,10 @@ use std::time::Duration;
 /// A store: on a server (ours or PyTorch's), in a file, in this process, or in code of yours; and each of
 /// them beneath a prefix. Any thread may use it, and a wait that is pending in one thread never delays
 /// another. What an operation means is the same for all kinds, except where it is told. Over TCP each call
-/// drives a connection of its own on the calling thread, and keys get the prefix `/` on the wire, as those
-/// of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0 to look once, or -1 for
-/// the handle's default.
+/// drives a connection of its own on the calling thread: 256 at a time for each handle, of which one is
+/// left to calls that do not wait; beyond that they take turns, until their deadlines. Keys get the prefix
+/// `/` on the wire, as those of PyTorch's clients do. No call waits for ever: `timeout_ms` is above 0, or 0
+/// to look once, or -1 for the handle's default.
 #[derive(Debug)]
 pub struct rdzv_store {
     pub(crate) poison: Poison,
@@ -138,9 +139,9 @@ pub unsafe extern "C" fn rdzv_store_connect(
     }
 }
 
-/// A second, independent handle to the same store, with the same prefix; to a server it has a connection
-/// of its own, and in a file it counts as one more store. On success `*out` is yours until
-/// `rdzv_store_free`. Errors: those of the function that made the first.
+/// A second, independent handle to the same store, with the same prefix; to a server it has a connection of
+/// its own, and in a file it counts as one more store. On success `*out` is yours until `rdzv_store_free`.
+/// Errors: those of the function that made the first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_clone(
     store: *const rdzv_store,
