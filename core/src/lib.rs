@@ -58,6 +58,8 @@ pub mod rendezvous {
     #[cfg(feature = "alloc")]
     pub mod registry;
     #[cfg(feature = "alloc")]
+    pub mod round_event;
+    #[cfg(feature = "alloc")]
     pub mod service;
     #[cfg(feature = "alloc")]
     pub mod static_settings;

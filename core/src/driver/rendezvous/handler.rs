@@ -8,9 +8,11 @@ use crate::driver::store::Store;
 use crate::rendezvous::error::RendezvousError;
 use crate::rendezvous::parameters::ParametersError;
 use crate::rendezvous::registry::RegistryError;
+use crate::rendezvous::round_event::RoundEvent;
 use crate::rendezvous::static_settings::StaticError;
 use crate::rendezvous::store_info::RendezvousInfo;
 use crate::rendezvous::url::UrlError;
+use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::Deref;
@@ -72,6 +74,12 @@ pub enum HandlerError {
     /// Where the ranks find their store could not be published or read.
     #[error(transparent)]
     Publish(#[from] PublishError),
+    /// The backend tells its nodes nothing while they are in a round.
+    #[error("the rendezvous backend '{backend}' has no events")]
+    NoEvents {
+        /// Its name.
+        backend: Box<str>,
+    },
     /// A foreign backend's or scheme's own trouble.
     #[error("{0}")]
     Foreign(Box<str>),
@@ -110,6 +118,16 @@ pub trait RendezvousHandler: Send + Sync {
     /// # Errors
     /// Why that is not known.
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError>;
+
+    /// The next thing that happened to this node's round, in order; waits up to `timeout` for it. `None`: nothing
+    /// happened. By default a backend has no events, and says so.
+    ///
+    /// # Errors
+    /// The backend has none, or the node has lost its server.
+    fn next_event(&self, timeout: Duration) -> Result<Option<RoundEvent>, HandlerError> {
+        let _ = timeout;
+        Err(HandlerError::NoEvents { backend: self.backend().into() })
+    }
 
     /// The run that this rendezvous is for.
     fn run_id(&self) -> &str;
