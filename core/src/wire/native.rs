@@ -11,7 +11,7 @@ mod record;
 pub use fault::{Fault, FaultCode};
 pub use field::{Body, BodyError, Field, List};
 pub use frames::{Batched, ClientFrame, Message, SMALL_BYTES_MAX, ServerFrame, Size};
-pub use record::{BarrierEnd, Change, Found, LastCall, Member, Participants, RankOrder, Why};
+pub use record::{BarrierEnd, Change, Found, LastCall, Member, Participants, RankOrder, Terms, Why};
 
 use crate::limits::FrameLimits;
 use crate::wire::sink::{Length, Sink};

@@ -18,6 +18,8 @@ pub struct Join {
     pub run_id: Box<str>,
     /// Who.
     pub node: NodeName,
+    /// Where others reach it; as it is given, and never looked up.
+    pub address: Arc<[u8]>,
     /// Its workers; at least one.
     pub local_world_size: u32,
     /// What is known of the node, by name: for example where in the network it stands.

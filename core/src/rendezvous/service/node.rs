@@ -1,6 +1,7 @@
 //! What a node is called, and in which order names stand.
 
 use alloc::boxed::Box;
+use alloc::string::ToString;
 use core::cmp::Ordering;
 use core::fmt;
 
@@ -22,6 +23,24 @@ impl NodeName {
     #[must_use]
     pub fn process(host: &str, pid: u32, local_id: u32) -> Self {
         Self { host: host.into(), process: Some((pid, local_id)) }
+    }
+
+    /// Reads a name as it prints: what ends in two numbers behind underscores names a process; anything else is its own
+    /// host.
+    #[must_use]
+    pub fn parse(name: &str) -> Self {
+        let mut parts = name.rsplitn(3, '_');
+        let mut number = || {
+            let digits = parts.next()?;
+            let number: u32 = digits.parse().ok()?;
+            // Two names that differ must stay two names.
+            (number.to_string() == digits).then_some(number)
+        };
+        let (local_id, pid) = (number(), number());
+        match (parts.next(), pid, local_id) {
+            (Some(host), Some(pid), Some(local_id)) if !host.is_empty() => Self::process(host, pid, local_id),
+            _ => Self::plain(name),
+        }
     }
 
     /// Where it runs.
@@ -83,7 +102,6 @@ fn split_number(text: &[u8]) -> (&[u8], &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::string::ToString;
 
     #[test]
     fn names_stand_as_people_count() {
@@ -99,6 +117,17 @@ mod tests {
                 };
                 assert_eq!(natural(left, right), expected, "{left} {right} {tie}");
             }
+        }
+    }
+
+    #[test]
+    fn names_are_read_as_they_print() {
+        assert_eq!(NodeName::parse("a_b_12_3"), NodeName::process("a_b", 12, 3));
+        for plain in ["", "h", "h_1", "h_1_x", "_1_2", "h_01_2", "h_1_+2", "h_1_4294967296", "h__1"] {
+            assert_eq!(NodeName::parse(plain), NodeName::plain(plain), "{plain}");
+        }
+        for name in ["h_1_2", "h_01_2", "1_2_3", "spare-1"] {
+            assert_eq!(NodeName::parse(name).to_string(), name);
         }
     }
 

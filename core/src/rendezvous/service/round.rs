@@ -49,6 +49,8 @@ pub struct Round {
     pub worker_count: u64,
     /// The node with rank 0.
     pub rank_zero: Arc<NodeName>,
+    /// Where that one is reached.
+    pub rank_zero_address: Arc<[u8]>,
 }
 
 /// What became of a node of a round.
@@ -83,6 +85,8 @@ impl fmt::Display for Fate {
 pub struct RoundMember {
     /// Its name.
     pub node: Arc<NodeName>,
+    /// Where it is reached.
+    pub address: Arc<[u8]>,
     /// Its session.
     pub participant: ParticipantId,
     /// Its workers.
@@ -115,6 +119,7 @@ impl RoundRecord {
             worker_offset: member.worker_offset,
             worker_count: last.worker_offset + u64::from(last.local_world_size),
             rank_zero: self.members.first()?.node.clone(),
+            rank_zero_address: self.members.first()?.address.clone(),
         })
     }
 

@@ -38,6 +38,7 @@ impl Effects {
 #[derive(Debug)]
 struct Member {
     node: Arc<NodeName>,
+    address: Arc<[u8]>,
     place: Place,
     /// Whether it was in the last round; only of one that is gathered.
     is_returned: bool,
@@ -237,7 +238,7 @@ impl Run {
             fx.tell(old, Event::Replaced { by: participant });
             self.depart(now, old, Departure::Ended(EndReason::Replaced), 0, fx);
         }
-        let Join { node, local_world_size, labels, node_rank, join_timeout, settings, .. } = join;
+        let Join { node, address, local_world_size, labels, node_rank, join_timeout, settings, .. } = join;
         let node = Arc::new(node);
         self.founding.get_or_insert_with(|| (settings, node.clone()));
         let known = self.members.remove(&participant);
@@ -252,6 +253,7 @@ impl Run {
             participant,
             Member {
                 node,
+                address,
                 place,
                 is_returned,
                 last,

@@ -63,6 +63,7 @@ impl World {
         Join {
             run_id: RUN.into(),
             node: NodeName::plain(node),
+            address: node.as_bytes().into(),
             local_world_size: 1,
             labels: Vec::new(),
             node_rank: None,

@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::field::{Body, BodyError, Field, List};
-use super::record::{BarrierEnd, Change, Found, LastCall, Member, Participants, RankOrder, Why};
+use super::record::{BarrierEnd, Change, Found, Member, Participants, Terms, Why};
 use crate::limits::FrameLimits;
 use crate::store::op::{Key, Keys, Pairs};
 use crate::store::txn::{Compare, Write};
@@ -186,13 +186,13 @@ frames! {
 
         /// Takes part in the next round of a run.
         0x0040 Value Join {
-            run_id: Key<'a>, node: &'a [u8], address: &'a [u8], local_world_size: u32, nodes_min: u32, nodes_max: u32,
-            join_timeout_ms: u64, last_call: LastCall, last_call_ms: u64, rank_order: RankOrder, node_rank: i32,
-            continue_min: u32, labels: Pairs<'a>
+            run_id: Key<'a>, node: &'a [u8], address: &'a [u8], local_world_size: u32, node_rank: i32,
+            join_timeout_ms: u64, terms: Terms<'a>, labels: Pairs<'a>
         }
-        /// Is at hand for a run whose round is full.
+        /// Is at hand for a run, and disturbs nobody.
         0x0041 Value Standby {
-            run_id: Key<'a>, node: &'a [u8], address: &'a [u8], local_world_size: u32, labels: Pairs<'a>
+            run_id: Key<'a>, node: &'a [u8], address: &'a [u8], local_world_size: u32, node_rank: i32,
+            join_timeout_ms: u64, terms: Terms<'a>, labels: Pairs<'a>
         }
         /// Leaves a run; the run goes on.
         0x0042 Small Leave { run_id: Key<'a> }
@@ -239,7 +239,7 @@ frames! {
         0x8018 Frame BarrierOver { generation: u64, end: BarrierEnd<'a> }
         /// The round is complete.
         0x8019 Value Round {
-            run_id: Key<'a>, round: u64, node_rank: u32, nodes: u32, rank_first: u32, world_size: u32,
+            run_id: Key<'a>, round: u64, node_rank: u32, nodes: u32, rank_first: u64, world_size: u64,
             leader: &'a [u8], namespace: Key<'a>
         }
         /// Members of a round, from `first_node_rank` on.
@@ -263,6 +263,12 @@ frames! {
         0xc012 Small NodesWaiting { run_id: Key<'a>, nodes: u32 }
         /// The run is closed.
         0xc013 Value RunClosed { run_id: Key<'a>, by: &'a [u8] }
+        /// The node has a seat in the next round, or stands by behind so many others.
+        0xc014 Small Placed { run_id: Key<'a>, seated: bool, ahead: u32 }
+        /// The next round was formed without the node; it is in the run no more.
+        0xc015 Small LeftBehind { run_id: Key<'a>, round: u64 }
+        /// Another session joined under the node's name; it is in the run no more, and must not come back.
+        0xc016 Small Replaced { run_id: Key<'a>, session: u64 }
     }
 }
 

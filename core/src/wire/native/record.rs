@@ -292,7 +292,7 @@ pub struct Member<'a> {
     /// Its rank among the nodes.
     pub node_rank: u32,
     /// The global rank of its first worker.
-    pub rank_first: u32,
+    pub rank_first: u64,
     /// Its workers.
     pub local_world_size: u32,
     /// Its name.
@@ -326,12 +326,12 @@ open_choice! {
     RankOrder {
         /// Members keep the rank of the last round; newcomers fill the gaps.
         1 Sticky: "sticky",
-        /// By the natural order of the addresses.
+        /// By the natural order of the names.
         2 Host: "by host",
         /// By the node rank that each brings along.
         3 NodeRank: "by node rank",
-        /// By the label `topology`.
-        4 Topology: "by topology",
+        /// By the value of one label.
+        4 Label: "by label",
     }
 }
 
@@ -344,5 +344,68 @@ open_choice! {
         2 FromLastArrival: "from the last arrival",
         /// Not at all.
         3 Off: "off",
+    }
+}
+
+/// What all nodes of a run must agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms<'a> {
+    /// Fewest nodes of the first round.
+    pub nodes_min: u32,
+    /// Most nodes of a round.
+    pub nodes_max: u32,
+    /// Fewest nodes of later rounds; 0: `nodes_min`.
+    pub continue_min: u32,
+    /// Whether a round with enough nodes waits for more.
+    pub last_call: LastCall,
+    /// How long it does, in milliseconds.
+    pub last_call_ms: u64,
+    /// Whether a round is complete as soon as every living node of the last one is back.
+    pub fast_quorum: bool,
+    /// Who gets which rank.
+    pub rank_order: RankOrder,
+    /// Which label [`RankOrder::Label`] goes by.
+    pub rank_label: &'a [u8],
+    /// So many failures in a row keep a host out; 0: none do.
+    pub cool_down_failures: u32,
+    /// How long after a failure another one still counts as the next of the row, in milliseconds.
+    pub cool_down_window_ms: u64,
+    /// How long a host is kept out at first, in milliseconds.
+    pub cool_down_pause_ms: u64,
+    /// How long at most, in milliseconds.
+    pub cool_down_pause_ms_max: u64,
+}
+
+impl<'a> Field<'a> for Terms<'a> {
+    fn write(&self, out: &mut impl Sink) {
+        self.nodes_min.write(out);
+        self.nodes_max.write(out);
+        self.continue_min.write(out);
+        self.last_call.write(out);
+        self.last_call_ms.write(out);
+        self.fast_quorum.write(out);
+        self.rank_order.write(out);
+        self.rank_label.write(out);
+        self.cool_down_failures.write(out);
+        self.cool_down_window_ms.write(out);
+        self.cool_down_pause_ms.write(out);
+        self.cool_down_pause_ms_max.write(out);
+    }
+
+    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
+        Ok(Self {
+            nodes_min: Field::read(body)?,
+            nodes_max: Field::read(body)?,
+            continue_min: Field::read(body)?,
+            last_call: Field::read(body)?,
+            last_call_ms: Field::read(body)?,
+            fast_quorum: Field::read(body)?,
+            rank_order: Field::read(body)?,
+            rank_label: Field::read(body)?,
+            cool_down_failures: Field::read(body)?,
+            cool_down_window_ms: Field::read(body)?,
+            cool_down_pause_ms: Field::read(body)?,
+            cool_down_pause_ms_max: Field::read(body)?,
+        })
     }
 }

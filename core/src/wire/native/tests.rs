@@ -133,14 +133,9 @@ fn client_samples() -> Vec<ClientFrame<'static>> {
             node: b"host1_42_0",
             address: b"10.0.0.1:29500",
             local_world_size: 8,
-            nodes_min: 2,
-            nodes_max: 4,
-            join_timeout_ms: 600_000,
-            last_call: LastCall::FromLastArrival,
-            last_call_ms: 30_000,
-            rank_order: RankOrder::Sticky,
             node_rank: -1,
-            continue_min: 0,
+            join_timeout_ms: 600_000,
+            terms: TERMS,
             labels: Pairs::scoped(b"", PAIRS),
         },
         F::Standby {
@@ -148,6 +143,9 @@ fn client_samples() -> Vec<ClientFrame<'static>> {
             node: b"host9_7_0",
             address: b"[::1]:1",
             local_world_size: 8,
+            node_rank: 3,
+            join_timeout_ms: 600_000,
+            terms: Terms { fast_quorum: false, rank_order: RankOrder::Label, rank_label: b"rack", ..TERMS },
             labels: Pairs::scoped(b"", &[]),
         },
         F::Leave { run_id },
@@ -156,6 +154,21 @@ fn client_samples() -> Vec<ClientFrame<'static>> {
         F::RunInfo { run_id },
     ]
 }
+
+const TERMS: Terms<'static> = Terms {
+    nodes_min: 2,
+    nodes_max: 4,
+    continue_min: 0,
+    last_call: LastCall::FromLastArrival,
+    last_call_ms: 30_000,
+    fast_quorum: true,
+    rank_order: RankOrder::Sticky,
+    rank_label: b"",
+    cool_down_failures: 3,
+    cool_down_window_ms: 300_000,
+    cool_down_pause_ms: 10_000,
+    cool_down_pause_ms_max: 600_000,
+};
 
 fn server_samples() -> Vec<ServerFrame<'static>> {
     use ServerFrame as F;
@@ -222,7 +235,7 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
             rank_first: 8,
             world_size: 32,
             leader: b"10.0.0.1:29500",
-            namespace: Key::raw(b"/rdzv/run/3/"),
+            namespace: Key::raw(b"/torch.rendezvous.run.3/"),
         },
         F::MemberList {
             round: 3,
@@ -259,6 +272,9 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
         F::RoundOver { run_id, round: 3, why: Why::PeerDied },
         F::NodesWaiting { run_id, nodes: 2 },
         F::RunClosed { run_id, by: b"host1_42_0" },
+        F::Placed { run_id, seated: false, ahead: 2 },
+        F::LeftBehind { run_id, round: 4 },
+        F::Replaced { run_id, session: 6 },
     ]
 }
 

@@ -12,6 +12,7 @@ pub(crate) fn sings() -> bool {
     for number in 1..=2 {
         let join = Join {
             run_id: "run".into(),
+            address: b"10.0.0.1:1"[..].into(),
             node: NodeName::process("host", number, 0),
             local_world_size: 1,
             labels: Default::default(),

@@ -215,6 +215,7 @@ impl Run {
             worker_offset += u64::from(local_world_size);
             RoundMember {
                 node: member.node.clone(),
+                address: member.address.clone(),
                 participant: *participant,
                 local_world_size,
                 worker_offset: own_offset,

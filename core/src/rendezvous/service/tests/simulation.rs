@@ -105,6 +105,7 @@ impl Sim {
         Join {
             run_id: RUN.into(),
             node: NodeName::process(&format!("host{node}"), 1, 0),
+            address: [].into(),
             local_world_size: u32::try_from(node % 3 + 1).unwrap_or(1),
             labels: Vec::new(),
             node_rank: None,
