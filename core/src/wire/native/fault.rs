@@ -108,6 +108,8 @@ codes! {
     408 RunClosed,
     /// The server is stopping.
     409 ServerStopping,
+    /// The run was closed while the node stood by; nothing went wrong.
+    410 NotNeeded,
 }
 
 /// One error.

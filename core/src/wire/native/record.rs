@@ -85,12 +85,16 @@ open_choice! {
         10 Limit: "a limit was reached",
         /// The run was closed.
         11 Closed: "the run was closed",
-        /// Members of the round came back for the next one.
-        12 Rejoined: "members came back for the next round",
-        /// A participant died.
-        13 PeerDied: "a participant died",
+        /// None of the round's nodes is in it any more.
+        12 Deserted: "none of its nodes is in it any more",
+        /// Fewer nodes are left in the round than it needs to go on.
+        13 TooFewNodes: "fewer nodes are left than it needs to go on",
         /// The history does not reach back that far any more.
         14 Compacted: "the history does not reach back that far",
+        /// It read nothing of what it was sent.
+        15 Stalled: "it stopped reading",
+        /// Another one joined under its name.
+        16 Replaced: "another one joined under its name",
     }
 }
 

@@ -269,7 +269,7 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
         F::WatchOver { why: Why::Compacted, oldest: 100 },
         F::LeaseOver { lease: 3, why: Why::Deadline },
         F::PeerDied { run_id, round: 3, node_rank: 2, node: b"host3_9_0", why: Why::HostSilent },
-        F::RoundOver { run_id, round: 3, why: Why::PeerDied },
+        F::RoundOver { run_id, round: 3, why: Why::TooFewNodes },
         F::NodesWaiting { run_id, nodes: 2 },
         F::RunClosed { run_id, by: b"host1_42_0" },
         F::Placed { run_id, seated: false, ahead: 2 },
