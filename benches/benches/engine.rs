@@ -5,7 +5,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use rendezvous_benches::frame;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::{EngineLimits, ServerLimits};
-use rendezvous_core::node::server::{Input, Output, Server};
+use rendezvous_core::node::server::{Birth, Input, Output, Server};
 use rendezvous_core::store::engine::Engine;
 use rendezvous_core::store::op::{Key, Request};
 use rendezvous_core::time::Instant;
@@ -58,7 +58,7 @@ struct Rig(Server);
 
 impl Rig {
     fn new(connections: usize) -> Self {
-        let mut rig = Self(Server::new(ServerLimits::default(), 1));
+        let mut rig = Self(Server::new(ServerLimits::default(), Birth::from_seed(1)));
         let peer = "127.0.0.1:1".parse().expect("an address");
         for index in 0..connections {
             rig.feed(Input::Accepted { conn: conn(index), peer });

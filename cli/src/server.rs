@@ -7,7 +7,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use rendezvous_core::driver::server::{Family, Listen, Server, ServerFailure, ServerOptions};
 use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::limits::ServerLimits;
-use rendezvous_core::node::server::{CloseReason, Event};
+use rendezvous_core::node::server::{Event, Severity};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -174,15 +174,9 @@ impl Log {
 
 /// What is logged of an event, if anything.
 fn line(level: LogLevel, event: &Event) -> Option<String> {
-    let (least, severity) = match event {
-        Event::Accepted { .. }
-        | Event::Closed { reason: CloseReason::PeerClosed | CloseReason::Lost(_), .. } => {
-            (LogLevel::Info, "info")
-        }
-        Event::Closed { .. } => (LogLevel::Warn, "warn"),
+    let (least, severity) = match event.severity() {
+        Severity::Routine | Severity::Notable => (LogLevel::Info, "info"),
+        Severity::Trouble => (LogLevel::Warn, "warn"),
     };
-    (level >= least).then(|| match event {
-        Event::Accepted { conn, peer } => format!("{severity} {conn:?} accepted peer={peer}"),
-        Event::Closed { conn, peer, reason } => format!("{severity} {conn:?} closed peer={peer}: {reason}"),
-    })
+    (level >= least).then(|| format!("{severity} {event}"))
 }

@@ -105,6 +105,12 @@ pub struct ServerLimits {
     pub frame: FrameLimits,
     /// Bounds on what is stored.
     pub engine: EngineLimits,
+    /// Bounds on the sessions of native clients.
+    pub session: SessionLimits,
+    /// Bounds on what native clients may watch and lease.
+    pub history: HistoryLimits,
+    /// Bounds on the rendezvous.
+    pub rendezvous: RendezvousLimits,
     /// Most connections at a time.
     pub connections_max: usize,
     /// Unsent answers of one connection, in bytes, from which on its requests rest until the peer reads.
@@ -126,6 +132,9 @@ impl Default for ServerLimits {
         Self {
             frame: FrameLimits::default(),
             engine: EngineLimits::default(),
+            session: SessionLimits::default(),
+            history: HistoryLimits::default(),
+            rendezvous: RendezvousLimits::default(),
             connections_max: 1 << 20,
             unsent_bytes_high: 1 << 20,
             answer_bytes_max: 1 << 30,

@@ -11,7 +11,7 @@ use crate::status::{
     RDZV_TIMED_OUT, RDZV_UNREACHABLE, RDZV_UNRESOLVED, rdzv_status,
 };
 use rendezvous_core::driver::server::{Server, ServerFailure, StartError, StartErrorKind};
-use rendezvous_core::node::server::{CloseReason, Event};
+use rendezvous_core::node::server::{Event, Severity};
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
 
@@ -124,18 +124,12 @@ pub unsafe extern "C" fn rdzv_server_start(
 fn log(shared: &Shared, event: &Event) {
     #[cfg(feature = "fault-injection")]
     crate::fault_injection::panic_if_asked();
-    match event {
-        Event::Accepted { conn, peer } => {
-            shared.log(RDZV_LOG_DEBUG, c"server", || format!("{conn:?} accepted from {peer}"));
-        }
-        Event::Closed { conn, peer, reason } => {
-            let level = match reason {
-                CloseReason::PeerClosed | CloseReason::Lost(_) => RDZV_LOG_DEBUG,
-                _ => RDZV_LOG_WARN,
-            };
-            shared.log(level, c"server", || format!("{conn:?} from {peer} closed: {reason}"));
-        }
-    }
+    let level = match event.severity() {
+        Severity::Routine => RDZV_LOG_DEBUG,
+        Severity::Notable => RDZV_LOG_INFO,
+        Severity::Trouble => RDZV_LOG_WARN,
+    };
+    shared.log(level, c"server", || event.to_string());
 }
 
 /// The port that the server listens on; 0 for NULL.

@@ -8,7 +8,7 @@ use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::ServerLimits;
-use rendezvous_core::node::server::{Input, Output, Server};
+use rendezvous_core::node::server::{Birth, Input, Output, Server};
 use rendezvous_core::store::op::{Key, Keys, Request};
 use rendezvous_core::time::Instant;
 use rendezvous_tests::frames;
@@ -118,7 +118,8 @@ struct Wire {
 impl Wire {
     fn new() -> Self {
         let conn = ConnId { index: 0, generation: 0 };
-        let mut wire = Self { server: Server::new(ServerLimits::default(), 1), conn, answered: 0 };
+        let mut wire =
+            Self { server: Server::new(ServerLimits::default(), Birth::from_seed(1)), conn, answered: 0 };
         wire.feed(Input::Accepted { conn, peer: PEER });
         wire.receive(&frames::greeting());
         wire

@@ -5,7 +5,7 @@ use crate::driver::clock::Clock;
 use crate::driver::store::take::Take;
 use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Paused, Span, Timeouts};
 use crate::error::{Cause, ErrorKind, Failure, LimitError, Operation, Phase};
-use crate::ids::ConnId;
+use crate::ids::{ConnId, WaiterId};
 use crate::limits::{EngineLimits, FrameLimits};
 use crate::store::call::{Call, Outcome, Patience};
 use crate::store::engine::{Answer, Applied, ApplyError, Engine, Readiness};
@@ -51,7 +51,7 @@ struct State {
     /// The calls that wait; each is a connection of its own to the engine.
     waiting: Slab<()>,
     /// Those of them whose waits are over, until they have seen it.
-    released: Vec<ConnId>,
+    released: Vec<WaiterId>,
 }
 
 impl HashStore {
@@ -116,7 +116,7 @@ impl HashStore {
         }
         let ended = match begun {
             Ok(true) => loop {
-                if let Some(place) = state.released.iter().position(|&released| released == conn) {
+                if let Some(place) = state.released.iter().position(|&released| released == conn.into()) {
                     state.released.swap_remove(place);
                     break Ok(Outcome::Released);
                 }
@@ -184,7 +184,7 @@ impl State {
     }
 
     fn was_released(&self, other_than: ConnId) -> bool {
-        self.released.iter().any(|&conn| conn != other_than)
+        self.released.iter().any(|&waiter| waiter != other_than.into())
     }
 
     fn is_ready(&mut self, keys: Keys<'_>) -> Result<bool, Failure> {
@@ -240,6 +240,8 @@ fn refused(error: ApplyError) -> Failure {
             ..NOT_RELEASED
         },
         ApplyError::Full(bytes_max) => over(LimitError::Stored { bytes_max }),
+        // A store of one process has no rounds.
+        ApplyError::Stale(_) => Failure { kind: ErrorKind::InvalidArgument, ..NOT_RELEASED },
         ApplyError::TooManyWaits(count) => over(LimitError::Operations { count: count as u64 }),
     }
 }

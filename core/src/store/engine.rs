@@ -1,10 +1,11 @@
 //! The key/value engine: keys, values, revisions, queues, and those who wait for them.
 //!
-//! It knows no bytes of any wire and no connection but by its [`ConnId`]. One call of [`Engine::apply`] is one atomic
+//! It knows no bytes of any wire and no connection but by its name as a waiter. One call of [`Engine::apply`] is one atomic
 //! turn. It behaves as PyTorch 2.15's server does towards correct clients (c10d protocol, section 4), with these
 //! differences, all of them on purpose: MULTI_SET is atomic; a COMPARE_SET that stores nothing wakes nobody; a waiter
 //! that a queue released is off that queue's list; a WAIT over a filled queue and a missing key is released by the key.
 
+mod fences;
 mod history;
 mod leases;
 mod native;
@@ -12,17 +13,19 @@ mod slots;
 mod value;
 mod waits;
 
+pub use fences::Stale;
 pub use history::{ChangeRef, WatchError, WatchId, Watched};
 pub use leases::{LeaseError, LeaseId};
 pub use native::TxnApplied;
 pub use value::ValueRef;
 
-use crate::ids::ConnId;
+use crate::ids::WaiterId;
 use crate::limits::{EngineLimits, ITEM_COST_BYTES, KEY_COST_BYTES};
 use crate::store::number;
 use crate::store::op::{Key, Keys, Pairs, Request};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use fences::Fences;
 use native::Extras;
 use slots::{SlotId, Slots};
 use value::Value;
@@ -71,9 +74,9 @@ pub enum Readiness {
 pub struct Applied<'a> {
     /// The reply to the one who asked.
     pub answer: Answer<'a>,
-    /// Connections whose wait or barrier ended in this turn, in the order in which they came; each stands once for
-    /// each of its waits. Their replies go out before `answer`.
-    pub released: &'a [ConnId],
+    /// Those whose wait or barrier ended in this turn, in the order in which they came; each stands once for each of
+    /// its waits. Their replies go out before `answer`.
+    pub released: &'a [WaiterId],
 }
 
 /// A request that cannot be carried out. The c10d protocol has no error reply: the connection is closed.
@@ -88,6 +91,9 @@ pub enum ApplyError {
     /// One connection waits too often, or all of them together do.
     #[error("too many pending waits ({0})")]
     TooManyWaits(usize),
+    /// The key is of a round that is over.
+    #[error("round {} is over, and so are all up to {}: its keys can be changed no more", .0.round, .0.over)]
+    Stale(Stale),
 }
 
 /// The values of several keys.
@@ -137,8 +143,8 @@ impl<'a> KeyList<'a> {
 pub struct Engine {
     slots: Slots,
     waits: Waits,
-    /// Connections released in the current turn.
-    released: Vec<ConnId>,
+    /// Waiters released in the current turn.
+    released: Vec<WaiterId>,
     /// A key that came in pieces, joined.
     joined: Vec<u8>,
     /// Grows by one with each change.
@@ -146,6 +152,8 @@ pub struct Engine {
     limits: EngineLimits,
     /// History, watches and leases, from the first native session on.
     extras: Option<Box<Extras>>,
+    /// From the first round that is over.
+    fences: Option<Box<Fences>>,
 }
 
 impl Engine {
@@ -160,6 +168,7 @@ impl Engine {
             revision: 0,
             limits,
             extras: None,
+            fences: None,
         }
     }
 
@@ -200,12 +209,27 @@ impl Engine {
         self.slots.len() + self.waits.len() + self.waits.registrations()
     }
 
-    /// Carries out one request of `conn`.
+    /// Carries out one request of `waiter`.
     ///
     /// # Errors
     /// What is wrong with it; the store is as it was.
-    pub fn apply<'a>(&'a mut self, conn: ConnId, request: &Request<'a>) -> Result<Applied<'a>, ApplyError> {
+    pub fn apply<'a>(
+        &'a mut self,
+        waiter: impl Into<WaiterId>,
+        request: &Request<'a>,
+    ) -> Result<Applied<'a>, ApplyError> {
+        self.carry_out(waiter.into(), request)
+    }
+
+    fn carry_out<'a>(
+        &'a mut self,
+        waiter: WaiterId,
+        request: &Request<'a>,
+    ) -> Result<Applied<'a>, ApplyError> {
         self.released.clear();
+        if self.fences.is_some() {
+            self.check_fences(request)?;
+        }
         let answer = match *request {
             Request::Set { key, value } => self.set(key, value)?,
             Request::CompareSet { key, expected, desired } => {
@@ -217,7 +241,7 @@ impl Engine {
             }
             Request::Add { key, delta } => self.add(key, delta)?,
             Request::Check { keys } => Answer::Readiness(self.check(keys)),
-            Request::Wait { keys } => self.wait(conn, keys)?,
+            Request::Wait { keys } => self.wait(waiter, keys)?,
             Request::NumKeys => Answer::Number(i64::try_from(self.slots.present()).unwrap_or(i64::MAX)),
             Request::Delete { key } => self.delete(key),
             Request::Append { key, value } => self.append(key, value)?,
@@ -229,7 +253,7 @@ impl Engine {
             }
             Request::MultiSet { pairs } => self.multi_set(pairs)?,
             Request::CancelWait => {
-                self.forget_waits(conn);
+                self.forget_waits(waiter);
                 Answer::WaitCanceled
             }
             Request::QueuePush { key, value } => self.queue_push(key, value)?,
@@ -242,7 +266,7 @@ impl Engine {
                     released: &self.released,
                 });
             }
-            Request::Barrier { key, world_size } => self.barrier(conn, key, world_size)?,
+            Request::Barrier { key, world_size } => self.barrier(waiter, key, world_size)?,
         };
         Ok(Applied { answer, released: &self.released })
     }
@@ -252,9 +276,9 @@ impl Engine {
         self.waits.forget_places(places);
     }
 
-    /// Ends all waits of a connection that is gone or cancels. Barrier arrivals stay counted.
-    pub fn forget_waits(&mut self, conn: ConnId) {
-        self.waits.forget(conn, &mut self.slots);
+    /// Ends all waits of one that is gone or cancels. Barrier arrivals stay counted.
+    pub fn forget_waits(&mut self, waiter: impl Into<WaiterId>) {
+        self.waits.forget(waiter.into(), &mut self.slots);
     }
 
     fn set(&mut self, key: Key<'_>, value: &[u8]) -> Result<Answer<'static>, ApplyError> {
@@ -349,7 +373,7 @@ impl Engine {
         Readiness::Ready
     }
 
-    fn wait(&mut self, conn: ConnId, keys: Keys<'_>) -> Result<Answer<'static>, ApplyError> {
+    fn wait(&mut self, waiter: WaiterId, keys: Keys<'_>) -> Result<Answer<'static>, ApplyError> {
         let mut wait = None;
         for key in keys.iter() {
             if self.slots.is_ready(one_piece(key, &mut self.joined)) {
@@ -363,8 +387,10 @@ impl Engine {
                         let held = keys.iter().map(|key| self.held(key).min(cost(key, 0))).sum();
                         self.room_for(gross.saturating_sub(held))?;
                     }
-                    self.waits.room_for(conn, keys.len(), &self.limits).map_err(ApplyError::TooManyWaits)?;
-                    *wait.insert(self.waits.open(conn))
+                    self.waits
+                        .room_for(waiter, keys.len(), &self.limits)
+                        .map_err(ApplyError::TooManyWaits)?;
+                    *wait.insert(self.waits.open(waiter))
                 }
             };
             let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
@@ -375,12 +401,12 @@ impl Engine {
 
     fn barrier(
         &mut self,
-        conn: ConnId,
+        waiter: WaiterId,
         key: Key<'_>,
         world_size: i64,
     ) -> Result<Answer<'static>, ApplyError> {
         self.room_in_place(key, number::DIGITS_MAX)?;
-        self.waits.room_for(conn, 1, &self.limits).map_err(ApplyError::TooManyWaits)?;
+        self.waits.room_for(waiter, 1, &self.limits).map_err(ApplyError::TooManyWaits)?;
         let (slot, arrived) = self.counter(key)?;
         let arrived = arrived.wrapping_add(1);
         self.count(slot, arrived);
@@ -388,7 +414,7 @@ impl Engine {
             self.wake_all(slot);
             return Ok(Answer::Released);
         }
-        let wait = self.waits.open(conn);
+        let wait = self.waits.open(waiter);
         self.waits.register(wait, slot, &mut self.slots);
         Ok(Answer::Parked)
     }

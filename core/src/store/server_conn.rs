@@ -1,8 +1,8 @@
-//! The server's end of one c10d connection: bytes become requests, answers become bytes.
+//! The server's end of one c10d connection: bytes become requests, answers become bytes. Its owner keeps the buffers.
 
 mod outbox;
 
-pub use outbox::{BufferPool, Outbox, POOLED_BYTES_MAX, held_bytes};
+pub use outbox::{BufferPool, Outbox, POOLED_BYTES_MAX, Writer as OutboxWriter, held_bytes};
 
 use crate::limits::FrameLimits;
 use crate::store::engine::{Answer, Readiness};
@@ -11,7 +11,6 @@ use crate::wire::c10d::{
     Frame, FrameError, MAGIC, NOT_READY, READY, STOP_WAITING, Scan, Scanner, WAIT_CANCELED, parse_frame,
 };
 use crate::wire::sink::{Length, Sink};
-use alloc::vec::Vec;
 
 /// What the next bytes of a connection are.
 #[derive(Debug)]
@@ -48,20 +47,11 @@ enum Phase {
 pub struct ServerConn {
     phase: Phase,
     scanner: Scanner,
-    /// The start of a frame whose rest has not come, or frames that rest until the peer reads.
-    pub inbox: Vec<u8>,
-    /// Answers that are not sent yet.
-    pub outbox: Outbox,
 }
 
 impl Default for ServerConn {
     fn default() -> Self {
-        Self {
-            phase: Phase::Greeting,
-            scanner: Scanner::default(),
-            inbox: Vec::new(),
-            outbox: Outbox::default(),
-        }
+        Self { phase: Phase::Greeting, scanner: Scanner::default() }
     }
 }
 
@@ -87,7 +77,7 @@ impl ServerConn {
         &mut self,
         input: &'a [u8],
         limits: &FrameLimits,
-        pool: &mut BufferPool,
+        out: &mut impl Sink,
     ) -> Result<Next<'a>, FrameError> {
         if self.phase == Phase::Greeting {
             return self.greet(input);
@@ -99,7 +89,7 @@ impl ServerConn {
         match parse_frame(&input[..bytes]) {
             Some(Frame::Request(request)) => Ok(Next::Request { request, bytes }),
             Some(Frame::Ping { nonce }) => {
-                self.outbox.writer(pool).put(&nonce.to_le_bytes());
+                out.put(&nonce.to_le_bytes());
                 Ok(Next::Handled { bytes })
             }
             // A second greeting is no more allowed than an unknown opcode.
@@ -127,35 +117,35 @@ impl ServerConn {
         self.phase = Phase::Open;
         Ok(Next::Handled { bytes: GREETING.len() })
     }
+}
 
-    /// A wait or barrier of this connection is over.
-    #[inline]
-    pub fn release(&mut self, pool: &mut BufferPool) {
-        self.outbox.writer(pool).put(&[STOP_WAITING]);
-    }
+/// A wait or barrier of a connection is over.
+#[inline]
+pub fn release(out: &mut impl Sink) {
+    out.put(&[STOP_WAITING]);
+}
 
-    /// Queues an answer for sending.
-    ///
-    /// # Errors
-    /// Its length, when that is over `reply_bytes_max`.
-    #[inline]
-    pub fn answer(
-        &mut self,
-        answer: &Answer<'_>,
-        reply_bytes_max: usize,
-        pool: &mut BufferPool,
-    ) -> Result<(), usize> {
-        if let Answer::Value(_) | Answer::Values(_) | Answer::KeyList(_) = answer {
-            let mut length = Length::default();
-            encode_answer(&mut length, answer);
-            if length.0 > reply_bytes_max {
-                return Err(length.0);
-            }
-            self.outbox.reserve(length.0);
+/// Queues an answer for sending.
+///
+/// # Errors
+/// Its length, when that is over `reply_bytes_max`.
+#[inline]
+pub fn answer(
+    outbox: &mut Outbox,
+    answer: &Answer<'_>,
+    reply_bytes_max: usize,
+    pool: &mut BufferPool,
+) -> Result<(), usize> {
+    if let Answer::Value(_) | Answer::Values(_) | Answer::KeyList(_) = answer {
+        let mut length = Length::default();
+        encode_answer(&mut length, answer);
+        if length.0 > reply_bytes_max {
+            return Err(length.0);
         }
-        encode_answer(&mut self.outbox.writer(pool), answer);
-        Ok(())
+        outbox.reserve(length.0);
     }
+    encode_answer(&mut outbox.writer(pool), answer);
+    Ok(())
 }
 
 /// Writes an answer as the c10d protocol has it.

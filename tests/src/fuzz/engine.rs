@@ -3,7 +3,7 @@
 use super::{Lists, any_request};
 use crate::entropy::Entropy;
 use crate::model::{Model, Refused, Turn};
-use rendezvous_core::ids::ConnId;
+use rendezvous_core::ids::{ConnId, WaiterId};
 use rendezvous_core::limits::EngineLimits;
 use rendezvous_core::store::engine::{Answer, Engine, Readiness};
 use rendezvous_core::wire::c10d::{NOT_READY, READY, STOP_WAITING, WAIT_CANCELED};
@@ -32,7 +32,7 @@ pub fn engine(bytes: &[u8]) {
             let due = model.apply(conn, &request);
             let done = engine.apply(conn, &request).map_err(|_| Refused).map(|applied| Turn {
                 answer: answer_bytes(&applied.answer),
-                released: applied.released.to_vec(),
+                released: applied.released.iter().filter_map(|waiter| conn_of(*waiter)).collect(),
             });
             assert_eq!(done, due, "{request:?}");
             assert!(engine.revision() >= before, "revisions only grow");
@@ -41,6 +41,13 @@ pub fn engine(bytes: &[u8]) {
         assert_eq!(engine.waiting(), model.waiting());
         assert_eq!(engine.footprint(), model.footprint());
         assert_eq!(engine.stored_bytes(), model.stored_bytes());
+    }
+}
+
+const fn conn_of(waiter: WaiterId) -> Option<ConnId> {
+    match waiter {
+        WaiterId::Conn(conn) => Some(conn),
+        WaiterId::Request(_) => None,
     }
 }
 

@@ -9,7 +9,7 @@ use super::world::{Happening, Stage};
 use crate::frames;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::ServerLimits;
-use rendezvous_core::node::server::{CloseReason, Event, Input, Output, Server};
+use rendezvous_core::node::server::{Birth, CloseReason, Event, Input, Output, Server};
 use rendezvous_core::time::Instant;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -47,7 +47,7 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(mut dice: Dice, limits: ServerLimits, sabotage: Sabotage, guests: Guests) -> Self {
-        let machine = Some(Server::new(limits, dice.seed()));
+        let machine = Some(Server::new(limits, Birth::from_seed(dice.seed())));
         Self {
             dice,
             guests,
@@ -85,7 +85,7 @@ impl Host {
         self.epoch += 1;
         stage.note(format_args!("the server comes back, for its life {}", self.epoch));
         stage.network.listening = true;
-        self.machine = Some(Server::new(self.limits, self.dice.seed()));
+        self.machine = Some(Server::new(self.limits, Birth::from_seed(self.dice.seed())));
     }
 
     pub(super) fn noticed(&mut self, stage: &mut Stage, notice: Notice) -> Result<(), Wrong> {
@@ -271,7 +271,12 @@ impl Host {
                     }
                     self.generations[conn.index as usize] += 1;
                 }
-                Output::Event(Event::Accepted { .. }) => {}
+                Output::Event(
+                    Event::Accepted { .. }
+                    | Event::SessionOpened { .. }
+                    | Event::SessionEnded { .. }
+                    | Event::Run { .. },
+                ) => {}
                 Output::Event(Event::Closed { conn, reason, .. }) => {
                     stage.note(format_args!("server closed {conn:?}: {reason}"));
                     if self.guests == Guests::Polite && !is_expected(reason) {

@@ -98,7 +98,7 @@ impl Reactor {
             commands,
             observer,
             clock: Clock::new(),
-            machine: node::Server::new(limits, hash_seed()),
+            machine: node::Server::new(limits, birth()),
             peers: Slab::new(),
             generations: Vec::new(),
             to_read: VecDeque::new(),
@@ -130,6 +130,9 @@ impl Reactor {
                 }
             }
             if woken && self.obey() == Flow::Stop {
+                // Native clients are told, as far as their sockets take it at once.
+                self.feed(now, Input::Stop);
+                self.carry_out(now);
                 return Ok(());
             }
             self.accept(now);
@@ -270,7 +273,7 @@ impl Reactor {
                     return;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => Input::Lost { conn, os_error: error.raw_os_error().unwrap_or(0) },
+                Err(error) => end_of(conn, &error),
             };
             let ended = !matches!(input, Input::Received { .. });
             // invariant: the machine knows every peer, until it says Close and the peer is dropped
@@ -293,7 +296,7 @@ impl Reactor {
                 Ok(bytes) => break Input::Sent { conn, bytes },
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break Input::Sent { conn, bytes: 0 },
-                Err(error) => break Input::Lost { conn, os_error: error.raw_os_error().unwrap_or(0) },
+                Err(error) => break end_of(conn, &error),
             }
         };
         self.machine.handle(now, input).expect("a connection of ours");
@@ -340,13 +343,31 @@ enum Flow {
     Stop,
 }
 
+/// What an error of a connection's socket means.
+fn end_of(conn: ConnId, error: &io::Error) -> Input<'static> {
+    let os_error = error.raw_os_error().unwrap_or(0);
+    match os_error {
+        // What keepalive and TCP_USER_TIMEOUT end with, and a router or the own host that knows no way (tcp(7)).
+        libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN => {
+            Input::HostSilent { conn, os_error }
+        }
+        _ => Input::Lost { conn, os_error },
+    }
+}
+
 fn name(index: usize, generation: u32) -> ConnId {
     // invariant: descriptors are ints, and each place holds one
     ConnId { index: u32::try_from(index).expect("as many places as descriptors"), generation }
 }
 
-/// From the hash keys that the process was given at random.
-fn hash_seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish()
+/// From the hash keys that the system gave the process at random; they are keys of a keyed hash, and nobody sees them.
+fn birth() -> node::Birth {
+    use std::hash::{BuildHasher, RandomState};
+    let keys = RandomState::new();
+    let mut token_key = [0; 16];
+    token_key[..8].copy_from_slice(&keys.hash_one("first half").to_le_bytes());
+    token_key[8..].copy_from_slice(&keys.hash_one("second half").to_le_bytes());
+    // 0 is what a client says that knows no server yet.
+    let incarnation = keys.hash_one("incarnation").max(1);
+    node::Birth { hash_seed: keys.hash_one("places"), incarnation, token_key }
 }

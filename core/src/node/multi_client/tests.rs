@@ -490,7 +490,7 @@ impl World {
             now: MS(0),
             rng: Rng::new(seed),
             client: MultiClient::new(options, seed),
-            server: Server::new(crate::limits::ServerLimits::default(), seed),
+            server: Server::new(crate::limits::ServerLimits::default(), server::Birth::from_seed(seed)),
             wires: BTreeMap::new(),
             completed: BTreeMap::new(),
             generation: 0,

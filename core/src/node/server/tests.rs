@@ -4,7 +4,7 @@ use super::*;
 use crate::limits::{EngineLimits, FrameLimits};
 use crate::store::op::{Key, Keys, Request};
 use crate::time::Duration;
-use crate::wire::c10d::Frame;
+use crate::wire::c10d::{Frame, FrameError};
 use crate::wire::c10d::{MAGIC, encode_frame};
 use crate::wire::sink::Sink;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ impl Sink for Wire {
     }
 }
 
-fn frame(request: Request<'_>) -> Vec<u8> {
+pub(super) fn frame(request: Request<'_>) -> Vec<u8> {
     let mut wire = Wire(Vec::new());
     encode_frame(&mut wire, &Frame::Request(request));
     wire.0
@@ -31,56 +31,59 @@ fn greeting() -> Vec<u8> {
     wire.0
 }
 
-fn set(key: &[u8], value: &[u8]) -> Vec<u8> {
+pub(super) fn set(key: &[u8], value: &[u8]) -> Vec<u8> {
     frame(Request::Set { key: Key::raw(key), value })
 }
 
-fn get(key: &[u8]) -> Vec<u8> {
+pub(super) fn get(key: &[u8]) -> Vec<u8> {
     frame(Request::Get { key: Key::raw(key) })
 }
 
-fn wait(key: &[u8]) -> Vec<u8> {
+pub(super) fn wait(key: &[u8]) -> Vec<u8> {
     frame(Request::Wait { keys: Keys::scoped(b"", &[key]) })
 }
 
 /// A server whose sockets take as many bytes as each test says.
-struct Rig {
-    server: Server,
+pub(super) struct Rig {
+    pub(super) server: Server,
     now: Instant,
     got: BTreeMap<ConnId, Vec<u8>>,
-    closed: BTreeMap<ConnId, CloseReason>,
+    pub(super) closed: BTreeMap<ConnId, CloseReason>,
+    /// All others than those of connections that closed.
+    pub(super) events: Vec<Event>,
     /// Bytes that each socket still takes.
-    window: usize,
+    pub(super) window: usize,
 }
 
 impl Rig {
-    fn new(limits: ServerLimits) -> Self {
+    pub(super) fn new(limits: ServerLimits) -> Self {
         Self {
-            server: Server::new(limits, 1),
+            server: Server::new(limits, Birth::from_seed(1)),
             now: Instant::ORIGIN,
             got: BTreeMap::new(),
             closed: BTreeMap::new(),
+            events: Vec::new(),
             window: usize::MAX,
         }
     }
 
-    fn connect(&mut self, index: u32) -> ConnId {
+    pub(super) fn connect(&mut self, index: u32) -> ConnId {
         let conn = ConnId { index, generation: 0 };
         self.feed(Input::Accepted { conn, peer: PEER });
         conn
     }
 
-    fn greeted(&mut self, index: u32) -> ConnId {
+    pub(super) fn greeted(&mut self, index: u32) -> ConnId {
         let conn = self.connect(index);
         self.send(conn, &greeting());
         conn
     }
 
-    fn send(&mut self, conn: ConnId, bytes: &[u8]) {
+    pub(super) fn send(&mut self, conn: ConnId, bytes: &[u8]) {
         self.feed(Input::Received { conn, bytes });
     }
 
-    fn feed(&mut self, input: Input<'_>) {
+    pub(super) fn feed(&mut self, input: Input<'_>) {
         self.server.handle(self.now, input).expect("a legal input");
         self.drain();
     }
@@ -105,16 +108,24 @@ impl Rig {
                 Output::Event(Event::Closed { conn, reason, .. }) => {
                     self.closed.insert(conn, reason);
                 }
-                Output::Event(Event::Accepted { .. }) => {}
+                Output::Event(event) => self.events.push(event),
             }
         }
     }
 
-    fn got(&mut self, conn: ConnId) -> Vec<u8> {
+    /// The socket of `conn` takes what there is.
+    pub(super) fn pump(&mut self, conn: ConnId) {
+        let unsent = self.server.unsent(conn);
+        let bytes = unsent.len().min(self.window);
+        self.got.entry(conn).or_default().extend_from_slice(&unsent[..bytes]);
+        self.feed(Input::Sent { conn, bytes });
+    }
+
+    pub(super) fn got(&mut self, conn: ConnId) -> Vec<u8> {
         self.got.remove(&conn).unwrap_or_default()
     }
 
-    fn after(&mut self, span: Duration) {
+    pub(super) fn after(&mut self, span: Duration) {
         let until = self.now + span;
         while let Some(at) = self.server.poll_timeout().filter(|&at| at <= until) {
             self.now = at.max(self.now);
@@ -360,7 +371,7 @@ fn deadlines_and_places_of_gone_connections_go() {
     for conn in conns {
         rig.feed(Input::Lost { conn, os_error: 104 });
     }
-    assert!(rig.server.conns.capacity() <= PLACES_KEPT, "{}", rig.server.conns.capacity());
+    assert!(rig.server.conns.capacity() <= conns::PLACES_KEPT, "{}", rig.server.conns.capacity());
     let again = rig.greeted(3);
     rig.send(again, &[wait(b"j"), set(b"j", b"v")].concat());
     assert_eq!(rig.got(again), [0]);

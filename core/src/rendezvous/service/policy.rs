@@ -139,6 +139,18 @@ pub enum Action {
     EndRound,
 }
 
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Wait(_) => "waits",
+            Self::OpenLastCall => "last call opens",
+            Self::CancelLastCall => "last call taken back",
+            Self::CompleteRound => "round formed",
+            Self::EndRound => "round over",
+        })
+    }
+}
+
 /// Why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {

@@ -2,14 +2,15 @@
 //!
 //! None of it costs a c10d server anything but one look at whether it was ever asked for.
 
+use super::fences::Fences;
 use super::history::{ChangeRef, History, WatchError, WatchId, Watched};
 use super::leases::{LeaseError, LeaseId, Leases};
 use super::slots::SlotId;
 use super::value::{Value, ValueRef};
-use super::{ApplyError, Engine, KeyList, cost, number, one_piece};
-use crate::ids::ConnId;
+use super::{ApplyError, Engine, KeyList, Stale, cost, number, one_piece};
+use crate::ids::WaiterId;
 use crate::limits::HistoryLimits;
-use crate::store::op::Keys;
+use crate::store::op::{Key, Keys, Request};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
@@ -29,8 +30,8 @@ pub(super) struct Extras {
 pub struct TxnApplied<'a> {
     /// Whether all conditions held.
     pub holds: bool,
-    /// Connections whose wait ended, as in [`super::Applied`].
-    pub released: &'a [ConnId],
+    /// Those whose wait ended, as in [`super::Applied`].
+    pub released: &'a [WaiterId],
 }
 
 impl Engine {
@@ -68,9 +69,78 @@ impl Engine {
     }
 
     /// Removes all keys beneath a prefix, and the queues there; how many keys that were.
-    pub fn delete_prefix(&mut self, prefix: &[u8]) -> u64 {
+    ///
+    /// # Errors
+    /// One of them is behind a fence; none was removed.
+    pub fn delete_prefix(&mut self, prefix: &[u8]) -> Result<u64, ApplyError> {
         self.released.clear();
-        self.remove_beneath(prefix)
+        self.check_prefix(prefix)?;
+        Ok(self.remove_beneath(prefix))
+    }
+
+    /// From now on, nothing may change keys that begin with `stem`, a number up to `number`, and a slash.
+    pub fn fence(&mut self, stem: &[u8], number: u64) {
+        self.fences.get_or_insert_with(|| Box::new(Fences::default())).raise(stem, number);
+    }
+
+    /// Removes all keys beneath a prefix, fenced or not: they are the caller's own.
+    pub fn discard(&mut self, prefix: &[u8]) {
+        self.released.clear();
+        self.remove_beneath(prefix);
+    }
+
+    /// Waits for an item of a queue, and for nothing else that its name may hold: `waiter` is named among those released
+    /// when there is one for it, or when the name gets a value.
+    ///
+    /// # Errors
+    /// There are too many waits, or the store is full.
+    pub fn wait_for_item(&mut self, waiter: WaiterId, key: Key<'_>) -> Result<(), ApplyError> {
+        self.released.clear();
+        self.room_in_place(key, 0)?;
+        self.waits.room_for(waiter, 1, &self.limits).map_err(ApplyError::TooManyWaits)?;
+        let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
+        let wait = self.waits.open(waiter);
+        self.waits.register(wait, slot, &mut self.slots);
+        Ok(())
+    }
+
+    /// Refuses a request that changes what is behind a fence. Out of line: only those come here that have fences.
+    #[cold]
+    pub(super) fn check_fences(&mut self, request: &Request<'_>) -> Result<(), ApplyError> {
+        match *request {
+            Request::Set { key, .. }
+            | Request::CompareSet { key, .. }
+            | Request::Add { key, .. }
+            | Request::Delete { key }
+            | Request::Append { key, .. }
+            | Request::QueuePush { key, .. }
+            | Request::QueuePop { key }
+            | Request::Barrier { key, .. } => self.check_fence(key),
+            Request::MultiSet { pairs } => pairs.iter().try_for_each(|(key, _)| self.check_fence(key)),
+            Request::Get { .. }
+            | Request::Check { .. }
+            | Request::Wait { .. }
+            | Request::NumKeys
+            | Request::MultiGet { .. }
+            | Request::CancelWait
+            | Request::QueueLen { .. }
+            | Request::ListKeys => Ok(()),
+        }
+    }
+
+    fn check_fence(&mut self, key: Key<'_>) -> Result<(), ApplyError> {
+        let Some(fences) = &self.fences else { return Ok(()) };
+        fences.find(one_piece(key, &mut self.joined)).map_or(Ok(()), |stale| Err(ApplyError::Stale(stale)))
+    }
+
+    /// Refuses to remove what is behind a fence.
+    fn check_prefix(&self, prefix: &[u8]) -> Result<(), ApplyError> {
+        let Some(fences) = &self.fences else { return Ok(()) };
+        let found: Option<Stale> = fences.find(prefix).or_else(|| {
+            let keys = self.slots.beneath(prefix, |slot| fences.find(&slot.key).is_some());
+            keys.first().and_then(|&slot| fences.find(&self.slots[slot].key))
+        });
+        found.map_or(Ok(()), |stale| Err(ApplyError::Stale(stale)))
     }
 
     /// Watches from a revision on; from now on when it is 0.
@@ -194,6 +264,15 @@ impl Engine {
     }
 
     fn write_all<'w>(&mut self, writes: impl Iterator<Item = Write<'w>> + Clone) -> Result<(), ApplyError> {
+        if self.fences.is_some() {
+            writes.clone().try_for_each(|write| match write {
+                Write::Set { key, .. }
+                | Write::Delete { key }
+                | Write::Add { key, .. }
+                | Write::Append { key, .. } => self.check_fence(key),
+                Write::DeletePrefix { prefix } => self.check_prefix(prefix),
+            })?;
+        }
         self.room_for(writes.clone().map(|write| cost_of(&write)).sum())?;
         if writes.clone().any(|write| matches!(write, Write::Add { .. })) {
             self.rehearse(writes.clone())?;
@@ -264,7 +343,11 @@ impl Engine {
         removed
     }
 
+    /// Removes a value whose lease is over, if it may still be changed.
     fn remove_value(&mut self, key: &[u8]) -> bool {
+        if self.fences.as_ref().is_some_and(|fences| fences.find(key).is_some()) {
+            return false;
+        }
         let slot = self.slots.find(key).filter(|&id| !matches!(self.slots[id].value, Value::Absent));
         slot.map(|slot| self.clear(slot)).is_some()
     }

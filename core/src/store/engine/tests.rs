@@ -1,6 +1,7 @@
 extern crate std;
 
 use super::*;
+use crate::ids::ConnId;
 use crate::rng::Rng;
 use std::collections::BTreeMap;
 use std::string::{String, ToString};
@@ -9,6 +10,13 @@ use std::{format, vec};
 const A: ConnId = ConnId { index: 0, generation: 0 };
 const B: ConnId = ConnId { index: 1, generation: 0 };
 const C: ConnId = ConnId { index: 2, generation: 0 };
+
+fn place_of(waiter: WaiterId) -> usize {
+    match waiter {
+        WaiterId::Conn(conn) => conn.index as usize,
+        WaiterId::Request(place) => place as usize,
+    }
+}
 
 fn engine() -> Engine {
     Engine::new(EngineLimits::default(), 1)
@@ -45,7 +53,7 @@ fn seen(engine: &mut Engine, conn: ConnId, request: &Request<'_>) -> String {
         }
     };
     let released =
-        applied.released.iter().map(|conn| ["A", "B", "C"][conn.index as usize]).collect::<Vec<_>>();
+        applied.released.iter().map(|waiter| ["A", "B", "C"][place_of(*waiter)]).collect::<Vec<_>>();
     if released.is_empty() { answer } else { format!("{} -> {answer}", released.join("+")) }
 }
 

@@ -2,7 +2,7 @@
 //! the order of arrival, and those of one wait a chain, so that a wait that ends is taken off every list at once.
 
 use super::slots::{SlotId, Slots};
-use crate::ids::ConnId;
+use crate::ids::WaiterId;
 use crate::limits::EngineLimits;
 use alloc::vec::Vec;
 use slab::Slab;
@@ -30,13 +30,13 @@ impl WaitList {
 
 #[derive(Debug)]
 struct Wait {
-    conn: ConnId,
+    waiter: WaiterId,
     /// Keys that have not been there yet.
     missing: u32,
     /// Chain of this wait's registrations.
     first: u32,
-    /// Chain of this connection's waits.
-    next_of_conn: u32,
+    /// Chain of this waiter's waits.
+    next_of_waiter: u32,
 }
 
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub(super) struct Waits {
     /// By a connection's place in its table: its newest wait. A connection that is gone has none, so a later
     /// connection in the same place starts with none.
     of_conn: Vec<u32>,
+    /// The same of requests.
+    of_request: Vec<u32>,
 }
 
 impl Waits {
@@ -71,28 +73,43 @@ impl Waits {
 
     /// # Errors
     /// The limit that one more wait on `keys` keys would pass.
-    pub(super) fn room_for(&self, conn: ConnId, keys: usize, limits: &EngineLimits) -> Result<(), usize> {
+    pub(super) fn room_for(&self, waiter: WaiterId, keys: usize, limits: &EngineLimits) -> Result<(), usize> {
         if self.registrations.len() + keys > limits.registrations_max {
             return Err(limits.registrations_max);
         }
         let mut count = 0;
-        let mut wait = self.of_conn.get(conn.index as usize).copied().unwrap_or(NONE);
+        let mut wait = self.newest(waiter);
         while wait != NONE {
             count += 1;
-            wait = self.waits[wait as usize].next_of_conn;
+            wait = self.waits[wait as usize].next_of_waiter;
         }
         if count >= limits.waits_per_connection_max { Err(limits.waits_per_connection_max) } else { Ok(()) }
     }
 
-    pub(super) fn open(&mut self, conn: ConnId) -> u32 {
-        let place = conn.index as usize;
-        if self.of_conn.len() <= place {
-            self.of_conn.resize(place + 1, NONE);
+    pub(super) fn open(&mut self, waiter: WaiterId) -> u32 {
+        let next_of_waiter = self.newest(waiter);
+        let wait = as_link(self.waits.insert(Wait { waiter, missing: 0, first: NONE, next_of_waiter }));
+        let (table, place) = self.place(waiter);
+        if table.len() <= place {
+            table.resize(place + 1, NONE);
         }
-        let next_of_conn = self.of_conn[place];
-        let wait = as_link(self.waits.insert(Wait { conn, missing: 0, first: NONE, next_of_conn }));
-        self.of_conn[place] = wait;
+        table[place] = wait;
         wait
+    }
+
+    fn newest(&self, waiter: WaiterId) -> u32 {
+        let newest = match waiter {
+            WaiterId::Conn(conn) => self.of_conn.get(conn.index as usize),
+            WaiterId::Request(place) => self.of_request.get(place as usize),
+        };
+        newest.copied().unwrap_or(NONE)
+    }
+
+    const fn place(&mut self, waiter: WaiterId) -> (&mut Vec<u32>, usize) {
+        match waiter {
+            WaiterId::Conn(conn) => (&mut self.of_conn, conn.index as usize),
+            WaiterId::Request(place) => (&mut self.of_request, place as usize),
+        }
     }
 
     /// Adds a registration at the end of a key's list.
@@ -121,7 +138,7 @@ impl Waits {
     }
 
     /// The key is there: every registration is met. Waits that miss nothing more are named in `released`.
-    pub(super) fn satisfy_all(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<ConnId>) {
+    pub(super) fn satisfy_all(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<WaiterId>) {
         while !slots[slot].waiters.is_empty() {
             self.satisfy_oldest(slot, slots, released);
         }
@@ -129,19 +146,19 @@ impl Waits {
 
     /// An item was queued: the oldest wait that misses nothing else is released. Those passed on the way have seen
     /// the item too, and go on waiting for their other keys.
-    pub(super) fn release_first(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<ConnId>) {
+    pub(super) fn release_first(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<WaiterId>) {
         let before = released.len();
         while released.len() == before && !slots[slot].waiters.is_empty() {
             self.satisfy_oldest(slot, slots, released);
         }
     }
 
-    fn satisfy_oldest(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<ConnId>) {
+    fn satisfy_oldest(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<WaiterId>) {
         let wait_id = self.unlink(slots[slot].waiters.head, slots);
         let wait = &mut self.waits[wait_id as usize];
         wait.missing -= 1;
         if wait.missing == 0 {
-            released.push(wait.conn);
+            released.push(wait.waiter);
             self.close(wait_id);
         }
     }
@@ -174,9 +191,13 @@ impl Waits {
         self.of_conn.shrink_to(places);
     }
 
-    /// Ends every wait of a connection.
-    pub(super) fn forget(&mut self, conn: ConnId, slots: &mut Slots) {
-        while let Some(wait) = self.of_conn.get(conn.index as usize).copied().filter(|&wait| wait != NONE) {
+    /// Ends every wait of a waiter.
+    pub(super) fn forget(&mut self, waiter: WaiterId, slots: &mut Slots) {
+        loop {
+            let wait = self.newest(waiter);
+            if wait == NONE {
+                break;
+            }
             loop {
                 let id = self.waits[wait as usize].first;
                 if id == NONE {
@@ -192,21 +213,25 @@ impl Waits {
         if self.registrations.is_empty() && self.registrations.capacity() > 4096 {
             self.registrations.shrink_to_fit();
             self.waits.shrink_to_fit();
+            if self.waits.is_empty() {
+                self.of_request = Vec::new();
+            }
         }
     }
 
     fn close(&mut self, wait: u32) {
         let ended = self.waits.remove(wait as usize);
-        let first = &mut self.of_conn[ended.conn.index as usize];
+        let (table, place) = self.place(ended.waiter);
+        let first = &mut table[place];
         if *first == wait {
-            *first = ended.next_of_conn;
+            *first = ended.next_of_waiter;
             return;
         }
         let mut before = *first;
         while before != NONE {
-            let next = self.waits[before as usize].next_of_conn;
+            let next = self.waits[before as usize].next_of_waiter;
             if next == wait {
-                self.waits[before as usize].next_of_conn = ended.next_of_conn;
+                self.waits[before as usize].next_of_waiter = ended.next_of_waiter;
                 return;
             }
             before = next;

@@ -13,6 +13,7 @@ pub(crate) fn sings() -> bool {
     let parked = parked.is_ok_and(|applied| matches!(applied.answer, Answer::Parked));
     let added = engine.apply(conn, &Request::Add { key, delta: 2 });
     parked
-        && added
-            .is_ok_and(|applied| matches!(applied.answer, Answer::Number(2)) && applied.released == [conn])
+        && added.is_ok_and(|applied| {
+            matches!(applied.answer, Answer::Number(2)) && applied.released == [conn.into()]
+        })
 }

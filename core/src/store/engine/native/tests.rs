@@ -1,6 +1,7 @@
 extern crate std;
 
 use super::*;
+use crate::ids::ConnId;
 use crate::limits::EngineLimits;
 use crate::rng::Rng;
 use crate::store::op::{Key, Request};
@@ -276,7 +277,7 @@ fn a_transaction_does_all_or_nothing_and_wakes_whoever_waited() {
             .expect("all can be done");
         (applied.holds, applied.released.to_vec())
     };
-    assert_eq!(run(&mut engine), (true, vec![A]));
+    assert_eq!(run(&mut engine), (true, vec![A.into()]));
     let seen = ["/a", "/b", "/n", "/p/x", "/else"].map(|key| value(&engine, key));
     assert_eq!(seen, [None, Some("new".into()), Some("21".into()), None, None]);
     assert_eq!(run(&mut engine), (false, vec![]));
@@ -336,8 +337,8 @@ fn a_prefix_goes_with_its_values_and_queues_and_leaves_its_waiters() {
     }
     engine.apply(A, &Request::QueuePush { key: Key::raw(b"/r/1/q"), value: b"item" }).expect("there is room");
     engine.apply(A, &Request::Wait { keys: Keys::scoped(b"/", &[b"r/1/w"]) }).expect("legal");
-    assert_eq!(engine.delete_prefix(b"/r/1/"), 2);
-    assert_eq!(engine.delete_prefix(b"/r/1/"), 0);
+    assert_eq!(engine.delete_prefix(b"/r/1/"), Ok(2));
+    assert_eq!(engine.delete_prefix(b"/r/1/"), Ok(0));
     let (left, more) = engine.page(b"", b"", 10);
     assert_eq!(
         (left.iter().map(text).collect::<Vec<_>>(), more),
@@ -345,8 +346,8 @@ fn a_prefix_goes_with_its_values_and_queues_and_leaves_its_waiters() {
     );
     assert_eq!(engine.waiting(), 1);
     let set = Request::Set { key: Key::raw(b"/r/1/w"), value: b"" };
-    assert_eq!(engine.apply(A, &set).expect("there is room").released, [A]);
-    assert_eq!(engine.delete_prefix(b""), 3);
+    assert_eq!(engine.apply(A, &set).expect("there is room").released, [A.into()]);
+    assert_eq!(engine.delete_prefix(b""), Ok(3));
     assert_eq!((engine.footprint(), engine.stored_bytes()), (0, 0));
 }
 
@@ -364,4 +365,76 @@ fn keys_come_in_pages() {
     assert_eq!(page(b"/p/b", 2), ("/p/c".into(), false));
     assert_eq!(page(b"", 3), ("/p/a /p/b /p/c".into(), false));
     assert_eq!(page(b"", 0), (String::new(), true));
+}
+
+#[test]
+fn behind_a_fence_nothing_changes_whatever_the_request() {
+    use crate::store::engine::Stale;
+    use crate::store::op::Pairs;
+    let mut engine = engine(HistoryLimits::default());
+    set(&mut engine, "/r.3/a", "1");
+    set(&mut engine, "/r.4/a", "1");
+    engine.apply(A, &Request::QueuePush { key: Key::raw(b"/r.3/q"), value: b"x" }).expect("there is room");
+    let lease = engine.lease_grant(Instant::ORIGIN, None).expect("there is room");
+    let keys: [&[u8]; 2] = [b"/r.3/a", b"/r.4/a"];
+    engine.lease_attach(lease, Keys::scoped(b"", &keys)).expect("known");
+    engine.fence(b"/r.", 3);
+    let key = Key::raw(b"/r.3/a");
+    let pairs: [(&[u8], &[u8]); 2] = [(b"/r.4/b", b""), (b"/r.3/b", b"")];
+    let stale = ApplyError::Stale(Stale { round: 3, over: 3 });
+    for request in [
+        Request::Set { key, value: b"2" },
+        Request::CompareSet { key, expected: b"not", desired: b"2" },
+        Request::Add { key, delta: 1 },
+        Request::Delete { key },
+        Request::Append { key, value: b"2" },
+        Request::MultiSet { pairs: Pairs::scoped(b"", &pairs) },
+        Request::QueuePush { key: Key::raw(b"/r.3/q"), value: b"" },
+        Request::QueuePop { key: Key::raw(b"/r.3/q") },
+        Request::Barrier { key: Key::raw(b"/r.0/b"), world_size: 1 },
+        Request::Set { key: Key::scoped(b"/r.", b"3/").with_suffix(b"a"), value: b"2" },
+    ] {
+        let refused = engine.apply(A, &request).map(|_| ()).expect_err("behind the fence");
+        assert!(matches!(refused, ApplyError::Stale(Stale { over: 3, .. })), "{request:?}: {refused}");
+    }
+    let writes =
+        [Write::Set { key: Key::raw(b"/r.4/a"), value: b"2" }, Write::DeletePrefix { prefix: b"/r.3/" }];
+    for prefix in [&b"/r.3/"[..], b"/r.3/x", b"/", b""] {
+        assert_eq!(engine.delete_prefix(prefix), Err(stale));
+        let last = [writes[0], Write::DeletePrefix { prefix }];
+        let refused = engine.txn([].into_iter(), last.into_iter(), [].into_iter());
+        assert_eq!(refused.map(|applied| applied.holds), Err(stale));
+    }
+    assert_eq!(engine.delete_prefix(b"/r.3"), Err(stale), "though the fence itself begins one byte later");
+    assert_eq!(engine.lease_end(lease), Ok(1), "the lease takes what may go");
+    assert_eq!(value(&engine, "/r.3/a").as_deref(), Some("1"));
+    assert_eq!(value(&engine, "/r.4/a"), None);
+    for request in [
+        Request::Get { key },
+        Request::Check { keys: Keys::one(key) },
+        Request::Wait { keys: Keys::one(key) },
+        Request::QueueLen { key: Key::raw(b"/r.3/q") },
+        Request::ListKeys,
+    ] {
+        engine.apply(A, &request).expect("reading goes on");
+    }
+    engine.discard(b"/r.3/");
+    assert_eq!(engine.key_count(), 0, "its owner may remove it");
+    set(&mut engine, "/r.30/a", "1");
+    assert_eq!(engine.delete_prefix(b"/r.30"), Ok(1));
+}
+
+#[test]
+fn a_popper_waits_for_items_whatever_else_goes_by_the_name() {
+    let mut engine = engine(HistoryLimits::default());
+    let key = Key::raw(b"/q");
+    let popper = WaiterId::Request(5);
+    set(&mut engine, "/q", "a value");
+    engine.wait_for_item(popper, key).expect("there is room");
+    assert_eq!(engine.waiting(), 1, "the value is no item");
+    let applied = engine.apply(A, &Request::QueuePush { key, value: b"x" }).expect("there is room");
+    assert_eq!(applied.released, [popper]);
+    engine.wait_for_item(popper, key).expect("there is room");
+    engine.forget_waits(popper);
+    assert_eq!(engine.waiting(), 0);
 }

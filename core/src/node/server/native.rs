@@ -1,0 +1,482 @@
+//! What native clients have at a server: their sessions, and what hangs on them. One frame is one turn: what follows
+//! from it for others (waits that end, watches, rounds, fences) is done before the next frame is looked at.
+
+mod rounds;
+mod store;
+mod waiting;
+mod watching;
+
+use super::birth::Birth;
+use super::conns::{Conns, Language};
+use super::event::{CloseReason, Event, Stats};
+use crate::ids::ConnId;
+use crate::limits::ServerLimits;
+use crate::rendezvous::service::Rendezvous;
+use crate::session::table::{FrameRefused, Hello, Input, Output, SessionId, Sessions, Verdict};
+use crate::store::engine::Engine;
+use crate::time::{Duration, Instant};
+use crate::wire::native::{
+    ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, Message, Scan,
+    ServerFrame, Size, Why, encode_frame, negotiate, scan, scan_opening,
+};
+use crate::wire::sink::{Length, Sink};
+use alloc::collections::{BTreeMap, VecDeque};
+use rounds::Part;
+use waiting::Waiting;
+use watching::Watching;
+
+/// What a native turn works on beside what is native.
+pub(super) struct Desk<'s> {
+    pub(super) now: Instant,
+    pub(super) limits: &'s ServerLimits,
+    pub(super) engine: &'s mut Engine,
+    pub(super) conns: &'s mut Conns,
+    pub(super) stats: &'s mut Stats,
+    pub(super) events: &'s mut VecDeque<Event>,
+}
+
+/// What the next bytes of a connection were.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Next {
+    /// A frame of so many bytes, which is served.
+    Served {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The start of a frame.
+    Partial {
+        /// A lower bound of its length.
+        bytes: usize,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Native {
+    birth: Birth,
+    /// Sessions that were asked for so far.
+    asked: u64,
+    sessions: Sessions,
+    waiting: Waiting,
+    watching: Watching,
+    rendezvous: Rendezvous,
+    /// Of those that are in a run.
+    parts: BTreeMap<SessionId, Part>,
+    /// Connections that end when their answers have left.
+    to_close: VecDeque<(ConnId, CloseReason)>,
+    /// Set by [`Native::stop`]: nobody hears of those who end with the server.
+    stopped: bool,
+}
+
+impl Native {
+    pub(super) fn new(limits: &ServerLimits, birth: Birth) -> Self {
+        Self {
+            birth,
+            asked: 0,
+            sessions: Sessions::new(limits.session, birth.incarnation),
+            waiting: Waiting::default(),
+            watching: Watching::default(),
+            rendezvous: Rendezvous::new(limits.rendezvous),
+            parts: BTreeMap::new(),
+            to_close: VecDeque::new(),
+            stopped: false,
+        }
+    }
+
+    pub(super) fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub(super) fn next_to_close(&mut self) -> Option<(ConnId, CloseReason)> {
+        self.to_close.pop_front()
+    }
+
+    pub(super) fn poll_timeout(&self, engine: &Engine) -> Option<Instant> {
+        let all = [
+            self.sessions.poll_timeout(),
+            self.waiting.poll_timeout(),
+            self.rendezvous.poll_timeout(),
+            engine.next_lease_expiry(),
+        ];
+        all.into_iter().flatten().min()
+    }
+
+    /// Serves the frame at the start of `input`.
+    ///
+    /// # Errors
+    /// Why the connection is to be closed; what its client is told of that is written.
+    pub(super) fn next(
+        &mut self,
+        desk: &mut Desk<'_>,
+        conn: ConnId,
+        input: &[u8],
+    ) -> Result<Next, CloseReason> {
+        let is_open = desk.conns.get(conn).is_some_and(|conn| conn.language.has_greeted());
+        let limits = &desk.limits.frame;
+        let scanned = if is_open { scan(input, From::Client, limits) } else { scan_opening(input, limits) };
+        let (header, bytes) = match scanned {
+            Ok(Scan::Whole { header, bytes }) => (header, bytes),
+            Ok(Scan::Partial { bytes }) => return Ok(Next::Partial { bytes }),
+            Err(error) => return Err(self.reject(desk, conn, error)),
+        };
+        let start = bytes - header.body_bytes as usize;
+        let bytes = if is_open { bytes } else { bytes + crate::wire::native::MAGIC.len() };
+        let start = if is_open { start } else { start + crate::wire::native::MAGIC.len() };
+        debug_assert!(start >= HEADER_BYTES);
+        let body = &input[start..bytes];
+        desk.stats.requests += 1;
+        let served = match (is_open, header.kind) {
+            (false, _) => self.open(desk, conn, &header, body),
+            (true, HELLO) => {
+                let fault = Fault::new(FaultCode::OutOfPlace, HELLO.into(), 0);
+                self.speak(desk, conn, &ServerFrame::Error { fault });
+                Err(CloseReason::SessionRefused(fault.code))
+            }
+            (true, _) => self.frame(desk, conn, &header, body),
+        };
+        self.serve_released(desk);
+        self.drain_sessions(desk);
+        served?;
+        match self.to_close.iter().position(|&(other, _)| other == conn) {
+            Some(place) => {
+                Err(self.to_close.remove(place).map_or(CloseReason::PeerClosed, |(_, reason)| reason))
+            }
+            None => Ok(Next::Served { bytes }),
+        }
+    }
+
+    fn reject(&mut self, desk: &mut Desk<'_>, conn: ConnId, error: FrameError) -> CloseReason {
+        let fault = match error {
+            FrameError::Flags(flags) => Some(Fault::new(FaultCode::UnknownFlags, flags.into(), 0)),
+            FrameError::TooLong { kind, bytes } => {
+                let limit = ClientFrame::size_of(kind).unwrap_or(Size::Small).bytes_max(&desk.limits.frame);
+                Some(Fault::new(FaultCode::TooLong, bytes.into(), limit))
+            }
+            FrameError::Magic | FrameError::NotHello(_) => None,
+        };
+        if let Some(fault) = fault {
+            self.speak(desk, conn, &ServerFrame::Error { fault });
+        }
+        CloseReason::NativeProtocol(error)
+    }
+
+    fn open(
+        &mut self,
+        desk: &mut Desk<'_>,
+        conn: ConnId,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), CloseReason> {
+        let refuse = |native: &mut Self, desk: &mut Desk<'_>, fault: Fault<'_>| {
+            native.speak(desk, conn, &ServerFrame::Error { fault });
+            Err(CloseReason::SessionRefused(fault.code))
+        };
+        let frame = match ClientFrame::parse(HELLO, body, &desk.limits.frame) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return refuse(self, desk, Fault::new(FaultCode::Malformed, HELLO.into(), 0)),
+            Err(error) => {
+                let fault = Fault::of_body(error, HELLO, &desk.limits.frame);
+                return refuse(self, desk, fault);
+            }
+        };
+        let ClientFrame::Hello {
+            version_min,
+            version_max,
+            incarnation,
+            session,
+            token,
+            grace_ms,
+            heartbeat_ms,
+            heartbeats_missed_max,
+            node,
+            auth: _,
+        } = frame
+        else {
+            return refuse(self, desk, Fault::new(FaultCode::Malformed, HELLO.into(), 0));
+        };
+        if let Err(fault) = negotiate(version_min, version_max) {
+            return refuse(self, desk, fault);
+        }
+        self.asked += 1;
+        let hello = Hello {
+            incarnation,
+            session,
+            token,
+            received: header.sequence,
+            grace_ms,
+            heartbeat_ms,
+            heartbeats_missed_max,
+            node,
+        };
+        let fresh_token = self.birth.token(self.asked);
+        // A connection opens once: `is_open` is asked before.
+        let _ = self.sessions.handle(desk.now, Input::Hello { conn, hello, fresh_token });
+        Ok(())
+    }
+
+    fn frame(
+        &mut self,
+        desk: &mut Desk<'_>,
+        conn: ConnId,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), CloseReason> {
+        let refuse = |native: &mut Self, desk: &mut Desk<'_>, fault: Fault<'_>| {
+            native.speak(desk, conn, &ServerFrame::Error { fault });
+            Err(CloseReason::SessionRefused(fault.code))
+        };
+        let limits = &desk.limits.frame;
+        let parsed = ClientFrame::parse(header.kind, body, limits);
+        if let Ok(Some(frame @ (ClientFrame::Heartbeat { .. } | ClientFrame::Acknowledge { .. }))) = parsed {
+            if let Err(fault) = self.sessions.heard(desk.now, conn, header.sequence) {
+                return refuse(self, desk, fault);
+            }
+            if let ClientFrame::Heartbeat { nonce } = frame {
+                self.speak(desk, conn, &ServerFrame::HeartbeatEcho { nonce });
+            }
+            return Ok(());
+        }
+        let verdict = match self.sessions.request(desk.now, conn, header.id, header.sequence) {
+            Ok(verdict) => verdict,
+            Err(fault) => return refuse(self, desk, fault),
+        };
+        let session = match verdict {
+            Verdict::Fresh(session) => session,
+            Verdict::Pending => return Ok(()),
+            Verdict::Refuse(session, fault) => {
+                self.fail(desk, session, header.id, fault);
+                return Ok(());
+            }
+            Verdict::Repeat(bytes) => {
+                desk.conns.line(Some(conn)).put(bytes);
+                desk.conns.want_to_send(conn);
+                return Ok(());
+            }
+            Verdict::Forgotten(fault) => {
+                let label = Label { id: header.id, sequence: 0, flags: 0 };
+                self.speak_as(desk, conn, label, &ServerFrame::Error { fault });
+                return Ok(());
+            }
+        };
+        match parsed {
+            Ok(Some(ClientFrame::Bye {})) => {
+                self.done(desk, session, header.id);
+                // It is attached to this very connection.
+                let _ = self.sessions.handle(desk.now, Input::Bye { conn });
+            }
+            Ok(Some(frame)) => self.request(desk, session, header.id, &frame),
+            Ok(None) => {
+                let fault = Fault::new(FaultCode::UnknownRequest, header.kind.into(), 0);
+                self.fail(desk, session, header.id, fault);
+            }
+            Err(error) => {
+                let fault = Fault::of_body(error, header.kind, limits);
+                self.fail(desk, session, header.id, fault);
+            }
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, frame: &ClientFrame<'_>) {
+        match *frame {
+            ClientFrame::Cancel { request } => {
+                let holds = self.cancel(desk, session, request);
+                let revision = desk.engine.revision();
+                self.answer(desk, session, id, &ServerFrame::Verdict { holds, revision });
+            }
+            ClientFrame::WatchKey { .. }
+            | ClientFrame::WatchPrefix { .. }
+            | ClientFrame::LeaseGrant { .. }
+            | ClientFrame::LeaseAttach { .. }
+            | ClientFrame::LeaseRenew { .. }
+            | ClientFrame::LeaseRevoke { .. } => self.watching_request(desk, session, id, frame),
+            ClientFrame::Join { .. }
+            | ClientFrame::Standby { .. }
+            | ClientFrame::Leave { .. }
+            | ClientFrame::Close { .. }
+            | ClientFrame::Members { .. }
+            | ClientFrame::RunInfo { .. } => self.rendezvous_request(desk, session, id, frame),
+            _ => self.store_request(desk, session, id, frame),
+        }
+    }
+
+    /// Ends a pending request of a session; whether there was one.
+    fn cancel(&mut self, desk: &mut Desk<'_>, session: SessionId, request: u64) -> bool {
+        if self.cancel_wait(desk, session, request) || self.cancel_join(desk, session, request) {
+            let node = self.sessions.node_of(session).map(<[u8]>::to_vec).unwrap_or_default();
+            let fault = Fault { text: &node, ..Fault::new(FaultCode::Cancelled, 0, 0) };
+            self.fail(desk, session, request, fault);
+            return true;
+        }
+        self.cancel_watch(desk, session, request)
+    }
+
+    /// Answers a request.
+    fn answer(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, frame: &ServerFrame<'_>) {
+        if ServerFrame::size_of(frame.kind()) == Some(Size::Frame) {
+            let mut length = Length::default();
+            frame.write_body(&mut length);
+            if length.0 > desk.limits.frame.frame_bytes_max {
+                return self.too_long(desk, session, id, length.0);
+            }
+        }
+        let conn = self.sessions.conn_of(session);
+        let outcome = self.sessions.answer(session, id, frame, &mut desk.conns.line(conn));
+        if let Some(conn) = conn {
+            desk.conns.want_to_send(conn);
+        }
+        match outcome {
+            Err(FrameRefused::TooLong(bytes)) => self.too_long(desk, session, id, bytes),
+            // Who is gone awaits nothing.
+            Ok(_) | Err(FrameRefused::SessionOver | FrameRefused::NotPending(_)) => {}
+        }
+    }
+
+    fn too_long(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, bytes: usize) {
+        let limit = desk.limits.frame.frame_bytes_max as u64;
+        self.fail(desk, session, id, Fault::new(FaultCode::TooLong, bytes as u64, limit));
+    }
+
+    /// Answers a request with an error.
+    fn fail(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, fault: Fault<'_>) {
+        desk.stats.stale_writes += u64::from(fault.code == FaultCode::StaleRound);
+        let kept = fault.text.len().min(TEXT_BYTES_MAX);
+        let fault = Fault { text: &fault.text[..kept], ..fault };
+        self.answer(desk, session, id, &ServerFrame::Error { fault });
+    }
+
+    fn done(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64) {
+        let revision = desk.engine.revision();
+        self.answer(desk, session, id, &ServerFrame::Done { revision });
+    }
+
+    /// Sends a session what it did not ask for just now, but by request `id`.
+    fn push(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, frame: &ServerFrame<'_>) {
+        let conn = self.sessions.conn_of(session);
+        // Nobody awaits what is pushed to one who is gone; and no push is too long.
+        let _ = self.sessions.push(session, id, frame, &mut desk.conns.line(conn));
+        if let Some(conn) = conn {
+            desk.conns.want_to_send(conn);
+        }
+    }
+
+    /// Writes a frame that has no number.
+    fn speak(&mut self, desk: &mut Desk<'_>, conn: ConnId, frame: &ServerFrame<'_>) {
+        self.speak_as(desk, conn, Label::default(), frame);
+    }
+
+    fn speak_as(&mut self, desk: &mut Desk<'_>, conn: ConnId, label: Label, frame: &ServerFrame<'_>) {
+        // Frames without a number are short.
+        let _ = encode_frame(&mut desk.conns.line(Some(conn)), label, frame);
+        desk.conns.want_to_send(conn);
+    }
+
+    /// Does what the sessions say.
+    fn drain_sessions(&mut self, desk: &mut Desk<'_>) {
+        while let Some(output) = self.sessions.poll_output() {
+            match output {
+                Output::Welcome { conn, session, token, resumed, request_last, granted } => {
+                    desk.engine.start_history(desk.limits.history);
+                    if let Some(conn) = desk.conns.at(conn) {
+                        conn.language = Language::Native(Some(session));
+                    }
+                    let (limits, kept) = (&desk.limits.frame, &desk.limits.session);
+                    let welcome = ServerFrame::Welcome {
+                        version: crate::wire::native::VERSION_MAX,
+                        incarnation: self.birth.incarnation,
+                        session: session.0,
+                        token,
+                        resumed,
+                        request_last,
+                        grace_ms: granted.grace_ms,
+                        heartbeat_ms: granted.heartbeat_ms,
+                        heartbeats_missed_max: granted.heartbeats_missed_max,
+                        window_frames: kept.window_frames,
+                        window_bytes: kept.window_bytes,
+                        key_bytes_max: limits.key_bytes_max,
+                        value_bytes_max: limits.value_bytes_max,
+                        list_max: limits.keys_max,
+                        frame_bytes_max: limits.frame_bytes_max as u64,
+                    };
+                    self.speak(desk, conn, &welcome);
+                    let mut line = desk.conns.line(Some(conn));
+                    self.sessions.unreceived(session).for_each(|frame| line.put(frame));
+                    if resumed {
+                        self.resume_watches(desk, session);
+                    } else {
+                        let node = self.sessions.node_of(session).unwrap_or_default().into();
+                        desk.events.push_back(Event::SessionOpened { session, conn, node });
+                    }
+                }
+                Output::Refused { conn, fault } => {
+                    self.speak(desk, conn, &ServerFrame::Error { fault });
+                    self.to_close.push_back((conn, CloseReason::SessionRefused(fault.code)));
+                }
+                Output::Superseded { conn } => {
+                    self.speak(desk, conn, &ServerFrame::SessionOver { why: Why::Superseded });
+                    self.to_close.push_back((conn, CloseReason::SessionOver(Why::Superseded)));
+                }
+                Output::Ended { session, conn, why } => {
+                    if let Some(conn) = conn {
+                        self.speak(desk, conn, &ServerFrame::SessionOver { why });
+                        self.to_close.push_back((conn, CloseReason::SessionOver(why)));
+                    }
+                    desk.events.push_back(Event::SessionEnded { session, why });
+                    if !self.stopped {
+                        self.end_session(desk, session, why);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends all that hangs on a session that is over.
+    fn end_session(&mut self, desk: &mut Desk<'_>, session: SessionId, why: Why) {
+        self.end_waits(desk, session);
+        self.end_watches(desk, session);
+        self.end_participation(desk, session, why);
+        self.serve_released(desk);
+    }
+
+    /// A connection is gone, or no more is read of it.
+    pub(super) fn lost(&mut self, desk: &mut Desk<'_>, conn: ConnId, why: Why) {
+        // One without a session said no Hello, or another has taken its session over.
+        let _ = self.sessions.handle(desk.now, Input::Lost { conn, why });
+        self.drain_sessions(desk);
+    }
+
+    /// The peer has taken bytes: who reads is alive, and there may be more to tell.
+    pub(super) fn made_room(&mut self, desk: &mut Desk<'_>, conn: ConnId) {
+        if let Ok(session) = self.sessions.heard(desk.now, conn, 0) {
+            self.resume_watches(desk, session);
+        }
+    }
+
+    pub(super) fn tick(&mut self, desk: &mut Desk<'_>) {
+        // Neither can go wrong.
+        let _ = self.sessions.handle(desk.now, Input::Tick);
+        self.drain_sessions(desk);
+        self.expire_leases(desk);
+        self.expire_waits(desk);
+        self.tick_rounds(desk);
+        self.serve_released(desk);
+    }
+
+    /// The server stops: all sessions end, and nobody is told of the others.
+    pub(super) fn stop(&mut self, desk: &mut Desk<'_>) {
+        self.stopped = true;
+        let _ = self.sessions.handle(desk.now, Input::Stop);
+        self.drain_sessions(desk);
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+/// Longest text of an error, in bytes, so that it is short however long the names in it are.
+const TEXT_BYTES_MAX: usize = 32 * 1024;
+
+/// A span that a client gives in milliseconds.
+fn millis(span: u64) -> Duration {
+    // Longer than any server runs, and short enough to be added to any time.
+    Duration::from_millis(span.min(1 << 40))
+}

@@ -1,0 +1,546 @@
+//! The rendezvous at a server: frames become what the service understands, and what it says becomes frames, fences and
+//! removed keys, all in the turn in which it happens.
+
+use super::{Desk, Native, millis};
+use crate::node::server::event::Event as ServerEvent;
+use crate::rendezvous::service::{
+    CoolDown, EndReason, Event, FastQuorum, Input, InputError, Join, JoinFailure, LastCall, Namespace,
+    NodeName, Output, ParticipantId, RankOrder, Reason, Round, RunId, RunSettings,
+};
+use crate::session::table::SessionId;
+use crate::store::op::{Key, Pairs};
+use crate::wire::native::{
+    self, ClientFrame, Fault, FaultCode, List, Member, RankOrder as Order, ServerFrame, Terms, Why,
+};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// Most members in one answer.
+const MEMBERS_MAX: usize = 4096;
+
+/// A session's part in a run.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    /// The request that it joined by; pushes carry its id.
+    join: u64,
+    run_id: RunId,
+}
+
+/// What a request is refused with.
+struct Refusal {
+    code: FaultCode,
+    first: u64,
+    second: u64,
+    text: String,
+}
+
+impl Refusal {
+    const fn new(code: FaultCode, text: String) -> Self {
+        Self { code, first: 0, second: 0, text }
+    }
+
+    fn invalid(text: &str) -> Self {
+        Self::new(FaultCode::InvalidArgument, text.into())
+    }
+
+    fn fault(&self) -> Fault<'_> {
+        Fault { text: self.text.as_bytes(), ..Fault::new(self.code, self.first, self.second) }
+    }
+}
+
+impl Native {
+    pub(super) fn rendezvous_request(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        frame: &ClientFrame<'_>,
+    ) {
+        let outcome = match *frame {
+            ClientFrame::Join {
+                run_id,
+                node,
+                address,
+                local_world_size,
+                node_rank,
+                join_timeout_ms,
+                terms,
+                labels,
+            } => {
+                read_join(run_id, node, address, local_world_size, node_rank, join_timeout_ms, &terms, labels)
+                    .and_then(|join| {
+                        let participant = participant(session);
+                        self.enter(desk, session, id, run_id, Input::Join { participant, join })
+                    })
+            }
+            ClientFrame::Standby {
+                run_id,
+                node,
+                address,
+                local_world_size,
+                node_rank,
+                join_timeout_ms,
+                terms,
+                labels,
+            } => {
+                read_join(run_id, node, address, local_world_size, node_rank, join_timeout_ms, &terms, labels)
+                    .and_then(|join| {
+                        let participant = participant(session);
+                        self.enter(desk, session, id, run_id, Input::Standby { participant, join })
+                    })
+            }
+            ClientFrame::Leave { run_id } => self.leave(desk, session, id, run_id),
+            ClientFrame::Close { run_id } => self.close(desk, session, id, run_id),
+            ClientFrame::Members { run_id, round, first_node_rank, count_max } => {
+                self.members(desk, session, id, run_id, round, (first_node_rank, count_max))
+            }
+            ClientFrame::RunInfo { run_id } => self.run_info(desk, session, id, run_id),
+            _ => Err(Refusal::invalid("not a request of the rendezvous")),
+        };
+        if let Err(refusal) = outcome {
+            self.fail(desk, session, id, refusal.fault());
+        }
+    }
+
+    fn enter(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        run_id: Key<'_>,
+        input: Input,
+    ) -> Result<(), Refusal> {
+        let part = Part { join: id, run_id: text("run id", run_id.name())?.into() };
+        let before = self.parts.insert(session, part);
+        if let Err(error) = self.rendezvous.handle(desk.now, input) {
+            match before {
+                Some(before) => self.parts.insert(session, before),
+                None => self.parts.remove(&session),
+            };
+            self.drain_rounds(desk);
+            return Err(refusal_of(&error));
+        }
+        self.drain_rounds(desk);
+        Ok(())
+    }
+
+    fn leave(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        run_id: Key<'_>,
+    ) -> Result<(), Refusal> {
+        let run_id = text("run id", run_id.name())?;
+        let participant = participant(session);
+        if self.rendezvous.place(participant).is_none_or(|(own, _)| **own != *run_id) {
+            return Err(Refusal::new(
+                FaultCode::UnknownRound,
+                format!("this session is not in the run '{run_id}'"),
+            ));
+        }
+        let part = self.parts.remove(&session);
+        let left = self.rendezvous.handle(desk.now, Input::Leave { participant });
+        if let Some(Part { join, .. }) = part {
+            // Only one that is pending still: a join that was answered is not answered again.
+            let fault = Fault { text: b"left", ..Fault::new(FaultCode::Cancelled, 0, 0) };
+            self.fail(desk, session, join, fault);
+        }
+        self.drain_rounds(desk);
+        left.map_err(|error| refusal_of(&error))?;
+        self.done(desk, session, id);
+        Ok(())
+    }
+
+    fn close(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        run_id: Key<'_>,
+    ) -> Result<(), Refusal> {
+        let run_id = text("run id", run_id.name())?;
+        let close = Input::Close { participant: participant(session), run_id: run_id.into() };
+        let closed = self.rendezvous.handle(desk.now, close);
+        self.drain_rounds(desk);
+        closed.map_err(|error| refusal_of(&error))?;
+        self.done(desk, session, id);
+        Ok(())
+    }
+
+    fn members(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        run_id: Key<'_>,
+        round: u64,
+        (first, count_max): (u32, u32),
+    ) -> Result<(), Refusal> {
+        let run_id = text("run id", run_id.name())?;
+        let found = self.rendezvous.members(run_id);
+        let Some((_, members)) = found.filter(|&(current, _)| current == round) else {
+            let text = format!("round {round} of the run '{run_id}'");
+            let second = found.map_or(0, |(current, _)| current);
+            return Err(Refusal { first: round, second, ..Refusal::new(FaultCode::UnknownRound, text) });
+        };
+        let nodes = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        let count = MEMBERS_MAX.min(count_max as usize);
+        let page: Vec<_> = (0u32..)
+            .zip(members)
+            .skip(first as usize)
+            .take(count)
+            .map(|(rank, member)| {
+                let (offset, size) = (member.worker_offset, member.local_world_size);
+                (rank, offset, size, member.node.to_string(), member.address.clone())
+            })
+            .collect();
+        let records: Vec<Member<'_>> = page
+            .iter()
+            .map(|(node_rank, rank_first, local_world_size, node, address)| Member {
+                node_rank: *node_rank,
+                rank_first: *rank_first,
+                local_world_size: *local_world_size,
+                node: node.as_bytes(),
+                address,
+            })
+            .collect();
+        self.answer(
+            desk,
+            session,
+            id,
+            &ServerFrame::MemberList { round, nodes, members: List::new(&records) },
+        );
+        Ok(())
+    }
+
+    fn run_info(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        run_id: Key<'_>,
+    ) -> Result<(), Refusal> {
+        let run_id = text("run id", run_id.name())?;
+        let state = self.rendezvous.status(run_id).map_or(
+            ServerFrame::RunState {
+                round: 0,
+                complete: false,
+                closed: false,
+                nodes: 0,
+                nodes_waiting: 0,
+                nodes_standby: 0,
+            },
+            |status| ServerFrame::RunState {
+                round: status.round,
+                complete: status.phase.is_live(),
+                closed: status.phase.is_closed(),
+                nodes: if status.phase.is_live() { status.counts.active } else { status.counts.joining },
+                nodes_waiting: status.counts.waiting,
+                nodes_standby: status.counts.standby,
+            },
+        );
+        self.answer(desk, session, id, &state);
+        Ok(())
+    }
+
+    /// Takes a pending join back; whether there was one.
+    pub(super) fn cancel_join(&mut self, desk: &mut Desk<'_>, session: SessionId, request: u64) -> bool {
+        use crate::rendezvous::service::Place;
+        let participant = participant(session);
+        let pending = self
+            .rendezvous
+            .place(participant)
+            .is_some_and(|(_, place)| matches!(place, Place::Joining | Place::Waiting | Place::Standby));
+        if !pending || self.parts.get(&session).is_none_or(|part| part.join != request) {
+            return false;
+        }
+        // It is in the run.
+        let _ = self.rendezvous.handle(desk.now, Input::Leave { participant });
+        self.drain_rounds(desk);
+        true
+    }
+
+    /// A session is over, and so is its part in a run.
+    pub(super) fn end_participation(&mut self, desk: &mut Desk<'_>, session: SessionId, why: Why) {
+        self.parts.remove(&session);
+        let participant = participant(session);
+        let input = match why {
+            Why::Left => Input::Leave { participant },
+            why => Input::Ended { participant, why: end_reason(why) },
+        };
+        // Who left a run before is in none.
+        let _ = self.rendezvous.handle(desk.now, input);
+        self.drain_rounds(desk);
+    }
+
+    pub(super) fn tick_rounds(&mut self, desk: &mut Desk<'_>) {
+        if self.rendezvous.poll_timeout().is_some_and(|at| at <= desk.now) {
+            // Time alone is never refused.
+            let _ = self.rendezvous.handle(desk.now, Input::Tick);
+            self.drain_rounds(desk);
+        }
+    }
+
+    fn drain_rounds(&mut self, desk: &mut Desk<'_>) {
+        while let Some(output) = self.rendezvous.poll_output() {
+            match output {
+                // Its keys are those of no round before: numbers are never used twice.
+                Output::RoundOpened(_) => {}
+                Output::Fence(namespace) => desk.engine.fence(&stem(&namespace), namespace.round),
+                Output::Delete(namespace) => desk.engine.discard(&prefix(&namespace)),
+                Output::Tell { participant, event } => self.tell_participant(desk, participant, &event),
+                Output::Decided { run_id, round, action, reason } => {
+                    desk.events.push_back(ServerEvent::Run { run_id, round, action, reason });
+                }
+            }
+        }
+    }
+
+    /// Tells a session what happened, as the answer to its Join or as a push that comes from it.
+    fn tell_participant(&mut self, desk: &mut Desk<'_>, to: ParticipantId, event: &Event) {
+        let session = SessionId(to.0);
+        let Some(Part { join: id, run_id }) = self.parts.get(&session).cloned() else { return };
+        let run_id = Key::raw(run_id.as_bytes());
+        match event {
+            Event::Seated => {
+                self.push(desk, session, id, &ServerFrame::Placed { run_id, seated: true, ahead: 0 });
+            }
+            Event::StandingBy { ahead } => {
+                self.push(desk, session, id, &ServerFrame::Placed { run_id, seated: false, ahead: *ahead });
+            }
+            Event::RoundFormed(round) => self.tell_round(desk, session, id, round),
+            Event::JoinFailed(failure) => {
+                self.parts.remove(&session);
+                self.fail(desk, session, id, failure_of(failure).fault());
+            }
+            Event::NodesWaiting { nodes } => {
+                self.push(desk, session, id, &ServerFrame::NodesWaiting { run_id, nodes: *nodes });
+            }
+            Event::NodeLost(loss) => {
+                let node = loss.node.to_string();
+                let died = ServerFrame::PeerDied {
+                    run_id,
+                    round: loss.round,
+                    node_rank: loss.rank,
+                    node: node.as_bytes(),
+                    why: why_of(loss.why),
+                };
+                self.push(desk, session, id, &died);
+            }
+            Event::RoundEnded { round, reason } => {
+                let over = ServerFrame::RoundOver { run_id, round: *round, why: why_over(*reason) };
+                self.push(desk, session, id, &over);
+            }
+            Event::LeftBehind { round } => {
+                self.parts.remove(&session);
+                self.push(desk, session, id, &ServerFrame::LeftBehind { run_id, round: *round });
+            }
+            Event::RunClosed { by } => {
+                let by = by.as_ref().map(ToString::to_string).unwrap_or_default();
+                self.push(desk, session, id, &ServerFrame::RunClosed { run_id, by: by.as_bytes() });
+            }
+            Event::Replaced { by } => {
+                self.parts.remove(&session);
+                self.push(desk, session, id, &ServerFrame::Replaced { run_id, session: by.0 });
+                // Its Join may be pending still.
+                let text = b"another session joined under the node's name";
+                let fault = Fault { text, ..Fault::new(FaultCode::Cancelled, 0, 0) };
+                self.fail(desk, session, id, fault);
+            }
+        }
+    }
+
+    fn tell_round(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, round: &Round) {
+        let namespace = prefix(&round.namespace);
+        let frame = ServerFrame::Round {
+            run_id: Key::raw(round.namespace.run_id.as_bytes()),
+            round: round.namespace.round,
+            node_rank: round.rank,
+            nodes: round.world_size,
+            rank_first: round.worker_offset,
+            world_size: round.worker_count,
+            leader: &round.rank_zero_address,
+            namespace: Key::raw(&namespace),
+        };
+        self.answer(desk, session, id, &frame);
+    }
+}
+
+const fn participant(session: SessionId) -> ParticipantId {
+    ParticipantId(session.0)
+}
+
+/// How all keys of a round begin. Clients put a slash before the keys of their users.
+fn prefix(namespace: &Namespace) -> Vec<u8> {
+    [b"/", &*namespace.key_prefix()].concat()
+}
+
+/// What stands before the number in the keys of each round of a run.
+fn stem(namespace: &Namespace) -> Vec<u8> {
+    let mut stem = prefix(namespace);
+    stem.pop();
+    while stem.last().is_some_and(u8::is_ascii_digit) {
+        stem.pop();
+    }
+    stem
+}
+
+fn text<'t>(what: &str, bytes: &'t [u8]) -> Result<&'t str, Refusal> {
+    core::str::from_utf8(bytes).map_err(|_| Refusal::invalid(&format!("the {what} is not UTF-8")))
+}
+
+#[allow(clippy::too_many_arguments, reason = "they are the fields of one frame")]
+fn read_join(
+    run_id: Key<'_>,
+    node: &[u8],
+    address: &[u8],
+    local_world_size: u32,
+    node_rank: i32,
+    join_timeout_ms: u64,
+    terms: &Terms<'_>,
+    labels: Pairs<'_>,
+) -> Result<Join, Refusal> {
+    let labels = labels.iter().map(|(name, value)| {
+        let (name, value) = (text("name of a label", name.name())?, text("value of a label", value)?);
+        Ok((Box::from(name), Box::from(value)))
+    });
+    Ok(Join {
+        run_id: text("run id", run_id.name())?.into(),
+        node: NodeName::parse(text("node's name", node)?),
+        address: address.into(),
+        local_world_size,
+        labels: labels.collect::<Result<_, _>>()?,
+        node_rank: u32::try_from(node_rank).ok(),
+        join_timeout: millis(join_timeout_ms),
+        settings: read_terms(terms)?,
+    })
+}
+
+fn read_terms(terms: &Terms<'_>) -> Result<RunSettings, Refusal> {
+    let last_call = match terms.last_call {
+        native::LastCall::Fixed => LastCall::Fixed(millis(terms.last_call_ms)),
+        native::LastCall::FromLastArrival => LastCall::FromLastArrival(millis(terms.last_call_ms)),
+        native::LastCall::Off => LastCall::None,
+        native::LastCall::Other(number) => {
+            return Err(Refusal::invalid(&format!("this server knows no last call {number}")));
+        }
+    };
+    let rank_order = match terms.rank_order {
+        Order::Sticky => RankOrder::Sticky,
+        Order::Host => RankOrder::Host,
+        Order::NodeRank => RankOrder::NodeRank,
+        Order::Label => RankOrder::Label(text("label", terms.rank_label)?.into()),
+        Order::Other(number) => {
+            return Err(Refusal::invalid(&format!("this server knows no rank order {number}")));
+        }
+    };
+    Ok(RunSettings {
+        min_nodes: terms.nodes_min,
+        max_nodes: terms.nodes_max,
+        minimum_to_continue: if terms.continue_min == 0 { terms.nodes_min } else { terms.continue_min },
+        last_call,
+        fast_quorum: if terms.fast_quorum { FastQuorum::Enabled } else { FastQuorum::Disabled },
+        rank_order,
+        cool_down: (terms.cool_down_failures > 0).then(|| CoolDown {
+            failures: terms.cool_down_failures,
+            window: millis(terms.cool_down_window_ms),
+            pause: millis(terms.cool_down_pause_ms),
+            pause_max: millis(terms.cool_down_pause_ms_max),
+        }),
+    })
+}
+
+fn refusal_of(error: &InputError) -> Refusal {
+    let text = error.to_string();
+    let millis = |span: crate::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    match error {
+        InputError::Settings(_) => Refusal::new(FaultCode::InvalidArgument, text),
+        InputError::SettingsDiffer { .. } => Refusal::new(FaultCode::BoundsConflict, text),
+        InputError::Closed { .. } => Refusal::new(FaultCode::RunClosed, text),
+        InputError::JoinPending { .. } => Refusal::new(FaultCode::AlreadyJoined, text),
+        InputError::OtherIdentity { participant, .. } => {
+            Refusal { first: participant.0, ..Refusal::new(FaultCode::AlreadyJoined, text) }
+        }
+        InputError::UnknownParticipant(_) => Refusal::new(FaultCode::UnknownRound, text),
+        InputError::CoolingDown { remaining, .. } => {
+            Refusal { first: millis(*remaining), ..Refusal::new(FaultCode::CoolingDown, text) }
+        }
+        InputError::LimitExceeded { limit, .. } => {
+            Refusal { first: *limit as u64, ..Refusal::new(FaultCode::TooMany, text) }
+        }
+    }
+}
+
+fn failure_of(failure: &JoinFailure) -> Refusal {
+    let text = failure.to_string();
+    match failure {
+        JoinFailure::TimedOut { waited, .. } => {
+            let first = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+            Refusal { first, ..Refusal::new(FaultCode::TimedOut, text) }
+        }
+        JoinFailure::Closed { .. } => Refusal::new(FaultCode::RunClosed, text),
+        JoinFailure::GracefulExit { .. } => Refusal::new(FaultCode::NotNeeded, text),
+    }
+}
+
+const fn end_reason(why: Why) -> EndReason {
+    match why {
+        Why::HostSilent => EndReason::HostSilent,
+        Why::Heartbeat => EndReason::HeartbeatsMissed,
+        Why::Stalled | Why::Limit => EndReason::Stalled,
+        Why::Protocol => EndReason::ProtocolBroken,
+        Why::Replaced => EndReason::Replaced,
+        _ => EndReason::ConnectionEnded,
+    }
+}
+
+const fn why_of(reason: EndReason) -> Why {
+    match reason {
+        EndReason::ConnectionEnded => Why::Connection,
+        EndReason::HostSilent => Why::HostSilent,
+        EndReason::HeartbeatsMissed => Why::Heartbeat,
+        EndReason::Stalled => Why::Stalled,
+        EndReason::ProtocolBroken => Why::Protocol,
+        EndReason::Replaced => Why::Replaced,
+    }
+}
+
+const fn why_over(reason: Reason) -> Why {
+    match reason {
+        Reason::Closed => Why::Closed,
+        Reason::Deserted => Why::Deserted,
+        _ => Why::TooFewNodes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_lies_behind_its_stem_and_number() {
+        for (run_id, round) in [("a", 0), ("a.1", 12), ("a1", 7), ("team/job", 10)] {
+            let namespace = Namespace { run_id: run_id.into(), round };
+            let expected = format!("/torch.rendezvous.{run_id}.");
+            assert_eq!(stem(&namespace), expected.as_bytes());
+            assert_eq!(prefix(&namespace), format!("{expected}{round}/").as_bytes());
+        }
+    }
+
+    #[test]
+    fn each_end_of_a_participant_has_its_own_reason() {
+        for reason in [
+            EndReason::ConnectionEnded,
+            EndReason::HostSilent,
+            EndReason::HeartbeatsMissed,
+            EndReason::Stalled,
+            EndReason::ProtocolBroken,
+            EndReason::Replaced,
+        ] {
+            assert_eq!(end_reason(why_of(reason)), reason);
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Requests to the store: those that are answered at once, and those that wait.
+
+use super::waiting::{Awaited, Pending};
+use super::{Desk, Native, millis};
+use crate::ids::WaiterId;
+use crate::session::table::SessionId;
+use crate::store::engine::{Answer, ApplyError, Engine, ValueRef};
+use crate::store::op::{Key, Keys, Request};
+use crate::wire::native::{Batched, ClientFrame, Fault, FaultCode, Found, List, ServerFrame};
+use alloc::borrow::Cow;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write as _;
+
+/// Most keys that an error names.
+const NAMES_MAX: usize = 16;
+
+/// What a request that never waits came to.
+enum Outcome {
+    Done,
+    Number(i64),
+    Verdict(bool),
+    /// What now stands under its key.
+    Value(u64, Option<Vec<u8>>),
+}
+
+impl Native {
+    pub(super) fn store_request(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        frame: &ClientFrame<'_>,
+    ) {
+        match *frame {
+            ClientFrame::Get { timeout_ms, key } => {
+                self.begin_wait(desk, session, id, timeout_ms, Awaited::Value, Keys::one(key));
+            }
+            ClientFrame::Wait { timeout_ms, keys } => {
+                self.begin_wait(desk, session, id, timeout_ms, Awaited::Presence, keys);
+            }
+            ClientFrame::MultiGet { timeout_ms, keys } => {
+                self.begin_wait(desk, session, id, timeout_ms, Awaited::Values, keys);
+            }
+            ClientFrame::QueuePop { timeout_ms, key } => {
+                self.begin_wait(desk, session, id, timeout_ms, Awaited::Item, Keys::one(key));
+            }
+            ClientFrame::ListKeys { prefix, after, count_max } => {
+                let (prefix, after) = (whole(prefix), whole(after));
+                let (list, more) = desk.engine.page(&prefix, &after, count_max as usize);
+                let keys: Vec<&[u8]> = list.iter().collect();
+                // The keys stand in the store while the answer is written.
+                let answer = owned_keys(&keys);
+                let keys = Keys::packed(keys.len(), &answer);
+                self.answer(desk, session, id, &ServerFrame::KeyList { more, keys });
+            }
+            ClientFrame::Txn { compares, then, otherwise } => {
+                let applied = desk.engine.txn(compares.iter(), then.iter(), otherwise.iter());
+                match applied {
+                    Ok(applied) => {
+                        let holds = applied.holds;
+                        Released { conns: desk.conns, requests: &mut self.waiting.released }
+                            .note(applied.released);
+                        let revision = desk.engine.revision();
+                        self.answer(desk, session, id, &ServerFrame::Verdict { holds, revision });
+                    }
+                    Err(error) => self.fail(desk, session, id, fault_of(&error)),
+                }
+            }
+            ClientFrame::Batch { requests } => self.batch(desk, session, id, requests.iter()),
+            _ => match self.execute(desk, frame) {
+                Ok(outcome) => {
+                    let revision = desk.engine.revision();
+                    self.answer(desk, session, id, &frame_of(&outcome, revision));
+                }
+                Err(fault) => self.fail(desk, session, id, fault),
+            },
+        }
+    }
+
+    fn batch<'a>(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        requests: impl Iterator<Item = Batched<ClientFrame<'a>>>,
+    ) {
+        let mut outcomes = Vec::new();
+        for Batched(request) in requests {
+            let outcome = self.execute(desk, &request);
+            outcomes.push((outcome, desk.engine.revision()));
+        }
+        let answers: Vec<_> = outcomes
+            .iter()
+            .map(|(outcome, revision)| match outcome {
+                Ok(outcome) => Batched(frame_of(outcome, *revision)),
+                Err(fault) => {
+                    desk.stats.stale_writes += u64::from(fault.code == FaultCode::StaleRound);
+                    Batched(ServerFrame::Error { fault: *fault })
+                }
+            })
+            .collect();
+        self.answer(desk, session, id, &ServerFrame::BatchDone { answers: List::new(&answers) });
+    }
+
+    /// Carries out a request that never waits.
+    fn execute(&mut self, desk: &mut Desk<'_>, frame: &ClientFrame<'_>) -> Result<Outcome, Fault<'static>> {
+        let request = match *frame {
+            ClientFrame::Set { key, value } => Request::Set { key, value },
+            ClientFrame::CompareSet { key, expected, desired } => {
+                Request::CompareSet { key, expected, desired }
+            }
+            ClientFrame::Add { key, delta } => Request::Add { key, delta },
+            ClientFrame::Check { keys } => Request::Check { keys },
+            ClientFrame::NumKeys {} => Request::NumKeys,
+            ClientFrame::Delete { key } => Request::Delete { key },
+            ClientFrame::Append { key, value } => Request::Append { key, value },
+            ClientFrame::MultiSet { pairs } => Request::MultiSet { pairs },
+            ClientFrame::QueuePush { key, value } => Request::QueuePush { key, value },
+            ClientFrame::QueueLen { key } => Request::QueueLen { key },
+            ClientFrame::DeletePrefix { prefix } => {
+                let removed = desk.engine.delete_prefix(&whole(prefix)).map_err(|error| fault_of(&error))?;
+                return Ok(Outcome::Number(i64::try_from(removed).unwrap_or(i64::MAX)));
+            }
+            ref other => {
+                use crate::wire::native::Message;
+                return Err(Fault::new(FaultCode::UnknownRequest, other.kind().into(), 0));
+            }
+        };
+        // None of these waits, so nobody is named.
+        let applied = desk.engine.apply(WaiterId::Request(u32::MAX), &request);
+        let applied = applied.map_err(|error| fault_of(&error))?;
+        Released { conns: desk.conns, requests: &mut self.waiting.released }.note(applied.released);
+        let outcome = match applied.answer {
+            Answer::Number(number) => Outcome::Number(number),
+            Answer::Readiness(readiness) => {
+                Outcome::Verdict(readiness == crate::store::engine::Readiness::Ready)
+            }
+            _ => Outcome::Done,
+        };
+        if let Request::CompareSet { key, .. } = request {
+            let found = desk.engine.find(&whole(key));
+            return Ok(match found {
+                Some((revision, value)) => Outcome::Value(revision, Some(value.read(<[u8]>::to_vec))),
+                None => Outcome::Value(0, None),
+            });
+        }
+        Ok(outcome)
+    }
+
+    /// Answers a request at once if it can be, and lets it wait if not.
+    fn begin_wait(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        timeout_ms: u64,
+        what: Awaited,
+        keys: Keys<'_>,
+    ) {
+        if self.try_wait(desk, session, id, &what, keys) {
+            return;
+        }
+        if timeout_ms == 0 {
+            return self.answer_once(desk, session, id, &what, keys);
+        }
+        let deadline = desk.now + millis(timeout_ms);
+        let pending = Pending::new((session, id), timeout_ms, deadline, what, keys);
+        self.park(desk, pending);
+    }
+
+    /// Lets a request wait for what it misses.
+    fn park(&mut self, desk: &mut Desk<'_>, pending: Pending) {
+        let waiter = WaiterId::Request(self.waiting.next_place());
+        let (session, id) = (pending.session, pending.request);
+        let parked = match (&pending.what, pending.keys().iter().next()) {
+            (Awaited::Item, Some(key)) => desk.engine.wait_for_item(waiter, key).map(|()| true),
+            _ => {
+                let wait = Request::Wait { keys: pending.keys() };
+                desk.engine.apply(waiter, &wait).map(|applied| matches!(applied.answer, Answer::Parked))
+            }
+        };
+        match parked {
+            Ok(true) => self.waiting.insert(pending),
+            // A queue goes by a name that is asked for as a value: nothing to wait for.
+            Ok(false) => self.answer_once(desk, session, id, &pending.what, pending.keys()),
+            Err(error) => self.fail(desk, session, id, fault_of(&error)),
+        }
+    }
+
+    /// Answers a request if all that it waits for is there.
+    fn try_wait(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        what: &Awaited,
+        keys: Keys<'_>,
+    ) -> bool {
+        match what {
+            Awaited::Value => {
+                let Some(key) = keys.iter().next() else { return false };
+                let Some((revision, value)) = desk.engine.find(&whole(key)) else { return false };
+                let value = owned(value);
+                self.answer(desk, session, id, &ServerFrame::Value { revision, value: Some(&value) });
+                true
+            }
+            Awaited::Presence => {
+                let ready = is_ready(desk.engine, keys);
+                if ready {
+                    self.done(desk, session, id);
+                }
+                ready
+            }
+            Awaited::Values => {
+                let there = keys.iter().all(|key| desk.engine.find(&whole(key)).is_some());
+                if there {
+                    self.answer_values(desk, session, id, keys);
+                }
+                there
+            }
+            Awaited::Item => {
+                let Some(key) = keys.iter().next() else { return false };
+                let pop = Request::QueuePop { key };
+                match desk.engine.apply(WaiterId::Request(u32::MAX), &pop).map(|applied| applied.answer) {
+                    Ok(Answer::Popped { length_before, item: Some(item) }) => {
+                        let length_before = length_before.unsigned_abs();
+                        let popped = ServerFrame::Popped { length_before, item: Some(&item) };
+                        self.answer(desk, session, id, &popped);
+                        true
+                    }
+                    Ok(_) => false,
+                    Err(error) => {
+                        self.fail(desk, session, id, fault_of(&error));
+                        true
+                    }
+                }
+            }
+        }
+    }
+
+    /// Answers a request that does not wait, and misses something.
+    fn answer_once(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        what: &Awaited,
+        keys: Keys<'_>,
+    ) {
+        match what {
+            Awaited::Value => self.fail(desk, session, id, Fault::new(FaultCode::NotFound, 0, 0)),
+            Awaited::Presence => self.fail_missing(desk, session, id, 0, keys),
+            Awaited::Values => self.answer_values(desk, session, id, keys),
+            Awaited::Item => {
+                self.answer(desk, session, id, &ServerFrame::Popped { length_before: 0, item: None });
+            }
+        }
+    }
+
+    fn answer_values(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, keys: Keys<'_>) {
+        let found: Vec<_> = keys
+            .iter()
+            .map(|key| desk.engine.find(&whole(key)).map(|(revision, value)| (revision, owned(value))))
+            .collect();
+        let values: Vec<Found<'_>> = found
+            .iter()
+            .map(|found| match found {
+                Some((revision, value)) => Found { revision: *revision, value: Some(value) },
+                None => Found { revision: 0, value: None },
+            })
+            .collect();
+        self.answer(desk, session, id, &ServerFrame::Values { values: List::new(&values) });
+    }
+
+    fn fail_missing(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        timeout_ms: u64,
+        keys: Keys<'_>,
+    ) {
+        let (mut text, mut missing) = (String::new(), 0_usize);
+        for key in keys.iter() {
+            if is_ready(desk.engine, Keys::one(key)) {
+                continue;
+            }
+            if missing < NAMES_MAX {
+                // Writing into a string cannot fail.
+                let _ = write!(text, "{}{key}", if missing == 0 { "" } else { ", " });
+            }
+            missing += 1;
+        }
+        let more = missing.saturating_sub(NAMES_MAX);
+        if more > 0 {
+            let _ = write!(text, " and {more} more");
+        }
+        let fault = Fault { text: text.as_bytes(), ..Fault::new(FaultCode::TimedOut, timeout_ms, 0) };
+        self.fail(desk, session, id, fault);
+    }
+
+    /// The store has ended the wait of this request.
+    pub(in crate::node::server) fn released(&mut self, place: u32) {
+        self.waiting.released.push_back(place);
+    }
+
+    pub(in crate::node::server) fn has_released(&self) -> bool {
+        !self.waiting.released.is_empty()
+    }
+
+    /// Answers the requests whose waits have ended. What they waited for may be gone again; they wait on then.
+    pub(in crate::node::server) fn serve_released(&mut self, desk: &mut Desk<'_>) {
+        while let Some(place) = self.waiting.released.pop_front() {
+            let Some(pending) = self.waiting.remove(place) else { continue };
+            let (session, id) = (pending.session, pending.request);
+            if let Awaited::Presence = pending.what {
+                // All keys have been there, if not at the same time.
+                self.done(desk, session, id);
+            } else if !self.try_wait(desk, session, id, &pending.what, pending.keys()) {
+                self.park(desk, pending);
+            }
+        }
+    }
+
+    /// Tells those whose time is up.
+    pub(super) fn expire_waits(&mut self, desk: &mut Desk<'_>) {
+        while let Some(place) = self.waiting.expired(desk.now) {
+            desk.engine.forget_waits(WaiterId::Request(place));
+            let Some(pending) = self.waiting.remove(place) else { continue };
+            let (session, id, timeout_ms) = (pending.session, pending.request, pending.timeout_ms);
+            match pending.what {
+                Awaited::Item => {
+                    let text = pending.keys().iter().next().map(whole).unwrap_or_default();
+                    let fault = Fault { text: &text, ..Fault::new(FaultCode::TimedOut, timeout_ms, 0) };
+                    self.fail(desk, session, id, fault);
+                }
+                _ => self.fail_missing(desk, session, id, timeout_ms, pending.keys()),
+            }
+        }
+    }
+
+    pub(super) fn cancel_wait(&mut self, desk: &mut Desk<'_>, session: SessionId, request: u64) -> bool {
+        let Some(place) = self.waiting.find(session, request) else { return false };
+        desk.engine.forget_waits(WaiterId::Request(place));
+        self.waiting.remove(place).is_some()
+    }
+
+    pub(super) fn end_waits(&mut self, desk: &mut Desk<'_>, session: SessionId) {
+        while let Some(place) = self.waiting.of_session(session) {
+            desk.engine.forget_waits(WaiterId::Request(place));
+            self.waiting.remove(place);
+        }
+    }
+}
+
+/// Where those go whose waits have ended.
+struct Released<'r> {
+    conns: &'r mut super::Conns,
+    requests: &'r mut VecDeque<u32>,
+}
+
+impl Released<'_> {
+    fn note(&mut self, released: &[WaiterId]) {
+        for &waiter in released {
+            match waiter {
+                WaiterId::Conn(conn) => self.conns.release(conn),
+                WaiterId::Request(place) => self.requests.push_back(place),
+            }
+        }
+    }
+}
+
+fn frame_of(outcome: &Outcome, revision: u64) -> ServerFrame<'_> {
+    match outcome {
+        Outcome::Done => ServerFrame::Done { revision },
+        Outcome::Number(number) => ServerFrame::Number { number: *number, revision },
+        Outcome::Verdict(holds) => ServerFrame::Verdict { holds: *holds, revision },
+        Outcome::Value(revision, value) => {
+            ServerFrame::Value { revision: *revision, value: value.as_deref() }
+        }
+    }
+}
+
+/// What a client is told of a request that the store refuses.
+pub(super) fn fault_of(error: &ApplyError) -> Fault<'static> {
+    match *error {
+        ApplyError::NotANumber => Fault::new(FaultCode::NotANumber, 0, 0),
+        ApplyError::Full(limit) => Fault::new(FaultCode::StoreFull, limit, 0),
+        ApplyError::TooManyWaits(limit) => Fault::new(FaultCode::TooManyPending, limit as u64, 0),
+        ApplyError::Stale(stale) => Fault::new(FaultCode::StaleRound, stale.round, stale.over + 1),
+    }
+}
+
+fn is_ready(engine: &mut Engine, keys: Keys<'_>) -> bool {
+    let check = engine.apply(WaiterId::Request(u32::MAX), &Request::Check { keys });
+    check.is_ok_and(|applied| {
+        matches!(applied.answer, Answer::Readiness(crate::store::engine::Readiness::Ready))
+    })
+}
+
+/// The whole key. Keys of frames are in one piece.
+fn whole(key: Key<'_>) -> Cow<'_, [u8]> {
+    match key.as_one_piece() {
+        Some(piece) => Cow::Borrowed(piece),
+        None => Cow::Owned(key.pieces().concat()),
+    }
+}
+
+fn owned(value: ValueRef<'_>) -> Vec<u8> {
+    value.read(<[u8]>::to_vec)
+}
+
+/// Keys as they stand in a frame.
+fn owned_keys(keys: &[&[u8]]) -> Vec<u8> {
+    let mut packed = Vec::new();
+    for key in keys {
+        packed.extend_from_slice(&(key.len() as u64).to_le_bytes());
+        packed.extend_from_slice(key);
+    }
+    packed
+}

@@ -1,0 +1,105 @@
+//! Requests that wait for keys: which they are, whose, and until when.
+
+use crate::session::table::SessionId;
+use crate::store::op::Keys;
+use crate::time::Instant;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use slab::Slab;
+
+/// What a request waits for. Its keys are kept as they stand in a frame.
+#[derive(Debug)]
+pub(super) enum Awaited {
+    /// A value.
+    Value,
+    /// That all keys have been there.
+    Presence,
+    /// Several values.
+    Values,
+    /// An item of a queue.
+    Item,
+}
+
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) session: SessionId,
+    pub(super) request: u64,
+    pub(super) timeout_ms: u64,
+    pub(super) deadline: Instant,
+    pub(super) what: Awaited,
+    count: usize,
+    packed: Vec<u8>,
+}
+
+impl Pending {
+    pub(super) fn new(
+        (session, request): (SessionId, u64),
+        timeout_ms: u64,
+        deadline: Instant,
+        what: Awaited,
+        keys: Keys<'_>,
+    ) -> Self {
+        let mut packed = Vec::new();
+        for key in keys.iter() {
+            packed.extend_from_slice(&(key.len() as u64).to_le_bytes());
+            key.pieces().into_iter().for_each(|piece| packed.extend_from_slice(piece));
+        }
+        Self { session, request, timeout_ms, deadline, what, count: keys.len(), packed }
+    }
+
+    pub(super) fn keys(&self) -> Keys<'_> {
+        Keys::packed(self.count, &self.packed)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// By the place that is the request's name at the store.
+    places: Slab<Pending>,
+    of_request: BTreeMap<(SessionId, u64), u32>,
+    deadlines: BTreeSet<(Instant, u32)>,
+    /// Those whose wait the store has ended, and which are yet to be looked at.
+    pub(super) released: VecDeque<u32>,
+}
+
+impl Waiting {
+    /// The place that the next request will have.
+    pub(super) fn next_place(&self) -> u32 {
+        // invariant: the engine bounds its waits far below 2^32
+        u32::try_from(self.places.vacant_key()).expect("fewer requests wait than there may be waits")
+    }
+
+    /// Takes a request in at [`Waiting::next_place`].
+    pub(super) fn insert(&mut self, pending: Pending) {
+        let place = self.next_place();
+        self.of_request.insert((pending.session, pending.request), place);
+        self.deadlines.insert((pending.deadline, place));
+        self.places.insert(pending);
+    }
+
+    pub(super) fn remove(&mut self, place: u32) -> Option<Pending> {
+        let pending = self.places.try_remove(place as usize)?;
+        self.of_request.remove(&(pending.session, pending.request));
+        self.deadlines.remove(&(pending.deadline, place));
+        if self.places.is_empty() && self.places.capacity() > 1024 {
+            self.places.shrink_to_fit();
+        }
+        Some(pending)
+    }
+
+    pub(super) fn find(&self, session: SessionId, request: u64) -> Option<u32> {
+        self.of_request.get(&(session, request)).copied()
+    }
+
+    pub(super) fn of_session(&self, session: SessionId) -> Option<u32> {
+        self.of_request.range((session, 0)..=(session, u64::MAX)).next().map(|(_, &place)| place)
+    }
+
+    pub(super) fn expired(&self, now: Instant) -> Option<u32> {
+        self.deadlines.first().filter(|&&(at, _)| at <= now).map(|&(_, place)| place)
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.deadlines.first().map(|&(at, _)| at)
+    }
+}

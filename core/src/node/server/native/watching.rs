@@ -1,0 +1,214 @@
+//! Watches and leases: whose they are, and what they have to tell.
+
+use super::store::fault_of;
+use super::{Desk, Native, millis};
+use crate::session::table::SessionId;
+use crate::store::engine::{ApplyError, ChangeRef, LeaseError, LeaseId, WatchError, WatchId, Watched};
+use crate::store::op::Key;
+use crate::wire::native::{Change, ClientFrame, Fault, FaultCode, List, ServerFrame, Why};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+/// Most bytes of keys and values that one frame tells of, unless one change alone has more.
+const TOLD_BYTES_MAX: usize = 256 * 1024;
+
+#[derive(Debug, Default)]
+pub(super) struct Watching {
+    /// By session and request.
+    of_request: BTreeMap<(SessionId, u64), WatchId>,
+    watches: BTreeMap<WatchId, (SessionId, u64)>,
+    /// Watches with something to tell to one who does not read just now.
+    held_back: BTreeMap<SessionId, BTreeSet<WatchId>>,
+    leases: BTreeMap<LeaseId, (SessionId, u64)>,
+    leases_of: BTreeMap<SessionId, BTreeSet<LeaseId>>,
+}
+
+impl Native {
+    pub(super) fn watching_request(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        frame: &ClientFrame<'_>,
+    ) {
+        let outcome = match *frame {
+            ClientFrame::WatchKey { key, from_revision } => {
+                self.watch(desk, session, id, Watched::Key(key.name()), from_revision)
+            }
+            ClientFrame::WatchPrefix { prefix, from_revision } => {
+                self.watch(desk, session, id, Watched::Prefix(prefix.name()), from_revision)
+            }
+            ClientFrame::LeaseGrant { ttl_ms } => {
+                let ttl = (ttl_ms > 0).then(|| millis(ttl_ms));
+                desk.engine.lease_grant(desk.now, ttl).map_err(lease_fault).map(|lease| {
+                    self.watching.leases.insert(lease, (session, id));
+                    self.watching.leases_of.entry(session).or_default().insert(lease);
+                    Some(lease.0)
+                })
+            }
+            ClientFrame::LeaseAttach { lease, keys } => {
+                desk.engine.lease_attach(LeaseId(lease), keys).map_err(lease_fault).map(|()| None)
+            }
+            ClientFrame::LeaseRenew { lease } => {
+                desk.engine.lease_renew(desk.now, LeaseId(lease)).map_err(lease_fault).map(|()| None)
+            }
+            ClientFrame::LeaseRevoke { lease } => {
+                let ended = desk.engine.lease_end(LeaseId(lease)).map_err(lease_fault);
+                self.forget_lease(LeaseId(lease));
+                ended.map(Some)
+            }
+            _ => Err(fault_of(&ApplyError::NotANumber)),
+        };
+        match outcome {
+            Ok(Some(number)) => {
+                let number = i64::try_from(number).unwrap_or(i64::MAX);
+                let revision = desk.engine.revision();
+                self.answer(desk, session, id, &ServerFrame::Number { number, revision });
+            }
+            Ok(None) => self.done(desk, session, id),
+            Err(fault) => self.fail(desk, session, id, fault),
+        }
+    }
+
+    fn watch(
+        &mut self,
+        desk: &mut Desk<'_>,
+        session: SessionId,
+        id: u64,
+        what: Watched<'_>,
+        from_revision: u64,
+    ) -> Result<Option<u64>, Fault<'static>> {
+        let watch = desk.engine.watch(what, from_revision).map_err(|error| match error {
+            WatchError::Compacted { oldest } => Fault::new(FaultCode::Compacted, oldest, 0),
+            WatchError::TooMany(limit) => {
+                Fault { text: b"watches", ..Fault::new(FaultCode::TooMany, limit as u64, 0) }
+            }
+            WatchError::Unknown => Fault::new(FaultCode::NotFound, 0, 0),
+        })?;
+        self.watching.watches.insert(watch, (session, id));
+        self.watching.of_request.insert((session, id), watch);
+        Ok(None)
+    }
+
+    /// Tells of all changes that were made in this turn.
+    pub(in crate::node::server) fn tell_watchers(&mut self, desk: &mut Desk<'_>) {
+        while let Some(watch) = desk.engine.next_ready_watch() {
+            self.tell(desk, watch);
+        }
+    }
+
+    /// Tells of as many changes as a frame has room for. When there are more, the engine names the watch again.
+    fn tell(&mut self, desk: &mut Desk<'_>, watch: WatchId) {
+        let Some(&(session, id)) = self.watching.watches.get(&watch) else { return };
+        let conn = self.sessions.conn_of(session).and_then(|conn| desk.conns.get(conn));
+        let takes_more = |unsent: usize| unsent < desk.limits.unsent_bytes_high;
+        if !conn.is_some_and(|conn| takes_more(conn.outbox.unsent().len())) {
+            self.watching.held_back.entry(session).or_default().insert(watch);
+            return;
+        }
+        // The changes stand in the history while the frame is written.
+        let (mut told, mut bytes) = (Vec::new(), 0);
+        let fell_behind = match desk.engine.untold(watch) {
+            Ok(changes) => {
+                for ChangeRef { revision, key, value } in changes {
+                    let more = key.len() + value.map_or(0, <[u8]>::len);
+                    if bytes > 0 && bytes + more > TOLD_BYTES_MAX {
+                        break;
+                    }
+                    bytes += more.max(1);
+                    told.push((revision, key.to_vec(), value.map(<[u8]>::to_vec)));
+                }
+                None
+            }
+            Err(WatchError::Compacted { oldest }) => Some(oldest),
+            Err(WatchError::TooMany(_) | WatchError::Unknown) => Some(0),
+        };
+        if let Some(oldest) = fell_behind {
+            self.end_watch(desk, watch);
+            let over = ServerFrame::WatchOver { why: Why::Compacted, oldest };
+            return self.push(desk, session, id, &over);
+        }
+        let changes: Vec<Change<'_>> = told
+            .iter()
+            .map(|(revision, key, value)| Change {
+                revision: *revision,
+                key: Key::raw(key),
+                value: value.as_deref(),
+            })
+            .collect();
+        let Some(last) = changes.last().map(|change| change.revision) else { return };
+        self.push(desk, session, id, &ServerFrame::Changed { changes: List::new(&changes) });
+        desk.engine.told(watch, last);
+    }
+
+    /// A session reads again.
+    pub(super) fn resume_watches(&mut self, desk: &mut Desk<'_>, session: SessionId) {
+        for watch in self.watching.held_back.remove(&session).into_iter().flatten() {
+            self.tell(desk, watch);
+        }
+    }
+
+    pub(super) fn cancel_watch(&mut self, desk: &mut Desk<'_>, session: SessionId, request: u64) -> bool {
+        let Some(&watch) = self.watching.of_request.get(&(session, request)) else { return false };
+        self.end_watch(desk, watch);
+        let over = ServerFrame::WatchOver { why: Why::Cancelled, oldest: 0 };
+        self.push(desk, session, request, &over);
+        true
+    }
+
+    fn end_watch(&mut self, desk: &mut Desk<'_>, watch: WatchId) {
+        desk.engine.unwatch(watch);
+        let Some(owner) = self.watching.watches.remove(&watch) else { return };
+        self.watching.of_request.remove(&owner);
+        if let Some(held) = self.watching.held_back.get_mut(&owner.0) {
+            held.remove(&watch);
+            if held.is_empty() {
+                self.watching.held_back.remove(&owner.0);
+            }
+        }
+    }
+
+    fn forget_lease(&mut self, lease: LeaseId) -> Option<(SessionId, u64)> {
+        let owner = self.watching.leases.remove(&lease)?;
+        if let Some(leases) = self.watching.leases_of.get_mut(&owner.0) {
+            leases.remove(&lease);
+            if leases.is_empty() {
+                self.watching.leases_of.remove(&owner.0);
+            }
+        }
+        Some(owner)
+    }
+
+    /// Ends the leases whose time is up, and tells their owners.
+    pub(super) fn expire_leases(&mut self, desk: &mut Desk<'_>) {
+        while let Some(lease) = desk.engine.lease_expire(desk.now) {
+            if let Some((session, id)) = self.forget_lease(lease) {
+                let over = ServerFrame::LeaseOver { lease: lease.0, why: Why::Deadline };
+                self.push(desk, session, id, &over);
+            }
+        }
+    }
+
+    /// Ends the watches and leases of a session that is over.
+    pub(super) fn end_watches(&mut self, desk: &mut Desk<'_>, session: SessionId) {
+        let own = (session, 0)..=(session, u64::MAX);
+        while let Some((_, &watch)) = self.watching.of_request.range(own.clone()).next() {
+            self.end_watch(desk, watch);
+        }
+        self.watching.held_back.remove(&session);
+        for lease in self.watching.leases_of.remove(&session).into_iter().flatten() {
+            self.watching.leases.remove(&lease);
+            // It may have been revoked by another session: then it is gone already.
+            let _ = desk.engine.lease_end(lease);
+        }
+    }
+}
+
+fn lease_fault(error: LeaseError) -> Fault<'static> {
+    match error {
+        LeaseError::Unknown(lease) => Fault::new(FaultCode::UnknownLease, lease, 0),
+        LeaseError::TooMany(limit) => {
+            Fault { text: b"leases or leased keys", ..Fault::new(FaultCode::TooMany, limit as u64, 0) }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Keys that nothing may change any more: those of rounds that are over.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+
+/// A write that came too late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stale {
+    /// The number in its key.
+    pub round: u64,
+    /// The numbers up to this one are over.
+    pub over: u64,
+}
+
+/// Families of prefixes: a stem, a number, a slash. Of each family, the numbers up to one are fenced.
+#[derive(Debug, Default)]
+pub(super) struct Fences {
+    over: BTreeMap<Box<[u8]>, u64>,
+    /// The lengths that stems have, so that a look-up tries no others.
+    lengths: BTreeSet<usize>,
+}
+
+impl Fences {
+    pub(super) fn raise(&mut self, stem: &[u8], number: u64) {
+        self.lengths.insert(stem.len());
+        let over = self.over.entry(stem.into()).or_insert(number);
+        *over = number.max(*over);
+    }
+
+    /// Whether `key` lies behind a fence.
+    pub(super) fn find(&self, key: &[u8]) -> Option<Stale> {
+        self.lengths.iter().find_map(|&length| {
+            let (stem, rest) = key.split_at_checked(length)?;
+            let &over = self.over.get(stem)?;
+            number(rest).filter(|&round| round <= over).map(|round| Stale { round, over })
+        })
+    }
+}
+
+/// The number before the first slash, as numbers are written: without zeros in front.
+fn number(text: &[u8]) -> Option<u64> {
+    let end = text.iter().position(|&byte| byte == b'/')?;
+    let digits = core::str::from_utf8(&text[..end]).ok()?;
+    let plain =
+        digits.bytes().all(|byte| byte.is_ascii_digit()) && (digits == "0" || !digits.starts_with('0'));
+    digits.parse().ok().filter(|_| plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_holds_what_lies_beneath_its_numbers_and_nothing_else() {
+        let mut fences = Fences::default();
+        fences.raise(b"/r.a.", 3);
+        fences.raise(b"/r.a.", 2);
+        fences.raise(b"/r.job/x.", 0);
+        for (key, round) in [("/r.a.0/k", 0), ("/r.a.3/", 3), ("/r.a.2/a/b", 2), ("/r.job/x.0/k", 0)] {
+            assert_eq!(fences.find(key.as_bytes()).map(|stale| stale.round), Some(round), "{key}");
+        }
+        for key in [
+            "/r.a.4/k",
+            "/r.a.3",
+            "/r.a.30/k",
+            "/r.a.03/k",
+            "/r.a./k",
+            "/r.a.+1/k",
+            "/r.b.0/k",
+            "",
+            "/r.job/x.1/k",
+        ] {
+            assert_eq!(fences.find(key.as_bytes()), None, "{key}");
+        }
+        assert_eq!(fences.find(b"/r.a.1/k"), Some(Stale { round: 1, over: 3 }));
+    }
+}
