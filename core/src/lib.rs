@@ -44,6 +44,9 @@ pub mod wire;
 /// Nobody goes on before all are there.
 pub mod barrier {
     pub mod by_keys;
+
+    #[cfg(feature = "alloc")]
+    pub mod service;
 }
 #[cfg(feature = "alloc")]
 pub mod elastic_store;
