@@ -41,7 +41,13 @@ pub mod store {
 pub mod wire;
 
 // L3
-pub mod barrier;
+/// Nobody goes on before all are there.
+pub mod barrier {
+    pub mod by_keys;
+
+    #[cfg(feature = "alloc")]
+    pub mod service;
+}
 #[cfg(feature = "alloc")]
 pub mod elastic_store;
 pub mod workers;

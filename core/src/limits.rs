@@ -188,6 +188,45 @@ impl Default for SessionLimits {
     }
 }
 
+/// What a barrier is charged beside the bytes of its key: its place in the tables, and each end that is remembered.
+pub const BARRIER_COST_BYTES: u64 = 256;
+/// What a name at a barrier is charged beside its bytes.
+pub const MEMBER_COST_BYTES: u64 = 96;
+
+/// Bounds on the barriers of the native protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BarrierLimits {
+    /// Most barriers at a time, those included at which nobody waits and that are only remembered.
+    pub barriers_max: usize,
+    /// Most participants of one barrier.
+    pub participants_max: u32,
+    /// Most arrivals that wait, at all barriers together.
+    pub arrivals_max: usize,
+    /// Longest name, in bytes.
+    pub name_bytes_max: usize,
+    /// Keys, names and ends together, in bytes, with what each costs beside them: [`BARRIER_COST_BYTES`],
+    /// [`MEMBER_COST_BYTES`].
+    pub stored_bytes_max: u64,
+    /// Ends of one barrier that are remembered; less than one counts as one.
+    pub ends_kept_max: usize,
+    /// Most names of absent participants in one end; the others are counted.
+    pub absent_named_max: usize,
+}
+
+impl Default for BarrierLimits {
+    fn default() -> Self {
+        Self {
+            barriers_max: 1 << 16,
+            participants_max: 1 << 17,
+            arrivals_max: 1 << 20,
+            name_bytes_max: 1024,
+            stored_bytes_max: 256 << 20,
+            ends_kept_max: 8,
+            absent_named_max: 256,
+        }
+    }
+}
+
 /// Bounds on a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimits {

@@ -1,6 +1,8 @@
 //! The core builds without std and, with no features, without an allocator. See `tests/nostd/README.md`.
 
 // The canaries' songs, compiled here with std as well, so that they can be heard.
+#[path = "../nostd/canary_b/src/barrier.rs"]
+mod barrier;
 #[path = "../nostd/canary_a/src/client.rs"]
 mod client;
 #[path = "../nostd/canary_a/src/codec.rs"]
@@ -70,5 +72,5 @@ fn canary_b_sings_with_an_allocator_and_notices_std() {
 fn every_song_is_right() {
     assert!(ground::sings() && codec::sings() && client::sings() && native::sings());
     assert!(store::sings() && node::sings() && multi_client::sings() && session::sings());
-    assert!(rendezvous::sings() && handlers::sings());
+    assert!(rendezvous::sings() && handlers::sings() && barrier::sings());
 }

@@ -11,7 +11,7 @@ pub mod take;
 pub use pauses::Paused;
 pub(super) use pauses::Pauses;
 
-use crate::barrier::{KeyBarrier, KeyBarrierState};
+use crate::barrier::by_keys::{KeyBarrier, KeyBarrierState};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::clock::Clock;
 use crate::driver::file_store::{FileStore, FileStoreOptions};

@@ -16,7 +16,7 @@ const fn module(path: &'static str, layer: u8, room: &'static str) -> Module {
 /// The lowest layer whose rooms are machines without I/O; none of them knows another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 27] = [
+const MODULES: [Module; 28] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
@@ -33,7 +33,8 @@ const MODULES: [Module; 27] = [
     module("store::client_conn", MACHINES, "client_conn"),
     module("store::dial", MACHINES, "dial"),
     module("session", MACHINES, "session"),
-    module("barrier", MACHINES, "barrier"),
+    module("barrier::by_keys", MACHINES, "barrier::by_keys"),
+    module("barrier::service", MACHINES, "barrier::service"),
     module("workers", MACHINES, "workers"),
     module("rendezvous::service", MACHINES, "rendezvous::service"),
     module("elastic_store", MACHINES, "elastic_store"),

@@ -10,7 +10,7 @@ use super::network::{Notice, Read, Route, Side, Stream};
 use super::script::{Next, Order, Script};
 use super::world::{Happening, Stage};
 use line::{Line, LineEvent};
-use rendezvous_core::barrier::{KeyBarrier, KeyBarrierState};
+use rendezvous_core::barrier::by_keys::{KeyBarrier, KeyBarrierState};
 use rendezvous_core::error::{Cause, Effect, ErrorKind};
 use rendezvous_core::node::client::link::{LinkInput, LinkOutput};
 use rendezvous_core::node::client::{Age, Sent, Verdict, after_loss};

@@ -1,6 +1,6 @@
 //! What a client does to the store, with everything that it takes, and what comes of it.
 
-use rendezvous_core::barrier::KeyBarrier;
+use rendezvous_core::barrier::by_keys::KeyBarrier;
 use rendezvous_core::error::{Effect, ErrorKind};
 use rendezvous_core::store::call::{Call, Outcome, Patience};
 use rendezvous_core::store::op::{Key, Keys, Pairs, Request};

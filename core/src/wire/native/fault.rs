@@ -76,6 +76,8 @@ codes! {
     208 UnknownRound,
     /// The host failed too often and must wait for `first` milliseconds.
     209 CoolingDown,
+    /// The barrier knows no such generation; it remembers those from `first` on, and `second` is open or comes next.
+    210 UnknownGeneration,
 
     /// A frame, key, value or list is over the limit; `first` is its size, `second` the limit.
     300 TooLong,

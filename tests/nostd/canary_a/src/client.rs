@@ -1,7 +1,7 @@
 //! One link to a store, from dialling to an answer; a barrier of plain keys; and an error as a sentence.
 
 use super::codec::letters_of;
-use rendezvous_core::barrier::KeyBarrier;
+use rendezvous_core::barrier::by_keys::KeyBarrier;
 use rendezvous_core::error::{Operation, Sentence};
 use rendezvous_core::limits::ClientLimits;
 use rendezvous_core::node::client::link::{Link, LinkInput, LinkOutput};

@@ -1,10 +1,11 @@
-//! The store, the server and the rendezvous, with an allocator and without std.
+//! The store, the server, the rendezvous and the barriers, with an allocator and without std.
 #![no_std]
 
 #[cfg(canary_trip)]
 extern crate std;
 
 mod arena;
+mod barrier;
 mod client;
 mod handlers;
 mod node;
@@ -22,6 +23,7 @@ pub extern "C" fn canary_b() -> u32 {
         rendezvous::sings(),
         handlers::sings(),
         session::sings(),
+        barrier::sings(),
     ];
     songs.into_iter().map(u32::from).sum()
 }

@@ -1,0 +1,755 @@
+//! Barriers at their server: nobody goes on before all are there, and everybody hears the same when somebody will never
+//! be. `docs/barrier.md` is the guide to what they do and why.
+//!
+//! [`Barriers::handle`] what happened, drain [`Barriers::poll_output`], and come back with [`Input::Tick`] at
+//! [`Barriers::poll_timeout`]. Time never goes back between inputs.
+
+mod event;
+mod members;
+mod phase;
+
+#[cfg(test)]
+mod tests;
+
+pub use event::{ArrivalId, Arrive, End, Input, Names, Output, OwnerId, Refusal};
+pub use phase::{Phase, PhaseEvent};
+
+use crate::limits::{BARRIER_COST_BYTES, BarrierLimits};
+use crate::time::Instant;
+use crate::wire::native::{Participants, Why};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
+use members::{MemberId, Members};
+use slab::Slab;
+
+/// Where a barrier stands in the table; it stays while the barrier does.
+type BarrierId = usize;
+
+/// How a barrier stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BarrierStatus {
+    /// The generation that is open, or else the last one, or the next one if everybody took his arrival back.
+    pub generation: u64,
+    /// Where that one stands.
+    pub phase: Phase,
+    /// How many wait.
+    pub waiting: u32,
+    /// How many are awaited in all.
+    pub participants: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    Count(u32),
+    /// All members.
+    Listed,
+}
+
+#[derive(Debug)]
+struct Barrier {
+    key: Arc<[u8]>,
+    generation: u64,
+    phase: Phase,
+    /// By whom and with which deadline the generation was begun, if it is open.
+    set_by: MemberId,
+    deadline: Instant,
+    awaited: Awaited,
+    members: Members,
+    /// Whether the last end was that of these participants.
+    was_theirs: bool,
+    /// How the last generations ended, the latest at the back.
+    ends: VecDeque<Arc<End>>,
+    end_bytes: usize,
+    /// Its place among those at which nobody waits.
+    idle_since: u64,
+    /// What it was charged for.
+    charged: u64,
+}
+
+/// What an arrival finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// Its generation is open, or can be begun.
+    Place,
+    /// Its generation is over.
+    Recorded(u64),
+}
+
+/// All barriers of a server.
+#[derive(Debug)]
+pub struct Barriers {
+    limits: BarrierLimits,
+    hasher: SeedableRandomState,
+    barriers: Slab<Barrier>,
+    keys: BTreeMap<Arc<[u8]>, BarrierId>,
+    /// Those who wait.
+    arrivals: BTreeMap<ArrivalId, (BarrierId, MemberId)>,
+    deadlines: BTreeSet<(Instant, BarrierId)>,
+    /// The barriers at which somebody waits for names. Sessions end rarely enough for a look at each of them.
+    open_lists: BTreeSet<BarrierId>,
+    /// The barriers at which nobody waits, by when that began.
+    idle: BTreeMap<u64, BarrierId>,
+    idle_last: u64,
+    stored_bytes: u64,
+    released: Arc<End>,
+    outputs: VecDeque<Output>,
+    #[cfg(test)]
+    flaw: Option<tests::Flaw>,
+}
+
+/// Whether a fault is planted here that the simulation has to find.
+#[cfg(test)]
+macro_rules! planted {
+    ($self:ident, $flaw:ident) => {
+        $self.flaw == Some(tests::Flaw::$flaw)
+    };
+}
+#[cfg(not(test))]
+macro_rules! planted {
+    ($self:ident, $flaw:ident) => {
+        false
+    };
+}
+
+impl Barriers {
+    /// No barriers yet. Nobody outside must know `seed`: it decides where names stand in the tables.
+    #[must_use]
+    pub fn new(limits: BarrierLimits, seed: u64) -> Self {
+        Self {
+            limits,
+            hasher: SeedableRandomState::with_seed(seed, SharedSeed::global_fixed()),
+            barriers: Slab::new(),
+            keys: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            open_lists: BTreeSet::new(),
+            idle: BTreeMap::new(),
+            idle_last: 0,
+            stored_bytes: 0,
+            released: Arc::new(End::Released),
+            outputs: VecDeque::new(),
+            #[cfg(test)]
+            flaw: None,
+        }
+    }
+
+    /// Something happened. What was due by `now` happens before it.
+    ///
+    /// # Errors
+    /// An arrival or a cancel was refused: it is answered with [`Refusal::fault`], and nothing has changed.
+    pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), Refusal> {
+        self.expire(now);
+        match input {
+            Input::Arrive(arrive) => return self.arrive(now, &arrive),
+            Input::Withdraw { arrival } => self.take_back(arrival),
+            Input::Cancel { request, key, by } => return self.cancel(request, key, by),
+            Input::Ended { owner, node, why } => self.ended(owner, node, why),
+            Input::Tick => {}
+        }
+        Ok(())
+    }
+
+    /// The next answer; none: there is none due.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When to come back with [`Input::Tick`].
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadlines.first().map(|&(when, _)| when)
+    }
+
+    /// How many barriers there are, those included at which nobody waits.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.barriers.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.barriers.is_empty()
+    }
+
+    /// How many wait, at all barriers together.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.arrivals.len()
+    }
+
+    /// Whether this request waits.
+    #[must_use]
+    pub fn waits(&self, arrival: ArrivalId) -> bool {
+        self.arrivals.contains_key(&arrival)
+    }
+
+    /// How a barrier stands; `None`: it is unknown.
+    #[must_use]
+    pub fn status(&self, key: &[u8]) -> Option<BarrierStatus> {
+        let barrier = &self.barriers[*self.keys.get(key)?];
+        Some(BarrierStatus {
+            generation: barrier.generation,
+            phase: barrier.phase,
+            waiting: barrier.members.waiting(),
+            participants: barrier.participants(),
+        })
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while let Some(&(_, id)) = self.deadlines.first().filter(|&&(when, _)| when <= now) {
+            let (absent_count, absent) = self.barriers[id].absent(None, self.limits.absent_named_max);
+            self.conclude(id, PhaseEvent::Expired, Arc::new(End::TimedOut { absent_count, absent }), None);
+        }
+    }
+
+    fn arrive(&mut self, now: Instant, arrive: &Arrive<'_>) -> Result<(), Refusal> {
+        self.check(arrive)?;
+        let id = self.keys.get(arrive.key).copied();
+        let Some(id) = id else {
+            return match arrive.generation {
+                0 | 1 => self.arrive_first(now, None, arrive),
+                _ => Err(Refusal::UnknownGeneration { oldest: 0, next: 1 }),
+            };
+        };
+        let is_as_before = self.barriers[id].awaits(&arrive.participants, &self.hasher);
+        match self.barriers[id].find(arrive, is_as_before, &self.hasher)? {
+            Found::Recorded(_) if planted!(self, LateBegins) && arrive.generation == 0 => {
+                self.arrive_first(now, Some(id), arrive)
+            }
+            Found::Recorded(generation) => {
+                self.recall(id, generation, arrive, is_as_before);
+                Ok(())
+            }
+            Found::Place if self.barriers[id].phase == Phase::Open => {
+                if !is_as_before && !planted!(self, ConflictUnchecked) {
+                    return Err(self.barriers[id].conflict());
+                }
+                self.arrive_next(id, arrive)
+            }
+            Found::Place if is_as_before => self.arrive_again(now, id, arrive),
+            Found::Place => self.arrive_first(now, Some(id), arrive),
+        }
+    }
+
+    /// What can be told of an arrival by itself.
+    fn check(&self, arrive: &Arrive<'_>) -> Result<(), Refusal> {
+        let Arrive { arrival, name, participants, .. } = arrive;
+        if self.waits(*arrival) {
+            return Err(Refusal::WaitsAlready(*arrival));
+        }
+        if name.is_empty() {
+            return Err(Refusal::Invalid("the name is empty"));
+        }
+        self.check_name(name)?;
+        let participants = match participants {
+            Participants::Count(count) => *count,
+            Participants::Names(names) => u32::try_from(names.len()).unwrap_or(u32::MAX),
+        };
+        if participants == 0 {
+            return Err(Refusal::Invalid("nobody is awaited"));
+        }
+        let limit = self.limits.participants_max;
+        if participants > limit {
+            return Err(Refusal::TooMany { what: "participants", limit: limit.into() });
+        }
+        Ok(())
+    }
+
+    const fn check_name(&self, name: &[u8]) -> Result<(), Refusal> {
+        let limit = self.limits.name_bytes_max;
+        if name.len() > limit {
+            return Err(Refusal::TooLong { length: name.len(), limit });
+        }
+        Ok(())
+    }
+
+    /// An arrival that would begin a generation with new participants, maybe at a new barrier.
+    fn arrive_first(
+        &mut self,
+        now: Instant,
+        id: Option<BarrierId>,
+        arrive: &Arrive<'_>,
+    ) -> Result<(), Refusal> {
+        let (awaited, members) = match arrive.participants {
+            Participants::Count(count) => (Awaited::Count(count), Members::default()),
+            Participants::Names(names) => {
+                (Awaited::Listed, Members::listed(names, &self.limits, &self.hasher)?)
+            }
+        };
+        let listed = members.find(arrive.name, &self.hasher);
+        if awaited == Awaited::Listed && listed.is_none() {
+            return Err(Refusal::NotAParticipant);
+        }
+        let participants = awaited.participants(&members);
+        if arrive.timeout.is_zero() && participants > 1 {
+            let named_max = self.limits.absent_named_max;
+            let absent = match awaited {
+                Awaited::Count(_) => Names::default(),
+                Awaited::Listed => named(&members, named_max, |id, _| Some(id) != listed),
+            };
+            let generation = id.map_or(1, |id| self.barriers[id].over() + 1);
+            self.tell_missed(arrive.arrival, generation, participants - 1, absent);
+            return Ok(());
+        }
+        self.check_arrivals()?;
+        if id.is_none() {
+            self.make_place()?;
+        }
+        let key_bytes = if id.is_none() { arrive.key.len() as u64 + BARRIER_COST_BYTES } else { 0 };
+        let name_bytes = if listed.is_none() { members::cost(arrive.name) } else { 0 };
+        self.make_room(key_bytes + members.bytes() + name_bytes, id)?;
+        let id = id.unwrap_or_else(|| self.insert(arrive.key));
+        let barrier = &mut self.barriers[id];
+        barrier.awaited = awaited;
+        barrier.members = members;
+        barrier.was_theirs = false;
+        self.begin(now, id, arrive);
+        Ok(())
+    }
+
+    /// An arrival that would begin a generation with the participants of the last one.
+    fn arrive_again(&mut self, now: Instant, id: BarrierId, arrive: &Arrive<'_>) -> Result<(), Refusal> {
+        let barrier = &self.barriers[id];
+        let member = barrier.members.find(arrive.name, &self.hasher);
+        if barrier.awaited == Awaited::Listed && member.is_none() {
+            return Err(Refusal::NotAParticipant);
+        }
+        if arrive.timeout.is_zero() && barrier.participants() > 1 {
+            self.try_once(id, member, arrive);
+            return Ok(());
+        }
+        self.check_arrivals()?;
+        if member.is_none() {
+            self.make_room(members::cost(arrive.name), Some(id))?;
+        }
+        self.begin(now, id, arrive);
+        Ok(())
+    }
+
+    /// An arrival at an open generation.
+    fn arrive_next(&mut self, id: BarrierId, arrive: &Arrive<'_>) -> Result<(), Refusal> {
+        let barrier = &self.barriers[id];
+        let member = barrier.members.find(arrive.name, &self.hasher);
+        if barrier.awaited == Awaited::Listed && member.is_none() {
+            return Err(Refusal::NotAParticipant);
+        }
+        let earlier = member.and_then(|member| barrier.members.get(member)).and_then(|member| member.arrival);
+        let completes = earlier.is_none() && barrier.members.waiting() + 1 >= barrier.participants();
+        if arrive.timeout.is_zero() && !completes && !planted!(self, TryStays) {
+            if let Some(earlier) = earlier {
+                self.outputs.push_back(Output::Superseded { arrival: earlier, by: arrive.arrival });
+            }
+            self.try_once(id, member, arrive);
+            if let Some(earlier) = earlier {
+                self.take_back(earlier);
+            }
+            return Ok(());
+        }
+        if earlier.is_none() {
+            self.check_arrivals()?;
+        }
+        if member.is_none() {
+            self.make_room(members::cost(arrive.name), Some(id))?;
+        }
+        self.seat(id, arrive);
+        Ok(())
+    }
+
+    fn begin(&mut self, now: Instant, id: BarrierId, arrive: &Arrive<'_>) {
+        let barrier = &mut self.barriers[id];
+        if barrier.phase.is_over() {
+            barrier.step(PhaseEvent::Followed);
+            barrier.generation += 1;
+        }
+        self.idle.remove(&barrier.idle_since);
+        barrier.deadline = now + arrive.timeout;
+        self.deadlines.insert((barrier.deadline, id));
+        if barrier.awaited == Awaited::Listed {
+            self.open_lists.insert(id);
+        }
+        self.seat(id, arrive);
+    }
+
+    /// One more waits; the last one releases all.
+    fn seat(&mut self, id: BarrierId, arrive: &Arrive<'_>) {
+        if planted!(self, DeadlineMoves) && self.barriers[id].phase == Phase::Open {
+            let barrier = &mut self.barriers[id];
+            self.deadlines.remove(&(barrier.deadline, id));
+            barrier.deadline = barrier.deadline + arrive.timeout;
+            self.deadlines.insert((barrier.deadline, id));
+        }
+        let barrier = &mut self.barriers[id];
+        let is_first = barrier.phase == Phase::Unbegun;
+        let known = barrier.members.find(arrive.name, &self.hasher);
+        let member = known.unwrap_or_else(|| {
+            barrier.forget_strangers(&self.hasher);
+            barrier.members.insert(arrive.name, &self.hasher)
+        });
+        if is_first {
+            barrier.set_by = member;
+        }
+        barrier.step(PhaseEvent::Arrived);
+        let earlier = barrier.members.place(member, arrive.arrival);
+        if let Some(earlier) = earlier {
+            self.arrivals.remove(&earlier);
+            self.outputs.push_back(Output::Superseded { arrival: earlier, by: arrive.arrival });
+        }
+        self.arrivals.insert(arrive.arrival, (id, member));
+        let missing = barrier.participants() - barrier.members.waiting();
+        let is_twice = earlier.is_some() && planted!(self, NameCountsTwice);
+        let is_early = barrier.participants() > 2 && planted!(self, ReleasedTooEarly);
+        if missing == 0 || missing == 1 && (is_twice || is_early) {
+            self.conclude(id, PhaseEvent::Completed, self.released.clone(), None);
+        } else if known.is_none() || is_first {
+            self.charge(id);
+        }
+    }
+
+    /// Tells one who does not wait who is missing.
+    fn try_once(&mut self, id: BarrierId, member: Option<MemberId>, arrive: &Arrive<'_>) {
+        let barrier = &self.barriers[id];
+        let (absent_count, absent) = barrier.absent(Some(member), self.limits.absent_named_max);
+        self.tell_missed(arrive.arrival, barrier.over() + 1, absent_count, absent);
+    }
+
+    fn tell_missed(&mut self, arrival: ArrivalId, generation: u64, absent_count: u32, absent: Names) {
+        let end = Arc::new(End::TimedOut { absent_count, absent });
+        self.outputs.push_back(Output::Over { arrival, generation, end });
+    }
+
+    /// Tells a late caller how it ended. Who has heard that the last one failed may begin the next.
+    fn recall(&mut self, id: BarrierId, generation: u64, arrive: &Arrive<'_>, is_as_before: bool) {
+        let barrier = &mut self.barriers[id];
+        let Some(end) = barrier.end(generation).cloned() else { return };
+        let is_news = barrier.phase != Phase::Open && generation == barrier.over() && *end != End::Released;
+        if is_news && is_as_before && barrier.was_theirs {
+            let known = barrier.members.find(arrive.name, &self.hasher);
+            let has_room = barrier.members.len() < barrier.members_max()
+                && self.stored_bytes + members::cost(arrive.name) <= self.limits.stored_bytes_max;
+            let may_stay = barrier.awaited != Awaited::Listed && has_room;
+            let member =
+                known.or_else(|| may_stay.then(|| barrier.members.insert(arrive.name, &self.hasher)));
+            if let Some(member) = member.and_then(|member| barrier.members.get_mut(member)) {
+                member.heard = generation;
+            }
+            self.charge(id);
+        }
+        self.outputs.push_back(Output::Over { arrival: arrive.arrival, generation, end });
+    }
+
+    fn take_back(&mut self, arrival: ArrivalId) {
+        if planted!(self, WithdrawnStays) {
+            return;
+        }
+        let Some((id, member)) = self.arrivals.remove(&arrival) else { return };
+        let barrier = &mut self.barriers[id];
+        barrier.members.take_back(member);
+        if barrier.members.waiting() > 0 {
+            barrier.step(PhaseEvent::TakenBack);
+            return;
+        }
+        barrier.step(PhaseEvent::Emptied);
+        self.rest(id);
+        if self.barriers[id].ends.is_empty() {
+            self.remove(id);
+        }
+    }
+
+    fn cancel(&mut self, request: ArrivalId, key: &[u8], by: &[u8]) -> Result<(), Refusal> {
+        self.check_name(by)?;
+        let open = self.keys.get(key).copied().filter(|&id| self.barriers[id].phase == Phase::Open);
+        if let Some(id) = open {
+            self.conclude(id, PhaseEvent::CancelRequested, Arc::new(End::Cancelled { by: by.into() }), None);
+        }
+        self.outputs.push_back(Output::CancelAnswered { request, somebody_waited: open.is_some() });
+        Ok(())
+    }
+
+    fn ended(&mut self, owner: OwnerId, node: Option<&[u8]>, why: Why) {
+        let first = ArrivalId { owner, request: 0 };
+        let last = ArrivalId { owner, request: u64::MAX };
+        let mine: Vec<(ArrivalId, (BarrierId, MemberId))> =
+            self.arrivals.range(first..=last).map(|(&arrival, &place)| (arrival, place)).collect();
+        for (arrival, (id, member)) in mine {
+            // It may have gone with another one at the same barrier.
+            if !self.waits(arrival) {
+                continue;
+            }
+            let barrier = &self.barriers[id];
+            let is_counted = matches!(barrier.awaited, Awaited::Count(_));
+            if why == Why::Left && is_counted && !planted!(self, LeavingBreaks) {
+                self.take_back(arrival);
+            } else if let Some(member) = barrier.members.get(member) {
+                let end = Arc::new(End::Broken { who: member.name.clone(), why });
+                self.conclude(id, PhaseEvent::Lost, end, Some(owner));
+            }
+        }
+        let Some(node) = node.filter(|_| !planted!(self, AwaitedDeathUnnoticed)) else { return };
+        let awaits = |&id: &BarrierId| {
+            let members = &self.barriers[id].members;
+            let member = members.find(node, &self.hasher).and_then(|member| members.get(member));
+            member.is_some_and(|member| member.arrival.is_none())
+        };
+        let awaiting: Vec<BarrierId> = self.open_lists.iter().copied().filter(awaits).collect();
+        for id in awaiting {
+            let end = Arc::new(End::Broken { who: node.into(), why });
+            self.conclude(id, PhaseEvent::Lost, end, None);
+        }
+    }
+
+    /// The generation is over. All who wait are told, but for those of a session that is no more.
+    fn conclude(&mut self, id: BarrierId, event: PhaseEvent, end: Arc<End>, gone: Option<OwnerId>) {
+        let forgets_one = planted!(self, WaiterForgotten);
+        let Self { barriers, arrivals, outputs, hasher, .. } = self;
+        let barrier = &mut barriers[id];
+        barrier.step(event);
+        let generation = barrier.generation;
+        outputs.reserve(barrier.members.waiting() as usize);
+        let mut told = 0;
+        barrier.members.conclude(generation, |arrival| {
+            arrivals.remove(&arrival);
+            told += 1;
+            if Some(arrival.owner) != gone && !(forgets_one && told == 3) {
+                outputs.push_back(Output::Over { arrival, generation, end: end.clone() });
+            }
+        });
+        if barrier.awaited != Awaited::Listed {
+            barrier.members.retain(hasher, |_, member| member.heard == generation);
+        }
+        barrier.was_theirs = true;
+        barrier.record(end, self.limits.ends_kept_max);
+        self.rest(id);
+        self.charge(id);
+        // An end is never refused its place; what was forgotten first makes it.
+        while self.stored_bytes > self.limits.stored_bytes_max && self.forget_oldest(None) {}
+    }
+
+    /// Nobody waits any more.
+    fn rest(&mut self, id: BarrierId) {
+        let barrier = &mut self.barriers[id];
+        self.deadlines.remove(&(barrier.deadline, id));
+        self.open_lists.remove(&id);
+        self.idle_last += 1;
+        barrier.idle_since = self.idle_last;
+        self.idle.insert(self.idle_last, id);
+    }
+
+    fn insert(&mut self, key: &[u8]) -> BarrierId {
+        let key: Arc<[u8]> = key.into();
+        let id = self.barriers.insert(Barrier {
+            key: key.clone(),
+            generation: 1,
+            phase: Phase::Unbegun,
+            set_by: 0,
+            deadline: Instant::ORIGIN,
+            awaited: Awaited::Listed,
+            members: Members::default(),
+            was_theirs: false,
+            ends: VecDeque::new(),
+            end_bytes: 0,
+            idle_since: 0,
+            charged: 0,
+        });
+        self.keys.insert(key, id);
+        id
+    }
+
+    /// Forgets a barrier at which nobody waits.
+    fn remove(&mut self, id: BarrierId) {
+        let barrier = self.barriers.remove(id);
+        self.keys.remove(&barrier.key);
+        self.idle.remove(&barrier.idle_since);
+        self.stored_bytes -= barrier.charged;
+    }
+
+    /// Forgets the barrier at which nobody has waited for the longest time; false: there is none but `but`.
+    fn forget_oldest(&mut self, but: Option<BarrierId>) -> bool {
+        let oldest = self.idle.values().copied().find(|&id| Some(id) != but);
+        if let Some(id) = oldest {
+            self.remove(id);
+        }
+        oldest.is_some()
+    }
+
+    fn charge(&mut self, id: BarrierId) {
+        let barrier = &mut self.barriers[id];
+        let cost = barrier.cost();
+        self.stored_bytes = self.stored_bytes - barrier.charged + cost;
+        barrier.charged = cost;
+    }
+
+    fn check_arrivals(&self) -> Result<(), Refusal> {
+        let limit = self.limits.arrivals_max;
+        if self.arrivals.len() >= limit {
+            return Err(Refusal::TooMany { what: "arrivals", limit: limit as u64 });
+        }
+        Ok(())
+    }
+
+    /// Makes place for a barrier more.
+    fn make_place(&mut self) -> Result<(), Refusal> {
+        let limit = self.limits.barriers_max;
+        while self.barriers.len() >= limit {
+            if !self.forget_oldest(None) {
+                return Err(Refusal::TooMany { what: "barriers", limit: limit as u64 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes room for so many bytes at the barrier `but`, or a new one.
+    fn make_room(&mut self, bytes: u64, but: Option<BarrierId>) -> Result<(), Refusal> {
+        let limit = self.limits.stored_bytes_max;
+        while self.stored_bytes + bytes > limit {
+            if !self.forget_oldest(but) {
+                return Err(Refusal::TooMany { what: "bytes of names", limit });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Awaited {
+    fn participants(self, members: &Members) -> u32 {
+        match self {
+            Self::Count(count) => count,
+            Self::Listed => u32::try_from(members.len()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl Barrier {
+    fn step(&mut self, event: PhaseEvent) {
+        let next = self.phase.on_event(event);
+        debug_assert!(next.is_some(), "{:?} {event:?}", self.phase);
+        self.phase = next.unwrap_or(self.phase);
+    }
+
+    fn participants(&self) -> u32 {
+        self.awaited.participants(&self.members)
+    }
+
+    /// The last generation that is over; 0: none.
+    const fn over(&self) -> u64 {
+        if self.phase.is_over() { self.generation } else { self.generation - 1 }
+    }
+
+    /// How a generation ended, if that is remembered.
+    fn end(&self, generation: u64) -> Option<&Arc<End>> {
+        let back = self.over().checked_sub(generation)?;
+        let at = self.ends.len().checked_sub(usize::try_from(back).ok()?.checked_add(1)?)?;
+        self.ends.get(at)
+    }
+
+    fn awaits(&self, participants: &Participants<'_>, hasher: &SeedableRandomState) -> bool {
+        match (self.awaited, participants) {
+            (Awaited::Count(own), Participants::Count(others)) => own == *others,
+            (Awaited::Listed, Participants::Names(names)) => self.members.are(*names, hasher),
+            _ => false,
+        }
+    }
+
+    /// Where an arrival belongs.
+    fn find(
+        &self,
+        arrive: &Arrive<'_>,
+        is_as_before: bool,
+        hasher: &SeedableRandomState,
+    ) -> Result<Found, Refusal> {
+        let over = self.over();
+        match arrive.generation {
+            0 if self.phase == Phase::Open => Ok(Found::Place),
+            0 => {
+                let failed = self.was_theirs && self.end(over).is_some_and(|end| **end != End::Released);
+                let member =
+                    self.members.find(arrive.name, hasher).and_then(|member| self.members.get(member));
+                let is_awaited = self.awaited != Awaited::Listed || member.is_some();
+                let has_heard = member.is_some_and(|member| member.heard == over);
+                let is_late = failed && is_as_before && is_awaited && !has_heard;
+                Ok(if is_late { Found::Recorded(over) } else { Found::Place })
+            }
+            asked if asked == over + 1 => Ok(Found::Place),
+            asked if self.end(asked).is_some() => Ok(Found::Recorded(asked)),
+            _ => {
+                let oldest = if over == 0 { 0 } else { over + 1 - self.ends.len() as u64 };
+                Err(Refusal::UnknownGeneration { oldest, next: over + 1 })
+            }
+        }
+    }
+
+    fn conflict(&self) -> Refusal {
+        let set_by = self.members.get(self.set_by).map(|member| member.name.clone()).unwrap_or_default();
+        let count = match self.awaited {
+            Awaited::Count(count) => count,
+            Awaited::Listed => 0,
+        };
+        Refusal::Conflict { set_by, count }
+    }
+
+    /// How many are missing, but for the one who asks, and the first of their names. Who is missing of a number is known
+    /// when all who are there were released together the last time, and nobody has come in another's place.
+    fn absent(&self, asks: Option<Option<MemberId>>, named_max: usize) -> (u32, Names) {
+        let own = asks.flatten();
+        let own_waits = own.and_then(|own| self.members.get(own)).is_some_and(|own| own.arrival.is_some());
+        let own_place = u32::from(asks.is_some() && !own_waits);
+        let count = self.participants() - self.members.waiting() - own_place;
+        match self.awaited {
+            Awaited::Listed => (count, named(&self.members, named_max, |id, _| Some(id) != own)),
+            Awaited::Count(_) => {
+                let over = self.over();
+                let was_there = |id, heard| Some(id) != own && over > 0 && heard == over;
+                let were_released = self.end(over).is_some_and(|end| **end == End::Released);
+                let missing = self
+                    .members
+                    .iter()
+                    .filter(|(id, member)| member.arrival.is_none() && was_there(*id, member.heard))
+                    .count();
+                if were_released && usize::try_from(count) == Ok(missing) {
+                    (count, named(&self.members, named_max, was_there))
+                } else {
+                    (count, Names::default())
+                }
+            }
+        }
+    }
+
+    fn record(&mut self, end: Arc<End>, kept_max: usize) {
+        while self.ends.len() >= kept_max.max(1) {
+            let forgotten = self.ends.pop_front();
+            self.end_bytes -= forgotten.map_or(0, |end| end.bytes());
+        }
+        self.end_bytes += end.bytes();
+        self.ends.push_back(end);
+    }
+
+    /// Most names that it knows; a list is what it is.
+    fn members_max(&self) -> usize {
+        self.participants() as usize * 4 + 8
+    }
+
+    /// Makes place for a name more at a barrier that waits for a number, if too many came and went.
+    fn forget_strangers(&mut self, hasher: &SeedableRandomState) {
+        if self.members.len() >= self.members_max() {
+            let (over, set_by) = (self.over(), self.set_by);
+            self.members.retain(hasher, |id, member| {
+                member.arrival.is_some() || id == set_by || (over > 0 && member.heard == over)
+            });
+        }
+    }
+
+    fn cost(&self) -> u64 {
+        let ends = self.end_bytes as u64 + self.ends.len() as u64 * 64;
+        self.key.len() as u64 + BARRIER_COST_BYTES + self.members.bytes() + ends
+    }
+}
+
+/// The first names of those who do not wait and for whom `is_meant` holds.
+fn named(members: &Members, named_max: usize, is_meant: impl Fn(MemberId, u64) -> bool) -> Names {
+    let absent =
+        members.iter().filter(|(id, member)| member.arrival.is_none() && is_meant(*id, member.heard));
+    absent.take(named_max).map(|(_, member)| &*member.name).collect()
+}

@@ -1,0 +1,166 @@
+//! The names that one barrier knows: those of its list, or those that came to one that waits for a number. They stay from
+//! one generation to the next, so that a barrier in a steady loop stores nothing new.
+
+use super::event::{ArrivalId, Refusal};
+use crate::limits::{BarrierLimits, MEMBER_COST_BYTES};
+use crate::store::op::{Key, Keys};
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::hash::BuildHasher;
+use foldhash::fast::SeedableRandomState;
+use hashbrown::HashTable;
+use slab::Slab;
+
+/// Where a member stands in the table; it stays while the member does.
+pub(super) type MemberId = usize;
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) name: Box<[u8]>,
+    /// Its request, while it waits.
+    pub(super) arrival: Option<ArrivalId>,
+    /// The last generation whose end it has heard; 0: none.
+    pub(super) heard: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    members: Slab<Member>,
+    index: HashTable<MemberId>,
+    name_bytes: u64,
+    waiting: u32,
+}
+
+/// What a name costs to keep.
+pub(super) const fn cost(name: &[u8]) -> u64 {
+    name.len() as u64 + MEMBER_COST_BYTES
+}
+
+fn in_one_piece(key: Key<'_>) -> Cow<'_, [u8]> {
+    key.as_one_piece()
+        .map_or_else(|| Cow::Owned(key.pieces().into_iter().flatten().copied().collect()), Cow::Borrowed)
+}
+
+impl Members {
+    /// Those of a list.
+    pub(super) fn listed(
+        names: Keys<'_>,
+        limits: &BarrierLimits,
+        hasher: &SeedableRandomState,
+    ) -> Result<Self, Refusal> {
+        let mut listed = Self::default();
+        for name in names.iter() {
+            let name = in_one_piece(name);
+            if name.is_empty() {
+                return Err(Refusal::Invalid("a name in the list is empty"));
+            }
+            if name.len() > limits.name_bytes_max {
+                return Err(Refusal::TooLong { length: name.len(), limit: limits.name_bytes_max });
+            }
+            if listed.find(&name, hasher).is_some() {
+                return Err(Refusal::Invalid("a name is listed twice"));
+            }
+            listed.insert(&name, hasher);
+        }
+        Ok(listed)
+    }
+
+    /// Whether they are those of a list, in whatever order.
+    pub(super) fn are(&self, names: Keys<'_>, hasher: &SeedableRandomState) -> bool {
+        if names.len() != self.members.len() {
+            return false;
+        }
+        let same = |(name, (_, member)): (Key<'_>, (_, &Member))| match name.as_one_piece() {
+            Some(name) => *name == *member.name,
+            None => name == Key::raw(&member.name),
+        };
+        if names.iter().zip(&self.members).all(same) {
+            return true;
+        }
+        // They fill the table without a gap, and as many different ones are all of them.
+        let mut seen = vec![false; self.members.len()];
+        names.iter().all(|name| {
+            self.find(&in_one_piece(name), hasher).is_some_and(|id| !core::mem::replace(&mut seen[id], true))
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(super) const fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// What all of them cost.
+    pub(super) fn bytes(&self) -> u64 {
+        self.name_bytes + self.members.len() as u64 * MEMBER_COST_BYTES
+    }
+
+    pub(super) fn get(&self, id: MemberId) -> Option<&Member> {
+        self.members.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: MemberId) -> Option<&mut Member> {
+        self.members.get_mut(id)
+    }
+
+    /// In the order of the list, or that in which they found a place.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (MemberId, &Member)> {
+        self.members.iter()
+    }
+
+    pub(super) fn find(&self, name: &[u8], hasher: &SeedableRandomState) -> Option<MemberId> {
+        self.index.find(hasher.hash_one(name), |&id| *self.members[id].name == *name).copied()
+    }
+
+    /// A name that is not there yet.
+    pub(super) fn insert(&mut self, name: &[u8], hasher: &SeedableRandomState) -> MemberId {
+        let Self { members, index, .. } = self;
+        let id = members.insert(Member { name: name.into(), arrival: None, heard: 0 });
+        index.insert_unique(hasher.hash_one(name), id, |&id| hasher.hash_one(&*members[id].name));
+        self.name_bytes += name.len() as u64;
+        id
+    }
+
+    /// One of them waits from now on; returns the request that waited in its place.
+    pub(super) fn place(&mut self, id: MemberId, arrival: ArrivalId) -> Option<ArrivalId> {
+        let earlier = self.members.get_mut(id)?.arrival.replace(arrival);
+        self.waiting += u32::from(earlier.is_none());
+        earlier
+    }
+
+    /// One of them waits no more.
+    pub(super) fn take_back(&mut self, id: MemberId) -> Option<ArrivalId> {
+        let earlier = self.members.get_mut(id)?.arrival.take();
+        self.waiting -= u32::from(earlier.is_some());
+        earlier
+    }
+
+    /// Those who waited have heard the end of `generation`; each of them is told to `tell`.
+    pub(super) fn conclude(&mut self, generation: u64, mut tell: impl FnMut(ArrivalId)) {
+        for (_, member) in &mut self.members {
+            if let Some(arrival) = member.arrival.take() {
+                member.heard = generation;
+                tell(arrival);
+            }
+        }
+        self.waiting = 0;
+    }
+
+    /// Forgets those for whom `keep` does not hold.
+    pub(super) fn retain(&mut self, hasher: &SeedableRandomState, keep: impl Fn(MemberId, &Member) -> bool) {
+        let gone: Vec<MemberId> =
+            self.members.iter().filter(|&(id, member)| !keep(id, member)).map(|(id, _)| id).collect();
+        for id in gone {
+            let member = self.members.remove(id);
+            self.name_bytes -= member.name.len() as u64;
+            self.waiting -= u32::from(member.arrival.is_some());
+            if let Ok(entry) = self.index.find_entry(hasher.hash_one(&*member.name), |&other| other == id) {
+                entry.remove();
+            }
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! What users see, one behaviour a test.
+
+use super::*;
+use alloc::vec::Vec;
+
+#[test]
+fn the_last_one_releases_all() {
+    let mut world = World::new(count(3));
+    assert_eq!(world.arrive("a"), "");
+    assert_eq!(world.arrive("b"), "");
+    let told =
+        "a is told of 1: all were there; b is told of 1: all were there; c is told of 1: all were there";
+    assert_eq!(world.arrive("c"), told);
+    assert_eq!((world.barriers.poll_timeout(), world.barriers.waiting()), (None, 0));
+    assert_eq!(world.arrive("b"), "", "whoever was there begins the next one");
+    assert_eq!(world.status(), "2 Open 1/3");
+}
+
+#[test]
+fn all_who_wait_share_one_end() {
+    let mut world = World::new(count(100));
+    let names: Vec<String> = (0..99).map(|number| format!("n{number}")).collect();
+    names.iter().for_each(|name| drop(world.arrive(name)));
+    world.barriers.handle(world.now + secs(60), Input::Tick).expect("a tick");
+    let ends: Vec<Arc<End>> = core::iter::from_fn(|| world.barriers.poll_output())
+        .filter_map(|output| if let Output::Over { end, .. } = output { Some(end) } else { None })
+        .collect();
+    assert_eq!(ends.len(), 99);
+    assert!(ends.iter().all(|end| Arc::ptr_eq(end, &ends[0])));
+}
+
+#[test]
+fn one_waits_for_nobody() {
+    assert_eq!(World::new(count(1)).arrive("a"), "a is told of 1: all were there");
+    assert_eq!(World::new(count(1)).attempt("a"), "a is told of 1: all were there");
+    assert_eq!(World::new(list(&[b"a"])).attempt("a"), "a is told of 1: all were there");
+}
+
+#[test]
+fn the_first_one_sets_the_deadline_for_all() {
+    let mut world = World::new(count(3));
+    world.arrive("a");
+    world.pass(secs(59));
+    let request = Arrive { timeout: secs(1000), ..world.request("b") };
+    world.give(Input::Arrive(request));
+    assert_eq!(world.barriers.poll_timeout(), Some(Instant::ORIGIN + secs(60)));
+    assert_eq!(
+        world.pass(secs(1)),
+        "a is told of 1: the time was up, and 1 were missing; b is told of 1: the time was up, and 1 were missing"
+    );
+}
+
+#[test]
+fn who_comes_at_the_deadline_is_late() {
+    let mut world = World::new(count(2));
+    world.arrive("a");
+    world.now = world.now + secs(60);
+    assert_eq!(
+        world.arrive("b"),
+        "a is told of 1: the time was up, and 1 were missing; b is told of 1: the time was up, and 1 were missing"
+    );
+}
+
+#[test]
+fn a_late_caller_hears_it_once_and_may_begin_anew_then() {
+    let mut world = World::new(count(2));
+    world.arrive("a");
+    world.die("a");
+    assert_eq!(world.arrive("b"), "b is told of 1: a is gone: the connection ended");
+    assert_eq!(world.arrive("b"), "");
+    assert_eq!(world.status(), "2 Open 1/2");
+    assert_eq!(world.arrive("a"), "a is told of 2: all were there; b is told of 2: all were there");
+}
+
+#[test]
+fn who_comes_with_other_participants_is_not_late() {
+    let mut world = World::new(count(3));
+    world.arrive_all("a b");
+    world.die("b");
+    assert_eq!(world.arrive_with("c", count(2)), "", "the survivors go on with fewer");
+    assert_eq!(
+        world.arrive_with("a", count(2)),
+        "c is told of 2: all were there; a is told of 2: all were there"
+    );
+}
+
+#[test]
+fn a_list_says_who_is_late() {
+    let mut world = World::new(list(ABC));
+    world.arrive("a");
+    assert_eq!(world.cancel("x"), "a is told of 1: x cancelled it; x cancelled: true");
+    assert_eq!(world.arrive("x"), "error: the name is not among the participants");
+    assert_eq!(world.arrive("c"), "c is told of 1: x cancelled it");
+    assert_eq!(world.cancel("x"), "x cancelled: false");
+}
+
+#[test]
+fn lists_are_sets() {
+    let mut world = World::new(list(ABC));
+    world.arrive("a");
+    assert_eq!(world.arrive_with("b", list(&[b"c", b"b", b"a"])), "");
+    let begun = "error: a has begun with other participants";
+    for other in [
+        list(&[b"a", b"b"]),
+        list(&[b"a", b"b", b"d"]),
+        list(&[b"a", b"b", b"b"]),
+        list(&[b"a", b"b", b"c", b"d"]),
+        count(3),
+    ] {
+        assert_eq!(world.arrive_with("c", other), begun);
+    }
+    // Keys in pieces are the same keys.
+    let pieces = Participants::Names(Keys::scoped(b"n", &[b"1", b"2"]));
+    let mut world = World::new(list(&[b"n2", b"n1"]));
+    assert_eq!(world.arrive("n1"), "");
+    assert_eq!(
+        world.arrive_with("n2", pieces),
+        "n2 is told of 1: all were there; n1 is told of 1: all were there"
+    );
+    assert_eq!(world.arrive_with("n1", pieces), "");
+}
+
+#[test]
+fn a_conflict_says_who_set_what() {
+    let mut world = World::new(count(3));
+    world.arrive_all("a b");
+    world.withdraw("a");
+    let request = Arrive { participants: count(4), ..world.request("c") };
+    let refusal = world.barriers.handle(world.now, Input::Arrive(request)).expect_err("a conflict");
+    assert_eq!(refusal, Refusal::Conflict { set_by: b"a"[..].into(), count: 3 }, "though it waits no more");
+    let fault = refusal.fault();
+    assert_eq!((fault.first, fault.text), (3, &b"a"[..]));
+}
+
+#[test]
+fn the_missing_are_named() {
+    let mut world = World::new(list(ABC));
+    world.arrive("b");
+    assert_eq!(world.pass(secs(60)), "b is told of 1: the time was up, and 2 were missing: a, c");
+
+    let mut world = World::new(count(3));
+    world.arrive_all("a b c");
+    world.arrive_all("b c");
+    assert_eq!(
+        world.attempt("b"),
+        "b is replaced by b; b is told of 2: the time was up, and 1 were missing: a",
+        "those who were there the last time"
+    );
+    assert_eq!(world.arrive("x"), "");
+    assert_eq!(
+        world.pass(secs(60)),
+        "c is told of 2: the time was up, and 1 were missing; x is told of 2: the time was up, and 1 were missing",
+        "a or b is replaced by x, and nobody knows which"
+    );
+
+    let limits = BarrierLimits { absent_named_max: 2, ..BarrierLimits::default() };
+    let mut world = World::limited(list(&[b"a", b"b", b"c", b"d"]), limits);
+    world.arrive("c");
+    assert_eq!(world.pass(secs(60)), "c is told of 1: the time was up, and 3 were missing: a, b and 1 more");
+}
+
+#[test]
+fn trying_once_leaves_no_trace() {
+    let mut world = World::new(count(2));
+    assert_eq!(world.attempt("a"), "a is told of 1: the time was up, and 1 were missing");
+    assert!(world.barriers.is_empty());
+    assert_eq!(world.arrive("b"), "");
+    assert_eq!(world.attempt("a"), "b is told of 1: all were there; a is told of 1: all were there");
+
+    let mut world = World::new(list(ABC));
+    assert_eq!(world.attempt("b"), "b is told of 1: the time was up, and 2 were missing: a, c");
+    assert_eq!(world.attempt("x"), "error: the name is not among the participants");
+    world.arrive("b");
+    assert_eq!(
+        world.attempt("b"),
+        "b is replaced by b; b is told of 1: the time was up, and 2 were missing: a, c"
+    );
+    assert!(world.barriers.is_empty(), "it took the place of the one who waited");
+}
+
+#[test]
+fn the_same_name_does_not_count_twice() {
+    let mut world = World::new(count(2));
+    world.arrive("a");
+    let request = Arrive { name: b"a", ..world.request("z") };
+    assert_eq!(world.give(Input::Arrive(request)), "a is replaced by z");
+    assert_eq!(world.die("a"), "", "its session waits no more");
+    assert_eq!(world.arrive("b"), "z is told of 1: all were there; b is told of 1: all were there");
+}
+
+#[test]
+fn a_death_breaks_for_all_at_once() {
+    let mut world = World::new(count(4));
+    world.arrive_all("a b c");
+    assert_eq!(
+        world.end("b", Why::HostSilent),
+        "a is told of 1: b is gone: the host fell silent; c is told of 1: b is gone: the host fell silent"
+    );
+    assert_eq!(world.status(), "1 Broken 0/4");
+    assert_eq!(world.arrive_at("d", 1), "d is told of 1: b is gone: the host fell silent");
+    assert_eq!(world.arrive("b"), "", "who was there is not late, though it came back with another session");
+}
+
+#[test]
+fn the_death_of_who_is_awaited_by_name_breaks_too() {
+    let mut world = World::new(list(ABC));
+    assert_eq!(world.die("c"), "", "nobody waits for it yet");
+    world.arrive("a");
+    assert_eq!(world.die("x"), "");
+    assert_eq!(world.give(Input::Ended { owner: owner("c"), node: None, why: Why::Connection }), "");
+    assert_eq!(world.end("c", Why::Left), "a is told of 1: c is gone: left");
+    world.arrive("a");
+    assert_eq!(
+        world.give(Input::Ended { owner: OwnerId(1), node: Some(b"a"), why: Why::Connection }),
+        "",
+        "the name waits in another session"
+    );
+}
+
+#[test]
+fn leaving_breaks_a_list_but_no_count() {
+    let mut world = World::new(count(3));
+    world.arrive_all("a b");
+    assert_eq!(world.end("b", Why::Left), "");
+    assert_eq!(world.status(), "1 Open 1/3");
+    let mut world = World::new(list(ABC));
+    world.arrive_all("a b");
+    assert_eq!(world.end("b", Why::Left), "a is told of 1: b is gone: left");
+}
+
+#[test]
+fn one_session_may_stand_for_many_names() {
+    let mut world = World::new(count(4));
+    for name in [b"a0", b"a1"] {
+        let request = Arrive { name, ..world.request("a") };
+        world.give(Input::Arrive(request));
+    }
+    world.arrive("b");
+    let request = Arrive { key: b"other", name: b"a2", ..world.request("a") };
+    world.give(Input::Arrive(request));
+    assert_eq!(world.die("a"), "b is told of 1: a0 is gone: the connection ended");
+    assert_eq!(world.barriers.waiting(), 0);
+    assert_eq!(world.barriers.status(b"other").map(|status| status.phase), Some(Phase::Broken));
+}
+
+#[test]
+fn a_generation_without_anybody_has_not_begun() {
+    let mut world = World::new(count(3));
+    world.arrive_all("a b");
+    world.withdraw("a");
+    assert_eq!(world.status(), "1 Open 1/3");
+    world.withdraw("b");
+    assert!(world.barriers.is_empty() && world.barriers.poll_timeout().is_none());
+    world.pass(secs(30));
+    assert_eq!(world.arrive_with("c", count(2)), "", "other participants, another deadline");
+    assert_eq!(world.barriers.poll_timeout(), Some(Instant::ORIGIN + secs(90)));
+    assert_eq!(
+        world.arrive_with("a", count(2)),
+        "c is told of 1: all were there; a is told of 1: all were there"
+    );
+    world.arrive("a");
+    world.withdraw("a");
+    assert_eq!(world.status(), "2 Unbegun 0/3");
+    assert_eq!(world.arrive_at("a", 1), "a is told of 1: all were there");
+}
+
+#[test]
+fn an_end_is_that_of_its_own_participants() {
+    let mut world = World::new(count(2));
+    world.arrive("a");
+    world.pass(secs(60));
+    world.arrive_with("x", count(3));
+    world.withdraw("x");
+    assert_eq!(world.arrive_with("x", count(3)), "", "it is not late at what others failed");
+}
+
+#[test]
+fn generations_have_numbers() {
+    let limits = BarrierLimits { ends_kept_max: 2, ..BarrierLimits::default() };
+    let mut world = World::limited(count(2), limits);
+    assert_eq!(world.arrive_at("a", 2), "error: only generations from 0 to 1 are known");
+    for generation in 1..=4 {
+        assert_eq!(world.arrive_at("a", generation), "");
+        assert_eq!(world.arrive_at("c", generation + 1), {
+            let oldest = generation.saturating_sub(2).max(u64::from(generation > 1));
+            format!("error: only generations from {oldest} to {generation} are known")
+        });
+        world.arrive_at("b", generation);
+    }
+    assert_eq!(world.arrive_at("c", 4), "c is told of 4: all were there", "whoever it is");
+    assert_eq!(world.arrive_at("c", 3), "c is told of 3: all were there");
+    let request = Arrive { generation: 2, ..world.request("c") };
+    let refusal = world.barriers.handle(world.now, Input::Arrive(request)).expect_err("forgotten");
+    assert_eq!((refusal.fault().first, refusal.fault().second), (3, 5));
+}
+
+#[test]
+fn withdrawing_what_is_over_is_nothing() {
+    let mut world = World::new(count(2));
+    world.arrive_all("a b");
+    assert_eq!(world.withdraw("a"), "");
+    assert_eq!(world.status(), "1 Released 0/2");
+}
+
+#[test]
+fn a_request_waits_once() {
+    let mut world = World::new(count(2));
+    let request = world.request("a");
+    assert_eq!(world.give(Input::Arrive(request)), "");
+    let told = world.give(Input::Arrive(Arrive { name: b"b", ..request }));
+    assert_eq!(told, "error: request 1 of 97 waits already");
+}
+
+#[test]
+fn a_timeout_without_end_never_comes() {
+    let mut world = World::new(count(2));
+    let request = Arrive { timeout: Duration::MAX, ..world.request("a") };
+    world.give(Input::Arrive(request));
+    assert_eq!(world.barriers.poll_timeout(), Some(Instant::MAX));
+    assert_eq!(world.pass(secs(1 << 33)), "");
+}
+
+#[test]
+fn the_oldest_barrier_without_anybody_is_forgotten_first() {
+    let limits = BarrierLimits { barriers_max: 2, ..BarrierLimits::default() };
+    let mut world = World::limited(count(1), limits);
+    world.arrive_in("x", "a");
+    world.arrive_in("y", "a");
+    world.arrive_in("x", "a");
+    world.arrive_in("z", "a");
+    assert_eq!((world.barriers.len(), world.barriers.status(b"y")), (2, None));
+    assert_eq!(world.barriers.status(b"x").map(|status| status.generation), Some(2));
+    world.participants = count(2);
+    world.arrive_in("x", "a");
+    world.arrive_in("y", "a");
+    assert_eq!(world.barriers.status(b"z"), None);
+    assert_eq!(world.arrive_in("z", "a"), "error: there are 2 barriers already, or there would be more");
+    assert_eq!(world.barriers.waiting(), 2);
+}
+
+#[test]
+fn limits_hold() {
+    let limits = BarrierLimits { arrivals_max: 2, participants_max: 3, ..BarrierLimits::default() };
+    let limits = BarrierLimits { name_bytes_max: 3, ..limits };
+    let mut world = World::limited(count(3), limits);
+    let many = "error: there are 3 participants already, or there would be more";
+    assert_eq!(world.arrive_with("a", count(4)), many);
+    assert_eq!(world.arrive_with("a", list(&[b"a", b"b", b"c", b"d"])), many);
+    let long = "error: a name of 4 bytes is over the limit of 3";
+    assert_eq!(world.arrive("aaaa"), long);
+    assert_eq!(world.cancel("aaaa"), long);
+    assert_eq!(world.arrive_with("a", list(&[b"a", b"bbbb"])), long);
+    assert_eq!(world.arrive_with("a", list(&[b"a", b""])), "error: a name in the list is empty");
+    world.arrive_all("a b");
+    let full = "error: there are 2 arrivals already, or there would be more";
+    assert_eq!((world.arrive("c"), world.arrive_in("x", "c")), (full.to_string(), full.to_string()));
+    assert_eq!(world.arrive("a"), "a is replaced by a", "which is not one more");
+    assert_eq!(world.barriers.len(), 1);
+}
+
+#[test]
+fn bytes_are_bounded_and_given_back() {
+    let limits = BarrierLimits { stored_bytes_max: 4000, ..BarrierLimits::default() };
+    let mut world = World::limited(count(2), limits);
+    for round in 0..100 {
+        let key = format!("key {round}");
+        world.arrive_in(&key, "a");
+        world.arrive_in(&key, "b");
+        assert!(world.barriers.stored_bytes <= 4000);
+    }
+    assert!(world.barriers.len() > 1, "as many are remembered as there is room for");
+    world.participants = count(100);
+    let mut refused = 0;
+    for name in (0..50).map(|number| format!("n{number}")) {
+        refused +=
+            u32::from(world.arrive_in("big", &name).starts_with("error: there are 4000 bytes of names"));
+    }
+    assert!(refused > 0 && world.barriers.stored_bytes <= 4000 && world.barriers.len() == 1);
+    world.die("n0");
+    assert_eq!(world.barriers.waiting(), 0);
+    let barriers = &world.barriers;
+    assert_eq!(
+        barriers.stored_bytes,
+        barriers.barriers.iter().map(|(_, barrier)| barrier.cost()).sum::<u64>()
+    );
+}
+
+#[test]
+fn strangers_that_come_and_go_are_forgotten() {
+    let mut world = World::new(count(3));
+    world.arrive_all("a b c");
+    world.arrive("a");
+    for name in (0..1000).map(|number| format!("n{number}")) {
+        world.arrive(&name);
+        world.withdraw(&name);
+    }
+    assert!(world.barriers.barriers[0].members.len() <= 20);
+    assert_eq!(world.attempt("b"), "b is told of 2: the time was up, and 1 were missing: c");
+    assert_eq!(world.arrive_all("b c").matches("all were there").count(), 3);
+    world.arrive("a");
+    world.die("a");
+    for name in (0..1000).map(|number| format!("n{number}")) {
+        world.arrive_at(&name, 3);
+    }
+    assert!(world.barriers.barriers[0].members.len() <= 20, "so are those who came too late");
+}
+
+#[test]
+fn a_steady_loop_stores_nothing_new() {
+    let mut world = World::new(count(64));
+    let names: Vec<String> = (0..64).map(|number| format!("n{number}")).collect();
+    let mut bytes = Vec::new();
+    for _ in 0..20 {
+        names.iter().for_each(|name| drop(world.arrive(name)));
+        bytes.push(world.barriers.stored_bytes);
+    }
+    assert_eq!(world.status(), "20 Released 0/64");
+    assert_eq!(bytes[10], bytes[19]);
+    assert_eq!(world.barriers.barriers[0].members.len(), 64);
+}
