@@ -109,6 +109,8 @@ pub struct ServerLimits {
     pub session: SessionLimits,
     /// Bounds on what native clients may watch and lease.
     pub history: HistoryLimits,
+    /// Bounds on the barriers of native clients.
+    pub barrier: BarrierLimits,
     /// Bounds on the rendezvous.
     pub rendezvous: RendezvousLimits,
     /// Most connections at a time.
@@ -134,6 +136,7 @@ impl Default for ServerLimits {
             engine: EngineLimits::default(),
             session: SessionLimits::default(),
             history: HistoryLimits::default(),
+            barrier: BarrierLimits::default(),
             rendezvous: RendezvousLimits::default(),
             connections_max: 1 << 20,
             unsent_bytes_high: 1 << 20,

@@ -444,7 +444,7 @@ impl World {
                     self.seen.superseded += 1;
                     self.close(conn, &ServerFrame::SessionOver { why: Why::Superseded });
                 }
-                Output::Ended { session, conn, why } => {
+                Output::Ended { session, conn, why, .. } => {
                     let lives = |peer: &Peer| {
                         peer.session.state() == ClientState::Live
                             && peer.session.identity().session == session.0

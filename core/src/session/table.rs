@@ -70,7 +70,7 @@ pub enum Input<'a> {
 }
 
 /// What is to be done, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send WELCOME, and behind it all frames of [`Sessions::unreceived`].
     Welcome {
@@ -105,6 +105,8 @@ pub enum Output {
         session: SessionId,
         /// Its connection.
         conn: Option<ConnId>,
+        /// The name that its client gave.
+        node: Box<[u8]>,
         /// Why.
         why: Why,
     },
@@ -261,6 +263,12 @@ impl Sessions {
     #[must_use]
     pub fn node_of(&self, session: SessionId) -> Option<&[u8]> {
         self.sessions.get(&session).map(|session| &*session.node)
+    }
+
+    /// Whether a request is yet to be answered.
+    #[must_use]
+    pub fn is_pending(&self, session: SessionId, request: u64) -> bool {
+        self.sessions.get(&session).is_some_and(|session| session.pending.contains(&request))
     }
 
     /// Frames that are kept for a session, and their bytes.
@@ -601,7 +609,7 @@ impl Sessions {
         self.ended.push_back((id, why));
         // A connection that is gone is not to be closed once more.
         let conn = session.conn.filter(|_| event != ServerEvent::LostForGood);
-        self.outputs.push_back(Output::Ended { session: id, conn, why });
+        self.outputs.push_back(Output::Ended { session: id, conn, node: session.node, why });
     }
 
     /// Sets the next moment at which the session is looked at. That it was heard meanwhile is noticed then, so nothing

@@ -1,6 +1,7 @@
 //! What native clients have at a server: their sessions, and what hangs on them. One frame is one turn: what follows
 //! from it for others (waits that end, watches, rounds, fences) is done before the next frame is looked at.
 
+mod barriers;
 mod rounds;
 mod store;
 mod waiting;
@@ -9,6 +10,7 @@ mod watching;
 use super::birth::Birth;
 use super::conns::{Conns, Language};
 use super::event::{CloseReason, Event, Stats};
+use crate::barrier::service::Barriers;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
 use crate::rendezvous::service::Rendezvous;
@@ -20,6 +22,7 @@ use crate::wire::native::{
     ServerFrame, Size, Why, encode_frame, negotiate, scan, scan_opening,
 };
 use crate::wire::sink::{Length, Sink};
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use rounds::Part;
 use waiting::Waiting;
@@ -58,6 +61,9 @@ pub(super) struct Native {
     sessions: Sessions,
     waiting: Waiting,
     watching: Watching,
+    barriers: Barriers,
+    /// How many sessions go by each name.
+    nodes: BTreeMap<Box<[u8]>, usize>,
     rendezvous: Rendezvous,
     /// Of those that are in a run.
     parts: BTreeMap<SessionId, Part>,
@@ -75,6 +81,8 @@ impl Native {
             sessions: Sessions::new(limits.session, birth.incarnation),
             waiting: Waiting::default(),
             watching: Watching::default(),
+            barriers: Barriers::new(limits.barrier, birth.hash_seed),
+            nodes: BTreeMap::new(),
             rendezvous: Rendezvous::new(limits.rendezvous),
             parts: BTreeMap::new(),
             to_close: VecDeque::new(),
@@ -94,6 +102,7 @@ impl Native {
         let all = [
             self.sessions.poll_timeout(),
             self.waiting.poll_timeout(),
+            self.barriers.poll_timeout(),
             self.rendezvous.poll_timeout(),
             engine.next_lease_expiry(),
         ];
@@ -295,13 +304,19 @@ impl Native {
             | ClientFrame::Close { .. }
             | ClientFrame::Members { .. }
             | ClientFrame::RunInfo { .. } => self.rendezvous_request(desk, session, id, frame),
+            ClientFrame::Barrier { .. } | ClientFrame::BarrierCancel { .. } => {
+                self.barrier_request(desk, session, id, frame);
+            }
             _ => self.store_request(desk, session, id, frame),
         }
     }
 
     /// Ends a pending request of a session; whether there was one.
     fn cancel(&mut self, desk: &mut Desk<'_>, session: SessionId, request: u64) -> bool {
-        if self.cancel_wait(desk, session, request) || self.cancel_join(desk, session, request) {
+        if self.cancel_wait(desk, session, request)
+            || self.cancel_arrival(desk, session, request)
+            || self.cancel_join(desk, session, request)
+        {
             let node = self.sessions.node_of(session).map(<[u8]>::to_vec).unwrap_or_default();
             let fault = Fault { text: &node, ..Fault::new(FaultCode::Cancelled, 0, 0) };
             self.fail(desk, session, request, fault);
@@ -403,7 +418,8 @@ impl Native {
                     if resumed {
                         self.resume_watches(desk, session);
                     } else {
-                        let node = self.sessions.node_of(session).unwrap_or_default().into();
+                        let node: Box<[u8]> = self.sessions.node_of(session).unwrap_or_default().into();
+                        *self.nodes.entry(node.clone()).or_default() += 1;
                         desk.events.push_back(Event::SessionOpened { session, conn, node });
                     }
                 }
@@ -415,14 +431,14 @@ impl Native {
                     self.speak(desk, conn, &ServerFrame::SessionOver { why: Why::Superseded });
                     self.to_close.push_back((conn, CloseReason::SessionOver(Why::Superseded)));
                 }
-                Output::Ended { session, conn, why } => {
+                Output::Ended { session, conn, node, why } => {
                     if let Some(conn) = conn {
                         self.speak(desk, conn, &ServerFrame::SessionOver { why });
                         self.to_close.push_back((conn, CloseReason::SessionOver(why)));
                     }
                     desk.events.push_back(Event::SessionEnded { session, why });
                     if !self.stopped {
-                        self.end_session(desk, session, why);
+                        self.end_session(desk, session, &node, why);
                     }
                 }
             }
@@ -430,9 +446,10 @@ impl Native {
     }
 
     /// Ends all that hangs on a session that is over.
-    fn end_session(&mut self, desk: &mut Desk<'_>, session: SessionId, why: Why) {
+    fn end_session(&mut self, desk: &mut Desk<'_>, session: SessionId, node: &[u8], why: Why) {
         self.end_waits(desk, session);
         self.end_watches(desk, session);
+        self.end_arrivals(desk, session, node, why);
         self.end_participation(desk, session, why);
         self.serve_released(desk);
     }
@@ -457,6 +474,7 @@ impl Native {
         self.drain_sessions(desk);
         self.expire_leases(desk);
         self.expire_waits(desk);
+        self.tick_barriers(desk);
         self.tick_rounds(desk);
         self.serve_released(desk);
     }

@@ -61,7 +61,7 @@ fn refused(outputs: &[Output]) -> (FaultCode, u64, u64) {
 }
 
 fn ended(why: Why, conn: Option<ConnId>) -> Vec<Output> {
-    [Output::Ended { session: SessionId(1), conn, why }].to_vec()
+    [Output::Ended { session: SessionId(1), conn, node: b"n0"[..].into(), why }].to_vec()
 }
 
 /// Takes and answers a request; the number of the answer.

@@ -11,8 +11,8 @@ use crate::store::op::{Key, Keys, Pairs, Request};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::time::Duration;
 use crate::wire::native::{
-    Batched, ClientFrame, FaultCode, From, HEADER_BYTES, Label, LastCall, List, MAGIC, Message, RankOrder,
-    Scan, ServerFrame, Terms, Why, encode_frame, scan,
+    Batched, ClientFrame, FaultCode, From, HEADER_BYTES, Label, LastCall, List, MAGIC, Message, Participants,
+    RankOrder, Scan, ServerFrame, Terms, Why, encode_frame, scan,
 };
 use crate::wire::sink::Sink;
 use std::format;
@@ -116,6 +116,7 @@ fn line(limits: &ServerLimits, bytes: &[u8]) -> (String, usize) {
         ServerFrame::RunState { round, complete, closed, nodes, nodes_waiting, nodes_standby } => format!(
             "RunState {round} complete={complete} closed={closed} {nodes}+{nodes_waiting}+{nodes_standby}"
         ),
+        ServerFrame::BarrierOver { generation, end } => format!("BarrierOver {generation} {end:?}"),
         ServerFrame::MemberList { round, nodes, members } => {
             let all: Vec<_> = members
                 .iter()
@@ -727,4 +728,54 @@ fn who_leaves_or_is_told_to_hears_the_last_word() {
         );
     }
     assert!(!rig.closed.contains_key(&c10d));
+}
+
+#[test]
+fn a_barrier_releases_all_breaks_at_once_and_names_the_absent() {
+    let mut rig = rig();
+    let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
+    let arrive = |name: &'static str, timeout_ms, participants| ClientFrame::Barrier {
+        key: Key::raw(b"step"),
+        generation: 0,
+        name: name.as_bytes(),
+        timeout_ms,
+        participants,
+    };
+    let two = Participants::Count(2);
+    let names: [&[u8]; 3] = [b"a", b"b", b"c"];
+    let listed = Participants::Names(Keys::scoped(b"", &names));
+    assert_eq!(rig.asked(a, 1, &arrive("a", 1000, two)), [""; 0]);
+    assert_eq!(rig.asked(b, 1, &arrive("b", 1000, two)), ["1 BarrierOver 1 Released"]);
+    assert_eq!(rig.lines(a), ["1 BarrierOver 1 Released"]);
+    assert_eq!(rig.asked(a, 2, &arrive("a", 1000, two)), [""; 0]);
+    assert!(
+        rig.asked(b, 2, &arrive("b", 1000, Participants::Count(3)))[0]
+            .starts_with("2 Error BarrierConflict 2 0 a")
+    );
+    assert_eq!(
+        rig.asked(a, 3, &ClientFrame::Cancel { request: 2 }),
+        ["2 Error Cancelled 0 0 a", "3 Verdict true"]
+    );
+    rig.ask(a, 4, &arrive("a", 1000, listed));
+    rig.ask(b, 4, &arrive("b", 9000, listed));
+    rig.after(Duration::from_millis(1000));
+    for conn in [a, b] {
+        let told = rig.lines(conn);
+        assert_eq!(told.len(), 1);
+        assert!(
+            told[0].starts_with("4 BarrierOver 2 TimedOut { absent_count: 1, absent: [\"c\"]"),
+            "{told:?}"
+        );
+    }
+    let c = rig.open(2, "c");
+    rig.ask(a, 5, &arrive("a", 1000, listed));
+    rig.feed(Input::Lost { conn: c, os_error: 104 });
+    let told = rig.lines(a);
+    assert!(told[0].starts_with("5 BarrierOver 3 Broken") && told[0].contains("Connection"), "{told:?}");
+    rig.ask(a, 6, &arrive("a", 1000, two));
+    assert_eq!(
+        rig.asked(b, 6, &ClientFrame::BarrierCancel { key: Key::raw(b"step"), name: b"operator" }),
+        ["6 Verdict true"]
+    );
+    assert!(rig.lines(a)[0].starts_with("6 BarrierOver 4 Cancelled"));
 }
