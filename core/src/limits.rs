@@ -154,6 +154,9 @@ impl Default for ServerLimits {
 pub struct SessionLimits {
     /// Most sessions at a time.
     pub sessions_max: usize,
+    /// Longest body of a frame to a client, in bytes. A server takes the smaller of this and
+    /// [`FrameLimits::frame_bytes_max`].
+    pub body_bytes_max: usize,
     /// Most frames that are kept for one session until its client has received them.
     pub window_frames: u32,
     /// Their bytes together.
@@ -178,6 +181,7 @@ impl Default for SessionLimits {
     fn default() -> Self {
         Self {
             sessions_max: 1 << 20,
+            body_bytes_max: 256 * 1024 * 1024,
             window_frames: 1024,
             window_bytes: 1 << 20,
             pending_max: 4096,

@@ -42,6 +42,7 @@ const FLAWS: [Flaw; 5] = [
 ];
 
 const LIMITS: SessionLimits = SessionLimits {
+    body_bytes_max: usize::MAX,
     sessions_max: 100,
     window_frames: 6,
     window_bytes: 300,

@@ -8,7 +8,7 @@ use super::life::{ServerAction, ServerEvent, ServerState};
 use crate::ids::ConnId;
 use crate::limits::SessionLimits;
 use crate::time::{Duration, Instant};
-use crate::wire::native::{Fault, FaultCode, Label, Message, ServerFrame, Why, encode_frame};
+use crate::wire::native::{Buffer, Fault, FaultCode, Label, Message, ServerFrame, Why, append_frame};
 use crate::wire::sink::Sink;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -203,16 +203,41 @@ pub struct Sessions {
     /// The last sessions that ended, with their reasons.
     ended: VecDeque<(SessionId, Why)>,
     outputs: VecDeque<Output>,
-    scratch: Vec<u8>,
+    scratch: Scratch,
     #[cfg(test)]
     pub(super) flaw: Option<super::simulation::Flaw>,
 }
 
-struct Growing<'v>(&'v mut Vec<u8>);
+/// A buffer to write frames into.
+#[derive(Debug, Default)]
+pub struct Scratch(pub Vec<u8>);
 
-impl Sink for Growing<'_> {
+impl Scratch {
+    /// Forgets what is in it, and does not hold the memory of a long frame for long.
+    pub fn reset(&mut self) {
+        self.0.clear();
+        self.0.shrink_to(SCRATCH_KEPT);
+    }
+}
+
+/// Memory that an empty buffer may keep, in bytes.
+const SCRATCH_KEPT: usize = 64 * 1024;
+
+impl Sink for Scratch {
     fn put(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
+    }
+}
+
+impl Buffer for Scratch {
+    fn overwrite(&mut self, at: usize, bytes: &[u8]) {
+        if let Some(place) = self.0.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
     }
 }
 
@@ -229,7 +254,7 @@ impl Sessions {
             deadlines: BTreeSet::new(),
             ended: VecDeque::new(),
             outputs: VecDeque::new(),
-            scratch: Vec::new(),
+            scratch: Scratch::default(),
             #[cfg(test)]
             flaw: None,
         }
@@ -439,27 +464,23 @@ impl Sessions {
         let session = self.sessions.get_mut(&id_of_session).ok_or(FrameRefused::SessionOver)?;
         debug_assert!(ServerFrame::is_numbered(frame.kind()), "only answers and pushes have numbers");
         let label = Label { id, sequence: session.sent + 1, flags: 0 };
-        if session.granted.grace_ms == 0 {
-            encode_frame(out, label, frame).map_err(FrameRefused::TooLong)?;
-            session.sent += 1;
-            return Ok(session.conn);
-        }
-        self.scratch.clear();
-        encode_frame(&mut Growing(&mut self.scratch), label, frame).map_err(FrameRefused::TooLong)?;
+        self.scratch.reset();
+        append_frame(&mut self.scratch, label, frame, self.limits.body_bytes_max)
+            .map_err(FrameRefused::TooLong)?;
+        let bytes = self.scratch.0.as_slice();
         session.sent += 1;
         if session.conn.is_some() {
-            out.put(&self.scratch);
+            out.put(bytes);
+        }
+        if session.granted.grace_ms == 0 {
+            return Ok(session.conn);
         }
         #[cfg(test)]
         if self.flaw == Some(super::simulation::Flaw::DetachedAnswerLost) && session.conn.is_none() {
             return Ok(None);
         }
-        session.window_bytes += self.scratch.len() as u64;
-        session.window.push_back(Kept {
-            id,
-            is_answer: is_answer == IsAnswer::Yes,
-            bytes: self.scratch.as_slice().into(),
-        });
+        session.window_bytes += bytes.len() as u64;
+        session.window.push_back(Kept { id, is_answer: is_answer == IsAnswer::Yes, bytes: bytes.into() });
         while session.window.len() > self.limits.window_frames as usize
             || session.window_bytes > self.limits.window_bytes
         {

@@ -222,6 +222,40 @@ pub fn encode_frame(out: &mut impl Sink, label: Label, frame: &impl Message) -> 
     Ok(())
 }
 
+/// A sink that keeps what it gets, so that a header can be written when its body is.
+pub trait Buffer: Sink {
+    /// Writes over bytes that it got before, from `at` on.
+    fn overwrite(&mut self, at: usize, bytes: &[u8]);
+
+    /// How many bytes it has.
+    fn len(&self) -> usize;
+
+    /// Whether it has none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Writes a frame behind what is in `out`, with its fields gone through once.
+///
+/// # Errors
+/// The length of the body, when it is more than `body_bytes_max`; it has to be taken off `out` again.
+pub fn append_frame(
+    out: &mut impl Buffer,
+    label: Label,
+    frame: &impl Message,
+    body_bytes_max: usize,
+) -> Result<(), usize> {
+    let start = out.len();
+    out.put(&[0; HEADER_BYTES]);
+    frame.write_body(out);
+    let length = out.len() - start - HEADER_BYTES;
+    let body_bytes = u32::try_from(length).ok().filter(|_| length <= body_bytes_max).ok_or(length)?;
+    let Label { id, sequence, flags } = label;
+    out.overwrite(start, &Header { body_bytes, kind: frame.kind(), flags, id, sequence }.to_bytes());
+    Ok(())
+}
+
 /// A part of the bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'b> {

@@ -12,16 +12,16 @@ use super::conns::{Conns, Language};
 use super::event::{CloseReason, Event, Stats};
 use crate::barrier::service::Barriers;
 use crate::ids::ConnId;
-use crate::limits::ServerLimits;
+use crate::limits::{ServerLimits, SessionLimits};
 use crate::rendezvous::service::Rendezvous;
-use crate::session::table::{FrameRefused, Hello, Input, Output, SessionId, Sessions, Verdict};
+use crate::session::table::{FrameRefused, Hello, Input, Output, Scratch, SessionId, Sessions, Verdict};
 use crate::store::engine::Engine;
 use crate::time::{Duration, Instant};
 use crate::wire::native::{
-    ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, Message, Scan,
-    ServerFrame, Size, Why, encode_frame, negotiate, scan, scan_opening,
+    ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, Scan, ServerFrame,
+    Size, Why, append_frame, negotiate, scan, scan_opening,
 };
-use crate::wire::sink::{Length, Sink};
+use crate::wire::sink::Sink;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use rounds::Part;
@@ -59,6 +59,7 @@ pub(super) struct Native {
     /// Sessions that were asked for so far.
     asked: u64,
     sessions: Sessions,
+    scratch: Scratch,
     waiting: Waiting,
     watching: Watching,
     barriers: Barriers,
@@ -75,10 +76,13 @@ pub(super) struct Native {
 
 impl Native {
     pub(super) fn new(limits: &ServerLimits, birth: Birth) -> Self {
+        let body_bytes_max = limits.session.body_bytes_max.min(limits.frame.frame_bytes_max);
+        let session = SessionLimits { body_bytes_max, ..limits.session };
         Self {
             birth,
             asked: 0,
-            sessions: Sessions::new(limits.session, birth.incarnation),
+            sessions: Sessions::new(session, birth.incarnation),
+            scratch: Scratch::default(),
             waiting: Waiting::default(),
             watching: Watching::default(),
             barriers: Barriers::new(limits.barrier, birth.hash_seed),
@@ -327,13 +331,6 @@ impl Native {
 
     /// Answers a request.
     fn answer(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, frame: &ServerFrame<'_>) {
-        if ServerFrame::size_of(frame.kind()) == Some(Size::Frame) {
-            let mut length = Length::default();
-            frame.write_body(&mut length);
-            if length.0 > desk.limits.frame.frame_bytes_max {
-                return self.too_long(desk, session, id, length.0);
-            }
-        }
         let conn = self.sessions.conn_of(session);
         let outcome = self.sessions.answer(session, id, frame, &mut desk.conns.line(conn));
         if let Some(conn) = conn {
@@ -380,8 +377,10 @@ impl Native {
     }
 
     fn speak_as(&mut self, desk: &mut Desk<'_>, conn: ConnId, label: Label, frame: &ServerFrame<'_>) {
+        self.scratch.reset();
         // Frames without a number are short.
-        let _ = encode_frame(&mut desk.conns.line(Some(conn)), label, frame);
+        let _ = append_frame(&mut self.scratch, label, frame, usize::MAX);
+        desk.conns.line(Some(conn)).put(&self.scratch.0);
         desk.conns.want_to_send(conn);
     }
 

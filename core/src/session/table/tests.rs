@@ -3,6 +3,7 @@ use crate::wire::native::{From, HEADER_BYTES, Scan, scan};
 
 const TOKEN: [u8; 16] = [7; 16];
 const LIMITS: fn() -> SessionLimits = || SessionLimits {
+    body_bytes_max: usize::MAX,
     sessions_max: 3,
     window_frames: 3,
     pending_max: 4,
@@ -68,10 +69,10 @@ fn ended(why: Why, conn: Option<ConnId>) -> Vec<Output> {
 fn answered(sessions: &mut Sessions, index: u32, id: u64) -> u64 {
     let verdict = sessions.request(at(0), conn(index), id, 0).expect("a session");
     assert_eq!(verdict, Verdict::Fresh(SessionId(1)));
-    let mut bytes = Vec::new();
+    let mut bytes = Scratch::default();
     let frame = ServerFrame::Done { revision: id };
-    sessions.answer(SessionId(1), id, &frame, &mut Growing(&mut bytes)).expect("pending");
-    let Ok(Scan::Whole { header, .. }) = scan(&bytes, From::Server, &crate::limits::FrameLimits::default())
+    sessions.answer(SessionId(1), id, &frame, &mut bytes).expect("pending");
+    let Ok(Scan::Whole { header, .. }) = scan(&bytes.0, From::Server, &crate::limits::FrameLimits::default())
     else {
         panic!("{bytes:?}")
     };
@@ -131,10 +132,10 @@ fn a_session_comes_back_with_what_it_has_not_received() {
     assert_eq!((answered(&mut sessions, 0, 1), answered(&mut sessions, 0, 4)), (1, 2));
     assert_eq!(sessions.request(at(0), conn(0), 5, 1), Ok(Verdict::Fresh(SessionId(1))));
     feed(&mut sessions, at(1), Input::Lost { conn: conn(0), why: Why::Connection });
-    let mut nobody = Vec::new();
+    let mut nobody = Scratch::default();
     let frame = ServerFrame::Done { revision: 5 };
-    let conn_of_answer = sessions.answer(SessionId(1), 5, &frame, &mut Growing(&mut nobody));
-    assert_eq!((conn_of_answer, nobody.len()), (Ok(None), 0));
+    let conn_of_answer = sessions.answer(SessionId(1), 5, &frame, &mut nobody);
+    assert_eq!((conn_of_answer, nobody.0.len()), (Ok(None), 0));
 
     let outputs = greet(&mut sessions, at(2), 1, resuming(1));
     assert!(matches!(outputs[..], [Output::Welcome { resumed: true, request_last: 5, .. }]), "{outputs:?}");
@@ -167,8 +168,7 @@ fn requests_that_come_again_are_not_carried_out_again() {
     assert_eq!((fault.code, fault.first), (FaultCode::RequestForgotten, 2));
     let Ok(Verdict::Forgotten(_)) = sessions.request(at(0), conn(0), 5, 0) else { panic!("never taken") };
     assert_eq!(sessions.request(at(0), conn(0), 0, 0).expect_err("no id").code, FaultCode::OutOfPlace);
-    let twice =
-        sessions.answer(SessionId(1), 3, &ServerFrame::Done { revision: 0 }, &mut Growing(&mut Vec::new()));
+    let twice = sessions.answer(SessionId(1), 3, &ServerFrame::Done { revision: 0 }, &mut Scratch::default());
     assert_eq!(twice, Err(FrameRefused::NotPending(3)));
 }
 
@@ -209,7 +209,7 @@ fn limits_and_ends_are_told() {
     let Ok(Verdict::Refuse(SessionId(1), fault)) = sessions.request(at(0), conn(0), 5, 0) else { panic!() };
     assert_eq!((fault.code, fault.first), (FaultCode::TooManyPending, 4));
     sessions
-        .answer(SessionId(1), 5, &ServerFrame::Error { fault }, &mut Growing(&mut Vec::new()))
+        .answer(SessionId(1), 5, &ServerFrame::Error { fault }, &mut Scratch::default())
         .expect("it waits for this");
 
     let again = Input::Hello { conn: conn(0), hello: hello(0), fresh_token: TOKEN };
