@@ -1,4 +1,4 @@
-// The C++ rank of the mixed job in test_mixed.py: cpp_rank HOST PORT RANK WORLD_SIZE
+// The C++ rank of the mixed job in test_mixed.py: cpp_rank HOST PORT RANK WORLD_SIZE, or cpp_rank file PATH RANK WORLD_SIZE
 //
 // Greets the Python ranks through the store, meets them in one native c10d barrier and in one barrier made of ADD, SET
 // and WAIT, and prints what it saw. Every other rank below WORLD_SIZE is a Python rank with PyTorch's client.
@@ -36,6 +36,16 @@ void need(rdzv::result<void> outcome) {
     }
 }
 
+rdzv::store open(const std::string& host, const char* place, std::int64_t world_size) {
+    if (host == "file") {
+        return need(rdzv::store::open_file(place, world_size, patience));
+    }
+    rdzv::store_options options;
+    options.timeout = patience;
+    options.connect_timeout = patience;
+    return need(rdzv::store::connect(host, static_cast<std::uint16_t>(std::atoi(place)), options));
+}
+
 /// The meeting PyTorch's PrefixStore and FileStore use: the last to count itself opens the door for all.
 void meet_by_counting(rdzv::store& store, const std::string& name, std::int64_t world_size) {
     if (need(store.add(name + "/num_members", 1)) == world_size) {
@@ -48,17 +58,14 @@ void meet_by_counting(rdzv::store& store, const std::string& name, std::int64_t 
 
 int main(int argc, char** argv) {
     if (argc != 5) {
-        std::fprintf(stderr, "usage: cpp_rank HOST PORT RANK WORLD_SIZE\n");
+        std::fprintf(stderr, "usage: cpp_rank HOST PORT RANK WORLD_SIZE\n"
+                             "       cpp_rank file PATH RANK WORLD_SIZE\n");
         return 2;
     }
-    const auto port = static_cast<std::uint16_t>(std::atoi(argv[2]));
     const int rank = std::atoi(argv[3]);
     const int world_size = std::atoi(argv[4]);
 
-    rdzv::store_options options;
-    options.timeout = patience;
-    options.connect_timeout = patience;
-    rdzv::store store = need(rdzv::store::connect(argv[1], port, options));
+    rdzv::store store = open(argv[1], argv[2], world_size);
 
     need(store.set("cpp/hello", "hello from C++ rank " + std::to_string(rank)));
     for (int other = 0; other < world_size; ++other) {

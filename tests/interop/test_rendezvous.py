@@ -1,9 +1,11 @@
-"""Rust ranks and Python ranks in one rendezvous: by tcp:// and env:// URLs and with the static backend, through one
-exchange and one barrier of the elastic agent's kind; and both languages read URLs, endpoints and settings alike."""
+"""Rust ranks and Python ranks in one rendezvous: by tcp://, env:// and file:// URLs and with the static backend, through
+one exchange and one barrier of the elastic agent's kind; and both languages read URLs, endpoints and settings alike."""
 
 import importlib
 import os
+import signal
 import subprocess
+import tempfile
 import time
 from datetime import timedelta
 from unittest import mock
@@ -103,6 +105,20 @@ class Meetings(StoreTest):
             hosts=hosts,
         )
 
+    def by_file(self, rust_ranks):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "a%20b;c")
+        url = f"file://nobody:x{path}"
+        self.meet(
+            rust_ranks,
+            lambda rank: rank_program("url", f"{url}?rank={rank}&world_size={WORLD_SIZE}", -1, -1),
+            lambda rank: python_by_url(url, rank, WORLD_SIZE, {}),
+            ending=["again: Unable to perform rerendezvous using file:// method"],
+            hosts=False,
+        )
+        return path
+
     def by_static(self, rust_ranks):
         endpoint = f"127.0.0.1:{free_port()}"
         self.meet(
@@ -127,6 +143,41 @@ class Meetings(StoreTest):
     def test_env_with_the_store_of_an_agent(self):
         self.server = RdzvServer()
         self.by_env([0, 2], self.server.port, hosts=False, TORCHELASTIC_USE_AGENT_STORE="True")
+
+    def test_one_file(self):
+        path = self.by_file([0, 2])
+        self.assertEqual(os.listdir(os.path.dirname(path)), [], "the last has removed it")
+
+    def test_one_file_with_rank_zero_in_python(self):
+        path = self.by_file([1, 2, 3])
+        self.assertEqual(os.listdir(os.path.dirname(path)), [], "the last has removed it")
+
+    def test_a_killed_rank_leaves_the_file(self):
+        """Nobody counts it out, in either language: the next run needs another path."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        for language in ("Rust", "Python"):
+            path = os.path.join(folder.name, language)
+            witness = dist.FileStore(path, -1)
+            if language == "Rust":
+                process = rank_program("url", f"file://{path}?rank=0&world_size=2", -1, -1)
+                pid, wait = process.pid, process.communicate
+            else:
+                pid = os.fork()
+                if pid == 0:
+                    python_by_url(f"file://{path}", 0, 2, {})
+                    os._exit(0)
+                wait = lambda pid=pid: os.waitpid(pid, 0)
+            # It has given its data, and waits for that of the other.
+            witness.wait(["exchange/0"], timedelta(seconds=30))
+            os.kill(pid, signal.SIGKILL)
+            wait()
+            del witness
+            for _ in range(2):
+                dist.FileStore(path, 2)
+            self.assertTrue(os.path.exists(path), language)
+            dist.FileStore(path, 2).set("k", language)
+            self.assertEqual(dist.FileStore(path, -1).get("exchange/0").decode(), f"data of rank 0 in {language}")
 
     def test_static_hosted_in_rust(self):
         self.by_static([0, 2])
@@ -222,7 +273,12 @@ URLS = [
             "tcp://h:1?rank", "tcp://h:1?rank=3&rank=0&world_size=2", "tcp://h:1?Rank=0&world_size=2",
             "tcp://h:1?rank= 0 &world_size=2", "tcp://h:1;rank=0", "tcp://h:1#?rank=0&world_size=1", "tcp://h:00001",
             "file:///some/f", "file://host/f", "file:/p", "file://", "file://host", "file:///f?rank=0&world_size=1",
-            "file:///a%20b", "file:///a;b", "file:rel", "nobody://h", "NoBody://h", "", "h", "//h:1", "1tcp://h:1",
+            "file:///a%20b", "file:///a;b", "file:rel", "file:", "file:?x=1", "file:///", "file://h:x/f", "file:///f%2f%",
+            "file://user:word@h:99999/f", "file://[::1]/f", "file://[x]/f", "file://[x/f", "file:///a?x=1#b", "FILE:///X",
+            "file:///a#?rank=0&world_size=1", "file:///a/../b", "file:///\u00e4", "file:///a\tb ", "file:///a\\b",
+            "file:///f?rank=0", "file:///f?world_size=2", "file:///f?rank=1=2&world_size=+2_0", "file:///f?rank",
+            "file:///f?rank=x&world_size=2", "file:///f?rank=0&world_size=", "file:///f?rank=-1&world_size=-1",
+            "nobody://h", "NoBody://h", "", "h", "//h:1", "1tcp://h:1",
             "t_p://h:1", "://h", "tcp", "tcp:", " tcp://h:1", "env://",
         )
         for rank, world_size in ((-1, -1), (0, 2), (1, 2), (0, -1), (-1, 2))

@@ -3,7 +3,7 @@
 use super::handler::{HandlerError, RendezvousHandler};
 use super::hosting::HostedServers;
 use super::static_backend::StaticBackend;
-use super::url::{TcpUrls, UrlHandler, UrlOptions, UrlRendezvous};
+use super::url::{FileUrls, TcpUrls, UrlHandler, UrlOptions, UrlRendezvous};
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::registry::{Backends, Creator, Identity, RegistryError, Schemes, check_backend};
 use crate::rendezvous::static_settings::STATIC_BACKEND;
@@ -67,6 +67,7 @@ impl Default for Context {
             .ok();
         lock(&context.schemes).register("tcp", Arc::new(TcpUrls::tcp(servers()))).ok();
         lock(&context.schemes).register("env", Arc::new(TcpUrls::env(servers()))).ok();
+        lock(&context.schemes).register("file", Arc::new(FileUrls)).ok();
         context
     }
 }

@@ -3,13 +3,18 @@
 use super::handler::{HandlerError, NodeStore};
 use super::hosting::HostedServers;
 use super::static_backend::StorePlace;
+use crate::driver::file_store::FileStoreOptions;
+use crate::driver::store::{Store, Timeouts};
 use crate::driver::store_client::StoreOptions;
-use crate::rendezvous::url::{RankEnvironment, RendezvousUrl, StoreRole, TcpRendezvous, UrlError, WorldSize};
+use crate::rendezvous::url::{
+    FileRendezvous, RankEnvironment, RendezvousUrl, StoreRole, TcpRendezvous, UrlError, WorldSize,
+};
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
+use std::path::Path;
 
 /// What the caller of a rendezvous knows beside the URL.
 #[derive(Clone, Debug)]
@@ -127,5 +132,39 @@ impl UrlRendezvous for TcpUrlRendezvous {
         let store = Arc::new(place.join(&self.servers, world_size, options)?);
         self.progress = Progress::Met;
         Ok(Meeting { store, rank, world_size })
+    }
+}
+
+/// `file://`: a store in a file that every rank reaches.
+#[derive(Debug)]
+pub(super) struct FileUrls;
+
+impl UrlHandler for FileUrls {
+    fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
+        Ok(Box::new(FileUrlRendezvous { url, timeout: options.timeout, progress: Progress::NotMet }))
+    }
+}
+
+struct FileUrlRendezvous {
+    url: RendezvousUrl,
+    timeout: Duration,
+    progress: Progress,
+}
+
+impl UrlRendezvous for FileUrlRendezvous {
+    fn next(&mut self) -> Result<Meeting, HandlerError> {
+        if self.progress == Progress::Met {
+            return Err(UrlError::NotAgain { scheme: self.url.scheme().into() }.into());
+        }
+        let FileRendezvous { path, rank, world_size } = self.url.file()?;
+        let options = FileStoreOptions {
+            // Nobody knows how many there are: nobody can be the last.
+            world_size: u64::try_from(world_size).ok(),
+            timeouts: Timeouts { call: self.timeout, ..Timeouts::default() },
+            ..FileStoreOptions::default()
+        };
+        let store = Store::open_file(Path::new(&path), options)?;
+        self.progress = Progress::Met;
+        Ok(Meeting { store: Arc::new(NodeStore::new(store, None)), rank, world_size })
     }
 }

@@ -1,13 +1,17 @@
 use super::*;
 use crate::driver::rendezvous::{Meeting, NodeStore, ReservedPort};
 use crate::driver::server::{Server, ServerOptions};
+use crate::driver::store::tests::TemporaryFile;
 use crate::driver::store::{Store, Timeout};
 use crate::driver::store_client::StoreOptions;
+use crate::error::{Cause, ErrorKind, Phase};
 use crate::rendezvous::store_info::RendezvousInfo;
 use crate::rendezvous::url::{RankEnvironment, WorldSize};
 use crate::time::Duration;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::format;
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::thread;
 
 /// Longer than anything here takes; a test that needs it has failed.
@@ -116,9 +120,10 @@ fn meet(url: &str, options: impl Fn(i64) -> UrlOptions) -> Vec<bool> {
                     store.barrier(b"met", 3, Timeout::Default).expect("all come");
                     let again = rendezvous.next().expect_err("once only");
                     let scheme = url.split(':').next().expect("a scheme");
+                    let word = if scheme == "file" { "rerendezvous" } else { "re-rendezvous" };
                     assert_eq!(
                         again.to_string(),
-                        format!("Unable to perform re-rendezvous using {scheme}:// method")
+                        format!("Unable to perform {word} using {scheme}:// method")
                     );
                     if rank == 0 {
                         store.wait(&[b"left1", b"left2"], Timeout::Default).expect("the others left");
@@ -222,7 +227,7 @@ fn schemes_of_ones_own() {
     let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
     let context = Context::default();
     context.register_rendezvous_handler("own", Arc::new(OwnScheme)).expect("free");
-    for scheme in ["own", "tcp", "env"] {
+    for scheme in ["own", "tcp", "env", "file"] {
         let error = context.register_rendezvous_handler(scheme, Arc::new(OwnScheme)).expect_err("taken");
         assert_eq!(error.to_string(), format!("Rendezvous handler for {scheme}:// already registered"));
     }
@@ -235,4 +240,143 @@ fn schemes_of_ones_own() {
     }
     let mut rendezvous = context.rendezvous("own:///x", options(2, -1)).expect("a URL");
     assert_eq!(rendezvous.next().expect_err("its own").to_string(), "no port in own:///x?rank=2");
+}
+
+fn file_url(file: &TemporaryFile) -> String {
+    format!("file://{}", file.path().to_string_lossy())
+}
+
+#[test]
+fn ranks_meet_in_a_file_and_the_last_removes_it() {
+    let file = TemporaryFile::new("url");
+    assert_eq!(meet(&file_url(&file), |rank| options(rank, 3)), [false; 3]);
+    assert!(!file.path().exists(), "three have been there, and nobody is");
+    // The host is of no concern, and the path is the file's name, letter for letter.
+    let spelled = TemporaryFile::new("url%20of a;strange#");
+    let url = file_url(&spelled).replace("file://", "file://some-host:x");
+    let url = url.trim_end_matches('#');
+    let mut rendezvous = Context::default().rendezvous(url, options(0, 2)).expect("a URL");
+    let meeting = rendezvous.next().expect("opened");
+    assert_eq!(format!("{}#", meeting.store.peer()), spelled.path().to_string_lossy());
+    fs::remove_file(meeting.store.peer()).expect("it is there");
+}
+
+#[test]
+fn ranks_may_come_to_a_file_one_after_the_other() {
+    let file = TemporaryFile::new("url-turns");
+    let come = |rank| {
+        let mut rendezvous =
+            Context::default().rendezvous(&file_url(&file), options(rank, 2)).expect("a URL");
+        rendezvous.next().expect("nobody is waited for")
+    };
+    come(0).store.set(b"k", b"v", Timeout::Default).expect("set");
+    assert!(file.path().exists(), "one has yet to come");
+    assert_eq!(come(1).store.get_owned(b"k", Timeout::Once).expect("left there"), b"v");
+    assert!(!file.path().exists(), "both have been there");
+}
+
+#[test]
+fn a_file_of_a_world_of_unknown_size_stays() {
+    for (world_size, query) in [(WorldSize::Dynamic, ""), (WorldSize::InUrl, "?rank=0&world_size=-1")] {
+        let file = TemporaryFile::new("url-unknown");
+        let rank = if query.is_empty() { 0 } else { -1 };
+        let options = UrlOptions { world_size, ..options(rank, -1) };
+        let url = file_url(&file) + query;
+        let mut rendezvous = Context::default().rendezvous(&url, options).expect("a URL");
+        let meeting = rendezvous.next().expect("opened");
+        assert_eq!((meeting.rank, meeting.world_size), (0, -1));
+        drop(meeting);
+        assert!(file.path().exists(), "nobody knows who is the last");
+    }
+    let file = TemporaryFile::new("url-zero");
+    let url = file_url(&file) + "?rank=0&world_size=0";
+    let mut rendezvous = Context::default().rendezvous(&url, options(-1, -1)).expect("a URL");
+    drop(rendezvous.next().expect("opened"));
+    assert!(!file.path().exists(), "0: it goes with whoever is the last");
+}
+
+#[test]
+fn what_a_file_url_lacks_comes_with_the_first_step_as_often_as_it_is_asked() {
+    let file = TemporaryFile::new("url-lacks");
+    for (url, text) in [
+        ("file://host".to_string(), "path missing"),
+        (file_url(&file), "rank parameter missing"),
+        (file_url(&file) + "?rank=0", "world size parameter missing"),
+    ] {
+        let mut rendezvous = Context::default().rendezvous(&url, options(-1, -1)).expect("not looked at yet");
+        for _ in 0..2 {
+            let error = rendezvous.next().expect_err("something is missing").to_string();
+            assert_eq!(
+                error,
+                format!("Error initializing torch.distributed using file:// rendezvous: {text}")
+            );
+        }
+    }
+    assert!(!file.path().exists());
+}
+
+#[test]
+fn files_that_cannot_be_used_are_told_and_tried_again() {
+    let file = TemporaryFile::new("url-refused");
+    let url = |path: &str| format!("file://{path}?rank=0&world_size=1");
+    let refused = |rendezvous: &mut Box<dyn UrlRendezvous>| {
+        let HandlerError::Store(error) = rendezvous.next().expect_err("no store") else {
+            panic!("of the store")
+        };
+        (error.kind(), error.cause(), error.phase())
+    };
+    let begin = |path: &str| Context::default().rendezvous(&url(path), options(-1, -1)).expect("a URL");
+    let path = file.path().to_string_lossy();
+    let os = |number| (ErrorKind::Io, Cause::Os(number), Phase::Opening);
+    assert_eq!(refused(&mut begin(&format!("{path}/beneath"))), os(libc::ENOENT), "no such folder");
+    assert_eq!(refused(&mut begin("/")), os(libc::EISDIR));
+    // Nobody may write to a program that runs, not even a superuser.
+    let program = std::env::current_exe().expect("a test's own program");
+    assert_eq!(refused(&mut begin(&program.to_string_lossy())), os(libc::ETXTBSY));
+    symlink(file.path(), file.path()).expect("a link to itself");
+    assert_eq!(refused(&mut begin(&path)), os(libc::ELOOP));
+    fs::write(file.path().with_extension("text"), b"#!/bin/sh\necho no store\n").expect("written");
+    let text = begin(&format!("{path}.text")).next().expect_err("no store").to_string();
+    assert!(text.starts_with(&format!("open at {path}.text ")) && text.ends_with("at offset 0"), "{text}");
+    fs::remove_file(file.path().with_extension("text")).expect("removed");
+    // What failed is not a first step: the same one may succeed later.
+    let mut rendezvous = begin(&path);
+    assert_eq!(refused(&mut rendezvous), os(libc::ELOOP));
+    fs::remove_file(file.path()).expect("the link");
+    rendezvous.next().expect("now it can be made");
+}
+
+#[test]
+fn a_file_that_is_removed_or_torn_under_a_rank_is_told() {
+    let file = TemporaryFile::new("url-removed");
+    let begin = || Context::default().rendezvous(&file_url(&file), options(0, 2)).expect("a URL").next();
+    let meeting = begin().expect("opened");
+    fs::OpenOptions::new()
+        .append(true)
+        .open(file.path())
+        .and_then(|mut file| std::io::Write::write_all(&mut file, b"\x05\0\0\0/to"))
+        .expect("half a record");
+    for error in [
+        meeting.store.add(b"n", 1, Timeout::Default).expect_err("torn"),
+        match begin().expect_err("torn") {
+            HandlerError::Store(error) => error,
+            error => panic!("{error}"),
+        },
+    ] {
+        assert_eq!((error.kind(), error.cause()), (ErrorKind::Corrupt, Cause::TornRecord(18)), "{error}");
+    }
+    fs::remove_file(file.path()).expect("removed");
+    let gone = (ErrorKind::ServerGone, Cause::FileRemoved);
+    let error = meeting.store.set(b"k", b"v", Timeout::Default).expect_err("gone");
+    assert_eq!((error.kind(), error.cause()), gone, "{error}");
+    let meeting = begin().expect("a new file");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| meeting.store.wait(&[b"never"], Timeout::Default));
+        fs::remove_file(file.path()).expect("removed");
+        let error = waiting.join().expect("no panic").expect_err("its file is gone");
+        assert_eq!((error.kind(), error.cause()), gone, "{error}");
+    });
+    // The ranks that come now meet in a new one.
+    let later = begin().expect("a new file");
+    later.store.set(b"k", b"v", Timeout::Default).expect("set");
 }
