@@ -304,6 +304,10 @@ pub enum Cause {
     NotANumber,
     /// The file has part of a record, or something else than records, at this offset in bytes.
     TornRecord(u64),
+    /// The file has a record without a key at this offset in bytes, which nobody writes: zeros.
+    NamelessRecord(u64),
+    /// The time was up when the file's records had been read up to this offset in bytes. The next call goes on there.
+    ReadUpTo(u64),
     /// The file that the store works on has no name any more.
     FileRemoved,
     /// There is another file, or a shorter one, where the store's was.
@@ -440,6 +444,8 @@ impl Sentence<'_> {
             (Cause::Limit(limit), _) => write!(f, ": {limit}"),
             (Cause::NotANumber, _) => f.write_str(": the value is not a decimal number of 64 bits"),
             (Cause::TornRecord(offset), _) => write!(f, ": a torn record at offset {offset}"),
+            (Cause::NamelessRecord(offset), _) => write!(f, ": a record without a key at offset {offset}"),
+            (Cause::ReadUpTo(offset), _) => write!(f, ": its records were read up to offset {offset}"),
             (Cause::FileRemoved, _) => f.write_str(": it was removed"),
             (Cause::FileReplaced, _) => f.write_str(": another one is in its place, or it was cut short"),
             (Cause::Locked, _) => f.write_str(": another process keeps the file locked"),

@@ -132,6 +132,44 @@ class FileStore(Shared):
         # PyTorch would spin on it for ever.
         os.truncate(self.path, offset)
 
+    def test_zeros_are_refused_with_their_offset(self):
+        """PyTorch takes them for records without a key, counts one, and cannot list its keys any more."""
+        torch = self.open()
+        torch.set("k", "v")
+        offset, keys = os.path.getsize(self.path), torch.num_keys()
+        with open(self.path, "ab") as file:
+            file.write(bytes(16))
+        self.assertEqual(torch.num_keys(), keys + 1)
+        with self.assertRaises(IndexError):
+            torch.list_keys()
+        code, _, errors = call(self.where, "get", "k")
+        self.assertEqual(code, 5)
+        self.assertIn(f"a record without a key at offset {offset}", errors)
+        self.assertEqual(os.path.getsize(self.path), offset + 16, "it is left as it was")
+
+    def test_one_count_of_both(self):
+        """PyTorch's counters and ours are one: those of living and closed objects of both, in any order."""
+        torch = [self.open(), self.open()]
+        self.expect(b"", "set", "k", "v")
+        twin = torch[0].clone()
+        self.assertEqual(self.counters(), (3, 1))
+        del torch, twin
+        self.assertEqual(self.counters(), (0, 4))
+
+    def counters(self):
+        """The last values of the two, read as records."""
+        values, offset = {}, 0
+        with open(self.path, "rb") as file:
+            data = file.read()
+        while offset < len(data):
+            pair = []
+            for _ in range(2):
+                length = int.from_bytes(data[offset:offset + 4], "little")
+                pair.append(data[offset + 4:offset + 4 + length])
+                offset += 4 + length
+            values[pair[0]] = pair[1]
+        return int(values[b"refcount/"]), int(values[b"cleanup/"])
+
 
 class Prefixes(Shared):
     def setUp(self):

@@ -6,8 +6,12 @@
 //! meets a torn record of ours. Nobody waits in the system for a lock: a process that is stuck while it holds it costs
 //! the others their deadline and no more.
 //!
+//! Where much was appended, it is read without the lock ([`catching_up`]), and only the rest under it: what stands
+//! before the end of the file never changes.
+//!
 //! A wait looks again every 10 ms at most; what this handle writes itself, its own waits see at once.
 
+mod catching_up;
 mod locked;
 
 use crate::driver::call_error::{CallError, Refusal};
@@ -21,11 +25,12 @@ use crate::limits::{FrameLimits, LogLimits};
 use crate::store::call::{Call, Outcome, Patience};
 use crate::store::file_log::{KEY_SCOPE, Log, LogError, Remains, Reply};
 use crate::store::op::Request;
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use catching_up::Turn;
 use locked::{Access, Identity, Locked, removed};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -62,15 +67,13 @@ pub struct FileStore {
 #[derive(Debug)]
 struct State {
     log: Log,
-    /// Read and not yet replayed.
-    buffer: Vec<u8>,
     /// To be written.
     records: Vec<u8>,
 }
 
 /// The first pause of a wait, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(10)];
-/// How long the end of a store may wait for the lock.
+/// How long the end of a store may take.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 impl FileStore {
@@ -97,26 +100,18 @@ impl FileStore {
             let failure = Failure { elapsed: clock.now().since(began), ..failure };
             CallError::new(Operation::Open, (None, 0), &peer, failure)
         };
-        let (epoch, mut state) = (pauses.epoch(), State::new(options.log));
-        let locked = loop {
-            let file = access.open(path).map_err(fail)?;
-            let locked = Locked::take(file, access, span.deadline, &clock, &pauses, epoch).map_err(fail)?;
-            if let Some(identity) = expected {
-                locked.expect(identity).map_err(fail)?;
-            }
-            // The last of an earlier run may have removed it in between.
-            if locked.is_named(path).map_err(fail)? {
-                break locked;
-            }
-        };
+        let turn = Turn { clock: &clock, pauses: &pauses, deadline: span.deadline, epoch: pauses.epoch() };
+        let state = Mutex::new(State::new(options.log));
+        let (locked, mut held) = turn.begin(path, access, expected, &state).map_err(fail)?;
         let identity = locked.identity();
-        state.catch_up(&locked).map_err(fail)?;
-        let State { log, records, .. } = &mut state;
+        let State { log, records, .. } = &mut *held;
         log.enter(records).map_err(log_failure).map_err(fail)?;
-        state.append(&locked).map_err(fail)?;
+        // Nothing fails behind this: who is not there is not counted.
+        held.append(&locked).map_err(fail)?;
+        drop(held);
         let _anchor = locked.unlock();
         let (path, peer) = (path.into(), peer.to_string().into());
-        Ok(Self { path, peer, options, clock, pauses, _anchor, identity, state: Mutex::new(state) })
+        Ok(Self { path, peer, options, clock, pauses, _anchor, identity, state })
     }
 
     /// The options.
@@ -125,9 +120,8 @@ impl FileStore {
         &self.options
     }
 
-    fn lock_state(&self) -> MutexGuard<'_, State> {
-        // What a panic leaves behind is still a log up to its offset.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    const fn until(&self, deadline: Instant, epoch: u64) -> Turn<'_> {
+        Turn { clock: &self.clock, pauses: &self.pauses, deadline, epoch }
     }
 
     fn carry(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Failure> {
@@ -185,11 +179,8 @@ impl FileStore {
         epoch: u64,
         take: &mut dyn Take,
     ) -> Result<(Outcome, u64), Failure> {
-        let file = access.open(&self.path)?;
-        let locked = Locked::take(file, access, span.deadline, &self.clock, &self.pauses, epoch)?;
-        locked.expect(self.identity)?;
-        let mut state = self.lock_state();
-        state.catch_up(&locked)?;
+        let turn = self.until(span.deadline, epoch);
+        let (locked, mut state) = turn.begin(&self.path, access, Some(self.identity), &self.state)?;
         let outcome = state.answer(request, take)?;
         if !state.records.is_empty()
             && let Err(failure) = state.append(&locked)
@@ -206,14 +197,11 @@ impl FileStore {
         Ok((outcome, seen))
     }
 
-    /// Counts this store out, and removes the file if nobody is left who wants it.
+    /// Counts this store out, and removes the file if nobody is left who wants it. No limit stands in the way.
     fn close(&self) -> Result<(), Failure> {
-        let deadline = self.clock.now() + CLOSE_MAX;
-        let (epoch, file) = (self.pauses.epoch(), Access::Write.open(&self.path)?);
-        let locked = Locked::take(file, Access::Write, deadline, &self.clock, &self.pauses, epoch)?;
-        locked.expect(self.identity)?;
-        let mut state = self.lock_state();
-        state.catch_up(&locked)?;
+        lock_state(&self.state).log.keep_counters_only();
+        let turn = self.until(self.clock.now() + CLOSE_MAX, self.pauses.epoch());
+        let (locked, mut state) = turn.begin(&self.path, Access::Write, Some(self.identity), &self.state)?;
         let State { log, records, .. } = &mut *state;
         let remains = log.leave(self.options.world_size, records).map_err(log_failure)?;
         state.append(&locked)?;
@@ -224,30 +212,14 @@ impl FileStore {
     }
 }
 
+fn lock_state(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // What a panic leaves behind is still a log up to its offset.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl State {
     const fn new(limits: LogLimits) -> Self {
-        Self { log: Log::new(limits), buffer: Vec::new(), records: Vec::new() }
-    }
-
-    /// Reads what others have appended.
-    fn catch_up(&mut self, locked: &Locked) -> Result<(), Failure> {
-        let end = locked.bytes();
-        if end < self.log.offset() {
-            return Err(Failure {
-                kind: ErrorKind::ServerGone,
-                cause: Cause::FileReplaced,
-                phase: Phase::Reading,
-                ..NOT_RELEASED
-            });
-        }
-        let mut wanted = 0;
-        while self.log.offset() < end {
-            locked.read(&mut self.buffer, self.log.offset(), wanted)?;
-            wanted = self.log.replay(&self.buffer, end).map_err(log_failure)?;
-        }
-        self.buffer.clear();
-        self.buffer.shrink_to(locked::PIECE_BYTES);
-        Ok(())
+        Self { log: Log::new(limits), records: Vec::new() }
     }
 
     /// Answers a request; what is to be written is in `records` then.
@@ -344,6 +316,7 @@ impl Backend for FileStore {
 fn log_failure(error: LogError) -> Failure {
     let (kind, cause) = match error {
         LogError::Torn(offset) => (ErrorKind::Corrupt, Cause::TornRecord(offset)),
+        LogError::Nameless(offset) => (ErrorKind::Corrupt, Cause::NamelessRecord(offset)),
         LogError::Limit(limit) => (ErrorKind::LimitExceeded, Cause::Limit(limit)),
         LogError::NotANumber => (ErrorKind::InvalidArgument, Cause::NotANumber),
         LogError::Unsupported => (ErrorKind::Unsupported, Cause::NoQueues),

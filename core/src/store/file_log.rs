@@ -13,6 +13,9 @@
 //! | `refcount/` | how many store objects are alive, as decimal text |
 //! | `cleanup/` | how many have ever been closed |
 //!
+//! No participant writes a record without a key. PyTorch reads one all the same, and fails when it lists its keys; here
+//! it is refused with its offset, since zeros are what the crash of a host leaves of what was being written.
+//!
 //! [`Log`] holds what the records up to [`Log::offset`] say. Whoever carries the bytes locks the file, hands in what is
 //! behind the offset, asks for an answer, and appends what the answer wants to be appended.
 
@@ -36,6 +39,8 @@ pub const CLOSED_KEY: &[u8] = b"cleanup/";
 
 /// Bytes of the two lengths of a record.
 const LENGTHS_BYTES: u64 = 8;
+/// A record of so many bytes is read whatever the limits: it may be no more than a counter, or a key to be deleted.
+const READ_BYTES_MIN: u64 = 1 << 20;
 
 /// The bytes of a log, or a request on it, are not as they must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +48,9 @@ pub enum LogError {
     /// The record at this offset goes beyond the end of the file.
     #[error("a torn record at offset {0}")]
     Torn(u64),
+    /// The record at this offset has no key: these are zeros, and no log.
+    #[error("a record without a key at offset {0}")]
+    Nameless(u64),
     /// More is stored than may be.
     #[error(transparent)]
     Limit(#[from] LimitError),
@@ -76,15 +84,36 @@ pub enum Reply<'a> {
 pub struct Log {
     values: BTreeMap<Box<[u8]>, Box<[u8]>>,
     offset: u64,
+    /// The two counters cost nothing: whoever is there is counted, however full the store is.
     stored_bytes: u64,
     limits: LogLimits,
+    keeps: Keeps,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keeps {
+    Everything,
+    Counters,
 }
 
 impl Log {
     /// The log of an empty file.
     #[must_use]
     pub const fn new(limits: LogLimits) -> Self {
-        Self { values: BTreeMap::new(), offset: 0, stored_bytes: 0, limits }
+        Self { values: BTreeMap::new(), offset: 0, stored_bytes: 0, limits, keeps: Keeps::Everything }
+    }
+
+    /// Forgets all but the two counters, and keeps only them from now on. A store object that ends needs no more, and
+    /// what others have stored beyond its limits is then no reason not to count it out.
+    pub fn keep_counters_only(&mut self) {
+        self.keeps = Keeps::Counters;
+        self.values.retain(|key, _| is_counter(key));
+        self.stored_bytes = self.values.iter().map(|(key, value)| cost(key, value)).sum();
+    }
+
+    /// Begins anew, with another file.
+    pub fn restart(&mut self) {
+        *self = Self { keeps: self.keeps, ..Self::new(self.limits) };
     }
 
     /// Where the next record begins: all before it has been read.
@@ -94,20 +123,32 @@ impl Log {
     }
 
     /// Reads the whole records at the front of `bytes`, which stand at [`Log::offset`] of a file that ends at `end`.
-    /// Returns how many bytes the next record takes at least; 0 when the end is reached.
+    /// Returns how many bytes the next record takes at least; 0 when the end is reached. The offset may go beyond `bytes`:
+    /// what is not kept need not be read.
     ///
     /// # Errors
-    /// [`LogError::Torn`] when a record goes beyond the end; all before it has been read. A limit.
+    /// [`LogError::Torn`] when a record goes beyond the end, [`LogError::Nameless`] when it has no key; all before it has
+    /// been read. A limit.
     pub fn replay(&mut self, mut bytes: &[u8], end: u64) -> Result<u64, LogError> {
         loop {
             let left = end.saturating_sub(self.offset);
             if left == 0 {
                 return Ok(0);
             }
+            if bytes.starts_with(&[0; 4]) {
+                return Err(LogError::Nameless(self.offset));
+            }
             let record = match split_record(bytes) {
                 Ok(record) => record,
                 Err(wanted) if wanted > left => return Err(LogError::Torn(self.offset)),
-                Err(wanted) => return Ok(wanted),
+                Err(wanted) => match self.passed_over(bytes, left) {
+                    Some(record_bytes) => {
+                        self.offset += record_bytes;
+                        bytes = &[];
+                        continue;
+                    }
+                    None => return self.room_to_read(wanted).map(|()| wanted),
+                },
             };
             if record.bytes > left {
                 return Err(LogError::Torn(self.offset));
@@ -118,11 +159,33 @@ impl Log {
         }
     }
 
+    /// How long the record at the front is, if no byte of it matters beyond those that are there.
+    fn passed_over(&self, bytes: &[u8], left: u64) -> Option<u64> {
+        let (key, behind) = split_run(bytes, LENGTHS_BYTES).ok()?;
+        let matters = self.keeps == Keeps::Everything || is_counter(key);
+        let value_bytes = u32::from_le_bytes(*behind.first_chunk::<4>()?);
+        let record_bytes = LENGTHS_BYTES + key.len() as u64 + u64::from(value_bytes);
+        (!matters && record_bytes <= left).then_some(record_bytes)
+    }
+
+    /// Nobody needs to read what may not be kept.
+    fn room_to_read(&self, wanted: u64) -> Result<(), LogError> {
+        let bytes_max = self.limits.stored_bytes_max;
+        if wanted > bytes_max.max(READ_BYTES_MIN) {
+            Err(LimitError::Stored { bytes_max }.into())
+        } else {
+            Ok(())
+        }
+    }
+
     fn apply(&mut self, record: &Record<'_>) -> Result<(), LogError> {
         if let Some((&DELETION, key)) = record.key.split_first() {
             if let Some(value) = self.values.remove(key) {
                 self.stored_bytes -= cost(key, &value);
             }
+            return Ok(());
+        }
+        if self.keeps == Keeps::Counters && !is_counter(record.key) {
             return Ok(());
         }
         let before = self.values.get(record.key).map_or(0, |value| cost(record.key, value));
@@ -179,11 +242,15 @@ impl Log {
     pub fn answer<'a>(&'a self, request: &Request<'a>, records: &mut Vec<u8>) -> Result<Reply<'a>, LogError> {
         records.clear();
         let reply = self.decide(request, records)?;
-        let assigned = if let Request::MultiSet { pairs } = request { pairs.len() as u64 } else { 1 };
-        let more = records.len() as u64 + assigned * KEY_COST_BYTES;
+        let more = match request {
+            // It makes room.
+            Request::Delete { .. } => 0,
+            Request::MultiSet { pairs } => records.len() as u64 + pairs.len() as u64 * KEY_COST_BYTES,
+            _ => records.len() as u64 + KEY_COST_BYTES,
+        };
         // A record's length has 32 bits, whatever the limit.
         let bytes_max = self.limits.stored_bytes_max.min(u64::from(u32::MAX));
-        if !records.is_empty() && self.stored_bytes + more > bytes_max {
+        if more > 0 && !records.is_empty() && self.stored_bytes + more > bytes_max {
             return Err(LimitError::Stored { bytes_max }.into());
         }
         Ok(reply)
@@ -340,7 +407,14 @@ fn joined(key: Key<'_>) -> Cow<'_, [u8]> {
     }
 }
 
+fn is_counter(key: &[u8]) -> bool {
+    key == REFERENCES_KEY || key == CLOSED_KEY
+}
+
 fn cost(key: &[u8], value: &[u8]) -> u64 {
+    if is_counter(key) && value.len() <= number::DIGITS_MAX {
+        return 0;
+    }
     (key.len() + value.len()) as u64 + KEY_COST_BYTES
 }
 

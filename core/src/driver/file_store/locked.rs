@@ -1,9 +1,10 @@
 //! The file of a store while this process has its lock.
 
-use super::{CANCELLED, Clock, NOT_RELEASED, Paused, Pauses};
+use super::{CANCELLED, NOT_RELEASED, Paused, Turn};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
-use crate::time::{Duration, Instant};
+use crate::time::Duration;
 use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -11,7 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The most that is read at once, unless a record is longer.
+/// The most that is read at once.
 pub(super) const PIECE_BYTES: usize = 256 * 1024;
 /// The most that one write takes (write(2)).
 const WRITE_BYTES_MAX: usize = 0x7fff_f000;
@@ -91,14 +92,7 @@ impl Drop for Locked {
 
 impl Locked {
     /// Waits for the lock until the deadline.
-    pub(super) fn take(
-        file: File,
-        access: Access,
-        deadline: Instant,
-        clock: &Clock,
-        pauses: &Pauses,
-        epoch: u64,
-    ) -> Result<Self, Failure> {
+    pub(super) fn take(file: File, access: Access, turn: &Turn<'_>) -> Result<Self, Failure> {
         let (mut pause, longest) = (PAUSES[0], PAUSES[1]);
         loop {
             // SAFETY: the descriptor is that of an open file; `flock` touches no memory.
@@ -111,11 +105,11 @@ impl Locked {
                 Some(libc::EINTR) => continue,
                 _ => return Err(os(Phase::Locking, &error)),
             }
-            let left = deadline.since(clock.now());
+            let left = turn.deadline.since(turn.clock.now());
             if left.is_zero() {
                 return Err(Failure { phase: Phase::Locking, cause: Cause::Locked, ..NOT_RELEASED });
             }
-            if pauses.pause(epoch, pause.min(left)) == Paused::Cancelled {
+            if turn.pauses.pause(turn.epoch, pause.min(left)) == Paused::Cancelled {
                 return Err(Failure { phase: Phase::Locking, ..CANCELLED });
             }
             pause = longest.min(pause * 2);
@@ -156,19 +150,8 @@ impl Locked {
         Err(Failure { kind: ErrorKind::ServerGone, cause, phase: Phase::Opening, ..NOT_RELEASED })
     }
 
-    /// Reads from `offset` on: a piece, or what is wanted if that is more, but nothing beyond the end.
-    pub(super) fn read(&self, buffer: &mut Vec<u8>, offset: u64, wanted: u64) -> Result<(), Failure> {
-        let left = self.bytes() - offset;
-        let bytes = left.min(wanted.max(PIECE_BYTES as u64));
-        buffer.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
-        self.file.read_exact_at(buffer, offset).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => Failure {
-                kind: ErrorKind::ServerGone,
-                cause: Cause::FileReplaced,
-                ..os(Phase::Reading, &error)
-            },
-            _ => os(Phase::Reading, &error),
-        })
+    pub(super) fn file(&self) -> &File {
+        &self.file
     }
 
     /// Writes at `end`, where the file ends: everything, or nothing.
@@ -197,6 +180,20 @@ impl Locked {
     /// Gives the lock back and keeps the file.
     pub(super) fn unlock(self) -> Arc<File> {
         Arc::clone(&self.file)
+    }
+}
+
+/// Reads so many bytes at `offset` of the file, which had them before.
+pub(super) fn read_at(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, Failure> {
+    let mut piece = vec![0; usize::try_from(bytes).unwrap_or(PIECE_BYTES)];
+    match file.read_exact_at(&mut piece, offset) {
+        Ok(()) => Ok(piece),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Failure {
+            kind: ErrorKind::ServerGone,
+            cause: Cause::FileReplaced,
+            ..os(Phase::Reading, &error)
+        }),
+        Err(error) => Err(os(Phase::Reading, &error)),
     }
 }
 

@@ -1,9 +1,11 @@
 use super::*;
 use crate::driver::store::tests::TemporaryFile;
 use crate::driver::store::{Store, Timeout};
+use crate::error::LimitError;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::string::ToString;
 
 const DEFAULT: Timeout = Timeout::Default;
@@ -223,4 +225,149 @@ fn records_of_others_are_read_as_they_come() {
     let large = std::vec![7; 3 << 20];
     append(&file, &hex_record(b"/large", &large));
     assert_eq!(store.get_owned(b"large", DEFAULT).expect("got"), large);
+}
+
+/// Somebody else's records: one key, again and again, with large values, which are holes and take no room on the disk.
+fn append_much(file: &TemporaryFile) {
+    const RECORDS: u64 = 16_384;
+    let length = 1u32 << 17;
+    let header = [&2u32.to_le_bytes()[..], b"/k", &length.to_le_bytes()].concat();
+    let other = OpenOptions::new().write(true).open(file.path()).expect("the file");
+    let begin = other.metadata().expect("the file").len();
+    let record_bytes = header.len() as u64 + u64::from(length);
+    for record in 0..RECORDS {
+        other.write_all_at(&header, begin + record * record_bytes).expect("written");
+    }
+    other.set_len(begin + RECORDS * record_bytes).expect("made longer");
+}
+
+#[test]
+fn reading_a_large_file_ends_with_the_deadline_and_goes_on_with_the_next_call() {
+    let file = TemporaryFile::new("large");
+    let store = open(&file);
+    append_much(&file);
+    let before = fs::metadata(file.path()).expect("the file").len();
+    let short = Timeouts { call: Duration::from_millis(20), answer: SOON };
+    let late = Store::open_file(file.path(), FileStoreOptions { timeouts: short, ..options(None) });
+    let told = |error: &CallError| match (error.kind(), error.phase(), error.cause()) {
+        (ErrorKind::TimedOut, Phase::Reading, Cause::ReadUpTo(offset)) => {
+            let text = error.to_string();
+            assert!(text.ends_with(&std::format!(": its records were read up to offset {offset}")), "{text}");
+            assert!(text.contains(&*file.path().to_string_lossy()), "{text}");
+            offset
+        }
+        _ => panic!("{error}"),
+    };
+    assert!(told(&late.expect_err("there is too much to read")) < before);
+    assert_eq!(
+        fs::metadata(file.path()).expect("the file").len(),
+        before,
+        "who did not open it is not counted"
+    );
+    let (mut offset, mut attempts) = (0, 0);
+    loop {
+        match store.set(b"k", b"v", Timeout::After(Duration::from_millis(20))) {
+            Ok(()) => break,
+            Err(error) => {
+                let reached = told(&error);
+                assert!(reached >= offset, "each goes on where the last one ended: {reached} after {offset}");
+                offset = reached;
+            }
+        }
+        attempts += 1;
+    }
+    assert!(attempts > 1, "it takes more than one of these deadlines");
+    assert_eq!(store.get_owned(b"k", Timeout::Once).expect("all is read"), b"v");
+}
+
+#[test]
+fn reading_a_large_file_keeps_nobody_out_and_can_be_cancelled() {
+    let file = TemporaryFile::new("large-lock");
+    let store = FileStore::open(file.path(), options(None)).expect("opened");
+    let small = lock_state(&store.state).log.offset();
+    append_much(&file);
+    let end = fs::metadata(file.path()).expect("the file").len();
+    let span = Span { began: Instant::ORIGIN, deadline: Instant::MAX, patience: Patience::Wait, epoch: None };
+    let call = Call::Store(Request::NumKeys, Patience::Wait);
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| store.carry(&call, span, &mut crate::driver::store::take::NoValue));
+        while lock_state(&store.state).log.offset() == small {
+            std::thread::yield_now();
+        }
+        drop(hold(&file));
+        let offset = lock_state(&store.state).log.offset();
+        assert!(offset < end, "the lock was free while it was read");
+        store.cancel();
+        let failure = reading.join().expect("no panic").expect_err("cancelled");
+        assert_eq!((failure.kind, failure.phase), (ErrorKind::Cancelled, Phase::Reading));
+    });
+}
+
+#[test]
+fn a_file_of_zeros_is_no_store() {
+    let file = TemporaryFile::new("zeros");
+    let store = open(&file);
+    let offset = fs::metadata(file.path()).expect("the file").len();
+    let other = OpenOptions::new().write(true).open(file.path()).expect("the file");
+    other.set_len(1 << 40).expect("a hole");
+    for error in [
+        store.set(b"k", b"v", DEFAULT).expect_err("zeros"),
+        Store::open_file(file.path(), options(None)).expect_err("zeros"),
+    ] {
+        let told = (error.kind(), error.cause(), error.phase());
+        assert_eq!(told, (ErrorKind::Corrupt, Cause::NamelessRecord(offset), Phase::Reading), "{error}");
+        assert!(
+            error.to_string().ends_with(&std::format!(": a record without a key at offset {offset}")),
+            "{error}"
+        );
+    }
+    other.set_len(offset).expect("cut");
+    store.set(b"k", b"v", DEFAULT).expect("it is a store again");
+}
+
+/// What the file's two counters say.
+fn counters(file: &TemporaryFile) -> [i64; 2] {
+    let bytes = fs::read(file.path()).expect("the file");
+    let mut log = Log::new(LogLimits::default());
+    log.replay(&bytes, bytes.len() as u64).expect("whole");
+    [crate::store::file_log::REFERENCES_KEY, crate::store::file_log::CLOSED_KEY]
+        .map(|key| log.number(key).expect("a number"))
+}
+
+#[test]
+fn the_count_is_right_however_full_the_store_is() {
+    let file = TemporaryFile::new("full");
+    let limited = |stored_bytes_max| {
+        Store::open_file(
+            file.path(),
+            FileStoreOptions { log: LogLimits { stored_bytes_max }, ..options(None) },
+        )
+    };
+    let first = limited(0).expect("counting needs no room");
+    assert_eq!(counters(&file), [1, 0]);
+    let full = |error: CallError, bytes_max| {
+        let told = (error.kind(), error.cause());
+        assert_eq!(
+            told,
+            (ErrorKind::LimitExceeded, Cause::Limit(LimitError::Stored { bytes_max })),
+            "{error}"
+        );
+    };
+    full(first.set(b"k", b"", DEFAULT).expect_err("full"), 0);
+    // From 9 to 10 the count takes a byte more.
+    let others: Vec<Store> = (0..12).map(|_| limited(1 << 20).expect("opened")).collect();
+    let roomy = open(&file);
+    roomy.set(b"k", &std::vec![7; 2 << 20], DEFAULT).expect("set");
+    let before = fs::read(file.path()).expect("the file");
+    full(limited(1 << 20).expect_err("more than it may read"), 1 << 20);
+    assert_eq!(fs::read(file.path()).expect("the file"), before, "who did not open it is not counted");
+    assert_eq!(counters(&file), [14, 0]);
+    // Those who cannot read any more can leave.
+    full(others[0].get_owned(b"k", DEFAULT).expect_err("more than it may read"), 1 << 20);
+    drop(others);
+    full(first.num_keys(DEFAULT).expect_err("more than it may read"), 0);
+    assert_eq!(counters(&file), [2, 12]);
+    drop(first);
+    drop(roomy);
+    assert_eq!(counters(&file), [0, 14]);
 }

@@ -155,12 +155,11 @@ fn counters_tell_who_is_the_last() {
 /// A log of a few records, and where each begins.
 fn some_log() -> (Vec<u8>, Vec<u64>) {
     let (mut bytes, mut starts) = (Vec::new(), vec![0]);
-    let records: [(&[u8], &[u8]); 6] = [
+    let records: [(&[u8], &[u8]); 5] = [
         (b"refcount/", b"1"),
         (b"/a", b"value"),
         (b"/", b""),
-        // Keys of nobody that is known: they are kept, and do nobody harm.
-        (b"", b"nameless"),
+        // A key of nobody that is known: it is kept, and does nobody harm.
         (b"strange", b"\xff\x00"),
         (b"-/a", b""),
     ];
@@ -188,7 +187,7 @@ fn a_log_reads_the_same_in_pieces_of_any_size() {
     let (bytes, _) = some_log();
     let mut whole = Log::new(LogLimits::default());
     assert_eq!(whole.replay(&bytes, bytes.len() as u64), Ok(0));
-    assert_eq!((whole.key_count(), whole.value(b"strange")), (4, Some(&b"\xff\x00"[..])));
+    assert_eq!((whole.key_count(), whole.value(b"strange")), (3, Some(&b"\xff\x00"[..])));
     for piece in 1..bytes.len() {
         let (mut log, mut wanted) = (Log::new(LogLimits::default()), 0);
         let end = bytes.len() as u64;
@@ -213,10 +212,9 @@ fn bytes_that_are_no_log_are_refused_without_room_for_them() {
     let text = b"#!/bin/sh\necho this is no store\n";
     assert_eq!(log.replay(text, text.len() as u64), Err(LogError::Torn(0)));
     // A length that the file does have is asked for, and no more than that.
-    let mut header = [0; 4].to_vec();
-    header.extend_from_slice(&1000u32.to_le_bytes());
-    assert_eq!(log.replay(&header, 1008), Ok(1008));
-    assert_eq!(log.replay(&header, 1007), Err(LogError::Torn(0)));
+    let header = [&1u32.to_le_bytes()[..], b"k", &1000u32.to_le_bytes()].concat();
+    assert_eq!(log.replay(&header, 1009), Ok(1009));
+    assert_eq!(log.replay(&header, 1008), Err(LogError::Torn(0)));
 
     let limits = LogLimits { stored_bytes_max: 300 };
     let mut small = Log::new(limits);
@@ -227,6 +225,81 @@ fn bytes_that_are_no_log_are_refused_without_room_for_them() {
     push_record(&mut records, &[b"/k"], &[7; 200]);
     assert_eq!(small.replay(&records, records.len() as u64), Err(full), "somebody else's is not kept");
     assert_eq!(small.offset(), 0);
+}
+
+/// PyTorch reads them, counts the empty key, and fails when it lists its keys.
+#[test]
+fn records_without_a_key_are_refused_with_their_offset() {
+    let (mut bytes, _) = some_log();
+    let offset = bytes.len() as u64;
+    for value in [&b""[..], b"value"] {
+        bytes.truncate(usize::try_from(offset).expect("small"));
+        push_record(&mut bytes, &[], value);
+        for there in offset + 4..=bytes.len() as u64 {
+            let mut log = Log::new(LogLimits::default());
+            let told = log.replay(&bytes[..usize::try_from(there).expect("small")], bytes.len() as u64);
+            assert_eq!((told, log.offset()), (Err(LogError::Nameless(offset)), offset), "{there}");
+        }
+    }
+    // Zeros are known by the first of them, however many there are.
+    let mut log = Log::new(LogLimits::default());
+    assert_eq!(log.replay(&[0; 4], u64::MAX), Err(LogError::Nameless(0)));
+}
+
+#[test]
+fn whoever_is_there_is_counted_however_full_the_store_is() {
+    let limits = LogLimits { stored_bytes_max: 2 + 10 + KEY_COST_BYTES };
+    let full = LogError::Limit(LimitError::Stored { bytes_max: limits.stored_bytes_max });
+    let (mut log, mut records) = (Log::new(limits), Vec::new());
+    let write = |log: &mut Log, records: &[u8]| log.replay(records, log.offset() + records.len() as u64);
+    push_record(&mut records, &[b"/k"], &[7; 10]);
+    assert_eq!(write(&mut log, &records), Ok(0));
+    // From 9 to 10 the counter takes a byte more.
+    for _ in 0..12 {
+        log.enter(&mut records).expect("a number");
+        assert_eq!(write(&mut log, &records), Ok(0));
+    }
+    assert_eq!((log.value(REFERENCES_KEY), log.stored_bytes), (Some(&b"12"[..]), limits.stored_bytes_max));
+    assert_eq!(log.answer(&Request::Set { key: key("l"), value: b"" }, &mut records), Err(full));
+    // Who is counted out needs no room for what others stored meanwhile, and does not read it.
+    records.clear();
+    for name in [&b"/more"[..], b"/and more"] {
+        push_record(&mut records, &[name], &[8; 5000]);
+    }
+    log.leave(None, &mut Vec::new()).expect("numbers");
+    assert_eq!(write(&mut log, &records), Err(full));
+    let offset = log.offset();
+    log.keep_counters_only();
+    assert_eq!(log.replay(&records[..100], offset + records.len() as u64), Ok(LENGTHS_BYTES));
+    let second = usize::try_from(log.offset() - offset).expect("small");
+    assert_eq!(second, records.len() / 2 - 2, "the first is passed over");
+    assert_eq!(log.replay(&records[second..][..16], offset + records.len() as u64), Ok(17));
+    assert_eq!(log.replay(&records[second..], offset + records.len() as u64), Ok(0));
+    assert_eq!(log.leave(Some(1), &mut records), Ok(Remains::File));
+    assert_eq!(write(&mut log, &records), Ok(0));
+    let counted = (log.value(REFERENCES_KEY), log.value(CLOSED_KEY), log.stored_bytes);
+    assert_eq!(counted, (Some(&b"11"[..]), Some(&b"1"[..]), 0));
+}
+
+#[test]
+fn deleting_needs_no_room() {
+    let mut log = Log::new(LogLimits { stored_bytes_max: 2 + 10 + KEY_COST_BYTES });
+    let mut records = Vec::new();
+    push_record(&mut records, &[b"/k"], &[7; 10]);
+    assert_eq!(log.replay(&records, records.len() as u64), Ok(0));
+    assert_eq!(log.answer(&Request::Delete { key: key("k") }, &mut records), Ok(Reply::Number(1)));
+    let end = log.offset() + records.len() as u64;
+    assert_eq!((log.replay(&records, end), log.stored_bytes), (Ok(0), 0));
+}
+
+#[test]
+fn a_record_that_may_not_be_kept_is_not_read() {
+    let mut log = Log::new(LogLimits { stored_bytes_max: 1 << 21 });
+    let header = |value_bytes: u32| [&2u32.to_le_bytes()[..], b"/k", &value_bytes.to_le_bytes()].concat();
+    let fits = (1 << 21) - 10;
+    assert_eq!(log.replay(&header(fits), 1 << 40), Ok(1 << 21));
+    let full = LogError::Limit(LimitError::Stored { bytes_max: 1 << 21 });
+    assert_eq!((log.replay(&header(fits + 1), 1 << 40), log.offset()), (Err(full), 0));
 }
 
 /// Random requests, against a map that does what they say.

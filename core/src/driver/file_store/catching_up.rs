@@ -1,0 +1,127 @@
+//! How an operation gets the lock with all that was appended read: in steps that end with its deadline. Much is read
+//! without the lock, so that nobody waits for a reader of a large file; a step under the lock is a short one.
+
+use super::locked::{Access, Identity, Locked, PIECE_BYTES, read_at};
+use super::{CANCELLED, Clock, NOT_RELEASED, Pauses, State, lock_state, log_failure};
+use crate::error::{Cause, ErrorKind, Failure, Phase};
+use crate::time::Instant;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+
+/// What is read at once where most can be passed over.
+const HEADER_PIECE_BYTES: u64 = 4096;
+
+/// One operation: until when, and what ends it before.
+pub(super) struct Turn<'a> {
+    pub(super) clock: &'a Clock,
+    pub(super) pauses: &'a Pauses,
+    pub(super) deadline: Instant,
+    pub(super) epoch: u64,
+}
+
+impl Turn<'_> {
+    /// Opens and locks the file, with all read that stands there. If one is `expected`, it is that one; if not, one that
+    /// has this name.
+    pub(super) fn begin<'s>(
+        &self,
+        path: &Path,
+        access: Access,
+        expected: Option<Identity>,
+        state: &'s Mutex<State>,
+    ) -> Result<(Locked, MutexGuard<'s, State>), Failure> {
+        // Open while its log is: no other file can get its number.
+        let mut begun: Option<(Arc<File>, Identity)> = None;
+        loop {
+            let locked = Locked::take(access.open(path)?, access, self)?;
+            match expected {
+                Some(identity) => locked.expect(identity)?,
+                // The last of an earlier run may have removed it in between.
+                None if !locked.is_named(path)? => continue,
+                None => {}
+            }
+            let mut held = lock_state(state);
+            if begun.as_ref().is_some_and(|&(_, identity)| identity != locked.identity()) {
+                held.log.restart();
+            }
+            if locked.bytes().saturating_sub(held.log.offset()) <= PIECE_BYTES as u64 {
+                held.catch_up(&locked)?;
+                return Ok((locked, held));
+            }
+            drop(held);
+            let (identity, end) = (locked.identity(), locked.bytes());
+            let file = locked.unlock();
+            self.read_ahead(&file, end, state)?;
+            begun = Some((file, identity));
+        }
+    }
+
+    /// Reads up to `end`, where the file has ended before.
+    fn read_ahead(&self, file: &File, end: u64, state: &Mutex<State>) -> Result<(), Failure> {
+        let (mut buffer, mut start, mut wanted) = (Vec::new(), u64::MAX, 0);
+        let mut piece_bytes = PIECE_BYTES as u64;
+        loop {
+            let offset = lock_state(state).log.offset();
+            if offset >= end {
+                return Ok(());
+            }
+            self.check(offset)?;
+            if offset != start {
+                // It begins, or another thread has read on, or something was passed over.
+                (start, wanted) = (offset, 0);
+                buffer.clear();
+            }
+            let behind = start + buffer.len() as u64;
+            let piece = read_at(file, behind, piece_bytes.min(end - behind))?;
+            if buffer.is_empty() {
+                buffer = piece;
+            } else {
+                buffer.extend_from_slice(&piece);
+            }
+            let mut held = lock_state(state);
+            if (buffer.len() as u64) < wanted || held.log.offset() != start {
+                continue;
+            }
+            wanted = held.log.replay(&buffer, end).map_err(log_failure)?;
+            let read = usize::try_from(held.log.offset() - start).unwrap_or(usize::MAX);
+            drop(held);
+            if read <= buffer.len() {
+                buffer.drain(..read);
+                start += read as u64;
+                piece_bytes = (piece_bytes * 2).min(PIECE_BYTES as u64);
+            } else {
+                // Little is read to find out what else can be passed over.
+                piece_bytes = HEADER_PIECE_BYTES;
+            }
+        }
+    }
+
+    fn check(&self, offset: u64) -> Result<(), Failure> {
+        if self.pauses.epoch() != self.epoch {
+            return Err(Failure { phase: Phase::Reading, ..CANCELLED });
+        }
+        if self.clock.now() >= self.deadline {
+            return Err(Failure { phase: Phase::Reading, cause: Cause::ReadUpTo(offset), ..NOT_RELEASED });
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Reads what others have appended, a piece at most.
+    fn catch_up(&mut self, locked: &Locked) -> Result<(), Failure> {
+        let (end, offset) = (locked.bytes(), self.log.offset());
+        if end < offset {
+            return Err(Failure {
+                kind: ErrorKind::ServerGone,
+                cause: Cause::FileReplaced,
+                phase: Phase::Reading,
+                ..NOT_RELEASED
+            });
+        }
+        let buffer = read_at(locked.file(), offset, end - offset)?;
+        self.log.replay(&buffer, end).map_err(log_failure).map(drop)
+    }
+}
