@@ -1,4 +1,8 @@
 //! A store in this process: the server's engine without a server. Its handles may be in any threads.
+//!
+//! Who waits for an item of a queue has a place in a line of this module. The engine wakes one waiter for each item, as
+//! PyTorch's server does, and cannot tell who is going to take it: a plain wait on the queue would take the turn of
+//! somebody who pops.
 
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::clock::Clock;
@@ -9,8 +13,9 @@ use crate::ids::{ConnId, WaiterId};
 use crate::limits::{EngineLimits, FrameLimits};
 use crate::store::call::{Call, Outcome, Patience};
 use crate::store::engine::{Answer, Applied, ApplyError, Engine, Readiness};
-use crate::store::op::{Keys, Request};
+use crate::store::op::{Key, Keys, Request};
 use crate::time::Duration;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -52,6 +57,15 @@ struct State {
     waiting: Slab<()>,
     /// Those of them whose waits are over, until they have seen it.
     released: Vec<WaiterId>,
+    /// Those who wait for an item of a queue, in the order in which they came. The items there are theirs, in this order.
+    poppers: Vec<Popper>,
+    next_ticket: u64,
+}
+
+#[derive(Debug)]
+struct Popper {
+    ticket: u64,
+    key: Box<[u8]>,
 }
 
 impl HashStore {
@@ -59,7 +73,8 @@ impl HashStore {
     #[must_use]
     pub fn new(options: HashStoreOptions) -> Self {
         let engine = Engine::new(options.engine, crate::driver::store_client::random_seed());
-        let state = State { engine, waiting: Slab::new(), released: Vec::new() };
+        let (waiting, released, poppers) = (Slab::new(), Vec::new(), Vec::new());
+        let state = State { engine, waiting, released, poppers, next_ticket: 0 };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         Self { shared, clock: Clock::new(), options, epoch: AtomicU64::new(0) }
     }
@@ -74,9 +89,12 @@ impl HashStore {
         let Call::Store(request, patience) = call else { return Ok(Outcome::Alive) };
         let epoch = span.epoch.unwrap_or_else(|| self.epoch());
         let mut state = self.lock();
+        if let Request::QueuePop { key } = *request {
+            return self.pop(state, key, *patience, span, epoch, take);
+        }
         loop {
             let awaited = match *request {
-                Request::Get { key } | Request::QueuePop { key } => Some(Keys::one(key)),
+                Request::Get { key } => Some(Keys::one(key)),
                 Request::MultiGet { keys } | Request::Wait { keys } => Some(keys),
                 _ => None,
             };
@@ -88,8 +106,7 @@ impl HashStore {
                 return self.apply(state, request, span, epoch, take);
             }
             if *patience == Patience::Once {
-                let is_queue = matches!(request, Request::QueuePop { .. });
-                return Ok(if is_queue { Outcome::QueueEmpty } else { Outcome::Missing });
+                return Ok(Outcome::Missing);
             }
             let Some(keys) = awaited else { return Ok(Outcome::Missing) };
             match self.park(state, &Request::Wait { keys }, span, epoch)? {
@@ -97,6 +114,48 @@ impl HashStore {
                 (again, Outcome::Released) if !matches!(request, Request::Wait { .. }) => state = again,
                 (_, outcome) => return Ok(outcome),
             }
+        }
+    }
+
+    /// Takes an item that nobody waits for who came before; waits for one.
+    fn pop(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        key: Key<'_>,
+        patience: Patience,
+        span: Span,
+        epoch: u64,
+        take: &mut dyn Take,
+    ) -> Result<Outcome, Failure> {
+        let whole: Box<[u8]> = key.pieces().concat().into();
+        let ticket = state.next_ticket;
+        if patience == Patience::Once {
+            return match state.is_turn(key, &whole, ticket)? {
+                true => state.turn(NOBODY, &Request::QueuePop { key }, &mut |answer| outcome(answer, take)),
+                false => Ok(Outcome::QueueEmpty),
+            };
+        }
+        state.next_ticket += 1;
+        state.poppers.push(Popper { ticket, key: whole.clone() });
+        let turn = loop {
+            match state.is_turn(key, &whole, ticket) {
+                Ok(false) => {}
+                turn => break turn.map(Some),
+            }
+            if self.epoch.load(Ordering::Acquire) != epoch {
+                break Err(CANCELLED);
+            }
+            let left = span.deadline.since(self.clock.now());
+            if left.is_zero() {
+                break Ok(None);
+            }
+            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        };
+        state.poppers.retain(|popper| popper.ticket != ticket);
+        // Who gives up had no item, so those behind have none by moving up.
+        match turn? {
+            Some(_) => state.turn(NOBODY, &Request::QueuePop { key }, &mut |answer| outcome(answer, take)),
+            None => Ok(Outcome::Missing),
         }
     }
 
@@ -158,9 +217,18 @@ impl HashStore {
             return self.park(state, request, span, epoch).map(|(_, outcome)| outcome);
         }
         let outcome = state.turn(NOBODY, request, &mut |answer| outcome(answer, take));
-        let released_some = !state.released.is_empty();
+        let may_feed = matches!(
+            request,
+            Request::QueuePush { .. }
+                | Request::Set { .. }
+                | Request::MultiSet { .. }
+                | Request::CompareSet { .. }
+                | Request::Add { .. }
+                | Request::Append { .. }
+        );
+        let some_wait = !state.released.is_empty() || may_feed && !state.poppers.is_empty();
         drop(state);
-        if released_some {
+        if some_wait {
             self.shared.changed.notify_all();
         }
         outcome
@@ -185,6 +253,18 @@ impl State {
 
     fn was_released(&self, other_than: ConnId) -> bool {
         self.released.iter().any(|&waiter| waiter != other_than.into())
+    }
+
+    /// Whether there is an item for whoever has this ticket. A plain value under a queue's name ends a pop too, which finds
+    /// the queue empty then: as over TCP.
+    fn is_turn(&mut self, key: Key<'_>, whole: &[u8], ticket: u64) -> Result<bool, Failure> {
+        let length = |answer: Answer<'_>| if let Answer::Number(length) = answer { length } else { 0 };
+        let items = self.turn(NOBODY, &Request::QueueLen { key }, &mut { length })?;
+        if items == 0 {
+            return self.is_ready(Keys::one(key));
+        }
+        let before = self.poppers.iter().filter(|popper| popper.ticket < ticket && *popper.key == *whole);
+        Ok(usize::try_from(items).is_ok_and(|items| items > before.count()))
     }
 
     fn is_ready(&mut self, keys: Keys<'_>) -> Result<bool, Failure> {
@@ -294,3 +374,6 @@ impl Backend for HashStore {
         if self.epoch() == epoch { Paused::Over } else { Paused::Cancelled }
     }
 }
+
+#[cfg(test)]
+mod tests;
