@@ -147,6 +147,28 @@ class FileStore(Shared):
         self.assertIn(f"a record without a key at offset {offset}", errors)
         self.assertEqual(os.path.getsize(self.path), offset + 16, "it is left as it was")
 
+    def test_records_of_any_length_at_any_place_of_a_page(self):
+        """Between ours stand records that say nothing, so that a writer that is killed leaves whole ones."""
+        torch = self.open()
+        for length in [*range(1, 4200, 97), 9000, 70000, 4100, 4096]:
+            torch.set("theirs", "t" * (length % 13))
+            self.expect(b"", "set", f"ours{length}", "x" * length)
+            self.expect(b"", "multi-set", "a=" + "1" * (length % 4096), f"b={length}")
+            self.assertEqual(torch.get(f"ours{length}"), b"x" * length)
+            self.assertEqual(torch.get("b"), str(length).encode())
+        late = self.open()
+        self.assertEqual(late.num_keys(), torch.num_keys())
+        self.assertEqual(sorted(late.list_keys()), sorted(torch.list_keys()))
+        self.expect(str(late.num_keys()).encode() + b"\n", "num-keys")
+        # It counts itself in, and then there is one that ends four bytes before a page does.
+        entered, header = 18, 4 + len("/edge") + 4
+        length = (4092 - os.path.getsize(self.path) - entered - header) % 4096
+        self.expect(b"", "set", "edge", "e" * length)
+        self.assertEqual(torch.get("edge"), b"e" * length)
+        with open(self.path, "rb") as file:
+            self.assertEqual(file.read().count(b"e\x01\0\0\0-\x04\0\0\0\0\0\0\0\x08\0\0\0cleanup/"), 1)
+        self.assertEqual(late.num_keys(), torch.num_keys())
+
     def test_one_count_of_both(self):
         """PyTorch's counters and ours are one: those of living and closed objects of both, in any order."""
         torch = [self.open(), self.open()]

@@ -2,8 +2,8 @@
 //!
 //! The file is opened for each operation and locked as a whole (`flock`) while it lasts: exclusively where something is
 //! written, shared where something is read. An operation reads what was appended since the last one, asks the
-//! [`Log`] what to answer, and appends what that takes in one write; a write that comes short is taken back, so nobody
-//! meets a torn record of ours. Nobody waits in the system for a lock: a process that is stuck while it holds it costs
+//! [`Log`] what to answer, and appends what that takes; a write that comes short is taken back, and a process that is
+//! killed leaves whole records, so nobody meets a torn one of ours. Nobody waits in the system for a lock: a process that is stuck while it holds it costs
 //! the others their deadline and no more.
 //!
 //! Where much was appended, it is read without the lock ([`catching_up`]), and only the rest under it: what stands

@@ -17,7 +17,11 @@
 //! it is refused with its offset, since zeros are what the crash of a host leaves of what was being written.
 //!
 //! [`Log`] holds what the records up to [`Log::offset`] say. Whoever carries the bytes locks the file, hands in what is
-//! behind the offset, asks for an answer, and appends what the answer wants to be appended.
+//! behind the offset, asks for an answer, and appends what the answer wants to be appended, with [`append`].
+
+mod appending;
+
+pub use appending::{append, is_in_steps};
 
 use crate::error::LimitError;
 use crate::limits::{KEY_COST_BYTES, LogLimits};
@@ -231,7 +235,7 @@ impl Log {
         }
     }
 
-    /// Answers a request from what has been read, and puts the records that it takes into `records`: one write of them
+    /// Answers a request from what has been read, and puts the records that it takes into `records`: to [`append`] them
     /// all, at [`Log::offset`] and under the lock of the reading, carries it out.
     ///
     /// Differences from PyTorch's own file store, on purpose: APPEND never loses what it appends; deleting says whether
@@ -253,6 +257,7 @@ impl Log {
         if more > 0 && !records.is_empty() && self.stored_bytes + more > bytes_max {
             return Err(LimitError::Stored { bytes_max }.into());
         }
+        appending::pad(records, self.offset);
         Ok(reply)
     }
 
@@ -329,7 +334,9 @@ impl Log {
     /// [`LogError::NotANumber`] when the counter is none.
     pub fn enter(&self, records: &mut Vec<u8>) -> Result<(), LogError> {
         records.clear();
-        self.count(REFERENCES_KEY, 1, records).map(drop)
+        self.count(REFERENCES_KEY, 1, records)?;
+        appending::pad(records, self.offset);
+        Ok(())
     }
 
     /// The records of a store object that ends, and whether it leaves nobody behind: then the file goes, if
@@ -341,6 +348,7 @@ impl Log {
         records.clear();
         let closed = self.count(CLOSED_KEY, 1, records)?;
         let references = self.count(REFERENCES_KEY, -1, records)?;
+        appending::pad(records, self.offset);
         let is_last = closed_min
             .is_some_and(|min| references <= 0 && i64::try_from(min).is_ok_and(|min| closed >= min));
         Ok(if is_last { Remains::Nothing } else { Remains::File })

@@ -2,6 +2,7 @@
 
 use super::{CANCELLED, NOT_RELEASED, Paused, Turn};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
+use crate::store::file_log::{append, is_in_steps};
 use crate::time::Duration;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -154,24 +155,30 @@ impl Locked {
         &self.file
     }
 
-    /// Writes at `end`, where the file ends: everything, or nothing.
+    /// Writes at `end`, where the file ends: everything, or nothing, also if the process is killed meanwhile.
     pub(super) fn append(&self, records: &[u8], end: u64) -> Result<(), Failure> {
+        // A write beyond the limit of the process would end it (SIGXFSZ); one that reaches the limit comes short.
+        if is_in_steps(records, end) && end.saturating_add(records.len() as u64) > file_bytes_max() {
+            return Err(os(Phase::Writing, &io::Error::from_raw_os_error(libc::EFBIG)));
+        }
+        append(records, end, |at, bytes| self.write(at, bytes)).inspect_err(|_| {
+            // If that fails too, the next reader names the place.
+            self.file.set_len(end).ok();
+        })
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
         let mut written = 0;
-        while written < records.len() {
-            let rest = &records[written..];
-            match self.file.write_at(rest, end + written as u64) {
+        while written < bytes.len() {
+            let (rest, at) = (&bytes[written..], at + written as u64);
+            match self.file.write_at(rest, at) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // One write takes this much at most.
                 Ok(count) if count == WRITE_BYTES_MAX => written += count,
                 Ok(count) if count == rest.len() => return Ok(()),
-                // The disk is full, or a limit is reached. A second write might end the process (SIGXFSZ) with half a
-                // record in the file, so what came of the first is taken back at once.
-                outcome => {
-                    let reached = end + (written + outcome.as_ref().map_or(0, |count| *count)) as u64;
-                    // If that fails too, the next reader names the place.
-                    self.file.set_len(end).ok();
-                    return Err(os(Phase::Writing, &outcome.err().unwrap_or_else(|| why_short(reached))));
-                }
+                // The disk is full, or a limit is reached. A second write might end the process.
+                Ok(count) => return Err(os(Phase::Writing, &why_short(at + count as u64))),
+                Err(error) => return Err(os(Phase::Writing, &error)),
             }
         }
         Ok(())
@@ -199,10 +206,15 @@ pub(super) fn read_at(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, F
 
 /// Why a write ended at this place of the file: a limit of the process, or the disk.
 fn why_short(reached: u64) -> io::Error {
+    io::Error::from_raw_os_error(if reached >= file_bytes_max() { libc::EFBIG } else { libc::ENOSPC })
+}
+
+/// How long this process may make a file.
+fn file_bytes_max() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: `limit` is valid for writing.
     unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-    io::Error::from_raw_os_error(if reached >= limit.rlim_cur { libc::EFBIG } else { libc::ENOSPC })
+    limit.rlim_cur
 }
 
 pub(super) fn removed(error: &io::Error) -> Failure {

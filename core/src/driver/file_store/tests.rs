@@ -1,3 +1,5 @@
+mod killed;
+
 use super::*;
 use crate::driver::store::tests::TemporaryFile;
 use crate::driver::store::{Store, Timeout};

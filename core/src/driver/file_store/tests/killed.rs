@@ -1,0 +1,67 @@
+//! Writers that are killed while they append, as real processes.
+
+use super::*;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+/// Longer than two pages at most, so that most writes end in another page than they began in.
+fn value(number: u64) -> Vec<u8> {
+    let length = 100 + usize::try_from(number.wrapping_mul(7919) % 9000).expect("small");
+    std::vec![b'a' + u8::try_from(number % 26).expect("small"); length]
+}
+
+/// A process that sets `number` to 0, 1, …, each with a value of its own, and tells of each when it is done.
+fn start_writer(file: &TemporaryFile) -> (libc::pid_t, UnixStream) {
+    let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+    // SAFETY: the child uses what `fork` leaves to one thread: its memory, its descriptors and the allocator, whose
+    // locks the C library takes care of. It ends without running anything of the parent's.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "{}", std::io::Error::last_os_error());
+    if child > 0 {
+        return (child, ours);
+    }
+    let store = Store::open_file(file.path(), options(None));
+    let told = store.map_err(drop).and_then(|store| {
+        (0_u64..).try_for_each(|number| {
+            let number_text = number.to_le_bytes();
+            store
+                .multi_set(&[(b"number", &number_text), (b"value", &value(number))], DEFAULT)
+                .map_err(drop)?;
+            theirs.write_all(&number_text).map_err(drop)
+        })
+    });
+    // SAFETY: ends this process at once.
+    unsafe { libc::_exit(i32::from(told.is_err())) }
+}
+
+#[test]
+fn a_writer_that_is_killed_leaves_whole_records_and_all_that_it_told_of() {
+    let file = TemporaryFile::new("killed");
+    let mut rng = crate::rng::Rng::new(11);
+    for round in 0..200_u64 {
+        std::fs::remove_file(file.path()).ok();
+        let (child, mut told) = start_writer(&file);
+        let mut number = [0; 8];
+        for _ in 0..1 + rng.below(12) {
+            told.read_exact(&mut number).expect("it writes");
+        }
+        (0..rng.below(3000)).for_each(|_| core::hint::spin_loop());
+        // SAFETY: the process is a child that nobody has waited for; the call to wait for it takes no memory.
+        unsafe {
+            assert_eq!(libc::kill(child, libc::SIGKILL), 0);
+            assert_eq!(libc::waitpid(child, core::ptr::null_mut(), 0), child);
+        }
+        let mut rest = Vec::new();
+        told.read_to_end(&mut rest).expect("all that it told");
+        let last = rest.as_chunks::<8>().0.last().map_or(number, |last| *last);
+        let store = Store::open_file(file.path(), options(None))
+            .unwrap_or_else(|error| panic!("round {round}: {error}"));
+        let found = store.get_owned(b"number", Timeout::Once).expect("whole");
+        let found = u64::from_le_bytes(found.try_into().expect("eight bytes"));
+        let told = u64::from_le_bytes(last);
+        // What it was about to tell may be there.
+        assert!(found == told || found == told + 1, "round {round}: {found} is there, {told} was told");
+        assert!(store.get_owned(b"value", Timeout::Once).expect("whole") == value(found), "both or none");
+        store.set(b"number", b"", DEFAULT).expect("it goes on");
+    }
+}

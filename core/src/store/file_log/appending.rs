@@ -1,0 +1,189 @@
+//! How records come into a file that is a whole log at every moment, also when the process is killed half way.
+//!
+//! A write within one page of the file happens or does not happen. A longer one may end between two pages when the
+//! process is killed, and would leave a torn record, on which PyTorch's readers spin for ever. So records that reach into
+//! another page are put where they belong under cover of records that say nothing (fillers: a deletion of the key that
+//! nobody has, whose value nobody reads):
+//!
+//! ```text
+//! page by page     | filler …        | filler …            | filler … |    each write makes the file longer by a whole record
+//! one for all      | filler ………………………………………………………………………………………………… |    four bytes: its length
+//! under its cover  | filler   what the records have behind its header  |    the file's length stays as it is
+//! uncovered        | records                                           |    nine bytes: the header
+//! ```
+
+use super::{DELETION, length_of};
+use alloc::vec::Vec;
+
+/// What is written whole or not at all: the smallest page of any system.
+const PAGE_BYTES: u64 = 4096;
+/// A filler without a value: the lengths, and a key of one byte.
+const FILLER_BYTES: u64 = 9;
+
+/// Appends `records` at `offset`, where the file ends, by writes at places of the file. When one fails, the file is to be
+/// cut back to `offset`.
+///
+/// # Errors
+/// The first of a write.
+pub fn append<E>(
+    records: &[u8],
+    offset: u64,
+    mut write: impl FnMut(u64, &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let header_bytes = usize::try_from(FILLER_BYTES).unwrap_or(usize::MAX);
+    // Ours never end so close before a page's end that no filler fits; those of others may. Then chance decides.
+    let has_room = room(offset) >= FILLER_BYTES && !ends_too_early_in_a_page(records, offset);
+    if !is_in_steps(records, offset) || !has_room {
+        return write(offset, records);
+    }
+    let (mut page, mut rest, mut at) = (Vec::new(), records, offset);
+    while !rest.is_empty() {
+        let split = usize::try_from(room(at)).map_or(rest.len(), |room| room.min(rest.len()));
+        let (here, behind) = rest.split_at(split);
+        page.clear();
+        push_header(&mut page, here.len().saturating_sub(header_bytes));
+        page.extend_from_slice(here.get(header_bytes..).unwrap_or_default());
+        write(at, &page)?;
+        (rest, at) = (behind, at + split as u64);
+    }
+    let (header, behind) = records.split_at(header_bytes);
+    write(offset + FILLER_BYTES - 4, &length_of(behind.len()))?;
+    write(offset + FILLER_BYTES, behind)?;
+    write(offset, header)
+}
+
+/// Whether it takes more than one write.
+#[must_use]
+pub const fn is_in_steps(records: &[u8], offset: u64) -> bool {
+    records.len() as u64 > room(offset)
+}
+
+/// Adds fillers to records that are to be appended at `offset`, so that each page they reach into, and what is appended
+/// behind them, begins with room for one.
+pub(super) fn pad(records: &mut Vec<u8>, offset: u64) {
+    if records.is_empty() {
+        return;
+    }
+    if is_in_steps(records, offset) && ends_too_early_in_a_page(records, offset) {
+        push_header(records, 0);
+    }
+    let left = room(offset + records.len() as u64);
+    if left < FILLER_BYTES {
+        let left = usize::try_from(left).unwrap_or_default();
+        push_header(records, left);
+        records.resize(records.len() + left, 0);
+    }
+}
+
+/// Whether no filler fits into what the records have of their last page.
+const fn ends_too_early_in_a_page(records: &[u8], offset: u64) -> bool {
+    let last = (offset + records.len() as u64) % PAGE_BYTES;
+    last > 0 && last < FILLER_BYTES
+}
+
+/// What is left of the page.
+const fn room(offset: u64) -> u64 {
+    PAGE_BYTES - offset % PAGE_BYTES
+}
+
+/// What stands before the value of a filler.
+fn push_header(bytes: &mut Vec<u8>, value_bytes: usize) {
+    bytes.extend_from_slice(&length_of(1));
+    bytes.push(DELETION);
+    bytes.extend_from_slice(&length_of(value_bytes));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Log, push_record};
+    use super::*;
+    use crate::limits::LogLimits;
+    use alloc::vec;
+
+    /// What a reader finds in the file, which must be a whole log.
+    fn read(file: &[u8]) -> Log {
+        let mut log = Log::new(LogLimits::default());
+        let told = log.replay(file, file.len() as u64);
+        assert_eq!((told, log.offset()), (Ok(0), file.len() as u64));
+        log
+    }
+
+    fn write_to(file: &mut Vec<u8>, at: u64, bytes: &[u8]) {
+        let at = usize::try_from(at).expect("small");
+        assert!(at <= file.len(), "no holes");
+        file.resize(file.len().max(at + bytes.len()), 0);
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// A file of one record that ends at `offset`.
+    fn file_of(offset: u64) -> Vec<u8> {
+        let mut file = Vec::new();
+        push_record(&mut file, &[b"/x"], &vec![1; usize::try_from(offset).expect("small") - 10]);
+        file
+    }
+
+    #[test]
+    fn the_file_is_whole_after_each_write_and_within_it_at_each_page() {
+        for offset in (4070..4097).chain([100, 8191 - 8, 8192]) {
+            for length in (1..60).chain([4000, 4096 - 20, 4097, 8192, 9000, 12_288, 20_000]) {
+                let mut records = Vec::new();
+                push_record(&mut records, &[b"/k"], &vec![7; length / 2]);
+                push_record(&mut records, &[b"/l"], &vec![8; length - length / 2]);
+                pad(&mut records, offset);
+                let end = offset + records.len() as u64;
+                assert!(room(end) >= FILLER_BYTES, "{offset} {length}: the next one has room");
+                let mut file = file_of(offset);
+                let mut count = 0;
+                append::<()>(&records, offset, |at, bytes| {
+                    count += 1;
+                    // A process that is killed leaves the pages up to some one of them.
+                    let is_unlucky = room(offset) < FILLER_BYTES;
+                    for kept in 1..bytes.len() {
+                        if (at + kept as u64).is_multiple_of(PAGE_BYTES) && !is_unlucky {
+                            let mut cut = file.clone();
+                            write_to(&mut cut, at, &bytes[..kept]);
+                            let log = read(&cut);
+                            assert!(log.value(b"/k").is_none() && log.value(b"/l").is_none(), "both or none");
+                        }
+                    }
+                    write_to(&mut file, at, bytes);
+                    let log = read(&file);
+                    assert_eq!(log.value(b"/k").is_some(), log.value(b"/l").is_some(), "both or none");
+                    Ok(())
+                })
+                .expect("written");
+                assert_eq!(file[usize::try_from(offset).expect("small")..], records, "{offset} {length}");
+                let log = read(&file);
+                assert_eq!(log.key_count(), 3);
+                assert_eq!(log.value(b"/l").expect("there").len(), length - length / 2);
+                assert_eq!(count == 1, !is_in_steps(&records, offset) || room(offset) < FILLER_BYTES);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_added_within_a_page() {
+        for offset in [0, 18, 4096, 4096 * 3 + 5] {
+            let mut records = Vec::new();
+            pad(&mut records, offset);
+            assert!(records.is_empty());
+            push_record(&mut records, &[b"/k"], b"value");
+            let before = records.clone();
+            pad(&mut records, offset);
+            assert_eq!(records, before);
+        }
+    }
+
+    #[test]
+    fn a_write_that_fails_is_the_last() {
+        let records = vec![0; 9000];
+        for fails in 0..6 {
+            let mut count = 0;
+            let told = append(&records, 10, |_, _| {
+                count += 1;
+                if count > fails { Err(count) } else { Ok(()) }
+            });
+            assert_eq!((told, count), (Err(fails + 1), fails + 1));
+        }
+    }
+}
