@@ -21,7 +21,7 @@
 
 mod appending;
 
-pub use appending::{append, is_in_steps};
+pub use appending::append;
 
 use crate::error::LimitError;
 use crate::limits::{KEY_COST_BYTES, LogLimits};

@@ -2,7 +2,7 @@
 
 use super::{CANCELLED, NOT_RELEASED, Paused, Turn};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
-use crate::store::file_log::{append, is_in_steps};
+use crate::store::file_log::append;
 use crate::time::Duration;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -157,8 +157,8 @@ impl Locked {
 
     /// Writes at `end`, where the file ends: everything, or nothing, also if the process is killed meanwhile.
     pub(super) fn append(&self, records: &[u8], end: u64) -> Result<(), Failure> {
-        // A write beyond the limit of the process would end it (SIGXFSZ); one that reaches the limit comes short.
-        if is_in_steps(records, end) && end.saturating_add(records.len() as u64) > file_bytes_max() {
+        // A write that begins at the limit of the process would end it (SIGXFSZ).
+        if end.saturating_add(records.len() as u64) > file_bytes_max() {
             return Err(os(Phase::Writing, &io::Error::from_raw_os_error(libc::EFBIG)));
         }
         append(records, end, |at, bytes| self.write(at, bytes)).inspect_err(|_| {
@@ -176,8 +176,8 @@ impl Locked {
                 // One write takes this much at most.
                 Ok(count) if count == WRITE_BYTES_MAX => written += count,
                 Ok(count) if count == rest.len() => return Ok(()),
-                // The disk is full, or a limit is reached. A second write might end the process.
-                Ok(count) => return Err(os(Phase::Writing, &why_short(at + count as u64))),
+                // A second write would tell; but it is the disk that is full, as a limit of the process is asked before.
+                Ok(_) => return Err(os(Phase::Writing, &io::Error::from_raw_os_error(libc::ENOSPC))),
                 Err(error) => return Err(os(Phase::Writing, &error)),
             }
         }
@@ -202,11 +202,6 @@ pub(super) fn read_at(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, F
         }),
         Err(error) => Err(os(Phase::Reading, &error)),
     }
-}
-
-/// Why a write ended at this place of the file: a limit of the process, or the disk.
-fn why_short(reached: u64) -> io::Error {
-    io::Error::from_raw_os_error(if reached >= file_bytes_max() { libc::EFBIG } else { libc::ENOSPC })
 }
 
 /// How long this process may make a file.

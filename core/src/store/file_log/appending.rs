@@ -53,8 +53,7 @@ pub fn append<E>(
 }
 
 /// Whether it takes more than one write.
-#[must_use]
-pub const fn is_in_steps(records: &[u8], offset: u64) -> bool {
+const fn is_in_steps(records: &[u8], offset: u64) -> bool {
     records.len() as u64 > room(offset)
 }
 

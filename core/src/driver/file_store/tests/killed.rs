@@ -1,8 +1,9 @@
-//! Writers that are killed while they append, as real processes.
+//! Writers that are killed while they append, or may not write as much, as real processes.
 
 use super::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Longer than two pages at most, so that most writes end in another page than they began in.
 fn value(number: u64) -> Vec<u8> {
@@ -13,25 +14,37 @@ fn value(number: u64) -> Vec<u8> {
 /// A process that sets `number` to 0, 1, …, each with a value of its own, and tells of each when it is done.
 fn start_writer(file: &TemporaryFile) -> (libc::pid_t, UnixStream) {
     let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+    let child = in_a_child(|| {
+        let store = Store::open_file(file.path(), options(None)).ok()?;
+        (0_u64..).try_for_each(|number| {
+            let number_text = number.to_le_bytes();
+            store.multi_set(&[(b"number", &number_text), (b"value", &value(number))], DEFAULT).ok()?;
+            theirs.write_all(&number_text).ok()
+        })
+    });
+    (child, ours)
+}
+
+/// Runs `work` in another process, which ends with 0 if it succeeds.
+fn in_a_child(work: impl FnOnce() -> Option<()>) -> libc::pid_t {
     // SAFETY: the child uses what `fork` leaves to one thread: its memory, its descriptors and the allocator, whose
     // locks the C library takes care of. It ends without running anything of the parent's.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
-    if child > 0 {
-        return (child, ours);
+    if child == 0 {
+        let is_done = catch_unwind(AssertUnwindSafe(work)).is_ok_and(|done| done.is_some());
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(i32::from(!is_done)) }
     }
-    let store = Store::open_file(file.path(), options(None));
-    let told = store.map_err(drop).and_then(|store| {
-        (0_u64..).try_for_each(|number| {
-            let number_text = number.to_le_bytes();
-            store
-                .multi_set(&[(b"number", &number_text), (b"value", &value(number))], DEFAULT)
-                .map_err(drop)?;
-            theirs.write_all(&number_text).map_err(drop)
-        })
-    });
-    // SAFETY: ends this process at once.
-    unsafe { libc::_exit(i32::from(told.is_err())) }
+    child
+}
+
+/// Waits for a child; how it ended.
+fn end_of(child: libc::pid_t) -> libc::c_int {
+    let mut status = 0;
+    // SAFETY: the process is a child that nobody has waited for; `status` is valid for writing.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
 }
 
 #[test]
@@ -46,11 +59,9 @@ fn a_writer_that_is_killed_leaves_whole_records_and_all_that_it_told_of() {
             told.read_exact(&mut number).expect("it writes");
         }
         (0..rng.below(3000)).for_each(|_| core::hint::spin_loop());
-        // SAFETY: the process is a child that nobody has waited for; the call to wait for it takes no memory.
-        unsafe {
-            assert_eq!(libc::kill(child, libc::SIGKILL), 0);
-            assert_eq!(libc::waitpid(child, core::ptr::null_mut(), 0), child);
-        }
+        // SAFETY: the process is a child that nobody has waited for.
+        assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+        assert_eq!(end_of(child), libc::SIGKILL);
         let mut rest = Vec::new();
         told.read_to_end(&mut rest).expect("all that it told");
         let last = rest.as_chunks::<8>().0.last().map_or(number, |last| *last);
@@ -63,5 +74,30 @@ fn a_writer_that_is_killed_leaves_whole_records_and_all_that_it_told_of() {
         assert!(found == told || found == told + 1, "round {round}: {found} is there, {told} was told");
         assert!(store.get_owned(b"value", Timeout::Once).expect("whole") == value(found), "both or none");
         store.set(b"number", b"", DEFAULT).expect("it goes on");
+    }
+}
+
+#[test]
+fn a_limit_of_the_process_is_an_error_and_not_its_end() {
+    for length in [0, 50, 5000, 100_000] {
+        let file = TemporaryFile::new("limit");
+        let child = in_a_child(|| {
+            let store = Store::open_file(file.path(), options(None)).ok()?;
+            store.set(b"k", b"v", DEFAULT).ok()?;
+            let before = fs::read(file.path()).ok()?;
+            // At the end of the file, and within the record.
+            for room in [0, 9] {
+                let limit = before.len() as u64 + room;
+                let limit = libc::rlimit { rlim_cur: limit, rlim_max: libc::RLIM_INFINITY };
+                // SAFETY: `limit` is valid for reading.
+                (unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) } == 0).then_some(())?;
+                let error = store.set(b"k", &std::vec![7; length], DEFAULT).err()?;
+                let told = (error.kind(), error.cause(), error.phase());
+                (told == (ErrorKind::Io, Cause::Os(libc::EFBIG), Phase::Writing)).then_some(())?;
+                (fs::read(file.path()).ok()? == before).then_some(())?;
+            }
+            (store.get_owned(b"k", Timeout::Once).ok()? == b"v").then_some(())
+        });
+        assert_eq!(end_of(child), 0, "with a value of {length} bytes");
     }
 }
