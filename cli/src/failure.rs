@@ -46,12 +46,20 @@ impl Failure {
             ErrorKind::InvalidArgument => 2,
             ErrorKind::TimedOut => 3,
             ErrorKind::Refused | ErrorKind::Unresolved | ErrorKind::Unreachable => 4,
-            ErrorKind::ServerGone | ErrorKind::WrongProtocol | ErrorKind::Corrupt => 5,
+            ErrorKind::ServerGone
+            | ErrorKind::SessionEnded
+            | ErrorKind::WrongProtocol
+            | ErrorKind::Corrupt => 5,
             ErrorKind::Cancelled
             | ErrorKind::LimitExceeded
             | ErrorKind::Unsupported
             | ErrorKind::Reentrant
-            | ErrorKind::Io => 6,
+            | ErrorKind::Io
+            | ErrorKind::NotFound
+            | ErrorKind::Conflict
+            | ErrorKind::StaleRound
+            | ErrorKind::Compacted
+            | ErrorKind::Closed => 6,
         }
     }
 
@@ -107,6 +115,12 @@ const fn kind_name(kind: ErrorKind) -> &'static str {
         ErrorKind::Corrupt => "corrupt",
         ErrorKind::Reentrant => "reentrant",
         ErrorKind::Io => "io",
+        ErrorKind::NotFound => "not_found",
+        ErrorKind::Conflict => "conflict",
+        ErrorKind::StaleRound => "stale_round",
+        ErrorKind::Compacted => "compacted",
+        ErrorKind::SessionEnded => "session_ended",
+        ErrorKind::Closed => "closed",
     }
 }
 
@@ -135,7 +149,23 @@ pub(crate) const fn operation_name(operation: Operation) -> &'static str {
         | Operation::Delete
         | Operation::Append
         | Operation::Ping
-        | Operation::Barrier => operation.name(),
+        | Operation::Barrier
+        | Operation::DeletePrefix
+        | Operation::Txn
+        | Operation::Batch
+        | Operation::Watch
+        | Operation::LeaseGrant
+        | Operation::LeaseAttach
+        | Operation::LeaseRenew
+        | Operation::LeaseRevoke
+        | Operation::BarrierCancel
+        | Operation::Join
+        | Operation::Standby
+        | Operation::Leave
+        | Operation::Close
+        | Operation::Members
+        | Operation::RunInfo
+        | Operation::Bye => operation.name(),
     }
 }
 

@@ -30,6 +30,22 @@ pub enum Operation {
     BarrierByKeys,
     CheckIn,
     WaitForWorkers,
+    DeletePrefix,
+    Txn,
+    Batch,
+    Watch,
+    LeaseGrant,
+    LeaseAttach,
+    LeaseRenew,
+    LeaseRevoke,
+    BarrierCancel,
+    Join,
+    Standby,
+    Leave,
+    Close,
+    Members,
+    RunInfo,
+    Bye,
 }
 
 impl Operation {
@@ -60,6 +76,22 @@ impl Operation {
             Self::BarrierByKeys => "barrier (by keys)",
             Self::CheckIn => "check_in",
             Self::WaitForWorkers => "wait_for_workers",
+            Self::DeletePrefix => "delete_prefix",
+            Self::Txn => "txn",
+            Self::Batch => "batch",
+            Self::Watch => "watch",
+            Self::LeaseGrant => "lease_grant",
+            Self::LeaseAttach => "lease_attach",
+            Self::LeaseRenew => "lease_renew",
+            Self::LeaseRevoke => "lease_revoke",
+            Self::BarrierCancel => "barrier_cancel",
+            Self::Join => "join",
+            Self::Standby => "standby",
+            Self::Leave => "leave",
+            Self::Close => "close",
+            Self::Members => "members",
+            Self::RunInfo => "run_info",
+            Self::Bye => "bye",
         }
     }
 
@@ -77,6 +109,9 @@ impl Operation {
                 | Self::QueueLen
                 | Self::MultiGet
                 | Self::Ping
+                | Self::Watch
+                | Self::Members
+                | Self::RunInfo
         )
     }
 
@@ -135,6 +170,18 @@ pub enum ErrorKind {
     Reentrant,
     /// The operating system refused something else.
     Io,
+    /// There is no such key, lease, run or round.
+    NotFound,
+    /// Others asked for the same in another way, and were first.
+    Conflict,
+    /// The round is over: its keys can be changed no more.
+    StaleRound,
+    /// The history does not reach back that far.
+    Compacted,
+    /// The session at the server is over.
+    SessionEnded,
+    /// The run is closed, for good.
+    Closed,
 }
 
 /// How far an operation had come.
@@ -410,6 +457,12 @@ impl fmt::Display for Sentence<'_> {
             ErrorKind::Corrupt => write!(f, " met what it cannot read, after {span} while {phase}")?,
             ErrorKind::Reentrant => f.write_str(" was refused within the store's own code")?,
             ErrorKind::Io => write!(f, " failed after {span} while {phase}")?,
+            ErrorKind::NotFound => f.write_str(" found no such thing")?,
+            ErrorKind::Conflict => f.write_str(" contradicts what others asked for before")?,
+            ErrorKind::StaleRound => f.write_str(" came too late for its round, which is over")?,
+            ErrorKind::Compacted => f.write_str(" asked for what the server does not remember")?,
+            ErrorKind::SessionEnded => write!(f, " lost its session after {span} while {phase}")?,
+            ErrorKind::Closed => f.write_str(" met a run that is closed")?,
         }
         self.why(f)?;
         match effect {

@@ -61,6 +61,7 @@ pub mod rendezvous {
     pub mod parameters;
     #[cfg(feature = "alloc")]
     pub mod parse;
+    pub mod participant;
     #[cfg(feature = "alloc")]
     pub mod registry;
     #[cfg(feature = "alloc")]
@@ -93,6 +94,7 @@ pub mod node {
     pub mod client;
     #[cfg(feature = "alloc")]
     pub mod multi_client;
+    pub mod native_client;
     #[cfg(feature = "alloc")]
     pub mod server;
 }

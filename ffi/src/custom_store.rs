@@ -156,7 +156,23 @@ const fn number_of(operation: Operation) -> i32 {
         | Operation::Barrier
         | Operation::BarrierByKeys
         | Operation::CheckIn
-        | Operation::WaitForWorkers => 0,
+        | Operation::WaitForWorkers
+        | Operation::DeletePrefix
+        | Operation::Txn
+        | Operation::Batch
+        | Operation::Watch
+        | Operation::LeaseGrant
+        | Operation::LeaseAttach
+        | Operation::LeaseRenew
+        | Operation::LeaseRevoke
+        | Operation::BarrierCancel
+        | Operation::Join
+        | Operation::Standby
+        | Operation::Leave
+        | Operation::Close
+        | Operation::Members
+        | Operation::RunInfo
+        | Operation::Bye => 0,
     }
 }
 

@@ -46,6 +46,10 @@ pub(crate) const fn status_of(kind: ErrorKind) -> rdzv_status {
         ErrorKind::Corrupt => RDZV_CORRUPT,
         ErrorKind::Reentrant => RDZV_REENTRANT,
         ErrorKind::Io => RDZV_IO,
+        ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::StaleRound => RDZV_INVALID_ARGUMENT,
+        ErrorKind::Compacted => RDZV_LIMIT_EXCEEDED,
+        ErrorKind::SessionEnded => RDZV_SERVER_GONE,
+        ErrorKind::Closed => RDZV_CLOSED,
     }
 }
 

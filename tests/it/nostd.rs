@@ -17,6 +17,8 @@ mod multi_client;
 mod native;
 #[path = "../nostd/canary_b/src/node.rs"]
 mod node;
+#[path = "../nostd/canary_a/src/node.rs"]
+mod node_of_a_run;
 #[path = "../nostd/canary_b/src/rendezvous.rs"]
 mod rendezvous;
 #[path = "../nostd/canary_b/src/session.rs"]
@@ -71,6 +73,7 @@ fn canary_b_sings_with_an_allocator_and_notices_std() {
 #[test]
 fn every_song_is_right() {
     assert!(ground::sings() && codec::sings() && client::sings() && native::sings());
+    assert!(node_of_a_run::sings());
     assert!(store::sings() && node::sings() && multi_client::sings() && session::sings());
     assert!(rendezvous::sings() && handlers::sings() && barrier::sings());
 }

@@ -189,6 +189,18 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         Ok(self.id_last)
     }
 
+    /// Takes a request back, if the server cannot have it and never will; whether that is so.
+    pub fn withdraw(&mut self, id: u64) -> bool {
+        // After WELCOME it is known what has arrived on earlier connections.
+        let is_known = matches!(self.state, ClientState::Live);
+        let Ok(place) = self.pending.binary_search(&id) else { return false };
+        let is_unsent = id > self.sent_ever || (is_known && id > self.sent);
+        if is_unsent {
+            self.pending.remove(place);
+        }
+        is_unsent
+    }
+
     /// The request that is to be written next; `None` when there is none, or it is not the time.
     ///
     /// A session that can be resumed sends nothing before its first WELCOME: without the token nobody could find out

@@ -16,7 +16,7 @@ const fn module(path: &'static str, layer: u8, room: &'static str) -> Module {
 /// The lowest layer whose rooms are machines without I/O; none of them knows another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 28] = [
+const MODULES: [Module; 30] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
@@ -37,6 +37,7 @@ const MODULES: [Module; 28] = [
     module("barrier::service", MACHINES, "barrier::service"),
     module("workers", MACHINES, "workers"),
     module("rendezvous::service", MACHINES, "rendezvous::service"),
+    module("rendezvous::participant", MACHINES, "rendezvous::participant"),
     module("elastic_store", MACHINES, "elastic_store"),
     module("rendezvous", MACHINES, "rendezvous"),
     module("agent", MACHINES, "agent"),
@@ -44,6 +45,7 @@ const MODULES: [Module; 28] = [
     module("node::server", 4, "node::server"),
     module("node::client", 4, "node::client"),
     module("node::multi_client", 4, "node::client"),
+    module("node::native_client", 4, "node::native_client"),
     module("driver", 5, "driver"),
 ];
 

@@ -164,3 +164,21 @@ fn the_end_of_a_session_says_why() {
     let end = End::Refused(FaultCode::RequestForgotten, 3, 0);
     assert_eq!(receive(&mut session, 2, 1, 0, &error), Received::Over(end));
 }
+
+#[test]
+fn what_the_server_cannot_have_is_taken_back() {
+    let mut session = live(2000);
+    for _ in 0..3 {
+        session.begin().expect("there is room");
+    }
+    session.label(at(1), 1);
+    session.label(at(1), 2);
+    assert!(!session.withdraw(1) && session.withdraw(3) && !session.withdraw(3));
+    session.connection_ended();
+    assert!(!session.withdraw(2), "it may have arrived");
+    session.hello(at(2)).expect("broken");
+    receive(&mut session, 3, 0, 0, &welcome(true, 1));
+    assert!(session.withdraw(2), "it has not");
+    assert_eq!((session.pending(), session.next_to_send()), (&[1][..], None));
+    assert_eq!(session.begin(), Ok(4));
+}

@@ -10,11 +10,12 @@ mod client;
 mod codec;
 mod ground;
 mod native;
+mod node;
 
 /// Calls each part, so that its code is there. Returns how many of them did what they should.
 #[unsafe(no_mangle)]
 pub extern "C" fn canary_a() -> u32 {
-    [ground::sings(), codec::sings(), client::sings(), native::sings()].into_iter().map(u32::from).sum()
+    [ground::sings(), codec::sings(), client::sings(), native::sings(), node::sings()].into_iter().map(u32::from).sum()
 }
 
 #[panic_handler]

@@ -1,0 +1,741 @@
+//! The client of a native server: one session over one connection at a time, with any number of requests on it, and
+//! a node's part in a run.
+//!
+//! It owns no bytes and needs no allocator. The caller keeps each request until it is over, since it may have to be
+//! written again, and keeps received bytes until they are a whole frame. After each input: drain
+//! [`NativeClient::poll_output`], write what [`NativeClient::poll_write`] names, and take what has failed from
+//! [`NativeClient::next_failed`].
+//!
+//! With a grace, a connection that ends is made again and the session resumed, so that each request has its effect
+//! once. Without one, the session ends with its connection; in exchange its first requests leave with HELLO.
+
+pub mod fault;
+
+use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
+use crate::limits::FrameLimits;
+use crate::rendezvous::participant::{self, OutOfTurn, Participant};
+use crate::session::client::{ClientSession, Due, End, Identity, Received, SessionOptions};
+use crate::session::life::ClientState;
+use crate::store::dial::{DialInput, DialOptions, DialOutput, DialState, Dialer, Family, Rounds};
+use crate::time::{Duration, Instant};
+use crate::wire::native::{
+    ClientFrame, Fault, From, HEADER_BYTES, Header, Label, Scan, ServerFrame, Size, VERSION_MAX, VERSION_MIN,
+    scan,
+};
+use fault::{failure_of, failure_of_end};
+use heapless::{Deque, Vec};
+
+/// How a client behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NativeOptions {
+    /// What it asks of the server.
+    pub session: SessionOptions,
+    /// How long the first connection may take, with all its attempts. Later ones have the grace.
+    pub connect_timeout: Duration,
+    /// How often the first connection goes through the addresses.
+    pub rounds: Rounds,
+    /// How connections are made.
+    pub dial: DialOptions,
+    /// Bounds on one request, until the server says its own.
+    pub limits: FrameLimits,
+    /// How long after its deadline a call is given up: the server keeps the deadline, and its answer, which knows who
+    /// was missing, takes its time.
+    pub answer_slack: Duration,
+}
+
+impl Default for NativeOptions {
+    fn default() -> Self {
+        Self {
+            session: SessionOptions::default(),
+            connect_timeout: Duration::from_secs(300),
+            rounds: Rounds::UntilDeadline,
+            dial: DialOptions::default(),
+            limits: FrameLimits::default(),
+            answer_slack: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What happened. Received bytes go to [`NativeClient::receive`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input<'a> {
+    /// The host has addresses of these families, in the resolver's order.
+    Resolved(&'a [Family]),
+    /// The host has no address; the resolver's error number.
+    Unresolved(i32),
+    /// The address accepted.
+    Connected,
+    /// The connection was not made.
+    ConnectFailed(ErrorKind, Cause),
+    /// The connection ended.
+    Ended(Cause),
+    /// Time passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Look the host's addresses up.
+    Resolve,
+    /// Connect to the address with this index in what was resolved.
+    Connect(u8),
+    /// Close the connection, or stop making it; what is unsent goes with it.
+    Disconnect,
+    /// The client is over; [`NativeClient::next_failed`] tells of its calls.
+    Over(Ending),
+}
+
+/// Why a client is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// There was no connection in time: the first one, or one to resume the session on.
+    Dialling(Failure),
+    /// The session is over; and what the system said, if its connection ended.
+    Session(End, Cause),
+    /// It was closed from this side, as it should be.
+    Left,
+}
+
+impl Ending {
+    /// What a call is told that comes too late, or was under way and had no effect.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        match *self {
+            Self::Dialling(failure) => failure,
+            Self::Session(end, cause) => failure_of_end(end, cause),
+            Self::Left => Failure {
+                kind: ErrorKind::SessionEnded,
+                phase: Phase::Sending,
+                elapsed: Duration::ZERO,
+                cause: Cause::Unknown,
+                effect: Effect::None,
+            },
+        }
+    }
+}
+
+/// What is to be written next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ToWrite {
+    /// The magic, and [`NativeClient::hello`] with this label.
+    Opening(Label, Identity),
+    /// This request, with this label.
+    Request(u64, Label),
+    /// This frame.
+    Frame(Label, ClientFrame<'static>),
+}
+
+/// What came out of received bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Taken<'b> {
+    /// The frame is not whole: it has at least so many bytes.
+    Partial(usize),
+    /// A frame of so many bytes, and what it meant.
+    Frame(usize, Event<'b>),
+    /// The client is over; what else was received is of no use.
+    Over,
+}
+
+/// What a frame meant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event<'b> {
+    /// Nothing that concerns the caller.
+    Nothing,
+    /// The session is open.
+    Open,
+    /// The answer to a call.
+    Answered(u64, ServerFrame<'b>),
+    /// A call failed, with the server's own words; or the server answered with something that is no answer to it.
+    Failed(Failed, Option<Fault<'b>>),
+    /// A push of a watch or a lease.
+    Pushed(u64, ServerFrame<'b>),
+    /// Something happened to the node. It answers this call, if it answers one that is awaited.
+    Node(Option<u64>, participant::Event<'b>),
+}
+
+/// A call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// Which.
+    pub id: u64,
+    /// What it wanted.
+    pub operation: Operation,
+    /// How.
+    pub failure: Failure,
+}
+
+/// Why a call was not begun. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BeginError {
+    /// A limit does not hold.
+    #[error(transparent)]
+    Limit(LimitError),
+    /// The node may not ask for that where it stands.
+    #[error(transparent)]
+    OutOfTurn(OutOfTurn),
+    /// The client is over.
+    #[error("the session is over")]
+    Over(Ending),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    /// Somebody waits for its answer.
+    Yes,
+    /// Nobody does, and the server is still to be told so.
+    CancelDue,
+    /// Nobody does.
+    No,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    id: u64,
+    operation: Operation,
+    began: Instant,
+    deadline: Instant,
+    span: Duration,
+    awaited: Awaited,
+    sent: bool,
+}
+
+/// A client with room for `PENDING` requests.
+#[derive(Debug)]
+pub struct NativeClient<const PENDING: usize> {
+    options: NativeOptions,
+    limits: FrameLimits,
+    seed: u64,
+    session: ClientSession<PENDING>,
+    participant: Participant,
+    dialer: Dialer,
+    /// In the order of their ids.
+    pending: Vec<Pending, PENDING>,
+    opening: Option<(Identity, Label)>,
+    heartbeat: Option<u64>,
+    bye: u64,
+    ending: Option<Ending>,
+    outputs: Deque<Output, 8>,
+}
+
+impl<const PENDING: usize> NativeClient<PENDING> {
+    /// Sets out at `now`; the first output is [`Output::Resolve`]. `seed` spreads pauses.
+    #[must_use]
+    pub fn new(now: Instant, options: NativeOptions, seed: u64) -> Self {
+        let deadline = now + options.connect_timeout;
+        let mut client = Self {
+            options,
+            limits: options.limits,
+            seed,
+            session: ClientSession::new(options.session),
+            participant: Participant::new(),
+            dialer: Dialer::new(now, deadline, options.rounds, options.dial, seed),
+            pending: Vec::new(),
+            opening: None,
+            heartbeat: None,
+            bye: 0,
+            ending: None,
+            outputs: Deque::new(),
+        };
+        client.follow_dialer(now);
+        client
+    }
+
+    /// Whether the session is open and has a connection.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.ending.is_none() && self.session.state() == ClientState::Live
+    }
+
+    /// Why it is over.
+    #[must_use]
+    pub const fn ending(&self) -> Option<Ending> {
+        self.ending
+    }
+
+    /// The session, as the server knows it.
+    #[must_use]
+    pub const fn identity(&self) -> &Identity {
+        self.session.identity()
+    }
+
+    /// The node's part in its run.
+    #[must_use]
+    pub const fn participant(&self) -> &Participant {
+        &self.participant
+    }
+
+    /// Begins a call whose body has so many bytes, which the server may let wait for `span`; 0: it does not wait.
+    ///
+    /// # Errors
+    /// See [`BeginError`].
+    pub fn begin(
+        &mut self,
+        now: Instant,
+        operation: Operation,
+        (kind, body_bytes): (u16, usize),
+        span: Duration,
+    ) -> Result<u64, BeginError> {
+        if let Some(ending) = self.ending {
+            return Err(BeginError::Over(ending));
+        }
+        let bytes_max = ClientFrame::size_of(kind).unwrap_or(Size::Small).bytes_max(&self.limits);
+        if body_bytes as u64 > bytes_max {
+            return Err(BeginError::Limit(LimitError::Frame { bytes: body_bytes as u64, bytes_max }));
+        }
+        self.enter(now, operation, span, Awaited::Yes).ok_or({
+            let count = PENDING as u64;
+            BeginError::Limit(LimitError::Operations { count })
+        })
+    }
+
+    /// Begins to join, as [`NativeClient::begin`]. While the node stands by, no time counts.
+    ///
+    /// # Errors
+    /// See [`BeginError`].
+    pub fn begin_join(
+        &mut self,
+        now: Instant,
+        operation: Operation,
+        frame: (u16, usize),
+        span: Duration,
+    ) -> Result<u64, BeginError> {
+        let part = self.participant.part();
+        if part.on_event(participant::PartEvent::Ask).is_none() {
+            return Err(BeginError::OutOfTurn(OutOfTurn(part)));
+        }
+        let id = self.begin(now, operation, frame, span)?;
+        self.participant.join(id).map(|()| id).map_err(BeginError::OutOfTurn)
+    }
+
+    /// Begins to leave.
+    ///
+    /// # Errors
+    /// See [`BeginError`].
+    pub fn begin_leave(
+        &mut self,
+        now: Instant,
+        frame: (u16, usize),
+        span: Duration,
+    ) -> Result<u64, BeginError> {
+        let part = self.participant.part();
+        if part.on_event(participant::PartEvent::AskToLeave).is_none() {
+            return Err(BeginError::OutOfTurn(OutOfTurn(part)));
+        }
+        let id = self.begin(now, Operation::Leave, frame, span)?;
+        self.participant.leave(id).map(|()| id).map_err(BeginError::OutOfTurn)
+    }
+
+    /// Begins to end the session, which is over when BYE is answered. The call has no body.
+    ///
+    /// # Errors
+    /// See [`BeginError`].
+    pub fn begin_bye(&mut self, now: Instant, span: Duration) -> Result<u64, BeginError> {
+        self.bye = self.begin(now, Operation::Bye, (BYE, 0), span)?;
+        Ok(self.bye)
+    }
+
+    /// Gives a call up: its caller wants no more of it. `None`: it is over already.
+    pub fn cancel(&mut self, now: Instant, id: u64) -> Option<Failed> {
+        let place = self.place(id).filter(|&place| self.pending[place].awaited == Awaited::Yes)?;
+        Some(self.give_up(now, place, ErrorKind::Cancelled))
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Instant, input: Input<'_>) {
+        if self.ending.is_some() {
+            return;
+        }
+        let input = match input {
+            Input::Resolved(families) => DialInput::Resolved(families),
+            Input::Unresolved(number) => DialInput::Unresolved(number),
+            Input::Connected => DialInput::Connected,
+            Input::ConnectFailed(kind, cause) => DialInput::Failed(kind, cause),
+            Input::Ended(cause) => return self.connection_ended(now, cause),
+            Input::Tick => {
+                if self.dialer.state() == DialState::Ready {
+                    return self.tick(now);
+                }
+                DialInput::Tick
+            }
+        };
+        self.dialer.handle(now, input);
+        self.follow_dialer(now);
+    }
+
+    /// What is to be done next, in order.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Input::Tick`] is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.ending.is_some() {
+            return None;
+        }
+        let awaited = self.pending.iter().filter(|call| call.awaited == Awaited::Yes);
+        let deadline = awaited.map(|call| call.deadline).min();
+        let session =
+            (self.dialer.state() == DialState::Ready).then(|| self.session.poll_timeout()).flatten();
+        [deadline, session, self.dialer.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// The next call that failed without an answer: its deadline passed, or the client is over. Call it until it returns
+    /// `None`.
+    pub fn next_failed(&mut self, now: Instant) -> Option<Failed> {
+        if let Some(ending) = self.ending {
+            self.pending.retain(|call| call.awaited == Awaited::Yes);
+            let call = self.pending.pop()?;
+            let failure = Failure { elapsed: now.since(call.began), ..ending.failure() };
+            let effect = if call.sent { effect_of(call.operation) } else { failure.effect };
+            return Some(Failed {
+                id: call.id,
+                operation: call.operation,
+                failure: Failure { effect, ..failure },
+            });
+        }
+        let is_due = |call: &Pending| call.awaited == Awaited::Yes && call.deadline <= now;
+        let place = self.pending.iter().position(is_due)?;
+        Some(self.give_up(now, place, ErrorKind::TimedOut))
+    }
+
+    /// What is to be written next. What it names counts as written.
+    pub fn poll_write(&mut self, now: Instant) -> Option<ToWrite> {
+        if self.ending.is_some() {
+            return None;
+        }
+        if let Some((identity, label)) = self.opening.take() {
+            return Some(ToWrite::Opening(label, identity));
+        }
+        if self.session.owes_acknowledge() {
+            return Some(ToWrite::Frame(self.session.label(now, 0), ClientFrame::Acknowledge {}));
+        }
+        if let Some(nonce) = self.heartbeat.take() {
+            return Some(ToWrite::Frame(self.session.label(now, 0), ClientFrame::Heartbeat { nonce }));
+        }
+        while let Some(id) = self.session.next_to_send() {
+            let place = self.place(id)?;
+            if self.pending[place].awaited == Awaited::Yes || !self.session.withdraw(id) {
+                self.pending[place].sent = true;
+                return Some(ToWrite::Request(id, self.session.label(now, id)));
+            }
+            self.pending.remove(place);
+        }
+        self.cancellation(now)
+    }
+
+    /// HELLO, from a node of this name.
+    #[must_use]
+    pub const fn hello<'a>(&self, identity: Identity, node: &'a [u8], auth: &'a [u8]) -> ClientFrame<'a> {
+        let SessionOptions { grace_ms, heartbeat_ms, heartbeats_missed_max } = *self.session.options();
+        let Identity { incarnation, session, token } = identity;
+        ClientFrame::Hello {
+            version_min: VERSION_MIN,
+            version_max: VERSION_MAX,
+            incarnation,
+            session,
+            token,
+            grace_ms,
+            heartbeat_ms,
+            heartbeats_missed_max,
+            node,
+            auth,
+        }
+    }
+
+    /// Bounds on what a server may send: values grow there beyond those of a request, up to a whole frame.
+    #[must_use]
+    pub const fn answer_limits(limits: &FrameLimits) -> FrameLimits {
+        FrameLimits { value_bytes_max: limits.frame_bytes_max as u64, ..*limits }
+    }
+
+    /// Reads the frame at the start of `bytes`. `limits` are [`NativeClient::answer_limits`].
+    pub fn receive<'b>(&mut self, now: Instant, limits: &'b FrameLimits, bytes: &'b [u8]) -> Taken<'b> {
+        if self.ending.is_some() {
+            return Taken::Over;
+        }
+        let (header, length) = match scan(bytes, From::Server, limits) {
+            Ok(Scan::Partial { bytes }) => return Taken::Partial(bytes),
+            Ok(Scan::Whole { header, bytes }) => (header, bytes),
+            Err(_) => return self.session_over(End::Protocol),
+        };
+        let frame = match ServerFrame::parse(header.kind, &bytes[HEADER_BYTES..length], limits) {
+            Ok(frame) => frame,
+            Err(_) => return self.session_over(End::Protocol),
+        };
+        let event = match frame {
+            None if !ServerFrame::is_numbered(header.kind) => Event::Nothing,
+            // Of a later version: it is counted, and if it answers a call, that has failed.
+            None => match self.session.receive(now, &header, &ServerFrame::Done { revision: 0 }) {
+                Received::Answer(id) => self.unreadable(now, id),
+                Received::Over(end) => return self.session_over(end),
+                _ => Event::Nothing,
+            },
+            Some(frame) => match self.frame(now, &header, frame) {
+                Some(event) => event,
+                None => return Taken::Over,
+            },
+        };
+        if self.ending.is_some() { Taken::Over } else { Taken::Frame(length, event) }
+    }
+
+    fn frame<'b>(&mut self, now: Instant, header: &Header, frame: ServerFrame<'b>) -> Option<Event<'b>> {
+        Some(match self.session.receive(now, header, &frame) {
+            Received::Nothing => Event::Nothing,
+            Received::Welcome => {
+                self.welcome(now, &frame);
+                Event::Open
+            }
+            Received::Over(end) => {
+                self.session_over(end);
+                return None;
+            }
+            Received::Push(id) if self.participant.is_own(id) => match self.participant.push(id, &frame) {
+                Some(event) => {
+                    self.pace(now, id, &event);
+                    Event::Node(None, event)
+                }
+                None => Event::Nothing,
+            },
+            Received::Push(id) => Event::Pushed(id, frame),
+            Received::Answer(id) => self.answer(now, id, frame),
+        })
+    }
+
+    /// While a node stands by, no time counts; with a seat, its time begins anew.
+    fn pace(&mut self, now: Instant, id: u64, event: &participant::Event<'_>) {
+        let Some(place) = self.place(id) else { return };
+        let call = &mut self.pending[place];
+        match event {
+            participant::Event::StandingBy { .. } => call.deadline = Instant::MAX,
+            participant::Event::Seated if call.deadline == Instant::MAX => {
+                call.deadline = now + call.span + self.options.answer_slack;
+            }
+            _ => {}
+        }
+    }
+
+    fn answer<'b>(&mut self, now: Instant, id: u64, frame: ServerFrame<'b>) -> Event<'b> {
+        let Some(call) = self.settle(id) else { return Event::Nothing };
+        let is_awaited = call.awaited == Awaited::Yes;
+        if id == self.bye {
+            self.over(Ending::Left);
+            return Event::Nothing;
+        }
+        if self.participant.is_own(id) {
+            return match self.participant.answer(id, &frame) {
+                Ok(Some(event)) => Event::Node(is_awaited.then_some(id), event),
+                Ok(None) if is_awaited => Self::failed(now, &call, frame),
+                Ok(None) => Event::Nothing,
+                Err(_) => self.unanswered(now, &call),
+            };
+        }
+        match frame {
+            _ if !is_awaited => Event::Nothing,
+            ServerFrame::Error { .. } => Self::failed(now, &call, frame),
+            _ => Event::Answered(id, frame),
+        }
+    }
+
+    fn failed<'b>(now: Instant, call: &Pending, frame: ServerFrame<'b>) -> Event<'b> {
+        let Pending { id, operation, began, .. } = *call;
+        let (failure, fault) = match frame {
+            ServerFrame::Error { fault } => (failure_of(&fault), Some(fault)),
+            // What a node asked for was answered after it had become moot.
+            _ => {
+                let failure = Ending::Left.failure();
+                (Failure { kind: ErrorKind::Cancelled, phase: Phase::Waiting, ..failure }, None)
+            }
+        };
+        let failure = Failure { elapsed: now.since(began), ..failure };
+        Event::Failed(Failed { id, operation, failure }, fault)
+    }
+
+    fn unreadable(&mut self, now: Instant, id: u64) -> Event<'static> {
+        match self.settle(id) {
+            Some(call) => self.unanswered(now, &call),
+            None => Event::Nothing,
+        }
+    }
+
+    /// What came is no answer to the call.
+    fn unanswered(&self, now: Instant, call: &Pending) -> Event<'static> {
+        if call.awaited != Awaited::Yes {
+            return Event::Nothing;
+        }
+        let failure = failure_of_end(End::Protocol, Cause::Unknown);
+        let effect = effect_of(call.operation);
+        let failure = Failure { elapsed: now.since(call.began), effect, ..failure };
+        Event::Failed(Failed { id: call.id, operation: call.operation, failure }, None)
+    }
+
+    fn welcome(&mut self, now: Instant, frame: &ServerFrame<'_>) {
+        self.dialer.handle(now, DialInput::Greeted);
+        self.follow_dialer(now);
+        if let ServerFrame::Welcome { key_bytes_max, value_bytes_max, list_max, frame_bytes_max, .. } = *frame
+        {
+            let frame_bytes_max = usize::try_from(frame_bytes_max).unwrap_or(usize::MAX);
+            self.limits = FrameLimits { key_bytes_max, value_bytes_max, keys_max: list_max, frame_bytes_max };
+        }
+    }
+
+    /// A request that nobody awaits any more: the server is told so, once there is room for one more.
+    fn cancellation(&mut self, now: Instant) -> Option<ToWrite> {
+        if self.session.state() != ClientState::Live {
+            return None;
+        }
+        let place = self.pending.iter().position(|call| call.awaited == Awaited::CancelDue)?;
+        let request = self.pending[place].id;
+        let id = self.enter(now, Operation::CancelWait, Duration::ZERO, Awaited::No)?;
+        self.pending[place].awaited = Awaited::No;
+        if let Some(entry) = self.pending.last_mut() {
+            entry.sent = true;
+        }
+        Some(ToWrite::Frame(self.session.label(now, id), ClientFrame::Cancel { request }))
+    }
+
+    fn enter(&mut self, now: Instant, operation: Operation, span: Duration, awaited: Awaited) -> Option<u64> {
+        if self.pending.is_full() {
+            return None;
+        }
+        let id = self.session.begin().ok()?;
+        let deadline = now + span + self.options.answer_slack;
+        // Room was checked above.
+        let _ =
+            self.pending.push(Pending { id, operation, began: now, deadline, span, awaited, sent: false });
+        Some(id)
+    }
+
+    fn place(&self, id: u64) -> Option<usize> {
+        self.pending.binary_search_by_key(&id, |call| call.id).ok()
+    }
+
+    fn settle(&mut self, id: u64) -> Option<Pending> {
+        self.place(id).map(|place| self.pending.remove(place))
+    }
+
+    /// Ends a call before its answer. If the server may have it, its place stays until that has answered.
+    fn give_up(&mut self, now: Instant, place: usize, kind: ErrorKind) -> Failed {
+        let Pending { id, operation, began, sent, .. } = self.pending[place];
+        let withdrawn = self.session.withdraw(id);
+        if withdrawn {
+            self.pending.remove(place);
+            self.participant.withdraw(id);
+        } else {
+            self.pending[place].awaited = Awaited::CancelDue;
+        }
+        let (phase, cause) = match self.dialer.state() {
+            DialState::Ready if sent => (Phase::Waiting, Cause::NoAnswer),
+            DialState::Ready => (Phase::Sending, Cause::Unknown),
+            _ => {
+                let failure = self.dialer.failure(now);
+                (failure.phase, failure.cause)
+            }
+        };
+        let cause = if kind == ErrorKind::TimedOut { cause } else { Cause::Unknown };
+        let effect = if withdrawn { Effect::None } else { effect_of(operation) };
+        let failure = Failure { kind, phase, elapsed: now.since(began), cause, effect };
+        Failed { id, operation, failure }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        match self.session.tick(now) {
+            Some(Due::Heartbeat(nonce)) => self.heartbeat = Some(nonce),
+            Some(Due::ServerSilent) => {
+                self.emit(Output::Disconnect);
+                self.connection_ended(now, Cause::Silent);
+            }
+            None => {}
+        }
+    }
+
+    fn connection_ended(&mut self, now: Instant, cause: Cause) {
+        match self.dialer.state() {
+            DialState::Greeting if self.greeting_lost(cause) => {
+                self.dialer.handle(now, DialInput::Failed(ErrorKind::ServerGone, cause));
+                self.follow_dialer(now);
+            }
+            DialState::Ready => {
+                (self.opening, self.heartbeat) = (None, None);
+                if self.bye != 0 && self.place(self.bye).is_some_and(|place| self.pending[place].sent) {
+                    return self.over(Ending::Left);
+                }
+                if let Some(end) = self.session.connection_ended() {
+                    return self.over(Ending::Session(end, cause));
+                }
+                let grace = Duration::from_millis(u64::from(self.session.options().grace_ms));
+                self.seed = self.seed.wrapping_add(1);
+                let (deadline, rounds) = (now + grace, Rounds::UntilDeadline);
+                self.dialer = Dialer::new(now, deadline, rounds, self.options.dial, self.seed);
+                self.follow_dialer(now);
+            }
+            _ => {}
+        }
+    }
+
+    /// The connection ended before WELCOME; whether there may be another one.
+    fn greeting_lost(&mut self, cause: Cause) -> bool {
+        self.opening = None;
+        match self.session.connection_ended() {
+            Some(end) => {
+                self.over(Ending::Session(end, cause));
+                false
+            }
+            None => true,
+        }
+    }
+
+    fn follow_dialer(&mut self, now: Instant) {
+        while let Some(output) = self.dialer.poll_output() {
+            match output {
+                DialOutput::Resolve => self.emit(Output::Resolve),
+                DialOutput::Connect(index) => self.emit(Output::Connect(index)),
+                DialOutput::Greet => self.opening = self.session.hello(now).ok(),
+                DialOutput::Disconnect => {
+                    self.emit(Output::Disconnect);
+                    let is_greeting =
+                        matches!(self.session.state(), ClientState::Greeting | ClientState::Resuming);
+                    if is_greeting && !self.greeting_lost(Cause::Silent) {
+                        return;
+                    }
+                }
+                DialOutput::Ready => {}
+                DialOutput::Failed(failure) => return self.over(Ending::Dialling(failure)),
+            }
+        }
+    }
+
+    fn session_over(&mut self, end: End) -> Taken<'static> {
+        self.emit(Output::Disconnect);
+        self.over(Ending::Session(end, Cause::Unknown));
+        Taken::Over
+    }
+
+    fn over(&mut self, ending: Ending) {
+        if self.ending.is_none() {
+            self.ending = Some(ending);
+            self.participant.session_ended();
+            if ending == Ending::Left {
+                self.emit(Output::Disconnect);
+            }
+            self.emit(Output::Over(ending));
+        }
+    }
+
+    fn emit(&mut self, output: Output) {
+        // One input makes a handful of outputs, and the caller drains them after each.
+        let _ = self.outputs.push_back(output);
+    }
+}
+
+/// BYE's number.
+const BYE: u16 = 0x0004;
+
+/// What a request that may have arrived may have done.
+const fn effect_of(operation: Operation) -> Effect {
+    if operation.reads_only() { Effect::None } else { Effect::Possible }
+}
+
+#[cfg(test)]
+mod tests;

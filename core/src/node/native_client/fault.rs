@@ -1,0 +1,182 @@
+//! What the server's errors mean to a caller. The one place where the numbers of errors become kinds and words.
+
+use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
+use crate::session::client::End;
+use crate::store::op::write_lossy;
+use crate::time::Duration;
+use crate::wire::native::{Fault, FaultCode, Why};
+use core::fmt;
+
+/// The kind of failure that an error of the server is.
+#[must_use]
+pub const fn kind_of(code: FaultCode) -> ErrorKind {
+    use FaultCode as C;
+    match code {
+        C::VersionUnsupported
+        | C::Malformed
+        | C::UnknownRequest
+        | C::UnknownFlags
+        | C::OutOfPlace
+        | C::FalseAcknowledgement => ErrorKind::WrongProtocol,
+        C::NotFound | C::UnknownLease | C::UnknownRound => ErrorKind::NotFound,
+        C::Unauthenticated | C::NotANumber | C::InvalidArgument | C::NotAParticipant => {
+            ErrorKind::InvalidArgument
+        }
+        C::BarrierConflict | C::BoundsConflict | C::AlreadyJoined => ErrorKind::Conflict,
+        C::CoolingDown | C::TooLong | C::StoreFull | C::TooManyPending | C::TooManySessions | C::TooMany => {
+            ErrorKind::LimitExceeded
+        }
+        C::TimedOut => ErrorKind::TimedOut,
+        C::Cancelled => ErrorKind::Cancelled,
+        C::SessionEnded | C::SessionForged | C::WindowPassed | C::RequestForgotten => ErrorKind::SessionEnded,
+        C::StaleRound => ErrorKind::StaleRound,
+        C::Compacted => ErrorKind::Compacted,
+        C::RunClosed | C::NotNeeded => ErrorKind::Closed,
+        C::ServerStopping => ErrorKind::ServerGone,
+        C::Other(number) => match number / 100 {
+            1 => ErrorKind::WrongProtocol,
+            2 => ErrorKind::InvalidArgument,
+            3 => ErrorKind::LimitExceeded,
+            _ => ErrorKind::SessionEnded,
+        },
+    }
+}
+
+/// The failure of a request that was answered with an error: it had no effect.
+#[must_use]
+pub const fn failure_of(fault: &Fault<'_>) -> Failure {
+    let cause = match fault.code {
+        FaultCode::NotANumber => Cause::NotANumber,
+        FaultCode::StoreFull => Cause::Limit(LimitError::Stored { bytes_max: fault.first }),
+        FaultCode::TooManyPending => Cause::Limit(LimitError::Operations { count: fault.first }),
+        // A key, a value, a list or a frame: the error does not say which, and the words say how long.
+        _ => Cause::Unknown,
+    };
+    Failure {
+        kind: kind_of(fault.code),
+        phase: Phase::Waiting,
+        elapsed: Duration::ZERO,
+        cause,
+        effect: Effect::None,
+    }
+}
+
+/// The words for an error of the server, beyond those for its kind; none where [`failure_of`] says it all.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a>(pub Fault<'a>);
+
+impl fmt::Display for Words<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use FaultCode as C;
+        let Fault { code, first, second, text } = self.0;
+        match code {
+            C::VersionUnsupported => write!(f, "the server speaks versions {first} to {second}")?,
+            C::Malformed => write!(f, "the server could not read a frame of kind {first:#06x}")?,
+            C::UnknownRequest => write!(f, "the server does not know requests of kind {first:#06x}")?,
+            C::UnknownFlags => write!(f, "the server does not know the flags {first:#06x}")?,
+            C::OutOfPlace => write!(f, "a frame of kind {first:#06x} was out of place")?,
+            C::FalseAcknowledgement => write!(f, "frame {first} was acknowledged, but {second} is the last")?,
+            C::Unauthenticated => f.write_str("the server did not accept the credentials")?,
+            C::UnknownLease => write!(f, "no lease {first}")?,
+            C::UnknownRound => write!(f, "no round {first}; the current one is {second}")?,
+            C::BarrierConflict if first > 0 => write!(f, "the barrier was begun for {first} participants")?,
+            C::BarrierConflict => f.write_str("the barrier was begun for participants by other names")?,
+            C::NotAParticipant => f.write_str("this name is not awaited")?,
+            C::BoundsConflict => write!(f, "the run has {first} to {second} nodes")?,
+            C::AlreadyJoined => write!(f, "session {first} is in the run under this name")?,
+            C::CoolingDown => write!(f, "the host failed too often and may come back in {first} ms")?,
+            C::TooLong => write!(f, "{first} is over the limit of {second}")?,
+            C::TooManySessions => write!(f, "the server has {first} sessions, and that is the limit")?,
+            C::TooMany => write!(f, "the server has {first}, and that is the limit")?,
+            C::SessionEnded if first > 0 => {
+                let why = Why::from_number(u16::try_from(first).unwrap_or_default());
+                write!(f, "the session is over: {why}")?;
+            }
+            C::SessionEnded => f.write_str("the server does not know the session")?,
+            C::SessionForged => f.write_str("the session is somebody else's")?,
+            C::WindowPassed => write!(f, "frames behind {first} are gone; {second} is the oldest kept")?,
+            C::RequestForgotten => f.write_str("the answer is gone from the server")?,
+            C::StaleRound => write!(f, "round {first} is over; the current one is {second}")?,
+            C::Compacted => write!(f, "the oldest that it remembers is revision {first}")?,
+            C::ServerStopping => f.write_str("the server is stopping")?,
+            C::Other(number) => write!(f, "error {number} ({first}, {second})")?,
+            C::NotFound
+            | C::NotANumber
+            | C::InvalidArgument
+            | C::StoreFull
+            | C::TooManyPending
+            | C::TimedOut
+            | C::Cancelled
+            | C::RunClosed
+            | C::NotNeeded => return write_lossy(f, text),
+        }
+        if text.is_empty() {
+            return Ok(());
+        }
+        f.write_str(": ")?;
+        write_lossy(f, text)
+    }
+}
+
+/// The failure that the end of its session is to a call, but for its effect.
+#[must_use]
+pub fn failure_of_end(end: End, cause: Cause) -> Failure {
+    let kind = match end {
+        End::Server(Why::ServerStopped) | End::Connection => ErrorKind::ServerGone,
+        End::Server(Why::Left) => ErrorKind::Cancelled,
+        End::Server(Why::Protocol) | End::Protocol => ErrorKind::WrongProtocol,
+        End::Server(_) => ErrorKind::SessionEnded,
+        End::Refused(code, ..) => kind_of(code),
+    };
+    Failure { kind, phase: Phase::Waiting, elapsed: Duration::ZERO, cause, effect: Effect::None }
+}
+
+/// The words for the end of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct EndWords(pub End);
+
+impl fmt::Display for EndWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            End::Server(why) => write!(f, "the server ended the session: {why}"),
+            End::Refused(code, first, second) => Words(Fault { code, first, second, text: b"" }).fmt(f),
+            End::Connection => f.write_str("the session ended with its connection"),
+            End::Protocol => f.write_str("the server sent what no server sends"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+    use super::*;
+    use alloc::format;
+    use alloc::string::{String, ToString};
+
+    #[test]
+    fn every_error_has_a_kind_and_words() {
+        let mut table = String::new();
+        let with_text = |code| Fault { code, first: 3, second: 9, text: b"who" };
+        for &(code, name) in FaultCode::ALL {
+            let words = Words(with_text(code)).to_string();
+            table += &format!("{name} {:?}: {words}\n", kind_of(code));
+            assert_eq!(failure_of(&with_text(code)).kind, kind_of(code));
+        }
+        for number in [150, 250, 350, 450] {
+            let code = FaultCode::from_number(number);
+            table += &format!("{number} {:?}: {}\n", kind_of(code), Words(Fault::new(code, 1, 2)));
+        }
+        for end in [
+            End::Server(Why::Heartbeat),
+            End::Server(Why::ServerStopped),
+            End::Server(Why::Left),
+            End::Refused(FaultCode::SessionEnded, u64::from(Why::Heartbeat.number()), 0),
+            End::Connection,
+            End::Protocol,
+        ] {
+            let kind = failure_of_end(end, Cause::Closed).kind;
+            table += &format!("{end:?} {kind:?}: {}\n", EndWords(end));
+        }
+        assert_eq!(table, include_str!("fault.snapshot"), "\n{table}");
+    }
+}

@@ -1,0 +1,414 @@
+extern crate alloc;
+use super::*;
+use crate::rendezvous::participant::Part;
+use crate::rng::Rng;
+use crate::store::op::Key;
+use crate::wire::native::{FLAG_RESENT, FaultCode, Message, Why, encode_frame};
+use crate::wire::sink::Sink;
+use alloc::vec::Vec as Bytes;
+
+const NOW: fn(u64) -> Instant = Instant::from_millis;
+const SECOND: Duration = Duration::from_secs(1);
+const RUN: Key<'static> = Key::raw(b"run");
+const DONE: ServerFrame<'static> = ServerFrame::Done { revision: 1 };
+
+type Client = NativeClient<4>;
+
+struct Growing<'v>(&'v mut Bytes<u8>);
+
+impl Sink for Growing<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+fn bytes_of(id: u64, sequence: u64, frame: &impl Message) -> Bytes<u8> {
+    let mut bytes = Bytes::new();
+    encode_frame(&mut Growing(&mut bytes), Label { id, sequence, flags: 0 }, frame).expect("short");
+    bytes
+}
+
+fn welcome(resumed: bool, request_last: u64, grace_ms: u32) -> ServerFrame<'static> {
+    let limits = FrameLimits::default();
+    ServerFrame::Welcome {
+        version: 1,
+        incarnation: 9,
+        session: 5,
+        token: [7; 16],
+        resumed,
+        request_last,
+        grace_ms,
+        heartbeat_ms: 1000,
+        heartbeats_missed_max: 3,
+        window_frames: 4,
+        window_bytes: 1 << 20,
+        key_bytes_max: limits.key_bytes_max,
+        value_bytes_max: limits.value_bytes_max,
+        list_max: limits.keys_max,
+        frame_bytes_max: limits.frame_bytes_max as u64,
+    }
+}
+
+/// What the caller sees of a frame.
+fn give(client: &mut Client, millis: u64, bytes: &[u8]) -> alloc::string::String {
+    let limits = Client::answer_limits(&FrameLimits::default());
+    match client.receive(NOW(millis), &limits, bytes) {
+        Taken::Partial(bytes) => alloc::format!("partial {bytes}"),
+        Taken::Over => "over".into(),
+        Taken::Frame(length, event) => {
+            assert_eq!(length, bytes.len());
+            alloc::format!("{event:?}")
+        }
+    }
+}
+
+fn outputs(client: &mut Client) -> Bytes<Output> {
+    core::iter::from_fn(|| client.poll_output()).collect()
+}
+
+fn writes(client: &mut Client, millis: u64) -> Bytes<ToWrite> {
+    core::iter::from_fn(|| client.poll_write(NOW(millis))).collect()
+}
+
+fn ids(writes: &[ToWrite]) -> Bytes<u64> {
+    let id = |write: &ToWrite| match *write {
+        ToWrite::Request(id, _) => id,
+        _ => 0,
+    };
+    writes.iter().map(id).collect()
+}
+
+fn new(grace_ms: u32) -> Client {
+    let session = SessionOptions { grace_ms, ..SessionOptions::default() };
+    let options = NativeOptions { session, connect_timeout: 2 * SECOND, ..NativeOptions::default() };
+    let mut client = Client::new(NOW(0), options, 1);
+    assert_eq!(outputs(&mut client), [Output::Resolve]);
+    client
+}
+
+fn connect(client: &mut Client, millis: u64) {
+    client.handle(NOW(millis), Input::Resolved(&[Family::V4]));
+    assert_eq!(outputs(client), [Output::Connect(0)]);
+    client.handle(NOW(millis), Input::Connected);
+}
+
+fn live(grace_ms: u32) -> Client {
+    let mut client = new(grace_ms);
+    connect(&mut client, 0);
+    assert!(matches!(writes(&mut client, 0)[..], [ToWrite::Opening(..)]));
+    assert_eq!(give(&mut client, 0, &bytes_of(0, 0, &welcome(false, 0, grace_ms))), "Open");
+    assert!(client.is_live());
+    client
+}
+
+fn begin(client: &mut Client, millis: u64, operation: Operation) -> u64 {
+    client.begin(NOW(millis), operation, (0x0010, 8), SECOND).expect("there is room")
+}
+
+#[test]
+fn without_a_grace_the_first_request_leaves_with_hello() {
+    for (grace_ms, expected) in [(0, &[0, 1][..]), (2000, &[0])] {
+        let mut client = new(grace_ms);
+        begin(&mut client, 0, Operation::Get);
+        assert_eq!(writes(&mut client, 0), [], "there is no connection");
+        connect(&mut client, 1);
+        let written = writes(&mut client, 1);
+        let ToWrite::Opening(label, identity) = written[0] else { panic!("{written:?}") };
+        assert_eq!((label.id, identity.session), (0, 0));
+        assert_eq!(ids(&written), expected);
+    }
+}
+
+#[test]
+fn answers_pushes_and_errors_reach_their_calls() {
+    let mut client = live(2000);
+    for operation in [Operation::Set, Operation::Watch, Operation::Get] {
+        begin(&mut client, 1, operation);
+    }
+    assert_eq!(ids(&writes(&mut client, 1)), [1, 2, 3]);
+    let answer = bytes_of(2, 1, &DONE);
+    assert_eq!(give(&mut client, 2, &answer[..20]), "partial 24");
+    assert_eq!(give(&mut client, 2, &answer[..25]), alloc::format!("partial {}", answer.len()));
+    assert_eq!(give(&mut client, 2, &answer), "Answered(2, Done { revision: 1 })");
+    assert_eq!(give(&mut client, 2, &answer), "Nothing", "it came before");
+    let over = ServerFrame::WatchOver { why: Why::Compacted, oldest: 4 };
+    assert!(give(&mut client, 3, &bytes_of(2, 2, &over)).starts_with("Pushed(2, WatchOver"));
+    assert!(matches!(writes(&mut client, 3)[..], [ToWrite::Frame(label, ClientFrame::Acknowledge {})]
+        if label.sequence == 2));
+    let fault = Fault { text: b"/k", ..Fault::new(FaultCode::TimedOut, 1000, 0) };
+    let told = give(&mut client, 1001, &bytes_of(3, 3, &ServerFrame::Error { fault }));
+    assert!(
+        told.starts_with("Failed(Failed { id: 3, operation: Get, failure: Failure { kind: TimedOut"),
+        "{told}"
+    );
+    assert!(told.contains("elapsed: 1s") && told.contains("text: [47, 107]"), "{told}");
+    // An answer of a later version is none.
+    let mut odd = bytes_of(1, 4, &DONE);
+    odd[4..6].copy_from_slice(&0x9000_u16.to_le_bytes());
+    let told = give(&mut client, 4, &odd);
+    assert!(told.contains("WrongProtocol") && told.contains("effect: Possible"), "{told}");
+    odd[4..6].copy_from_slice(&0x800f_u16.to_le_bytes());
+    assert_eq!(give(&mut client, 4, &odd), "Nothing", "speaks of the connection");
+}
+
+#[test]
+fn a_connection_that_ends_is_made_again_and_what_did_not_arrive_is_sent_again() {
+    let mut client = live(2000);
+    for _ in 0..3 {
+        begin(&mut client, 1, Operation::Set);
+    }
+    writes(&mut client, 1);
+    client.handle(NOW(10), Input::Ended(Cause::Closed));
+    assert_eq!(outputs(&mut client), [Output::Resolve]);
+    begin(&mut client, 11, Operation::Set);
+    client.handle(NOW(12), Input::Resolved(&[Family::V4]));
+    client.handle(NOW(12), Input::ConnectFailed(ErrorKind::Refused, Cause::Os(111)));
+    let pause = client.poll_timeout().expect("another attempt");
+    assert!(pause > NOW(12) && pause < NOW(2010));
+    outputs(&mut client);
+    client.handle(pause, Input::Tick);
+    assert_eq!(outputs(&mut client), [Output::Resolve]);
+    connect(&mut client, 100);
+    let written = writes(&mut client, 100);
+    let [ToWrite::Opening(_, identity)] = written[..] else { panic!("{written:?}") };
+    assert_eq!((identity.session, identity.token), (5, [7; 16]));
+    assert_eq!(give(&mut client, 101, &bytes_of(0, 0, &welcome(true, 2, 2000))), "Open");
+    let written = writes(&mut client, 101);
+    assert_eq!(ids(&written), [3, 4]);
+    assert!(matches!(written[0], ToWrite::Request(3, label) if label.flags == FLAG_RESENT));
+    assert_eq!(give(&mut client, 102, &bytes_of(1, 1, &DONE)), "Answered(1, Done { revision: 1 })");
+}
+
+#[test]
+fn without_a_way_back_the_calls_say_whether_they_may_have_been_applied() {
+    let mut client = live(2000);
+    for operation in [Operation::Set, Operation::Get] {
+        begin(&mut client, 1, operation);
+    }
+    writes(&mut client, 1);
+    client.handle(NOW(10), Input::Ended(Cause::Closed));
+    begin(&mut client, 11, Operation::Set);
+    outputs(&mut client);
+    client.handle(NOW(2010), Input::Tick);
+    let Some(Output::Over(Ending::Dialling(failure))) = client.poll_output() else { panic!("over") };
+    assert_eq!((failure.kind, failure.phase), (ErrorKind::TimedOut, Phase::Resolving));
+    let failed: Bytes<_> = core::iter::from_fn(|| client.next_failed(NOW(2011))).collect();
+    let effects: Bytes<_> = failed.iter().map(|failed| (failed.id, failed.failure.effect)).collect();
+    assert_eq!(effects, [(3, Effect::None), (2, Effect::None), (1, Effect::Possible)]);
+    assert!(matches!(
+        client.begin(NOW(2012), Operation::Get, (0x12, 0), SECOND),
+        Err(BeginError::Over(Ending::Dialling(_)))
+    ));
+}
+
+#[test]
+fn without_a_grace_the_session_ends_with_its_connection() {
+    let mut client = live(0);
+    begin(&mut client, 1, Operation::Add);
+    writes(&mut client, 1);
+    client.handle(NOW(10), Input::Ended(Cause::Os(104)));
+    let ending = Ending::Session(End::Connection, Cause::Os(104));
+    assert_eq!(outputs(&mut client), [Output::Over(ending)]);
+    let failed = client.next_failed(NOW(10)).expect("it was under way");
+    assert_eq!((failed.failure.kind, failed.failure.cause), (ErrorKind::ServerGone, Cause::Os(104)));
+    assert_eq!((failed.failure.effect, client.next_failed(NOW(10))), (Effect::Possible, None));
+    assert_eq!((client.poll_timeout(), client.ending()), (None, Some(ending)));
+
+    // The greeting, too: what left with HELLO may have had its effect.
+    let mut client = new(0);
+    begin(&mut client, 0, Operation::Add);
+    connect(&mut client, 0);
+    writes(&mut client, 0);
+    client.handle(NOW(1), Input::Ended(Cause::Closed));
+    assert!(matches!(outputs(&mut client)[..], [Output::Over(Ending::Session(End::Connection, _))]));
+    let mut client = new(0);
+    connect(&mut client, 0);
+    writes(&mut client, 0);
+    client.handle(NOW(2000), Input::Tick);
+    let told = outputs(&mut client);
+    let over = Output::Over(Ending::Session(End::Connection, Cause::Silent));
+    assert_eq!(told, [Output::Disconnect, over]);
+}
+
+#[test]
+fn a_silent_server_is_asked_then_left() {
+    let mut client = live(2000);
+    assert_eq!(client.poll_timeout(), Some(NOW(1000)));
+    client.handle(NOW(1000), Input::Tick);
+    assert!(matches!(writes(&mut client, 1000)[..], [ToWrite::Frame(_, ClientFrame::Heartbeat { .. })]));
+    client.handle(NOW(3000), Input::Tick);
+    assert_eq!(outputs(&mut client), [Output::Disconnect, Output::Resolve]);
+}
+
+#[test]
+fn a_deadline_ends_a_call_and_the_server_is_told() {
+    let mut client = live(2000);
+    let waits = begin(&mut client, 0, Operation::Get);
+    writes(&mut client, 0);
+    // The server keeps the deadline; this end waits a little longer for its word.
+    assert_eq!(client.next_failed(NOW(2999)), None);
+    let failed = client.next_failed(NOW(3000)).expect("its time is up");
+    assert_eq!((failed.id, failed.failure.kind), (waits, ErrorKind::TimedOut));
+    assert_eq!((failed.failure.cause, failed.failure.effect), (Cause::NoAnswer, Effect::None));
+    assert_eq!(client.next_failed(NOW(3000)), None);
+    let written = writes(&mut client, 3000);
+    assert!(
+        matches!(written[..], [ToWrite::Frame(label, ClientFrame::Cancel { request: 1 })] if label.id == 2)
+    );
+    let fault = Fault::new(FaultCode::Cancelled, 0, 0);
+    assert_eq!(give(&mut client, 3001, &bytes_of(1, 1, &ServerFrame::Error { fault })), "Nothing");
+    let verdict = ServerFrame::Verdict { holds: true, revision: 1 };
+    assert_eq!(give(&mut client, 3001, &bytes_of(2, 2, &verdict)), "Nothing");
+    assert_eq!(client.pending.len(), 0);
+
+    // What never left leaves no trace.
+    let mut client = new(2000);
+    let early = begin(&mut client, 0, Operation::Set);
+    let failed = client.cancel(NOW(5), early).expect("under way");
+    assert_eq!((failed.failure.kind, failed.failure.effect), (ErrorKind::Cancelled, Effect::None));
+    assert_eq!((client.pending.len(), client.cancel(NOW(5), early)), (0, None));
+}
+
+#[test]
+fn the_table_is_bounded_and_long_bodies_are_refused() {
+    let mut client = live(0);
+    for _ in 0..4 {
+        begin(&mut client, 0, Operation::Get);
+    }
+    let full = client.begin(NOW(0), Operation::Get, (0x12, 8), SECOND);
+    assert_eq!(full, Err(BeginError::Limit(LimitError::Operations { count: 4 })));
+    let mut client = live(0);
+    let long = client.begin(NOW(0), Operation::Get, (0x12, 65_537), SECOND);
+    let (bytes, bytes_max) = (65_537, 65_536);
+    assert_eq!(long, Err(BeginError::Limit(LimitError::Frame { bytes, bytes_max })));
+}
+
+#[test]
+fn a_node_joins_stands_by_without_a_deadline_and_leaves() {
+    let mut client = live(0);
+    let id = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND).expect("outside");
+    let again = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND);
+    assert_eq!(again, Err(BeginError::OutOfTurn(OutOfTurn(Part::Joining))));
+    writes(&mut client, 0);
+    let placed = |seated, ahead| ServerFrame::Placed { run_id: RUN, seated, ahead };
+    let told = give(&mut client, 1, &bytes_of(id, 1, &placed(false, 3)));
+    assert_eq!(told, "Node(None, StandingBy { ahead: 3 })");
+    assert_eq!(client.next_failed(NOW(60_000)), None, "no time counts");
+    let told = give(&mut client, 60_000, &bytes_of(id, 2, &placed(true, 0)));
+    assert_eq!(told, "Node(None, Seated)");
+    assert_eq!(client.poll_timeout().map(|at| at > NOW(60_000)), Some(false), "a heartbeat is due");
+    assert_eq!(client.next_failed(NOW(62_999)), None);
+    let round = ServerFrame::Round {
+        run_id: RUN,
+        round: 0,
+        node_rank: 0,
+        nodes: 1,
+        rank_first: 0,
+        world_size: 2,
+        leader: b"h",
+        namespace: RUN,
+    };
+    let told = give(&mut client, 60_001, &bytes_of(id, 3, &round));
+    assert!(told.starts_with("Node(Some(1), Formed(Seat { round: 0"), "{told}");
+    let waiting = ServerFrame::NodesWaiting { run_id: RUN, nodes: 1 };
+    let told = give(&mut client, 60_002, &bytes_of(id, 4, &waiting));
+    assert_eq!(told, "Node(None, NodesWaiting { nodes: 1 })");
+    let leave = client.begin_leave(NOW(60_003), (0x42, 8), SECOND).expect("in a round");
+    writes(&mut client, 60_003);
+    assert_eq!(give(&mut client, 60_004, &bytes_of(leave, 5, &DONE)), "Node(Some(2), Left)");
+    let bye = client.begin_bye(NOW(60_005), SECOND).expect("live");
+    writes(&mut client, 60_005);
+    assert_eq!(give(&mut client, 60_006, &bytes_of(bye, 6, &DONE)), "over");
+    assert_eq!(outputs(&mut client), [Output::Disconnect, Output::Over(Ending::Left)]);
+}
+
+#[test]
+fn a_join_that_was_given_up_is_cancelled_and_its_late_round_is_told() {
+    let mut client = live(0);
+    let id = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND).expect("outside");
+    writes(&mut client, 0);
+    client.cancel(NOW(1), id).expect("under way");
+    assert!(matches!(writes(&mut client, 1)[..], [ToWrite::Frame(_, ClientFrame::Cancel { request: 1 })]));
+    let fault = Fault::new(FaultCode::Cancelled, 0, 0);
+    let told = give(&mut client, 2, &bytes_of(id, 1, &ServerFrame::Error { fault }));
+    assert!(told.starts_with("Node(None, Refused"), "{told}");
+    assert_eq!(client.participant().part(), Part::Outside);
+}
+
+#[test]
+fn a_session_that_is_not_resumed_is_over() {
+    for (code, kind) in [
+        (FaultCode::SessionEnded, ErrorKind::SessionEnded),
+        (FaultCode::SessionForged, ErrorKind::SessionEnded),
+        (FaultCode::VersionUnsupported, ErrorKind::WrongProtocol),
+    ] {
+        let mut client = live(2000);
+        client.handle(NOW(1), Input::Ended(Cause::Closed));
+        outputs(&mut client);
+        connect(&mut client, 2);
+        writes(&mut client, 2);
+        let error = ServerFrame::Error { fault: Fault::new(code, 2, 0) };
+        assert_eq!(give(&mut client, 3, &bytes_of(0, 0, &error)), "over");
+        let told = outputs(&mut client);
+        let [Output::Disconnect, Output::Over(ending)] = told[..] else { panic!("{told:?}") };
+        assert_eq!((ending.failure().kind, client.participant().part()), (kind, Part::Outside));
+    }
+}
+
+/// Whatever a server sends, and in whatever pieces and order things happen: no panic, each call ends once, and the
+/// table is empty when the client is over.
+#[test]
+fn damaged_frames_end_at_most_the_session() {
+    let limits = Client::answer_limits(&FrameLimits::default());
+    for seed in 0..3000 {
+        let mut rng = Rng::new(seed);
+        let grace_ms = if rng.below(2) == 0 { 0 } else { 2000 };
+        let mut client = live(grace_ms);
+        let (mut begun, mut ended, mut now, mut sequence) = (0, 0, 0, 0);
+        for _ in 0..40 {
+            now += rng.below(400);
+            if client.begin(NOW(now), Operation::Set, (0x10, 9), SECOND).is_ok() {
+                begun += 1;
+            }
+            if rng.below(8) == 0 && client.cancel(NOW(now), 1 + rng.below(20)).is_some() {
+                ended += 1;
+            }
+            writes(&mut client, now);
+            sequence += rng.below(8).min(1);
+            let id = 1 + rng.below(begun + 1);
+            let mut bytes = match rng.below(5) {
+                0 => bytes_of(id, sequence, &DONE),
+                1 => bytes_of(0, 0, &welcome(rng.below(2) == 0, rng.below(9), grace_ms)),
+                2 => bytes_of(
+                    id,
+                    sequence,
+                    &ServerFrame::Error { fault: Fault::new(FaultCode::Other(250), 1, 2) },
+                ),
+                3 => bytes_of(id, sequence, &ServerFrame::SessionOver { why: Why::Limit }),
+                _ => bytes_of(id, sequence, &ServerFrame::Popped { length_before: 1, item: Some(b"item") }),
+            };
+            for _ in 0..rng.below(3) {
+                let at = usize::try_from(rng.below(bytes.len() as u64)).expect("an index");
+                bytes[at] = rng.next_u64().to_le_bytes()[0];
+            }
+            match client.receive(NOW(now), &limits, &bytes) {
+                Taken::Frame(length, event) => {
+                    assert!(length <= bytes.len());
+                    ended += u64::from(matches!(event, Event::Answered(..) | Event::Failed(..)));
+                }
+                Taken::Partial(lacks) => assert!(lacks > bytes.len()),
+                Taken::Over => {}
+            }
+            if rng.below(10) == 0 {
+                client.handle(NOW(now), Input::Ended(Cause::Closed));
+                client.handle(NOW(now), Input::Resolved(&[Family::V4]));
+                client.handle(NOW(now), Input::Connected);
+            }
+            client.handle(NOW(now), Input::Tick);
+            outputs(&mut client);
+            ended += core::iter::from_fn(|| client.next_failed(NOW(now))).count() as u64;
+        }
+        ended += core::iter::from_fn(|| client.next_failed(Instant::MAX)).count() as u64;
+        assert_eq!(ended, begun, "seed {seed}");
+    }
+}

@@ -1,0 +1,383 @@
+//! One node's part in a run, as the node itself sees it: what it may ask for, and what the server's answers and pushes
+//! mean where it stands. It keeps no bytes and needs no allocator.
+//!
+//! The owner gives each request the id that its session has for it, and feeds back what comes under that id:
+//! [`Participant::answer`] for the answer, [`Participant::push`] for the rest.
+
+use crate::store::op::{Key, Pairs};
+use crate::wire::native::{ClientFrame, Fault, FaultCode, ServerFrame, Terms, Why};
+
+/// Where a node stands in its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// In no round, and on its way to none.
+    Outside,
+    /// Asked for a place, and not yet told which.
+    Joining,
+    /// Has a seat in the round that forms.
+    Seated,
+    /// Stands by: there was no seat, or it wants none yet.
+    StandingBy,
+    /// In a round.
+    InRound,
+    /// In the last round of a closed run.
+    InLastRound,
+    /// Its round is over; its seat is kept for a while.
+    Between,
+    /// Asked to be let go.
+    Leaving,
+    /// Its session ended; a new one may join.
+    Lost,
+    /// Another session has its name. It must not come back.
+    Replaced,
+    /// The run is closed, for good.
+    Closed,
+}
+
+/// What moves a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PartEvent {
+    /// It asks for a place.
+    Ask,
+    /// It has a seat.
+    Seat,
+    /// It stands by.
+    Park,
+    /// Its round is formed.
+    Form,
+    /// Its wish was refused, or its time is up.
+    Refuse,
+    /// Its wish is moot: the run is closed.
+    Dismiss,
+    /// Its round is over.
+    EndRound,
+    /// The run was closed while it was in a round.
+    CloseRun,
+    /// The next round was formed without it.
+    LeaveBehind,
+    /// Another session joined under its name.
+    Replace,
+    /// It asks to be let go.
+    AskToLeave,
+    /// It was let go.
+    Go,
+    /// Its session ended.
+    EndSession,
+}
+
+use Part::{
+    Between, Closed, InLastRound, InRound, Joining, Leaving, Lost, Outside, Replaced, Seated, StandingBy,
+};
+
+/// From any of these, on this event, to that.
+type Transitions = &'static [(&'static [Part], PartEvent, Part)];
+
+const PARTS: Transitions = &[
+    (&[Outside, InRound, InLastRound, Between, Lost], PartEvent::Ask, Joining),
+    (&[Joining, Seated, StandingBy], PartEvent::Seat, Seated),
+    (&[Joining, Seated, StandingBy], PartEvent::Park, StandingBy),
+    (&[Joining, Seated, StandingBy], PartEvent::Form, InRound),
+    (&[Joining, Seated, StandingBy], PartEvent::Refuse, Outside),
+    (&[Joining, Seated, StandingBy], PartEvent::Dismiss, Closed),
+    (&[InRound], PartEvent::EndRound, Between),
+    (&[InLastRound], PartEvent::EndRound, Closed),
+    (&[InRound], PartEvent::CloseRun, InLastRound),
+    (&[Between], PartEvent::CloseRun, Closed),
+    (&[InRound, Between], PartEvent::LeaveBehind, Outside),
+    (&[Joining, Seated, StandingBy, InRound, InLastRound, Between, Leaving], PartEvent::Replace, Replaced),
+    (&[Joining, Seated, StandingBy, InRound, InLastRound, Between], PartEvent::AskToLeave, Leaving),
+    (&[Leaving], PartEvent::Go, Outside),
+    (&[Joining, Seated, StandingBy, InRound, InLastRound, Between, Leaving], PartEvent::EndSession, Lost),
+];
+
+impl Part {
+    /// The part after `event`; `None` where the event has no place.
+    #[must_use]
+    pub fn on_event(self, event: PartEvent) -> Option<Self> {
+        PARTS.iter().find(|(from, on, _)| *on == event && from.contains(&self)).map(|&(.., to)| to)
+    }
+
+    /// Whether it waits for a round.
+    #[must_use]
+    pub const fn is_waiting(self) -> bool {
+        matches!(self, Joining | Seated | StandingBy)
+    }
+}
+
+/// How a node wants to take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// In the next round.
+    Member,
+    /// As a spare, which disturbs nobody.
+    Spare,
+}
+
+/// What a node says of itself when it joins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Entry<'a> {
+    /// Which run.
+    pub run_id: &'a [u8],
+    /// Its name.
+    pub node: &'a [u8],
+    /// Where others reach it.
+    pub address: &'a [u8],
+    /// Its workers.
+    pub local_world_size: u32,
+    /// The rank it asks for; -1: any.
+    pub node_rank: i32,
+    /// How long it waits for a round, in milliseconds.
+    pub join_timeout_ms: u64,
+    /// What all nodes of the run must agree on.
+    pub terms: Terms<'a>,
+    /// What else is known of it.
+    pub labels: Pairs<'a>,
+}
+
+impl<'a> Entry<'a> {
+    /// The request that says so.
+    #[must_use]
+    pub const fn frame(&self, role: Role) -> ClientFrame<'a> {
+        let Self { node, address, local_world_size, node_rank, join_timeout_ms, terms, labels, .. } = *self;
+        let run_id = Key::raw(self.run_id);
+        match role {
+            Role::Member => ClientFrame::Join {
+                run_id,
+                node,
+                address,
+                local_world_size,
+                node_rank,
+                join_timeout_ms,
+                terms,
+                labels,
+            },
+            Role::Spare => ClientFrame::Standby {
+                run_id,
+                node,
+                address,
+                local_world_size,
+                node_rank,
+                join_timeout_ms,
+                terms,
+                labels,
+            },
+        }
+    }
+}
+
+/// What a node is told of its round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat<'b> {
+    /// Which round.
+    pub round: u64,
+    /// Its rank among the nodes.
+    pub node_rank: u32,
+    /// How many nodes there are.
+    pub nodes: u32,
+    /// The global rank of its first worker.
+    pub rank_first: u64,
+    /// How many workers there are.
+    pub world_size: u64,
+    /// Where node 0 is reached.
+    pub leader: &'b [u8],
+    /// What the keys of the round begin with.
+    pub namespace: Key<'b>,
+}
+
+/// What happened to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the frames that tell of it")]
+pub enum Event<'b> {
+    /// It has a seat in the round that forms.
+    Seated,
+    /// It stands by, and so many before it.
+    StandingBy { ahead: u32 },
+    /// Its round is formed.
+    Formed(Seat<'b>),
+    /// It did not get in.
+    Refused(Fault<'b>),
+    /// It did not get in, or may not come back: the run is closed.
+    Closed { by: &'b [u8] },
+    /// It stood by, and the run was closed: nothing went wrong.
+    NotNeeded,
+    /// So many nodes wait for the next round.
+    NodesWaiting { nodes: u32 },
+    /// Another node of its round died.
+    PeerDied { round: u64, node_rank: u32, node: &'b [u8], why: Why },
+    /// Its round is over.
+    RoundOver { round: u64, why: Why },
+    /// The next round was formed without it.
+    LeftBehind { round: u64 },
+    /// Another session joined under its name.
+    Replaced { session: u64 },
+    /// It was let go.
+    Left,
+}
+
+/// The node may not ask for that where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a node that is {0:?} may not ask for that")]
+pub struct OutOfTurn(pub Part);
+
+/// The server answered with something that is no answer to the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the answer is of another kind than the request")]
+pub struct NoAnswerToThat;
+
+/// A node's part in one run at a time.
+#[derive(Debug)]
+pub struct Participant {
+    part: Part,
+    /// The last request to join; pushes come under its id. 0: there was none.
+    join: u64,
+    /// The last request to be let go.
+    leave: u64,
+    round: Option<u64>,
+}
+
+impl Default for Participant {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Participant {
+    /// A node that has not joined.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { part: Outside, join: 0, leave: 0, round: None }
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub const fn part(&self) -> Part {
+        self.part
+    }
+
+    /// Its round, live or the last one.
+    #[must_use]
+    pub const fn round(&self) -> Option<u64> {
+        self.round
+    }
+
+    /// Whether a request is one of its own.
+    #[must_use]
+    pub const fn is_own(&self, id: u64) -> bool {
+        id != 0 && (id == self.join || id == self.leave)
+    }
+
+    /// It asks for a place, with the request `id`. A node of a live round comes back with it.
+    ///
+    /// # Errors
+    /// It waits for a place already, is leaving, or must not come back.
+    pub fn join(&mut self, id: u64) -> Result<(), OutOfTurn> {
+        self.step(PartEvent::Ask).ok_or(OutOfTurn(self.part))?;
+        self.join = id;
+        Ok(())
+    }
+
+    /// It asks to be let go, with the request `id`.
+    ///
+    /// # Errors
+    /// It is in no run.
+    pub fn leave(&mut self, id: u64) -> Result<(), OutOfTurn> {
+        self.step(PartEvent::AskToLeave).ok_or(OutOfTurn(self.part))?;
+        self.leave = id;
+        Ok(())
+    }
+
+    /// The answer to the request `id`. `None`: it means nothing any more.
+    ///
+    /// # Errors
+    /// It is none to that request: the server breaks the protocol.
+    pub fn answer<'b>(
+        &mut self,
+        id: u64,
+        frame: &ServerFrame<'b>,
+    ) -> Result<Option<Event<'b>>, NoAnswerToThat> {
+        if id == self.leave {
+            return match frame {
+                // Who is in no run any more has left, whatever the server says to that.
+                ServerFrame::Done { .. } | ServerFrame::Error { .. } => {
+                    Ok(self.step(PartEvent::Go).map(|()| Event::Left))
+                }
+                _ => Err(NoAnswerToThat),
+            };
+        }
+        if id != self.join {
+            return Ok(None);
+        }
+        let (event, told) = match *frame {
+            ServerFrame::Round {
+                round, node_rank, nodes, rank_first, world_size, leader, namespace, ..
+            } => {
+                let seat = Seat { round, node_rank, nodes, rank_first, world_size, leader, namespace };
+                (PartEvent::Form, Event::Formed(seat))
+            }
+            ServerFrame::Error { fault } => match fault.code {
+                FaultCode::RunClosed => (PartEvent::Dismiss, Event::Closed { by: fault.text }),
+                FaultCode::NotNeeded => (PartEvent::Dismiss, Event::NotNeeded),
+                _ => (PartEvent::Refuse, Event::Refused(fault)),
+            },
+            _ => return Err(NoAnswerToThat),
+        };
+        Ok(self.step(event).map(|()| {
+            if let Event::Formed(seat) = told {
+                self.round = Some(seat.round);
+            }
+            told
+        }))
+    }
+
+    /// A push of the request `id`. `None`: it means nothing, or nothing any more.
+    pub fn push<'b>(&mut self, id: u64, frame: &ServerFrame<'b>) -> Option<Event<'b>> {
+        if id != self.join {
+            return None;
+        }
+        let (event, told) = match *frame {
+            ServerFrame::Placed { seated: true, .. } => (PartEvent::Seat, Event::Seated),
+            ServerFrame::Placed { seated: false, ahead, .. } => {
+                (PartEvent::Park, Event::StandingBy { ahead })
+            }
+            ServerFrame::RoundOver { round, why, .. } => {
+                (PartEvent::EndRound, Event::RoundOver { round, why })
+            }
+            ServerFrame::RunClosed { by, .. } => (PartEvent::CloseRun, Event::Closed { by }),
+            ServerFrame::LeftBehind { round, .. } => (PartEvent::LeaveBehind, Event::LeftBehind { round }),
+            ServerFrame::Replaced { session, .. } => (PartEvent::Replace, Event::Replaced { session }),
+            // These move nobody.
+            ServerFrame::NodesWaiting { nodes, .. } => return self.in_round(Event::NodesWaiting { nodes }),
+            ServerFrame::PeerDied { round, node_rank, node, why, .. } => {
+                return self.in_round(Event::PeerDied { round, node_rank, node, why });
+            }
+            _ => return None,
+        };
+        self.step(event).map(|()| told)
+    }
+
+    /// The request `id` was taken back before the server had it.
+    pub fn withdraw(&mut self, id: u64) {
+        let event = if id == self.leave { PartEvent::Go } else { PartEvent::Refuse };
+        if self.is_own(id) {
+            self.step(event);
+        }
+    }
+
+    /// Its session has ended; whether that took it out of a run.
+    pub fn session_ended(&mut self) -> bool {
+        (self.join, self.leave) = (0, 0);
+        self.step(PartEvent::EndSession).is_some()
+    }
+
+    fn in_round<'b>(&self, told: Event<'b>) -> Option<Event<'b>> {
+        matches!(self.part, InRound | InLastRound).then_some(told)
+    }
+
+    fn step(&mut self, event: PartEvent) -> Option<()> {
+        self.part = self.part.on_event(event)?;
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
