@@ -10,6 +10,8 @@ pub mod event_loop;
 pub mod file_store;
 pub mod hash_store;
 pub mod loop_client;
+pub mod native_client;
+pub mod native_store;
 pub mod plugin_store;
 pub mod rendezvous;
 pub mod reply;

@@ -16,6 +16,8 @@ use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::clock::Clock;
 use crate::driver::file_store::{FileStore, FileStoreOptions};
 use crate::driver::hash_store::{HashStore, HashStoreOptions};
+use crate::driver::native_client::NativeClientOptions;
+use crate::driver::native_store::NativeStore;
 use crate::driver::store_client::{Client, StoreOptions};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::store::call::{Call, Outcome, Patience};
@@ -157,6 +159,15 @@ impl Store {
     /// address).
     pub fn connect(host: &str, port: u16, options: StoreOptions) -> Result<Self, CallError> {
         Client::connect(host, port, options).map(|client| Self::over(Arc::new(client)))
+    }
+
+    /// Connects to a server of ours over the native protocol: every call shares one connection, which is made again
+    /// when it ends, as long as the session's grace allows. The keys are those that [`Store::connect`] shows.
+    ///
+    /// # Errors
+    /// Why there is no session.
+    pub fn connect_native(host: &str, port: u16, options: NativeClientOptions) -> Result<Self, CallError> {
+        NativeStore::connect(host, port, options).map(|store| Self::over(Arc::new(store)))
     }
 
     /// Opens a file, making it if it is missing, as a store that PyTorch's `FileStore`s share.

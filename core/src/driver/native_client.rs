@@ -1,0 +1,554 @@
+//! The client of a native server: one session, which any thread may use.
+//!
+//! A thread of its own drives the session's one connection: so heartbeats go out while nobody calls, pushes come in
+//! while nobody listens, and a call that waits holds up no other. Calls block until they are answered or their deadline
+//! passes.
+
+mod inbox;
+mod node;
+mod ops;
+mod session;
+mod watch;
+
+pub use node::{Joined, MemberInfo, NodeEvent, RunInfo};
+pub use ops::{BarrierResult, BatchAnswer};
+pub use watch::{Change, Lease, Watch, WatchError};
+
+use crate::driver::call_error::CallError;
+use crate::driver::clock::Clock;
+use crate::driver::reply::{NoAnswer, Reply, ask};
+use crate::driver::socket::KeepAlive;
+use crate::driver::store::{Pauses, Timeouts};
+use crate::driver::store_client::{endpoint_text, random_seed};
+use crate::driver::threads;
+use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
+use crate::limits::FrameLimits;
+use crate::node::native_client::fault::{EndWords, Words};
+use crate::node::native_client::{Ending, NativeOptions};
+use crate::session::client::SessionOptions;
+use crate::store::dial::{DialOptions, Rounds};
+use crate::store::op::Key;
+use crate::time::Duration;
+use crate::wire::native::{ClientFrame, Fault, FaultCode, Message, ServerFrame};
+use crate::wire::sink::{Fill, Length};
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use crossbeam_channel::{Sender, unbounded};
+use inbox::Inbox;
+use session::Session;
+use std::io;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+
+/// How a client behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NativeClientOptions {
+    /// Its name in events and errors of others.
+    pub node: String,
+    /// How long its session outlives its connection. Zero: not at all, and then its first requests leave with HELLO.
+    pub grace: Duration,
+    /// The longest silence; zero leaves it to the server.
+    pub heartbeat: Duration,
+    /// So many times the silence ends the session.
+    pub heartbeats_missed_max: u32,
+    /// How long the first connection may take, with all its attempts.
+    pub connect_timeout: Duration,
+    /// How long calls may take.
+    pub timeouts: Timeouts,
+    /// How much later than the server's own deadline a call is given up: so long may its word be on its way.
+    pub answer_slack: Duration,
+    /// What stands before every key on the wire; PyTorch's clients have `/` there, too.
+    pub scope: Box<[u8]>,
+    /// How the kernel watches over the connection; `None`: it does not.
+    pub keep_alive: Option<KeepAlive>,
+    /// How connections are made.
+    pub dial: DialOptions,
+    /// Bounds on requests and answers.
+    pub limits: FrameLimits,
+    /// Most pushes that are kept for one watch, or for the node, until somebody asks for them.
+    pub pushes_max: usize,
+}
+
+impl Default for NativeClientOptions {
+    fn default() -> Self {
+        let SessionOptions { heartbeat_ms, heartbeats_missed_max, .. } = SessionOptions::default();
+        Self {
+            node: String::new(),
+            grace: Duration::ZERO,
+            heartbeat: Duration::from_millis(u64::from(heartbeat_ms)),
+            heartbeats_missed_max,
+            connect_timeout: Duration::from_secs(300),
+            timeouts: Timeouts::default(),
+            answer_slack: NativeOptions::default().answer_slack,
+            scope: b"/"[..].into(),
+            keep_alive: Some(KeepAlive::default()),
+            dial: DialOptions::default(),
+            limits: FrameLimits::default(),
+            pushes_max: 4096,
+        }
+    }
+}
+
+impl NativeClientOptions {
+    fn machine(&self) -> NativeOptions {
+        let millis = |span: Duration| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
+        let rounds = if self.connect_timeout.is_zero() { Rounds::One } else { Rounds::UntilDeadline };
+        NativeOptions {
+            session: SessionOptions {
+                grace_ms: millis(self.grace),
+                heartbeat_ms: millis(self.heartbeat),
+                heartbeats_missed_max: self.heartbeats_missed_max,
+            },
+            connect_timeout: match rounds {
+                Rounds::One => self.timeouts.answer,
+                Rounds::UntilDeadline => self.connect_timeout,
+            },
+            rounds,
+            dial: self.dial,
+            limits: self.limits,
+            answer_slack: self.answer_slack,
+        }
+    }
+}
+
+/// An error of the server's, word for word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerFault {
+    /// What kind.
+    pub code: FaultCode,
+    /// Its first number.
+    pub first: u64,
+    /// Its second number.
+    pub second: u64,
+    /// Its text.
+    pub text: Box<[u8]>,
+}
+
+impl ServerFault {
+    fn of(fault: &Fault<'_>) -> Self {
+        Self { code: fault.code, first: fault.first, second: fault.second, text: fault.text.into() }
+    }
+
+    /// As it stood in its frame.
+    #[must_use]
+    pub fn as_fault(&self) -> Fault<'_> {
+        Fault { code: self.code, first: self.first, second: self.second, text: &self.text }
+    }
+}
+
+/// Why a native call failed.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{call}")]
+pub struct NativeError {
+    call: CallError,
+    fault: Option<Box<ServerFault>>,
+}
+
+impl fmt::Debug for NativeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.call, f)
+    }
+}
+
+impl NativeError {
+    /// Which kind of failure.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.call.kind()
+    }
+
+    /// The failed call.
+    #[must_use]
+    pub const fn call(&self) -> &CallError {
+        &self.call
+    }
+
+    /// What the server said, if it was the server that refused.
+    #[must_use]
+    pub fn fault(&self) -> Option<&ServerFault> {
+        self.fault.as_deref()
+    }
+}
+
+impl From<NativeError> for CallError {
+    fn from(error: NativeError) -> Self {
+        error.call
+    }
+}
+
+/// How a call failed, as the session's thread knows it.
+#[derive(Clone, Debug)]
+struct Loss {
+    failure: Failure,
+    fault: Option<Box<ServerFault>>,
+    ending: Option<Box<Ending>>,
+}
+
+impl Loss {
+    const fn of(failure: Failure) -> Self {
+        Self { failure, fault: None, ending: None }
+    }
+
+    fn of_ending(ending: Ending) -> Self {
+        Self { failure: ending.failure(), fault: None, ending: Some(Box::new(ending)) }
+    }
+
+    /// What is known beyond the failure.
+    fn words(&self) -> Option<Box<str>> {
+        let words = match (&self.fault, self.ending.as_deref()) {
+            (Some(fault), _) => Words(fault.as_fault()).to_string(),
+            (None, Some(Ending::Session(end, _))) => EndWords(*end).to_string(),
+            (None, Some(Ending::Left)) => "the session was closed".to_string(),
+            (None, Some(Ending::Dialling(_)) | None) => String::new(),
+        };
+        (!words.is_empty()).then(|| words.into())
+    }
+}
+
+/// The answer to a call: a frame whose bytes are its own.
+#[derive(Clone, Debug)]
+struct Answered {
+    id: u64,
+    kind: u16,
+    body: Vec<u8>,
+}
+
+impl Answered {
+    fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ServerFrame<'a>> {
+        // It was read once when it came, so it can be read again.
+        ServerFrame::parse(self.kind, &self.body, limits).ok().flatten()
+    }
+
+    fn fault<'a>(&'a self, limits: &'a FrameLimits) -> Option<Fault<'a>> {
+        match self.frame(limits)? {
+            ServerFrame::Error { fault } => Some(fault),
+            _ => None,
+        }
+    }
+}
+
+/// Which part of a session's machine a call goes through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Way {
+    Plain,
+    /// With the run that it is about.
+    Join(Vec<u8>),
+    Leave,
+    Bye,
+}
+
+/// A call on its way to the session's thread.
+struct Submitted {
+    operation: Operation,
+    kind: u16,
+    body: Vec<u8>,
+    span: Duration,
+    way: Way,
+    /// Where its pushes go.
+    inbox: Option<Arc<Inbox<Answered>>>,
+    reply: Option<Reply<Result<Answered, Loss>>>,
+}
+
+enum Command {
+    Call(Box<Submitted>),
+    CancelAll,
+    Resolved(crate::driver::resolve::Found),
+    Stop,
+}
+
+/// What the handle and the session's thread share.
+#[derive(Debug)]
+struct Shared {
+    /// Why the session is over.
+    fate: OnceLock<Ending>,
+    /// What happens to the node.
+    events: Inbox<NodeEvent>,
+}
+
+struct Thread {
+    commands: Sender<Command>,
+    waker: Arc<mio::Waker>,
+    handle: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Thread {
+    fn send(&self, command: Command) {
+        // A session that is over takes no commands; its fate tells why.
+        self.commands.send(command).ok();
+        self.waker.wake().ok();
+    }
+}
+
+/// A session with a native server. Clones share it.
+///
+/// When the last of them is dropped, the connection ends without a word, as it does when a process dies: whoever takes
+/// part in a round, and unwinds, must not look as if it were done. [`NativeClient::close`] says goodbye.
+#[derive(Clone)]
+pub struct NativeClient(Arc<Inner>);
+
+struct Inner {
+    peer: Box<str>,
+    host: Box<str>,
+    port: u16,
+    options: NativeClientOptions,
+    answer_limits: FrameLimits,
+    clock: Clock,
+    pauses: Pauses,
+    shared: Arc<Shared>,
+    thread: Thread,
+}
+
+impl fmt::Debug for NativeClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NativeClient({})", self.0.peer)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.thread.send(Command::Stop);
+        if let Some(thread) = self.thread.handle.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            thread.join().ok();
+        }
+    }
+}
+
+/// Room for a session's requests.
+const PENDING: usize = 1024;
+type Machine = crate::node::native_client::NativeClient<PENDING>;
+
+/// Beyond this, a session's thread that does not answer is taken for dead.
+const THREAD_PATIENCE: Duration = Duration::from_secs(60);
+
+impl NativeClient {
+    /// Sets out to the server at `host` (a name or an address) and `port`, and does not wait for it: without a grace,
+    /// the first calls leave with the greeting, in one round trip.
+    ///
+    /// # Errors
+    /// That of the system: no more descriptors, or no more threads.
+    pub fn start(host: &str, port: u16, options: NativeClientOptions) -> Result<Self, NativeError> {
+        Self::spawn(host, port, options, None)
+    }
+
+    /// As [`NativeClient::start`], and waits until the session is open.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn connect(host: &str, port: u16, options: NativeClientOptions) -> Result<Self, NativeError> {
+        let (reply, opened) = ask();
+        let patience = options.connect_timeout + options.timeouts.answer + THREAD_PATIENCE;
+        let client = Self::spawn(host, port, options, Some(reply))?;
+        let loss = match opened.wait(patience) {
+            Ok(Ok(())) => return Ok(client),
+            Ok(Err(ending)) => Loss::of_ending(ending),
+            Err(none) => client.no_answer(none),
+        };
+        Err(client.error(Operation::Connect, (None, 0), loss))
+    }
+
+    fn spawn(
+        host: &str,
+        port: u16,
+        options: NativeClientOptions,
+        opened: Option<Reply<Result<(), Ending>>>,
+    ) -> Result<Self, NativeError> {
+        let peer: Box<str> = endpoint_text(host, port).into();
+        let answer_limits = Machine::answer_limits(&options.limits);
+        let clock = Clock::new();
+        let shared = Arc::new(Shared { fate: OnceLock::new(), events: Inbox::new(options.pushes_max) });
+        let (commands, inbox) = unbounded();
+        let begun = Session::new(
+            (host, port),
+            &options,
+            (clock, random_seed()),
+            Arc::clone(&shared),
+            (commands.clone(), inbox),
+            opened,
+        )
+        .and_then(|mut session| {
+            let waker = session.waker();
+            let thread = threads::spawn("rdzv-session", move || session.run())?;
+            Ok((waker, thread))
+        });
+        let (waker, thread) = begun.map_err(|error| system_error(&peer, &error))?;
+        let thread = Thread { commands, waker, handle: Mutex::new(Some(thread)) };
+        let (host, pauses) = (host.into(), Pauses::default());
+        Ok(Self(Arc::new(Inner { peer, host, port, options, answer_limits, clock, pauses, shared, thread })))
+    }
+
+    /// The server as `host:port`.
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        &self.0.peer
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub fn options(&self) -> &NativeClientOptions {
+        &self.0.options
+    }
+
+    /// Whether the session is over.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.0.shared.fate.get().is_some()
+    }
+
+    /// Ends all calls that are under way, in whatever thread, with [`ErrorKind::Cancelled`]. Later calls are as ever.
+    pub fn cancel(&self) {
+        self.0.pauses.cancel();
+        self.0.thread.send(Command::CancelAll);
+    }
+
+    /// Ends the session with a word to the server, so that nobody takes it for dead.
+    ///
+    /// # Errors
+    /// Why the server did not hear it.
+    pub fn close(&self, timeout: Duration) -> Result<(), NativeError> {
+        let bye = ClientFrame::Bye {};
+        match self.exchange(Operation::Bye, &bye, timeout, Way::Bye, None) {
+            Ok(_) => Ok(()),
+            Err(loss) if loss.ending.as_deref() == Some(&Ending::Left) => Ok(()),
+            Err(loss) => Err(self.error(Operation::Bye, (None, 0), loss)),
+        }
+    }
+
+    /// A second, independent session with the same server.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn duplicate(&self) -> Result<Self, NativeError> {
+        Self::connect(&self.0.host, self.0.port, self.0.options.clone())
+    }
+
+    /// Asks, and waits for the answer.
+    fn ask(
+        &self,
+        operation: Operation,
+        frame: &ClientFrame<'_>,
+        span: Duration,
+        keys: (Option<Key<'_>>, usize),
+    ) -> Result<Answered, NativeError> {
+        self.exchange(operation, frame, span, Way::Plain, None)
+            .map_err(|loss| self.error(operation, keys, loss))
+    }
+
+    fn exchange(
+        &self,
+        operation: Operation,
+        frame: &ClientFrame<'_>,
+        span: Duration,
+        way: Way,
+        inbox: Option<Arc<Inbox<Answered>>>,
+    ) -> Result<Answered, Loss> {
+        if let Some(&ending) = self.0.shared.fate.get() {
+            return Err(Loss::of_ending(ending));
+        }
+        let (reply, answer) = ask();
+        // A node that stands by waits for as long as it is needed.
+        let patience = match way {
+            Way::Join(_) => Duration::MAX,
+            _ => span + self.0.options.answer_slack + THREAD_PATIENCE,
+        };
+        self.submit(operation, frame, span, way, inbox, Some(reply));
+        match answer.wait(patience) {
+            Ok(result) => result,
+            Err(none) => Err(self.no_answer(none)),
+        }
+    }
+
+    fn submit(
+        &self,
+        operation: Operation,
+        frame: &ClientFrame<'_>,
+        span: Duration,
+        way: Way,
+        inbox: Option<Arc<Inbox<Answered>>>,
+        reply: Option<Reply<Result<Answered, Loss>>>,
+    ) {
+        let (kind, body) = (frame.kind(), body_of(frame));
+        let call = Submitted { operation, kind, body, span, way, inbox, reply };
+        self.0.thread.send(Command::Call(Box::new(call)));
+    }
+
+    /// The session's thread gave no answer: it is over, or hangs.
+    fn no_answer(&self, none: NoAnswer) -> Loss {
+        match (none, self.0.shared.fate.get()) {
+            (_, Some(&ending)) => Loss::of_ending(ending),
+            (none, None) => {
+                let kind = if none == NoAnswer::Gone { ErrorKind::ServerGone } else { ErrorKind::TimedOut };
+                Loss::of(plain(kind))
+            }
+        }
+    }
+
+    #[cold]
+    fn error(&self, operation: Operation, keys: (Option<Key<'_>>, usize), loss: Loss) -> NativeError {
+        let call = CallError::new(operation, keys, &self.0.peer, loss.failure).with_words(loss.words());
+        NativeError { call, fault: loss.fault }
+    }
+
+    /// The answer is none to this request: the server breaks the protocol.
+    #[cold]
+    fn odd(&self, operation: Operation) -> NativeError {
+        self.error(operation, (None, 0), Loss::of(plain(ErrorKind::WrongProtocol)))
+    }
+
+    fn key<'a>(&'a self, name: &'a [u8]) -> Key<'a> {
+        Key::scoped(&self.0.options.scope, name)
+    }
+
+    pub(in crate::driver) fn clock(&self) -> Clock {
+        self.0.clock
+    }
+
+    pub(in crate::driver) fn pauses(&self) -> &Pauses {
+        &self.0.pauses
+    }
+
+    /// A key of the server's, as its users know it.
+    fn name_of(&self, key: &Key<'_>) -> Vec<u8> {
+        let whole = key.pieces().concat();
+        whole.strip_prefix(&*self.0.options.scope).map(<[u8]>::to_vec).unwrap_or(whole)
+    }
+}
+
+const fn plain(kind: ErrorKind) -> Failure {
+    Failure {
+        kind,
+        phase: Phase::Waiting,
+        elapsed: Duration::ZERO,
+        cause: Cause::Unknown,
+        effect: Effect::None,
+    }
+}
+
+fn system_error(peer: &str, error: &io::Error) -> NativeError {
+    let cause = Cause::Os(error.raw_os_error().unwrap_or_default());
+    let failure = Failure { cause, phase: Phase::Connecting, ..plain(ErrorKind::Io) };
+    NativeError { call: CallError::new(Operation::Connect, (None, 0), peer, failure), fault: None }
+}
+
+/// The body of a frame.
+fn body_of(frame: &impl Message) -> Vec<u8> {
+    let mut length = Length::default();
+    frame.write_body(&mut length);
+    let mut body = vec![0; length.0];
+    frame.write_body(&mut Fill::new(&mut body));
+    body
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+}
+
+fn text_of(bytes: &[u8]) -> Box<str> {
+    String::from_utf8_lossy(bytes).into()
+}
+
+#[cfg(test)]
+mod tests;

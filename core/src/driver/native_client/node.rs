@@ -1,0 +1,219 @@
+//! A node's part in a run.
+
+use super::inbox::Last;
+use super::{Answered, Loss, NativeClient, NativeError, Way, plain, text_of};
+use crate::error::{ErrorKind, Operation};
+use crate::rendezvous::participant::{Entry, Event, Role};
+use crate::rendezvous::round_event::RoundEvent;
+use crate::store::op::Key;
+use crate::time::Duration;
+use crate::wire::native::{ClientFrame, ServerFrame};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// What a node is told of its round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// Which round.
+    pub round: u64,
+    /// Its rank among the nodes.
+    pub node_rank: u32,
+    /// How many nodes there are.
+    pub nodes: u32,
+    /// The global rank of its first worker.
+    pub rank_first: u64,
+    /// How many workers there are.
+    pub world_size: u64,
+    /// Where node 0 is reached.
+    pub leader: Box<[u8]>,
+    /// What the keys of the round begin with, as a prefix store is given it.
+    pub namespace: Box<[u8]>,
+}
+
+/// Something happened to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeEvent {
+    /// It has a seat in the round that forms.
+    Seated,
+    /// It stands by, and so many before it.
+    StandingBy {
+        /// So many.
+        ahead: u32,
+    },
+    /// Something happened to its round, or to the run.
+    Round(RoundEvent),
+    /// The next round was formed without it; it may join like anybody else.
+    LeftBehind {
+        /// The round that was formed.
+        round: u64,
+    },
+    /// Another session joined under its name: it must not come back.
+    Replaced {
+        /// Which.
+        session: u64,
+    },
+}
+
+impl NodeEvent {
+    /// As something that is kept; `None` where the answer to a call tells it.
+    pub(super) fn of(event: &Event<'_>) -> Option<Self> {
+        Some(match *event {
+            Event::Seated => Self::Seated,
+            Event::StandingBy { ahead } => Self::StandingBy { ahead },
+            Event::NodesWaiting { nodes } => Self::Round(RoundEvent::NodesWaiting { nodes }),
+            Event::PeerDied { round, node_rank, node, why } => {
+                Self::Round(RoundEvent::PeerDied { round, node_rank, node: text_of(node), why })
+            }
+            Event::RoundOver { round, why } => Self::Round(RoundEvent::RoundOver { round, why }),
+            Event::Closed { by } => Self::Round(RoundEvent::RunClosed { by: text_of(by) }),
+            Event::LeftBehind { round } => Self::LeftBehind { round },
+            Event::Replaced { session } => Self::Replaced { session },
+            Event::Formed(_) | Event::Refused(_) | Event::NotNeeded | Event::Left => return None,
+        })
+    }
+}
+
+/// How a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunInfo {
+    /// The round that is live, or the next one.
+    pub round: u64,
+    /// Whether it is live.
+    pub complete: bool,
+    /// Whether the run is closed, for good.
+    pub closed: bool,
+    /// Nodes in the round.
+    pub nodes: u32,
+    /// Nodes that wait for the next one.
+    pub nodes_waiting: u32,
+    /// Spares.
+    pub nodes_standby: u32,
+}
+
+/// A member of a round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberInfo {
+    /// Its rank among the nodes.
+    pub node_rank: u32,
+    /// The global rank of its first worker.
+    pub rank_first: u64,
+    /// Its workers.
+    pub local_world_size: u32,
+    /// Its name.
+    pub node: Box<str>,
+    /// Where it is reached, as it said.
+    pub address: Box<[u8]>,
+}
+
+impl NativeClient {
+    /// Joins a run, and waits for a round for as long as the entry says; while the node stands by, no time counts.
+    ///
+    /// # Errors
+    /// Why there is no round: [`NativeError::fault`] has the server's own words.
+    pub fn join(&self, entry: &Entry<'_>, role: Role) -> Result<Joined, NativeError> {
+        let operation = match role {
+            Role::Member => Operation::Join,
+            Role::Spare => Operation::Standby,
+        };
+        let (span, way) = (Duration::from_millis(entry.join_timeout_ms), Way::Join(entry.run_id.to_vec()));
+        let keys = (Some(Key::raw(entry.run_id)), 1);
+        let answer = self.exchange(operation, &entry.frame(role), span, way, None);
+        let answer: Answered = answer.map_err(|loss| self.error(operation, keys, loss))?;
+        let Some(ServerFrame::Round {
+            round,
+            node_rank,
+            nodes,
+            rank_first,
+            world_size,
+            leader,
+            namespace,
+            ..
+        }) = answer.frame(&self.0.answer_limits)
+        else {
+            return Err(self.odd(operation));
+        };
+        let namespace = namespace.pieces().concat().into();
+        let leader = leader.into();
+        Ok(Joined { round, node_rank, nodes, rank_first, world_size, leader, namespace })
+    }
+
+    /// What happens to the node, in order; waits up to `timeout` for it. `None`: nothing happened. Joining again forgets
+    /// what was not asked for. When nobody asks for too long, the oldest are forgotten.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn next_event(&self, timeout: Duration) -> Result<Option<NodeEvent>, NativeError> {
+        self.0.shared.events.next(timeout).map_err(|last| {
+            let loss = match last {
+                Last::Over(ending) => Loss::of_ending(ending),
+                Last::Overrun => Loss::of(plain(ErrorKind::LimitExceeded)),
+            };
+            self.error(Operation::Watch, (None, 0), loss)
+        })
+    }
+
+    /// Leaves the run, which goes on.
+    ///
+    /// # Errors
+    /// The node is in no run, or the server did not answer.
+    pub fn leave(&self, run_id: &[u8], timeout: Duration) -> Result<(), NativeError> {
+        let leave = ClientFrame::Leave { run_id: Key::raw(run_id) };
+        let left = self.exchange(Operation::Leave, &leave, timeout, Way::Leave, None);
+        left.map(drop).map_err(|loss| self.error(Operation::Leave, (Some(Key::raw(run_id)), 1), loss))
+    }
+
+    /// Closes the run for good.
+    ///
+    /// # Errors
+    /// Why it is not closed.
+    pub fn close_run(&self, run_id: &[u8], timeout: Duration) -> Result<(), NativeError> {
+        let run_id = Key::raw(run_id);
+        let close = ClientFrame::Close { run_id };
+        self.ask(Operation::Close, &close, timeout, (Some(run_id), 1)).map(drop)
+    }
+
+    /// Asks how a run stands.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    pub fn run_info(&self, run_id: &[u8], timeout: Duration) -> Result<RunInfo, NativeError> {
+        let run_id = Key::raw(run_id);
+        let ask = ClientFrame::RunInfo { run_id };
+        let answer = self.ask(Operation::RunInfo, &ask, timeout, (Some(run_id), 1))?;
+        match answer.frame(&self.0.answer_limits) {
+            Some(ServerFrame::RunState { round, complete, closed, nodes, nodes_waiting, nodes_standby }) => {
+                Ok(RunInfo { round, complete, closed, nodes, nodes_waiting, nodes_standby })
+            }
+            _ => Err(self.odd(Operation::RunInfo)),
+        }
+    }
+
+    /// Members of a round, from `first` on in the order of their ranks, at most `count_max` of them.
+    ///
+    /// # Errors
+    /// There is no such round, or why that is not known.
+    pub fn members(
+        &self,
+        run_id: &[u8],
+        round: u64,
+        (first, count_max): (u32, u32),
+        timeout: Duration,
+    ) -> Result<Vec<MemberInfo>, NativeError> {
+        let run_id = Key::raw(run_id);
+        let ask = ClientFrame::Members { run_id, round, first_node_rank: first, count_max };
+        let answer = self.ask(Operation::Members, &ask, timeout, (Some(run_id), 1))?;
+        match answer.frame(&self.0.answer_limits) {
+            Some(ServerFrame::MemberList { members, .. }) => Ok(members
+                .iter()
+                .map(|member| MemberInfo {
+                    node_rank: member.node_rank,
+                    rank_first: member.rank_first,
+                    local_world_size: member.local_world_size,
+                    node: text_of(member.node),
+                    address: member.address.into(),
+                })
+                .collect()),
+            _ => Err(self.odd(Operation::Members)),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Watches and leases: requests that go on telling after they were answered.
+
+use super::inbox::{Inbox, Last};
+use super::{Answered, Loss, NativeClient, NativeError, Way, millis};
+use crate::driver::store::Timeout;
+use crate::error::Operation;
+use crate::store::op::{Key, Keys};
+use crate::time::Duration;
+use crate::wire::native::{ClientFrame, ServerFrame, Why};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use std::sync::{Mutex, PoisonError};
+
+/// One change of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The store's revision that it made.
+    pub revision: u64,
+    /// Of which key.
+    pub key: Vec<u8>,
+    /// The new value; `None` when the key was removed.
+    pub value: Option<Vec<u8>>,
+}
+
+/// Why a watch tells of nothing more.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// It fell behind the server's history: read the keys afresh, and watch from then on.
+    #[error("the watch fell behind: the oldest change that the server remembers is revision {oldest}")]
+    Compacted {
+        /// The oldest revision that can be told of.
+        oldest: u64,
+    },
+    /// Nobody asked for its changes for so long that there was no more room.
+    #[error("the watch was ended: nobody asked for its changes")]
+    Overrun,
+    /// The server ended it.
+    #[error("the server ended the watch: {0}")]
+    Ended(Why),
+    /// The session is over.
+    #[error(transparent)]
+    Lost(NativeError),
+}
+
+/// Tells of changes, in the order of their revisions, each once. Dropping it ends it.
+#[derive(Debug)]
+pub struct Watch {
+    client: NativeClient,
+    id: u64,
+    revision: u64,
+    inbox: Arc<Inbox<Answered>>,
+    /// Changes that came in one frame with others.
+    ready: Mutex<VecDeque<Change>>,
+}
+
+impl Watch {
+    /// The store's revision when the watch began.
+    #[must_use]
+    pub const fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The next change; waits up to `timeout` for it. `None`: there was none.
+    ///
+    /// # Errors
+    /// Why there will be none.
+    pub fn next(&self, timeout: Duration) -> Result<Option<Change>, WatchError> {
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(change) = ready.pop_front() {
+                return Ok(Some(change));
+            }
+            let push = match self.inbox.next(timeout) {
+                Ok(Some(push)) => push,
+                Ok(None) => return Ok(None),
+                Err(Last::Overrun) => return Err(WatchError::Overrun),
+                Err(Last::Over(ending)) => {
+                    let loss = Loss::of_ending(ending);
+                    return Err(WatchError::Lost(self.client.error(Operation::Watch, (None, 0), loss)));
+                }
+            };
+            match push.frame(&self.client.0.answer_limits) {
+                Some(ServerFrame::Changed { changes }) => {
+                    ready.extend(changes.iter().map(|change| Change {
+                        revision: change.revision,
+                        key: self.client.name_of(&change.key),
+                        value: change.value.map(<[u8]>::to_vec),
+                    }));
+                }
+                Some(ServerFrame::WatchOver { why: Why::Compacted, oldest }) => {
+                    return Err(WatchError::Compacted { oldest });
+                }
+                Some(ServerFrame::WatchOver { why, .. }) => return Err(WatchError::Ended(why)),
+                // A push of a later version.
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let cancel = ClientFrame::Cancel { request: self.id };
+        self.client.submit(Operation::CancelWait, &cancel, Duration::ZERO, Way::Plain, None, None);
+    }
+}
+
+/// Keys that vanish with it. It ends with its session, when it is revoked, or when its time is up. Dropping the handle
+/// leaves the lease as it is.
+#[derive(Debug)]
+pub struct Lease {
+    client: NativeClient,
+    lease: u64,
+    inbox: Arc<Inbox<Answered>>,
+}
+
+impl Lease {
+    /// Its number at the server.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.lease
+    }
+
+    /// Lets keys vanish with the lease.
+    ///
+    /// # Errors
+    /// The lease is over, or why else they do not.
+    pub fn attach(&self, keys: &[&[u8]], timeout: Timeout) -> Result<(), NativeError> {
+        let keys = Keys::scoped(&self.client.0.options.scope, keys);
+        let attach = ClientFrame::LeaseAttach { lease: self.lease, keys };
+        let first = (keys.iter().next(), keys.len());
+        self.client.ask(Operation::LeaseAttach, &attach, self.client.span(timeout).0, first).map(drop)
+    }
+
+    /// Gives the lease its whole time again.
+    ///
+    /// # Errors
+    /// The lease is over, or why else it does not have it.
+    pub fn renew(&self, timeout: Timeout) -> Result<(), NativeError> {
+        let renew = ClientFrame::LeaseRenew { lease: self.lease };
+        self.client.ask(Operation::LeaseRenew, &renew, self.client.span(timeout).0, (None, 0)).map(drop)
+    }
+
+    /// Ends the lease, and removes its keys; how many that were.
+    ///
+    /// # Errors
+    /// Why it was not ended.
+    pub fn revoke(&self, timeout: Timeout) -> Result<i64, NativeError> {
+        let revoke = ClientFrame::LeaseRevoke { lease: self.lease };
+        let span = self.client.span(timeout).0;
+        let answer = self.client.ask(Operation::LeaseRevoke, &revoke, span, (None, 0))?;
+        self.client.number_in(Operation::LeaseRevoke, &answer)
+    }
+
+    /// Waits up to `timeout` for the lease to end by itself, and tells why it did.
+    ///
+    /// # Errors
+    /// The session is over, and the lease with it.
+    pub fn wait_over(&self, timeout: Duration) -> Result<Option<Why>, NativeError> {
+        match self.inbox.next(timeout) {
+            Ok(None) | Err(Last::Overrun) => Ok(None),
+            Ok(Some(push)) => match push.frame(&self.client.0.answer_limits) {
+                Some(ServerFrame::LeaseOver { why, .. }) => Ok(Some(why)),
+                _ => Ok(None),
+            },
+            Err(Last::Over(ending)) => {
+                Err(self.client.error(Operation::LeaseGrant, (None, 0), Loss::of_ending(ending)))
+            }
+        }
+    }
+}
+
+impl NativeClient {
+    /// Watches a key: tells of each change from `from_revision` on (0: from now on).
+    ///
+    /// # Errors
+    /// [`crate::error::ErrorKind::Compacted`] when the server does not remember that revision any more.
+    pub fn watch_key(&self, key: &[u8], from_revision: u64, timeout: Timeout) -> Result<Watch, NativeError> {
+        let key = self.key(key);
+        self.watch(key, &ClientFrame::WatchKey { key, from_revision }, timeout)
+    }
+
+    /// Watches all keys beneath a prefix, as [`NativeClient::watch_key`].
+    ///
+    /// # Errors
+    /// As [`NativeClient::watch_key`].
+    pub fn watch_prefix(
+        &self,
+        prefix: &[u8],
+        from_revision: u64,
+        timeout: Timeout,
+    ) -> Result<Watch, NativeError> {
+        let prefix = self.key(prefix);
+        self.watch(prefix, &ClientFrame::WatchPrefix { prefix, from_revision }, timeout)
+    }
+
+    fn watch(&self, key: Key<'_>, frame: &ClientFrame<'_>, timeout: Timeout) -> Result<Watch, NativeError> {
+        let (answer, inbox) = self.begin_stream(Operation::Watch, frame, (Some(key), 1), timeout)?;
+        let Some(ServerFrame::Done { revision }) = answer.frame(&self.0.answer_limits) else {
+            return Err(self.odd(Operation::Watch));
+        };
+        Ok(Watch { client: self.clone(), id: answer.id, revision, inbox, ready: Mutex::default() })
+    }
+
+    /// Makes a lease for `ttl` (zero: for as long as the session lives).
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn lease(&self, ttl: Duration, timeout: Timeout) -> Result<Lease, NativeError> {
+        let grant = ClientFrame::LeaseGrant { ttl_ms: millis(ttl) };
+        let (answer, inbox) = self.begin_stream(Operation::LeaseGrant, &grant, (None, 0), timeout)?;
+        let number = self.number_in(Operation::LeaseGrant, &answer)?;
+        Ok(Lease { client: self.clone(), lease: number.cast_unsigned(), inbox })
+    }
+
+    fn begin_stream(
+        &self,
+        operation: Operation,
+        frame: &ClientFrame<'_>,
+        keys: (Option<Key<'_>>, usize),
+        timeout: Timeout,
+    ) -> Result<(Answered, Arc<Inbox<Answered>>), NativeError> {
+        let inbox = Arc::new(Inbox::new(self.0.options.pushes_max));
+        let begun =
+            self.exchange(operation, frame, self.span(timeout).0, Way::Plain, Some(Arc::clone(&inbox)));
+        begun.map(|answer| (answer, inbox)).map_err(|loss| self.error(operation, keys, loss))
+    }
+}

@@ -1,0 +1,72 @@
+//! A store over a native session: the keys are those that clients of the c10d protocol see.
+
+use crate::driver::call_error::{CallError, Refusal};
+use crate::driver::clock::Clock;
+use crate::driver::native_client::{NativeClient, NativeClientOptions};
+use crate::driver::store::{Backend, Meeting, Paused, Span, Timeouts, take::Take};
+use crate::store::call::{Call, Outcome};
+use crate::time::Duration;
+use alloc::sync::Arc;
+
+/// A store of a native server. It lives on a session, which others may use for more than keys.
+#[derive(Debug)]
+pub struct NativeStore(NativeClient);
+
+impl NativeStore {
+    /// The store of a session.
+    #[must_use]
+    pub const fn new(client: NativeClient) -> Self {
+        Self(client)
+    }
+
+    /// One with a session of its own.
+    ///
+    /// # Errors
+    /// Why there is no session.
+    pub fn connect(host: &str, port: u16, options: NativeClientOptions) -> Result<Self, CallError> {
+        Ok(Self(NativeClient::connect(host, port, options)?))
+    }
+}
+
+impl Backend for NativeStore {
+    fn scope(&self) -> &[u8] {
+        &self.0.options().scope
+    }
+
+    fn peer(&self) -> &str {
+        self.0.peer()
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        self.0.options().timeouts
+    }
+
+    fn clock(&self) -> Clock {
+        self.0.clock()
+    }
+
+    /// By keys, so that who comes over the other protocol meets at the same barrier.
+    fn meeting(&self) -> Meeting {
+        Meeting::ByKeys
+    }
+
+    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal> {
+        self.0.perform(call, span.deadline.since(self.0.clock().now()), take)
+    }
+
+    fn duplicate(&self) -> Result<Arc<dyn Backend>, CallError> {
+        Ok(Arc::new(Self(self.0.duplicate()?)))
+    }
+
+    fn cancel(&self) {
+        self.0.cancel();
+    }
+
+    fn epoch(&self) -> u64 {
+        self.0.pauses().epoch()
+    }
+
+    fn pause(&self, epoch: u64, span: Duration) -> Paused {
+        self.0.pauses().pause(epoch, span)
+    }
+}
