@@ -551,4 +551,6 @@ fn text_of(bytes: &[u8]) -> Box<str> {
 }
 
 #[cfg(test)]
+mod loopback_tests;
+#[cfg(test)]
 mod tests;

@@ -297,6 +297,10 @@ impl Session {
     }
 
     fn fail_all(&mut self) {
+        if let Some(ending) = self.machine.ending() {
+            // Who hears that his call failed finds the session over.
+            self.shared.fate.set(ending).ok();
+        }
         let now = self.clock.now();
         while let Some(failed) = self.machine.next_failed(now) {
             self.failed(failed, self.machine.ending());

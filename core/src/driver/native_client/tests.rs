@@ -157,19 +157,21 @@ fn serve_one(mut socket: TcpStream, conn: ConnId, sessions: &mut Sessions, scrip
             }
             ClientFrame::Heartbeat { nonce } => put(&ServerFrame::HeartbeatEcho { nonce }),
             ClientFrame::Acknowledge {} => {}
-            frame => match sessions.request(Instant::ORIGIN, conn, header.id, header.sequence).expect("greeted") {
-                Verdict::Fresh(session) => {
-                    let mut stage = Stage { sessions, session, out: Vec::new() };
-                    let then = script(&mut stage, header.id, &frame);
-                    out = stage.out;
-                    if then == Then::Drop {
-                        return;
+            frame => {
+                match sessions.request(Instant::ORIGIN, conn, header.id, header.sequence).expect("greeted") {
+                    Verdict::Fresh(session) => {
+                        let mut stage = Stage { sessions, session, out: Vec::new() };
+                        let then = script(&mut stage, header.id, &frame);
+                        out = stage.out;
+                        if then == Then::Drop {
+                            return;
+                        }
                     }
+                    Verdict::Repeat(bytes) => out.extend_from_slice(bytes),
+                    Verdict::Pending => {}
+                    other => panic!("{other:?}"),
                 }
-                Verdict::Repeat(bytes) => out.extend_from_slice(bytes),
-                Verdict::Pending => {}
-                other => panic!("{other:?}"),
-            },
+            }
         }
         if socket.write_all(&out).is_err() {
             return;
@@ -177,7 +179,7 @@ fn serve_one(mut socket: TcpStream, conn: ConnId, sessions: &mut Sessions, scrip
     }
 }
 
-fn options(grace: Duration) -> NativeClientOptions {
+pub(super) fn options(grace: Duration) -> NativeClientOptions {
     NativeClientOptions { node: "n0".into(), grace, connect_timeout: SOON, ..NativeClientOptions::default() }
 }
 
@@ -284,7 +286,7 @@ fn what_no_server_sends_ends_the_session() {
     server.join().expect("no panic");
 }
 
-fn terms() -> Terms<'static> {
+pub(super) fn terms() -> Terms<'static> {
     Terms {
         nodes_min: 1,
         nodes_max: 2,
@@ -301,7 +303,7 @@ fn terms() -> Terms<'static> {
     }
 }
 
-fn entry() -> Entry<'static> {
+pub(super) fn entry() -> Entry<'static> {
     Entry {
         run_id: b"run",
         node: b"n0",

@@ -37,17 +37,21 @@ impl Drop for TemporaryFile {
 /// One store of each kind, and of each a prefixed one; with what they need to stay alive.
 struct Family {
     members: Vec<(&'static str, Store)>,
-    _server: Server,
+    _servers: [Server; 2],
     _files: [TemporaryFile; 2],
 }
 
 impl Family {
     fn new(test: &str) -> Self {
-        let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
+        let start = || Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
+        let servers = [start(), start()];
         let files =
             [TemporaryFile::new(&(test.to_string() + "-a")), TemporaryFile::new(&(test.to_string() + "-b"))];
         let options = StoreOptions { timeout: SOON, connect_timeout: SOON, ..StoreOptions::default() };
-        let tcp = Store::connect("127.0.0.1", server.local_addr().port(), options).expect("connected");
+        let tcp = Store::connect("127.0.0.1", servers[0].local_addr().port(), options).expect("connected");
+        let options = NativeClientOptions { timeouts: TIMEOUTS, ..NativeClientOptions::default() };
+        let port = servers[1].local_addr().port();
+        let native = Store::connect_native("127.0.0.1", port, options).expect("connected");
         let in_process =
             || Store::in_process(HashStoreOptions { timeouts: TIMEOUTS, ..HashStoreOptions::default() });
         let open = |file: &TemporaryFile| {
@@ -58,12 +62,14 @@ impl Family {
             // The keys of the second are keys of the first too, so the order matters.
             ("tcp", tcp.duplicate().expect("connected")),
             ("tcp with a prefix", tcp.with_prefix(b"job/7")),
+            ("native", native.duplicate().expect("connected")),
+            ("native with a prefix", native.with_prefix(b"job/7")),
             ("in process", in_process()),
             ("in process with a prefix", in_process().with_prefix(b"p")),
             ("file", open(&files[0])),
             ("file with prefixes", open(&files[1]).with_prefix(b"p").with_prefix(b"")),
         ];
-        Self { members, _server: server, _files: files }
+        Self { members, _servers: servers, _files: files }
     }
 }
 

@@ -18,7 +18,7 @@ pub const fn kind_of(code: FaultCode) -> ErrorKind {
         | C::UnknownFlags
         | C::OutOfPlace
         | C::FalseAcknowledgement => ErrorKind::WrongProtocol,
-        C::NotFound | C::UnknownLease | C::UnknownRound => ErrorKind::NotFound,
+        C::NotFound | C::UnknownLease | C::UnknownRound | C::UnknownGeneration => ErrorKind::NotFound,
         C::Unauthenticated | C::NotANumber | C::InvalidArgument | C::NotAParticipant => {
             ErrorKind::InvalidArgument
         }
@@ -70,6 +70,10 @@ impl fmt::Display for Words<'_> {
         use FaultCode as C;
         let Fault { code, first, second, text } = self.0;
         match code {
+            // The text is a sentence.
+            C::BoundsConflict | C::AlreadyJoined | C::CoolingDown | C::UnknownRound if !text.is_empty() => {
+                return write_lossy(f, text);
+            }
             C::VersionUnsupported => write!(f, "the server speaks versions {first} to {second}")?,
             C::Malformed => write!(f, "the server could not read a frame of kind {first:#06x}")?,
             C::UnknownRequest => write!(f, "the server does not know requests of kind {first:#06x}")?,
@@ -84,6 +88,9 @@ impl fmt::Display for Words<'_> {
             C::NotAParticipant => f.write_str("this name is not awaited")?,
             C::BoundsConflict => write!(f, "the run has {first} to {second} nodes")?,
             C::AlreadyJoined => write!(f, "session {first} is in the run under this name")?,
+            C::UnknownGeneration => {
+                write!(f, "generations from {first} on are remembered, and {second} is open or comes next")?;
+            }
             C::CoolingDown => write!(f, "the host failed too often and may come back in {first} ms")?,
             C::TooLong => write!(f, "{first} is over the limit of {second}")?,
             C::TooManySessions => write!(f, "the server has {first} sessions, and that is the limit")?,

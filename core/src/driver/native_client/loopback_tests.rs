@@ -1,0 +1,497 @@
+//! Against a real server, over loopback sockets.
+
+use super::tests::{entry, options, terms};
+use super::*;
+use crate::driver::server::{Server, ServerOptions};
+use crate::driver::store::{Store, Timeout};
+use crate::driver::store_client::StoreOptions;
+use crate::rendezvous::participant::{Entry, Role};
+use crate::rendezvous::round_event::RoundEvent;
+use crate::store::txn::{Compare, Condition, Write as TxnWrite};
+use crate::wire::native::{Batched, LastCall, Terms, Why};
+use alloc::format;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+
+const SOON: Duration = Duration::from_secs(20);
+const WHILE: Timeout = Timeout::After(SOON);
+const NOW: Timeout = Timeout::Once;
+
+fn server() -> Server {
+    Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server")
+}
+
+fn session_of(port: u16, node: &str, grace: Duration) -> NativeClient {
+    let options = NativeClientOptions { node: node.into(), ..options(grace) };
+    NativeClient::connect("127.0.0.1", port, options).expect("connected")
+}
+
+fn session(server: &Server, node: &str) -> NativeClient {
+    session_of(server.local_addr().port(), node, Duration::ZERO)
+}
+
+fn nodes(nodes_min: u32, nodes_max: u32) -> Terms<'static> {
+    Terms { nodes_min, nodes_max, ..terms() }
+}
+
+fn as_node<'a>(node: &'a str, terms: Terms<'a>) -> Entry<'a> {
+    Entry { node: node.as_bytes(), address: node.as_bytes(), terms, ..entry() }
+}
+
+/// Joins all at once; they come back in the order of their ranks.
+fn join_all(
+    clients: Vec<(String, NativeClient)>,
+    terms: Terms<'static>,
+) -> Vec<(String, NativeClient, Joined)> {
+    let threads = clients.into_iter().map(|(name, client)| {
+        thread::spawn(move || {
+            let joined = client.join(&as_node(&name, terms), Role::Member).expect("a round");
+            (name, client, joined)
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    let mut all: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+    all.sort_by_key(|(_, _, joined)| joined.node_rank);
+    all
+}
+
+fn clients(server: &Server, count: u32) -> Vec<(String, NativeClient)> {
+    (0..count).map(|index| (format!("n{index}"), session(server, &format!("n{index}")))).collect()
+}
+
+/// The next thing that happens to a node's round.
+fn next_round_event(client: &NativeClient) -> RoundEvent {
+    loop {
+        match client.next_event(SOON).expect("alive").expect("something happens") {
+            NodeEvent::Round(event) => return event,
+            NodeEvent::Seated | NodeEvent::StandingBy { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn nodes_become_a_numbered_group() {
+    for count in [2, 3, 8] {
+        let server = server();
+        let all = join_all(clients(&server, count), nodes(count, count));
+        for (rank, (name, client, joined)) in (0..).zip(&all) {
+            assert_eq!((joined.round, joined.node_rank, joined.nodes), (0, rank, count));
+            assert_eq!((joined.rank_first, joined.world_size), (2 * u64::from(rank), 2 * u64::from(count)));
+            assert_eq!(&*joined.leader, all[0].0.as_bytes());
+            assert_eq!(&*joined.namespace, b"/torch.rendezvous.run.0/");
+            let members = client.members(b"run", 0, (rank, 1), SOON).expect("known");
+            assert_eq!((&*members[0].node, members[0].local_world_size), (name.as_str(), 2));
+            let info = client.run_info(b"run", SOON).expect("known");
+            assert_eq!((info.complete, info.closed, info.nodes, info.nodes_waiting), (true, false, count, 0));
+        }
+        let error = all[0].1.members(b"run", 7, (0, 1), SOON).expect_err("no such round");
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+}
+
+#[test]
+fn a_death_is_told_at_once_and_the_survivors_meet_again() {
+    let server = server();
+    let terms = Terms { continue_min: 1, ..nodes(3, 3) };
+    let mut all = join_all(clients(&server, 3), terms);
+    let (dead, client, _) = all.remove(1);
+    // As if its process had died: the connection ends without a word.
+    drop(client);
+    for (_, client, _) in &all {
+        let died =
+            RoundEvent::PeerDied { round: 0, node_rank: 1, node: dead.clone().into(), why: Why::Connection };
+        assert_eq!(next_round_event(client), died);
+    }
+    let survivors = all.into_iter().map(|(name, client, _)| (name, client)).collect();
+    let all = join_all(survivors, terms);
+    let ranks: Vec<_> =
+        all.iter().map(|(name, _, joined)| (name.as_str(), joined.round, joined.nodes)).collect();
+    assert_eq!(ranks, [("n0", 1, 2), ("n2", 1, 2)]);
+    // The keys of the round before are fenced, whichever protocol asks.
+    let store = Store::over(Arc::new(crate::driver::native_store::NativeStore::new(all[0].1.clone())));
+    let error = store.with_prefix(b"torch.rendezvous.run.0").set(b"k", b"v", NOW).expect_err("it is over");
+    assert_eq!(error.kind(), ErrorKind::StaleRound, "{error}");
+    store.with_prefix(b"torch.rendezvous.run.1").set(b"k", b"v", NOW).expect("it is live");
+}
+
+#[test]
+fn a_newcomer_is_told_of_and_a_run_that_is_closed_stays_closed() {
+    let server = server();
+    let terms = Terms { last_call: LastCall::Off, ..nodes(2, 3) };
+    let all = join_all(clients(&server, 2), terms);
+    let late = session(&server, "late");
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| late.join(&as_node("late", terms), Role::Member));
+        for (_, client, _) in &all {
+            assert_eq!(next_round_event(client), RoundEvent::NodesWaiting { nodes: 1 });
+        }
+        assert_eq!(all[0].1.run_info(b"run", SOON).expect("known").nodes_waiting, 1);
+        all[0].1.close_run(b"run", SOON).expect("closed");
+        let error = joining.join().expect("no panic").expect_err("closed");
+        assert_eq!(
+            (error.kind(), error.fault().map(|fault| fault.code)),
+            (ErrorKind::Closed, Some(FaultCode::RunClosed))
+        );
+        assert!(error.to_string().contains("'run' is closed (by node n0)"), "{error}");
+    });
+    let by = RoundEvent::RunClosed { by: "n0".into() };
+    let hears_of_it = |client: &NativeClient| {
+        core::iter::from_fn(|| Some(next_round_event(client))).any(|event| event == by)
+    };
+    assert!(hears_of_it(&all[1].1));
+    let again = session(&server, "again").join(&as_node("again", terms), Role::Member).expect_err("for good");
+    assert_eq!(again.kind(), ErrorKind::Closed);
+    assert!(all[0].1.run_info(b"run", SOON).expect("known").closed);
+}
+
+#[test]
+fn a_spare_slips_in_or_is_sent_home_and_a_left_node_is_no_loss() {
+    let server = server();
+    let terms = nodes(2, 2);
+    let all = join_all(clients(&server, 2), terms);
+    let spare = session(&server, "spare");
+    // While it stands by, no time counts.
+    let entry = Entry { join_timeout_ms: 1, ..as_node("spare", terms) };
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| spare.join(&entry, Role::Spare));
+        assert_eq!(spare.next_event(SOON).expect("alive"), Some(NodeEvent::StandingBy { ahead: 0 }));
+        let (_, dead, _) = &all[1];
+        dead.close(SOON).expect("heard");
+        // It left, so nobody is told; the round goes on until the other one comes back.
+        assert_eq!(
+            all[0]
+                .1
+                .next_event(Duration::from_millis(50))
+                .ok()
+                .flatten()
+                .filter(|event| *event != NodeEvent::Seated),
+            None
+        );
+        let joined = all[0].1.join(&as_node("n0", terms), Role::Member).expect("with the spare");
+        assert_eq!((joined.round, joined.nodes, joined.node_rank), (1, 2, 0));
+        let slipped = joining.join().expect("no panic").expect("a seat");
+        assert_eq!((slipped.round, slipped.node_rank), (1, 1));
+    });
+    let idle = session(&server, "idle");
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| idle.join(&as_node("idle", terms), Role::Spare));
+        assert_eq!(idle.next_event(SOON).expect("alive"), Some(NodeEvent::StandingBy { ahead: 0 }));
+        spare.close_run(b"run", SOON).expect("closed");
+        let error = joining.join().expect("no panic").expect_err("not needed");
+        assert_eq!(error.fault().map(|fault| fault.code), Some(FaultCode::NotNeeded));
+    });
+}
+
+#[test]
+fn a_join_that_is_not_complete_in_time_names_who_was_there() {
+    let server = server();
+    let client = session(&server, "n0");
+    let entry = Entry { join_timeout_ms: 30, ..as_node("n0", nodes(2, 2)) };
+    let error = client.join(&entry, Role::Member).expect_err("alone");
+    assert_eq!(
+        (error.kind(), error.fault().map(|fault| fault.code)),
+        (ErrorKind::TimedOut, Some(FaultCode::TimedOut))
+    );
+    assert!(error.to_string().contains("1 of at least 2 nodes were there (n0)"), "{error}");
+    // It is out again, and may ask once more; another thread may call it back.
+    while client.next_event(Duration::ZERO).expect("alive").is_some() {}
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| client.join(&as_node("n0", nodes(2, 2)), Role::Member));
+        while client.next_event(SOON).expect("alive") != Some(NodeEvent::Seated) {}
+        client.cancel();
+        let error = joining.join().expect("no panic").expect_err("cancelled");
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
+    });
+    // The place is free again for two others.
+    join_all(
+        Vec::from([("a".to_string(), session(&server, "a")), ("b".to_string(), session(&server, "b"))]),
+        nodes(2, 2),
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_the_reason() {
+    let server = server();
+    let nodes = |least, most| Terms { last_call: LastCall::Off, ..nodes(least, most) };
+    let begun = session(&server, "n0");
+    let waiting = begun.clone();
+    let joining = thread::spawn(move || waiting.join(&as_node("n0", nodes(2, 4)), Role::Member));
+    while begun.next_event(SOON).expect("alive") != Some(NodeEvent::Seated) {}
+    let other = session(&server, "n1");
+    let bad = |entry: Entry<'_>| {
+        let error = other.join(&entry, Role::Member).expect_err("refused");
+        (error.kind(), error.call().to_string())
+    };
+    for (entry, kind, words) in [
+        (as_node("n1", nodes(3, 2)), ErrorKind::InvalidArgument, "(2) must be greater than or equal to"),
+        (as_node("n1", nodes(0, 2)), ErrorKind::InvalidArgument, "(0) must be greater than zero"),
+        (
+            Entry { run_id: b"", ..as_node("n1", nodes(1, 2)) },
+            ErrorKind::InvalidArgument,
+            "must be a non-empty string",
+        ),
+        (as_node("", nodes(2, 4)), ErrorKind::InvalidArgument, "name of a node must be a non-empty string"),
+        (
+            Entry { local_world_size: 0, ..as_node("n1", nodes(2, 4)) },
+            ErrorKind::InvalidArgument,
+            "number of local workers",
+        ),
+        (
+            as_node("n1", nodes(2, 5)),
+            ErrorKind::Conflict,
+            "node n1 has min:max nodes 2:5, but the run 'run' was begun by node n0 with 2:4",
+        ),
+    ] {
+        let (found, text) = bad(entry);
+        assert!(found == kind && text.contains(words), "{found:?}: {text}");
+    }
+    // The same name again: the later one takes the place, and the former is told.
+    let twin = session(&server, "n0");
+    let replacing = thread::spawn(move || twin.join(&as_node("n0", nodes(2, 4)), Role::Member));
+    let error = joining.join().expect("no panic").expect_err("replaced");
+    assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+    let mut told = Vec::new();
+    while let Some(event) = begun.next_event(SOON).expect("alive") {
+        told.push(event);
+        if matches!(told.last(), Some(NodeEvent::Replaced { .. })) {
+            break;
+        }
+    }
+    let error = begun.join(&as_node("n0", nodes(2, 4)), Role::Member).expect_err("must not come back");
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let joined = other.join(&as_node("n1", nodes(2, 4)), Role::Member).expect("a round");
+    assert_eq!((joined.nodes, joined.node_rank), (2, 1));
+    let joined = replacing.join().expect("no panic").expect("a round");
+    assert_eq!((joined.nodes, joined.node_rank), (2, 0));
+}
+
+/// A way to the server that can be cut.
+struct Cut {
+    address: SocketAddr,
+    target: Arc<Mutex<SocketAddr>>,
+    cuts: mpsc::Receiver<TcpStream>,
+}
+
+impl Cut {
+    fn before(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let target = Arc::new(Mutex::new(server.local_addr()));
+        let shared = Arc::clone(&target);
+        let (tell, cuts) = mpsc::channel();
+        thread::spawn(move || {
+            while let Ok((near, _)) = listener.accept() {
+                let target = *shared.lock().expect("no panic");
+                let Ok(far) = TcpStream::connect(target) else { return };
+                for (mut from, mut to) in [
+                    (near.try_clone().expect("a twin"), far.try_clone().expect("a twin")),
+                    (far, near.try_clone().expect("a twin")),
+                ] {
+                    thread::spawn(move || {
+                        let mut buffer = [0; 4096];
+                        while let Ok(count @ 1..) = from.read(&mut buffer) {
+                            if to.write_all(&buffer[..count]).is_err() {
+                                break;
+                            }
+                        }
+                        to.shutdown(Shutdown::Both).ok();
+                        from.shutdown(Shutdown::Both).ok();
+                    });
+                }
+                if tell.send(near).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { address, target, cuts }
+    }
+
+    /// Cuts the latest connection.
+    fn cut(&self) {
+        let line = self.cuts.recv_timeout(SOON).expect("a connection");
+        line.shutdown(Shutdown::Both).ok();
+    }
+}
+
+#[test]
+fn within_the_grace_a_broken_connection_costs_nothing() {
+    let server = server();
+    let cut = Cut::before(&server);
+    let client = session_of(cut.address.port(), "n0", SOON);
+    let store = Store::over(Arc::new(crate::driver::native_store::NativeStore::new(client.clone())));
+    let watch = client.watch_key(b"n", 0, WHILE).expect("begun");
+    let lease = client.lease(Duration::ZERO, WHILE).expect("granted");
+    lease.attach(&[b"mine"], WHILE).expect("attached");
+    store.set(b"mine", b"1", WHILE).expect("set");
+    for turn in 1..=5 {
+        thread::scope(|scope| {
+            let adding = scope.spawn(|| (0..20).try_for_each(|_| store.add(b"n", 1, WHILE).map(drop)));
+            cut.cut();
+            adding.join().expect("no panic").expect("each comes through");
+        });
+        assert_eq!(store.add(b"n", 0, WHILE).expect("a number"), turn * 20, "each counts once");
+    }
+    let mut last = Change { revision: 0, key: Vec::new(), value: None };
+    for count in 1..=100 {
+        let change = watch.next(SOON).expect("alive").expect("each change is told");
+        assert!(change.revision > last.revision);
+        last = change;
+        let told = last.value.as_deref().and_then(|value| core::str::from_utf8(value).ok());
+        // Adding 0 is a change, too, at the end of each turn.
+        assert!(told.and_then(|text| text.parse::<i64>().ok()).is_some_and(|number| number <= count));
+    }
+    assert!(store.check(&[b"mine"], WHILE).expect("asked"), "the session lived on, and its lease with it");
+    client.close(SOON).expect("heard");
+    let other = session(&server, "n1");
+    let other = Store::over(Arc::new(crate::driver::native_store::NativeStore::new(other)));
+    assert!(!other.check(&[b"mine"], WHILE).expect("asked"), "it ended, and its keys went");
+}
+
+#[test]
+fn another_server_does_not_take_the_session_up() {
+    let (server, another) = (server(), server());
+    let cut = Cut::before(&server);
+    let client = session_of(cut.address.port(), "n0", SOON);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| client.join(&as_node("n0", nodes(2, 2)), Role::Member));
+        while client.next_event(SOON).expect("alive") != Some(NodeEvent::Seated) {}
+        // As if the server had been started anew: nobody knows what became of the request.
+        *cut.target.lock().expect("no panic") = another.local_addr();
+        cut.cut();
+        let error = waiting.join().expect("no panic").expect_err("the session is unknown");
+        assert_eq!(
+            (error.kind(), error.call().failure().effect),
+            (ErrorKind::SessionEnded, Effect::Possible)
+        );
+        assert!(error.to_string().ends_with("the server does not know the session"), "{error}");
+    });
+}
+
+#[test]
+fn both_protocols_show_the_same_keys_with_the_same_meaning() {
+    let server = server();
+    let port = server.local_addr().port();
+    let tcp = Store::connect("127.0.0.1", port, StoreOptions::default()).expect("connected");
+    let native = Store::connect_native("127.0.0.1", port, options(Duration::ZERO)).expect("connected");
+    native.set(b"k", b"v", NOW).expect("set");
+    assert_eq!(tcp.get_owned(b"k", NOW).expect("there"), b"v");
+    for (one, other) in [(&tcp, &native), (&native, &tcp)] {
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| one.get_owned(b"late", WHILE));
+            let popping = scope.spawn(|| {
+                let mut item = Vec::new();
+                one.queue_pop(b"queue", &mut item, WHILE).map(|()| item)
+            });
+            other.set(b"late", b"here", WHILE).expect("set");
+            other.queue_push(b"queue", b"item", WHILE).expect("pushed");
+            assert_eq!(waiting.join().expect("no panic").expect("set"), b"here");
+            assert_eq!(popping.join().expect("no panic").expect("pushed"), b"item");
+        });
+        let mut keys = one.list_keys(NOW).expect("listed");
+        keys.sort();
+        assert_eq!(keys, [b"k".to_vec(), b"late".to_vec()]);
+        assert!(other.delete(b"late", NOW).expect("there"));
+        thread::scope(|scope| {
+            let meeting = scope.spawn(|| one.barrier_by_keys(b"barrier", 2, WHILE));
+            other.barrier_by_keys(b"barrier", 2, WHILE).expect("both came");
+            meeting.join().expect("no panic").expect("both came");
+        });
+        for key in [&b"barrier/num_members"[..], b"barrier/last_member"] {
+            one.delete(key, NOW).expect("asked");
+        }
+    }
+    let error =
+        native.wait(&[b"k", b"x", b"y"], Timeout::After(Duration::from_millis(20))).expect_err("missing");
+    assert_eq!((error.kind(), error.cause()), (ErrorKind::TimedOut, Cause::NotReleased));
+    let text = error.to_string();
+    assert!(
+        text.contains("/x") && text.contains("/y") && text.contains("not all of the keys were set"),
+        "{text}"
+    );
+    let error = native.add(b"k", 1, NOW).expect_err("no number");
+    assert_eq!((error.kind(), error.cause()), (ErrorKind::InvalidArgument, Cause::NotANumber));
+    assert_eq!(native.get_owned(b"x", NOW).expect_err("missing").kind(), ErrorKind::TimedOut);
+}
+
+#[test]
+fn many_threads_share_a_session_and_a_wait_holds_up_nobody() {
+    let server = server();
+    let native =
+        Store::connect_native("127.0.0.1", server.local_addr().port(), options(SOON)).expect("connected");
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..16).map(|_| scope.spawn(|| native.get_owned(b"gate", WHILE))).collect();
+        let adding: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| (0..50).try_for_each(|_| native.add(b"n", 1, WHILE).map(drop))))
+            .collect();
+        adding.into_iter().for_each(|adder| adder.join().expect("no panic").expect("added"));
+        assert_eq!(native.add(b"n", 0, WHILE).expect("a number"), 400);
+        native.set(b"gate", b"open", WHILE).expect("set");
+        waiting.into_iter().for_each(|waiter| drop(waiter.join().expect("no panic").expect("set")));
+    });
+}
+
+#[test]
+fn transactions_batches_prefixes_watches_and_leases() {
+    let server = server();
+    let client = session(&server, "n0");
+    let (a, b) = (client.key_of(b"dir/a"), client.key_of(b"dir/b"));
+    let watch = client.watch_prefix(b"dir/", 0, NOW).expect("begun");
+    let absent = [Compare { key: a, condition: Condition::Absent }];
+    let writes = [TxnWrite::Set { key: a, value: b"1" }, TxnWrite::Add { key: b, delta: 2 }];
+    assert!(client.txn(&absent, &writes, &[], NOW).expect("done"));
+    assert!(!client.txn(&absent, &[], &[TxnWrite::Delete { key: a }], NOW).expect("done otherwise"));
+    let answers = client
+        .batch(
+            &[
+                Batched(ClientFrame::Add { key: b, delta: 3 }),
+                Batched(ClientFrame::CompareSet { key: a, expected: b"", desired: b"new" }),
+                Batched(ClientFrame::Set { key: client.key_of(b"dir/text"), value: b"text" }),
+                Batched(ClientFrame::Add { key: client.key_of(b"dir/text"), delta: 1 }),
+            ],
+            NOW,
+        )
+        .expect("carried out");
+    assert_eq!(
+        answers[..3],
+        [BatchAnswer::Number(5), BatchAnswer::Value(Some(b"new".to_vec())), BatchAnswer::Done]
+    );
+    assert!(matches!(&answers[3], BatchAnswer::Failed(fault) if fault.code == FaultCode::NotANumber));
+    assert_eq!(client.delete_prefix(b"dir/", NOW).expect("removed"), 3);
+    let changes: Vec<Change> = (0..9).map(|_| watch.next(SOON).expect("alive").expect("a change")).collect();
+    let told: Vec<(&[u8], Option<&[u8]>)> =
+        changes.iter().map(|change| (&change.key[..], change.value.as_deref())).collect();
+    assert_eq!(told[..3], [(&b"dir/a"[..], Some(&b"1"[..])), (b"dir/b", Some(b"2")), (b"dir/a", None)]);
+    assert!(told[6..].iter().all(|(_, value)| value.is_none()), "{told:?}");
+    assert!(changes.is_sorted_by_key(|change| change.revision));
+    let again = client.watch_prefix(b"dir/", changes[3].revision, NOW).expect("it is remembered");
+    assert_eq!(again.next(SOON).expect("alive").expect("again"), changes[3]);
+
+    let brief = client.lease(Duration::from_millis(30), NOW).expect("granted");
+    brief.renew(NOW).expect("it lives");
+    brief.attach(&[b"dir/leased"], NOW).expect("attached");
+    let answer =
+        client.batch(&[Batched(ClientFrame::Set { key: client.key_of(b"dir/leased"), value: b"" })], NOW);
+    assert_eq!(answer.expect("carried out"), [BatchAnswer::Done]);
+    assert_eq!(brief.wait_over(SOON).expect("alive"), Some(Why::Deadline));
+    assert_eq!(brief.renew(NOW).expect_err("it is over").kind(), ErrorKind::NotFound);
+    let lease = client.lease(SOON, NOW).expect("granted");
+    assert_eq!(lease.revoke(NOW).expect("ended"), 0);
+}
+
+#[test]
+fn a_stopped_server_is_told_to_those_who_wait() {
+    let server = server();
+    let client = session(&server, "n0");
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| client.join(&as_node("n0", nodes(2, 2)), Role::Member));
+        while client.next_event(SOON).expect("alive") != Some(NodeEvent::Seated) {}
+        server.stop().expect("it ran");
+        let error = joining.join().expect("no panic").expect_err("nobody is there");
+        assert_eq!(error.kind(), ErrorKind::ServerGone);
+        assert!(error.to_string().ends_with("the server ended the session: the server stopped"), "{error}");
+    });
+    assert!(client.is_over());
+}
