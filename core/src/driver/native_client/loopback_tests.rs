@@ -7,8 +7,9 @@ use crate::driver::store::{Store, Timeout};
 use crate::driver::store_client::StoreOptions;
 use crate::rendezvous::participant::{Entry, Role};
 use crate::rendezvous::round_event::RoundEvent;
+use crate::store::op::Keys;
 use crate::store::txn::{Compare, Condition, Write as TxnWrite};
-use crate::wire::native::{Batched, LastCall, Terms, Why};
+use crate::wire::native::{Batched, LastCall, Participants, Terms, Why};
 use alloc::format;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -494,4 +495,49 @@ fn a_stopped_server_is_told_to_those_who_wait() {
         assert!(error.to_string().ends_with("the server ended the session: the server stopped"), "{error}");
     });
     assert!(client.is_over());
+}
+
+#[test]
+fn a_barrier_says_how_it_ended() {
+    let server = server();
+    let (a, b) = (session(&server, "a"), session(&server, "b"));
+    let names: [&[u8]; 2] = [b"a", b"b"];
+    let both = Participants::Names(Keys::scoped(b"", &names));
+    thread::scope(|scope| {
+        let first = scope.spawn(|| a.barrier(b"epoch", 0, b"a", both, WHILE));
+        let released = BarrierResult::Released { generation: 1 };
+        assert_eq!(b.barrier(b"epoch", 0, b"b", both, WHILE).expect("told"), released);
+        assert_eq!(first.join().expect("no panic").expect("told"), released);
+    });
+    let alone = a.barrier(b"epoch", 0, b"a", both, Timeout::After(Duration::from_millis(30))).expect("told");
+    let missing = BarrierResult::TimedOut { generation: 2, absent_count: 1, absent: Vec::from(["b".into()]) };
+    assert_eq!(alone, missing);
+    // Who comes late learns what the other one learned.
+    assert_eq!(b.barrier(b"epoch", 0, b"b", both, WHILE).expect("told"), missing);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| a.barrier(b"stop", 0, b"a", Participants::Count(2), WHILE));
+        // Until it has arrived, there is nothing to cancel.
+        while !b.barrier_cancel(b"stop", b"b", WHILE).expect("told") {}
+        let cancelled = BarrierResult::Cancelled { generation: 1, by: "b".into() };
+        assert_eq!(waiting.join().expect("no panic").expect("told"), cancelled);
+    });
+    let error = thread::scope(|scope| {
+        let waiting = scope.spawn(|| a.barrier(b"broken", 0, b"a", both, WHILE));
+        let odd = loop {
+            match b.barrier(b"broken", 0, b"b", Participants::Count(7), NOW) {
+                Ok(BarrierResult::TimedOut { .. }) => {}
+                other => break other.expect_err("begun by another for others"),
+            }
+        };
+        drop(b);
+        let broken = waiting.join().expect("no panic").expect("told");
+        let who = "b".into();
+        assert_eq!(broken, BarrierResult::Broken { generation: 1, who, why: Why::Connection });
+        odd
+    });
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(
+        error.to_string().ends_with("the barrier was begun for participants by other names: a"),
+        "{error}"
+    );
 }
