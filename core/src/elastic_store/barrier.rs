@@ -260,6 +260,12 @@ impl BarrierTimeout {
         let BarrierOptions { world_size, key_prefix, timeout, rank, .. } = options.clone();
         Some(Self { rank: rank?, key_prefix, world_size, timeout, missing, names })
     }
+
+    /// The names of the missing, in their order.
+    #[must_use]
+    pub fn missing_names(&self) -> &[String] {
+        if self.missing.is_empty() { &[] } else { &self.names }
+    }
 }
 
 impl fmt::Display for BarrierTimeout {

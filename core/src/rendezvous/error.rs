@@ -124,6 +124,14 @@ pub enum RendezvousError {
         /// Which rendezvous.
         run_id: Box<str>,
     },
+    /// One of the kinds, in the words of a backend that is not of this library.
+    #[error("{words}")]
+    Told {
+        /// Which kind.
+        kind: RendezvousErrorKind,
+        /// What there is to say of it.
+        words: Box<str>,
+    },
 }
 
 impl RendezvousError {
@@ -136,6 +144,7 @@ impl RendezvousError {
             Self::Connection { .. } => RendezvousErrorKind::Connection,
             Self::State { .. } => RendezvousErrorKind::State,
             Self::GracefulExit { .. } => RendezvousErrorKind::GracefulExit,
+            Self::Told { kind, .. } => *kind,
         }
     }
 }
@@ -193,6 +202,12 @@ mod tests {
                 RendezvousError::GracefulExit { run_id: run_id() },
                 RendezvousErrorKind::GracefulExit,
                 "The rendezvous 'job-7' is closed, terminating pending rendezvous.",
+                None,
+            ),
+            (
+                RendezvousError::Told { kind: RendezvousErrorKind::Closed, words: "no more".into() },
+                RendezvousErrorKind::Closed,
+                "no more",
                 None,
             ),
         ] {

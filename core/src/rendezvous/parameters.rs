@@ -131,15 +131,25 @@ impl RendezvousParameters {
     /// The same, and the others reach this node at `local_addr`.
     #[must_use]
     pub fn with_local_addr(mut self, local_addr: &str) -> Self {
-        self.local_addr = Some(local_addr.into());
+        self.set_local_addr(local_addr);
         self
     }
 
     /// The same, with one more option for the backend; a later one of the same name wins.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<ConfigValue>) -> Self {
-        self.config.insert(key.into(), value.into());
+        self.set(key, value.into());
         self
+    }
+
+    /// The others reach this node at `local_addr`.
+    pub fn set_local_addr(&mut self, local_addr: &str) {
+        self.local_addr = Some(local_addr.into());
+    }
+
+    /// Sets an option for the backend; a later one of the same name wins.
+    pub fn set(&mut self, key: &str, value: ConfigValue) {
+        self.config.insert(key.into(), value);
     }
 
     /// The backend's name.
