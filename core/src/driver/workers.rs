@@ -13,8 +13,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 /// Any type: there is one kind of thread for all plug-ins.
-type Answer = Box<dyn Any + Send>;
-type Job = Box<dyn FnOnce() -> Answer + Send>;
+pub(super) type Answer = Box<dyn Any + Send>;
+/// What is done on such a thread.
+pub(super) type Job = Box<dyn FnOnce() -> Answer + Send>;
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +90,8 @@ impl Workers {
         answer.downcast::<T>().map(|answer| *answer).map_err(|_| Ended::Panicked)
     }
 
-    fn ask_any(
+    /// The same for any type.
+    pub(super) fn ask_any(
         &self,
         job: Job,
         patience: Duration,

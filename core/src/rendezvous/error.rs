@@ -1,6 +1,6 @@
 //! What can go wrong with a rendezvous, in the kinds that PyTorch tells apart.
 
-use crate::time::Duration;
+use crate::time::{Duration, Seconds};
 use alloc::boxed::Box;
 use core::error::Error;
 use core::fmt;
@@ -91,7 +91,7 @@ pub enum RendezvousError {
         run_id: Box<str>,
     },
     /// An operation passed its deadline.
-    #[error("The rendezvous '{run_id}' timed out: its {operation} did not end within {} s.", timeout.as_secs_f64())]
+    #[error("The rendezvous '{run_id}' timed out: its {operation} did not end within {} s.", Seconds(*timeout))]
     Timeout {
         /// Which rendezvous.
         run_id: Box<str>,

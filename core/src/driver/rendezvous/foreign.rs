@@ -8,7 +8,7 @@ use super::context::CreateHandler;
 use super::handler::{HandlerError, NodeStore, RendezvousHandler};
 use super::url::{Meeting, UrlHandler, UrlOptions, UrlRendezvous};
 use crate::driver::canceller::{Cancellable, Canceller};
-use crate::driver::workers::{Ended, Workers};
+use crate::driver::workers::{Answer, Ended, Job, Workers};
 use crate::error::ErrorKind;
 use crate::limits::ClientLimits;
 use crate::rendezvous::parameters::RendezvousParameters;
@@ -16,7 +16,7 @@ use crate::rendezvous::registry::Identity;
 use crate::rendezvous::round_event::RoundEvent;
 use crate::rendezvous::store_info::RendezvousInfo;
 use crate::rendezvous::url::RendezvousUrl;
-use crate::time::Duration;
+use crate::time::{Duration, Seconds};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
@@ -65,16 +65,32 @@ impl Calls {
         call: &Cancellable,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, HandlerError> {
+        let answer = self.make_any(what, patience, call, Box::new(|| Box::new(job()) as Answer))?;
+        // The job's answer has the type that the job has.
+        answer.downcast().map(|answer| *answer).map_err(|_| self.ended(what, patience, Ended::Panicked))
+    }
+
+    #[inline(never)]
+    fn make_any(
+        &self,
+        what: &str,
+        patience: Duration,
+        call: &Cancellable,
+        job: Job,
+    ) -> Result<Answer, HandlerError> {
         let workers = Arc::clone(&self.workers);
         let _watch = call.watch(move || workers.look_up());
-        let ended = match self.workers.ask(job, patience, || call.is_cancelled()) {
-            Ok(answer) => return Ok(answer),
-            Err(ended) => ended,
-        };
+        let asked = self.workers.ask_any(job, patience, &|| call.is_cancelled());
+        asked.map_err(|ended| self.ended(what, patience, ended))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ended(&self, what: &str, patience: Duration, ended: Ended) -> HandlerError {
         let name = &self.name;
         let (kind, words) = match ended {
             Ended::TimeUp => {
-                let seconds = patience.as_secs_f64();
+                let seconds = Seconds(patience);
                 (ErrorKind::TimedOut, format!("{what} of {name} did not come back within {seconds} s"))
             }
             Ended::Cancelled => (ErrorKind::Cancelled, format!("{what} of {name} was cancelled")),
@@ -91,7 +107,7 @@ impl Calls {
             }
             Ended::Panicked => (ErrorKind::Io, format!("{what} of {name} panicked")),
         };
-        Err(HandlerError::Plugin { kind, words: words.into() })
+        HandlerError::Plugin { kind, words: words.into() }
     }
 }
 
