@@ -97,6 +97,30 @@ typedef int32_t rdzv_status;
 // A file that is no store, or has a torn record; the message tells at which offset.
 #define RDZV_CORRUPT 19
 
+// The rendezvous is closed, for good.
+#define RDZV_RENDEZVOUS_CLOSED 20
+
+// An operation of the rendezvous passed its deadline: joining, leaving, closing or its keep-alive.
+#define RDZV_RENDEZVOUS_TIMED_OUT 21
+
+// What the rendezvous is held over cannot be reached; `rdzv_error_cause` tells why.
+#define RDZV_RENDEZVOUS_CONNECTION 22
+
+// What is stored for the rendezvous cannot be read; `rdzv_error_cause` tells why.
+#define RDZV_RENDEZVOUS_STATE 23
+
+// The rendezvous has closed, and this spare node is sent home: no failure.
+#define RDZV_RENDEZVOUS_GRACEFUL_EXIT 24
+
+// Nobody has registered the backend or the URL scheme.
+#define RDZV_NOT_REGISTERED 25
+
+// Another has registered the backend, or anybody the URL scheme.
+#define RDZV_ALREADY_REGISTERED 26
+
+// A handler says that it is of another backend than the one that was asked for.
+#define RDZV_BACKEND_MISMATCH 27
+
 // The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
 // static.
 const char *rdzv_status_name(rdzv_status status);
@@ -206,6 +230,24 @@ size_t rdzv_error_key_count(const rdzv_error *error);
 // NUL-terminated. Lives as long as the error.
 const uint8_t *rdzv_error_key(const rdzv_error *error, size_t index, size_t *len);
 
+// What stands behind the failure, in words that the message has too: the inner error of a rendezvous whose
+// connection failed, or whose state cannot be read. Empty when there is none, and for NULL.
+const char *rdzv_error_cause(const rdzv_error *error);
+
+// How many ranks the error names: those that are known to be missing, 16 at most. 0 for NULL.
+size_t rdzv_error_rank_count(const rdzv_error *error);
+
+// The rank at `index` (from 0), in rising order; -1 beyond the last.
+int64_t rdzv_error_rank(const rdzv_error *error, size_t index);
+
+// How many nodes the error names: the names of its ranks, in their order, where the caller gave names to
+// ranks. 0 when there are none, and for NULL.
+size_t rdzv_error_node_count(const rdzv_error *error);
+
+// The node's name at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Not
+// NUL-terminated. Lives as long as the error.
+const uint8_t *rdzv_error_node(const rdzv_error *error, size_t index, size_t *len);
+
 // -----------------------------------------------------------------------------------------------------------
 // The context: what the handles of one user of the library share, and nobody else.
 // -----------------------------------------------------------------------------------------------------------
@@ -222,9 +264,9 @@ const uint8_t *rdzv_error_key(const rdzv_error *error, size_t index, size_t *len
 // Log level: every connection that comes and goes.
 #define RDZV_LOG_DEBUG 4
 
-// Owns what handles share: the log sink, and later the registries of plug-ins. Nothing in the library is
-// global; two contexts never meet. Any thread. Handles made with a context keep what they need of it: it
-// may be freed before them.
+// Owns what handles share: the log sink, the registries of rendezvous backends and URL schemes, and the
+// stores that this process hosts for them. Nothing in the library is global; two contexts never meet. Any
+// thread. Handles made with a context keep what they need of it: it may be freed before them.
 typedef struct rdzv_context rdzv_context;
 
 // One line for a log. Everything in it is valid during the call only.
@@ -1088,6 +1130,802 @@ rdzv_status rdzv_loop_store_ping(rdzv_loop *event_loop,
                                  int64_t timeout_ms,
                                  uint64_t *operation,
                                  rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// What a node says when it asks for a rendezvous handler.
+// -----------------------------------------------------------------------------------------------------------
+
+// The option is not there.
+#define RDZV_CONFIG_MISSING 0
+
+// The option is named, and has no value.
+#define RDZV_CONFIG_NONE 1
+
+// `number` is 1 for true, 0 for false.
+#define RDZV_CONFIG_BOOL 2
+
+// `number` is the value.
+#define RDZV_CONFIG_INT 3
+
+// `fraction` is the value.
+#define RDZV_CONFIG_FLOAT 4
+
+// `text` is the value.
+#define RDZV_CONFIG_TEXT 5
+
+// What a rendezvous handler is made from. One thread at a time; while nobody changes it, any number.
+typedef struct rdzv_rendezvous_parameters rdzv_rendezvous_parameters;
+
+// The value of an option of a backend's own.
+typedef struct {
+  // Set it to `sizeof(rdzv_config_value)` before the call.
+  uint32_t struct_size;
+  // One of `RDZV_CONFIG_MISSING` to `RDZV_CONFIG_TEXT`: which of the fields below counts.
+  int32_t kind;
+  // An integer, or a truth value.
+  int64_t number;
+  // A number with a fraction.
+  double fraction;
+  // UTF-8, not NUL-terminated. Handed out, it lives until the parameters are changed or freed.
+  const uint8_t *text;
+  // Its length.
+  size_t text_len;
+} rdzv_config_value;
+
+// Parameters for the backend of that name: where its rendezvous is held, the run, and how many nodes there
+// must and may be. What endpoint and run id must look like is the backend's matter. On success `*out` is
+// yours until `rdzv_rendezvous_parameters_free`.
+//
+// Errors: `RDZV_INVALID_ARGUMENT`, in this order, when the name is empty, `min_nodes` is below 1, or
+// `max_nodes` is below `min_nodes`.
+rdzv_status rdzv_rendezvous_parameters_new(const uint8_t *backend,
+                                           size_t backend_len,
+                                           const uint8_t *endpoint,
+                                           size_t endpoint_len,
+                                           const uint8_t *run_id,
+                                           size_t run_id_len,
+                                           int64_t min_nodes,
+                                           int64_t max_nodes,
+                                           rdzv_rendezvous_parameters **out,
+                                           rdzv_error **error);
+
+// Frees parameters. NULL is ignored.
+void rdzv_rendezvous_parameters_free(rdzv_rendezvous_parameters *parameters);
+
+// Where the others reach this node: a name or an address. Without it backends find their own.
+rdzv_status rdzv_rendezvous_parameters_set_local_addr(rdzv_rendezvous_parameters *parameters,
+                                                      const uint8_t *local_addr,
+                                                      size_t local_addr_len,
+                                                      rdzv_error **error);
+
+// Sets options from a string `key=value,key=value`; each value is text. Blanks around keys and values do
+// not count. On failure none is set.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` for an empty key or value.
+rdzv_status rdzv_rendezvous_parameters_set_config(rdzv_rendezvous_parameters *parameters,
+                                                  const uint8_t *config,
+                                                  size_t config_len,
+                                                  rdzv_error **error);
+
+// Sets an option of the backend's own, in the place of one of the same name. `value->kind` must not be
+// `RDZV_CONFIG_MISSING`.
+rdzv_status rdzv_rendezvous_parameters_set(rdzv_rendezvous_parameters *parameters,
+                                           const uint8_t *key,
+                                           size_t key_len,
+                                           const rdzv_config_value *value,
+                                           rdzv_error **error);
+
+// Sets an option to a text.
+rdzv_status rdzv_rendezvous_parameters_set_text(rdzv_rendezvous_parameters *parameters,
+                                                const uint8_t *key,
+                                                size_t key_len,
+                                                const uint8_t *value,
+                                                size_t value_len,
+                                                rdzv_error **error);
+
+// Sets an option to an integer.
+rdzv_status rdzv_rendezvous_parameters_set_int(rdzv_rendezvous_parameters *parameters,
+                                               const uint8_t *key,
+                                               size_t key_len,
+                                               int64_t value,
+                                               rdzv_error **error);
+
+// The backend's name, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
+// parameters. NULL for NULL. So with the three that follow.
+const uint8_t *rdzv_rendezvous_parameters_backend(const rdzv_rendezvous_parameters *parameters, size_t *len);
+
+// Where the rendezvous is held.
+const uint8_t *rdzv_rendezvous_parameters_endpoint(const rdzv_rendezvous_parameters *parameters, size_t *len);
+
+// The run's name.
+const uint8_t *rdzv_rendezvous_parameters_run_id(const rdzv_rendezvous_parameters *parameters, size_t *len);
+
+// Where the others reach this node; NULL when that was not set.
+const uint8_t *rdzv_rendezvous_parameters_local_addr(const rdzv_rendezvous_parameters *parameters,
+                                                     size_t *len);
+
+// How many nodes there must be; 0 for NULL.
+int64_t rdzv_rendezvous_parameters_min_nodes(const rdzv_rendezvous_parameters *parameters);
+
+// How many nodes there may be; 0 for NULL.
+int64_t rdzv_rendezvous_parameters_max_nodes(const rdzv_rendezvous_parameters *parameters);
+
+// The names of all options, in order; they replace the content of `keys`.
+rdzv_status rdzv_rendezvous_parameters_list(const rdzv_rendezvous_parameters *parameters,
+                                            rdzv_list *keys,
+                                            rdzv_error **error);
+
+// Fills `*value`, of which `struct_size` must be set, with the value of an option; its kind is
+// `RDZV_CONFIG_MISSING` when there is none.
+rdzv_status rdzv_rendezvous_parameters_get(const rdzv_rendezvous_parameters *parameters,
+                                           const uint8_t *key,
+                                           size_t key_len,
+                                           rdzv_config_value *value,
+                                           rdzv_error **error);
+
+// The value of an option as a truth value: a Boolean; the integers 1 and 0; or the texts `1 true t yes y`
+// and `0 false f no n`, in any case and without blanks. Whether there is one, 1 or 0, goes to `*found`, and
+// the value, 1 or 0, to `*value` (0 when there is none). `default_value` stands in for a missing option,
+// and is read by the same rules; NULL for none.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` for any other value.
+rdzv_status rdzv_rendezvous_parameters_get_as_bool(const rdzv_rendezvous_parameters *parameters,
+                                                   const uint8_t *key,
+                                                   size_t key_len,
+                                                   const rdzv_config_value *default_value,
+                                                   int32_t *found,
+                                                   int32_t *value,
+                                                   rdzv_error **error);
+
+// The value of an option as an integer: text is trimmed, fractions are cut off, true is 1. Whether there is
+// one, 1 or 0, goes to `*found`, and the value to `*value` (0 when there is none). `default_value` stands
+// in for a missing option, and is read by the same rules; NULL for none.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` for any other value, or one that does not fit 64 bits.
+rdzv_status rdzv_rendezvous_parameters_get_as_int(const rdzv_rendezvous_parameters *parameters,
+                                                  const uint8_t *key,
+                                                  size_t key_len,
+                                                  const rdzv_config_value *default_value,
+                                                  int32_t *found,
+                                                  int64_t *value,
+                                                  rdzv_error **error);
+
+// Reads an endpoint: `host`, `host:port`, `[address]` or `[address]:port`; nothing at all is `localhost`.
+// The host replaces the content of `host`; the port goes to `*port`, -1 when there is none.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` for a port that is no number below 65536, or a host with letters that no
+// host has.
+rdzv_status rdzv_parse_endpoint(const uint8_t *endpoint,
+                                size_t endpoint_len,
+                                rdzv_buffer *host,
+                                int32_t *port,
+                                rdzv_error **error);
+
+// Reads a configuration string `key=value,key=value`. The keys, in order, replace the content of `keys`,
+// and their values that of `values`. Blanks around both do not count; a later value of the same key wins.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` for an empty key or value.
+rdzv_status rdzv_parse_config(const uint8_t *config,
+                              size_t config_len,
+                              rdzv_list *keys,
+                              rdzv_list *values,
+                              rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// What a node hears of its round.
+// -----------------------------------------------------------------------------------------------------------
+
+// Nothing happened.
+#define RDZV_ROUND_EVENT_NONE 0
+
+// `nodes` nodes wait for the next round; 0 when the last of them has gone.
+#define RDZV_ROUND_EVENT_NODES_WAITING 1
+
+// Another member of the round died: `round`, `node_rank`, `why`, and its name.
+#define RDZV_ROUND_EVENT_PEER_DIED 2
+
+// The round is over, and its keys can be changed no more: `round`, `why`.
+#define RDZV_ROUND_EVENT_ROUND_OVER 3
+
+// The run is closed for good, by the node of that name, if it has one.
+#define RDZV_ROUND_EVENT_RUN_CLOSED 4
+
+// Round `round` was formed without this node, which is in the run no more and may join like any other.
+#define RDZV_ROUND_EVENT_LEFT_BEHIND 5
+
+// Another process joined under this node's name; this one is in the run no more, and must not come back.
+#define RDZV_ROUND_EVENT_REPLACED 6
+
+// Why something ended: it asked to.
+#define RDZV_WHY_LEFT 1
+
+// Its connection ended.
+#define RDZV_WHY_CONNECTION 2
+
+// Its heartbeats were missed.
+#define RDZV_WHY_HEARTBEAT 3
+
+// Its host fell silent.
+#define RDZV_WHY_HOST_SILENT 4
+
+// The server stopped.
+#define RDZV_WHY_SERVER_STOPPED 5
+
+// Its deadline passed.
+#define RDZV_WHY_DEADLINE 6
+
+// Somebody cancelled it.
+#define RDZV_WHY_CANCELLED 7
+
+// Another took its place.
+#define RDZV_WHY_SUPERSEDED 8
+
+// It broke the protocol.
+#define RDZV_WHY_PROTOCOL 9
+
+// A limit was reached.
+#define RDZV_WHY_LIMIT 10
+
+// The run was closed.
+#define RDZV_WHY_CLOSED 11
+
+// None of its nodes is in it any more.
+#define RDZV_WHY_DESERTED 12
+
+// Fewer nodes are left than it needs to go on.
+#define RDZV_WHY_TOO_FEW_NODES 13
+
+// The history does not reach back that far.
+#define RDZV_WHY_COMPACTED 14
+
+// It stopped reading.
+#define RDZV_WHY_STALLED 15
+
+// Another one joined under its name.
+#define RDZV_WHY_REPLACED 16
+
+// Something that happened to a round, or to the run.
+typedef struct {
+  // Set it to `sizeof(rdzv_round_event)` before the call; afterwards it tells how many bytes were filled.
+  uint32_t struct_size;
+  // One of `RDZV_ROUND_EVENT_NONE` and so on; there may be more one day.
+  int32_t kind;
+  // The round.
+  uint64_t round;
+  // How many nodes wait.
+  uint32_t nodes;
+  // The rank among the nodes of the round of the one that died.
+  uint32_t node_rank;
+  // One of `RDZV_WHY_LEFT` and so on; there may be more one day. 0 where there is no reason.
+  int32_t why;
+  // Not used; 0.
+  uint32_t reserved;
+} rdzv_round_event;
+
+// Tells an event in words, such as `node host-3 (rank 3 of round 1) died: heartbeats were missed`; they
+// replace the content of `words`. `name` is what `rdzv_rendezvous_handler_next_event` gave with the event.
+rdzv_status rdzv_round_event_describe(const rdzv_round_event *event,
+                                      const uint8_t *name,
+                                      size_t name_len,
+                                      rdzv_buffer *words,
+                                      rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// What a node learns when it has joined.
+// -----------------------------------------------------------------------------------------------------------
+
+// What a node learns when it has joined. It does not change; any thread may read it.
+typedef struct rdzv_rendezvous_info rdzv_rendezvous_info;
+
+// Frees it. NULL is ignored. Handles of its store live on.
+void rdzv_rendezvous_info_free(rdzv_rendezvous_info *info);
+
+// A handle of the store that the nodes share. All handles of one rendezvous share connections, the default
+// timeout, and what is pending, so that cancelling the calls of one cancels those of all; where this
+// process hosts the store, its server lives as long as the last of them, and as the handler that joined. On
+// success `*out` is yours until `rdzv_store_free`.
+rdzv_status rdzv_rendezvous_info_store(const rdzv_rendezvous_info *info,
+                                       rdzv_store **out,
+                                       rdzv_error **error);
+
+// This node's rank among those of the rendezvous, from 0; -1 for NULL.
+int64_t rdzv_rendezvous_info_rank(const rdzv_rendezvous_info *info);
+
+// How many nodes they are; negative when nobody knows (a URL without a world size), and for NULL.
+int64_t rdzv_rendezvous_info_world_size(const rdzv_rendezvous_info *info);
+
+// Where the ranks of the job find their store: a name or an address, its length in `*len` unless `len` is
+// NULL. Not NUL-terminated; lives as long as the info. Of a rendezvous by URL it is empty. NULL for NULL.
+const uint8_t *rdzv_rendezvous_info_master_addr(const rdzv_rendezvous_info *info, size_t *len);
+
+// The port there; 0 of a rendezvous by URL, and for NULL.
+uint16_t rdzv_rendezvous_info_master_port(const rdzv_rendezvous_info *info);
+
+// Whether this process hosts the store, 1 or 0; 0 for NULL.
+int32_t rdzv_rendezvous_info_hosts_store(const rdzv_rendezvous_info *info);
+
+// -----------------------------------------------------------------------------------------------------------
+// Where the ranks of a job find their store.
+// -----------------------------------------------------------------------------------------------------------
+
+// Where the ranks of a job find their store, and on the rank that published it a port that is kept for a
+// server. One thread at a time.
+typedef struct rdzv_store_info rdzv_store_info;
+
+// An address that is known: a name or a literal one, and a port. Nothing is looked up. On success `*out` is
+// yours until `rdzv_store_info_free`.
+rdzv_status rdzv_store_info_new(const uint8_t *master_addr,
+                                size_t master_addr_len,
+                                uint16_t master_port,
+                                rdzv_store_info **out,
+                                rdzv_error **error);
+
+// Rank 0 publishes an address and a port under the keys `MASTER_ADDR` and `MASTER_PORT`; all ranks, rank 0
+// too, wait for them and read them. Each rank calls it, with its `rank`.
+//
+// `local_addr` is published as it is given, and never looked up; with length 0 it is the host's own name.
+// `server_port` is where a server runs already. With 0 there is none: rank 0 takes a free port and keeps it
+// with a listening socket, in whose queue early clients wait. `rdzv_store_info_serve` starts a server on
+// it, or `rdzv_store_info_take_socket` hands it out, for a server elsewhere; freeing the info gives the
+// port back. `timeout_ms` is for each of the four operations on the store. On success `*out` is yours until
+// `rdzv_store_info_free`.
+//
+// Errors: those of `rdzv_store_set` and `rdzv_store_get`; `RDZV_EXHAUSTED` (there is no port), `RDZV_IO`
+// (the host does not know its own name), `RDZV_RENDEZVOUS_STATE` (what was published is no address).
+rdzv_status rdzv_store_info_build(const rdzv_store *store,
+                                  int64_t rank,
+                                  const uint8_t *local_addr,
+                                  size_t local_addr_len,
+                                  uint16_t server_port,
+                                  int64_t timeout_ms,
+                                  rdzv_store_info **out,
+                                  rdzv_error **error);
+
+// Frees it; a port that is still kept is given back. NULL is ignored.
+void rdzv_store_info_free(rdzv_store_info *info);
+
+// The address, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the info.
+// NULL for NULL.
+const uint8_t *rdzv_store_info_master_addr(const rdzv_store_info *info, size_t *len);
+
+// The port; 0 for NULL.
+uint16_t rdzv_store_info_master_port(const rdzv_store_info *info);
+
+// Whether a port is kept here for a server, 1 or 0; 0 for NULL.
+int32_t rdzv_store_info_has_socket(const rdzv_store_info *info);
+
+// Hands out the listening socket that keeps the port, once: `*fd` is yours to close. It is bound to all
+// interfaces, and closed on `exec` until you say otherwise.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` when none is kept here.
+rdzv_status rdzv_store_info_take_socket(rdzv_store_info *info, int32_t *fd, rdzv_error **error);
+
+// Starts a store server on the port that is kept here, once. `context` may be NULL for a fresh one,
+// `options` NULL for the defaults; their address does not count. On success `*out` is yours until
+// `rdzv_server_free`, and lives on without the info. On failure the port is given back.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` when no port is kept here; else those of `rdzv_server_start`.
+rdzv_status rdzv_store_info_serve(rdzv_store_info *info,
+                                  const rdzv_context *context,
+                                  const rdzv_server_options *options,
+                                  rdzv_server **out,
+                                  rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Rendezvous backends and URL schemes in code of yours.
+// -----------------------------------------------------------------------------------------------------------
+
+// Takes the answer of code of yours. Valid during the call only.
+typedef struct rdzv_rendezvous_answer rdzv_rendezvous_answer;
+
+// A rendezvous backend in code of yours. `create` is called on threads of the library's, by several at a
+// time; it may block. It must not throw. A handler of the same backend that it asks its context for is
+// refused with `RDZV_REENTRANT`.
+typedef struct {
+  // `sizeof(rdzv_rendezvous_backend_vtable)`.
+  uint32_t struct_size;
+  // Not used; 0.
+  uint32_t reserved;
+  // Passed to both functions.
+  void *user_data;
+  // What errors call the code. UTF-8, NUL-terminated, copied; NULL: a name of the library's.
+  const char *name;
+  // How long a call to the backend or to one of its handlers may take, in milliseconds, above 0, until its
+  // caller gets `RDZV_TIMED_OUT` and the code is left behind; -1: 600,000.
+  int64_t timeout_ms;
+  // Makes a handler for these parameters, tells it with `rdzv_rendezvous_answer_set_handler`, and returns
+  // `RDZV_OK`, or why it does not: any status of this header. Must not be NULL.
+  rdzv_status (*create)(void *user_data,
+                        const rdzv_rendezvous_parameters *parameters,
+                        rdzv_rendezvous_answer *answer);
+  // Called once, when the context and all that was made with it are gone. May be NULL.
+  void (*destroy)(void *user_data);
+} rdzv_rendezvous_backend_vtable;
+
+// What a URL scheme of yours is asked. Everything in it is valid during the call only.
+typedef struct {
+  // Size of this struct in the library that made it, in bytes; later fields are absent when it is smaller.
+  uint32_t struct_size;
+  // Not used; 0.
+  uint32_t reserved;
+  // The URL; its query has the rank and the world size that the caller named. UTF-8, not NUL-terminated.
+  const uint8_t *url;
+  // Its length.
+  size_t url_len;
+  // How long the rendezvous may take, in milliseconds.
+  int64_t timeout_ms;
+  // Where a store is to listen that this process hosts; length 0 when the caller did not say. UTF-8.
+  const uint8_t *listen_host;
+  // Its length.
+  size_t listen_host_len;
+} rdzv_url_question;
+
+// A URL scheme in code of yours. `begin` is called on threads of the library's, by several at a time; it
+// may block, and must not throw.
+typedef struct {
+  // `sizeof(rdzv_url_scheme_vtable)`.
+  uint32_t struct_size;
+  // Not used; 0.
+  uint32_t reserved;
+  // Passed to both functions.
+  void *user_data;
+  // How much longer than the caller's timeout a call may take, in milliseconds, above 0, until its caller
+  // gets `RDZV_TIMED_OUT` and the code is left behind; -1: 600,000.
+  int64_t timeout_ms;
+  // Begins a rendezvous, tells it with `rdzv_rendezvous_answer_set_rendezvous`, and returns `RDZV_OK`, or
+  // why it does not: any status of this header. Must not be NULL.
+  rdzv_status (*begin)(void *user_data, const rdzv_url_question *question, rdzv_rendezvous_answer *answer);
+  // Called once, when the context and all that was made with it are gone. May be NULL.
+  void (*destroy)(void *user_data);
+} rdzv_url_scheme_vtable;
+
+// A handler in code of yours. Its functions are called on threads of the library's, by several at a time;
+// they may block, and must not throw. What they call on the handle that is calling them returns
+// `RDZV_REENTRANT`. Each returns `RDZV_OK`, or why it did not do it: any status of this header.
+typedef struct {
+  // `sizeof(rdzv_rendezvous_handler_vtable)`.
+  uint32_t struct_size;
+  // 1 if the ranks that this node starts shall use the store that the nodes met over, else 0.
+  uint32_t use_agent_store;
+  // Passed to all functions.
+  void *user_data;
+  // The backend that it is of, which must be the one that was asked for. UTF-8, NUL-terminated, copied.
+  const char *backend;
+  // The run. UTF-8, NUL-terminated, copied; NULL: that of the parameters.
+  const char *run_id;
+  // Joins, waits until the group is whole, and answers it with `rdzv_rendezvous_answer_set_group`. Must not
+  // be NULL.
+  rdzv_status (*next_rendezvous)(void *user_data, rdzv_rendezvous_answer *answer);
+  // Answers the number 1 if the rendezvous is closed, else 0. Must not be NULL.
+  rdzv_status (*is_closed)(void *user_data, rdzv_rendezvous_answer *answer);
+  // Closes the rendezvous. Must not be NULL.
+  rdzv_status (*set_closed)(void *user_data, rdzv_rendezvous_answer *answer);
+  // Answers how many nodes wait for the next round. Must not be NULL.
+  rdzv_status (*num_nodes_waiting)(void *user_data, rdzv_rendezvous_answer *answer);
+  // Waits up to `timeout_ms` for the next event and answers it with `rdzv_rendezvous_answer_set_event`;
+  // nothing when there was none. NULL: the backend has no events.
+  rdzv_status (*next_event)(void *user_data, int64_t timeout_ms, rdzv_rendezvous_answer *answer);
+  // Gives everything back; 1 if all went well, else 0. May be NULL.
+  int32_t (*shutdown)(void *user_data);
+  // The callers of the functions that are under way have gone: end what they wait for. May be NULL.
+  void (*cancel)(void *user_data);
+  // Called once, when the handler is gone and none of its functions is under way. May be NULL.
+  void (*destroy)(void *user_data);
+} rdzv_rendezvous_handler_vtable;
+
+// A rendezvous by URL in code of yours, under way. Its functions are called on threads of the library's,
+// one at a time; they may block, and must not throw.
+typedef struct {
+  // `sizeof(rdzv_url_rendezvous_vtable)`.
+  uint32_t struct_size;
+  // Not used; 0.
+  uint32_t reserved;
+  // Passed to both functions.
+  void *user_data;
+  // Meets the others, answers the group with `rdzv_rendezvous_answer_set_group`, and returns `RDZV_OK`, or
+  // why it did not. Must not be NULL.
+  rdzv_status (*next)(void *user_data, rdzv_rendezvous_answer *answer);
+  // Called once, when the rendezvous is gone. May be NULL.
+  void (*destroy)(void *user_data);
+} rdzv_url_rendezvous_vtable;
+
+// Registers a rendezvous backend in code of yours under the name `backend`; `vtable` is copied. The same
+// again (`create` and `user_data` alike) changes nothing, and `destroy` is called once all the same. On
+// success the library owns `user_data`, until it calls `destroy`; on failure it stays yours.
+//
+// Errors: `RDZV_ALREADY_REGISTERED` when another has the name, `RDZV_INVALID_ARGUMENT` for an empty one.
+rdzv_status rdzv_context_register_backend(const rdzv_context *context,
+                                          const uint8_t *backend,
+                                          size_t backend_len,
+                                          const rdzv_rendezvous_backend_vtable *vtable,
+                                          rdzv_error **error);
+
+// Registers a URL scheme in code of yours; `vtable` is copied. Schemes in URLs are in small letters. On
+// success the library owns `user_data`, until it calls `destroy`; on failure it stays yours.
+//
+// Errors: `RDZV_ALREADY_REGISTERED` when anybody has the scheme, be it the same code.
+rdzv_status rdzv_context_register_url_scheme(const rdzv_context *context,
+                                             const uint8_t *scheme,
+                                             size_t scheme_len,
+                                             const rdzv_url_scheme_vtable *vtable,
+                                             rdzv_error **error);
+
+// Answers a number. For use within the functions of a backend of yours, as those that follow.
+void rdzv_rendezvous_answer_set_number(rdzv_rendezvous_answer *answer, int64_t number);
+
+// Tells in words why the operation failed, in UTF-8; they are the error's message.
+void rdzv_rendezvous_answer_set_message(rdzv_rendezvous_answer *answer,
+                                        const uint8_t *message,
+                                        size_t message_len);
+
+// Answers the group: the store that its nodes share, of which a reference is kept, so that you may free
+// your handle; this node's rank, from 0; how many they are, above the rank, or by URL also below 0 when
+// nobody knows; and where the ranks of the job find their store (of no concern by URL).
+void rdzv_rendezvous_answer_set_group(rdzv_rendezvous_answer *answer,
+                                      const rdzv_store *store,
+                                      int64_t rank,
+                                      int64_t world_size,
+                                      const uint8_t *master_addr,
+                                      size_t master_addr_len,
+                                      uint16_t master_port);
+
+// Answers an event; `name` is that of the node that died, or that closed the run.
+void rdzv_rendezvous_answer_set_event(rdzv_rendezvous_answer *answer,
+                                      const rdzv_round_event *event,
+                                      const uint8_t *name,
+                                      size_t name_len);
+
+// Answers a handler; `vtable` is copied, and the library owns its `user_data`, until it calls `destroy`,
+// whatever becomes of the call. A vtable in which something is missing is not taken: the caller gets
+// `RDZV_INVALID_ARGUMENT`, and its `user_data` stays yours.
+void rdzv_rendezvous_answer_set_handler(rdzv_rendezvous_answer *answer,
+                                        const rdzv_rendezvous_handler_vtable *vtable);
+
+// Answers a rendezvous by URL that has begun; `vtable` is copied, and its `user_data` owned as that of a
+// handler.
+void rdzv_rendezvous_answer_set_rendezvous(rdzv_rendezvous_answer *answer,
+                                           const rdzv_url_rendezvous_vtable *vtable);
+
+// The names of the backends of this context, in order; they replace the content of `names`.
+rdzv_status rdzv_context_list_backends(const rdzv_context *context, rdzv_list *names, rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// One node's part in a rendezvous.
+// -----------------------------------------------------------------------------------------------------------
+
+// One node's part in a rendezvous, of whatever backend. Any thread may use it, several at a time; what
+// waits in one can be cancelled from another. A call ends by the deadline that the backend has for it.
+typedef struct rdzv_rendezvous_handler rdzv_rendezvous_handler;
+
+// Makes a handler of the backend that the parameters name: `static`, or another that the context has
+// (`rdzv_context_list_backends`). `context` may be NULL for a fresh one. On success `*out` is yours until
+// `rdzv_rendezvous_handler_free`.
+//
+// Errors: `RDZV_NOT_REGISTERED`, `RDZV_BACKEND_MISMATCH` (the handler says that it is of another backend),
+// `RDZV_INVALID_ARGUMENT` (what the backend misses, or makes no sense to it); of a backend in code of yours
+// also what its `create` returns, `RDZV_TIMED_OUT`, and `RDZV_REENTRANT` when it is called from there.
+rdzv_status rdzv_rendezvous_handler_new(const rdzv_context *context,
+                                        const rdzv_rendezvous_parameters *parameters,
+                                        rdzv_rendezvous_handler **out,
+                                        rdzv_error **error);
+
+// Frees a handler. No other call on it may be under way: cancel and wait for them first. It says goodbye to
+// nobody: that is `rdzv_rendezvous_handler_shutdown`. NULL is ignored.
+void rdzv_rendezvous_handler_free(rdzv_rendezvous_handler *handler);
+
+// The name of its backend, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as
+// the handler. NULL for NULL.
+const uint8_t *rdzv_rendezvous_handler_backend(const rdzv_rendezvous_handler *handler, size_t *len);
+
+// The run that this rendezvous is for, as `rdzv_rendezvous_handler_backend` gives the name.
+const uint8_t *rdzv_rendezvous_handler_run_id(const rdzv_rendezvous_handler *handler, size_t *len);
+
+// Whether the ranks that this node starts shall use the store that the nodes met over, 1 or 0; 0 for NULL.
+int32_t rdzv_rendezvous_handler_use_agent_store(const rdzv_rendezvous_handler *handler);
+
+// Joins, and waits until the group is whole. With `static` ranks, joining again gives the same at once. On
+// success `*out` is yours until `rdzv_rendezvous_info_free`.
+//
+// Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION`,
+// `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`, `RDZV_CANCELLED`; where rank 0 hosts a store,
+// those of `rdzv_server_start`, and of the store that is met over those of `rdzv_store_connect` and
+// `rdzv_store_set`.
+rdzv_status rdzv_rendezvous_handler_next_rendezvous(const rdzv_rendezvous_handler *handler,
+                                                    rdzv_rendezvous_info **out,
+                                                    rdzv_error **error);
+
+// Whether the rendezvous is closed: 1 or 0 goes to `*closed`. It may be seen late: nothing to synchronize
+// by.
+//
+// Errors of this and the functions below: the same as those of joining.
+rdzv_status rdzv_rendezvous_handler_is_closed(const rdzv_rendezvous_handler *handler,
+                                              int32_t *closed,
+                                              rdzv_error **error);
+
+// Closes the rendezvous, for good: nobody may join any more.
+rdzv_status rdzv_rendezvous_handler_set_closed(const rdzv_rendezvous_handler *handler, rdzv_error **error);
+
+// How many nodes wait for the next round; the number goes to `*count`.
+rdzv_status rdzv_rendezvous_handler_num_nodes_waiting(const rdzv_rendezvous_handler *handler,
+                                                      int64_t *count,
+                                                      rdzv_error **error);
+
+// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to this node's
+// round, and fills `*event`, of which `struct_size` must be set; its kind is `RDZV_ROUND_EVENT_NONE` when
+// nothing did. The name of the node that it is about replaces the content of `name`, which may be NULL.
+// Each event is told once, to one thread, in the order in which they happened.
+//
+// Errors besides: `RDZV_UNSUPPORTED` when the backend has no events, as `static` has none.
+rdzv_status rdzv_rendezvous_handler_next_event(const rdzv_rendezvous_handler *handler,
+                                               int64_t timeout_ms,
+                                               rdzv_round_event *event,
+                                               rdzv_buffer *name,
+                                               rdzv_error **error);
+
+// Gives everything back; whether all went well, 1 or 0, goes to `*clean`, unless `clean` is NULL.
+rdzv_status rdzv_rendezvous_handler_shutdown(const rdzv_rendezvous_handler *handler,
+                                             int32_t *clean,
+                                             rdzv_error **error);
+
+// Ends every call that is under way in this handler, in whatever thread, with `RDZV_CANCELLED`. Later calls
+// are as ever. Calls on the store that a rendezvous gave are not touched: `rdzv_store_cancel` ends those.
+// NULL is ignored.
+void rdzv_rendezvous_handler_cancel(const rdzv_rendezvous_handler *handler);
+
+// -----------------------------------------------------------------------------------------------------------
+// Rendezvous by URL.
+// -----------------------------------------------------------------------------------------------------------
+
+// A rendezvous by URL under way. One thread at a time, but for `rdzv_rendezvous_url_cancel`.
+typedef struct rdzv_rendezvous_url rdzv_rendezvous_url;
+
+// What the caller of a rendezvous knows beside the URL. One thread at a time; free it when you like.
+typedef struct rdzv_rendezvous_url_options rdzv_rendezvous_url_options;
+
+// Options with every default: rank and world size are in the URL or in the variables, 30 minutes, and no
+// variables. On success `*out` is yours until `rdzv_rendezvous_url_options_free`.
+rdzv_status rdzv_rendezvous_url_options_new(rdzv_rendezvous_url_options **out, rdzv_error **error);
+
+// Frees options. NULL is ignored.
+void rdzv_rendezvous_url_options_free(rdzv_rendezvous_url_options *options);
+
+// This process's rank; -1: it is in the URL or in the variables. A URL must not name what is set here.
+rdzv_status rdzv_rendezvous_url_options_set_rank(rdzv_rendezvous_url_options *options,
+                                                 int64_t rank,
+                                                 rdzv_error **error);
+
+// How many ranks there are; -1: it is in the URL or in the variables.
+rdzv_status rdzv_rendezvous_url_options_set_world_size(rdzv_rendezvous_url_options *options,
+                                                       int64_t world_size,
+                                                       rdzv_error **error);
+
+// Nobody knows how many ranks there are: the group is dynamic, and nobody is counted. The variables of
+// `env://` still may know.
+rdzv_status rdzv_rendezvous_url_options_set_dynamic(rdzv_rendezvous_url_options *options, rdzv_error **error);
+
+// How long the others may be waited for, and the store's operations may take that name no timeout, in
+// milliseconds. Above 0; default 1,800,000.
+rdzv_status rdzv_rendezvous_url_options_set_timeout_ms(rdzv_rendezvous_url_options *options,
+                                                       int64_t timeout_ms,
+                                                       rdzv_error **error);
+
+// Where the rank that hosts the store listens, when that is not what the URL says: a name or an address.
+rdzv_status rdzv_rendezvous_url_options_set_listen_host(rdzv_rendezvous_url_options *options,
+                                                        const uint8_t *listen_host,
+                                                        size_t listen_host_len,
+                                                        rdzv_error **error);
+
+// What a variable of the environment says: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` or
+// `TORCHELASTIC_USE_AGENT_STORE`. The library never reads the environment: pass those that you have.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` for any other name.
+rdzv_status rdzv_rendezvous_url_options_set_variable(rdzv_rendezvous_url_options *options,
+                                                     const uint8_t *name,
+                                                     size_t name_len,
+                                                     const uint8_t *value,
+                                                     size_t value_len,
+                                                     rdzv_error **error);
+
+// Begins a rendezvous by URL: `tcp://`, `env://`, or of another scheme that the context has. It meets
+// nobody yet: that is `rdzv_rendezvous_url_next`. `context` may be NULL for a fresh one, `options` NULL for
+// the defaults. On success `*out` is yours until `rdzv_rendezvous_url_free`.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` (it is no URL, or it and the options both name a rank or a world size),
+// `RDZV_NOT_REGISTERED` (nobody handles the scheme); of a scheme in code of yours what its `begin` returns.
+rdzv_status rdzv_rendezvous_url_begin(const rdzv_context *context,
+                                      const uint8_t *url,
+                                      size_t url_len,
+                                      const rdzv_rendezvous_url_options *options,
+                                      rdzv_rendezvous_url **out,
+                                      rdzv_error **error);
+
+// Frees a rendezvous. What it gave lives on. NULL is ignored.
+void rdzv_rendezvous_url_free(rdzv_rendezvous_url *rendezvous);
+
+// Meets the others. The built-in schemes do so once: a second time is `RDZV_UNSUPPORTED`. On success `*out`
+// is yours until `rdzv_rendezvous_info_free`.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` (what the URL or the variables lack, or makes no sense),
+// `RDZV_CANCELLED`, `RDZV_REENTRANT` (another call is under way on the handle); on the rank that hosts the
+// store those of `rdzv_server_start`; those of `rdzv_store_connect`, and `RDZV_TIMED_OUT` when not all
+// ranks came; of a scheme in code of yours what its `next` returns.
+rdzv_status rdzv_rendezvous_url_next(rdzv_rendezvous_url *rendezvous,
+                                     rdzv_rendezvous_info **out,
+                                     rdzv_error **error);
+
+// Ends the `rdzv_rendezvous_url_next` that is under way in another thread with `RDZV_CANCELLED`. Later
+// calls are as ever. Any thread. NULL is ignored.
+void rdzv_rendezvous_url_cancel(const rdzv_rendezvous_url *rendezvous);
+
+// -----------------------------------------------------------------------------------------------------------
+// How ranks exchange data and meet over a store.
+// -----------------------------------------------------------------------------------------------------------
+
+// Writes the name of a rank, NUL-terminated, to `name`, which has room for `name_size` bytes (1024) and is
+// empty. Called within the call that it was given to, on its thread; it must not throw.
+typedef void (*rdzv_rank_name)(void *user_data, int64_t rank, char *name, size_t name_size);
+
+// How long an operation of this handle may take that names no timeout, in milliseconds, rounded up; 0 for
+// NULL.
+int64_t rdzv_store_timeout_ms(const rdzv_store *store);
+
+// Sets how long an operation of this handle may take that names no timeout, in milliseconds, above 0, for
+// later calls in all threads. What held before goes to `*before`, unless `before` is NULL: set it again at
+// the end of a scope. Two threads whose scopes overlap should use two handles.
+rdzv_status rdzv_store_set_timeout_ms(const rdzv_store *store,
+                                      int64_t timeout_ms,
+                                      int64_t *before,
+                                      rdzv_error **error);
+
+// Waits for the data of all ranks, which is under `PREFIX0`, `PREFIX1` and so on, below `world_size`; it
+// replaces the content of `values`, in the order of ranks. Every rank calls it, with its `rank`. Rank 0
+// returns last, since it often hosts the store that the others read: `timeout_ms` counts for the data, and
+// again for the others' leaving. `rdzv_store_cancel` ends it. A prefix serves once. The keys are those of
+// PyTorch's elastic agent.
+//
+// Errors: those of `rdzv_store_multi_get`; `RDZV_INVALID_ARGUMENT` for a rank outside the world.
+rdzv_status rdzv_store_get_all(const rdzv_store *store,
+                               int64_t rank,
+                               const uint8_t *prefix,
+                               size_t prefix_len,
+                               int64_t world_size,
+                               int64_t timeout_ms,
+                               rdzv_list *values,
+                               rdzv_error **error);
+
+// Gives `data` to all ranks under `PREFIX` and its rank, and gathers that of all as `rdzv_store_get_all`
+// does. No separator is put between prefix and rank.
+rdzv_status rdzv_store_synchronize(const rdzv_store *store,
+                                   const uint8_t *data,
+                                   size_t data_len,
+                                   int64_t rank,
+                                   int64_t world_size,
+                                   const uint8_t *prefix,
+                                   size_t prefix_len,
+                                   int64_t timeout_ms,
+                                   rdzv_list *values,
+                                   rdzv_error **error);
+
+// Arrives at a barrier and waits until `world_size` ranks have, for `timeout_ms`. When not all come, the
+// missing are looked for: the error names up to 16 (`rdzv_error_rank`, `rdzv_error_node`), or its message
+// points to rank 0, who can name them. Each rank that waited in vain leaves a trace for that; who leaves
+// none within `trace_timeout_ms` (-1: 10,000) counts as missing, and sooner when that is certain. `rank` is
+// this one's; -1 to trace nobody. `rank_name` gives names to ranks, such as those of their hosts; NULL:
+// their numbers. `rdzv_store_cancel` ends it. A prefix serves once. It meets the `barrier` of PyTorch's
+// elastic agent.
+//
+// Errors: `RDZV_TIMED_OUT` when not all came; `RDZV_INVALID_ARGUMENT` for a rank outside the world, or
+// names without a rank; else those of the store.
+rdzv_status rdzv_store_elastic_barrier(const rdzv_store *store,
+                                       const uint8_t *prefix,
+                                       size_t prefix_len,
+                                       int64_t world_size,
+                                       int64_t rank,
+                                       int64_t timeout_ms,
+                                       int64_t trace_timeout_ms,
+                                       rdzv_rank_name rank_name,
+                                       void *user_data,
+                                       rdzv_error **error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -4,6 +4,9 @@
 // throws `rdzv::exception` (and does not exist under -fno-exceptions). Handles are move-only and free themselves.
 // `c_handle()` lends the C handle, `release()` gives it away.
 //
+// This header brings those of event loops, of rendezvous (handlers and URLs) and of the store's utilities along;
+// rendezvous_custom_store.hpp and rendezvous_custom_backend.hpp, for plug-ins of yours, are beside it.
+//
 // Timeouts are std::chrono::milliseconds: 0 tries once, `default_timeout` takes the handle's own, there is no infinite.
 //
 // A `result<bool>` (of `check` and `delete_key`) has no `operator bool`: ask `has_value()`, then read `*result`.
@@ -61,6 +64,14 @@ enum class status : std::int32_t {
   exhausted = RDZV_EXHAUSTED,
   unsupported = RDZV_UNSUPPORTED,
   corrupt = RDZV_CORRUPT,
+  rendezvous_closed = RDZV_RENDEZVOUS_CLOSED,
+  rendezvous_timed_out = RDZV_RENDEZVOUS_TIMED_OUT,
+  rendezvous_connection = RDZV_RENDEZVOUS_CONNECTION,
+  rendezvous_state = RDZV_RENDEZVOUS_STATE,
+  rendezvous_graceful_exit = RDZV_RENDEZVOUS_GRACEFUL_EXIT,
+  not_registered = RDZV_NOT_REGISTERED,
+  already_registered = RDZV_ALREADY_REGISTERED,
+  backend_mismatch = RDZV_BACKEND_MISMATCH,
 };
 
 /// The short name of a status, such as "timed out".
@@ -91,6 +102,14 @@ inline const std::uint8_t* bytes(std::string_view text) {
 
 inline std::string_view text(const std::uint8_t* data, std::size_t size) {
   return data == nullptr ? std::string_view() : std::string_view(reinterpret_cast<const char*>(data), size);
+}
+
+/// The text that `read` lends.
+template <class Handle>
+std::string lent(const std::uint8_t* (*read)(const Handle*, std::size_t*), const Handle* from) {
+  std::size_t size = 0;
+  const std::uint8_t* data = read(from, &size);
+  return std::string(text(data, size));
 }
 
 }  // namespace detail
@@ -127,6 +146,36 @@ class error {
     }
     return keys;
   }
+  /// The inner error of a rendezvous whose connection failed, or whose state cannot be read; else empty.
+  std::string cause() const { return rdzv_error_cause(details_.get()); }
+  /// The ranks that are known to be missing.
+  std::vector<std::int64_t> ranks() const {
+    std::vector<std::int64_t> ranks;
+    for (std::size_t i = 0, count = rdzv_error_rank_count(details_.get()); i < count; ++i)
+      ranks.push_back(rdzv_error_rank(details_.get(), i));
+    return ranks;
+  }
+  /// Their names, where the caller gave names to ranks.
+  std::vector<std::string> nodes() const {
+    std::vector<std::string> nodes;
+    for (std::size_t i = 0, count = rdzv_error_node_count(details_.get()); i < count; ++i) {
+      std::size_t size = 0;
+      const std::uint8_t* node = rdzv_error_node(details_.get(), i, &size);
+      nodes.emplace_back(detail::text(node, size));
+    }
+    return nodes;
+  }
+
+  // The five kinds of failure of a rendezvous.
+  bool is_rendezvous_closed() const noexcept { return code_ == status::rendezvous_closed; }
+  bool is_rendezvous_timeout() const noexcept { return code_ == status::rendezvous_timed_out; }
+  bool is_rendezvous_connection() const noexcept { return code_ == status::rendezvous_connection; }
+  bool is_rendezvous_state() const noexcept { return code_ == status::rendezvous_state; }
+  /// The rendezvous has closed, and this spare node is sent home: no failure.
+  bool is_rendezvous_graceful_exit() const noexcept { return code_ == status::rendezvous_graceful_exit; }
+  bool is_rendezvous() const noexcept {
+    return code_ >= status::rendezvous_closed && code_ <= status::rendezvous_graceful_exit;
+  }
 
  private:
   status code_;
@@ -134,7 +183,7 @@ class error {
 };
 
 #if defined(__cpp_exceptions)
-/// What `or_throw` throws.
+/// What `or_throw` throws; for the failures of a rendezvous one of the types below.
 class exception : public std::exception {
  public:
   explicit exception(rdzv::error details)
@@ -147,6 +196,52 @@ class exception : public std::exception {
   std::shared_ptr<const rdzv::error> details_;
   std::shared_ptr<const std::string> what_;
 };
+
+/// Any of the five below.
+class rendezvous_exception : public exception {
+  using exception::exception;
+};
+/// The rendezvous is closed, for good.
+class rendezvous_closed : public rendezvous_exception {
+  using rendezvous_exception::rendezvous_exception;
+};
+/// An operation of the rendezvous passed its deadline.
+class rendezvous_timeout : public rendezvous_exception {
+  using rendezvous_exception::rendezvous_exception;
+};
+/// What the rendezvous is held over cannot be reached.
+class rendezvous_connection : public rendezvous_exception {
+  using rendezvous_exception::rendezvous_exception;
+};
+/// What is stored for the rendezvous cannot be read.
+class rendezvous_state : public rendezvous_exception {
+  using rendezvous_exception::rendezvous_exception;
+};
+/// This spare node is sent home, since the rendezvous has closed: no failure.
+class rendezvous_graceful_exit : public rendezvous_exception {
+  using rendezvous_exception::rendezvous_exception;
+};
+
+namespace detail {
+
+[[noreturn]] inline void throw_as_its_kind(error failure) {
+  switch (failure.code()) {
+    case status::rendezvous_closed:
+      throw rendezvous_closed(std::move(failure));
+    case status::rendezvous_timed_out:
+      throw rendezvous_timeout(std::move(failure));
+    case status::rendezvous_connection:
+      throw rendezvous_connection(std::move(failure));
+    case status::rendezvous_state:
+      throw rendezvous_state(std::move(failure));
+    case status::rendezvous_graceful_exit:
+      throw rendezvous_graceful_exit(std::move(failure));
+    default:
+      throw exception(std::move(failure));
+  }
+}
+
+}  // namespace detail
 #endif
 
 /// A value, or the error that is there in its place. Reading the wrong one of the two is undefined, as with a pointer.
@@ -173,7 +268,7 @@ class [[nodiscard]] result {
 
 #if defined(__cpp_exceptions)
   T or_throw() && {
-    if (!has_value()) throw exception(std::move(*std::get_if<1>(&outcome_)));
+    if (!has_value()) detail::throw_as_its_kind(std::move(*std::get_if<1>(&outcome_)));
     return std::move(*std::get_if<0>(&outcome_));
   }
 #endif
@@ -195,7 +290,7 @@ class [[nodiscard]] result<void> {
 
 #if defined(__cpp_exceptions)
   void or_throw() && {
-    if (failure_) throw exception(std::move(*failure_));
+    if (failure_) detail::throw_as_its_kind(std::move(*failure_));
   }
 #endif
 
@@ -278,7 +373,8 @@ enum class log_level : std::int32_t {
   debug = RDZV_LOG_DEBUG,
 };
 
-/// What the handles of one user of the library share: the log sink. Two contexts never meet.
+/// What the handles of one user of the library share: the log sink, the rendezvous backends and URL schemes, and the
+/// stores that are hosted for them. Two contexts never meet.
 class context {
  public:
   static result<context> create() {
@@ -626,175 +722,14 @@ class store {
   detail::handle<rdzv_store, rdzv_store_free> handle_;
 };
 
-/// What happened in an event loop: an operation is over.
-struct loop_event {
-  std::uint32_t store = 0;
-  std::uint64_t operation = 0;
-  status code = status::ok;
-  /// One sentence when `code` is not ok.
-  std::string message;
-  /// add: the sum; num_keys and queue_len: the count; check and delete_key: 1 or 0.
-  std::int64_t number = 0;
-  /// get, compare_set, queue_pop.
-  std::string value;
-  /// multi_get, list_keys.
-  std::vector<std::string> items;
-};
-
-/// Stores in an event loop of yours: no callback, nothing that blocks (a host name is looked up on a thread of its
-/// own). Watch `fd()` for reading, level-triggered; when it is
-/// readable, call `turn()` and take every `next_event()`. One thread at a time.
-class event_loop {
- public:
-  using milliseconds = std::chrono::milliseconds;
-  using operation = std::uint64_t;
-  using store_id = std::uint32_t;
-
-  static result<event_loop> create(const context* shared = nullptr) {
-    rdzv_loop* made = nullptr;
-    const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
-    if (auto failure = detail::failure_of(rdzv_loop_new, context, &made)) return std::move(*failure);
-    return event_loop(made);
-  }
-
-  /// The descriptor to watch; the same for the loop's life, and not yours to close.
-  int fd() const noexcept { return rdzv_loop_fd(handle_.get()); }
-  /// Does what there is to do. Never blocks.
-  result<void> turn() { return detail::call(rdzv_loop_turn, c_handle()); }
-
-  /// The next operation that is over; nothing when there is none.
-  result<std::optional<loop_event>> next_event() {
-    rdzv_event event{};
-    event.struct_size = sizeof event;
-    if (auto failure = detail::failure_of(rdzv_loop_next_event, c_handle(), &event)) return std::move(*failure);
-    if (event.kind == RDZV_EVENT_NONE) return std::optional<loop_event>();
-    loop_event told;
-    told.store = event.store;
-    told.operation = event.operation;
-    told.code = static_cast<status>(event.status);
-    if (event.error != nullptr) told.message = rdzv_error_message(event.error);
-    told.number = event.number;
-    told.value = detail::text(event.data, event.len);
-    for (std::size_t i = 0; i < event.item_count; ++i) {
-      std::size_t size = 0;
-      const std::uint8_t* item = rdzv_loop_item(c_handle(), i, &size);
-      told.items.emplace_back(detail::text(item, size));
-    }
-    return std::optional<loop_event>(std::move(told));
-  }
-
-  /// Adds a store, which is connected to when its first operation is submitted.
-  result<store_id> add_store(std::string_view host, std::uint16_t port, const store_options& options = {}) {
-    auto owned = detail::c_options(host, port, options);
-    if (!owned) return std::move(owned).error();
-    return add_store(**owned);
-  }
-  /// The same with options of the C ABI.
-  result<store_id> add_store(const rdzv_store_options& options) {
-    store_id made = 0;
-    if (auto failure = detail::failure_of(rdzv_loop_add_store, c_handle(), &options, &made)) return std::move(*failure);
-    return made;
-  }
-  result<void> remove_store(store_id store) { return detail::call(rdzv_loop_remove_store, c_handle(), store); }
-  /// Gives an operation up: its event has status::cancelled, unless it is over already.
-  result<void> cancel(store_id store, operation which) {
-    return detail::call(rdzv_loop_cancel, c_handle(), store, which);
-  }
-
-  // Submissions. Each returns at once and names the operation, whose event follows by its deadline at the latest.
-  // What they mean is told at the function of the same name in `store`.
-  result<operation> set(store_id store, std::string_view key, std::string_view value,
-                        milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_store_set, store, detail::bytes(key), key.size(), detail::bytes(value), value.size(),
-                  detail::count(timeout));
-  }
-  result<operation> get(store_id store, std::string_view key, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_store_get, store, detail::bytes(key), key.size(), detail::count(timeout));
-  }
-  result<operation> add(store_id store, std::string_view key, std::int64_t delta,
-                        milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_store_add, store, detail::bytes(key), key.size(), delta, detail::count(timeout));
-  }
-  result<operation> compare_set(store_id store, std::string_view key, std::string_view expected,
-                                std::string_view desired, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_store_compare_set, store, detail::bytes(key), key.size(), detail::bytes(expected),
-                  expected.size(), detail::bytes(desired), desired.size(), detail::count(timeout));
-  }
-  result<operation> wait(store_id store, const std::vector<std::string>& keys,
-                         milliseconds timeout = default_timeout) {
-    const auto views = detail::views(keys);
-    return submit(rdzv_loop_store_wait, store, views.data(), views.size(), detail::count(timeout));
-  }
-  result<operation> check(store_id store, const std::vector<std::string>& keys,
-                          milliseconds timeout = default_timeout) {
-    const auto views = detail::views(keys);
-    return submit(rdzv_loop_store_check, store, views.data(), views.size(), detail::count(timeout));
-  }
-  result<operation> delete_key(store_id store, std::string_view key, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_store_delete_key, store, detail::bytes(key), key.size(), detail::count(timeout));
-  }
-  result<operation> num_keys(store_id store, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_store_num_keys, store, detail::count(timeout));
-  }
-  result<operation> list_keys(store_id store, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_store_list_keys, store, detail::count(timeout));
-  }
-  result<operation> append(store_id store, std::string_view key, std::string_view value,
-                           milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_store_append, store, detail::bytes(key), key.size(), detail::bytes(value), value.size(),
-                  detail::count(timeout));
-  }
-  result<operation> multi_get(store_id store, const std::vector<std::string>& keys,
-                              milliseconds timeout = default_timeout) {
-    const auto views = detail::views(keys);
-    return submit(rdzv_loop_store_multi_get, store, views.data(), views.size(), detail::count(timeout));
-  }
-  result<operation> multi_set(store_id store, const std::vector<std::pair<std::string, std::string>>& pairs,
-                              milliseconds timeout = default_timeout) {
-    const auto [keys, values] = detail::views_of_pairs(pairs);
-    return submit(rdzv_loop_store_multi_set, store, keys.data(), values.data(), pairs.size(), detail::count(timeout));
-  }
-  result<operation> queue_push(store_id store, std::string_view key, std::string_view item,
-                               milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_store_queue_push, store, detail::bytes(key), key.size(), detail::bytes(item), item.size(),
-                  detail::count(timeout));
-  }
-  result<operation> queue_pop(store_id store, std::string_view key, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_store_queue_pop, store, detail::bytes(key), key.size(), detail::count(timeout));
-  }
-  result<operation> queue_len(store_id store, std::string_view key, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_store_queue_len, store, detail::bytes(key), key.size(), detail::count(timeout));
-  }
-  result<operation> barrier(store_id store, std::string_view key, std::int64_t world_size,
-                            milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_store_barrier, store, detail::bytes(key), key.size(), world_size, detail::count(timeout));
-  }
-  result<operation> ping(store_id store, milliseconds timeout = default_timeout) {
-    return submit(rdzv_loop_store_ping, store, detail::count(timeout));
-  }
-
-  /// Takes over a handle of the C ABI, such as `release()` gives away.
-  static event_loop adopt(rdzv_loop* handle) noexcept { return event_loop(handle); }
-
-  rdzv_loop* c_handle() const noexcept { return handle_.get(); }
-  rdzv_loop* release() noexcept { return handle_.release(); }
-
- private:
-  explicit event_loop(rdzv_loop* made) noexcept : handle_(made) {}
-
-  template <class Function, class... Arguments>
-  result<operation> submit(Function function, Arguments... arguments) {
-    operation submitted = 0;
-    if (auto failure = detail::failure_of(function, c_handle(), arguments..., &submitted)) return std::move(*failure);
-    return submitted;
-  }
-
-  detail::handle<rdzv_loop, rdzv_loop_free> handle_;
-};
-
 }  // inline namespace
 }  // namespace rdzv
 
 #undef RDZV_DETAIL_NAMESPACE
+
+// The other parts, each of which can be included alone.
+#include "rendezvous_event_loop.hpp"
+#include "rendezvous_handler.hpp"
+#include "rendezvous_utilities.hpp"
 
 #endif  // RENDEZVOUS_HPP

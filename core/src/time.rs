@@ -46,9 +46,53 @@ impl core::ops::Add<Duration> for Instant {
     }
 }
 
+/// A span in seconds, as decimal text without trailing zeros: `2.5`, `600`. Its `Debug` is as Python writes a float:
+/// `600.0`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Seconds(pub Duration);
+
+impl core::fmt::Display for Seconds {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (mut fraction, mut digits) = (self.0.subsec_nanos(), 9);
+        if fraction == 0 {
+            return write!(f, "{}", self.0.as_secs());
+        }
+        while fraction.is_multiple_of(10) {
+            fraction /= 10;
+            digits -= 1;
+        }
+        write!(f, "{}.{fraction:0digits$}", self.0.as_secs())
+    }
+}
+
+impl core::fmt::Debug for Seconds {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let tail = if self.0.subsec_nanos() == 0 { ".0" } else { "" };
+        write!(f, "{self}{tail}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seconds_are_written_as_python_writes_them() {
+        extern crate std;
+        for (nanos, plain, float) in [
+            (0, "0", "0.0"),
+            (600_000_000_000, "600", "600.0"),
+            (2_500_000_000, "2.5", "2.5"),
+            (30_000_000, "0.03", "0.03"),
+            (10_000_000_001, "10.000000001", "10.000000001"),
+        ] {
+            let seconds = Seconds(Duration::from_nanos(nanos));
+            assert_eq!(
+                (std::format!("{seconds}"), std::format!("{seconds:?}")),
+                (plain.into(), float.into())
+            );
+        }
+    }
 
     #[test]
     fn arithmetic_saturates() {

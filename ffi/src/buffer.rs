@@ -28,6 +28,11 @@ impl rdzv_buffer {
         }
         result
     }
+
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(bytes);
+    }
 }
 
 /// An empty buffer, yours until `rdzv_buffer_free`. Never NULL: a process without memory is aborted.
@@ -94,10 +99,14 @@ pub unsafe extern "C" fn rdzv_list_item(list: *const rdzv_list, index: usize, le
 
 /// One of several byte strings, for C: NULL beyond the last.
 pub(crate) fn item(items: &[Vec<u8>], index: usize, len: *mut usize) -> *const u8 {
-    let Some(item) = items.get(index) else { return null() };
+    items.get(index).map_or_else(null, |item| lent(item, len))
+}
+
+/// Bytes that a handle keeps, for C.
+pub(crate) fn lent(bytes: &[u8], len: *mut usize) -> *const u8 {
     if !len.is_null() {
         // SAFETY: the caller of the C function promises that a non-NULL output can be written.
-        unsafe { len.write(item.len()) };
+        unsafe { len.write(bytes.len()) };
     }
-    item.as_ptr()
+    bytes.as_ptr()
 }

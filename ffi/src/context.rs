@@ -6,6 +6,7 @@ use crate::guard::{self, Poison};
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_REENTRANT, rdzv_status};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use rendezvous_core::driver::rendezvous::Context;
 use rendezvous_core::driver::reply::ask;
 use rendezvous_core::driver::threads;
 use std::ffi::{c_char, c_void};
@@ -58,9 +59,9 @@ pub struct rdzv_log_sink {
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-/// Owns what handles share: the log sink, and later the registries of plug-ins. Nothing in the library is
-/// global; two contexts never meet. Any thread. Handles made with a context keep what they need of it: it
-/// may be freed before them.
+/// Owns what handles share: the log sink, the registries of rendezvous backends and URL schemes, and the
+/// stores that this process hosts for them. Nothing in the library is global; two contexts never meet. Any
+/// thread. Handles made with a context keep what they need of it: it may be freed before them.
 #[derive(Debug)]
 pub struct rdzv_context {
     poison: Poison,
@@ -70,6 +71,7 @@ pub struct rdzv_context {
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     log: OnceLock<Log>,
+    rendezvous: OnceLock<Context>,
 }
 
 #[derive(Debug)]
@@ -102,6 +104,11 @@ struct Sink(rdzv_log_sink);
 unsafe impl Send for Sink {}
 
 impl Shared {
+    /// The backends, the schemes, and what this process hosts for them: there once they are asked for.
+    pub(crate) fn rendezvous(&self) -> &Context {
+        self.rendezvous.get_or_init(Context::default)
+    }
+
     /// Queues a line for the sink, if it wants it; `message` is called only then. Never blocks.
     pub(crate) fn log(&self, level: i32, target: &'static std::ffi::CStr, message: impl FnOnce() -> String) {
         let Some(log) = self.log.get().filter(|log| level <= log.level_max) else { return };

@@ -6,7 +6,7 @@ use crate::error::rdzv_error;
 use crate::guard;
 use crate::sized;
 use crate::status::*;
-use crate::store::{handle, rdzv_store, status_of};
+use crate::store::{handle, kind_of, rdzv_store};
 use crate::store_kinds::timeouts;
 use rendezvous_core::driver::plugin_store::{
     Plugin, PluginAnswer, PluginError, PluginStore, PluginStoreOptions, Question,
@@ -176,24 +176,6 @@ const fn number_of(operation: Operation) -> i32 {
     }
 }
 
-/// All kinds, for the way back from a status.
-const KINDS: [ErrorKind; 14] = [
-    ErrorKind::TimedOut,
-    ErrorKind::Refused,
-    ErrorKind::ServerGone,
-    ErrorKind::WrongProtocol,
-    ErrorKind::Unresolved,
-    ErrorKind::Unreachable,
-    ErrorKind::Cancelled,
-    ErrorKind::LimitExceeded,
-    ErrorKind::QueueEmpty,
-    ErrorKind::InvalidArgument,
-    ErrorKind::Unsupported,
-    ErrorKind::Corrupt,
-    ErrorKind::Reentrant,
-    ErrorKind::Io,
-];
-
 impl Plugin for Code {
     fn ask(&self, question: &Question) -> Result<PluginAnswer, PluginError> {
         let unsupported = PluginError { kind: ErrorKind::Unsupported, words: None };
@@ -218,7 +200,7 @@ impl Plugin for Code {
         if status == RDZV_OK {
             return Ok(told.answer);
         }
-        let kind = KINDS.into_iter().find(|&kind| status_of(kind) == status).unwrap_or(ErrorKind::Io);
+        let kind = kind_of(status);
         Err(PluginError { kind, words: told.message.map(String::into_boxed_str) })
     }
 }

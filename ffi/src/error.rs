@@ -16,6 +16,9 @@ pub(crate) struct Fault {
     pub(crate) elapsed_ms: i64,
     pub(crate) os_error: i32,
     pub(crate) keys: Vec<Vec<u8>>,
+    pub(crate) cause: String,
+    pub(crate) ranks: Vec<i64>,
+    pub(crate) nodes: Vec<Vec<u8>>,
 }
 
 impl Fault {
@@ -29,6 +32,9 @@ impl Fault {
             elapsed_ms: 0,
             os_error: 0,
             keys: Vec::new(),
+            cause: String::new(),
+            ranks: Vec::new(),
+            nodes: Vec::new(),
         }
     }
 
@@ -49,6 +55,9 @@ pub struct rdzv_error {
     elapsed_ms: i64,
     os_error: i32,
     keys: Vec<Vec<u8>>,
+    cause: CString,
+    ranks: Vec<i64>,
+    nodes: Vec<Vec<u8>>,
 }
 
 impl rdzv_error {
@@ -67,6 +76,9 @@ impl rdzv_error {
             elapsed_ms: fault.elapsed_ms,
             os_error: fault.os_error,
             keys: fault.keys,
+            cause: text(fault.cause),
+            ranks: fault.ranks,
+            nodes: fault.nodes,
         }
     }
 }
@@ -146,4 +158,46 @@ pub unsafe extern "C" fn rdzv_error_key(
 ) -> *const u8 {
     // SAFETY: as the header wants it.
     unsafe { guard::read(error, null(), |error| crate::buffer::item(&error.keys, index, len)) }
+}
+
+/// What stands behind the failure, in words that the message has too: the inner error of a rendezvous whose
+/// connection failed, or whose state cannot be read. Empty when there is none, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_cause(error: *const rdzv_error) -> *const c_char {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, c"".as_ptr(), |error| error.cause.as_ptr()) }
+}
+
+/// How many ranks the error names: those that are known to be missing, 16 at most. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_rank_count(error: *const rdzv_error) -> usize {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, 0, |error| error.ranks.len()) }
+}
+
+/// The rank at `index` (from 0), in rising order; -1 beyond the last.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_rank(error: *const rdzv_error, index: usize) -> i64 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, -1, |error| error.ranks.get(index).copied().unwrap_or(-1)) }
+}
+
+/// How many nodes the error names: the names of its ranks, in their order, where the caller gave names to
+/// ranks. 0 when there are none, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_node_count(error: *const rdzv_error) -> usize {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, 0, |error| error.nodes.len()) }
+}
+
+/// The node's name at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Not
+/// NUL-terminated. Lives as long as the error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_node(
+    error: *const rdzv_error,
+    index: usize,
+    len: *mut usize,
+) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, null(), |error| crate::buffer::item(&error.nodes, index, len)) }
 }

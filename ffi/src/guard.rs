@@ -30,8 +30,26 @@ thread_local! {
     static PANICKED_AT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Runs `body`. A panic ends here, without a word on stderr, and becomes what there is to say of it.
-fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
+/// A body and its result. Not a closure behind a pointer: the table of one would hold the body's code once more.
+trait Run {
+    fn run(&mut self);
+}
+
+struct Job<F, R> {
+    body: Option<F>,
+    result: Option<R>,
+}
+
+impl<F: FnOnce() -> R, R> Run for Job<F, R> {
+    fn run(&mut self) {
+        self.result = self.body.take().map(|body| body());
+    }
+}
+
+/// Runs a job. A panic ends here, without a word on stderr, and becomes what there is to say of it. Stands once in the
+/// library, whatever the number of its functions.
+#[inline(never)]
+fn caught(job: &mut dyn Run) -> Result<(), String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let hook = std::panic::take_hook();
@@ -42,7 +60,7 @@ fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
         }));
     });
     let outer = GUARDED.replace(true);
-    let result = catch_unwind(AssertUnwindSafe(body));
+    let result = catch_unwind(AssertUnwindSafe(|| job.run()));
     GUARDED.set(outer);
     result.map_err(|panic| format!("{}{}", panic_text(&*panic), PANICKED_AT.take()))
 }
@@ -72,25 +90,33 @@ pub(crate) unsafe fn call_on(
     error: *mut *mut rdzv_error,
     body: impl FnOnce() -> Result<(), Fault>,
 ) -> rdzv_status {
-    let mut body = Some(body);
+    let mut call = Some(body);
     // SAFETY: `error` is passed on as it came.
-    unsafe { guarded(poison, error, &mut || body.take().map_or(Ok(()), |body| body())) }
+    unsafe { guarded(poison, error, &mut call) }
 }
 
-/// Stands once in the library, whatever the number of its functions.
+/// A body that may fail.
+trait Call {
+    fn call(&mut self) -> Result<(), Fault>;
+}
+
+impl<F: FnOnce() -> Result<(), Fault>> Call for Option<F> {
+    fn call(&mut self) -> Result<(), Fault> {
+        self.take().map_or(Ok(()), |body| body())
+    }
+}
+
+/// Stands once in the library, as [`caught`].
 #[inline(never)]
-unsafe fn guarded(
-    poison: Option<&Poison>,
-    error: *mut *mut rdzv_error,
-    body: &mut dyn FnMut() -> Result<(), Fault>,
-) -> rdzv_status {
+unsafe fn guarded(poison: Option<&Poison>, error: *mut *mut rdzv_error, body: &mut dyn Call) -> rdzv_status {
     let fault = if poison.is_some_and(Poison::is_set) {
         Fault::new(RDZV_POISONED, "an earlier call on this handle panicked; free it")
     } else {
-        match caught(body) {
-            Ok(Ok(())) => return RDZV_OK,
-            Ok(Err(fault)) => fault,
-            Err(panic) => Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {panic}")),
+        let mut job = Job { body: Some(|| body.call()), result: None };
+        match (caught(&mut job), job.result) {
+            (Err(panic), _) => Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {panic}")),
+            (Ok(()), Some(Err(fault))) => fault,
+            (Ok(()), _) => return RDZV_OK,
         }
     };
     let status = fault.status;
@@ -106,7 +132,11 @@ unsafe fn guarded(
 
 /// Runs a body that cannot report a failure: after a panic, `fallback` is its result.
 pub(crate) fn quiet<R>(fallback: R, body: impl FnOnce() -> R) -> R {
-    caught(body).unwrap_or(fallback)
+    let mut job = Job { body: Some(body), result: None };
+    match caught(&mut job) {
+        Ok(()) => job.result.unwrap_or(fallback),
+        Err(_) => fallback,
+    }
 }
 
 /// Reads something of a handle that may be NULL; then, and after a panic, `fallback` is the result.

@@ -30,9 +30,26 @@ mod custom_store;
 
 mod event_loop;
 
+mod rendezvous_parameters;
+
+mod rendezvous_event;
+
+mod rendezvous_info;
+
+mod store_info;
+
+mod rendezvous_plugin;
+
+mod rendezvous_handler;
+
+mod rendezvous_url;
+
+mod store_utilities;
+
 #[cfg(feature = "fault-injection")]
 mod fault_injection;
 mod guard;
+mod rendezvous_fault;
 mod sized;
 
 pub use argument::rdzv_bytes;
@@ -43,10 +60,18 @@ pub use error::*;
 pub use event_loop::*;
 #[cfg(feature = "fault-injection")]
 pub use fault_injection::*;
+pub use rendezvous_event::*;
+pub use rendezvous_handler::*;
+pub use rendezvous_info::*;
+pub use rendezvous_parameters::*;
+pub use rendezvous_plugin::*;
+pub use rendezvous_url::*;
 pub use server::*;
 pub use server_options::*;
 pub use status::*;
 pub use store::*;
+pub use store_info::*;
 pub use store_kinds::*;
 pub use store_options::*;
+pub use store_utilities::*;
 pub use version::*;

@@ -10,7 +10,7 @@ use crate::status::{
     RDZV_ADDRESS_IN_USE, RDZV_CLOSED, RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_PANIC,
     RDZV_TIMED_OUT, RDZV_UNREACHABLE, RDZV_UNRESOLVED, rdzv_status,
 };
-use rendezvous_core::driver::server::{Server, ServerFailure, StartError, StartErrorKind};
+use rendezvous_core::driver::server::{Server, ServerFailure, ServerOptions, StartError, StartErrorKind};
 use rendezvous_core::node::server::{Event, Severity};
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub struct rdzv_server_stats {
 /// The size of `rdzv_server_stats` in the first header.
 const STATS_FIRST_SIZE: usize = 72;
 
-fn start_fault(error: &StartError) -> Fault {
+pub(crate) fn start_fault(error: &StartError) -> Fault {
     let status = match error.kind {
         StartErrorKind::AddressInUse => RDZV_ADDRESS_IN_USE,
         StartErrorKind::AddressNotAvailable => RDZV_UNREACHABLE,
@@ -100,24 +100,23 @@ pub unsafe extern "C" fn rdzv_server_start(
             let shared = shared(context)?;
             let defaults = rdzv_server_options::default();
             let projected = options.as_ref().unwrap_or(&defaults).project();
-            let mut options = projected.map_err(|cause| {
+            let options = projected.map_err(|cause| {
                 Fault::new(RDZV_EXHAUSTED, format!("cannot duplicate the descriptor: {cause}"))
             })?;
-            let told = Arc::clone(&shared);
-            options.observer = Box::new(move |event| log(&told, event));
-            let server = Server::start(options).map_err(|error| start_fault(&error))?;
-            let local = server.local_addr();
-            shared.log(RDZV_LOG_INFO, c"server", || format!("listening on {local}"));
-            let address = CString::new(local.to_string()).unwrap_or_default();
-            out.put(Box::into_raw(Box::new(rdzv_server {
-                poison: Poison::default(),
-                server,
-                address,
-                shared,
-            })));
+            out.put(start(shared, options)?);
             Ok(())
         })
     }
+}
+
+pub(crate) fn start(shared: Arc<Shared>, mut options: ServerOptions) -> Result<*mut rdzv_server, Fault> {
+    let told = Arc::clone(&shared);
+    options.observer = Box::new(move |event| log(&told, event));
+    let server = Server::start(options).map_err(|error| start_fault(&error))?;
+    let local = server.local_addr();
+    shared.log(RDZV_LOG_INFO, c"server", || format!("listening on {local}"));
+    let address = CString::new(local.to_string()).unwrap_or_default();
+    Ok(Box::into_raw(Box::new(rdzv_server { poison: Poison::default(), server, address, shared })))
 }
 
 /// On the reactor thread.

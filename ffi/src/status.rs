@@ -43,6 +43,22 @@ pub const RDZV_EXHAUSTED: rdzv_status = 17;
 pub const RDZV_UNSUPPORTED: rdzv_status = 18;
 /// A file that is no store, or has a torn record; the message tells at which offset.
 pub const RDZV_CORRUPT: rdzv_status = 19;
+/// The rendezvous is closed, for good.
+pub const RDZV_RENDEZVOUS_CLOSED: rdzv_status = 20;
+/// An operation of the rendezvous passed its deadline: joining, leaving, closing or its keep-alive.
+pub const RDZV_RENDEZVOUS_TIMED_OUT: rdzv_status = 21;
+/// What the rendezvous is held over cannot be reached; `rdzv_error_cause` tells why.
+pub const RDZV_RENDEZVOUS_CONNECTION: rdzv_status = 22;
+/// What is stored for the rendezvous cannot be read; `rdzv_error_cause` tells why.
+pub const RDZV_RENDEZVOUS_STATE: rdzv_status = 23;
+/// The rendezvous has closed, and this spare node is sent home: no failure.
+pub const RDZV_RENDEZVOUS_GRACEFUL_EXIT: rdzv_status = 24;
+/// Nobody has registered the backend or the URL scheme.
+pub const RDZV_NOT_REGISTERED: rdzv_status = 25;
+/// Another has registered the backend, or anybody the URL scheme.
+pub const RDZV_ALREADY_REGISTERED: rdzv_status = 26;
+/// A handler says that it is of another backend than the one that was asked for.
+pub const RDZV_BACKEND_MISMATCH: rdzv_status = 27;
 
 /// The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
 /// static.
@@ -70,6 +86,14 @@ pub extern "C" fn rdzv_status_name(status: rdzv_status) -> *const core::ffi::c_c
             RDZV_EXHAUSTED => c"out of resources",
             RDZV_UNSUPPORTED => c"unsupported",
             RDZV_CORRUPT => c"corrupt store",
+            RDZV_RENDEZVOUS_CLOSED => c"rendezvous closed",
+            RDZV_RENDEZVOUS_TIMED_OUT => c"rendezvous timed out",
+            RDZV_RENDEZVOUS_CONNECTION => c"rendezvous connection failed",
+            RDZV_RENDEZVOUS_STATE => c"rendezvous state unreadable",
+            RDZV_RENDEZVOUS_GRACEFUL_EXIT => c"rendezvous left gracefully",
+            RDZV_NOT_REGISTERED => c"not registered",
+            RDZV_ALREADY_REGISTERED => c"already registered",
+            RDZV_BACKEND_MISMATCH => c"backend mismatch",
             _ => c"unknown status",
         };
         name.as_ptr()

@@ -8,6 +8,7 @@ use crate::guard::{self, Poison};
 use crate::status::*;
 use crate::store_options::rdzv_store_options;
 use rendezvous_core::driver::call_error::CallError;
+use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::error::{Cause, ErrorKind};
 use std::ffi::{CString, c_char};
@@ -24,7 +25,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct rdzv_store {
     pub(crate) poison: Poison,
-    pub(crate) store: Store,
+    pub(crate) store: Arc<NodeStore>,
     peer: CString,
     pub(crate) shared: Arc<Shared>,
 }
@@ -51,6 +52,29 @@ pub(crate) const fn status_of(kind: ErrorKind) -> rdzv_status {
         ErrorKind::SessionEnded => RDZV_SERVER_GONE,
         ErrorKind::Closed => RDZV_CLOSED,
     }
+}
+
+/// All kinds, for the way back from a status.
+const KINDS: [ErrorKind; 14] = [
+    ErrorKind::TimedOut,
+    ErrorKind::Refused,
+    ErrorKind::ServerGone,
+    ErrorKind::WrongProtocol,
+    ErrorKind::Unresolved,
+    ErrorKind::Unreachable,
+    ErrorKind::Cancelled,
+    ErrorKind::LimitExceeded,
+    ErrorKind::QueueEmpty,
+    ErrorKind::InvalidArgument,
+    ErrorKind::Unsupported,
+    ErrorKind::Corrupt,
+    ErrorKind::Reentrant,
+    ErrorKind::Io,
+];
+
+/// The kind of failure that a plug-in's status tells of.
+pub(crate) fn kind_of(status: rdzv_status) -> ErrorKind {
+    KINDS.into_iter().find(|&kind| status_of(kind) == status).unwrap_or(ErrorKind::Io)
 }
 
 #[cold]
@@ -110,6 +134,11 @@ unsafe fn operate(
 }
 
 pub(crate) fn handle(store: Store, shared: Arc<Shared>) -> *mut rdzv_store {
+    node_handle(Arc::new(NodeStore::new(store, None)), shared)
+}
+
+/// A handle of a store whose server may live as long as it.
+pub(crate) fn node_handle(store: Arc<NodeStore>, shared: Arc<Shared>) -> *mut rdzv_store {
     let peer = CString::new(store.peer().replace('\0', "\\0")).unwrap_or_default();
     Box::into_raw(Box::new(rdzv_store { poison: Poison::default(), store, peer, shared }))
 }
@@ -159,7 +188,8 @@ pub unsafe extern "C" fn rdzv_store_clone(
             store.shared.refuse_sink()?;
             let out = place(out, "out")?;
             let twin = store.store.duplicate().map_err(|error| call_fault(&error))?;
-            out.put(handle(twin, Arc::clone(&store.shared)));
+            let twin = NodeStore::new(twin, store.store.server().cloned());
+            out.put(node_handle(Arc::new(twin), Arc::clone(&store.shared)));
             Ok(())
         })
     }

@@ -5,9 +5,10 @@ use crate::context::{rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
 use crate::guard;
 use crate::status::rdzv_status;
-use crate::store::{call_fault, handle, rdzv_store};
+use crate::store::{call_fault, handle, node_handle, rdzv_store};
 use rendezvous_core::driver::file_store::FileStoreOptions;
 use rendezvous_core::driver::hash_store::HashStoreOptions;
+use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::store::{Store, Timeouts};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -116,7 +117,8 @@ pub unsafe extern "C" fn rdzv_store_with_prefix(
             store.shared.refuse_sink()?;
             let out = place(out, "out")?;
             let prefix = bytes(prefix, prefix_len, "prefix")?;
-            out.put(handle(store.store.with_prefix(prefix), Arc::clone(&store.shared)));
+            let beneath = NodeStore::new(store.store.with_prefix(prefix), store.store.server().cloned());
+            out.put(node_handle(Arc::new(beneath), Arc::clone(&store.shared)));
             Ok(())
         })
     }

@@ -13,7 +13,7 @@ const HINT: &str =
     "if the change is wanted, run these tests with RDZV_UPDATE_ABI=1, and see whether RDZV_ABI_VERSION grows";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The most that the stripped library may have.
-const STRIPPED_BYTES_MAX: u64 = 1_700_000;
+const STRIPPED_BYTES_MAX: u64 = 2_000_000;
 
 fn exported() -> BTreeSet<String> {
     let listed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library::shipped()), PATIENCE);
@@ -97,7 +97,9 @@ fn layout_of_rust() -> String {
     numbers!(text, RDZV_OK RDZV_INVALID_ARGUMENT RDZV_PANIC RDZV_POISONED RDZV_TIMED_OUT RDZV_REFUSED
         RDZV_SERVER_GONE RDZV_WRONG_PROTOCOL RDZV_UNRESOLVED RDZV_UNREACHABLE RDZV_CANCELLED RDZV_LIMIT_EXCEEDED
         RDZV_QUEUE_EMPTY RDZV_ADDRESS_IN_USE RDZV_IO RDZV_CLOSED RDZV_REENTRANT RDZV_EXHAUSTED
-        RDZV_UNSUPPORTED RDZV_CORRUPT);
+        RDZV_UNSUPPORTED RDZV_CORRUPT RDZV_RENDEZVOUS_CLOSED RDZV_RENDEZVOUS_TIMED_OUT RDZV_RENDEZVOUS_CONNECTION
+        RDZV_RENDEZVOUS_STATE RDZV_RENDEZVOUS_GRACEFUL_EXIT RDZV_NOT_REGISTERED RDZV_ALREADY_REGISTERED
+        RDZV_BACKEND_MISMATCH);
     numbers!(text, RDZV_STORE_SET RDZV_STORE_GET RDZV_STORE_ADD RDZV_STORE_COMPARE_SET RDZV_STORE_WAIT
         RDZV_STORE_CHECK RDZV_STORE_DELETE_KEY RDZV_STORE_NUM_KEYS RDZV_STORE_LIST_KEYS RDZV_STORE_APPEND
         RDZV_STORE_MULTI_GET RDZV_STORE_MULTI_SET RDZV_STORE_QUEUE_PUSH RDZV_STORE_QUEUE_POP
@@ -106,6 +108,15 @@ fn layout_of_rust() -> String {
     numbers!(text, RDZV_LOG_ERROR RDZV_LOG_WARN RDZV_LOG_INFO RDZV_LOG_DEBUG);
     numbers!(text, RDZV_FAMILY_AS_GIVEN RDZV_FAMILY_DUAL_STACK);
     numbers!(text, RDZV_EVENT_NONE RDZV_EVENT_COMPLETED);
+    numbers!(text, RDZV_CONFIG_MISSING RDZV_CONFIG_NONE RDZV_CONFIG_BOOL RDZV_CONFIG_INT RDZV_CONFIG_FLOAT
+        RDZV_CONFIG_TEXT);
+    numbers!(text, RDZV_ROUND_EVENT_NONE RDZV_ROUND_EVENT_NODES_WAITING RDZV_ROUND_EVENT_PEER_DIED
+        RDZV_ROUND_EVENT_ROUND_OVER RDZV_ROUND_EVENT_RUN_CLOSED RDZV_ROUND_EVENT_LEFT_BEHIND
+        RDZV_ROUND_EVENT_REPLACED);
+    numbers!(text, RDZV_WHY_LEFT RDZV_WHY_CONNECTION RDZV_WHY_HEARTBEAT RDZV_WHY_HOST_SILENT RDZV_WHY_SERVER_STOPPED
+        RDZV_WHY_DEADLINE RDZV_WHY_CANCELLED RDZV_WHY_SUPERSEDED RDZV_WHY_PROTOCOL RDZV_WHY_LIMIT RDZV_WHY_CLOSED
+        RDZV_WHY_DESERTED RDZV_WHY_TOO_FEW_NODES RDZV_WHY_COMPACTED
+        RDZV_WHY_STALLED RDZV_WHY_REPLACED);
     layout!(text, rdzv_bytes { data len });
     layout!(text, rdzv_event {
         struct_size kind operation store status number data len item_count error
@@ -119,6 +130,20 @@ fn layout_of_rust() -> String {
     layout!(text, rdzv_server_stats {
         struct_size reserved connections accepted expelled requests keys stored_bytes buffered_bytes waiting
     });
+    layout!(text, rdzv_config_value { struct_size kind number fraction text text_len });
+    layout!(text, rdzv_round_event { struct_size kind round nodes node_rank why reserved });
+    layout!(text, rdzv_rendezvous_backend_vtable {
+        struct_size reserved user_data name timeout_ms create destroy
+    });
+    layout!(text, rdzv_rendezvous_handler_vtable {
+        struct_size use_agent_store user_data backend run_id next_rendezvous is_closed set_closed num_nodes_waiting
+        next_event shutdown cancel destroy
+    });
+    layout!(text, rdzv_url_question {
+        struct_size reserved url url_len timeout_ms listen_host listen_host_len
+    });
+    layout!(text, rdzv_url_scheme_vtable { struct_size reserved user_data timeout_ms begin destroy });
+    layout!(text, rdzv_url_rendezvous_vtable { struct_size reserved user_data next destroy });
     text
 }
 
@@ -138,7 +163,7 @@ fn layout_is_that_of_the_list_in_c_and_in_rust() {
 }
 
 #[test]
-fn stripped_library_stays_within_its_megabyte() {
+fn stripped_library_stays_within_its_bound() {
     let stripped = c_programs::folder("stripped").join("librendezvous.so");
     run(Command::new("strip").arg("-o").arg(&stripped).arg(library::shipped()), PATIENCE)
         .or_fail("strip of binutils");

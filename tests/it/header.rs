@@ -124,11 +124,12 @@ pub(crate) fn structs(header: &str) -> Vec<Struct> {
     bodies
         .map(|(name, body)| {
             let lines = body.lines().filter(|line| !line.trim_start().starts_with("//"));
-            let fields = lines.map(|line| {
-                // `type name;`, `type *name;` or `type (*name)(arguments);`
+            let declarations: String = lines.map(|line| line.to_string() + " ").collect();
+            let fields = declarations.split(';').map(str::trim).filter(|line| !line.is_empty()).map(|line| {
+                // `type name`, `type *name` or `type (*name)(arguments)`
                 let declared = match line.split_once("(*") {
                     Some((_, rest)) => rest.split(')').next(),
-                    None => line.trim_end_matches(';').rsplit([' ', '*']).next(),
+                    None => line.rsplit([' ', '*']).next(),
                 };
                 declared.expect("a name").to_string()
             });
@@ -153,7 +154,7 @@ fn header_fits_a_page_and_is_plain_text() {
 #[test]
 fn header_is_read_rightly_by_these_tests() {
     let header = "typedef struct rdzv_a rdzv_a;\n\n// A doc(x).\ntypedef struct {\n  // One.\n  uint32_t one;\n  \
-                  void *two;\n  void (*three)(void *x);\n} rdzv_b;\n#define RDZV_C 1\nconst char *rdzv_d(void);\n\
+                  void *two;\n  void (*three)(void *x,\n                int y);\n} rdzv_b;\n#define RDZV_C 1\nconst char *rdzv_d(void);\n\
                   void rdzv_e(int32_t a,\n            int32_t b);\n";
     assert_eq!(functions(header), ["rdzv_d", "rdzv_e"].map(String::from).into());
     assert_eq!(constants(header), ["RDZV_C"]);

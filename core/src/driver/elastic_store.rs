@@ -61,7 +61,7 @@ pub fn get_all(
     timeout: Duration,
 ) -> Result<Vec<Vec<u8>>, MeetingError> {
     check_group(Some(rank), world_size)?;
-    let clock = Clock::new();
+    let (clock, store) = (Clock::new(), &store.for_one_call());
     let keys = data_keys(prefix, world_size);
     let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
     let data = store.multi_get(&keys, Timeout::After(timeout))?;
@@ -86,6 +86,7 @@ pub fn synchronize(
     timeout: Duration,
 ) -> Result<Vec<Vec<u8>>, MeetingError> {
     check_group(Some(rank), world_size)?;
+    let store = &store.for_one_call();
     store.set(data_key(key_prefix, rank).as_bytes(), data, Timeout::After(timeout))?;
     get_all(store, rank, key_prefix, world_size, timeout)
 }
@@ -107,7 +108,7 @@ pub fn barrier(
     if options.rank.is_none() && rank_name.is_some() {
         return Err(GroupError::TracingNeedsRank.into());
     }
-    let clock = Clock::new();
+    let (clock, store) = (Clock::new(), &store.for_one_call());
     let mut machine = TracedBarrier::new(options.clone())?;
     let mut in_vain = None;
     while let Some(step) = machine.next_step() {

@@ -4,6 +4,7 @@
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "std is at home here")]
 
 pub mod call_error;
+pub mod canceller;
 pub mod clock;
 pub mod elastic_store;
 pub mod event_loop;
@@ -22,3 +23,4 @@ mod sorted_map;
 pub mod store;
 pub mod store_client;
 pub mod threads;
+mod workers;

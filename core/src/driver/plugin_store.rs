@@ -4,12 +4,11 @@
 //! the caller waits for it until the deadline or until it is cancelled, and then leaves it behind. Calls back into the
 //! handle that is calling are refused.
 
-mod workers;
-
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::clock::Clock;
 use crate::driver::store::take::Take;
 use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Paused, Pauses, Span, Timeouts};
+use crate::driver::workers::{Ended, Workers};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::limits::{ClientLimits, FrameLimits};
 use crate::store::call::{Call, Outcome, Patience};
@@ -19,7 +18,6 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use workers::{Ended, Workers};
 
 /// One question to a store's own code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +112,7 @@ impl PluginStore {
     /// A store that asks `plugin`.
     #[must_use]
     pub fn new(plugin: Arc<dyn Plugin>, options: PluginStoreOptions) -> Self {
-        let workers = Workers::new(options.questions_max);
+        let workers = Workers::new("rdzv-store", options.questions_max);
         Self { plugin, workers, options, clock: Clock::new(), pauses: Pauses::default() }
     }
 
@@ -227,7 +225,8 @@ impl Asking<'_> {
         let PluginStore { plugin, workers, pauses, options, .. } = self.store;
         let base = Failure { phase: Phase::Calling, ..NOT_RELEASED };
         let effect = if operation.reads_only() { Effect::None } else { Effect::Possible };
-        match workers.ask(plugin, question, left, || pauses.epoch() != self.epoch) {
+        let plugin = Arc::clone(plugin);
+        match workers.ask(move || plugin.ask(&question), left, || pauses.epoch() != self.epoch) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 let cause = match error.kind {
@@ -267,6 +266,10 @@ impl Asking<'_> {
             }
             Err(Ended::NoThread(number)) => {
                 Err(Failure { kind: ErrorKind::Io, cause: Cause::Os(number), ..base }.into())
+            }
+            Err(Ended::Panicked) => {
+                let failure = Failure { kind: ErrorKind::Io, cause: Cause::Unknown, effect, ..base };
+                Err(Refusal { failure, words: Some("it panicked".into()) })
             }
         }
     }

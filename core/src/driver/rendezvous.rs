@@ -3,6 +3,7 @@
 //! A [`Context`] knows the backends and the schemes; two of them know nothing of each other.
 
 mod context;
+mod foreign;
 mod handler;
 mod hosting;
 mod reserved_port;
@@ -11,6 +12,7 @@ mod store_info;
 mod url;
 
 pub use context::{Context, CreateHandler};
+pub use foreign::{ForeignBackend, ForeignOptions, ForeignUrls};
 pub use handler::{HandlerError, NodeStore, RendezvousHandler};
 pub use hosting::{HostedServers, HostingError};
 pub use reserved_port::{NoPort, ReservedPort};

@@ -13,6 +13,7 @@ pub(super) use pauses::Pauses;
 
 use crate::barrier::by_keys::{KeyBarrier, KeyBarrierState};
 use crate::driver::call_error::{CallError, Refusal};
+use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
 use crate::driver::file_store::{FileStore, FileStoreOptions};
 use crate::driver::hash_store::{HashStore, HashStoreOptions};
@@ -142,6 +143,8 @@ pub struct Store {
     meeting: Meeting,
     /// [`Timeouts::call`] of the backend at first.
     timeout_nanos: AtomicU64,
+    /// For a handle whose calls are one to whoever cancels them: when that one began.
+    epoch: Option<u64>,
 }
 
 impl fmt::Debug for Store {
@@ -170,6 +173,19 @@ impl Store {
         NativeStore::connect(host, port, options).map(|store| Self::over(Arc::new(store)))
     }
 
+    /// The same as a part of `call`: whoever cancels that ends the connecting, too.
+    ///
+    /// # Errors
+    /// As [`Store::connect`], or [`ErrorKind::Cancelled`].
+    pub fn connect_within(
+        host: &str,
+        port: u16,
+        options: StoreOptions,
+        call: &Cancellable,
+    ) -> Result<Self, CallError> {
+        Client::connect_within(host, port, options, call).map(|client| Self::over(Arc::new(client)))
+    }
+
     /// Opens a file, making it if it is missing, as a store that PyTorch's `FileStore`s share.
     ///
     /// # Errors
@@ -189,7 +205,16 @@ impl Store {
     pub fn over(backend: Arc<dyn Backend>) -> Self {
         let (clock, scope, meeting) = (backend.clock(), backend.scope().into(), backend.meeting());
         let timeout_nanos = AtomicU64::new(nanos(backend.timeouts().call));
-        Self { backend, clock, scope, meeting, timeout_nanos }
+        Self { backend, clock, scope, meeting, timeout_nanos, epoch: None }
+    }
+
+    /// The same handle for a call of several: whoever cancels what is under way ends all that it is asked from now on.
+    #[must_use]
+    pub fn for_one_call(&self) -> Self {
+        let epoch = self.epoch.unwrap_or_else(|| self.backend.epoch());
+        let store = Self::over(Arc::clone(&self.backend));
+        store.set_timeout(self.timeout());
+        Self { scope: self.scope.clone(), meeting: self.meeting, epoch: Some(epoch), ..store }
     }
 
     /// A handle whose keys are those beneath `prefix` here: key `k` is `prefix/k`, also when `prefix` is empty. Its
@@ -428,7 +453,7 @@ impl Store {
         world_size: i64,
         timeout: Timeout,
     ) -> Result<(), CallError> {
-        let (epoch, key) = (self.backend.epoch(), self.key(key));
+        let (epoch, key) = (self.epoch.unwrap_or_else(|| self.backend.epoch()), self.key(key));
         let span = Span { epoch: Some(epoch), ..self.span(timeout) };
         let mut barrier = KeyBarrier::new(world_size, span.patience);
         let ended = loop {
@@ -478,7 +503,7 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::TimedOut`] when fewer have in time.
     pub fn wait_for_workers(&self, world_size: i64, timeout: Timeout) -> Result<(), CallError> {
-        let epoch = self.backend.epoch();
+        let epoch = self.epoch.unwrap_or_else(|| self.backend.epoch());
         let span = Span { epoch: Some(epoch), ..self.span(timeout) };
         let (mut wait, mut text) = (WorkersWait::new(world_size, span.patience, span.deadline), Vec::new());
         let refusal = loop {
@@ -570,7 +595,7 @@ impl Store {
     fn span(&self, timeout: Timeout) -> Span {
         let began = self.clock.now();
         let (after, patience) = self.timeouts().patience(timeout);
-        Span { began, deadline: began + after, patience, epoch: None }
+        Span { began, deadline: began + after, patience, epoch: self.epoch }
     }
 
     /// The same deadline for the next of several calls: each counts its time from a fresh reading of the clock.

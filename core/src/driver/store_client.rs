@@ -10,6 +10,7 @@ mod pool;
 mod wire;
 
 use crate::driver::call_error::{CallError, Refusal};
+use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
 use crate::driver::socket::KeepAlive;
 use crate::driver::store::take::Take;
@@ -26,7 +27,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 pub(super) use pool::from_now;
-use pool::{Ended, Entered, Pool, Stay};
+use pool::{Ended, Entered, NEW_EPOCH, Pool, Stay};
 use wire::Wire;
 
 /// How a client behaves.
@@ -99,7 +100,27 @@ impl Client {
     /// Why there is no connection by the end of [`StoreOptions::connect_timeout`] (zero: after one attempt at each
     /// address).
     pub fn connect(host: &str, port: u16, options: StoreOptions) -> Result<Self, CallError> {
-        let store = Self {
+        Self::new(host, port, options).connected()
+    }
+
+    /// The same as a part of `call`: whoever cancels that ends the connecting, too.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_within(
+        host: &str,
+        port: u16,
+        options: StoreOptions,
+        call: &Cancellable,
+    ) -> Result<Self, CallError> {
+        let client = Self::new(host, port, options);
+        let pool = Arc::clone(&client.pool);
+        let _watch = call.watch(move || pool.cancel());
+        client.connected()
+    }
+
+    fn new(host: &str, port: u16, options: StoreOptions) -> Self {
+        Self {
             host: host.into(),
             port,
             peer: endpoint_text(host, port).into(),
@@ -107,18 +128,23 @@ impl Client {
             options,
             clock: Clock::new(),
             seeds: AtomicU64::new(random_seed()),
-        };
-        let (span, rounds) = store.connecting();
-        let entered = store.enter(Stay::Brief, span).and_then(|Entered { ticket, .. }| {
-            let dialled = store.dial(ticket, span, rounds);
+        }
+    }
+
+    /// Makes the first connection. A cancel from before it counts.
+    fn connected(self) -> Result<Self, CallError> {
+        let (span, rounds) = self.connecting();
+        let span = Span { epoch: Some(NEW_EPOCH), ..span };
+        let entered = self.enter(Stay::Brief, span).and_then(|Entered { ticket, .. }| {
+            let dialled = self.dial(ticket, span, rounds);
             let (wire, result) = split(dialled);
-            store.pool.leave(ticket, wire);
+            self.pool.leave(ticket, wire);
             result
         });
         match entered {
-            Ok(()) => Ok(store),
+            Ok(()) => Ok(self),
             Err(failure) => {
-                Err(CallError::new(Operation::Connect, (None, 0), &store.peer, store.aged(failure, span)))
+                Err(CallError::new(Operation::Connect, (None, 0), &self.peer, self.aged(failure, span)))
             }
         }
     }

@@ -10,7 +10,7 @@
 use super::survey::Survey;
 use super::{GroupError, Step, UnexpectedOutcome, check_group, counter_key, joined, last_member_key, owned};
 use crate::store::call::Outcome;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Seconds};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -260,6 +260,12 @@ impl BarrierTimeout {
         let BarrierOptions { world_size, key_prefix, timeout, rank, .. } = options.clone();
         Some(Self { rank: rank?, key_prefix, world_size, timeout, missing, names })
     }
+
+    /// The names of the missing, in their order.
+    #[must_use]
+    pub fn missing_names(&self) -> &[String] {
+        if self.missing.is_empty() { &[] } else { &self.names }
+    }
 }
 
 impl fmt::Display for BarrierTimeout {
@@ -270,7 +276,7 @@ impl fmt::Display for BarrierTimeout {
             "Timed out waiting on barrier on rank {rank}, for key prefix: {key_prefix} (world_size={world_size}, \
              missing_ranks=[{}], timeout={:?})",
             names.join(", "),
-            timeout.as_secs_f64()
+            Seconds(*timeout)
         )
     }
 }

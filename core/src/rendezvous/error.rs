@@ -1,6 +1,6 @@
 //! What can go wrong with a rendezvous, in the kinds that PyTorch tells apart.
 
-use crate::time::Duration;
+use crate::time::{Duration, Seconds};
 use alloc::boxed::Box;
 use core::error::Error;
 use core::fmt;
@@ -91,7 +91,7 @@ pub enum RendezvousError {
         run_id: Box<str>,
     },
     /// An operation passed its deadline.
-    #[error("The rendezvous '{run_id}' timed out: its {operation} did not end within {} s.", timeout.as_secs_f64())]
+    #[error("The rendezvous '{run_id}' timed out: its {operation} did not end within {} s.", Seconds(*timeout))]
     Timeout {
         /// Which rendezvous.
         run_id: Box<str>,
@@ -124,6 +124,14 @@ pub enum RendezvousError {
         /// Which rendezvous.
         run_id: Box<str>,
     },
+    /// One of the kinds, in the words of a backend that is not of this library.
+    #[error("{words}")]
+    Told {
+        /// Which kind.
+        kind: RendezvousErrorKind,
+        /// What there is to say of it.
+        words: Box<str>,
+    },
 }
 
 impl RendezvousError {
@@ -136,6 +144,7 @@ impl RendezvousError {
             Self::Connection { .. } => RendezvousErrorKind::Connection,
             Self::State { .. } => RendezvousErrorKind::State,
             Self::GracefulExit { .. } => RendezvousErrorKind::GracefulExit,
+            Self::Told { kind, .. } => *kind,
         }
     }
 }
@@ -193,6 +202,12 @@ mod tests {
                 RendezvousError::GracefulExit { run_id: run_id() },
                 RendezvousErrorKind::GracefulExit,
                 "The rendezvous 'job-7' is closed, terminating pending rendezvous.",
+                None,
+            ),
+            (
+                RendezvousError::Told { kind: RendezvousErrorKind::Closed, words: "no more".into() },
+                RendezvousErrorKind::Closed,
+                "no more",
                 None,
             ),
         ] {

@@ -2,8 +2,8 @@
 
 use super::integer::parse_integer;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 /// A value of a backend's own configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,8 +44,75 @@ impl From<&str> for ConfigValue {
     }
 }
 
-/// A backend's own configuration.
-pub type Config = BTreeMap<String, ConfigValue>;
+/// A backend's own configuration, in the order of its keys.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config(Vec<(String, ConfigValue)>);
+
+impl Config {
+    /// Nothing is configured.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Sets an option; a later one of the same name wins.
+    pub fn insert(&mut self, key: String, value: ConfigValue) {
+        match self.0.binary_search_by(|(known, _)| known.cmp(&key)) {
+            Ok(place) => self.0[place].1 = value,
+            Err(place) => self.0.insert(place, (key, value)),
+        }
+    }
+
+    /// The value of an option.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&ConfigValue> {
+        let place = self.0.binary_search_by(|(known, _)| known.as_str().cmp(key)).ok()?;
+        Some(&self.0[place].1)
+    }
+
+    /// How many options there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The options.
+    pub fn iter(&self) -> core::slice::Iter<'_, (String, ConfigValue)> {
+        self.0.iter()
+    }
+}
+
+impl FromIterator<(String, ConfigValue)> for Config {
+    fn from_iter<I: IntoIterator<Item = (String, ConfigValue)>>(options: I) -> Self {
+        let mut config = Self::new();
+        options.into_iter().for_each(|(key, value)| config.insert(key, value));
+        config
+    }
+}
+
+impl IntoIterator for Config {
+    type Item = (String, ConfigValue);
+    type IntoIter = alloc::vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Config {
+    type Item = &'a (String, ConfigValue);
+    type IntoIter = core::slice::Iter<'a, (String, ConfigValue)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
 
 /// Parameters that make no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -131,15 +198,25 @@ impl RendezvousParameters {
     /// The same, and the others reach this node at `local_addr`.
     #[must_use]
     pub fn with_local_addr(mut self, local_addr: &str) -> Self {
-        self.local_addr = Some(local_addr.into());
+        self.set_local_addr(local_addr);
         self
     }
 
     /// The same, with one more option for the backend; a later one of the same name wins.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<ConfigValue>) -> Self {
-        self.config.insert(key.into(), value.into());
+        self.set(key, value.into());
         self
+    }
+
+    /// The others reach this node at `local_addr`.
+    pub fn set_local_addr(&mut self, local_addr: &str) {
+        self.local_addr = Some(local_addr.into());
+    }
+
+    /// Sets an option for the backend; a later one of the same name wins.
+    pub fn set(&mut self, key: &str, value: ConfigValue) {
+        self.config.insert(key.into(), value);
     }
 
     /// The backend's name.

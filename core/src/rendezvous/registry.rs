@@ -1,8 +1,6 @@
 //! Who makes handlers: backends by their names, URL schemes by theirs.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
-use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 /// Tells creators apart: the same creator has the same identity, whatever handle it is held by.
@@ -59,11 +57,11 @@ pub enum RegistryError {
 
 /// Backends by name.
 #[derive(Debug)]
-pub struct Backends<C>(BTreeMap<String, C>);
+pub struct Backends<C>(Vec<(Box<str>, C)>);
 
 impl<C> Default for Backends<C> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self(Vec::new())
     }
 }
 
@@ -76,7 +74,7 @@ impl<C: Creator> Backends<C> {
         if backend.is_empty() {
             return Err(RegistryError::BackendEmpty);
         }
-        match self.0.get(backend) {
+        match self.find(backend).ok() {
             Some(old) if old.identity() != creator.identity() => Err(RegistryError::Conflict {
                 backend: backend.into(),
                 new: creator.name().into(),
@@ -84,7 +82,7 @@ impl<C: Creator> Backends<C> {
             }),
             Some(_) => Ok(()),
             None => {
-                self.0.insert(backend.to_string(), creator);
+                insert(&mut self.0, backend, creator);
                 Ok(())
             }
         }
@@ -95,13 +93,23 @@ impl<C: Creator> Backends<C> {
     /// # Errors
     /// Nobody.
     pub fn find(&self, backend: &str) -> Result<&C, RegistryError> {
-        self.0.get(backend).ok_or_else(|| RegistryError::NotRegistered { backend: backend.into() })
+        get(&self.0, backend).ok_or_else(|| RegistryError::NotRegistered { backend: backend.into() })
     }
 
     /// The names, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        self.0.iter().map(|(name, _)| &**name)
     }
+}
+
+fn get<'a, C>(entries: &'a [(Box<str>, C)], name: &str) -> Option<&'a C> {
+    entries.iter().find(|(known, _)| **known == *name).map(|(_, entry)| entry)
+}
+
+/// There are few: they stay in the order of their names.
+fn insert<C>(entries: &mut Vec<(Box<str>, C)>, name: &str, entry: C) {
+    let place = entries.partition_point(|(known, _)| **known < *name);
+    entries.insert(place, (name.into(), entry));
 }
 
 /// Whether a new handler is of the backend that was asked for.
@@ -117,11 +125,11 @@ pub fn check_backend(got: &str, wanted: &str) -> Result<(), RegistryError> {
 
 /// URL schemes by name.
 #[derive(Debug)]
-pub struct Schemes<C>(BTreeMap<String, C>);
+pub struct Schemes<C>(Vec<(Box<str>, C)>);
 
 impl<C> Default for Schemes<C> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self(Vec::new())
     }
 }
 
@@ -131,29 +139,30 @@ impl<C> Schemes<C> {
     /// # Errors
     /// The scheme is taken.
     pub fn register(&mut self, scheme: &str, handler: C) -> Result<(), RegistryError> {
-        if self.0.contains_key(scheme) {
+        if self.find(scheme).is_some() {
             return Err(RegistryError::SchemeTaken { scheme: scheme.into() });
         }
-        self.0.insert(scheme.to_string(), handler);
+        insert(&mut self.0, scheme, handler);
         Ok(())
     }
 
     /// Who handles the URLs of a scheme.
     #[must_use]
     pub fn find(&self, scheme: &str) -> Option<&C> {
-        self.0.get(scheme)
+        get(&self.0, scheme)
     }
 
     /// The schemes, in order.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
-        self.0.keys().map(String::as_str).collect()
+        self.0.iter().map(|(name, _)| &**name).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
 
     #[derive(Debug, PartialEq)]
     struct Maker(&'static str, usize);

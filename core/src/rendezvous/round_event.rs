@@ -35,6 +35,13 @@ pub enum RoundEvent {
         /// By whom; empty when it was none of its nodes.
         by: Box<str>,
     },
+    /// The next round was formed without this node, which may join like anybody else.
+    LeftBehind {
+        /// The round that was formed.
+        round: u64,
+    },
+    /// Another process joined under this node's name: it must not come back.
+    Replaced,
 }
 
 impl fmt::Display for RoundEvent {
@@ -48,6 +55,8 @@ impl fmt::Display for RoundEvent {
             Self::RoundOver { round, why } => write!(f, "round {round} is over: {why}"),
             Self::RunClosed { by } if by.is_empty() => f.write_str("the run was closed"),
             Self::RunClosed { by } => write!(f, "the run was closed by {by}"),
+            Self::LeftBehind { round } => write!(f, "round {round} was formed without this node"),
+            Self::Replaced => f.write_str("another process joined under this node's name"),
         }
     }
 }

@@ -5,6 +5,7 @@ use super::store_info::PublishError;
 use crate::driver::call_error::CallError;
 use crate::driver::server::Server;
 use crate::driver::store::Store;
+use crate::error::ErrorKind;
 use crate::rendezvous::error::RendezvousError;
 use crate::rendezvous::parameters::ParametersError;
 use crate::rendezvous::registry::RegistryError;
@@ -83,6 +84,14 @@ pub enum HandlerError {
     /// A foreign backend's or scheme's own trouble.
     #[error("{0}")]
     Foreign(Box<str>),
+    /// The same, or what became of a call to it, with its kind.
+    #[error("{words}")]
+    Plugin {
+        /// Which kind of failure.
+        kind: ErrorKind,
+        /// All there is to say.
+        words: Box<str>,
+    },
 }
 
 /// One node's part in a rendezvous. Any thread may call.
@@ -134,4 +143,8 @@ pub trait RendezvousHandler: Send + Sync {
 
     /// Gives everything back; whether all went well.
     fn shutdown(&self) -> bool;
+
+    /// Ends the calls of this handler that are under way in other threads, with an error of the kind
+    /// [`ErrorKind::Cancelled`]; later calls are as ever. By default there are none that wait.
+    fn cancel(&self) {}
 }

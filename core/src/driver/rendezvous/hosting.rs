@@ -2,9 +2,9 @@
 //! multi-tenant stores.
 
 use crate::driver::server::{Family, Listen, Server, ServerOptions, StartError};
-use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 
@@ -23,7 +23,7 @@ pub struct HostingError {
 
 /// The servers that live, by their ports.
 #[derive(Debug, Default)]
-pub struct HostedServers(Mutex<BTreeMap<u16, Weak<Server>>>);
+pub struct HostedServers(Mutex<Vec<(u16, Weak<Server>)>>);
 
 impl HostedServers {
     /// The server at `port`, started if this context has none there (port 0: always).
@@ -41,8 +41,10 @@ impl HostedServers {
     ) -> Result<Arc<Server>, HostingError> {
         // Held while it starts: of two who come at once, one starts it.
         let mut servers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        servers.retain(|_, server| server.strong_count() > 0);
-        let running = servers.get(&port).and_then(Weak::upgrade).filter(|server| server.failure().is_none());
+        servers.retain(|(_, server)| server.strong_count() > 0);
+        let of_port = servers.iter().find(|&&(known, _)| known == port);
+        let running =
+            of_port.and_then(|(_, server)| server.upgrade()).filter(|server| server.failure().is_none());
         if let Some(server) = running {
             return Ok(server);
         }
@@ -59,7 +61,10 @@ impl HostedServers {
         };
         let server = started.map_err(|cause| HostingError { host: host.to_string(), port, cause })?;
         let server = Arc::new(server);
-        servers.insert(server.local_addr().port(), Arc::downgrade(&server));
+        let port = server.local_addr().port();
+        // One that failed lives as long as it is held, and serves nobody any more.
+        servers.retain(|&(known, _)| known != port);
+        servers.push((port, Arc::downgrade(&server)));
         Ok(server)
     }
 }

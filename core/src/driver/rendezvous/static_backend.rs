@@ -4,6 +4,7 @@
 use super::context::CreateHandler;
 use super::handler::{HandlerError, NodeStore, RendezvousHandler};
 use super::hosting::{HostedServers, own_address};
+use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::store::{Store, Timeout};
 use crate::driver::store_client::StoreOptions;
 use crate::rendezvous::parameters::RendezvousParameters;
@@ -43,16 +44,17 @@ pub struct StaticRendezvous {
     settings: StaticSettings,
     servers: Arc<HostedServers>,
     store: Mutex<Option<Arc<NodeStore>>>,
+    canceller: Canceller,
 }
 
 impl StaticRendezvous {
     /// A node that has not joined.
     #[must_use]
-    pub const fn new(settings: StaticSettings, servers: Arc<HostedServers>) -> Self {
-        Self { settings, servers, store: Mutex::new(None) }
+    pub fn new(settings: StaticSettings, servers: Arc<HostedServers>) -> Self {
+        Self { settings, servers, store: Mutex::new(None), canceller: Canceller::default() }
     }
 
-    fn join(&self) -> Result<NodeStore, HandlerError> {
+    fn join(&self, call: &Cancellable) -> Result<NodeStore, HandlerError> {
         let StaticSettings { master, listen_host, rank, world_size, timeout, .. } = &self.settings;
         let place = StorePlace {
             host: &master.master_addr,
@@ -66,7 +68,7 @@ impl StaticRendezvous {
             scope: self.settings.scope().into(),
             ..StoreOptions::default()
         };
-        place.join(&self.servers, *world_size, options)
+        place.join(&self.servers, *world_size, options, call)
     }
 }
 
@@ -81,10 +83,12 @@ impl RendezvousHandler for StaticRendezvous {
 
     /// The first time, joins; later times give the same: with given ranks there is nothing to meet anew.
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
+        // Who waits for another thread's attempt is cancelled with it.
+        let call = self.canceller.begin();
         let mut joined = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         let store = match &*joined {
             Some(store) => Arc::clone(store),
-            None => Arc::clone(joined.insert(Arc::new(self.join()?))),
+            None => Arc::clone(joined.insert(Arc::new(self.join(&call)?))),
         };
         let StaticSettings { master, rank, world_size, .. } = &self.settings;
         let bootstrap_store_info = master.clone();
@@ -110,6 +114,10 @@ impl RendezvousHandler for StaticRendezvous {
     fn shutdown(&self) -> bool {
         true
     }
+
+    fn cancel(&self) {
+        self.canceller.cancel();
+    }
 }
 
 /// Where a store is, and who hosts it.
@@ -128,6 +136,7 @@ impl StorePlace<'_> {
         servers: &HostedServers,
         world_size: i64,
         options: StoreOptions,
+        call: &Cancellable,
     ) -> Result<NodeStore, HandlerError> {
         let server =
             if self.is_host { Some(servers.host(self.host, self.port, self.listen_host)?) } else { None };
@@ -135,11 +144,13 @@ impl StorePlace<'_> {
             Some(server) => (own_address(server), server.local_addr().port()),
             None => (self.host.to_string(), self.port),
         };
-        let store = Store::connect(&host, port, options)?;
+        let store = Store::connect_within(&host, port, options, call)?;
         if world_size > 0 {
-            store.check_in(Timeout::Default)?;
+            let (counting, cancelled) = (store.for_one_call(), store.for_one_call());
+            let _watch = call.watch(move || cancelled.cancel());
+            counting.check_in(Timeout::Default)?;
             if self.is_host {
-                store.wait_for_workers(world_size, Timeout::Default)?;
+                counting.wait_for_workers(world_size, Timeout::Default)?;
             }
         }
         Ok(NodeStore::new(store, server))
@@ -223,6 +234,24 @@ mod tests {
         let error = handler(free_port(), 0, 2, 1).next_rendezvous().expect_err("nobody else comes");
         let HandlerError::Store(error) = error else { panic!("{error}") };
         assert_eq!((error.kind(), error.operation()), (ErrorKind::TimedOut, Operation::WaitForWorkers));
+    }
+
+    #[test]
+    fn a_node_that_waits_is_cancelled_wherever_it_is() {
+        let port = free_port();
+        // Rank 0 waits for the others, rank 1 for a server at a port where there is none.
+        for handler in [handler(port, 0, 2, 600), handler(free_port(), 1, 2, 600)] {
+            let error = thread::scope(|scope| {
+                let node = scope.spawn(|| handler.next_rendezvous());
+                while !node.is_finished() {
+                    handler.cancel();
+                    thread::yield_now();
+                }
+                node.join().expect("no panic").expect_err("cancelled")
+            });
+            let HandlerError::Store(error) = error else { panic!("{error}") };
+            assert_eq!(error.kind(), ErrorKind::Cancelled);
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::handler::{HandlerError, NodeStore};
 use super::hosting::HostedServers;
 use super::static_backend::StorePlace;
+use crate::driver::canceller::Canceller;
 use crate::driver::file_store::FileStoreOptions;
 use crate::driver::store::{Store, Timeouts};
 use crate::driver::store_client::StoreOptions;
@@ -29,6 +30,9 @@ pub struct UrlOptions {
     pub listen_host: Option<String>,
     /// What the environment says. Nothing here reads it.
     pub environment: RankEnvironment,
+    /// Ends what [`UrlRendezvous::next`] waits for, from another thread, with an error of the kind
+    /// [`ErrorKind::Cancelled`](crate::error::ErrorKind::Cancelled).
+    pub canceller: Canceller,
 }
 
 impl Default for UrlOptions {
@@ -39,6 +43,7 @@ impl Default for UrlOptions {
             timeout: Duration::from_secs(30 * 60),
             listen_host: None,
             environment: RankEnvironment::default(),
+            canceller: Canceller::default(),
         }
     }
 }
@@ -123,13 +128,13 @@ impl UrlRendezvous for TcpUrlRendezvous {
         if self.progress == Progress::Met {
             return Err(UrlError::NotAgain { scheme: self.url.scheme().into() }.into());
         }
-        let UrlOptions { timeout, listen_host, environment, .. } = &self.options;
+        let UrlOptions { timeout, listen_host, environment, canceller, .. } = &self.options;
         let TcpRendezvous { host, port, rank, world_size, role } = (self.place)(&self.url, environment)?;
         let is_host = role == StoreRole::Host;
         let place = StorePlace { host: &host, port, listen_host: listen_host.as_deref(), is_host };
         let options =
             StoreOptions { timeout: *timeout, connect_timeout: *timeout, ..StoreOptions::default() };
-        let store = Arc::new(place.join(&self.servers, world_size, options)?);
+        let store = Arc::new(place.join(&self.servers, world_size, options, &canceller.begin())?);
         self.progress = Progress::Met;
         Ok(Meeting { store, rank, world_size })
     }

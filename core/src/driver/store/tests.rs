@@ -354,6 +354,23 @@ fn a_default_timeout_is_the_handles_own_and_goes_on_to_those_made_from_it() {
 
 /// Those beneath prefixes share what is under way, also between the calls that a call is made of.
 #[test]
+fn a_cancel_between_the_parts_of_one_call_ends_it() {
+    let family = Family::new("cancel-between");
+    for (name, store) in &family.members {
+        let part = store.for_one_call();
+        part.set(b"k", b"v", DEFAULT).expect("applied");
+        store.cancel();
+        assert_eq!(part.get_owned(b"k", DEFAULT).expect_err("over").kind(), ErrorKind::Cancelled, "{name}");
+        let ended = [part.barrier_by_keys(b"b", 1, DEFAULT), part.wait_for_workers(0, DEFAULT)];
+        assert!(
+            ended.iter().all(|ended| ended.as_ref().is_err_and(|e| e.kind() == ErrorKind::Cancelled)),
+            "{name}"
+        );
+        store.get_owned(b"k", DEFAULT).expect("the handle goes on");
+    }
+}
+
+#[test]
 fn cancelling_beneath_a_prefix_ends_the_calls_of_all() {
     let family = Family::new("cancel-beneath");
     for (name, store) in &family.members {

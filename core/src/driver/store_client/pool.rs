@@ -137,6 +137,9 @@ impl<'p, S> Shown<'p, S> {
     }
 }
 
+/// The epoch of a pool that is new.
+pub(super) const NEW_EPOCH: u64 = 0;
+
 /// Why a wait in the pool ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {

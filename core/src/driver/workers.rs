@@ -1,17 +1,21 @@
-//! The threads on which a store's own code is called.
+//! The threads on which code is called that the program brought: it may block, and may never come back.
 
-use super::{Plugin, PluginAnswer, PluginError, Question};
 use crate::driver::store_client::from_now;
 use crate::driver::threads;
-use crate::error::ErrorKind;
 use crate::time::Duration;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
+use core::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-pub(super) type Asked = Result<PluginAnswer, PluginError>;
+/// Any type: there is one kind of thread for all plug-ins.
+pub(super) type Answer = Box<dyn Any + Send>;
+/// What is done on such a thread.
+pub(super) type Job = Box<dyn FnOnce() -> Answer + Send>;
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +28,21 @@ pub(super) enum Ended {
     TooMany,
     /// The system has no thread; its error number.
     NoThread(i32),
+    /// The code panicked.
+    Panicked,
 }
 
 /// As many threads as there are questions at a time.
 pub(super) struct Workers {
     shared: Arc<Shared>,
+    name: &'static str,
     threads_max: usize,
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
 }
 
 #[derive(Default)]
@@ -44,7 +57,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     questions: Vec<Task>,
-    answers: Vec<(u64, Asked)>,
+    answers: Vec<(u64, Option<Answer>)>,
     /// Tasks whose callers have gone.
     abandoned: Vec<u64>,
     threads: Vec<ThreadId>,
@@ -55,38 +68,44 @@ struct State {
 
 struct Task {
     number: u64,
-    plugin: Arc<dyn Plugin>,
-    question: Question,
+    job: Job,
 }
 
 impl Workers {
-    pub(super) fn new(threads_max: usize) -> Self {
-        Self { shared: Arc::default(), threads_max }
+    /// `name` is that of the threads.
+    pub(super) fn new(name: &'static str, threads_max: usize) -> Self {
+        Self { shared: Arc::default(), name, threads_max }
     }
 
-    /// Asks, and waits for the answer: so long at most, and while `is_cancelled` says no.
-    pub(super) fn ask(
+    /// Has `job` done, and waits for its answer: so long at most, and while `is_cancelled` says no. What the job holds is
+    /// given up before the answer is told.
+    pub(super) fn ask<T: Send + 'static>(
         &self,
-        plugin: &Arc<dyn Plugin>,
-        question: Question,
+        job: impl FnOnce() -> T + Send + 'static,
         patience: Duration,
         is_cancelled: impl Fn() -> bool,
-    ) -> Result<Asked, Ended> {
+    ) -> Result<T, Ended> {
+        let answer = self.ask_any(Box::new(|| Box::new(job()) as Answer), patience, &is_cancelled)?;
+        // The job's answer has the type that the job has.
+        answer.downcast::<T>().map(|answer| *answer).map_err(|_| Ended::Panicked)
+    }
+
+    /// The same for any type.
+    pub(super) fn ask_any(
+        &self,
+        job: Job,
+        patience: Duration,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<Answer, Ended> {
         let until = from_now(patience);
         let mut state = self.shared.lock();
         if state.threads.contains(&std::thread::current().id()) {
             return Err(Ended::CalledBack);
         }
-        state.tasks += 1;
-        let number = state.tasks;
-        if state.idle <= state.questions.len() {
-            self.add_thread(&mut state)?;
-        }
-        state.questions.push(Task { number, plugin: Arc::clone(plugin), question });
-        self.shared.asked.notify_one();
+        let number = self.give(&mut state, job)?;
         loop {
             if let Some(place) = state.answers.iter().position(|&(of, _)| of == number) {
-                return Ok(state.answers.swap_remove(place).1);
+                return state.answers.swap_remove(place).1.ok_or(Ended::Panicked);
             }
             let left = until.saturating_duration_since(std::time::Instant::now());
             let ended = if is_cancelled() {
@@ -98,12 +117,40 @@ impl Workers {
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             };
-            match state.questions.iter().position(|task| task.number == number) {
-                Some(place) => drop(state.questions.swap_remove(place)),
-                None => state.abandoned.push(number),
+            let given_up = state.questions.iter().position(|task| task.number == number);
+            let given_up = given_up.map(|place| state.questions.swap_remove(place));
+            if given_up.is_none() {
+                state.abandoned.push(number);
             }
+            // What the job holds is the program's, and may come back here as it goes.
+            drop(state);
+            drop(given_up);
             return Err(ended);
         }
+    }
+
+    /// Has `job` done, and waits for nothing.
+    pub(super) fn start(&self, job: impl FnOnce() + Send + 'static) {
+        let answered = || {
+            job();
+            Box::new(()) as Answer
+        };
+        let mut state = self.shared.lock();
+        // Without a thread for it, there is nobody to tell.
+        if let Ok(number) = self.give(&mut state, Box::new(answered)) {
+            state.abandoned.push(number);
+        }
+    }
+
+    fn give(&self, state: &mut State, job: Job) -> Result<u64, Ended> {
+        state.tasks += 1;
+        let number = state.tasks;
+        if state.idle <= state.questions.len() {
+            self.add_thread(state)?;
+        }
+        state.questions.push(Task { number, job });
+        self.shared.asked.notify_one();
+        Ok(number)
     }
 
     fn add_thread(&self, state: &mut State) -> Result<(), Ended> {
@@ -111,7 +158,7 @@ impl Workers {
             return Err(Ended::TooMany);
         }
         let shared = Arc::clone(&self.shared);
-        let thread = threads::spawn("rdzv-store", move || shared.work());
+        let thread = threads::spawn(self.name, move || shared.work());
         let thread = thread.map_err(|error| Ended::NoThread(error.raw_os_error().unwrap_or(0)))?;
         state.threads.push(thread.thread().id());
         state.idle += 1;
@@ -126,11 +173,11 @@ impl Workers {
 }
 
 impl Drop for Workers {
-    /// Idle threads end. One that is still in the store's own code ends when that does; nobody waits for it.
+    /// Idle threads end, when they have done what nobody waits for. One that is still in the program's code ends when
+    /// that does; nobody waits for it.
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.is_closing = true;
-        state.questions.clear();
         drop(state);
         self.shared.asked.notify_all();
     }
@@ -146,19 +193,21 @@ impl Shared {
     fn work(&self) {
         let mut state = self.lock();
         loop {
-            if let Some(Task { number, plugin, question }) = state.questions.pop() {
+            if let Some(Task { number, job }) = state.questions.pop() {
                 state.idle -= 1;
                 drop(state);
-                let answer = catch_unwind(AssertUnwindSafe(|| plugin.ask(&question)));
-                let answer = answer.unwrap_or_else(|_| {
-                    Err(PluginError { kind: ErrorKind::Io, words: Some("it panicked".into()) })
-                });
-                // Before anybody knows of the answer, so that whoever ends the store then is the last to hold it.
-                drop(plugin);
+                // The job is gone with what it holds before anybody knows of the answer, so that whoever ends the plug-in
+                // then is the last to hold it.
+                let answer = catch_unwind(AssertUnwindSafe(job)).ok();
                 state = self.lock();
                 state.idle += 1;
                 match state.abandoned.iter().position(|&of| of == number) {
-                    Some(place) => drop(state.abandoned.swap_remove(place)),
+                    Some(place) => {
+                        state.abandoned.swap_remove(place);
+                        drop(state);
+                        drop(answer);
+                        state = self.lock();
+                    }
                     None => state.answers.push((number, answer)),
                 }
                 self.answered.notify_all();

@@ -1,0 +1,287 @@
+//! Backends and URL schemes in code that the program brought.
+//!
+//! That code may block, and may never come back. So each of its functions is called on a thread that is there for such
+//! calls; the caller waits until the deadline or until it is cancelled, and then leaves it behind. Calls back into the
+//! handle that is calling are refused.
+
+use super::context::CreateHandler;
+use super::handler::{HandlerError, NodeStore, RendezvousHandler};
+use super::url::{Meeting, UrlHandler, UrlOptions, UrlRendezvous};
+use crate::driver::canceller::{Cancellable, Canceller};
+use crate::driver::workers::{Answer, Ended, Job, Workers};
+use crate::error::ErrorKind;
+use crate::limits::ClientLimits;
+use crate::rendezvous::parameters::RendezvousParameters;
+use crate::rendezvous::registry::Identity;
+use crate::rendezvous::round_event::RoundEvent;
+use crate::rendezvous::store_info::RendezvousInfo;
+use crate::rendezvous::url::RendezvousUrl;
+use crate::time::{Duration, Seconds};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::sync::Arc;
+use core::fmt;
+use std::sync::{Mutex, PoisonError};
+
+/// How foreign code is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignOptions {
+    /// How long a call may take before it is given up.
+    pub call_timeout: Duration,
+    /// Most calls at a time, those included that were given up and have not come back.
+    pub calls_max: usize,
+}
+
+impl Default for ForeignOptions {
+    fn default() -> Self {
+        Self { call_timeout: Duration::from_secs(600), calls_max: ClientLimits::default().connections_max }
+    }
+}
+
+/// The calls to one piece of code.
+struct Calls {
+    name: Box<str>,
+    workers: Arc<Workers>,
+    options: ForeignOptions,
+}
+
+impl fmt::Debug for Calls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Calls {
+    fn new(name: Box<str>, options: ForeignOptions) -> Self {
+        let workers = Arc::new(Workers::new("rdzv-foreign", options.calls_max));
+        Self { name, workers, options }
+    }
+
+    /// Has `job` done; `what` is what errors call it.
+    fn make<T: Send + 'static>(
+        &self,
+        what: &str,
+        patience: Duration,
+        call: &Cancellable,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, HandlerError> {
+        let answer = self.make_any(what, patience, call, Box::new(|| Box::new(job()) as Answer))?;
+        // The job's answer has the type that the job has.
+        answer.downcast().map(|answer| *answer).map_err(|_| self.ended(what, patience, Ended::Panicked))
+    }
+
+    #[inline(never)]
+    fn make_any(
+        &self,
+        what: &str,
+        patience: Duration,
+        call: &Cancellable,
+        job: Job,
+    ) -> Result<Answer, HandlerError> {
+        let workers = Arc::clone(&self.workers);
+        let _watch = call.watch(move || workers.look_up());
+        let asked = self.workers.ask_any(job, patience, &|| call.is_cancelled());
+        asked.map_err(|ended| self.ended(what, patience, ended))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ended(&self, what: &str, patience: Duration, ended: Ended) -> HandlerError {
+        let name = &self.name;
+        let (kind, words) = match ended {
+            Ended::TimeUp => {
+                let seconds = Seconds(patience);
+                (ErrorKind::TimedOut, format!("{what} of {name} did not come back within {seconds} s"))
+            }
+            Ended::Cancelled => (ErrorKind::Cancelled, format!("{what} of {name} was cancelled")),
+            Ended::CalledBack => {
+                (ErrorKind::Reentrant, format!("{name} called back into the handle that calls it"))
+            }
+            Ended::TooMany => {
+                let count = self.options.calls_max;
+                (ErrorKind::LimitExceeded, format!("{count} calls to {name} have not come back"))
+            }
+            Ended::NoThread(number) => {
+                let error = std::io::Error::from_raw_os_error(number);
+                (ErrorKind::Io, format!("no thread for {what} of {name}: {error}"))
+            }
+            Ended::Panicked => (ErrorKind::Io, format!("{what} of {name} panicked")),
+        };
+        HandlerError::Plugin { kind, words: words.into() }
+    }
+}
+
+/// Makes handlers of a backend whose code may block.
+pub struct ForeignBackend {
+    code: Arc<dyn CreateHandler>,
+    calls: Calls,
+}
+
+impl fmt::Debug for ForeignBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.calls.fmt(f)
+    }
+}
+
+impl ForeignBackend {
+    /// With the code of the backend.
+    #[must_use]
+    pub fn new(code: Arc<dyn CreateHandler>, options: ForeignOptions) -> Self {
+        let calls = Calls::new(format!("the rendezvous backend of {}", code.name()).into(), options);
+        Self { code, calls }
+    }
+}
+
+impl CreateHandler for ForeignBackend {
+    fn name(&self) -> &str {
+        self.code.name()
+    }
+
+    fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
+        let (code, parameters) = (Arc::clone(&self.code), parameters.clone());
+        let (calls, call) = (&self.calls, Canceller::default().begin());
+        let handler =
+            calls.make("create", calls.options.call_timeout, &call, move || code.create(&parameters))??;
+        Ok(Box::new(ForeignHandler::new(handler, calls.options.clone())))
+    }
+
+    fn identity(&self) -> Identity {
+        self.code.identity()
+    }
+}
+
+/// A handler whose code may block.
+struct ForeignHandler {
+    code: Arc<dyn RendezvousHandler>,
+    backend: Box<str>,
+    run_id: Box<str>,
+    use_agent_store: bool,
+    calls: Calls,
+    canceller: Canceller,
+}
+
+impl ForeignHandler {
+    fn new(code: Box<dyn RendezvousHandler>, options: ForeignOptions) -> Self {
+        let calls = Calls::new(format!("the rendezvous backend '{}'", code.backend()).into(), options);
+        Self {
+            backend: code.backend().into(),
+            run_id: code.run_id().into(),
+            use_agent_store: code.use_agent_store(),
+            code: code.into(),
+            calls,
+            canceller: Canceller::default(),
+        }
+    }
+
+    fn make<T: Send + 'static>(
+        &self,
+        what: &str,
+        patience: Duration,
+        job: impl FnOnce(&dyn RendezvousHandler) -> Result<T, HandlerError> + Send + 'static,
+    ) -> Result<T, HandlerError> {
+        let code = Arc::clone(&self.code);
+        self.calls.make(what, patience, &self.canceller.begin(), move || job(&*code))?
+    }
+
+    const fn patience(&self) -> Duration {
+        self.calls.options.call_timeout
+    }
+}
+
+impl RendezvousHandler for ForeignHandler {
+    fn backend(&self) -> &str {
+        &self.backend
+    }
+
+    fn use_agent_store(&self) -> bool {
+        self.use_agent_store
+    }
+
+    fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
+        self.make("next_rendezvous", self.patience(), |code| code.next_rendezvous())
+    }
+
+    fn is_closed(&self) -> Result<bool, HandlerError> {
+        self.make("is_closed", self.patience(), |code| code.is_closed())
+    }
+
+    fn set_closed(&self) -> Result<(), HandlerError> {
+        self.make("set_closed", self.patience(), |code| code.set_closed())
+    }
+
+    fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
+        self.make("num_nodes_waiting", self.patience(), |code| code.num_nodes_waiting())
+    }
+
+    fn next_event(&self, timeout: Duration) -> Result<Option<RoundEvent>, HandlerError> {
+        let patience = self.patience().saturating_add(timeout);
+        self.make("next_event", patience, move |code| code.next_event(timeout))
+    }
+
+    fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
+    fn shutdown(&self) -> bool {
+        self.make("shutdown", self.patience(), |code| Ok(code.shutdown())).unwrap_or(false)
+    }
+
+    fn cancel(&self) {
+        self.canceller.cancel();
+        // The code may end what was left behind.
+        let code = Arc::clone(&self.code);
+        self.calls.workers.start(move || code.cancel());
+    }
+}
+
+/// Handles the URLs of a scheme whose code may block.
+pub struct ForeignUrls {
+    code: Arc<dyn UrlHandler>,
+    calls: Calls,
+}
+
+impl fmt::Debug for ForeignUrls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.calls.fmt(f)
+    }
+}
+
+impl ForeignUrls {
+    /// With the code for the URLs of `scheme`. Its calls may take as long as the caller's rendezvous and
+    /// [`ForeignOptions::call_timeout`] beyond.
+    #[must_use]
+    pub fn new(scheme: &str, code: Arc<dyn UrlHandler>, options: ForeignOptions) -> Self {
+        Self { code, calls: Calls::new(format!("the handler of {scheme}://").into(), options) }
+    }
+}
+
+impl UrlHandler for ForeignUrls {
+    fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
+        let (code, canceller) = (Arc::clone(&self.code), options.canceller.clone());
+        let patience = options.timeout.saturating_add(self.calls.options.call_timeout);
+        let begun =
+            self.calls.make("begin", patience, &canceller.begin(), move || code.begin(url, options))??;
+        let calls = Calls::new(self.calls.name.clone(), self.calls.options.clone());
+        Ok(Box::new(ForeignUrlRendezvous { code: Arc::new(Mutex::new(begun)), calls, canceller, patience }))
+    }
+}
+
+struct ForeignUrlRendezvous {
+    code: Arc<Mutex<Box<dyn UrlRendezvous>>>,
+    calls: Calls,
+    canceller: Canceller,
+    patience: Duration,
+}
+
+impl UrlRendezvous for ForeignUrlRendezvous {
+    fn next(&mut self) -> Result<Meeting, HandlerError> {
+        let code = Arc::clone(&self.code);
+        self.calls.make("next", self.patience, &self.canceller.begin(), move || {
+            // One that was left behind comes to its end first.
+            code.lock().unwrap_or_else(PoisonError::into_inner).next()
+        })?
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+use super::*;
+use crate::driver::rendezvous::Context;
+use alloc::string::ToString;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{OnceLock, Weak};
+use std::thread;
+use std::vec::Vec;
+
+/// Longer than anything here takes.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A backend in which joining waits until it is let go, and the rest misbehaves in one way each.
+struct Own {
+    entered: Sender<()>,
+    go: Mutex<Receiver<()>>,
+    back: OnceLock<Weak<dyn RendezvousHandler>>,
+    cancelled: Sender<()>,
+}
+
+impl RendezvousHandler for Own {
+    fn backend(&self) -> &str {
+        "own"
+    }
+
+    fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
+        self.entered.send(()).expect("awaited");
+        self.go.lock().expect("no panic").recv_timeout(SOON).expect("let go");
+        Err(HandlerError::Foreign("nobody came".into()))
+    }
+
+    fn is_closed(&self) -> Result<bool, HandlerError> {
+        let handler = self.back.get().and_then(Weak::upgrade).expect("the handle");
+        let HandlerError::Plugin { kind, .. } = handler.set_closed().expect_err("called back") else {
+            panic!("another error")
+        };
+        Ok(kind == ErrorKind::Reentrant)
+    }
+
+    fn set_closed(&self) -> Result<(), HandlerError> {
+        panic!("provoked")
+    }
+
+    fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
+        Ok(7)
+    }
+
+    fn run_id(&self) -> &str {
+        "run"
+    }
+
+    fn shutdown(&self) -> bool {
+        true
+    }
+
+    fn cancel(&self) {
+        self.cancelled.send(()).expect("awaited");
+    }
+}
+
+struct Made {
+    handler: Arc<dyn RendezvousHandler>,
+    entered: Receiver<()>,
+    go: Sender<()>,
+    cancelled: Receiver<()>,
+}
+
+fn made(call_timeout: Duration) -> Made {
+    let ((enter, entered), (go, gone), (cancel, cancelled)) = (channel(), channel(), channel());
+    let own =
+        Arc::new(Own { entered: enter, go: Mutex::new(gone), back: OnceLock::new(), cancelled: cancel });
+    let options = ForeignOptions { call_timeout, ..ForeignOptions::default() };
+    let calls = Calls::new("own".into(), options);
+    let handler: Arc<dyn RendezvousHandler> = Arc::new(ForeignHandler {
+        backend: "own".into(),
+        run_id: "run".into(),
+        use_agent_store: false,
+        code: Arc::clone(&own) as Arc<dyn RendezvousHandler>,
+        calls,
+        canceller: Canceller::default(),
+    });
+    own.back.set(Arc::downgrade(&handler)).ok();
+    Made { handler, entered, go, cancelled }
+}
+
+fn kind(error: &HandlerError) -> ErrorKind {
+    match error {
+        HandlerError::Plugin { kind, .. } => *kind,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn who_waits_for_foreign_code_is_cancelled_and_the_code_is_told() {
+    let Made { handler, entered, go, cancelled } = made(SOON);
+    thread::scope(|scope| {
+        let node = scope.spawn(|| handler.next_rendezvous().expect_err("cancelled"));
+        entered.recv_timeout(SOON).expect("it waits");
+        // What does not wait is not delayed.
+        assert_eq!(handler.num_nodes_waiting().expect("known"), 7);
+        handler.cancel();
+        let error = node.join().expect("no panic");
+        assert_eq!(kind(&error), ErrorKind::Cancelled);
+        assert_eq!(error.to_string(), "next_rendezvous of own was cancelled");
+    });
+    cancelled.recv_timeout(SOON).expect("told");
+    go.send(()).expect("it still waits");
+    // Later calls are as ever.
+    go.send(()).expect("it waits again");
+    assert_eq!(handler.next_rendezvous().expect_err("nobody").to_string(), "nobody came");
+}
+
+#[test]
+fn foreign_code_has_a_deadline_and_may_not_call_back_and_its_panics_end_there() {
+    let Made { handler, entered, go, .. } = made(Duration::from_millis(30));
+    let error = handler.next_rendezvous().expect_err("too late");
+    assert_eq!(error.to_string(), "next_rendezvous of own did not come back within 0.03 s");
+    assert_eq!(kind(&error), ErrorKind::TimedOut);
+    entered.recv_timeout(SOON).expect("it waits");
+    go.send(()).expect("it still waits");
+    let Made { handler, .. } = made(SOON);
+    assert!(handler.is_closed().expect("it tells what it got"));
+    assert_eq!(kind(&handler.set_closed().expect_err("it panics")), ErrorKind::Io);
+    assert!(handler.shutdown());
+}
+
+/// A scheme whose rendezvous waits until it is let go.
+struct Slow(Arc<Mutex<Receiver<()>>>, Sender<()>);
+
+impl UrlHandler for Slow {
+    fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
+        assert_eq!((url.to_string().as_str(), options.timeout), ("slow://x?rank=3", SOON));
+        Ok(Box::new(Self(Arc::clone(&self.0), self.1.clone())))
+    }
+}
+
+impl UrlRendezvous for Slow {
+    fn next(&mut self) -> Result<Meeting, HandlerError> {
+        self.1.send(()).expect("awaited");
+        self.0.lock().expect("no panic").recv_timeout(SOON).expect("let go");
+        Err(HandlerError::Foreign("nobody came".into()))
+    }
+}
+
+#[test]
+fn who_waits_for_a_foreign_scheme_is_cancelled() {
+    let (context, (enter, entered), (go, gone)) = (Context::default(), channel(), channel());
+    let code = Arc::new(Slow(Arc::new(Mutex::new(gone)), enter));
+    let urls = ForeignUrls::new("slow", code, ForeignOptions::default());
+    context.register_rendezvous_handler("slow", Arc::new(urls)).expect("free");
+    let canceller = Canceller::default();
+    let options =
+        UrlOptions { rank: 3, timeout: SOON, canceller: canceller.clone(), ..UrlOptions::default() };
+    let mut rendezvous = context.rendezvous("slow://x", options).expect("begun");
+    let told: Vec<_> = thread::scope(|scope| {
+        let node = scope.spawn(|| rendezvous.next().expect_err("cancelled"));
+        entered.recv_timeout(SOON).expect("it waits");
+        canceller.cancel();
+        [node.join().expect("no panic")].into()
+    });
+    assert_eq!(kind(&told[0]), ErrorKind::Cancelled);
+    go.send(()).expect("it still waits");
+    go.send(()).expect("it waits again");
+    assert_eq!(rendezvous.next().expect_err("nobody").to_string(), "nobody came");
+}

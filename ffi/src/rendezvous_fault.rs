@@ -1,0 +1,129 @@
+//! Failures of rendezvous, on their way to C.
+
+use crate::error::Fault;
+use crate::server::start_fault;
+use crate::status::*;
+use crate::store::{call_fault, kind_of, status_of};
+use rendezvous_core::driver::call_error::CallError;
+use rendezvous_core::driver::elastic_store::MeetingError;
+use rendezvous_core::driver::rendezvous::{HandlerError, PublishError};
+use rendezvous_core::rendezvous::error::{RendezvousError, RendezvousErrorKind};
+use rendezvous_core::rendezvous::registry::RegistryError;
+use rendezvous_core::rendezvous::url::UrlError;
+use std::error::Error;
+
+const fn status_of_rendezvous(kind: RendezvousErrorKind) -> rdzv_status {
+    match kind {
+        RendezvousErrorKind::Closed => RDZV_RENDEZVOUS_CLOSED,
+        RendezvousErrorKind::Timeout => RDZV_RENDEZVOUS_TIMED_OUT,
+        RendezvousErrorKind::Connection => RDZV_RENDEZVOUS_CONNECTION,
+        RendezvousErrorKind::State => RDZV_RENDEZVOUS_STATE,
+        RendezvousErrorKind::GracefulExit => RDZV_RENDEZVOUS_GRACEFUL_EXIT,
+    }
+}
+
+/// A failure that foreign code tells of by its status.
+pub(crate) fn told_by(who: &str, status: rdzv_status, words: Option<String>) -> HandlerError {
+    let words = words.unwrap_or_else(|| {
+        // SAFETY: the name of a status is static.
+        let name = unsafe { std::ffi::CStr::from_ptr(rdzv_status_name(status)) };
+        format!("{who} failed: {}", name.to_string_lossy())
+    });
+    let words = words.into();
+    let kind = match status {
+        RDZV_RENDEZVOUS_CLOSED => RendezvousErrorKind::Closed,
+        RDZV_RENDEZVOUS_TIMED_OUT => RendezvousErrorKind::Timeout,
+        RDZV_RENDEZVOUS_CONNECTION => RendezvousErrorKind::Connection,
+        RDZV_RENDEZVOUS_STATE => RendezvousErrorKind::State,
+        RDZV_RENDEZVOUS_GRACEFUL_EXIT => RendezvousErrorKind::GracefulExit,
+        _ => return HandlerError::Plugin { kind: kind_of(status), words },
+    };
+    RendezvousError::Told { kind, words }.into()
+}
+
+pub(crate) fn invalid_fault(error: &dyn Error) -> Fault {
+    Fault::new(RDZV_INVALID_ARGUMENT, error.to_string())
+}
+
+pub(crate) fn registry_fault(error: &RegistryError) -> Fault {
+    let status = match error {
+        RegistryError::BackendEmpty => RDZV_INVALID_ARGUMENT,
+        RegistryError::Conflict { .. } | RegistryError::SchemeTaken { .. } => RDZV_ALREADY_REGISTERED,
+        RegistryError::NotRegistered { .. } => RDZV_NOT_REGISTERED,
+        RegistryError::Mismatch { .. } => RDZV_BACKEND_MISMATCH,
+    };
+    Fault::new(status, error.to_string())
+}
+
+fn url_fault(error: &UrlError) -> Fault {
+    let status = match error {
+        UrlError::NoHandler { .. } => RDZV_NOT_REGISTERED,
+        UrlError::NotAgain { .. } => RDZV_UNSUPPORTED,
+        _ => RDZV_INVALID_ARGUMENT,
+    };
+    Fault::new(status, error.to_string())
+}
+
+fn rendezvous_fault(error: &RendezvousError) -> Fault {
+    let status = status_of_rendezvous(error.kind());
+    let Some(inner) = error.source() else { return Fault::new(status, error.to_string()) };
+    // The store's own failure tells more than its words.
+    let known = inner.downcast_ref::<CallError>().map(call_fault);
+    let cause = inner.to_string();
+    let message = format!("{error} Inner exception: {cause}");
+    Fault { status, message, cause, ..known.unwrap_or_else(|| Fault::new(status, "")) }
+}
+
+pub(crate) fn publish_fault(error: &PublishError) -> Fault {
+    let io = |error: &std::io::Error| error.raw_os_error().unwrap_or(0);
+    let (status, os_error) = match error {
+        PublishError::Store(error) => return call_fault(error),
+        PublishError::Info(_) => (RDZV_RENDEZVOUS_STATE, 0),
+        PublishError::HostName(error) => (RDZV_IO, io(error)),
+        PublishError::Port(error) => {
+            (RDZV_EXHAUSTED, error.source().and_then(|source| source.downcast_ref()).map_or(0, io))
+        }
+    };
+    Fault { os_error, ..Fault::new(status, error.to_string()) }
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn handler_fault(error: &HandlerError) -> Fault {
+    match error {
+        HandlerError::Rendezvous(error) => rendezvous_fault(error),
+        HandlerError::Parameters(error) => invalid_fault(error),
+        HandlerError::Static(error) => invalid_fault(error),
+        HandlerError::Registry(error) => registry_fault(error),
+        HandlerError::Url(error) => url_fault(error),
+        HandlerError::Hosting(error) => Fault { message: error.to_string(), ..start_fault(&error.cause) },
+        HandlerError::Store(error) => call_fault(error),
+        HandlerError::Publish(error) => publish_fault(error),
+        HandlerError::NoEvents { .. } => Fault::new(RDZV_UNSUPPORTED, error.to_string()),
+        HandlerError::Foreign(_) => Fault::new(RDZV_IO, error.to_string()),
+        HandlerError::Plugin { kind, .. } => Fault::new(status_of(*kind), error.to_string()),
+    }
+}
+
+/// `peer` is that of the store; `are_named` tells whether the caller gave names to ranks.
+#[cold]
+#[inline(never)]
+pub(crate) fn meeting_fault(error: &MeetingError, peer: &str, are_named: bool) -> Fault {
+    match error {
+        MeetingError::Group(error) => invalid_fault(error),
+        MeetingError::Store(error) => call_fault(error),
+        MeetingError::Missing(missing) => Fault {
+            peer: peer.into(),
+            phase: "waiting".into(),
+            elapsed_ms: i64::try_from(missing.timeout.as_millis()).unwrap_or(i64::MAX),
+            ranks: missing.missing.clone(),
+            nodes: if are_named {
+                missing.missing_names().iter().map(|name| name.clone().into_bytes()).collect()
+            } else {
+                Vec::new()
+            },
+            ..Fault::new(RDZV_TIMED_OUT, error.to_string()).during("barrier")
+        },
+        MeetingError::Unexpected(_) => Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {error}")),
+    }
+}

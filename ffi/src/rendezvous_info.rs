@@ -1,0 +1,93 @@
+//! What a node learns when it has joined.
+
+use crate::argument::{place, reference};
+use crate::buffer::lent;
+use crate::context::Shared;
+use crate::error::rdzv_error;
+use crate::guard;
+use crate::status::rdzv_status;
+use crate::store::{node_handle, rdzv_store};
+use rendezvous_core::driver::rendezvous::NodeStore;
+use rendezvous_core::rendezvous::store_info::RendezvousInfo;
+use std::ptr::null;
+use std::sync::Arc;
+
+/// What a node learns when it has joined. It does not change; any thread may read it.
+#[derive(Debug)]
+pub struct rdzv_rendezvous_info {
+    info: RendezvousInfo<Arc<NodeStore>>,
+    shared: Arc<Shared>,
+}
+
+pub(crate) fn info_handle(
+    info: RendezvousInfo<Arc<NodeStore>>,
+    shared: Arc<Shared>,
+) -> *mut rdzv_rendezvous_info {
+    Box::into_raw(Box::new(rdzv_rendezvous_info { info, shared }))
+}
+
+/// Frees it. NULL is ignored. Handles of its store live on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_info_free(info: *mut rdzv_rendezvous_info) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(info) };
+}
+
+/// A handle of the store that the nodes share. All handles of one rendezvous share connections, the default
+/// timeout, and what is pending, so that cancelling the calls of one cancels those of all; where this
+/// process hosts the store, its server lives as long as the last of them, and as the handler that joined. On
+/// success `*out` is yours until `rdzv_store_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_info_store(
+    info: *const rdzv_rendezvous_info,
+    out: *mut *mut rdzv_store,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let of = reference(info, "info")?;
+            place(out, "out")?.put(node_handle(Arc::clone(&of.info.store), Arc::clone(&of.shared)));
+            Ok(())
+        })
+    }
+}
+
+/// This node's rank among those of the rendezvous, from 0; -1 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_info_rank(info: *const rdzv_rendezvous_info) -> i64 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(info, -1, |of| of.info.rank) }
+}
+
+/// How many nodes they are; negative when nobody knows (a URL without a world size), and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_info_world_size(info: *const rdzv_rendezvous_info) -> i64 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(info, -1, |of| of.info.world_size) }
+}
+
+/// Where the ranks of the job find their store: a name or an address, its length in `*len` unless `len` is
+/// NULL. Not NUL-terminated; lives as long as the info. Of a rendezvous by URL it is empty. NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_info_master_addr(
+    info: *const rdzv_rendezvous_info,
+    len: *mut usize,
+) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(info, null(), |of| lent(of.info.bootstrap_store_info.master_addr.as_bytes(), len)) }
+}
+
+/// The port there; 0 of a rendezvous by URL, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_info_master_port(info: *const rdzv_rendezvous_info) -> u16 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(info, 0, |of| of.info.bootstrap_store_info.master_port) }
+}
+
+/// Whether this process hosts the store, 1 or 0; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_info_hosts_store(info: *const rdzv_rendezvous_info) -> i32 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(info, 0, |of| i32::from(of.info.store.server().is_some())) }
+}

@@ -1,0 +1,177 @@
+//! Where the ranks of a job find their store.
+
+use crate::argument::{invalid, place, reference, reference_mut, text};
+use crate::buffer::lent;
+use crate::context::{rdzv_context, shared};
+use crate::error::{Fault, rdzv_error};
+use crate::guard;
+use crate::rendezvous_fault::publish_fault;
+use crate::server::{rdzv_server, start};
+use crate::server_options::rdzv_server_options;
+use crate::status::{RDZV_EXHAUSTED, rdzv_status};
+use crate::store::{rdzv_store, timeout};
+use rendezvous_core::driver::rendezvous::{Built, ReservedPort, build};
+use rendezvous_core::driver::server::Listen;
+use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
+use std::os::fd::IntoRawFd;
+use std::ptr::null;
+
+/// Where the ranks of a job find their store, and on the rank that published it a port that is kept for a
+/// server. One thread at a time.
+#[derive(Debug)]
+pub struct rdzv_store_info {
+    info: RendezvousStoreInfo,
+    reserved: Option<ReservedPort>,
+}
+
+fn nothing_reserved() -> Fault {
+    invalid("no port is kept here: it was given, or published by another rank, or taken already")
+}
+
+/// An address that is known: a name or a literal one, and a port. Nothing is looked up. On success `*out` is
+/// yours until `rdzv_store_info_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_info_new(
+    master_addr: *const u8,
+    master_addr_len: usize,
+    master_port: u16,
+    out: *mut *mut rdzv_store_info,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let out = place(out, "out")?;
+            let master_addr = text(master_addr, master_addr_len, "master_addr")?.into();
+            let info = RendezvousStoreInfo { master_addr, master_port };
+            out.put(Box::into_raw(Box::new(rdzv_store_info { info, reserved: None })));
+            Ok(())
+        })
+    }
+}
+
+/// Rank 0 publishes an address and a port under the keys `MASTER_ADDR` and `MASTER_PORT`; all ranks, rank 0
+/// too, wait for them and read them. Each rank calls it, with its `rank`.
+///
+/// `local_addr` is published as it is given, and never looked up; with length 0 it is the host's own name.
+/// `server_port` is where a server runs already. With 0 there is none: rank 0 takes a free port and keeps it
+/// with a listening socket, in whose queue early clients wait. `rdzv_store_info_serve` starts a server on
+/// it, or `rdzv_store_info_take_socket` hands it out, for a server elsewhere; freeing the info gives the
+/// port back. `timeout_ms` is for each of the four operations on the store. On success `*out` is yours until
+/// `rdzv_store_info_free`.
+///
+/// Errors: those of `rdzv_store_set` and `rdzv_store_get`; `RDZV_EXHAUSTED` (there is no port), `RDZV_IO`
+/// (the host does not know its own name), `RDZV_RENDEZVOUS_STATE` (what was published is no address).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_info_build(
+    store: *const rdzv_store,
+    rank: i64,
+    local_addr: *const u8,
+    local_addr_len: usize,
+    server_port: u16,
+    timeout_ms: i64,
+    out: *mut *mut rdzv_store_info,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+            let store = reference(store, "store")?;
+            store.shared.refuse_sink()?;
+            let out = place(out, "out")?;
+            if rank < 0 {
+                return Err(invalid(format!("`rank` is {rank}; it must be 0 or above")));
+            }
+            let local_addr = text(local_addr, local_addr_len, "local_addr")?;
+            let local_addr = if local_addr.is_empty() { None } else { Some(local_addr) };
+            let built = build(rank, &store.store, local_addr, Some(server_port), timeout(timeout_ms)?);
+            let Built { info, reserved } = built.map_err(|error| publish_fault(&error))?;
+            out.put(Box::into_raw(Box::new(rdzv_store_info { info, reserved })));
+            Ok(())
+        })
+    }
+}
+
+/// Frees it; a port that is still kept is given back. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_info_free(info: *mut rdzv_store_info) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(info) };
+}
+
+/// The address, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the info.
+/// NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_info_master_addr(
+    info: *const rdzv_store_info,
+    len: *mut usize,
+) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(info, null(), |of| lent(of.info.master_addr.as_bytes(), len)) }
+}
+
+/// The port; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_info_master_port(info: *const rdzv_store_info) -> u16 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(info, 0, |of| of.info.master_port) }
+}
+
+/// Whether a port is kept here for a server, 1 or 0; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_info_has_socket(info: *const rdzv_store_info) -> i32 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(info, 0, |of| i32::from(of.reserved.is_some())) }
+}
+
+/// Hands out the listening socket that keeps the port, once: `*fd` is yours to close. It is bound to all
+/// interfaces, and closed on `exec` until you say otherwise.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` when none is kept here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_info_take_socket(
+    info: *mut rdzv_store_info,
+    fd: *mut i32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let info = reference_mut(info, "info")?;
+            let fd = place(fd, "fd")?;
+            fd.put(info.reserved.take().ok_or_else(nothing_reserved)?.into_socket().into_raw_fd());
+            Ok(())
+        })
+    }
+}
+
+/// Starts a store server on the port that is kept here, once. `context` may be NULL for a fresh one,
+/// `options` NULL for the defaults; their address does not count. On success `*out` is yours until
+/// `rdzv_server_free`, and lives on without the info. On failure the port is given back.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` when no port is kept here; else those of `rdzv_server_start`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_info_serve(
+    info: *mut rdzv_store_info,
+    context: *const rdzv_context,
+    options: *const rdzv_server_options,
+    out: *mut *mut rdzv_server,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let info = reference_mut(info, "info")?;
+            let out = place(out, "out")?;
+            let shared = shared(context)?;
+            let defaults = rdzv_server_options::default();
+            let mut options = options.as_ref().unwrap_or(&defaults).project().map_err(|cause| {
+                Fault::new(RDZV_EXHAUSTED, format!("cannot duplicate the descriptor: {cause}"))
+            })?;
+            options.listen =
+                Listen::Adopted(info.reserved.take().ok_or_else(nothing_reserved)?.into_socket());
+            out.put(start(shared, options)?);
+            Ok(())
+        })
+    }
+}

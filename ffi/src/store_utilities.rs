@@ -1,0 +1,188 @@
+//! How ranks exchange data and meet over a store.
+
+use crate::argument::{bytes, invalid, place, positive_ms, reference, reference_mut, text};
+use crate::buffer::rdzv_list;
+use crate::error::{Fault, rdzv_error};
+use crate::guard;
+use crate::rendezvous_fault::meeting_fault;
+use crate::status::rdzv_status;
+use crate::store::{rdzv_store, timeout};
+use rendezvous_core::driver::elastic_store::{MeetingError, RankName, barrier, get_all, synchronize};
+use rendezvous_core::driver::store::{Store, Timeout};
+use rendezvous_core::elastic_store::barrier::{BarrierOptions, TRACE_TIMEOUT};
+use std::ffi::{CStr, c_char, c_void};
+use std::time::Duration;
+
+/// The longest name of a rank, with its NUL.
+const RANK_NAME_BYTES_MAX: usize = 1024;
+
+/// Writes the name of a rank, NUL-terminated, to `name`, which has room for `name_size` bytes (1024) and is
+/// empty. Called within the call that it was given to, on its thread; it must not throw.
+pub type rdzv_rank_name =
+    Option<unsafe extern "C" fn(user_data: *mut c_void, rank: i64, name: *mut c_char, name_size: usize)>;
+
+/// How long an operation of this handle may take that names no timeout, in milliseconds, rounded up; 0 for
+/// NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_timeout_ms(store: *const rdzv_store) -> i64 {
+    // SAFETY: as the header wants it.
+    unsafe {
+        guard::read(store, 0, |of| {
+            i64::try_from(of.store.timeout().as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+        })
+    }
+}
+
+/// Sets how long an operation of this handle may take that names no timeout, in milliseconds, above 0, for
+/// later calls in all threads. What held before goes to `*before`, unless `before` is NULL: set it again at
+/// the end of a scope. Two threads whose scopes overlap should use two handles.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_set_timeout_ms(
+    store: *const rdzv_store,
+    timeout_ms: i64,
+    before: *mut i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+            let store = reference(store, "store")?;
+            store.shared.refuse_sink()?;
+            let old = store.store.set_timeout(positive_ms(timeout_ms, "timeout_ms")?);
+            if let Ok(before) = place(before, "before") {
+                before.put(i64::try_from(old.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX));
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Runs a meeting of ranks.
+unsafe fn meet(
+    store: *const rdzv_store,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+    body: impl FnOnce(&Store, Duration) -> Result<Result<(), MeetingError>, Fault>,
+    are_named: bool,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+            let store = reference(store, "store")?;
+            store.shared.refuse_sink()?;
+            let timeout = match timeout(timeout_ms)? {
+                Timeout::Default => store.store.timeout(),
+                Timeout::Once => Duration::ZERO,
+                Timeout::After(span) => span,
+            };
+            body(&store.store, timeout)?.map_err(|error| meeting_fault(&error, store.store.peer(), are_named))
+        })
+    }
+}
+
+/// Waits for the data of all ranks, which is under `PREFIX0`, `PREFIX1` and so on, below `world_size`; it
+/// replaces the content of `values`, in the order of ranks. Every rank calls it, with its `rank`. Rank 0
+/// returns last, since it often hosts the store that the others read: `timeout_ms` counts for the data, and
+/// again for the others' leaving. `rdzv_store_cancel` ends it. A prefix serves once. The keys are those of
+/// PyTorch's elastic agent.
+///
+/// Errors: those of `rdzv_store_multi_get`; `RDZV_INVALID_ARGUMENT` for a rank outside the world.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_get_all(
+    store: *const rdzv_store,
+    rank: i64,
+    prefix: *const u8,
+    prefix_len: usize,
+    world_size: i64,
+    timeout_ms: i64,
+    values: *mut rdzv_list,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    let body = |store: &Store, timeout| {
+        // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+        let (prefix, values) =
+            unsafe { (text(prefix, prefix_len, "prefix")?, reference_mut(values, "values")?) };
+        Ok(get_all(store, rank, prefix, world_size, timeout).map(|found| values.items = found))
+    };
+    // SAFETY: as above.
+    unsafe { meet(store, timeout_ms, error, body, false) }
+}
+
+/// Gives `data` to all ranks under `PREFIX` and its rank, and gathers that of all as `rdzv_store_get_all`
+/// does. No separator is put between prefix and rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_synchronize(
+    store: *const rdzv_store,
+    data: *const u8,
+    data_len: usize,
+    rank: i64,
+    world_size: i64,
+    prefix: *const u8,
+    prefix_len: usize,
+    timeout_ms: i64,
+    values: *mut rdzv_list,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    let body = |store: &Store, timeout| {
+        // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+        let (data, prefix, values) = unsafe {
+            let prefix = text(prefix, prefix_len, "prefix")?;
+            (bytes(data, data_len, "data")?, prefix, reference_mut(values, "values")?)
+        };
+        let found = synchronize(store, data, rank, world_size, prefix, timeout);
+        Ok(found.map(|found| values.items = found))
+    };
+    // SAFETY: as above.
+    unsafe { meet(store, timeout_ms, error, body, false) }
+}
+
+/// Arrives at a barrier and waits until `world_size` ranks have, for `timeout_ms`. When not all come, the
+/// missing are looked for: the error names up to 16 (`rdzv_error_rank`, `rdzv_error_node`), or its message
+/// points to rank 0, who can name them. Each rank that waited in vain leaves a trace for that; who leaves
+/// none within `trace_timeout_ms` (-1: 10,000) counts as missing, and sooner when that is certain. `rank` is
+/// this one's; -1 to trace nobody. `rank_name` gives names to ranks, such as those of their hosts; NULL:
+/// their numbers. `rdzv_store_cancel` ends it. A prefix serves once. It meets the `barrier` of PyTorch's
+/// elastic agent.
+///
+/// Errors: `RDZV_TIMED_OUT` when not all came; `RDZV_INVALID_ARGUMENT` for a rank outside the world, or
+/// names without a rank; else those of the store.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_elastic_barrier(
+    store: *const rdzv_store,
+    prefix: *const u8,
+    prefix_len: usize,
+    world_size: i64,
+    rank: i64,
+    timeout_ms: i64,
+    trace_timeout_ms: i64,
+    rank_name: rdzv_rank_name,
+    user_data: *mut c_void,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    let name_of = rank_name.map(|rank_name| {
+        move |rank: i64| {
+            let mut name = [0 as c_char; RANK_NAME_BYTES_MAX];
+            // SAFETY: the function was given for this; the last byte stays NUL whatever it writes.
+            unsafe {
+                rank_name(user_data, rank, name.as_mut_ptr(), RANK_NAME_BYTES_MAX);
+                name[RANK_NAME_BYTES_MAX - 1] = 0;
+                CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned()
+            }
+        }
+    });
+    let body = |store: &Store, timeout| {
+        // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+        let prefix = unsafe { text(prefix, prefix_len, "prefix")? };
+        let trace_timeout = match trace_timeout_ms {
+            -1 => TRACE_TIMEOUT,
+            0.. => Duration::from_millis(trace_timeout_ms.unsigned_abs()),
+            _ => return Err(invalid(format!("`trace_timeout_ms` is {trace_timeout_ms}: 0 or above, or -1"))),
+        };
+        let rank = if rank == -1 { None } else { Some(rank) };
+        let options =
+            BarrierOptions { timeout, rank, trace_timeout, ..BarrierOptions::new(world_size, prefix) };
+        Ok(barrier(store, &options, name_of.as_ref().map(|name| name as RankName<'_>)))
+    };
+    // SAFETY: as above.
+    unsafe { meet(store, timeout_ms, error, body, rank_name.is_some()) }
+}
