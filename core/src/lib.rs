@@ -63,6 +63,8 @@ pub mod rendezvous {
     pub mod parse;
     pub mod participant;
     #[cfg(feature = "alloc")]
+    pub mod rdzv_settings;
+    #[cfg(feature = "alloc")]
     pub mod registry;
     #[cfg(feature = "alloc")]
     pub mod round_event;
@@ -72,6 +74,8 @@ pub mod rendezvous {
     pub mod static_settings;
     #[cfg(feature = "alloc")]
     pub mod store_info;
+    #[cfg(feature = "alloc")]
+    pub mod timeouts;
     #[cfg(feature = "alloc")]
     pub mod url;
 }

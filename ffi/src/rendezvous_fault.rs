@@ -94,6 +94,11 @@ pub(crate) fn handler_fault(error: &HandlerError) -> Fault {
         HandlerError::Rendezvous(error) => rendezvous_fault(error),
         HandlerError::Parameters(error) => invalid_fault(error),
         HandlerError::Static(error) => invalid_fault(error),
+        HandlerError::Rdzv(error) => invalid_fault(error),
+        HandlerError::HostName(cause) => {
+            Fault { os_error: cause.raw_os_error().unwrap_or(0), ..Fault::new(RDZV_IO, error.to_string()) }
+        }
+        HandlerError::NotJoined { .. } => Fault::new(RDZV_INVALID_ARGUMENT, error.to_string()),
         HandlerError::Registry(error) => registry_fault(error),
         HandlerError::Url(error) => url_fault(error),
         HandlerError::Hosting(error) => Fault { message: error.to_string(), ..start_fault(&error.cause) },

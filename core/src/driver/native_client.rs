@@ -401,6 +401,7 @@ impl NativeClient {
     /// Ends all calls that are under way, in whatever thread, with [`ErrorKind::Cancelled`]. Later calls are as ever.
     pub fn cancel(&self) {
         self.0.pauses.cancel();
+        self.0.shared.events.interrupt();
         self.0.thread.send(Command::CancelAll);
     }
 

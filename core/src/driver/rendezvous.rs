@@ -5,7 +5,9 @@
 mod context;
 mod foreign;
 mod handler;
+mod host_name;
 mod hosting;
+mod rdzv_backend;
 mod reserved_port;
 mod static_backend;
 mod store_info;
@@ -15,6 +17,7 @@ pub use context::{Context, CreateHandler};
 pub use foreign::{ForeignBackend, ForeignOptions, ForeignUrls};
 pub use handler::{HandlerError, NodeStore, RendezvousHandler};
 pub use hosting::{HostedServers, HostingError};
+pub use rdzv_backend::{RdzvBackend, RdzvRendezvous};
 pub use reserved_port::{NoPort, ReservedPort};
 pub use static_backend::{StaticBackend, StaticRendezvous};
 pub use store_info::{Built, PublishError, build};

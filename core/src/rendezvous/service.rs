@@ -24,10 +24,11 @@ pub use node::{NodeName, natural};
 pub use policy::{Action, CoolDown, FastQuorum, LastCall, RankOrder, Reason, View, decide};
 pub use round::{Fate, Namespace, Round, RoundMember};
 pub use run::Counts;
-pub use settings::{RunSettings, SettingsDifference, SettingsError, Timeouts, validate_run_id};
+pub use settings::{RunSettings, SettingsDifference, SettingsError, validate_run_id};
 pub use state::{Phase, PhaseEvent, Place, PlaceEvent};
 
 use crate::limits::RendezvousLimits;
+use crate::rendezvous::timeouts::TimeoutError;
 use crate::time::Instant;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -289,7 +290,7 @@ impl Rendezvous {
             return Err(SettingsError::NoWorkers.into());
         }
         if join.join_timeout.is_zero() {
-            return Err(SettingsError::Timeout { which: "join", seconds: 0 }.into());
+            return Err(SettingsError::from(TimeoutError { which: "join", seconds: 0 }).into());
         }
         Ok(join.settings.validate()?)
     }

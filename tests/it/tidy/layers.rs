@@ -16,7 +16,7 @@ const fn module(path: &'static str, layer: u8, room: &'static str) -> Module {
 /// The lowest layer whose rooms are machines without I/O; none of them knows another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 30] = [
+const MODULES: [Module; 31] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
@@ -26,6 +26,7 @@ const MODULES: [Module; 30] = [
     module("store::call", 1, "requests"),
     module("store::number", 1, "numbers"),
     module("store::txn", 1, "requests"),
+    module("rendezvous::timeouts", 1, "timeouts"),
     module("wire", 2, "wire"),
     module("store::engine", 2, "engine"),
     module("store::file_log", 2, "file_log"),

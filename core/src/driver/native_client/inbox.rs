@@ -18,6 +18,8 @@ pub(super) struct Inbox<T> {
 struct State<T> {
     queue: VecDeque<T>,
     last: Option<Last>,
+    /// How often those who wait were sent away.
+    interruptions: u64,
 }
 
 /// Why nothing more will come.
@@ -27,6 +29,8 @@ pub(super) enum Last {
     Overrun,
     /// The session is over.
     Over(Ending),
+    /// Who waits is sent away; more may come.
+    Interrupted,
 }
 
 /// Whether there was room.
@@ -38,7 +42,7 @@ pub(super) enum Put {
 
 impl<T> Inbox<T> {
     pub(super) const fn new(places: usize) -> Self {
-        let state = State { queue: VecDeque::new(), last: None };
+        let state = State { queue: VecDeque::new(), last: None, interruptions: 0 };
         Self { state: Mutex::new(state), changed: Condvar::new(), places }
     }
 
@@ -80,11 +84,21 @@ impl<T> Inbox<T> {
         self.changed.notify_all();
     }
 
+    /// Sends away whoever waits now.
+    pub(super) fn interrupt(&self) {
+        self.lock().interruptions += 1;
+        self.changed.notify_all();
+    }
+
     /// The next one; waits up to `span` for it.
     pub(super) fn next(&self, span: Duration) -> Result<Option<T>, Last> {
         let deadline = from_now(span);
         let mut state = self.lock();
+        let interruptions = state.interruptions;
         loop {
+            if state.interruptions != interruptions {
+                return Err(Last::Interrupted);
+            }
             if let Some(item) = state.queue.pop_front() {
                 return Ok(Some(item));
             }

@@ -147,6 +147,7 @@ impl NativeClient {
             let loss = match last {
                 Last::Over(ending) => Loss::of_ending(ending),
                 Last::Overrun => Loss::of(plain(ErrorKind::LimitExceeded)),
+                Last::Interrupted => Loss::of(plain(ErrorKind::Cancelled)),
             };
             self.error(Operation::Watch, (None, 0), loss)
         })

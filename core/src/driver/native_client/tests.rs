@@ -273,7 +273,8 @@ fn a_server_that_never_answers_costs_the_deadline_and_is_told() {
             break (cancelled, ended.expect_err("cancelled"));
         }
     };
-    assert_eq!((cancelled, error.kind()), (3, ErrorKind::Cancelled));
+    assert!(cancelled > 2, "{cancelled}");
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
 }
 
 #[test]

@@ -74,6 +74,7 @@ impl Watch {
             let push = match self.inbox.next(timeout) {
                 Ok(Some(push)) => push,
                 Ok(None) => return Ok(None),
+                Err(Last::Interrupted) => return Ok(None),
                 Err(Last::Overrun) => return Err(WatchError::Overrun),
                 Err(Last::Over(ending)) => {
                     let loss = Loss::of_ending(ending);
@@ -159,7 +160,7 @@ impl Lease {
     /// The session is over, and the lease with it.
     pub fn wait_over(&self, timeout: Duration) -> Result<Option<Why>, NativeError> {
         match self.inbox.next(timeout) {
-            Ok(None) | Err(Last::Overrun) => Ok(None),
+            Ok(None) | Err(Last::Overrun | Last::Interrupted) => Ok(None),
             Ok(Some(push)) => match push.frame(&self.client.0.answer_limits) {
                 Some(ServerFrame::LeaseOver { why, .. }) => Ok(Some(why)),
                 _ => Ok(None),

@@ -2,9 +2,11 @@
 
 use super::handler::{HandlerError, RendezvousHandler};
 use super::hosting::HostedServers;
+use super::rdzv_backend::RdzvBackend;
 use super::static_backend::StaticBackend;
 use super::url::{FileUrls, TcpUrls, UrlHandler, UrlOptions, UrlRendezvous};
 use crate::rendezvous::parameters::RendezvousParameters;
+use crate::rendezvous::rdzv_settings::RDZV_BACKEND;
 use crate::rendezvous::registry::{Backends, Creator, Identity, RegistryError, Schemes, check_backend};
 use crate::rendezvous::static_settings::STATIC_BACKEND;
 use crate::rendezvous::url::{RendezvousUrl, UrlError};
@@ -64,6 +66,9 @@ impl Default for Context {
         // Nothing else has these names yet.
         lock(&context.backends)
             .register(STATIC_BACKEND, Registered(Arc::new(StaticBackend::new(servers()))))
+            .ok();
+        lock(&context.backends)
+            .register(RDZV_BACKEND, Registered(Arc::new(RdzvBackend::new(servers()))))
             .ok();
         lock(&context.schemes).register("tcp", Arc::new(TcpUrls::tcp(servers()))).ok();
         lock(&context.schemes).register("env", Arc::new(TcpUrls::env(servers()))).ok();

@@ -8,6 +8,7 @@ use crate::driver::store::Store;
 use crate::error::ErrorKind;
 use crate::rendezvous::error::RendezvousError;
 use crate::rendezvous::parameters::ParametersError;
+use crate::rendezvous::rdzv_settings::RdzvError;
 use crate::rendezvous::registry::RegistryError;
 use crate::rendezvous::round_event::RoundEvent;
 use crate::rendezvous::static_settings::StaticError;
@@ -60,6 +61,18 @@ pub enum HandlerError {
     /// The parameters make no sense to the static backend.
     #[error(transparent)]
     Static(#[from] StaticError),
+    /// The parameters make no sense to the `rdzv` backend.
+    #[error(transparent)]
+    Rdzv(#[from] RdzvError),
+    /// The system does not tell the host's name, and nobody else did.
+    #[error("this host's name is not known: {0}")]
+    HostName(std::io::Error),
+    /// The node asks for what only one that has joined can know.
+    #[error("this node has not joined the rendezvous '{run_id}'")]
+    NotJoined {
+        /// Which rendezvous.
+        run_id: Box<str>,
+    },
     /// A backend's name or a URL's scheme.
     #[error(transparent)]
     Registry(#[from] RegistryError),

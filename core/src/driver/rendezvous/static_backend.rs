@@ -92,7 +92,7 @@ impl RendezvousHandler for StaticRendezvous {
         };
         let StaticSettings { master, rank, world_size, .. } = &self.settings;
         let bootstrap_store_info = master.clone();
-        Ok(RendezvousInfo { store, rank: *rank, world_size: *world_size, bootstrap_store_info })
+        Ok(RendezvousInfo { store, rank: *rank, world_size: *world_size, bootstrap_store_info, place: None })
     }
 
     fn is_closed(&self) -> Result<bool, HandlerError> {

@@ -1,11 +1,11 @@
 //! Publishing where the ranks find their store.
 
+use super::host_name::host_name;
 use super::reserved_port::{NoPort, ReservedPort};
 use crate::driver::call_error::CallError;
 use crate::driver::store::{Store, Timeout};
 use crate::rendezvous::store_info::{MASTER_ADDR_KEY, MASTER_PORT_KEY, RendezvousStoreInfo, StoreInfoError};
-use alloc::string::{String, ToString};
-use alloc::vec;
+use alloc::string::ToString;
 use std::io;
 
 /// Why nobody knows where the store is.
@@ -64,18 +64,6 @@ pub fn build(
     let address = store.get_owned(MASTER_ADDR_KEY, timeout)?;
     let port = store.get_owned(MASTER_PORT_KEY, timeout)?;
     Ok(Built { info: RendezvousStoreInfo::from_values(&address, &port)?, reserved })
-}
-
-/// The host's own name, as the system keeps it.
-fn host_name() -> io::Result<String> {
-    let mut name = vec![0_u8; 256];
-    // SAFETY: the buffer has the length that is named; the last byte stays 0 whatever the system writes.
-    let status = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
-    if status != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(name.len()));
-    Ok(String::from_utf8_lossy(&name).into_owned())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What a run is told, checked before anything is done with it.
 
 use super::policy::{CoolDown, FastQuorum, LastCall, RankOrder};
-use crate::time::Duration;
+use crate::rendezvous::timeouts::{TimeoutError, Timeouts};
 use alloc::boxed::Box;
 use alloc::format;
 use core::fmt;
@@ -61,7 +61,7 @@ impl RunSettings {
         }
         match self.last_call {
             LastCall::Fixed(span) | LastCall::FromLastArrival(span) if span.is_zero() => {
-                Err(SettingsError::Timeout { which: "last_call", seconds: 0 })
+                Err(TimeoutError { which: "last_call", seconds: 0 }.into())
             }
             _ if self.cool_down.is_some_and(|policy| policy.failures == 0) => Err(SettingsError::CoolDown),
             _ => Ok(()),
@@ -108,57 +108,6 @@ pub struct SettingsDifference {
     pub offered: Box<str>,
 }
 
-/// How long things may take. The service itself uses the first two; the others are its participants' own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
-    /// From a join to its round.
-    pub join: Duration,
-    /// From the minimum to the end of the last call.
-    pub last_call: Duration,
-    /// For a close to be confirmed.
-    pub close: Duration,
-    /// For a heartbeat to be confirmed.
-    pub heartbeat: Duration,
-}
-
-impl Timeouts {
-    /// 600, 30, 30 and 5 seconds.
-    pub const DEFAULT: Self = Self {
-        join: Duration::from_secs(600),
-        last_call: Duration::from_secs(30),
-        close: Duration::from_secs(30),
-        heartbeat: Duration::from_secs(5),
-    };
-
-    /// From whole seconds, as configurations have them.
-    ///
-    /// # Errors
-    /// One is not positive.
-    pub fn from_seconds(
-        join: i64,
-        last_call: i64,
-        close: i64,
-        heartbeat: i64,
-    ) -> Result<Self, SettingsError> {
-        let positive = |which, seconds| match u64::try_from(seconds) {
-            Ok(whole @ 1..) => Ok(Duration::from_secs(whole)),
-            _ => Err(SettingsError::Timeout { which, seconds }),
-        };
-        Ok(Self {
-            join: positive("join", join)?,
-            last_call: positive("last_call", last_call)?,
-            close: positive("close", close)?,
-            heartbeat: positive("heartbeat", heartbeat)?,
-        })
-    }
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
 /// Settings that make no sense. The texts are those that PyTorch's users know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
@@ -190,13 +139,8 @@ pub enum SettingsError {
         min_nodes: u32,
     },
     /// No time at all.
-    #[error("The {which} timeout ({}) must be positive.", Span(*.seconds))]
-    Timeout {
-        /// `join`, `last_call`, `close` or `heartbeat`.
-        which: &'static str,
-        /// As given.
-        seconds: i64,
-    },
+    #[error(transparent)]
+    Timeout(#[from] TimeoutError),
     /// A host would be kept out before it failed.
     #[error("The number of failures before a cool-down must be greater than zero.")]
     CoolDown,
@@ -211,21 +155,6 @@ pub enum SettingsError {
         "The run id '{0}' must not contain a dot, digits and a slash in a row: its keys would lie beneath those of another run's round."
     )]
     RunIdInsideRound(Box<str>),
-}
-
-/// Seconds as Python prints a time span.
-struct Span(i64);
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (days, rest) = (self.0.div_euclid(86_400), self.0.rem_euclid(86_400));
-        match days {
-            0 => {}
-            1 | -1 => write!(f, "{days} day, ")?,
-            _ => write!(f, "{days} days, ")?,
-        }
-        write!(f, "{}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
-    }
 }
 
 /// Checks a run id: its rounds' keys lie beneath `torch.rendezvous.<run id>.<round>/`, and no other run's may.
@@ -246,6 +175,7 @@ pub fn validate_run_id(run_id: &str) -> Result<(), SettingsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Duration;
     use alloc::string::ToString;
 
     #[test]
@@ -273,22 +203,6 @@ mod tests {
         assert_eq!(
             text(RunSettings { cool_down: Some(cool_down), ..base }),
             "The number of failures before a cool-down must be greater than zero."
-        );
-    }
-
-    #[test]
-    fn timeouts_are_positive_seconds() {
-        assert_eq!(Timeouts::from_seconds(600, 30, 30, 5), Ok(Timeouts::DEFAULT));
-        let text =
-            |timeouts: Result<Timeouts, SettingsError>| timeouts.expect_err("not positive").to_string();
-        assert_eq!(text(Timeouts::from_seconds(0, 1, 1, 1)), "The join timeout (0:00:00) must be positive.");
-        assert_eq!(
-            text(Timeouts::from_seconds(1, 1, -1, 1)),
-            "The close timeout (-1 day, 23:59:59) must be positive."
-        );
-        assert_eq!(
-            text(Timeouts::from_seconds(1, 1, 1, -90_061)),
-            "The heartbeat timeout (-2 days, 22:58:59) must be positive."
         );
     }
 

@@ -1,0 +1,374 @@
+//! The `rdzv` backend: the server runs the rounds, and tells each node at once what happens to its own.
+
+use super::context::CreateHandler;
+use super::handler::{HandlerError, NodeStore, RendezvousHandler};
+use super::host_name::host_name;
+use super::hosting::{HostedServers, own_address};
+use crate::driver::canceller::{Cancellable, Canceller};
+use crate::driver::clock::Clock;
+use crate::driver::native_client::{Joined, NativeClient, NativeClientOptions, NativeError, NodeEvent};
+use crate::driver::native_store::NativeStore;
+use crate::driver::resolve;
+use crate::driver::server::{Server, StartErrorKind};
+use crate::driver::store::{Store, Timeouts as StoreTimeouts};
+use crate::error::ErrorKind;
+use crate::rendezvous::error::{Backing, RendezvousError, RendezvousErrorKind};
+use crate::rendezvous::parameters::RendezvousParameters;
+use crate::rendezvous::participant::{Entry, Role};
+use crate::rendezvous::rdzv_settings::{Hosting, RDZV_BACKEND, RdzvSettings, Standby};
+use crate::rendezvous::round_event::RoundEvent;
+use crate::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo, RoundPlace};
+use crate::store::op::Pairs;
+use crate::time::{Duration, Instant};
+use crate::wire::native::FaultCode;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+
+/// Makes handlers of the backend.
+#[derive(Debug)]
+pub struct RdzvBackend {
+    servers: Arc<HostedServers>,
+    /// Handlers that were made: each is a node of its own.
+    made: AtomicU32,
+}
+
+impl RdzvBackend {
+    /// With the servers of a context.
+    #[must_use]
+    pub const fn new(servers: Arc<HostedServers>) -> Self {
+        Self { servers, made: AtomicU32::new(0) }
+    }
+}
+
+impl CreateHandler for RdzvBackend {
+    fn name(&self) -> &str {
+        "RdzvBackend"
+    }
+
+    fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
+        let settings = RdzvSettings::read(parameters)?;
+        let local_id = self.made.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(RdzvRendezvous::new(settings, local_id, Arc::clone(&self.servers))?))
+    }
+}
+
+/// One node's part in a rendezvous at a server of ours.
+#[derive(Debug)]
+pub struct RdzvRendezvous {
+    settings: RdzvSettings,
+    node: String,
+    address: String,
+    servers: Arc<HostedServers>,
+    /// One joins at a time.
+    joining: Mutex<()>,
+    link: Mutex<Option<Link>>,
+    canceller: Canceller,
+    clock: Clock,
+}
+
+/// A session with the server, and the server if it is here.
+#[derive(Clone, Debug)]
+struct Link {
+    client: NativeClient,
+    server: Option<Arc<Server>>,
+    port: u16,
+}
+
+/// Between attempts to go on after the server was lost.
+const PAUSE: Duration = Duration::from_millis(50);
+
+impl RdzvRendezvous {
+    /// A node that has not joined.
+    ///
+    /// # Errors
+    /// The system does not tell the host's name.
+    pub fn new(
+        settings: RdzvSettings,
+        local_id: u32,
+        servers: Arc<HostedServers>,
+    ) -> Result<Self, HandlerError> {
+        let host = match &settings.address {
+            Some(address) => address.clone(),
+            None => host_name().map_err(HandlerError::HostName)?,
+        };
+        let node = settings.node_name(&host, std::process::id(), local_id);
+        Ok(Self {
+            settings,
+            node,
+            address: host,
+            servers,
+            joining: Mutex::new(()),
+            link: Mutex::new(None),
+            canceller: Canceller::default(),
+            clock: Clock::new(),
+        })
+    }
+
+    /// The node's name in events and errors of others.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// The session, made anew where there is none.
+    fn link(&self, connect_timeout: Duration) -> Result<Link, HandlerError> {
+        // Held while it starts: a node has one session.
+        let mut link = lock(&self.link);
+        if let Some(link) = link.as_ref().filter(|link| !link.client.is_over()) {
+            return Ok(link.clone());
+        }
+        // A server of an earlier session lives until the new one has its own.
+        let server = self.host()?;
+        let (host, port) = match &server {
+            Some(server) => (own_address(server), server.local_addr().port()),
+            None => (self.settings.host.clone(), self.settings.port),
+        };
+        let options = NativeClientOptions {
+            node: self.node.clone(),
+            grace: self.settings.grace,
+            heartbeat: self.settings.keep_alive_interval,
+            heartbeats_missed_max: self.settings.keep_alive_max_attempt,
+            connect_timeout,
+            timeouts: StoreTimeouts { call: self.settings.read_timeout, ..StoreTimeouts::default() },
+            ..NativeClientOptions::default()
+        };
+        let client = NativeClient::start(&host, port, options).map_err(connection)?;
+        Ok(link.insert(Link { client, server, port }).clone())
+    }
+
+    fn host(&self) -> Result<Option<Arc<Server>>, HandlerError> {
+        let RdzvSettings { host, port, hosting, listen_host, .. } = &self.settings;
+        let here = match hosting {
+            Hosting::Here => true,
+            Hosting::Elsewhere => false,
+            Hosting::WhereTheEndpointIs => is_own(host, self.settings.timeouts.heartbeat),
+        };
+        if !here {
+            return Ok(None);
+        }
+        match self.servers.host(host, *port, listen_host.as_deref()) {
+            Ok(server) => Ok(Some(server)),
+            // Another process of this host was first: it hosts the server.
+            Err(error)
+                if *hosting == Hosting::WhereTheEndpointIs
+                    && error.cause.kind == StartErrorKind::AddressInUse =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn join(&self, call: &Cancellable) -> Result<(Link, Joined), HandlerError> {
+        let began = self.clock.now();
+        let deadline = began + self.settings.timeouts.join;
+        loop {
+            let now = self.clock.now();
+            let link = self.link(deadline.since(now))?;
+            let client = link.client.clone();
+            let watch = call.watch({
+                let client = client.clone();
+                move || client.cancel()
+            });
+            let joined = self.ask_to_join(&client, deadline.since(now));
+            drop(watch);
+            let error = match joined {
+                Ok(joined) => return Ok((link, joined)),
+                Err(error) => error,
+            };
+            // The server went, or it took this node for dead: a new session may still find a round in time.
+            let may_go_on = matches!(error.kind(), ErrorKind::ServerGone | ErrorKind::SessionEnded);
+            if !may_go_on || call.is_cancelled() || !self.pause(deadline) {
+                return Err(self.why_not(error, began));
+            }
+        }
+    }
+
+    /// Waits a moment; whether there is time to go on.
+    fn pause(&self, deadline: Instant) -> bool {
+        let left = deadline.since(self.clock.now());
+        std::thread::park_timeout(PAUSE.min(left));
+        left > PAUSE
+    }
+
+    fn ask_to_join(&self, client: &NativeClient, timeout: Duration) -> Result<Joined, NativeError> {
+        let settings = &self.settings;
+        let labels: Vec<(&[u8], &[u8])> =
+            settings.labels.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+        let entry = Entry {
+            run_id: settings.run_id.as_bytes(),
+            node: self.node.as_bytes(),
+            address: self.address.as_bytes(),
+            local_world_size: settings.local_world_size,
+            node_rank: settings.node_rank,
+            join_timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1),
+            terms: settings.terms(),
+            labels: Pairs::scoped(b"", &labels),
+        };
+        let role = match settings.standby {
+            Standby::No => Role::Member,
+            Standby::Only => Role::Spare,
+        };
+        client.join(&entry, role)
+    }
+
+    /// What the failure of a join means.
+    fn why_not(&self, error: NativeError, began: Instant) -> HandlerError {
+        let run_id = || Box::from(self.settings.run_id.as_str());
+        let told = |kind, words: String| RendezvousError::Told { kind, words: words.into() }.into();
+        match error.fault().map(|fault| fault.code) {
+            Some(FaultCode::RunClosed) => RendezvousError::Closed { run_id: run_id() }.into(),
+            Some(FaultCode::NotNeeded) => RendezvousError::GracefulExit { run_id: run_id() }.into(),
+            Some(FaultCode::TimedOut) => told(
+                RendezvousErrorKind::Timeout,
+                format!(
+                    "The rendezvous '{}' timed out after {:?}: {}",
+                    self.settings.run_id,
+                    self.clock.now().since(began),
+                    error.fault().map(|fault| String::from_utf8_lossy(&fault.text)).unwrap_or_default()
+                ),
+            ),
+            Some(_) => HandlerError::Store(error.into()),
+            None if error.kind() == ErrorKind::Cancelled => HandlerError::Store(error.into()),
+            None => connection(error),
+        }
+    }
+
+    /// The session that there is.
+    fn joined(&self) -> Result<NativeClient, HandlerError> {
+        let link = lock(&self.link);
+        link.as_ref()
+            .map(|link| link.client.clone())
+            .ok_or_else(|| HandlerError::NotJoined { run_id: self.settings.run_id.as_str().into() })
+    }
+}
+
+impl RendezvousHandler for RdzvRendezvous {
+    fn backend(&self) -> &str {
+        RDZV_BACKEND
+    }
+
+    /// The ranks of all nodes find their store where the nodes met, in each round anew; it does not go with a rank.
+    fn use_agent_store(&self) -> bool {
+        true
+    }
+
+    fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
+        let call = self.canceller.begin();
+        let _one_at_a_time = lock(&self.joining);
+        let (link, joined) = self.join(&call)?;
+        let store = Store::over(Arc::new(NativeStore::new(link.client)));
+        // The session's store puts a slash before every key, and the prefix store one behind its prefix.
+        let prefix = joined.namespace.strip_prefix(b"/").unwrap_or(&joined.namespace);
+        let store = store.with_prefix(prefix.strip_suffix(b"/").unwrap_or(prefix));
+        Ok(RendezvousInfo {
+            store: Arc::new(NodeStore::new(store, link.server)),
+            rank: joined.node_rank.into(),
+            world_size: joined.nodes.into(),
+            bootstrap_store_info: RendezvousStoreInfo {
+                master_addr: self.settings.host.clone(),
+                master_port: link.port,
+            },
+            place: Some(RoundPlace {
+                round: joined.round,
+                rank_first: joined.rank_first,
+                world_size: joined.world_size,
+                leader: String::from_utf8_lossy(&joined.leader).into_owned(),
+            }),
+        })
+    }
+
+    fn is_closed(&self) -> Result<bool, HandlerError> {
+        let timeouts = self.settings.timeouts;
+        let client = self.link(timeouts.heartbeat)?.client;
+        let info = client.run_info(self.settings.run_id.as_bytes(), timeouts.heartbeat);
+        info.map(|info| info.closed).map_err(connection)
+    }
+
+    fn set_closed(&self) -> Result<(), HandlerError> {
+        let timeout = self.settings.timeouts.close;
+        let client = self.link(timeout)?.client;
+        client.close_run(self.settings.run_id.as_bytes(), timeout).map_err(connection)
+    }
+
+    fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
+        let timeout = self.settings.timeouts.heartbeat;
+        let client = self.link(timeout)?.client;
+        let info = client.run_info(self.settings.run_id.as_bytes(), timeout);
+        info.map(|info| info.nodes_waiting.into()).map_err(connection)
+    }
+
+    fn next_event(&self, timeout: Duration) -> Result<Option<RoundEvent>, HandlerError> {
+        let client = self.joined()?;
+        let deadline = self.clock.now() + timeout;
+        loop {
+            let left = deadline.since(self.clock.now());
+            let event = client.next_event(left).map_err(|error| match error.kind() {
+                ErrorKind::Cancelled => HandlerError::Store(error.into()),
+                _ => connection(error),
+            })?;
+            return Ok(Some(match event {
+                None => return Ok(None),
+                Some(NodeEvent::Round(event)) => event,
+                Some(NodeEvent::LeftBehind { round }) => RoundEvent::LeftBehind { round },
+                Some(NodeEvent::Replaced { .. }) => RoundEvent::Replaced,
+                // What comes before a round is for whoever waits for it.
+                Some(NodeEvent::Seated | NodeEvent::StandingBy { .. }) => continue,
+            }));
+        }
+    }
+
+    fn run_id(&self) -> &str {
+        &self.settings.run_id
+    }
+
+    /// Leaves the run, which goes on, and ends the session. To end the run, [`RendezvousHandler::set_closed`] it.
+    fn shutdown(&self) -> bool {
+        let link = lock(&self.link).take();
+        let timeout = self.settings.timeouts.close;
+        // A session that says goodbye leaves its run.
+        link.is_none_or(|link| link.client.is_over() || link.client.close(timeout).is_ok())
+    }
+
+    fn cancel(&self) {
+        self.canceller.cancel();
+        if let Some(link) = &*lock(&self.link) {
+            link.client.cancel();
+        }
+    }
+}
+
+fn connection(error: NativeError) -> HandlerError {
+    let inner = Box::new(crate::driver::call_error::CallError::from(error));
+    RendezvousError::Connection { backing: Backing::Server, inner }.into()
+}
+
+/// Whether `host` is this host: one of its addresses can be bound here.
+fn is_own(host: &str, patience: Duration) -> bool {
+    let can_bind = |address: &SocketAddr| {
+        !address.ip().is_unspecified() && std::net::UdpSocket::bind(SocketAddr::new(address.ip(), 0)).is_ok()
+    };
+    if let Some(address) = resolve::literal(host, 0) {
+        return can_bind(&address);
+    }
+    let (found, told) = mpsc::channel();
+    let asked = resolve::look_up(host, 0, move |addresses| {
+        // Nobody may wait for it any more.
+        found.send(addresses).ok();
+    });
+    let addresses = asked.ok().and_then(|()| told.recv_timeout(patience).ok());
+    addresses.is_some_and(|found| found.is_ok_and(|addresses| addresses.iter().any(can_bind)))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+use super::*;
+use crate::driver::rendezvous::reserved_port::ReservedPort;
+use crate::driver::store::Timeout;
+use crate::driver::store_client::StoreOptions;
+use crate::rendezvous::parameters::ConfigValue;
+use crate::wire::native::Why;
+use alloc::string::ToString;
+use core::net::{IpAddr, Ipv4Addr};
+use std::thread;
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn free_port() -> u16 {
+    let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    ReservedPort::at(any).expect("a port").port()
+}
+
+/// A node as in a process of its own.
+fn node(
+    port: u16,
+    name: &str,
+    nodes: (i64, i64),
+    options: &[(&str, ConfigValue)],
+) -> Box<dyn RendezvousHandler> {
+    let endpoint = format!("127.0.0.1:{port}");
+    let mut parameters =
+        RendezvousParameters::new(RDZV_BACKEND, &endpoint, "run", nodes.0, nodes.1).expect("valid");
+    parameters = parameters.with("node", name).with("join_timeout", 20).with_local_addr("127.0.0.1");
+    for (key, value) in options {
+        parameters = parameters.with(key, value.clone());
+    }
+    RdzvBackend::new(Arc::default()).create(&parameters).expect("valid")
+}
+
+type Info = RendezvousInfo<Arc<NodeStore>>;
+
+/// All join at once, each in a thread.
+fn meet(nodes: &[Box<dyn RendezvousHandler>]) -> Vec<Result<Info, HandlerError>> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(|| node.next_rendezvous())).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+fn next_event(node: &dyn RendezvousHandler) -> RoundEvent {
+    node.next_event(SOON).expect("a session").expect("something happens")
+}
+
+fn kind_of(error: HandlerError) -> RendezvousErrorKind {
+    let HandlerError::Rendezvous(error) = error else { panic!("{error}") };
+    error.kind()
+}
+
+#[test]
+fn nodes_meet_where_the_first_of_them_hosts_the_server() {
+    let port = free_port();
+    let nodes = ["a", "b", "c"].map(|name| node(port, name, (3, 3), &[("local_world_size", 2.into())]));
+    let infos: Vec<Info> = meet(&nodes).into_iter().map(|info| info.expect("all come")).collect();
+    assert_eq!(infos.iter().filter(|info| info.store.server().is_some()).count(), 1, "one hosts");
+    for (rank, info) in (0..).zip(&infos) {
+        assert_eq!((info.rank, info.world_size), (rank, 3));
+        assert_eq!(info.bootstrap_store_info.master_port, port);
+        let place = info.place.as_ref().expect("it has rounds");
+        assert_eq!((place.round, place.world_size), (0, 6));
+        assert_eq!((place.rank_first, place.leader.as_str()), (2 * rank.unsigned_abs(), "127.0.0.1"));
+    }
+    infos[0].store.set(b"k", b"v", Timeout::Default).expect("applied");
+    assert_eq!(infos[2].store.get_owned(b"k", Timeout::Default).expect("set"), b"v");
+    // A PyTorch worker has a prefix store over the same keys.
+    let c10d = Store::connect("127.0.0.1", port, StoreOptions::default()).expect("connected");
+    let worker = c10d.with_prefix(b"torch.rendezvous.run.0");
+    assert_eq!(worker.get_owned(b"k", Timeout::Default).expect("set"), b"v");
+    assert!(nodes.iter().all(|node| node.backend() == RDZV_BACKEND && node.run_id() == "run"));
+    assert!(nodes[0].use_agent_store());
+}
+
+#[test]
+fn a_death_is_told_and_the_others_meet_again_with_a_spare() {
+    let server = Server::start(crate::driver::server::ServerOptions::on("127.0.0.1", 0)).expect("a server");
+    let port = server.local_addr().port();
+    let elsewhere = [("is_host", ConfigValue::Bool(false))];
+    let mut nodes = Vec::from(["a", "b", "c"].map(|name| node(port, name, (3, 3), &elsewhere)));
+    let infos = meet(&nodes);
+    let old = infos[0].as_ref().expect("all come").store.clone();
+    drop(infos);
+    let spare = node(port, "d", (3, 3), &[elsewhere[0].clone(), ("standby", true.into())]);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| spare.next_rendezvous());
+        drop(nodes.remove(1));
+        for node in &nodes {
+            let died =
+                RoundEvent::PeerDied { round: 0, node_rank: 1, node: "b".into(), why: Why::Connection };
+            assert_eq!(next_event(&**node), died);
+            assert_eq!(next_event(&**node), RoundEvent::RoundOver { round: 0, why: Why::TooFewNodes });
+        }
+        let error = old.set(b"k", b"late", Timeout::Default).expect_err("the round is over");
+        assert_eq!(error.kind(), ErrorKind::StaleRound, "{error}");
+        let again: Vec<_> = meet(&nodes).into_iter().map(|info| info.expect("with the spare").rank).collect();
+        assert_eq!(again, [0, 2], "ranks stay");
+        let info = waiting.join().expect("no panic").expect("it slips in");
+        assert_eq!((info.rank, info.place.expect("it has rounds").round), (1, 1));
+    });
+    assert_eq!(nodes[0].num_nodes_waiting().expect("known"), 0);
+    assert!(!nodes[0].is_closed().expect("known"));
+    // Leaving is not closing.
+    assert!(nodes.remove(1).shutdown());
+    assert!(!nodes[0].is_closed().expect("known"));
+    nodes[0].set_closed().expect("closed");
+    assert!(spare.is_closed().expect("known"));
+    assert_eq!(next_event(&*spare), RoundEvent::RunClosed { by: "a".into() });
+    let late = node(port, "e", (3, 3), &elsewhere);
+    assert_eq!(kind_of(late.next_rendezvous().expect_err("closed")), RendezvousErrorKind::Closed);
+}
+
+#[test]
+fn a_spare_that_nobody_needs_goes_home() {
+    let port = free_port();
+    let nodes = [node(port, "a", (1, 1), &[])];
+    meet(&nodes).remove(0).expect("alone");
+    let spare = node(port, "b", (1, 1), &[]);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| spare.next_rendezvous());
+        let deadline = std::time::Instant::now() + SOON;
+        while spares(port) == 0 && std::time::Instant::now() < deadline {}
+        nodes[0].set_closed().expect("closed");
+        let error = waiting.join().expect("no panic").expect_err("the run is closed");
+        assert_eq!(error.to_string(), "The rendezvous 'run' is closed, terminating pending rendezvous.");
+        assert_eq!(kind_of(error), RendezvousErrorKind::GracefulExit);
+    });
+}
+
+fn spares(port: u16) -> u32 {
+    let client = NativeClient::connect("127.0.0.1", port, NativeClientOptions::default()).expect("connected");
+    client.run_info(b"run", SOON).expect("known").nodes_standby
+}
+
+#[test]
+fn who_waits_in_vain_hears_who_was_there() {
+    let port = free_port();
+    let alone = node(port, "alone", (2, 2), &[("join_timeout", 1.into())]);
+    let error = alone.next_rendezvous().expect_err("nobody else comes");
+    let text = error.to_string();
+    assert!(text.starts_with("The rendezvous 'run' timed out after "), "{text}");
+    assert!(text.contains("1 of at least 2 nodes were there (alone)"), "{text}");
+    assert_eq!(kind_of(error), RendezvousErrorKind::Timeout);
+    let unjoined = node(port, "other", (2, 2), &[]);
+    let error = unjoined.next_event(Duration::ZERO).expect_err("it has not joined");
+    assert_eq!(error.to_string(), "this node has not joined the rendezvous 'run'");
+}
+
+#[test]
+fn nodes_that_disagree_are_both_named() {
+    let port = free_port();
+    let first = node(port, "first", (2, 2), &[]);
+    let second = node(port, "second", (2, 3), &[]);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| first.next_rendezvous());
+        let deadline = std::time::Instant::now() + SOON;
+        let joined = || {
+            let client = NativeClient::connect("127.0.0.1", port, NativeClientOptions::default());
+            client.is_ok_and(|client| client.run_info(b"run", SOON).is_ok_and(|info| info.nodes > 0))
+        };
+        while !joined() && std::time::Instant::now() < deadline {}
+        let error = second.next_rendezvous().expect_err("other bounds");
+        let HandlerError::Store(error) = error else { panic!("{error}") };
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        let text = error.to_string();
+        assert!(text.contains("node second has min:max nodes 2:3"), "{text}");
+        assert!(text.contains("begun by node first with 2:2"), "{text}");
+        first.cancel();
+        let error = waiting.join().expect("no panic").expect_err("cancelled");
+        let HandlerError::Store(error) = error else { panic!("{error}") };
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
+    });
+}
+
+#[test]
+fn no_server_is_a_connection_that_failed() {
+    let options = [("is_host", ConfigValue::Bool(false)), ("join_timeout", 1.into())];
+    let lost = node(free_port(), "lost", (1, 1), &options);
+    let error = lost.next_rendezvous().expect_err("nobody is there");
+    assert_eq!(
+        error.to_string(),
+        "The connection to the rendezvous server has failed. See inner exception for details."
+    );
+    let inner = std::error::Error::source(&error).expect("it says why").to_string();
+    assert!(inner.contains("127.0.0.1:"), "{inner}");
+    assert_eq!(kind_of(error), RendezvousErrorKind::Connection);
+}
+
+#[test]
+fn a_node_goes_on_with_a_server_that_came_back() {
+    let port = free_port();
+    let start =
+        || Server::start(crate::driver::server::ServerOptions::on("127.0.0.1", port)).expect("a server");
+    let server = start();
+    let elsewhere = [("is_host", ConfigValue::Bool(false))];
+    let nodes = ["a", "b"].map(|name| node(port, name, (2, 2), &elsewhere));
+    assert!(meet(&nodes).iter().all(Result::is_ok));
+    server.stop().expect("it ran");
+    for node in &nodes {
+        let error = node.next_event(SOON).expect_err("the server is gone");
+        assert_eq!(kind_of(error), RendezvousErrorKind::Connection);
+    }
+    drop(server);
+    let _server = start();
+    let infos = meet(&nodes);
+    assert!(infos.iter().all(Result::is_ok), "{infos:?}");
+}
+
+#[test]
+fn a_host_knows_its_own_addresses() {
+    assert!(is_own("127.0.0.1", SOON) && is_own("localhost", SOON));
+    // A documentation address is nobody's.
+    assert!(!is_own("192.0.2.1", SOON) && !is_own("0.0.0.0", SOON) && !is_own("no-such-host.invalid", SOON));
+}

@@ -1,0 +1,374 @@
+//! What the `rdzv` backend reads from its parameters.
+
+use super::parameters::{ConfigValue, ParametersError, RendezvousParameters};
+use super::parse::{Endpoint, EndpointError};
+use super::timeouts::{TimeoutError, Timeouts};
+use crate::time::Duration;
+use crate::wire::native::{LastCall, RankOrder, Terms};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// The backend's name.
+pub const RDZV_BACKEND: &str = "rdzv";
+/// The port of an endpoint that names none.
+pub const PORT_DEFAULT: u16 = 29400;
+/// What stands before the name of a label among the options.
+const LABEL_PREFIX: &str = "label.";
+
+/// Parameters with which there is no rendezvous.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RdzvError {
+    /// The endpoint cannot be read.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// An option cannot be read.
+    #[error(transparent)]
+    Option(#[from] ParametersError),
+    /// An option is no span of time.
+    #[error(transparent)]
+    Timeout(#[from] TimeoutError),
+    /// The run has no name.
+    #[error("The run id must be a non-empty string.")]
+    RunId,
+    /// An option is none of the words that it may be.
+    #[error("The rendezvous configuration option '{key}' is '{value}', not one of: {words}.")]
+    Word {
+        /// Which option.
+        key: &'static str,
+        /// What was given.
+        value: Box<str>,
+        /// What it may be.
+        words: &'static str,
+    },
+    /// An option is out of its range.
+    #[error("The rendezvous configuration option '{key}' is {value}, not from {least} to {most}.")]
+    Range {
+        /// Which option.
+        key: &'static str,
+        /// What was given.
+        value: i64,
+        /// The least that it may be.
+        least: i64,
+        /// The most.
+        most: i64,
+    },
+}
+
+/// Who hosts the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hosting {
+    /// This node.
+    Here,
+    /// Somebody else.
+    Elsewhere,
+    /// The first on the endpoint's host that finds its port free.
+    WhereTheEndpointIs,
+}
+
+/// A rendezvous at a server of ours, as one node sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdzvSettings {
+    /// Where the server is.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Who hosts it.
+    pub hosting: Hosting,
+    /// Where it listens, when that is not what the endpoint says.
+    pub listen_host: Option<String>,
+    /// Which run.
+    pub run_id: String,
+    /// The node's name, if it is not to have one made of its host and process.
+    pub node: Option<String>,
+    /// Where the others reach the node, if the caller knows.
+    pub address: Option<String>,
+    /// Its workers.
+    pub local_world_size: u32,
+    /// The rank it asks for; -1: any.
+    pub node_rank: i32,
+    /// Whether it only stands by.
+    pub standby: Standby,
+    /// What else is known of it.
+    pub labels: Vec<(String, String)>,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+    /// How long calls of the rounds' stores may take.
+    pub read_timeout: Duration,
+    /// The longest silence.
+    pub keep_alive_interval: Duration,
+    /// So many times the silence, and the node is taken for dead.
+    pub keep_alive_max_attempt: u32,
+    /// How long the node's session outlives its connection.
+    pub grace: Duration,
+    min_nodes: u32,
+    max_nodes: u32,
+    continue_min: u32,
+    last_call: LastCall,
+    fast_quorum: bool,
+    rank_order: RankOrder,
+    rank_label: String,
+    cool_down_failures: u32,
+    cool_down_window: Duration,
+    cool_down_pause: Duration,
+    cool_down_pause_max: Duration,
+}
+
+/// How a node takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standby {
+    /// In the next round.
+    No,
+    /// As a spare.
+    Only,
+}
+
+impl RdzvSettings {
+    /// Reads the parameters. `docs/handlers.md` has the options.
+    ///
+    /// # Errors
+    /// The first thing that makes no sense.
+    pub fn read(parameters: &RendezvousParameters) -> Result<Self, RdzvError> {
+        let Endpoint { host, port } = Endpoint::parse(parameters.endpoint())?;
+        if parameters.run_id().is_empty() {
+            return Err(RdzvError::RunId);
+        }
+        let read = Reader(parameters);
+        let timeouts = Timeouts::from_seconds(
+            read.number("join_timeout", 600)?,
+            read.number("last_call_timeout", 30)?,
+            read.number("close_timeout", 30)?,
+            read.number("heartbeat_timeout", 5)?,
+        )?;
+        let hosting = match parameters.get_as_bool("is_host", None)? {
+            Some(true) => Hosting::Here,
+            Some(false) => Hosting::Elsewhere,
+            None => Hosting::WhereTheEndpointIs,
+        };
+        let last_call = read.word(
+            "last_call",
+            &[
+                ("fixed", LastCall::Fixed),
+                ("last_arrival", LastCall::FromLastArrival),
+                ("none", LastCall::Off),
+            ],
+            "fixed, last_arrival, none",
+        )?;
+        let rank_order = read.word(
+            "rank_order",
+            &[
+                ("sticky", RankOrder::Sticky),
+                ("host", RankOrder::Host),
+                ("node_rank", RankOrder::NodeRank),
+                ("label", RankOrder::Label),
+            ],
+            "sticky, host, node_rank, label",
+        )?;
+        let standby = match parameters.get_as_bool("standby", Some(&ConfigValue::Bool(false)))? {
+            Some(true) => Standby::Only,
+            _ => Standby::No,
+        };
+        let labels = parameters.config().iter().filter_map(|(key, value)| {
+            let name = key.strip_prefix(LABEL_PREFIX)?;
+            Some((name.to_string(), text_of(value)))
+        });
+        Ok(Self {
+            host,
+            port: port.unwrap_or(PORT_DEFAULT),
+            hosting,
+            listen_host: read.text("listen_host"),
+            run_id: parameters.run_id().into(),
+            node: read.text("node"),
+            address: parameters.local_addr().map(ToString::to_string),
+            local_world_size: read.count("local_world_size", 1, 1)?,
+            node_rank: i32::try_from(read.number("node_rank", -1)?).unwrap_or(-1).max(-1),
+            standby,
+            labels: labels.collect(),
+            timeouts,
+            read_timeout: Duration::from_secs(read.count("read_timeout", 60, 1)?.into()),
+            keep_alive_interval: Duration::from_secs(read.count("keep_alive_interval", 5, 1)?.into()),
+            keep_alive_max_attempt: read.count("keep_alive_max_attempt", 3, 1)?,
+            grace: Duration::from_secs(read.count("grace", 0, 0)?.into()),
+            min_nodes: read.nodes("min_nodes", parameters.min_nodes())?,
+            max_nodes: read.nodes("max_nodes", parameters.max_nodes())?,
+            continue_min: read.count("min_to_continue", 0, 0)?,
+            last_call,
+            fast_quorum: parameters
+                .get_as_bool("fast_quorum", Some(&ConfigValue::Bool(true)))?
+                .unwrap_or(true),
+            rank_order,
+            rank_label: read.text("rank_label").unwrap_or_default(),
+            cool_down_failures: read.count("cool_down_failures", 0, 0)?,
+            cool_down_window: Duration::from_secs(read.count("cool_down_window", 300, 0)?.into()),
+            cool_down_pause: Duration::from_secs(read.count("cool_down_pause", 10, 0)?.into()),
+            cool_down_pause_max: Duration::from_secs(read.count("cool_down_pause_max", 600, 0)?.into()),
+        })
+    }
+
+    /// What all nodes of the run must agree on.
+    #[must_use]
+    pub fn terms(&self) -> Terms<'_> {
+        Terms {
+            nodes_min: self.min_nodes,
+            nodes_max: self.max_nodes,
+            continue_min: self.continue_min,
+            last_call: self.last_call,
+            last_call_ms: millis(self.timeouts.last_call),
+            fast_quorum: self.fast_quorum,
+            rank_order: self.rank_order,
+            rank_label: self.rank_label.as_bytes(),
+            cool_down_failures: self.cool_down_failures,
+            cool_down_window_ms: millis(self.cool_down_window),
+            cool_down_pause_ms: millis(self.cool_down_pause),
+            cool_down_pause_ms_max: millis(self.cool_down_pause_max),
+        }
+    }
+
+    /// The name of the `local_id`th node of process `pid` on `host`, unless it was given one.
+    #[must_use]
+    pub fn node_name(&self, host: &str, pid: u32, local_id: u32) -> String {
+        self.node.clone().unwrap_or_else(|| format!("{host}_{pid}_{local_id}"))
+    }
+}
+
+struct Reader<'p>(&'p RendezvousParameters);
+
+impl Reader<'_> {
+    fn number(&self, key: &'static str, default: i64) -> Result<i64, RdzvError> {
+        Ok(self.0.get_as_int(key, Some(&ConfigValue::Int(default)))?.unwrap_or(default))
+    }
+
+    fn count(&self, key: &'static str, default: i64, least: i64) -> Result<u32, RdzvError> {
+        let (value, most) = (self.number(key, default)?, i64::from(u32::MAX));
+        let count = u32::try_from(value).ok().filter(|_| value >= least);
+        count.ok_or(RdzvError::Range { key, value, least, most })
+    }
+
+    fn nodes(&self, key: &'static str, value: i64) -> Result<u32, RdzvError> {
+        let most = i64::from(u32::MAX);
+        u32::try_from(value).map_err(|_| RdzvError::Range { key, value, least: 1, most })
+    }
+
+    fn text(&self, key: &str) -> Option<String> {
+        self.0.get(key).map(text_of).filter(|text| !text.is_empty())
+    }
+
+    /// The first of the words is the default.
+    fn word<T: Copy>(
+        &self,
+        key: &'static str,
+        known: &[(&str, T)],
+        words: &'static str,
+    ) -> Result<T, RdzvError> {
+        let given = self.text(key);
+        let wanted = given.as_deref().map_or(known[0].0, str::trim);
+        let found = known.iter().find(|(word, _)| word.eq_ignore_ascii_case(wanted));
+        found.map(|&(_, value)| value).ok_or_else(|| RdzvError::Word { key, value: wanted.into(), words })
+    }
+}
+
+fn text_of(value: &ConfigValue) -> String {
+    match value {
+        ConfigValue::None => String::new(),
+        ConfigValue::Bool(value) => value.to_string(),
+        ConfigValue::Int(value) => value.to_string(),
+        ConfigValue::Float(value) => value.to_string(),
+        ConfigValue::Text(text) => text.clone(),
+    }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters() -> RendezvousParameters {
+        RendezvousParameters::new(RDZV_BACKEND, "node-0", "run", 2, 4).expect("valid")
+    }
+
+    #[test]
+    fn defaults_are_those_that_users_of_the_dynamic_rendezvous_know() {
+        let settings = RdzvSettings::read(&parameters()).expect("nothing is needed");
+        assert_eq!((settings.host.as_str(), settings.port), ("node-0", PORT_DEFAULT));
+        assert_eq!(settings.hosting, Hosting::WhereTheEndpointIs);
+        assert_eq!(settings.timeouts, Timeouts::DEFAULT);
+        assert_eq!(
+            (settings.keep_alive_interval, settings.keep_alive_max_attempt),
+            (Duration::from_secs(5), 3)
+        );
+        let terms = settings.terms();
+        assert_eq!((terms.nodes_min, terms.nodes_max, terms.continue_min), (2, 4, 0));
+        assert_eq!((terms.last_call, terms.last_call_ms), (LastCall::Fixed, 30_000));
+        assert!(terms.fast_quorum);
+        assert_eq!((terms.rank_order, terms.cool_down_failures), (RankOrder::Sticky, 0));
+        assert_eq!(settings.node_name("h", 7, 1), "h_7_1");
+    }
+
+    #[test]
+    fn options_are_read() {
+        let given = parameters()
+            .with_local_addr("10.0.0.7")
+            .with("is_host", "yes")
+            .with("node", "n")
+            .with("last_call", "Last_Arrival")
+            .with("last_call_timeout", "7")
+            .with("rank_order", "label")
+            .with("rank_label", "rack")
+            .with("label.rack", "b")
+            .with("standby", true)
+            .with("min_to_continue", 1)
+            .with("fast_quorum", "0")
+            .with("cool_down_failures", 3)
+            .with("node_rank", 2)
+            .with("local_world_size", 8)
+            .with("grace", 4)
+            .with("timeout", 900);
+        let settings = RdzvSettings::read(&given).expect("valid");
+        assert_eq!((settings.hosting, settings.standby), (Hosting::Here, Standby::Only));
+        assert_eq!(settings.address.as_deref(), Some("10.0.0.7"));
+        assert_eq!(settings.node_name("h", 7, 1), "n");
+        assert_eq!(settings.labels, [("rack".to_string(), "b".to_string())]);
+        assert_eq!((settings.node_rank, settings.local_world_size), (2, 8));
+        assert_eq!(settings.grace, Duration::from_secs(4));
+        let terms = settings.terms();
+        assert_eq!((terms.last_call, terms.last_call_ms), (LastCall::FromLastArrival, 7000));
+        assert_eq!((terms.rank_order, terms.rank_label), (RankOrder::Label, &b"rack"[..]));
+        assert_eq!((terms.continue_min, terms.fast_quorum, terms.cool_down_failures), (1, false, 3));
+        assert_eq!(terms.cool_down_pause_ms_max, 600_000);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let text =
+            |given: RendezvousParameters| RdzvSettings::read(&given).expect_err("no sense").to_string();
+        let run = RendezvousParameters::new(RDZV_BACKEND, "h", "", 1, 1).expect("valid");
+        assert_eq!(text(run), "The run id must be a non-empty string.");
+        let endpoint = RendezvousParameters::new(RDZV_BACKEND, "h:x", "run", 1, 1).expect("valid");
+        assert!(text(endpoint).starts_with("The port number of the rendezvous endpoint 'h:x'"));
+        assert_eq!(
+            text(parameters().with("join_timeout", 0)),
+            "The join timeout (0:00:00) must be positive."
+        );
+        assert_eq!(
+            text(parameters().with("rank_order", "best")),
+            "The rendezvous configuration option 'rank_order' is 'best', not one of: sticky, host, node_rank, label."
+        );
+        assert_eq!(
+            text(parameters().with("keep_alive_interval", 0)),
+            "The rendezvous configuration option 'keep_alive_interval' is 0, not from 1 to 4294967295."
+        );
+        assert_eq!(
+            text(parameters().with("is_host", "maybe")),
+            "The rendezvous configuration option 'is_host' does not represent a valid boolean value."
+        );
+        let many = RendezvousParameters::new(RDZV_BACKEND, "h", "run", 1, 1 << 40).expect("valid");
+        assert_eq!(
+            text(many),
+            "The rendezvous configuration option 'max_nodes' is 1099511627776, not from 1 to 4294967295."
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! How long the steps of a rendezvous may take, and what is said of times that are none.
+
+use crate::time::Duration;
+use core::fmt;
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From a join to its round.
+    pub join: Duration,
+    /// From the minimum to the end of the last call.
+    pub last_call: Duration,
+    /// For a close to be confirmed.
+    pub close: Duration,
+    /// For a heartbeat to be confirmed.
+    pub heartbeat: Duration,
+}
+
+impl Timeouts {
+    /// 600, 30, 30 and 5 seconds.
+    pub const DEFAULT: Self = Self {
+        join: Duration::from_secs(600),
+        last_call: Duration::from_secs(30),
+        close: Duration::from_secs(30),
+        heartbeat: Duration::from_secs(5),
+    };
+
+    /// From whole seconds, as configurations have them.
+    ///
+    /// # Errors
+    /// One is not positive.
+    pub fn from_seconds(join: i64, last_call: i64, close: i64, heartbeat: i64) -> Result<Self, TimeoutError> {
+        let positive = |which, seconds| match u64::try_from(seconds) {
+            Ok(whole @ 1..) => Ok(Duration::from_secs(whole)),
+            _ => Err(TimeoutError { which, seconds }),
+        };
+        Ok(Self {
+            join: positive("join", join)?,
+            last_call: positive("last_call", last_call)?,
+            close: positive("close", close)?,
+            heartbeat: positive("heartbeat", heartbeat)?,
+        })
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// No time at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("The {which} timeout ({}) must be positive.", Span(*.seconds))]
+pub struct TimeoutError {
+    /// `join`, `last_call`, `close` or `heartbeat`.
+    pub which: &'static str,
+    /// As given.
+    pub seconds: i64,
+}
+
+/// Seconds as Python prints a time span.
+struct Span(i64);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, rest) = (self.0.div_euclid(86_400), self.0.rem_euclid(86_400));
+        match days {
+            0 => {}
+            1 | -1 => write!(f, "{days} day, ")?,
+            _ => write!(f, "{days} days, ")?,
+        }
+        write!(f, "{}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn timeouts_are_positive_seconds() {
+        assert_eq!(Timeouts::from_seconds(600, 30, 30, 5), Ok(Timeouts::DEFAULT));
+        let text = |timeouts: Result<Timeouts, TimeoutError>| timeouts.expect_err("not positive").to_string();
+        assert_eq!(text(Timeouts::from_seconds(0, 1, 1, 1)), "The join timeout (0:00:00) must be positive.");
+        assert_eq!(
+            text(Timeouts::from_seconds(1, 1, -1, 1)),
+            "The close timeout (-1 day, 23:59:59) must be positive."
+        );
+        assert_eq!(
+            text(Timeouts::from_seconds(1, 1, 1, -90_061)),
+            "The heartbeat timeout (-2 days, 22:58:59) must be positive."
+        );
+    }
+}
