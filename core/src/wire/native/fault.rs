@@ -66,11 +66,11 @@ codes! {
     203 BarrierConflict,
     /// The caller is not among the participants.
     204 NotAParticipant,
-    /// The bounds differ from the run's: it has `first` to `second` nodes; `text` names who set them.
+    /// The terms differ from the run's; `text` says in what, and who set them.
     205 BoundsConflict,
     /// The parameters contradict themselves; `text` says how.
     206 InvalidArgument,
-    /// The node is in this run already.
+    /// The session waits for a round already, or takes part under another name; `text` says which.
     207 AlreadyJoined,
     /// No such run, or no such round of it; `first` is the round.
     208 UnknownRound,
