@@ -6,7 +6,19 @@
 
 #define INVALID RDZV_INVALID_ARGUMENT
 
-// What a backend of the test's does next, and what became of it. The library calls it on threads of its own.
+// What a backend of the test's does next.
+struct plan {
+  // What `create` does wrong.
+  const char *flaw;
+  // What joining does: it returns this, with these words; or it waits.
+  rdzv_status outcome;
+  const char *words;
+  bool waits;
+  rdzv_round_event event;
+};
+
+// The backend, and what became of it. The library calls it on threads of its own, so the mutex is over all but the
+// handles.
 struct own {
   pthread_mutex_t mutex;
   pthread_cond_t changed;
@@ -14,13 +26,8 @@ struct own {
   rdzv_rendezvous_handler *handle;
   rdzv_rendezvous_url *url;
   rdzv_store *store;
-  // What `create` does wrong.
-  const char *flaw;
-  // What joining does: it returns this, with these words; or it waits.
-  rdzv_status outcome;
-  const char *words;
-  bool waits, is_waiting, is_released;
-  rdzv_round_event event;
+  struct plan plan;
+  bool is_waiting, is_released;
   int created, cancelled, handlers_destroyed, destroyed;
 };
 
@@ -33,6 +40,21 @@ static struct own new_own(void) {
 
 static void lock(struct own *own) { CHECK(pthread_mutex_lock(&own->mutex) == 0); }
 static void unlock(struct own *own) { CHECK(pthread_mutex_unlock(&own->mutex) == 0); }
+
+static struct plan plan_of(struct own *own) {
+  lock(own);
+  const struct plan plan = own->plan;
+  unlock(own);
+  return plan;
+}
+
+// Changes the plan.
+#define PLAN(own, field, value) \
+  do {                          \
+    lock(own);                  \
+    (own)->plan.field = (value); \
+    unlock(own);                \
+  } while (false)
 
 static void count_up(struct own *own, int *count) {
   lock(own);
@@ -63,16 +85,17 @@ static void set(struct own *own, bool *flag, bool to) {
 
 static rdzv_status own_join(void *user_data, rdzv_rendezvous_answer *answer) {
   struct own *own = user_data;
-  if (own->waits) {
+  const struct plan plan = plan_of(own);
+  if (plan.waits) {
     set(own, &own->is_waiting, true);
     await(own, &own->is_released);
     return RDZV_CANCELLED;
   }
-  if (own->words != NULL) rdzv_rendezvous_answer_set_message(answer, TEXT(own->words));
-  if (own->outcome == RDZV_OK) {
+  if (plan.words != NULL) rdzv_rendezvous_answer_set_message(answer, TEXT(plan.words));
+  if (plan.outcome == RDZV_OK) {
     rdzv_rendezvous_answer_set_group(answer, own->store, 1, 3, TEXT("node-0"), 29500);
   }
-  return own->outcome;
+  return plan.outcome;
 }
 
 static rdzv_status own_is_closed(void *user_data, rdzv_rendezvous_answer *answer) {
@@ -92,20 +115,21 @@ static rdzv_status own_set_closed(void *user_data, rdzv_rendezvous_answer *answe
 
 static rdzv_status own_num_nodes_waiting(void *user_data, rdzv_rendezvous_answer *answer) {
   struct own *own = user_data;
-  rdzv_rendezvous_answer_set_number(answer, own->outcome == RDZV_OK ? 5 : -5);
+  rdzv_rendezvous_answer_set_number(answer, plan_of(own).outcome == RDZV_OK ? 5 : -5);
   return RDZV_OK;
 }
 
 static rdzv_status own_next_event(void *user_data, int64_t timeout_ms, rdzv_rendezvous_answer *answer) {
   struct own *own = user_data;
+  const rdzv_round_event event = plan_of(own).event;
   CHECK_NUMBER(timeout_ms, 30);
-  if (own->event.kind != RDZV_ROUND_EVENT_NONE) rdzv_rendezvous_answer_set_event(answer, &own->event, TEXT("host-2"));
+  if (event.kind != RDZV_ROUND_EVENT_NONE) rdzv_rendezvous_answer_set_event(answer, &event, TEXT("host-2"));
   return RDZV_OK;
 }
 
 static int32_t own_shutdown(void *user_data) {
   struct own *own = user_data;
-  return own->outcome == RDZV_OK;
+  return plan_of(own).outcome == RDZV_OK;
 }
 
 static void own_cancel(void *user_data) {
@@ -122,7 +146,8 @@ static void own_handler_destroy(void *user_data) {
 static rdzv_status own_create(void *user_data, const rdzv_rendezvous_parameters *parameters,
                               rdzv_rendezvous_answer *answer) {
   struct own *own = user_data;
-  const char *flaw = own->flaw == NULL ? "" : own->flaw;
+  const struct plan plan = plan_of(own);
+  const char *flaw = plan.flaw == NULL ? "" : plan.flaw;
   size_t len = 0;
   CHECK_LENT(rdzv_rendezvous_parameters_endpoint(parameters, &len), len, "somewhere");
   count_up(own, &own->created);
@@ -247,7 +272,7 @@ void own_code_is_a_backend(void) {
   FAILS(RDZV_REENTRANT, rdzv_rendezvous_handler_set_closed(own.handle, &error));
 
   // Who waits in it is called back from another thread, and the code hears of it.
-  own.waits = true;
+  PLAN(&own, waits, true);
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, join, &own) == 0);
   await(&own, &own.is_waiting);
@@ -278,17 +303,18 @@ void own_backend_fails_in_every_way(void) {
       RDZV_REFUSED,           RDZV_UNSUPPORTED,              RDZV_IO,
       RDZV_CANCELLED,         RDZV_LIMIT_EXCEEDED,           RDZV_CORRUPT};
   for (size_t i = 0; i < sizeof statuses / sizeof *statuses; ++i) {
-    own.outcome = statuses[i];
-    own.words = "in the code's own words";
-    FAILS_LIKE(((struct failure){.status = statuses[i], .message_part = own.words}),
+    PLAN(&own, outcome, statuses[i]);
+    const char *words = "in the code's own words";
+    PLAN(&own, words, words);
+    FAILS_LIKE(((struct failure){.status = statuses[i], .message_part = words}),
                rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
-    own.words = NULL;
+    PLAN(&own, words, NULL);
     FAILS_LIKE(((struct failure){.status = statuses[i], .message_part = rdzv_status_name(statuses[i])}),
                rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
     CHECK(strcmp(rdzv_status_name(statuses[i]), "unknown status") != 0);
   }
   // One that is none of the header's is a failure all the same.
-  own.outcome = 4711;
+  PLAN(&own, outcome, 4711);
   FAILS(RDZV_IO, rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
   int64_t waiting = 77;
   FAILS(RDZV_WRONG_PROTOCOL, rdzv_rendezvous_handler_num_nodes_waiting(own.handle, &waiting, &error));
@@ -317,14 +343,14 @@ void own_backend_fails_in_every_way(void) {
   OK(rdzv_context_register_backend(flawed.context, TEXT("mine"), &vtable, &error));
   rdzv_rendezvous_parameters *parameters = own_parameters();
   for (size_t i = 0; i < sizeof flaws / sizeof *flaws; ++i) {
-    flawed.flaw = flaws[i].flaw;
+    PLAN(&flawed, flaw, flaws[i].flaw);
     FAILS_LIKE(((struct failure){.status = flaws[i].status, .message_part = flaws[i].words}),
                rdzv_rendezvous_handler_new(flawed.context, parameters, &flawed.handle, &error));
     CHECK(flawed.handle == NULL);
   }
   // The liar's handler was taken, and given back.
   CHECK_NUMBER(count_of(&flawed, &flawed.handlers_destroyed), 1);
-  flawed.flaw = "least";
+  PLAN(&flawed, flaw, "least");
   OK(rdzv_rendezvous_handler_new(flawed.context, parameters, &flawed.handle, &error));
   rdzv_rendezvous_parameters_free(parameters);
   size_t len = 0;
@@ -339,7 +365,7 @@ void own_backend_fails_in_every_way(void) {
   // One that does not come back in time.
   struct own slow = new_own();
   make(&slow, 30);
-  slow.waits = true;
+  PLAN(&slow, waits, true);
   FAILS_LIKE(((struct failure){.status = RDZV_TIMED_OUT, .message_part = "did not come back within 0.03 s"}),
              rdzv_rendezvous_handler_next_rendezvous(slow.handle, &info, &error));
   await(&slow, &slow.is_waiting);
@@ -371,8 +397,9 @@ void own_backend_tells_what_happened(void) {
   };
   rdzv_buffer *name = rdzv_buffer_new(), *words = rdzv_buffer_new();
   for (size_t i = 0; i < sizeof events / sizeof *events; ++i) {
-    own.event = events[i].event;
-    own.event.struct_size = sizeof own.event;
+    rdzv_round_event planned = events[i].event;
+    planned.struct_size = sizeof planned;
+    PLAN(&own, event, planned);
     rdzv_round_event told = {.struct_size = sizeof told};
     OK(rdzv_rendezvous_handler_next_event(own.handle, 30, &told, i % 2 == 0 ? NULL : name, &error));
     OK(rdzv_rendezvous_handler_next_event(own.handle, 30, &told, name, &error));
@@ -386,18 +413,20 @@ void own_backend_tells_what_happened(void) {
   }
   // Events that are none.
   rdzv_round_event told = {.struct_size = sizeof told, .kind = 77};
-  own.event = (rdzv_round_event){.struct_size = sizeof own.event, .kind = 99};
+  rdzv_round_event bad = {.struct_size = sizeof bad, .kind = 99};
+  PLAN(&own, event, bad);
   FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "`event.kind` is 99"}),
              rdzv_rendezvous_handler_next_event(own.handle, 30, &told, name, &error));
-  own.event = (rdzv_round_event){.struct_size = sizeof own.event, .kind = RDZV_ROUND_EVENT_ROUND_OVER};
+  bad.kind = RDZV_ROUND_EVENT_ROUND_OVER;
+  PLAN(&own, event, bad);
   FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "`event.why` is 0"}),
              rdzv_rendezvous_handler_next_event(own.handle, 30, &told, name, &error));
   CHECK_NUMBER(told.kind, 77);
   FAILS(INVALID, rdzv_round_event_describe(NULL, NULL, 0, words, &error));
-  FAILS(INVALID, rdzv_round_event_describe(&own.event, NULL, 0, words, &error));
-  own.event.why = 1;
-  FAILS(INVALID, rdzv_round_event_describe(&own.event, NULL, 1, words, &error));
-  FAILS(INVALID, rdzv_round_event_describe(&own.event, NULL, 0, NULL, &error));
+  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 0, words, &error));
+  bad.why = 1;
+  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 1, words, &error));
+  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 0, NULL, &error));
   CHECK_BUFFER(words, "nothing happened");
   rdzv_buffer_free(name);
   rdzv_buffer_free(words);
@@ -406,7 +435,8 @@ void own_backend_tells_what_happened(void) {
 
 static rdzv_status own_next(void *user_data, rdzv_rendezvous_answer *answer) {
   struct own *own = user_data;
-  if (own->url != NULL && own->flaw != NULL && strcmp(own->flaw, "reentry") == 0) {
+  const struct plan plan = plan_of(own);
+  if (plan.flaw != NULL && strcmp(plan.flaw, "reentry") == 0) {
     rdzv_rendezvous_info *info = NULL;
     return rdzv_rendezvous_url_next(own->url, &info, NULL);
   }
@@ -421,9 +451,10 @@ static rdzv_status own_begin(void *user_data, const rdzv_url_question *question,
   CHECK_NUMBER(question->timeout_ms, PATIENCE_MS);
   rdzv_url_rendezvous_vtable vtable = {
       .struct_size = sizeof vtable, .user_data = own, .next = own_next, .destroy = own_handler_destroy};
-  if (own->flaw != NULL && strcmp(own->flaw, "nothing") == 0) return RDZV_OK;
-  if (own->flaw != NULL && strcmp(own->flaw, "refusal") == 0) return RDZV_UNREACHABLE;
-  if (own->flaw != NULL && strcmp(own->flaw, "no next") == 0) vtable.next = NULL;
+  const struct plan plan = plan_of(own);
+  if (plan.flaw != NULL && strcmp(plan.flaw, "nothing") == 0) return RDZV_OK;
+  if (plan.flaw != NULL && strcmp(plan.flaw, "refusal") == 0) return RDZV_UNREACHABLE;
+  if (plan.flaw != NULL && strcmp(plan.flaw, "no next") == 0) vtable.next = NULL;
   rdzv_rendezvous_answer_set_rendezvous(answer, &vtable);
   return RDZV_OK;
 }
@@ -461,11 +492,11 @@ void own_code_is_a_url_scheme(void) {
     rdzv_status status;
   } flaws[] = {{"nothing", RDZV_WRONG_PROTOCOL}, {"refusal", RDZV_UNREACHABLE}, {"no next", INVALID}};
   for (size_t i = 0; i < sizeof flaws / sizeof *flaws; ++i) {
-    own.flaw = flaws[i].flaw;
+    PLAN(&own, flaw, flaws[i].flaw);
     FAILS(flaws[i].status, begin_own(&own, &error));
     CHECK(own.url == NULL);
   }
-  own.flaw = NULL;
+  PLAN(&own, flaw, NULL);
   OK(begin_own(&own, &error));
   rdzv_rendezvous_info *info = NULL;
   // A scheme of one's own may meet again.
@@ -475,13 +506,13 @@ void own_code_is_a_url_scheme(void) {
     rdzv_rendezvous_info_free(info);
     info = NULL;
   }
-  own.outcome = RDZV_RENDEZVOUS_TIMED_OUT;
+  PLAN(&own, outcome, RDZV_RENDEZVOUS_TIMED_OUT);
   FAILS(RDZV_RENDEZVOUS_TIMED_OUT, rdzv_rendezvous_url_next(own.url, &info, &error));
-  own.outcome = RDZV_OK;
-  own.flaw = "reentry";
+  PLAN(&own, outcome, RDZV_OK);
+  PLAN(&own, flaw, "reentry");
   FAILS(RDZV_REENTRANT, rdzv_rendezvous_url_next(own.url, &info, &error));
-  own.flaw = NULL;
-  own.waits = true;
+  PLAN(&own, flaw, NULL);
+  PLAN(&own, waits, true);
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, next_url, &own) == 0);
   await(&own, &own.is_waiting);
