@@ -91,6 +91,9 @@ void await_waiting(const rdzv_server *server, uint64_t count);
 // Milliseconds of a clock that never goes back.
 long long now_ms(void);
 
+// The name of a file that is not there; good until the next call.
+const char *new_path(void);
+
 // How many descriptors this process has.
 int descriptor_count(void);
 

@@ -389,9 +389,9 @@ void own_backend_tells_what_happened(void) {
       {{.kind = RDZV_ROUND_EVENT_PEER_DIED, .round = 1, .node_rank = 2, .why = RDZV_WHY_HEARTBEAT},
        "host-2",
        "node host-2 (rank 2 of round 1) died: heartbeats were missed"},
-      {{.kind = RDZV_ROUND_EVENT_ROUND_OVER, .round = 7, .why = RDZV_WHY_PEER_DIED},
+      {{.kind = RDZV_ROUND_EVENT_ROUND_OVER, .round = 7, .why = RDZV_WHY_TOO_FEW_NODES},
        "",
-       "round 7 is over: a participant died"},
+       "round 7 is over: fewer nodes are left than it needs to go on"},
       {{.kind = RDZV_ROUND_EVENT_RUN_CLOSED}, "host-2", "the run was closed by host-2"},
       {{.kind = RDZV_ROUND_EVENT_NONE}, "", "nothing happened"},
   };

@@ -22,6 +22,7 @@ struct bad_url {
 static const char *const VARIABLES[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
 #define NONE {NULL, NULL, NULL, NULL}
 #define TCP "Error initializing torch.distributed using tcp:// rendezvous: "
+#define FILE_URL "Error initializing torch.distributed using file:// rendezvous: "
 #define ENV "Error initializing torch.distributed using env:// rendezvous: environment variable "
 
 static const struct bad_url bad_urls[] = {
@@ -50,6 +51,10 @@ static const struct bad_url bad_urls[] = {
     {"env://", 0, 2, {NULL, NULL, "h", NULL}, INVALID, ENV "MASTER_PORT expected, but not set"},
     {"env://", 0, 2, {NULL, NULL, "h", "70000"}, INVALID, "port must have value from 0 to 65535 but was 70000."},
     {"env://", 0, 2, {NULL, NULL, "h", "http"}, INVALID, "invalid literal for int() with base 10: 'http'"},
+    {"file://", 0, 2, NONE, INVALID, FILE_URL "path missing"},
+    {"file:///x", -1, -1, NONE, INVALID, FILE_URL "rank parameter missing"},
+    {"file:///x?rank=0", -1, -1, NONE, INVALID, FILE_URL "world size parameter missing"},
+    {"file:///x?rank=0&world_size=two", -1, -1, NONE, INVALID, "invalid literal for int() with base 10: 'two'"},
     {"env://?rank=0=1&world_size=x", -1, -1, {NULL, NULL, "h", "1"}, INVALID, "base 10: 'x'"},
 };
 
@@ -191,6 +196,14 @@ void ranks_meet_by_url(void) {
   }
   meet_by("env://", "re-rendezvous using env://", by_agent, false);
   rdzv_server_free(agent);
+
+  // In a file, which goes with the last of them.
+  char file_url[600];
+  const char *path = new_path();
+  snprintf(file_url, sizeof file_url, "file://%s", path);
+  rdzv_rendezvous_url_options *by_file[] = {options_of(0, 2, none), options_of(1, 2, none)};
+  meet_by(file_url, "Unable to perform rerendezvous using file:// method", by_file, false);
+  CHECK(access(path, F_OK) != 0);
 
   // Nobody knows how many there are.
   rdzv_rendezvous_url_options *options = options_of(0, -1, none);
