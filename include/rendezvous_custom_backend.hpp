@@ -128,23 +128,25 @@ class handed_over {
   template <class Body>
   auto call(Body body) {
     pass();
-    const leaving guard{*this};
+    const leaving guard;
     return body(*code_);
   }
   static void destroy(void* user_data) {
-    auto* owned = static_cast<handed_over*>(user_data);
-    owned->pass();
-    delete owned;
+    pass();
+    delete static_cast<handed_over*>(user_data);
   }
 
  private:
   struct leaving {
-    handed_over& from;
-    ~leaving() { from.pass(); }
+    leaving() = default;
+    leaving(const leaving&) = delete;
+    leaving& operator=(const leaving&) = delete;
+    ~leaving() { pass(); }
   };
-  void pass() noexcept { passes_.fetch_add(1, std::memory_order_acq_rel); }
+  static void pass() noexcept { passes_.fetch_add(1, std::memory_order_acq_rel); }
   std::unique_ptr<T> code_;
-  std::atomic<std::uint32_t> passes_{0};
+  // Of all: one that stood in the block itself could not vouch for the block.
+  static inline std::atomic<std::uint32_t> passes_{0};
 };
 
 template <class T>
