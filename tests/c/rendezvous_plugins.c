@@ -393,6 +393,8 @@ void own_backend_tells_what_happened(void) {
        "",
        "round 7 is over: fewer nodes are left than it needs to go on"},
       {{.kind = RDZV_ROUND_EVENT_RUN_CLOSED}, "host-2", "the run was closed by host-2"},
+      {{.kind = RDZV_ROUND_EVENT_LEFT_BEHIND, .round = 2}, "", "round 2 was formed without this node"},
+      {{.kind = RDZV_ROUND_EVENT_REPLACED}, "", "another process joined under this node's name"},
       {{.kind = RDZV_ROUND_EVENT_NONE}, "", "nothing happened"},
   };
   rdzv_buffer *name = rdzv_buffer_new(), *words = rdzv_buffer_new();
