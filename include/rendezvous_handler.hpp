@@ -232,6 +232,8 @@ enum class round_event_kind : std::int32_t {
   peer_died = RDZV_ROUND_EVENT_PEER_DIED,
   round_over = RDZV_ROUND_EVENT_ROUND_OVER,
   run_closed = RDZV_ROUND_EVENT_RUN_CLOSED,
+  left_behind = RDZV_ROUND_EVENT_LEFT_BEHIND,
+  replaced = RDZV_ROUND_EVENT_REPLACED,
 };
 
 /// Something that happened to a round, or to the run.

@@ -1,9 +1,11 @@
 #include "check.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 FILE *words_go_to;
 
@@ -122,4 +124,15 @@ int descriptor_count(void) {
   while (readdir(folder) != NULL) ++count;
   closedir(folder);
   return count;
+}
+
+const char *new_path(void) {
+  static char path[512];
+  const char *folder = getenv("TMPDIR");
+  if (folder == NULL || *folder == '\0') folder = P_tmpdir;
+  static int made;
+  const int len = snprintf(path, sizeof path, "%s/rdzv-test-%ld-%d", folder, (long)getpid(), ++made);
+  CHECK(len < (int)sizeof path);
+  CHECK(unlink(path) == 0 || errno == ENOENT);
+  return path;
 }

@@ -68,6 +68,12 @@ void check_bytes(const char *file, int line, const uint8_t *data, size_t len, co
     const uint8_t *item = rdzv_list_item((list), (index), &item_len);       \
     check_bytes(__FILE__, __LINE__, item, item_len, (expected));            \
   } while (false)
+// Bytes that a call lends, whose length it writes to `len`.
+#define CHECK_LENT(call, len, expected)                              \
+  do {                                                               \
+    const uint8_t *lent_bytes = (call);                              \
+    check_bytes(__FILE__, __LINE__, lent_bytes, (len), (expected));  \
+  } while (false)
 
 // A server on a free port of 127.0.0.1.
 rdzv_server *start_server(const rdzv_context *context);
@@ -84,6 +90,9 @@ void await_waiting(const rdzv_server *server, uint64_t count);
 
 // Milliseconds of a clock that never goes back.
 long long now_ms(void);
+
+// The name of a file that is not there; good until the next call.
+const char *new_path(void);
 
 // How many descriptors this process has.
 int descriptor_count(void);

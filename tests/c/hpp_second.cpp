@@ -1,5 +1,6 @@
 // A second unit with the same header: whatever it does not declare `inline` would now be there twice.
 #include <rendezvous.hpp>
+#include <rendezvous_custom_backend.hpp>
 #include <rendezvous_custom_store.hpp>
 
 #include <string>

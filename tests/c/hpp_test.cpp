@@ -1,4 +1,5 @@
-// rendezvous.hpp from a program's side. It is compiled together with hpp_second.cpp, with and without exceptions.
+// rendezvous.hpp from a program's side. It is compiled together with hpp_rendezvous.cpp and hpp_second.cpp,
+// with and without exceptions.
 #include <rendezvous.hpp>
 #include <rendezvous_custom_store.hpp>
 
@@ -21,6 +22,9 @@
 #include <vector>
 
 using namespace std::chrono_literals;
+
+// In hpp_rendezvous.cpp.
+void rendezvous_in_cpp();
 
 // In hpp_second.cpp.
 std::string get_elsewhere(rdzv::store& store, const std::string& key);
@@ -325,6 +329,7 @@ int main() {
   event_loops();
   logging();
   stores_without_a_server();
+  rendezvous_in_cpp();
 #if defined(__cpp_exceptions)
   exceptions();
 #endif

@@ -46,6 +46,12 @@ static int bind_port(uint16_t *port) {
 
 int refusing_socket(uint16_t *port) { return bind_port(port); }
 
+uint16_t free_port(void) {
+  uint16_t port = 0;
+  CHECK(close(bind_port(&port)) == 0);
+  return port;
+}
+
 // The client may be gone: that is its right.
 static void say(const struct connection *to, const void *bytes, size_t len) {
   const ssize_t sent = send(to->fd, bytes, len, MSG_NOSIGNAL);

@@ -27,4 +27,7 @@ void peer_stop(struct peer *peer);
 // A port that is taken, and where nobody listens: connections to it are refused until the descriptor is closed.
 int refusing_socket(uint16_t *port);
 
+// A port that was free a moment ago.
+uint16_t free_port(void);
+
 #endif  // PEERS_H

@@ -12,18 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// A file of a test's own, in the folder for such files; the name is good until the next one.
-static const char *new_path(void) {
-  static char path[512];
-  const char *folder = getenv("TMPDIR");
-  if (folder == NULL || *folder == '\0') folder = P_tmpdir;
-  static int made;
-  const int len = snprintf(path, sizeof path, "%s/rdzv-stores-%ld-%d", folder, (long)getpid(), ++made);
-  CHECK(len < (int)sizeof path);
-  CHECK(unlink(path) == 0 || errno == ENOENT);
-  return path;
-}
-
 static rdzv_store *open_file(const char *path, int64_t world_size) {
   rdzv_store *store = NULL;
   OK(rdzv_store_open_file(NULL, TEXT(path), world_size, PATIENCE_MS, &store, &error));

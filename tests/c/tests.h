@@ -42,4 +42,31 @@ void disk_that_is_full_leaves_no_torn_record(void);
 void processes_share_a_file_and_lose_nothing(void);
 void own_code_is_a_store(void);
 
+// rendezvous.c
+void rendezvous_parameters_are_kept_checked_and_converted(void);
+void endpoints_and_configurations_are_parsed(void);
+void static_nodes_meet(void);
+void handlers_that_wait_are_cancelled(void);
+void handlers_that_cannot_be(void);
+
+// urls.c
+void urls_that_make_no_sense(void);
+void url_arguments_are_checked(void);
+void ranks_meet_by_url(void);
+void urls_that_wait_are_cancelled(void);
+
+// utilities.c
+void default_timeout_is_set_and_restored(void);
+void ranks_exchange_data(void);
+void missing_ranks_are_named(void);
+void meetings_are_cancelled_and_checked(void);
+void address_of_the_store_is_published(void);
+
+// rendezvous_plugins.c
+void own_code_is_a_backend(void);
+void own_backend_fails_in_every_way(void);
+void own_backend_tells_what_happened(void);
+void own_code_is_a_url_scheme(void);
+void registries_keep_their_rules(void);
+
 #endif  // TESTS_H

@@ -1,0 +1,379 @@
+// rendezvous_handler.hpp, rendezvous_utilities.hpp and rendezvous_custom_backend.hpp from a program's side.
+#include <rendezvous.hpp>
+#include <rendezvous_custom_backend.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+using namespace std::chrono_literals;
+
+// Called by hpp_test.cpp.
+void rendezvous_in_cpp();
+
+namespace {
+
+constexpr auto patience = 20s;
+
+void check(bool is_so, const char* what, int line) {
+  if (is_so) return;
+  std::fprintf(stderr, "hpp_rendezvous.cpp:%d: not so: %s\n", line, what);
+  std::_Exit(1);
+}
+#define CHECK(condition) check(static_cast<bool>(condition), #condition, __LINE__)
+
+template <class T>
+T value_of(rdzv::result<T> result, int line) {
+  if (!result.has_value()) {
+    std::fprintf(stderr, "hpp_rendezvous.cpp:%d: %s\n", line, result.error().message().c_str());
+    std::_Exit(1);
+  }
+  return *std::move(result);
+}
+#define VALUE(call) value_of((call), __LINE__)
+
+template <class T>
+constexpr bool is_move_only = std::is_nothrow_move_constructible_v<T> && std::is_move_assignable_v<T> &&
+                              !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
+static_assert(is_move_only<rdzv::rendezvous_parameters> && is_move_only<rdzv::rendezvous_handler>);
+static_assert(is_move_only<rdzv::rendezvous_info> && is_move_only<rdzv::url_rendezvous>);
+static_assert(is_move_only<rdzv::store_info> && !std::is_copy_constructible_v<rdzv::store_timeout>);
+
+void parameters() {
+  using strings = std::vector<std::string>;
+  auto made = VALUE(rdzv::rendezvous_parameters::create("b", "h:1", "run", 1, 2));
+  CHECK(made.backend() == "b" && made.endpoint() == "h:1" && made.run_id() == "run");
+  CHECK(made.min_nodes() == 1 && made.max_nodes() == 2 && !made.local_addr());
+  CHECK(made.set_local_addr("10.0.0.1") && *made.local_addr() == "10.0.0.1");
+  CHECK(made.set_config("a=yes, b = 7 "));
+  CHECK(made.set("c", 5) && made.set("d", "text") && made.set("e", rdzv::config_value(true)));
+  CHECK(made.set("f", rdzv::config_value(2.5)) && made.set("g", rdzv::config_value()));
+  CHECK((VALUE(made.keys()) == strings{"a", "b", "c", "d", "e", "f", "g"}));
+  CHECK(VALUE(made.get("c")) == rdzv::config_value(std::int64_t{5}));
+  CHECK(VALUE(made.get("d")) == rdzv::config_value(std::string("text")));
+  CHECK(VALUE(made.get("e")) == rdzv::config_value(true) && VALUE(made.get("f")) == rdzv::config_value(2.5));
+  CHECK(VALUE(made.get("g")) == rdzv::config_value() && !VALUE(made.get("missing")));
+  CHECK(VALUE(made.get_as_bool("a")) == true && VALUE(made.get_as_int("b")) == 7);
+  CHECK(!VALUE(made.get_as_bool("g")) && !VALUE(made.get_as_int("missing")));
+  CHECK(VALUE(made.get_as_bool("missing", std::string("no"))) == false);
+  CHECK(VALUE(made.get_as_int("missing", std::string(" 8 "))) == 8);
+  CHECK(made.get_as_int("d").error().code() == rdzv::status::invalid_argument);
+  auto refused = rdzv::rendezvous_parameters::create("b", "h", "run", 0, 1);
+  CHECK(!refused && refused.error().message() ==
+                        "The minimum number of rendezvous nodes (0) must be greater than zero.");
+  const rdzv::endpoint there = VALUE(rdzv::parse_endpoint("[::1]:5"));
+  CHECK(there.host == "::1" && there.port == 5 && !VALUE(rdzv::parse_endpoint("h")).port);
+  CHECK((VALUE(rdzv::parse_config("b=2,a=1")) ==
+         std::vector<std::pair<std::string, std::string>>{{"a", "1"}, {"b", "2"}}));
+}
+
+void static_backend() {
+  auto made = VALUE(rdzv::rendezvous_parameters::create("static", "127.0.0.1:0", "run", 1, 1));
+  CHECK(made.set("rank", 0));
+  auto handler = VALUE(rdzv::rendezvous_handler::create(made));
+  CHECK(handler.backend() == "static" && handler.run_id() == "run" && handler.use_agent_store());
+  auto info = VALUE(handler.next_rendezvous());
+  CHECK(info.rank() == 0 && info.world_size() == 1 && info.hosts_store());
+  CHECK(info.master_addr() == "127.0.0.1" && info.master_port() == 0);
+  auto store = VALUE(info.store());
+  CHECK(store.set("k", "v") && VALUE(store.get("k")) == "v");
+  CHECK(handler.set_closed() && !VALUE(handler.is_closed()) && VALUE(handler.num_nodes_waiting()) == 0);
+  CHECK(handler.next_event(0ms).error().code() == rdzv::status::unsupported);
+  CHECK(VALUE(handler.shutdown()));
+
+  // Nobody else comes; another thread calls it off.
+  auto alone = VALUE(rdzv::rendezvous_parameters::create("static", "127.0.0.1:0", "run", 2, 2));
+  CHECK(alone.set("rank", 0));
+  auto waiting = VALUE(rdzv::rendezvous_handler::create(alone));
+  auto joined = std::async(std::launch::async, [&] { return waiting.next_rendezvous(); });
+  while (joined.wait_for(0s) != std::future_status::ready) waiting.cancel();
+  CHECK(joined.get().error().code() == rdzv::status::cancelled);
+}
+
+void urls() {
+  rdzv::url_options options;
+  options.rank = 0;
+  options.world_size = 1;
+  options.timeout = patience;
+  options.listen_host = "127.0.0.1";
+  auto url = VALUE(rdzv::url_rendezvous::begin("tcp://127.0.0.1:0", options));
+  auto info = VALUE(url.next());
+  CHECK(info.rank() == 0 && info.world_size() == 1 && info.hosts_store() && info.master_addr().empty());
+  auto again = url.next();
+  CHECK(!again && again.error().message() == "Unable to perform re-rendezvous using tcp:// method");
+  url.cancel();
+
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "1", 1);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", "0", 1);
+  auto by_environment = VALUE(rdzv::url_rendezvous::begin("env://", rdzv::url_options().read_environment()));
+  CHECK(VALUE(by_environment.next()).world_size() == 1);
+  unsetenv("RANK");
+  auto without = VALUE(rdzv::url_rendezvous::begin("env://", rdzv::url_options().read_environment()));
+  CHECK(without.next().error().message().find("RANK expected, but not set") != std::string::npos);
+  rdzv::url_options dynamic;
+  dynamic.rank = 0;
+  dynamic.is_dynamic = true;
+  CHECK(VALUE(VALUE(rdzv::url_rendezvous::begin("tcp://127.0.0.1:0", dynamic)).next()).world_size() == -1);
+  CHECK(rdzv::url_rendezvous::begin("foo://").error().code() == rdzv::status::not_registered);
+}
+
+void utilities() {
+  using strings = std::vector<std::string>;
+  auto store = VALUE(rdzv::store::in_process(patience));
+  {
+    auto scope = VALUE(rdzv::store_timeout::set(store, 20ms));
+    CHECK(rdzv::timeout_of(store) == 20ms);
+    CHECK(store.get("missing").error().code() == rdzv::status::timed_out);
+    auto moved = std::move(scope);
+    CHECK(rdzv::timeout_of(store) == 20ms);
+  }
+  CHECK(rdzv::timeout_of(store) == patience);
+  CHECK(!rdzv::store_timeout::set(store, 0ms));
+
+  auto other = std::async(std::launch::async, [&] {
+    auto values = VALUE(rdzv::synchronize(store, "b", 1, 2, "x"));
+    CHECK(rdzv::elastic_barrier(store, "all", 2, patience, {1}));
+    return values;
+  });
+  CHECK((VALUE(rdzv::synchronize(store, "a", 0, 2, "x")) == strings{"a", "b"}));
+  CHECK(rdzv::elastic_barrier(store, "all", 2, patience, {0}));
+  CHECK((other.get() == strings{"a", "b"}));
+  CHECK(store.multi_set({{"y0", "0"}, {"y1", "1"}}));
+  CHECK((VALUE(rdzv::get_all(store, 1, "y", 2)) == strings{"0", "1"}));
+
+  rdzv::tracing traced{0};
+  traced.name_of = [](std::int64_t rank) { return "host" + std::to_string(rank); };
+  auto late = rdzv::elastic_barrier(store, "late", 3, 50ms, traced);
+  CHECK(!late && late.error().code() == rdzv::status::timed_out);
+  CHECK((late.error().ranks() == std::vector<std::int64_t>{1, 2} && late.error().nodes() == strings{"host1", "host2"}));
+  CHECK(late.error().message().find("missing_ranks=[host1, host2]") != std::string::npos);
+#if defined(__cpp_exceptions)
+  traced.name_of = [](std::int64_t) -> std::string { throw std::runtime_error("no name"); };
+  auto nameless = rdzv::elastic_barrier(store, "nameless", 2, 50ms, traced);
+  CHECK(nameless.error().nodes() == strings{"(its name threw)"});
+#endif
+
+  CHECK(VALUE(rdzv::store_info::create("node-0", 29500)).master_addr() == "node-0");
+  auto info = VALUE(rdzv::store_info::build(store, 0, "127.0.0.1"));
+  CHECK(info.has_socket() && info.master_port() != 0);
+  auto server = VALUE(info.serve());
+  CHECK(server.port() == info.master_port() && !info.has_socket() && !info.take_socket());
+  auto kept = VALUE(rdzv::store_info::build(store, 0, "h"));
+  CHECK(close(VALUE(kept.take_socket())) == 0);
+}
+
+// The library's own threads call what follows, and hand it over in ways that a sanitizer does not see. Whoever passes
+// here comes after all who did before.
+void in_order() {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> guard(mutex);
+}
+
+// A backend whose rendezvous ends as its parameters say.
+class own_handler : public rdzv::custom_handler {
+ public:
+  own_handler(std::string backend, rdzv::status outcome, std::shared_ptr<int> witness)
+      : backend_(std::move(backend)), outcome_(outcome), witness_(std::move(witness)) {}
+
+  std::string backend() const override { return backend_; }
+  bool use_agent_store() const override { return true; }
+  rdzv::status next_rendezvous(rdzv::rendezvous_answer& answer) override {
+    in_order();
+    if (outcome_ != rdzv::status::ok) {
+      answer.set_message("so it was asked for");
+      return outcome_;
+    }
+    auto store = rdzv::store::in_process();
+    if (!store) return rdzv::status::io;
+    answer.set_group(*store, 2, 3, "node-0", 29500);
+    return rdzv::status::ok;
+  }
+  rdzv::status is_closed(rdzv::rendezvous_answer& answer) override {
+    in_order();
+    answer.set_number(0);
+    return rdzv::status::ok;
+  }
+  rdzv::status set_closed(rdzv::rendezvous_answer& answer) override {
+    in_order();
+#if defined(__cpp_exceptions)
+    static_cast<void>(answer);
+    throw std::runtime_error("it cannot close");
+#else
+    answer.set_message("it cannot close");
+    return rdzv::status::io;
+#endif
+  }
+  rdzv::status num_nodes_waiting(rdzv::rendezvous_answer& answer) override {
+    in_order();
+    answer.set_number(4);
+    return rdzv::status::ok;
+  }
+  rdzv::status next_event(std::chrono::milliseconds timeout, rdzv::rendezvous_answer& answer) override {
+    in_order();
+    if (timeout == 0ms) return rdzv::status::ok;
+    answer.set_event({rdzv::round_event_kind::peer_died, 1, 0, 2, RDZV_WHY_HEARTBEAT, "host-2"});
+    return rdzv::status::ok;
+  }
+  bool shutdown() override {
+    in_order();
+    return true;
+  }
+  void cancel() override {
+    in_order();
+    is_cancelled = true;
+  }
+
+  static inline std::atomic<bool> is_cancelled{false};
+
+ private:
+  std::string backend_;
+  rdzv::status outcome_;
+  std::shared_ptr<int> witness_;
+};
+
+rdzv::rendezvous_handler own(const rdzv::context& context, rdzv::status outcome) {
+  auto made = VALUE(rdzv::rendezvous_parameters::create("mine", "somewhere", "run", 1, 3));
+  CHECK(made.set("outcome", static_cast<int>(outcome)));
+  auto handler = VALUE(rdzv::rendezvous_handler::create(made, &context));
+  in_order();
+  return handler;
+}
+
+rdzv::error failure_of(const rdzv::context& context, rdzv::status outcome) {
+  auto handler = own(context, outcome);
+  auto joined = handler.next_rendezvous();
+  in_order();
+  return std::move(joined).error();
+}
+
+#if defined(__cpp_exceptions)
+template <class Exception>
+bool throws(const rdzv::context& context, rdzv::status outcome) {
+  auto handler = own(context, outcome);
+  try {
+    static_cast<void>(handler.next_rendezvous().or_throw());
+  } catch (const Exception& caught) {
+    in_order();
+    return caught.error().code() == outcome && caught.error().is_rendezvous() &&
+           std::string(caught.what()) == "so it was asked for";
+  } catch (...) {
+  }
+  return false;
+}
+#endif
+
+void own_backend() {
+  auto witness = std::make_shared<int>(0);
+  {
+    auto context = VALUE(rdzv::context::create());
+    const auto code = [witness](const rdzv::rendezvous_parameters& asked, rdzv::rendezvous_answer& answer) {
+      const auto outcome = VALUE(asked.get_as_int("outcome")).value_or(0);
+      const std::string backend = asked.endpoint() == "lie" ? "another" : asked.backend();
+      answer.set_handler(std::make_unique<own_handler>(backend, static_cast<rdzv::status>(outcome), witness));
+      in_order();
+      return rdzv::status::ok;
+    };
+    CHECK(rdzv::register_backend(context, "mine", code, "the test's code", patience));
+    CHECK(rdzv::register_backend(context, "mine", code).error().code() == rdzv::status::already_registered);
+    CHECK(!rdzv::register_backend(context, "empty", nullptr));
+    auto handler = own(context, rdzv::status::ok);
+    CHECK(handler.backend() == "mine" && handler.run_id() == "run" && handler.use_agent_store());
+    auto info = VALUE(handler.next_rendezvous());
+    CHECK(info.rank() == 2 && info.world_size() == 3 && info.master_port() == 29500);
+    CHECK(VALUE(info.store()).set("k", "v"));
+    CHECK(!VALUE(handler.is_closed()) && VALUE(handler.num_nodes_waiting()) == 4 && VALUE(handler.shutdown()));
+    auto refused = handler.set_closed();
+    CHECK(refused.error().code() == rdzv::status::io && refused.error().message() == "it cannot close");
+    CHECK(!VALUE(handler.next_event(0ms)));
+    const auto event = VALUE(handler.next_event(30ms));
+    CHECK(event && event->kind == rdzv::round_event_kind::peer_died && event->node_rank == 2);
+    CHECK(VALUE(event->describe()) == "node host-2 (rank 2 of round 1) died: heartbeats were missed");
+    own_handler::is_cancelled = false;
+    handler.cancel();
+    while (!own_handler::is_cancelled) std::this_thread::yield();
+    in_order();
+
+    auto liar = VALUE(rdzv::rendezvous_parameters::create("mine", "lie", "run", 1, 1));
+    CHECK(rdzv::rendezvous_handler::create(liar, &context).error().code() == rdzv::status::backend_mismatch);
+    const rdzv::error closed = failure_of(context, rdzv::status::rendezvous_closed);
+    CHECK(closed.is_rendezvous_closed() && !closed.is_rendezvous_timeout());
+    CHECK(failure_of(context, rdzv::status::rendezvous_timed_out).is_rendezvous_timeout());
+    CHECK(failure_of(context, rdzv::status::rendezvous_connection).is_rendezvous_connection());
+    CHECK(failure_of(context, rdzv::status::rendezvous_state).is_rendezvous_state());
+    CHECK(failure_of(context, rdzv::status::rendezvous_graceful_exit).is_rendezvous_graceful_exit());
+    CHECK(!failure_of(context, rdzv::status::timed_out).is_rendezvous());
+    CHECK(closed.cause().empty() && closed.ranks().empty() && closed.nodes().empty());
+#if defined(__cpp_exceptions)
+    CHECK(throws<rdzv::rendezvous_closed>(context, rdzv::status::rendezvous_closed));
+    CHECK(throws<rdzv::rendezvous_timeout>(context, rdzv::status::rendezvous_timed_out));
+    CHECK(throws<rdzv::rendezvous_connection>(context, rdzv::status::rendezvous_connection));
+    CHECK(throws<rdzv::rendezvous_state>(context, rdzv::status::rendezvous_state));
+    CHECK(throws<rdzv::rendezvous_graceful_exit>(context, rdzv::status::rendezvous_graceful_exit));
+    CHECK(throws<rdzv::rendezvous_exception>(context, rdzv::status::rendezvous_closed));
+    CHECK(throws<rdzv::exception>(context, rdzv::status::rendezvous_closed));
+#endif
+  }
+  // What was told to cancel does so on a thread of its own.
+  while (witness.use_count() != 1) std::this_thread::yield();
+}
+
+class own_rendezvous : public rdzv::custom_rendezvous {
+ public:
+  rdzv::status next(rdzv::rendezvous_answer& answer) override {
+    in_order();
+    auto store = rdzv::store::in_process();
+    if (!store) return rdzv::status::io;
+    answer.set_group(*store, rank_++, -1);
+    in_order();
+    return rdzv::status::ok;
+  }
+
+ private:
+  std::int64_t rank_ = 0;
+};
+
+void own_scheme() {
+  auto context = VALUE(rdzv::context::create());
+  const auto code = [](const rdzv::url_question& asked, rdzv::rendezvous_answer& answer) {
+    if (asked.url != "mine://x?rank=7" || asked.timeout != 1800s || !asked.listen_host.empty())
+      return rdzv::status::invalid_argument;
+    answer.set_rendezvous(std::make_unique<own_rendezvous>());
+    in_order();
+    return rdzv::status::ok;
+  };
+  CHECK(rdzv::register_url_scheme(context, "mine", code));
+  CHECK(rdzv::register_url_scheme(context, "mine", code).error().code() == rdzv::status::already_registered);
+  rdzv::url_options options;
+  options.rank = 7;
+  auto url = VALUE(rdzv::url_rendezvous::begin("mine://x", options, &context));
+  in_order();
+  CHECK(VALUE(url.next()).rank() == 0);
+  auto second = VALUE(url.next());
+  CHECK(second.rank() == 1 && second.world_size() == -1);
+  in_order();
+}
+
+}  // namespace
+
+void rendezvous_in_cpp() {
+  parameters();
+  static_backend();
+  urls();
+  utilities();
+  own_backend();
+  own_scheme();
+}

@@ -1,0 +1,615 @@
+// Backends and URL schemes in code of the program's.
+#include "check.h"
+#include "tests.h"
+
+#include <pthread.h>
+
+#define INVALID RDZV_INVALID_ARGUMENT
+
+// What a backend of the test's does next.
+struct plan {
+  // What `create` does wrong.
+  const char *flaw;
+  // What joining does: it returns this, with these words; or it waits.
+  rdzv_status outcome;
+  const char *words;
+  bool waits;
+  rdzv_round_event event;
+};
+
+// The backend, and what became of it. The library calls it on threads of its own, so the mutex is over all but the
+// handles.
+struct own {
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  rdzv_context *context;
+  rdzv_rendezvous_handler *handle;
+  rdzv_rendezvous_url *url;
+  rdzv_store *store;
+  struct plan plan;
+  bool is_waiting, is_released;
+  int created, cancelled, handlers_destroyed, destroyed;
+};
+
+static struct own new_own(void) {
+  struct own own = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+  OK(rdzv_context_new(&own.context, &error));
+  OK(rdzv_store_new_hash(NULL, PATIENCE_MS, &own.store, &error));
+  return own;
+}
+
+static void lock(struct own *own) { CHECK(pthread_mutex_lock(&own->mutex) == 0); }
+static void unlock(struct own *own) { CHECK(pthread_mutex_unlock(&own->mutex) == 0); }
+
+static struct plan plan_of(struct own *own) {
+  lock(own);
+  const struct plan plan = own->plan;
+  unlock(own);
+  return plan;
+}
+
+// Changes the plan.
+#define PLAN(own, field, value) \
+  do {                          \
+    lock(own);                  \
+    (own)->plan.field = (value); \
+    unlock(own);                \
+  } while (false)
+
+static void count_up(struct own *own, int *count) {
+  lock(own);
+  *count += 1;
+  CHECK(pthread_cond_broadcast(&own->changed) == 0);
+  unlock(own);
+}
+
+static int count_of(struct own *own, const int *count) {
+  lock(own);
+  const int now = *count;
+  unlock(own);
+  return now;
+}
+
+static void await(struct own *own, const bool *flag) {
+  lock(own);
+  while (!*flag) CHECK(pthread_cond_wait(&own->changed, &own->mutex) == 0);
+  unlock(own);
+}
+
+static void set(struct own *own, bool *flag, bool to) {
+  lock(own);
+  *flag = to;
+  CHECK(pthread_cond_broadcast(&own->changed) == 0);
+  unlock(own);
+}
+
+static rdzv_status own_join(void *user_data, rdzv_rendezvous_answer *answer) {
+  struct own *own = user_data;
+  const struct plan plan = plan_of(own);
+  if (plan.waits) {
+    set(own, &own->is_waiting, true);
+    await(own, &own->is_released);
+    return RDZV_CANCELLED;
+  }
+  if (plan.words != NULL) rdzv_rendezvous_answer_set_message(answer, TEXT(plan.words));
+  if (plan.outcome == RDZV_OK) {
+    rdzv_rendezvous_answer_set_group(answer, own->store, 1, 3, TEXT("node-0"), 29500);
+  }
+  return plan.outcome;
+}
+
+static rdzv_status own_is_closed(void *user_data, rdzv_rendezvous_answer *answer) {
+  (void)user_data;
+  rdzv_rendezvous_answer_set_number(answer, 1);
+  return RDZV_OK;
+}
+
+// Calls back into the handle that is calling.
+static rdzv_status own_set_closed(void *user_data, rdzv_rendezvous_answer *answer) {
+  struct own *own = user_data;
+  (void)answer;
+  int64_t count = 77;
+  FAILS(RDZV_REENTRANT, rdzv_rendezvous_handler_num_nodes_waiting(own->handle, &count, &error));
+  return rdzv_rendezvous_handler_set_closed(own->handle, NULL);
+}
+
+static rdzv_status own_num_nodes_waiting(void *user_data, rdzv_rendezvous_answer *answer) {
+  struct own *own = user_data;
+  rdzv_rendezvous_answer_set_number(answer, plan_of(own).outcome == RDZV_OK ? 5 : -5);
+  return RDZV_OK;
+}
+
+static rdzv_status own_next_event(void *user_data, int64_t timeout_ms, rdzv_rendezvous_answer *answer) {
+  struct own *own = user_data;
+  const rdzv_round_event event = plan_of(own).event;
+  CHECK_NUMBER(timeout_ms, 30);
+  if (event.kind != RDZV_ROUND_EVENT_NONE) rdzv_rendezvous_answer_set_event(answer, &event, TEXT("host-2"));
+  return RDZV_OK;
+}
+
+static int32_t own_shutdown(void *user_data) {
+  struct own *own = user_data;
+  return plan_of(own).outcome == RDZV_OK;
+}
+
+static void own_cancel(void *user_data) {
+  struct own *own = user_data;
+  set(own, &own->is_released, true);
+  count_up(own, &own->cancelled);
+}
+
+static void own_handler_destroy(void *user_data) {
+  struct own *own = user_data;
+  count_up(own, &own->handlers_destroyed);
+}
+
+static rdzv_status own_create(void *user_data, const rdzv_rendezvous_parameters *parameters,
+                              rdzv_rendezvous_answer *answer) {
+  struct own *own = user_data;
+  const struct plan plan = plan_of(own);
+  const char *flaw = plan.flaw == NULL ? "" : plan.flaw;
+  size_t len = 0;
+  CHECK_LENT(rdzv_rendezvous_parameters_endpoint(parameters, &len), len, "somewhere");
+  count_up(own, &own->created);
+  rdzv_rendezvous_handler_vtable vtable = {
+      .struct_size = sizeof vtable,
+      .use_agent_store = 1,
+      .user_data = own,
+      .backend = "mine",
+      .next_rendezvous = own_join,
+      .is_closed = own_is_closed,
+      .set_closed = own_set_closed,
+      .num_nodes_waiting = own_num_nodes_waiting,
+      .next_event = own_next_event,
+      .shutdown = own_shutdown,
+      .cancel = own_cancel,
+      .destroy = own_handler_destroy,
+  };
+  if (strcmp(flaw, "nothing") == 0) return RDZV_OK;
+  if (strcmp(flaw, "refusal") == 0) {
+    rdzv_rendezvous_answer_set_message(answer, TEXT("no room"));
+    return RDZV_RENDEZVOUS_CLOSED;
+  }
+  if (strcmp(flaw, "reentry") == 0) {
+    rdzv_rendezvous_handler *second = NULL;
+    const rdzv_status outcome = rdzv_rendezvous_handler_new(own->context, parameters, &second, NULL);
+    CHECK(second == NULL);
+    return outcome;
+  }
+  if (strcmp(flaw, "lie") == 0) vtable.backend = "another";
+  if (strcmp(flaw, "no backend") == 0) vtable.backend = NULL;
+  if (strcmp(flaw, "no join") == 0) vtable.next_rendezvous = NULL;
+  if (strcmp(flaw, "no size") == 0) vtable.struct_size = 8;
+  if (strcmp(flaw, "least") == 0) {
+    vtable.next_event = NULL;
+    vtable.shutdown = NULL;
+    vtable.cancel = NULL;
+    vtable.run_id = "another run";
+    vtable.use_agent_store = 0;
+  }
+  rdzv_rendezvous_answer_set_handler(answer, &vtable);
+  return RDZV_OK;
+}
+
+static void own_destroy(void *user_data) {
+  struct own *own = user_data;
+  count_up(own, &own->destroyed);
+}
+
+static rdzv_rendezvous_backend_vtable backend_of(struct own *own) {
+  return (rdzv_rendezvous_backend_vtable){.struct_size = sizeof(rdzv_rendezvous_backend_vtable),
+                                          .user_data = own,
+                                          .name = "the test's code",
+                                          .timeout_ms = -1,
+                                          .create = own_create,
+                                          .destroy = own_destroy};
+}
+
+static rdzv_rendezvous_parameters *own_parameters(void) {
+  rdzv_rendezvous_parameters *made = NULL;
+  OK(rdzv_rendezvous_parameters_new(TEXT("mine"), TEXT("somewhere"), TEXT("run"), 1, 3, &made, &error));
+  return made;
+}
+
+// Registers it, and makes a handler.
+static void make(struct own *own, int64_t timeout_ms) {
+  rdzv_rendezvous_backend_vtable vtable = backend_of(own);
+  vtable.timeout_ms = timeout_ms;
+  OK(rdzv_context_register_backend(own->context, TEXT("mine"), &vtable, &error));
+  rdzv_rendezvous_parameters *parameters = own_parameters();
+  OK(rdzv_rendezvous_handler_new(own->context, parameters, &own->handle, &error));
+  rdzv_rendezvous_parameters_free(parameters);
+}
+
+// Everything goes, and is destroyed once.
+static void end(struct own *own, int handlers) {
+  rdzv_context_free(own->context);
+  CHECK_NUMBER(count_of(own, &own->destroyed), own->handle == NULL);
+  rdzv_rendezvous_handler_free(own->handle);
+  CHECK_NUMBER(count_of(own, &own->destroyed), 1);
+  CHECK_NUMBER(count_of(own, &own->handlers_destroyed), handlers);
+  rdzv_store_free(own->store);
+}
+
+static void *join(void *argument) {
+  struct own *own = argument;
+  rdzv_rendezvous_info *info = NULL;
+  // The library's words, or those of the code that was quick to end.
+  FAILS(RDZV_CANCELLED, rdzv_rendezvous_handler_next_rendezvous(own->handle, &info, &error));
+  CHECK(info == NULL);
+  return NULL;
+}
+
+void own_code_is_a_backend(void) {
+  struct own own = new_own();
+  make(&own, -1);
+  size_t len = 0;
+  CHECK_LENT(rdzv_rendezvous_handler_backend(own.handle, &len), len, "mine");
+  CHECK_LENT(rdzv_rendezvous_handler_run_id(own.handle, &len), len, "run");
+  CHECK_NUMBER(rdzv_rendezvous_handler_use_agent_store(own.handle), 1);
+  rdzv_rendezvous_info *info = NULL;
+  OK(rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
+  CHECK(rdzv_rendezvous_info_rank(info) == 1 && rdzv_rendezvous_info_world_size(info) == 3);
+  CHECK_LENT(rdzv_rendezvous_info_master_addr(info, &len), len, "node-0");
+  CHECK_NUMBER(rdzv_rendezvous_info_master_port(info), 29500);
+  CHECK_NUMBER(rdzv_rendezvous_info_hosts_store(info), 0);
+  // It is the very store that the code answered.
+  rdzv_store *store = NULL;
+  OK(rdzv_rendezvous_info_store(info, &store, &error));
+  rdzv_rendezvous_info_free(info);
+  OK(rdzv_store_set(store, TEXT("k"), TEXT("v"), -1, &error));
+  rdzv_buffer *value = rdzv_buffer_new();
+  OK(rdzv_store_get(own.store, TEXT("k"), -1, value, &error));
+  CHECK_BUFFER(value, "v");
+  rdzv_buffer_free(value);
+  rdzv_store_free(store);
+  int32_t closed = 0, clean = 0;
+  int64_t waiting = 0;
+  OK(rdzv_rendezvous_handler_is_closed(own.handle, &closed, &error));
+  OK(rdzv_rendezvous_handler_num_nodes_waiting(own.handle, &waiting, &error));
+  OK(rdzv_rendezvous_handler_shutdown(own.handle, &clean, &error));
+  CHECK(closed == 1 && waiting == 5 && clean == 1);
+  FAILS(RDZV_REENTRANT, rdzv_rendezvous_handler_set_closed(own.handle, &error));
+
+  // Who waits in it is called back from another thread, and the code hears of it.
+  PLAN(&own, waits, true);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, join, &own) == 0);
+  await(&own, &own.is_waiting);
+  OK(rdzv_rendezvous_handler_is_closed(own.handle, &closed, &error));
+  rdzv_rendezvous_handler_cancel(own.handle);
+  CHECK(pthread_join(thread, NULL) == 0);
+  await(&own, &own.is_released);
+  lock(&own);
+  while (own.cancelled == 0) CHECK(pthread_cond_wait(&own.changed, &own.mutex) == 0);
+  unlock(&own);
+  // The code is gone when what was left behind has come to its end.
+  rdzv_context_free(own.context);
+  rdzv_rendezvous_handler_free(own.handle);
+  lock(&own);
+  while (own.handlers_destroyed == 0) CHECK(pthread_cond_wait(&own.changed, &own.mutex) == 0);
+  CHECK(own.handlers_destroyed == 1 && own.destroyed == 1 && own.created == 1);
+  unlock(&own);
+  rdzv_store_free(own.store);
+}
+
+void own_backend_fails_in_every_way(void) {
+  struct own own = new_own();
+  make(&own, -1);
+  rdzv_rendezvous_info *info = NULL;
+  static const rdzv_status statuses[] = {
+      RDZV_RENDEZVOUS_CLOSED, RDZV_RENDEZVOUS_TIMED_OUT,     RDZV_RENDEZVOUS_CONNECTION,
+      RDZV_RENDEZVOUS_STATE,  RDZV_RENDEZVOUS_GRACEFUL_EXIT, RDZV_TIMED_OUT,
+      RDZV_REFUSED,           RDZV_UNSUPPORTED,              RDZV_IO,
+      RDZV_CANCELLED,         RDZV_LIMIT_EXCEEDED,           RDZV_CORRUPT};
+  for (size_t i = 0; i < sizeof statuses / sizeof *statuses; ++i) {
+    PLAN(&own, outcome, statuses[i]);
+    const char *words = "in the code's own words";
+    PLAN(&own, words, words);
+    FAILS_LIKE(((struct failure){.status = statuses[i], .message_part = words}),
+               rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
+    PLAN(&own, words, NULL);
+    FAILS_LIKE(((struct failure){.status = statuses[i], .message_part = rdzv_status_name(statuses[i])}),
+               rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
+    CHECK(strcmp(rdzv_status_name(statuses[i]), "unknown status") != 0);
+  }
+  // One that is none of the header's is a failure all the same.
+  PLAN(&own, outcome, 4711);
+  FAILS(RDZV_IO, rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
+  int64_t waiting = 77;
+  FAILS(RDZV_WRONG_PROTOCOL, rdzv_rendezvous_handler_num_nodes_waiting(own.handle, &waiting, &error));
+  int32_t clean = 77;
+  OK(rdzv_rendezvous_handler_shutdown(own.handle, &clean, &error));
+  CHECK(clean == 0 && waiting == 77 && info == NULL);
+  end(&own, 1);
+
+  // A backend that makes no handler, or no good one.
+  static const struct {
+    const char *flaw;
+    rdzv_status status;
+    const char *words;
+  } flaws[] = {
+      {"nothing", RDZV_WRONG_PROTOCOL, "the test's code: it gave no handler"},
+      {"refusal", RDZV_RENDEZVOUS_CLOSED, "no room"},
+      {"reentry", RDZV_REENTRANT, "re-entrant call"},
+      {"lie", RDZV_BACKEND_MISMATCH,
+       "The rendezvous backend 'another' does not match the requested backend 'mine'."},
+      {"no backend", INVALID, "`vtable.backend` is NULL"},
+      {"no join", INVALID, "`vtable.next_rendezvous` is NULL"},
+      {"no size", INVALID, "`vtable.struct_size` is 8"},
+  };
+  struct own flawed = new_own();
+  rdzv_rendezvous_backend_vtable vtable = backend_of(&flawed);
+  OK(rdzv_context_register_backend(flawed.context, TEXT("mine"), &vtable, &error));
+  rdzv_rendezvous_parameters *parameters = own_parameters();
+  for (size_t i = 0; i < sizeof flaws / sizeof *flaws; ++i) {
+    PLAN(&flawed, flaw, flaws[i].flaw);
+    FAILS_LIKE(((struct failure){.status = flaws[i].status, .message_part = flaws[i].words}),
+               rdzv_rendezvous_handler_new(flawed.context, parameters, &flawed.handle, &error));
+    CHECK(flawed.handle == NULL);
+  }
+  // The liar's handler was taken, and given back.
+  CHECK_NUMBER(count_of(&flawed, &flawed.handlers_destroyed), 1);
+  PLAN(&flawed, flaw, "least");
+  OK(rdzv_rendezvous_handler_new(flawed.context, parameters, &flawed.handle, &error));
+  rdzv_rendezvous_parameters_free(parameters);
+  size_t len = 0;
+  CHECK_LENT(rdzv_rendezvous_handler_run_id(flawed.handle, &len), len, "another run");
+  CHECK_NUMBER(rdzv_rendezvous_handler_use_agent_store(flawed.handle), 0);
+  rdzv_round_event event = {.struct_size = sizeof event};
+  FAILS(RDZV_UNSUPPORTED, rdzv_rendezvous_handler_next_event(flawed.handle, 0, &event, NULL, &error));
+  OK(rdzv_rendezvous_handler_shutdown(flawed.handle, &clean, &error));
+  CHECK_NUMBER(clean, 1);
+  end(&flawed, 2);
+
+  // One that does not come back in time.
+  struct own slow = new_own();
+  make(&slow, 30);
+  PLAN(&slow, waits, true);
+  FAILS_LIKE(((struct failure){.status = RDZV_TIMED_OUT, .message_part = "did not come back within 0.03 s"}),
+             rdzv_rendezvous_handler_next_rendezvous(slow.handle, &info, &error));
+  await(&slow, &slow.is_waiting);
+  set(&slow, &slow.is_released, true);
+  rdzv_context_free(slow.context);
+  rdzv_rendezvous_handler_free(slow.handle);
+  lock(&slow);
+  while (slow.handlers_destroyed == 0) CHECK(pthread_cond_wait(&slow.changed, &slow.mutex) == 0);
+  unlock(&slow);
+  rdzv_store_free(slow.store);
+}
+
+void own_backend_tells_what_happened(void) {
+  struct own own = new_own();
+  make(&own, -1);
+  static const struct {
+    rdzv_round_event event;
+    const char *name, *words;
+  } events[] = {
+      {{.kind = RDZV_ROUND_EVENT_NODES_WAITING, .nodes = 3}, "", "3 nodes wait for the next round"},
+      {{.kind = RDZV_ROUND_EVENT_PEER_DIED, .round = 1, .node_rank = 2, .why = RDZV_WHY_HEARTBEAT},
+       "host-2",
+       "node host-2 (rank 2 of round 1) died: heartbeats were missed"},
+      {{.kind = RDZV_ROUND_EVENT_ROUND_OVER, .round = 7, .why = RDZV_WHY_TOO_FEW_NODES},
+       "",
+       "round 7 is over: fewer nodes are left than it needs to go on"},
+      {{.kind = RDZV_ROUND_EVENT_RUN_CLOSED}, "host-2", "the run was closed by host-2"},
+      {{.kind = RDZV_ROUND_EVENT_LEFT_BEHIND, .round = 2}, "", "round 2 was formed without this node"},
+      {{.kind = RDZV_ROUND_EVENT_REPLACED}, "", "another process joined under this node's name"},
+      {{.kind = RDZV_ROUND_EVENT_NONE}, "", "nothing happened"},
+  };
+  rdzv_buffer *name = rdzv_buffer_new(), *words = rdzv_buffer_new();
+  for (size_t i = 0; i < sizeof events / sizeof *events; ++i) {
+    rdzv_round_event planned = events[i].event;
+    planned.struct_size = sizeof planned;
+    PLAN(&own, event, planned);
+    rdzv_round_event told = {.struct_size = sizeof told};
+    OK(rdzv_rendezvous_handler_next_event(own.handle, 30, &told, i % 2 == 0 ? NULL : name, &error));
+    OK(rdzv_rendezvous_handler_next_event(own.handle, 30, &told, name, &error));
+    CHECK_NUMBER(told.struct_size, sizeof told);
+    CHECK_NUMBER(told.kind, events[i].event.kind);
+    CHECK(told.round == events[i].event.round && told.nodes == events[i].event.nodes);
+    CHECK(told.node_rank == events[i].event.node_rank && told.why == events[i].event.why);
+    CHECK_BUFFER(name, events[i].name);
+    OK(rdzv_round_event_describe(&told, rdzv_buffer_data(name), rdzv_buffer_len(name), words, &error));
+    CHECK_BUFFER(words, events[i].words);
+  }
+  // Events that are none.
+  rdzv_round_event told = {.struct_size = sizeof told, .kind = 77};
+  rdzv_round_event bad = {.struct_size = sizeof bad, .kind = 99};
+  PLAN(&own, event, bad);
+  FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "`event.kind` is 99"}),
+             rdzv_rendezvous_handler_next_event(own.handle, 30, &told, name, &error));
+  bad.kind = RDZV_ROUND_EVENT_ROUND_OVER;
+  PLAN(&own, event, bad);
+  FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "`event.why` is 0"}),
+             rdzv_rendezvous_handler_next_event(own.handle, 30, &told, name, &error));
+  CHECK_NUMBER(told.kind, 77);
+  FAILS(INVALID, rdzv_round_event_describe(NULL, NULL, 0, words, &error));
+  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 0, words, &error));
+  bad.why = 1;
+  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 1, words, &error));
+  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 0, NULL, &error));
+  CHECK_BUFFER(words, "nothing happened");
+  rdzv_buffer_free(name);
+  rdzv_buffer_free(words);
+  end(&own, 1);
+}
+
+static rdzv_status own_next(void *user_data, rdzv_rendezvous_answer *answer) {
+  struct own *own = user_data;
+  const struct plan plan = plan_of(own);
+  if (plan.flaw != NULL && strcmp(plan.flaw, "reentry") == 0) {
+    rdzv_rendezvous_info *info = NULL;
+    return rdzv_rendezvous_url_next(own->url, &info, NULL);
+  }
+  return own_join(user_data, answer);
+}
+
+static rdzv_status own_begin(void *user_data, const rdzv_url_question *question, rdzv_rendezvous_answer *answer) {
+  struct own *own = user_data;
+  CHECK_NUMBER(question->struct_size, sizeof *question);
+  CHECK_LENT(question->url, question->url_len, "mine://place/x?a=b&rank=1");
+  CHECK_LENT(question->listen_host, question->listen_host_len, "10.0.0.1");
+  CHECK_NUMBER(question->timeout_ms, PATIENCE_MS);
+  rdzv_url_rendezvous_vtable vtable = {
+      .struct_size = sizeof vtable, .user_data = own, .next = own_next, .destroy = own_handler_destroy};
+  const struct plan plan = plan_of(own);
+  if (plan.flaw != NULL && strcmp(plan.flaw, "nothing") == 0) return RDZV_OK;
+  if (plan.flaw != NULL && strcmp(plan.flaw, "refusal") == 0) return RDZV_UNREACHABLE;
+  if (plan.flaw != NULL && strcmp(plan.flaw, "no next") == 0) vtable.next = NULL;
+  rdzv_rendezvous_answer_set_rendezvous(answer, &vtable);
+  return RDZV_OK;
+}
+
+static rdzv_status begin_own(struct own *own, rdzv_error **details) {
+  rdzv_rendezvous_url_options *options = NULL;
+  OK(rdzv_rendezvous_url_options_new(&options, &error));
+  OK(rdzv_rendezvous_url_options_set_rank(options, 1, &error));
+  OK(rdzv_rendezvous_url_options_set_listen_host(options, TEXT("10.0.0.1"), &error));
+  OK(rdzv_rendezvous_url_options_set_timeout_ms(options, PATIENCE_MS, &error));
+  const rdzv_status outcome =
+      rdzv_rendezvous_url_begin(own->context, TEXT("mine://place/x?a=b"), options, &own->url, details);
+  rdzv_rendezvous_url_options_free(options);
+  return outcome;
+}
+
+static void *next_url(void *argument) {
+  struct own *own = argument;
+  rdzv_rendezvous_info *info = NULL;
+  FAILS_LIKE(((struct failure){.status = RDZV_CANCELLED, .message_part = "next of the handler of mine://"}),
+             rdzv_rendezvous_url_next(own->url, &info, &error));
+  return NULL;
+}
+
+void own_code_is_a_url_scheme(void) {
+  struct own own = new_own();
+  rdzv_url_scheme_vtable vtable = {.struct_size = sizeof vtable,
+                                   .user_data = &own,
+                                   .timeout_ms = -1,
+                                   .begin = own_begin,
+                                   .destroy = own_destroy};
+  OK(rdzv_context_register_url_scheme(own.context, TEXT("mine"), &vtable, &error));
+  static const struct {
+    const char *flaw;
+    rdzv_status status;
+  } flaws[] = {{"nothing", RDZV_WRONG_PROTOCOL}, {"refusal", RDZV_UNREACHABLE}, {"no next", INVALID}};
+  for (size_t i = 0; i < sizeof flaws / sizeof *flaws; ++i) {
+    PLAN(&own, flaw, flaws[i].flaw);
+    FAILS(flaws[i].status, begin_own(&own, &error));
+    CHECK(own.url == NULL);
+  }
+  PLAN(&own, flaw, NULL);
+  OK(begin_own(&own, &error));
+  rdzv_rendezvous_info *info = NULL;
+  // A scheme of one's own may meet again.
+  for (int i = 0; i < 2; ++i) {
+    OK(rdzv_rendezvous_url_next(own.url, &info, &error));
+    CHECK(rdzv_rendezvous_info_rank(info) == 1 && rdzv_rendezvous_info_world_size(info) == 3);
+    rdzv_rendezvous_info_free(info);
+    info = NULL;
+  }
+  PLAN(&own, outcome, RDZV_RENDEZVOUS_TIMED_OUT);
+  FAILS(RDZV_RENDEZVOUS_TIMED_OUT, rdzv_rendezvous_url_next(own.url, &info, &error));
+  PLAN(&own, outcome, RDZV_OK);
+  PLAN(&own, flaw, "reentry");
+  FAILS(RDZV_REENTRANT, rdzv_rendezvous_url_next(own.url, &info, &error));
+  PLAN(&own, flaw, NULL);
+  PLAN(&own, waits, true);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, next_url, &own) == 0);
+  await(&own, &own.is_waiting);
+  rdzv_rendezvous_url_cancel(own.url);
+  CHECK(pthread_join(thread, NULL) == 0);
+  set(&own, &own.is_released, true);
+  rdzv_context_free(own.context);
+  rdzv_rendezvous_url_free(own.url);
+  lock(&own);
+  while (own.handlers_destroyed == 0 || own.destroyed == 0) CHECK(pthread_cond_wait(&own.changed, &own.mutex) == 0);
+  CHECK(own.handlers_destroyed == 1 && own.destroyed == 1);
+  unlock(&own);
+  rdzv_store_free(own.store);
+}
+
+static rdzv_status other_create(void *user_data, const rdzv_rendezvous_parameters *parameters,
+                                rdzv_rendezvous_answer *answer) {
+  (void)user_data, (void)parameters, (void)answer;
+  return RDZV_IO;
+}
+
+void registries_keep_their_rules(void) {
+  struct own own = new_own(), rival = new_own();
+  rdzv_rendezvous_backend_vtable vtable = backend_of(&own), other = backend_of(&rival);
+  other.name = "the rival";
+  OK(rdzv_context_register_backend(own.context, TEXT("mine"), &vtable, &error));
+  OK(rdzv_context_register_backend(own.context, TEXT("mine"), &vtable, &error));
+  FAILS_LIKE(((struct failure){.status = RDZV_ALREADY_REGISTERED,
+                               .message_part = "The rendezvous backend 'mine' cannot be registered with 'the rival' as "
+                                               "it is already registered with 'the test's code'."}),
+             rdzv_context_register_backend(own.context, TEXT("mine"), &other, &error));
+  other = vtable;
+  other.create = other_create;
+  FAILS(RDZV_ALREADY_REGISTERED, rdzv_context_register_backend(own.context, TEXT("mine"), &other, &error));
+  FAILS(RDZV_ALREADY_REGISTERED, rdzv_context_register_backend(own.context, TEXT("static"), &other, &error));
+  FAILS_LIKE(((struct failure){.status = INVALID,
+                               .message_part = "The rendezvous backend name must be a non-empty string."}),
+             rdzv_context_register_backend(own.context, NULL, 0, &other, &error));
+  FAILS(INVALID, rdzv_context_register_backend(NULL, TEXT("x"), &other, &error));
+  FAILS(INVALID, rdzv_context_register_backend(own.context, TEXT("\xff"), &other, &error));
+  FAILS(INVALID, rdzv_context_register_backend(own.context, TEXT("x"), NULL, &error));
+  other.timeout_ms = 0;
+  FAILS(INVALID, rdzv_context_register_backend(own.context, TEXT("x"), &other, &error));
+  other.timeout_ms = -1;
+  other.name = "\xff";
+  FAILS(INVALID, rdzv_context_register_backend(own.context, TEXT("x"), &other, &error));
+  other.name = NULL;
+  other.create = NULL;
+  FAILS(INVALID, rdzv_context_register_backend(own.context, TEXT("x"), &other, &error));
+  other.struct_size = 16;
+  FAILS(INVALID, rdzv_context_register_backend(own.context, TEXT("x"), &other, &error));
+  rdzv_list *names = rdzv_list_new();
+  OK(rdzv_context_list_backends(own.context, names, &error));
+  bool is_there = false;
+  for (size_t i = 0; i < rdzv_list_count(names); ++i) {
+    size_t len = 0;
+    const uint8_t *name = rdzv_list_item(names, i, &len);
+    is_there |= len == 4 && memcmp(name, "mine", len) == 0;
+  }
+  CHECK(is_there);
+  FAILS(INVALID, rdzv_context_list_backends(NULL, names, &error));
+  FAILS(INVALID, rdzv_context_list_backends(own.context, NULL, &error));
+  rdzv_list_free(names);
+
+  rdzv_url_scheme_vtable scheme = {
+      .struct_size = sizeof scheme, .user_data = &rival, .timeout_ms = 100, .begin = own_begin, .destroy = own_destroy};
+  OK(rdzv_context_register_url_scheme(own.context, TEXT("mine"), &scheme, &error));
+  // Taken, be it by the same.
+  FAILS_LIKE(((struct failure){.status = RDZV_ALREADY_REGISTERED,
+                               .message_part = "Rendezvous handler for mine:// already registered"}),
+             rdzv_context_register_url_scheme(own.context, TEXT("mine"), &scheme, &error));
+  FAILS(RDZV_ALREADY_REGISTERED, rdzv_context_register_url_scheme(own.context, TEXT("tcp"), &scheme, &error));
+  FAILS(INVALID, rdzv_context_register_url_scheme(NULL, TEXT("x"), &scheme, &error));
+  FAILS(INVALID, rdzv_context_register_url_scheme(own.context, NULL, 1, &scheme, &error));
+  FAILS(INVALID, rdzv_context_register_url_scheme(own.context, TEXT("x"), NULL, &error));
+  scheme.begin = NULL;
+  FAILS(INVALID, rdzv_context_register_url_scheme(own.context, TEXT("x"), &scheme, &error));
+
+  // Another context knows nothing of it.
+  rdzv_rendezvous_parameters *parameters = own_parameters();
+  FAILS(RDZV_NOT_REGISTERED, rdzv_rendezvous_handler_new(rival.context, parameters, &own.handle, &error));
+  rdzv_rendezvous_parameters_free(parameters);
+  // What was refused stayed the caller's; what was taken is destroyed once.
+  CHECK(count_of(&own, &own.destroyed) == 0 && count_of(&rival, &rival.destroyed) == 0);
+  rdzv_context_free(own.context);
+  rdzv_context_free(rival.context);
+  CHECK(count_of(&own, &own.destroyed) == 1 && count_of(&rival, &rival.destroyed) == 1);
+  rdzv_store_free(own.store);
+  rdzv_store_free(rival.store);
+
+  // NULL is nobody's answer.
+  rdzv_rendezvous_answer_set_number(NULL, 1);
+  rdzv_rendezvous_answer_set_message(NULL, TEXT("m"));
+  rdzv_rendezvous_answer_set_group(NULL, NULL, 0, 0, NULL, 0, 0);
+  rdzv_rendezvous_answer_set_event(NULL, NULL, NULL, 0);
+  rdzv_rendezvous_answer_set_handler(NULL, NULL);
+  rdzv_rendezvous_answer_set_rendezvous(NULL, NULL);
+}
