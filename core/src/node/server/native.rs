@@ -13,6 +13,7 @@ use super::event::{CloseReason, Event, Stats};
 use crate::barrier::service::Barriers;
 use crate::ids::ConnId;
 use crate::limits::{ServerLimits, SessionLimits};
+use crate::ordered::{Map, Named};
 use crate::rendezvous::service::Rendezvous;
 use crate::session::table::{FrameRefused, Hello, Input, Output, Scratch, SessionId, Sessions, Verdict};
 use crate::store::engine::Engine;
@@ -23,7 +24,7 @@ use crate::wire::native::{
 };
 use crate::wire::sink::Sink;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use rounds::Part;
 use waiting::Waiting;
 use watching::Watching;
@@ -64,10 +65,10 @@ pub(super) struct Native {
     watching: Watching,
     barriers: Barriers,
     /// How many sessions go by each name.
-    nodes: BTreeMap<Box<[u8]>, usize>,
+    nodes: Named<usize>,
     rendezvous: Rendezvous,
     /// Of those that are in a run.
-    parts: BTreeMap<SessionId, Part>,
+    parts: Map<SessionId, Part>,
     /// Connections that end when their answers have left.
     to_close: VecDeque<(ConnId, CloseReason)>,
     /// Set by [`Native::stop`]: nobody hears of those who end with the server.
@@ -86,9 +87,9 @@ impl Native {
             waiting: Waiting::default(),
             watching: Watching::default(),
             barriers: Barriers::new(limits.barrier, birth.hash_seed),
-            nodes: BTreeMap::new(),
+            nodes: Named::new(),
             rendezvous: Rendezvous::new(limits.rendezvous),
-            parts: BTreeMap::new(),
+            parts: Map::new(),
             to_close: VecDeque::new(),
             stopped: false,
         }
@@ -418,7 +419,7 @@ impl Native {
                         self.resume_watches(desk, session);
                     } else {
                         let node: Box<[u8]> = self.sessions.node_of(session).unwrap_or_default().into();
-                        *self.nodes.entry(node.clone()).or_default() += 1;
+                        *self.nodes.entry(&node, || 0) += 1;
                         desk.events.push_back(Event::SessionOpened { session, conn, node });
                     }
                 }
