@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::string::ToString;
+use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::fmt;
 
@@ -41,6 +42,18 @@ impl NodeName {
             (Some(host), Some(pid), Some(local_id)) if !host.is_empty() => Self::process(host, pid, local_id),
             _ => Self::plain(name),
         }
+    }
+
+    /// Its bytes in a table: names that differ, and be it only in what they are the names of, differ in them.
+    pub(super) fn key(&self) -> Vec<u8> {
+        let mut key = Vec::from(self.host.as_bytes());
+        if let Some((pid, local_id)) = self.process {
+            // No text has this byte.
+            key.push(0xff);
+            key.extend_from_slice(&pid.to_be_bytes());
+            key.extend_from_slice(&local_id.to_be_bytes());
+        }
+        key
     }
 
     /// Where it runs.
