@@ -84,6 +84,7 @@ impl PartialOrd for NodeName {
 
 /// Orders as people count: `node9` before `node10`. Texts that differ never compare equal.
 #[must_use]
+#[inline(never)]
 pub fn natural(left: &str, right: &str) -> Ordering {
     let (mut a, mut b) = (left.as_bytes(), right.as_bytes());
     while let (Some(x), Some(y)) = (a.first(), b.first()) {
