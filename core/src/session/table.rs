@@ -235,6 +235,8 @@ impl Scratch {
 const SCRATCH_KEPT: usize = 64 * 1024;
 
 impl Sink for Scratch {
+    // Every field of every frame is written by it.
+    #[inline(never)]
     fn put(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
@@ -609,6 +611,7 @@ impl Sessions {
         }
     }
 
+    #[inline(never)]
     fn event(&mut self, now: Instant, id: SessionId, event: ServerEvent, why: Why) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some((state, action)) = session.state.on(event) else { return };
@@ -627,6 +630,7 @@ impl Sessions {
         }
     }
 
+    #[inline(never)]
     fn end(&mut self, id: SessionId, event: ServerEvent, why: Why) {
         let Some(session) = self.sessions.remove(id) else { return };
         if let Some(due) = session.armed {
@@ -646,6 +650,7 @@ impl Sessions {
 
     /// Sets the next moment at which the session is looked at. That it was heard meanwhile is noticed then, so nothing
     /// moves with each frame.
+    #[inline(never)]
     fn arm(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if let Some(due) = session.armed.take() {

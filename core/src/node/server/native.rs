@@ -331,6 +331,7 @@ impl Native {
     }
 
     /// Answers a request.
+    #[inline(never)]
     fn answer(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, frame: &ServerFrame<'_>) {
         let conn = self.sessions.conn_of(session);
         let outcome = self.sessions.answer(session, id, frame, &mut desk.conns.line(conn));
@@ -350,6 +351,7 @@ impl Native {
     }
 
     /// Answers a request with an error.
+    #[inline(never)]
     fn fail(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, fault: Fault<'_>) {
         desk.stats.stale_writes += u64::from(fault.code == FaultCode::StaleRound);
         let kept = fault.text.len().min(TEXT_BYTES_MAX);
@@ -357,12 +359,14 @@ impl Native {
         self.answer(desk, session, id, &ServerFrame::Error { fault });
     }
 
+    #[inline(never)]
     fn done(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64) {
         let revision = desk.engine.revision();
         self.answer(desk, session, id, &ServerFrame::Done { revision });
     }
 
     /// Sends a session what it did not ask for just now, but by request `id`.
+    #[inline(never)]
     fn push(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, frame: &ServerFrame<'_>) {
         let conn = self.sessions.conn_of(session);
         // Nobody awaits what is pushed to one who is gone; and no push is too long.
@@ -377,6 +381,7 @@ impl Native {
         self.speak_as(desk, conn, Label::default(), frame);
     }
 
+    #[inline(never)]
     fn speak_as(&mut self, desk: &mut Desk<'_>, conn: ConnId, label: Label, frame: &ServerFrame<'_>) {
         self.scratch.reset();
         // Frames without a number are short.

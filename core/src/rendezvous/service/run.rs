@@ -30,6 +30,7 @@ pub(super) struct Effects {
 }
 
 impl Effects {
+    #[inline(never)]
     fn tell(&mut self, participant: ParticipantId, event: Event) {
         self.outputs.push_back(Output::Tell { participant, event });
     }
@@ -308,6 +309,7 @@ impl Run {
         if self.phase.is_forming() { PlaceEvent::Gather } else { PlaceEvent::Wait }
     }
 
+    #[inline(never)]
     fn seat(&mut self, now: Instant, participant: ParticipantId, event: PlaceEvent, fx: &mut Effects) {
         let Some(member) = self.members.get_mut(participant) else { return };
         member.deadline = now + member.join_timeout;
@@ -318,6 +320,7 @@ impl Run {
     }
 
     /// Moves a node, and keeps the books.
+    #[inline(never)]
     fn transition(&mut self, participant: ParticipantId, event: PlaceEvent, fx: &mut Effects) {
         let Some(member) = self.members.get_mut(participant) else { return };
         let from = member.place;
@@ -361,6 +364,7 @@ impl Run {
         }
     }
 
+    #[inline(never)]
     fn set_fate(&mut self, participant: ParticipantId, fate: Fate) {
         let last = self.members.get(participant).and_then(|member| member.last);
         if let Some((round, rank)) = last
@@ -371,6 +375,7 @@ impl Run {
         }
     }
 
+    #[inline(never)]
     fn tell_active(&self, event: &Event, fx: &mut Effects) {
         let active = self.members.iter().filter(|(_, member)| member.place == Place::Active);
         active.for_each(|(participant, _)| fx.tell(participant, event.clone()));
