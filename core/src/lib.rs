@@ -16,6 +16,8 @@ extern crate std;
 pub mod error;
 pub mod ids;
 pub mod limits;
+#[cfg(feature = "alloc")]
+mod ordered;
 pub mod rng;
 pub mod time;
 

@@ -15,9 +15,11 @@ pub use event::{ArrivalId, Arrive, End, Input, Names, Output, OwnerId, Refusal};
 pub use phase::{Phase, PhaseEvent};
 
 use crate::limits::{BARRIER_COST_BYTES, BarrierLimits};
+use crate::ordered::{Index, Named, Number, Set};
 use crate::time::Instant;
 use crate::wire::native::{Participants, Why};
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use foldhash::SharedSeed;
@@ -50,7 +52,7 @@ enum Awaited {
 
 #[derive(Debug)]
 struct Barrier {
-    key: Arc<[u8]>,
+    key: Box<[u8]>,
     generation: u64,
     phase: Phase,
     /// By whom and with which deadline the generation was begun, if it is open.
@@ -69,6 +71,27 @@ struct Barrier {
     charged: u64,
 }
 
+/// Where somebody waits, and as whom.
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    barrier: BarrierId,
+    member: MemberId,
+}
+
+/// The limits keep both tables far below 2^32 places.
+impl Number for Seat {
+    fn number(self) -> u64 {
+        self.barrier.number() << 32 | self.member.number()
+    }
+
+    fn from_number(number: u64) -> Self {
+        Self {
+            barrier: usize::from_number(number >> 32),
+            member: usize::from_number(number & u64::from(u32::MAX)),
+        }
+    }
+}
+
 /// What an arrival finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
@@ -84,14 +107,14 @@ pub struct Barriers {
     limits: BarrierLimits,
     hasher: SeedableRandomState,
     barriers: Slab<Barrier>,
-    keys: BTreeMap<Arc<[u8]>, BarrierId>,
+    keys: Named<BarrierId>,
     /// Those who wait.
-    arrivals: BTreeMap<ArrivalId, (BarrierId, MemberId)>,
-    deadlines: BTreeSet<(Instant, BarrierId)>,
+    arrivals: Index<ArrivalId, Seat>,
+    deadlines: Set<(Instant, BarrierId)>,
     /// The barriers at which somebody waits for names. Sessions end rarely enough for a look at each of them.
-    open_lists: BTreeSet<BarrierId>,
+    open_lists: Set<BarrierId>,
     /// The barriers at which nobody waits, by when that began.
-    idle: BTreeMap<u64, BarrierId>,
+    idle: Index<u64, BarrierId>,
     idle_last: u64,
     stored_bytes: u64,
     released: Arc<End>,
@@ -122,11 +145,11 @@ impl Barriers {
             limits,
             hasher: SeedableRandomState::with_seed(seed, SharedSeed::global_fixed()),
             barriers: Slab::new(),
-            keys: BTreeMap::new(),
-            arrivals: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
-            open_lists: BTreeSet::new(),
-            idle: BTreeMap::new(),
+            keys: Named::new(),
+            arrivals: Index::new(),
+            deadlines: Set::new(),
+            open_lists: Set::new(),
+            idle: Index::new(),
             idle_last: 0,
             stored_bytes: 0,
             released: Arc::new(End::Released),
@@ -160,7 +183,7 @@ impl Barriers {
     /// When to come back with [`Input::Tick`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.deadlines.first().map(|&(when, _)| when)
+        self.deadlines.first().map(|(when, _)| when)
     }
 
     /// How many barriers there are, those included at which nobody waits.
@@ -184,7 +207,7 @@ impl Barriers {
     /// Whether this request waits.
     #[must_use]
     pub fn waits(&self, arrival: ArrivalId) -> bool {
-        self.arrivals.contains_key(&arrival)
+        self.arrivals.contains(arrival)
     }
 
     /// How a barrier stands; `None`: it is unknown.
@@ -200,7 +223,7 @@ impl Barriers {
     }
 
     fn expire(&mut self, now: Instant) {
-        while let Some(&(_, id)) = self.deadlines.first().filter(|&&(when, _)| when <= now) {
+        while let Some((_, id)) = self.deadlines.first().filter(|&(when, _)| when <= now) {
             let (absent_count, absent) = self.barriers[id].absent(None, self.limits.absent_named_max);
             self.conclude(id, PhaseEvent::Expired, Arc::new(End::TimedOut { absent_count, absent }), None);
         }
@@ -365,7 +388,7 @@ impl Barriers {
             barrier.step(PhaseEvent::Followed);
             barrier.generation += 1;
         }
-        self.idle.remove(&barrier.idle_since);
+        self.idle.remove(barrier.idle_since);
         barrier.deadline = now + arrive.timeout;
         self.deadlines.insert((barrier.deadline, id));
         if barrier.awaited == Awaited::Listed {
@@ -378,7 +401,7 @@ impl Barriers {
     fn seat(&mut self, id: BarrierId, arrive: &Arrive<'_>) {
         if planted!(self, DeadlineMoves) && self.barriers[id].phase == Phase::Open {
             let barrier = &mut self.barriers[id];
-            self.deadlines.remove(&(barrier.deadline, id));
+            self.deadlines.remove((barrier.deadline, id));
             barrier.deadline = barrier.deadline + arrive.timeout;
             self.deadlines.insert((barrier.deadline, id));
         }
@@ -395,10 +418,10 @@ impl Barriers {
         barrier.step(PhaseEvent::Arrived);
         let earlier = barrier.members.place(member, arrive.arrival);
         if let Some(earlier) = earlier {
-            self.arrivals.remove(&earlier);
+            self.arrivals.remove(earlier);
             self.outputs.push_back(Output::Superseded { arrival: earlier, by: arrive.arrival });
         }
-        self.arrivals.insert(arrive.arrival, (id, member));
+        self.arrivals.insert(arrive.arrival, Seat { barrier: id, member });
         let missing = barrier.participants() - barrier.members.waiting();
         let is_twice = earlier.is_some() && planted!(self, NameCountsTwice);
         let is_early = barrier.participants() > 2 && planted!(self, ReleasedTooEarly);
@@ -445,7 +468,7 @@ impl Barriers {
         if planted!(self, WithdrawnStays) {
             return;
         }
-        let Some((id, member)) = self.arrivals.remove(&arrival) else { return };
+        let Some(Seat { barrier: id, member }) = self.arrivals.remove(arrival) else { return };
         let barrier = &mut self.barriers[id];
         barrier.members.take_back(member);
         if barrier.members.waiting() > 0 {
@@ -470,11 +493,8 @@ impl Barriers {
     }
 
     fn ended(&mut self, owner: OwnerId, node: Option<&[u8]>, why: Why) {
-        let first = ArrivalId { owner, request: 0 };
-        let last = ArrivalId { owner, request: u64::MAX };
-        let mine: Vec<(ArrivalId, (BarrierId, MemberId))> =
-            self.arrivals.range(first..=last).map(|(&arrival, &place)| (arrival, place)).collect();
-        for (arrival, (id, member)) in mine {
+        let mine: Vec<(ArrivalId, Seat)> = self.arrivals.of(owner).collect();
+        for (arrival, Seat { barrier: id, member }) in mine {
             // It may have gone with another one at the same barrier.
             if !self.waits(arrival) {
                 continue;
@@ -494,7 +514,7 @@ impl Barriers {
             let member = members.find(node, &self.hasher).and_then(|member| members.get(member));
             member.is_some_and(|member| member.arrival.is_none())
         };
-        let awaiting: Vec<BarrierId> = self.open_lists.iter().copied().filter(awaits).collect();
+        let awaiting: Vec<BarrierId> = self.open_lists.iter().filter(awaits).collect();
         for id in awaiting {
             let end = Arc::new(End::Broken { who: node.into(), why });
             self.conclude(id, PhaseEvent::Lost, end, None);
@@ -511,7 +531,7 @@ impl Barriers {
         outputs.reserve(barrier.members.waiting() as usize);
         let mut told = 0;
         barrier.members.conclude(generation, |arrival| {
-            arrivals.remove(&arrival);
+            arrivals.remove(arrival);
             told += 1;
             if Some(arrival.owner) != gone && !(forgets_one && told == 3) {
                 outputs.push_back(Output::Over { arrival, generation, end: end.clone() });
@@ -531,17 +551,17 @@ impl Barriers {
     /// Nobody waits any more.
     fn rest(&mut self, id: BarrierId) {
         let barrier = &mut self.barriers[id];
-        self.deadlines.remove(&(barrier.deadline, id));
-        self.open_lists.remove(&id);
+        self.deadlines.remove((barrier.deadline, id));
+        self.open_lists.remove(id);
         self.idle_last += 1;
         barrier.idle_since = self.idle_last;
         self.idle.insert(self.idle_last, id);
     }
 
     fn insert(&mut self, key: &[u8]) -> BarrierId {
-        let key: Arc<[u8]> = key.into();
-        let id = self.barriers.insert(Barrier {
-            key: key.clone(),
+        self.keys.insert(key, self.barriers.vacant_key());
+        self.barriers.insert(Barrier {
+            key: key.into(),
             generation: 1,
             phase: Phase::Unbegun,
             set_by: 0,
@@ -553,22 +573,20 @@ impl Barriers {
             end_bytes: 0,
             idle_since: 0,
             charged: 0,
-        });
-        self.keys.insert(key, id);
-        id
+        })
     }
 
     /// Forgets a barrier at which nobody waits.
     fn remove(&mut self, id: BarrierId) {
         let barrier = self.barriers.remove(id);
         self.keys.remove(&barrier.key);
-        self.idle.remove(&barrier.idle_since);
+        self.idle.remove(barrier.idle_since);
         self.stored_bytes -= barrier.charged;
     }
 
     /// Forgets the barrier at which nobody has waited for the longest time; false: there is none but `but`.
     fn forget_oldest(&mut self, but: Option<BarrierId>) -> bool {
-        let oldest = self.idle.values().copied().find(|&id| Some(id) != but);
+        let oldest = self.idle.iter().map(|(_, id)| id).find(|&id| Some(id) != but);
         if let Some(id) = oldest {
             self.remove(id);
         }

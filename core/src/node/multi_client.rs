@@ -17,6 +17,7 @@ mod outgoing;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::ids::ConnId;
 use crate::limits::ClientLimits;
+use crate::ordered::{Map, Number, Set};
 use crate::rng::Rng;
 use crate::store::call::{Call, CallId, GetMode, Outcome, Patience};
 use crate::store::client_conn::GiveUp;
@@ -24,7 +25,7 @@ use crate::store::dial::{DialOptions, Family, Rounds};
 use crate::time::{Duration, Instant};
 use crate::wire::c10d::{Frame, encode_frame, parse_frame};
 use crate::wire::sink::{Fill, Length};
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use lanes::Lanes;
 
@@ -163,19 +164,29 @@ enum Place {
     On(ConnId, u64),
 }
 
+impl Number for CallId {
+    fn number(self) -> u64 {
+        self.0
+    }
+
+    fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// Calls that are on no connection, in the order of their submission.
 #[derive(Debug, Default)]
 struct Queues {
     /// They share a connection.
-    shared: BTreeSet<CallId>,
+    shared: Set<CallId>,
     /// They need one for themselves, and not for long.
-    brief: BTreeSet<CallId>,
+    brief: Set<CallId>,
     /// They need one for themselves for as long as they wait.
-    waiting: BTreeSet<CallId>,
+    waiting: Set<CallId>,
 }
 
 impl Queues {
-    fn of(&mut self, operating: &Operating) -> &mut BTreeSet<CallId> {
+    fn of(&mut self, operating: &Operating) -> &mut Set<CallId> {
         let call = operating.request.call();
         match (call.is_exclusive(operating.mode), call.may_wait()) {
             (false, _) => &mut self.shared,
@@ -189,9 +200,9 @@ impl Queues {
 #[derive(Debug)]
 pub struct MultiClient {
     options: MultiClientOptions,
-    operations: BTreeMap<CallId, Operating>,
+    operations: Map<CallId, Operating>,
     calls: u64,
-    deadlines: BTreeSet<(Instant, CallId)>,
+    deadlines: Set<(Instant, CallId)>,
     queues: Queues,
     lanes: Lanes,
     mode: GetMode,
@@ -207,9 +218,9 @@ impl MultiClient {
     pub fn new(options: MultiClientOptions, seed: u64) -> Self {
         Self {
             options,
-            operations: BTreeMap::new(),
+            operations: Map::new(),
             calls: 0,
-            deadlines: BTreeSet::new(),
+            deadlines: Set::new(),
             queues: Queues::default(),
             lanes: Lanes::default(),
             mode: GetMode::Pipelined,
@@ -267,7 +278,7 @@ impl MultiClient {
 
     /// Gives all calls up.
     pub fn cancel_all(&mut self, now: Instant) {
-        let ids: Vec<CallId> = self.operations.keys().copied().collect();
+        let ids: Vec<CallId> = self.operations.iter().map(|(id, _)| id).collect();
         ids.into_iter().for_each(|id| self.give_up(now, id, ErrorKind::Cancelled));
         self.pump(now);
     }
@@ -276,7 +287,7 @@ impl MultiClient {
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
         self.lane_input(now, input);
         if matches!(input, Input::Tick) {
-            while let Some(&(deadline, id)) = self.deadlines.first()
+            while let Some((deadline, id)) = self.deadlines.first()
                 && deadline <= now
             {
                 self.give_up(now, id, ErrorKind::TimedOut);
@@ -293,7 +304,7 @@ impl MultiClient {
     /// When [`Input::Tick`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
+        let deadline = self.deadlines.first().map(|(deadline, _)| deadline);
         deadline.into_iter().chain(self.lanes.poll_timeout()).min()
     }
 
@@ -329,10 +340,10 @@ impl MultiClient {
 
     /// Ends a call before its answer.
     fn give_up(&mut self, now: Instant, id: CallId, kind: ErrorKind) {
-        let Some(operating) = self.operations.get(&id) else { return };
+        let Some(operating) = self.operations.get(id) else { return };
         let failure = match operating.place {
             Place::Queued => {
-                self.queues.of(operating).remove(&id);
+                self.queues.of(operating).remove(id);
                 match operating.lost.or_else(|| self.lanes.dial_failure(now)) {
                     Some(failure) if kind == ErrorKind::TimedOut => failure,
                     Some(failure) => Failure { kind, cause: Cause::Unknown, ..failure },
@@ -358,8 +369,8 @@ impl MultiClient {
 
     /// Ends a call.
     fn complete(&mut self, now: Instant, id: CallId, result: Result<Outcome, Failure>) {
-        let Some(mut operating) = self.operations.remove(&id) else { return };
-        self.deadlines.remove(&(operating.deadline, id));
+        let Some(mut operating) = self.operations.remove(id) else { return };
+        self.deadlines.remove((operating.deadline, id));
         let worked = result.map_or_else(|failure| failure.cause == Cause::NotReleased, |_| true);
         if operating.mode == GetMode::WaitThenGet && worked {
             // The faster way did not, or the call would not have come to this one.

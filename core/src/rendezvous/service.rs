@@ -28,12 +28,13 @@ pub use settings::{RunSettings, SettingsDifference, SettingsError, validate_run_
 pub use state::{Phase, PhaseEvent, Place, PlaceEvent};
 
 use crate::limits::RendezvousLimits;
+use crate::ordered::{Index, Named, Number, Set};
 use crate::rendezvous::timeouts::TimeoutError;
 use crate::time::Instant;
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use core::fmt;
 use run::{Departure, Effects, Run, Wish};
+use slab::Slab;
 
 /// The name of a run.
 pub type RunId = Arc<str>;
@@ -42,6 +43,16 @@ pub type RunId = Arc<str>;
 /// given to another before the service was told that its holder ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ParticipantId(pub u64);
+
+impl Number for ParticipantId {
+    fn number(self) -> u64 {
+        self.0
+    }
+
+    fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
 
 impl fmt::Debug for ParticipantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,13 +77,17 @@ pub struct RunStatus {
     pub counts: Counts,
 }
 
+/// Where a run stands in the table; it stays while the run does.
+type RunPlace = usize;
+
 /// The rendezvous of all runs of a server.
 #[derive(Debug)]
 pub struct Rendezvous {
     limits: RendezvousLimits,
-    runs: BTreeMap<RunId, Run>,
-    participants: BTreeMap<ParticipantId, RunId>,
-    timers: BTreeSet<(Instant, RunId)>,
+    runs: Slab<Run>,
+    places: Named<RunPlace>,
+    participants: Index<ParticipantId, RunPlace>,
+    timers: Set<(Instant, RunPlace)>,
     effects: Effects,
 }
 
@@ -82,9 +97,10 @@ impl Rendezvous {
     pub fn new(limits: RendezvousLimits) -> Self {
         Self {
             limits,
-            runs: BTreeMap::new(),
-            participants: BTreeMap::new(),
-            timers: BTreeSet::new(),
+            runs: Slab::new(),
+            places: Named::new(),
+            participants: Index::new(),
+            timers: Set::new(),
             effects: Effects::default(),
         }
     }
@@ -98,28 +114,29 @@ impl Rendezvous {
             Input::Join { participant, join } => self.enter(now, participant, join, Wish::Seat),
             Input::Standby { participant, join } => self.enter(now, participant, join, Wish::Spare),
             Input::Leave { participant } => {
-                let run_id = self.participants.get(&participant).cloned();
-                let run_id = run_id.ok_or(InputError::UnknownParticipant(participant))?;
-                self.depart(now, participant, &run_id, Departure::Left)
+                let run = self.participants.get(participant);
+                let run = run.ok_or(InputError::UnknownParticipant(participant))?;
+                self.depart(now, participant, run, Departure::Left)
             }
             Input::Ended { participant, why } => {
-                let Some(run_id) = self.participants.get(&participant).cloned() else { return Ok(()) };
+                let Some(run) = self.participants.get(participant) else { return Ok(()) };
                 // Its time may have been up before it died; then there is nothing left to report.
-                let _ = self.depart(now, participant, &run_id, Departure::Ended(why));
+                let _ = self.depart(now, participant, run, Departure::Ended(why));
                 Ok(())
             }
             Input::Close { participant, run_id } => {
                 self.check_run_id(&run_id)?;
-                self.turn(now, &run_id, |run, fx| {
+                let run = self.place_for(&run_id)?;
+                self.turn(now, run, &mut |run, fx| {
                     run.close(participant, fx);
                     Ok(())
                 })
             }
             Input::Tick => {
-                while let Some((when, run_id)) = self.timers.first().cloned()
+                while let Some((when, run)) = self.timers.first()
                     && when <= now
                 {
-                    self.turn(now, &run_id, |_, _| Ok(()))?;
+                    self.turn(now, run, &mut |_, _| Ok(()))?;
                 }
                 Ok(())
             }
@@ -134,46 +151,50 @@ impl Rendezvous {
     /// When to come back with [`Input::Tick`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.first().map(|&(when, _)| when)
+        self.timers.first().map(|(when, _)| when)
     }
 
     /// How many nodes wait for the next round while one is live; those that stand by do not count. 0 for an unknown run.
     #[must_use]
     pub fn num_nodes_waiting(&self, run_id: &str) -> u32 {
-        self.runs.get(run_id).map_or(0, |run| run.counts.waiting)
+        self.run(run_id).map_or(0, |run| run.counts.waiting)
     }
 
     /// Whether the run was closed. One that is unknown was not.
     #[must_use]
     pub fn is_closed(&self, run_id: &str) -> bool {
-        self.runs.get(run_id).is_some_and(|run| run.phase.is_closed())
+        self.run(run_id).is_some_and(|run| run.phase.is_closed())
     }
 
     /// How a run stands; `None`: it is unknown.
     #[must_use]
     pub fn status(&self, run_id: &str) -> Option<RunStatus> {
-        let run = self.runs.get(run_id)?;
+        let run = self.run(run_id)?;
         Some(RunStatus { phase: run.phase, round: run.round(), counts: run.counts })
     }
 
     /// The last round of a run, live or over, and its nodes by rank; `None`: there was none, or nobody of it is left.
     #[must_use]
     pub fn members(&self, run_id: &str) -> Option<(u64, &[RoundMember])> {
-        let record = self.runs.get(run_id)?.record.as_ref()?;
+        let record = self.run(run_id)?.record.as_ref()?;
         Some((record.round, &record.members))
     }
 
     /// What is to be done with a run at `now`, and why; `None`: nobody is in it.
     #[must_use]
     pub fn explain(&self, now: Instant, run_id: &str) -> Option<(Action, Reason)> {
-        Some(decide(now, &self.runs.get(run_id)?.view()?))
+        Some(decide(now, &self.run(run_id)?.view()?))
     }
 
     /// The run in which a participant is, and where it stands there.
     #[must_use]
     pub fn place(&self, participant: ParticipantId) -> Option<(&RunId, Place)> {
-        let run_id = self.participants.get(&participant)?;
-        Some((run_id, self.runs.get(run_id)?.place_of(participant)))
+        let run = self.runs.get(self.participants.get(participant)?)?;
+        Some((&run.id, run.place_of(participant)))
+    }
+
+    fn run(&self, run_id: &str) -> Option<&Run> {
+        self.runs.get(*self.places.get(run_id.as_bytes())?)
     }
 
     fn enter(
@@ -184,16 +205,18 @@ impl Rendezvous {
         wish: Wish,
     ) -> Result<(), InputError> {
         self.check_join(&join)?;
-        if let Some(run_id) = self.participants.get(&participant)
-            && **run_id != *join.run_id
-            && let Some(node) = self.runs.get(run_id).and_then(|run| run.node_of(participant))
+        if let Some(run) = self.participants.get(participant).and_then(|run| self.runs.get(run))
+            && *run.id != *join.run_id
+            && let Some(node) = run.node_of(participant)
         {
-            let (run_id, node) = (run_id.clone(), node.clone());
+            let (run_id, node) = (run.id.clone(), node.clone());
             return Err(InputError::OtherIdentity { participant, run_id, node });
         }
         let nodes_max = self.limits.nodes_per_run_max;
-        let run_id: RunId = join.run_id.as_ref().into();
-        let result = self.turn(now, &run_id, |run, fx| {
+        let run = self.place_for(&join.run_id)?;
+        let mut join = Some(join);
+        let result = self.turn(now, run, &mut |run, fx| {
+            let Some(join) = join.take() else { return Ok(()) };
             let admitted = run.admits(now, participant, &join);
             if matches!(admitted, Err(InputError::Closed { .. })) {
                 run.withdraw(participant, fx);
@@ -205,8 +228,8 @@ impl Rendezvous {
             run.enter(now, participant, join, wish, fx);
             Ok(())
         });
-        if let Some(run) = self.runs.get(&run_id).filter(|run| run.node_of(participant).is_some()) {
-            self.participants.insert(participant, run.id.clone());
+        if self.runs.get(run).is_some_and(|run| run.node_of(participant).is_some()) {
+            self.participants.insert(participant, run);
         }
         result
     }
@@ -215,49 +238,56 @@ impl Rendezvous {
         &mut self,
         now: Instant,
         participant: ParticipantId,
-        run_id: &RunId,
+        run: RunPlace,
         how: Departure,
     ) -> Result<(), InputError> {
         let failed_hosts_max = self.limits.failed_hosts_max;
-        self.turn(now, run_id, |run, fx| {
+        self.turn(now, run, &mut |run, fx| {
             run.node_of(participant).ok_or(InputError::UnknownParticipant(participant))?;
             run.depart(now, participant, how, failed_hosts_max, fx);
             Ok(())
         })
     }
 
+    /// Where the run of this name stands, from now on if it is new. It goes with its next turn if that leaves it blank.
+    fn place_for(&mut self, run_id: &str) -> Result<RunPlace, InputError> {
+        if let Some(&place) = self.places.get(run_id.as_bytes()) {
+            return Ok(place);
+        }
+        if self.runs.len() >= self.limits.runs_max {
+            return Err(over("runs", self.runs.len() + 1, self.limits.runs_max));
+        }
+        let place = self.runs.insert(Run::new(run_id.into()));
+        self.places.insert(run_id.as_bytes(), place);
+        Ok(place)
+    }
+
     /// One turn of one run: first what time has brought, then what happened, then what follows.
     fn turn(
         &mut self,
         now: Instant,
-        run_id: &str,
-        happened: impl FnOnce(&mut Run, &mut Effects) -> Result<(), InputError>,
+        place: RunPlace,
+        happened: &mut dyn FnMut(&mut Run, &mut Effects) -> Result<(), InputError>,
     ) -> Result<(), InputError> {
-        if !self.runs.contains_key(run_id) {
-            if self.runs.len() >= self.limits.runs_max {
-                return Err(over("runs", self.runs.len() + 1, self.limits.runs_max));
-            }
-            let run_id: RunId = run_id.into();
-            self.runs.insert(run_id.clone(), Run::new(run_id));
-        }
-        let Some(run) = self.runs.get_mut(run_id) else { return Ok(()) };
+        let Some(run) = self.runs.get_mut(place) else { return Ok(()) };
         run.settle(now, &mut self.effects);
         let result = happened(run, &mut self.effects);
         let wake = run.settle(now, &mut self.effects);
         if run.armed != wake {
             if let Some(old) = run.armed {
-                self.timers.remove(&(old, run.id.clone()));
+                self.timers.remove((old, place));
             }
             if let Some(new) = wake {
-                self.timers.insert((new, run.id.clone()));
+                self.timers.insert((new, place));
             }
             run.armed = wake;
         }
         if run.is_blank() {
-            self.runs.remove(run_id);
+            self.places.remove(run.id.as_bytes());
+            self.runs.remove(place);
         }
         for participant in self.effects.departed.drain(..) {
-            self.participants.remove(&participant);
+            self.participants.remove(participant);
         }
         result
     }

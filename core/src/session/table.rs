@@ -7,16 +7,27 @@
 use super::life::{ServerAction, ServerEvent, ServerState};
 use crate::ids::ConnId;
 use crate::limits::SessionLimits;
+use crate::ordered::{Index, Map, Number, Set};
 use crate::time::{Duration, Instant};
 use crate::wire::native::{Buffer, Fault, FaultCode, Label, Message, ServerFrame, Why, append_frame};
 use crate::wire::sink::Sink;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// A session of this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
+
+impl Number for SessionId {
+    fn number(self) -> u64 {
+        self.0
+    }
+
+    fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
 
 /// What HELLO said, and what is needed to answer it.
 #[derive(Clone, Copy, Debug)]
@@ -183,7 +194,7 @@ struct Session {
     /// Why its connection ended, while it is detached.
     lost: Why,
     request_last: u64,
-    pending: BTreeSet<u64>,
+    pending: Set<u64>,
     /// The highest number that was given to a frame.
     sent: u64,
     /// Frames `sent - window.len() + 1 ..= sent`.
@@ -197,9 +208,9 @@ pub struct Sessions {
     limits: SessionLimits,
     incarnation: u64,
     last: u64,
-    sessions: BTreeMap<SessionId, Session>,
-    of_conn: BTreeMap<ConnId, SessionId>,
-    deadlines: BTreeSet<(Instant, SessionId)>,
+    sessions: Map<SessionId, Session>,
+    of_conn: Index<ConnId, SessionId>,
+    deadlines: Set<(Instant, SessionId)>,
     /// The last sessions that ended, with their reasons.
     ended: VecDeque<(SessionId, Why)>,
     outputs: VecDeque<Output>,
@@ -224,6 +235,8 @@ impl Scratch {
 const SCRATCH_KEPT: usize = 64 * 1024;
 
 impl Sink for Scratch {
+    // Every field of every frame is written by it.
+    #[inline(never)]
     fn put(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
@@ -249,9 +262,9 @@ impl Sessions {
             limits,
             incarnation,
             last: 0,
-            sessions: BTreeMap::new(),
-            of_conn: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
+            sessions: Map::new(),
+            of_conn: Index::new(),
+            deadlines: Set::new(),
             ended: VecDeque::new(),
             outputs: VecDeque::new(),
             scratch: Scratch::default(),
@@ -275,31 +288,31 @@ impl Sessions {
     /// The session of a connection.
     #[must_use]
     pub fn of(&self, conn: ConnId) -> Option<SessionId> {
-        self.of_conn.get(&conn).copied()
+        self.of_conn.get(conn)
     }
 
     /// The connection of a session, while it has one.
     #[must_use]
     pub fn conn_of(&self, session: SessionId) -> Option<ConnId> {
-        self.sessions.get(&session)?.conn
+        self.sessions.get(session)?.conn
     }
 
     /// The name that the client gave.
     #[must_use]
     pub fn node_of(&self, session: SessionId) -> Option<&[u8]> {
-        self.sessions.get(&session).map(|session| &*session.node)
+        self.sessions.get(session).map(|session| &*session.node)
     }
 
     /// Whether a request is yet to be answered.
     #[must_use]
     pub fn is_pending(&self, session: SessionId, request: u64) -> bool {
-        self.sessions.get(&session).is_some_and(|session| session.pending.contains(&request))
+        self.sessions.get(session).is_some_and(|session| session.pending.contains(request))
     }
 
     /// Frames that are kept for a session, and their bytes.
     #[must_use]
     pub fn kept(&self, session: SessionId) -> (usize, u64) {
-        self.sessions.get(&session).map_or((0, 0), |session| (session.window.len(), session.window_bytes))
+        self.sessions.get(session).map_or((0, 0), |session| (session.window.len(), session.window_bytes))
     }
 
     /// Feeds one input. `now` must not be earlier than in any call before.
@@ -308,7 +321,7 @@ impl Sessions {
     /// The caller's mistake, or that of the client: nothing has changed.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), InputError> {
         match input {
-            Input::Hello { conn, .. } if self.of_conn.contains_key(&conn) => {
+            Input::Hello { conn, .. } if self.of_conn.contains(conn) => {
                 return Err(InputError::SecondHello(conn));
             }
             Input::Hello { conn, hello, fresh_token } => {
@@ -327,12 +340,12 @@ impl Sessions {
             }
             Input::Lost { conn, why } => {
                 let session = self.of(conn).ok_or(InputError::NoSession(conn))?;
-                let graceless = self.sessions.get(&session).is_none_or(|one| one.granted.grace_ms == 0);
+                let graceless = self.sessions.get(session).is_none_or(|one| one.granted.grace_ms == 0);
                 let event = if graceless { ServerEvent::LostForGood } else { ServerEvent::Lost };
                 self.event(now, session, event, why);
             }
             Input::Stop => {
-                let all: Vec<SessionId> = self.sessions.keys().copied().collect();
+                let all: Vec<SessionId> = self.sessions.iter().map(|(id, _)| id).collect();
                 for session in all {
                     self.event(now, session, ServerEvent::Stopped, Why::ServerStopped);
                 }
@@ -350,7 +363,7 @@ impl Sessions {
     /// When [`Input::Tick`] is due at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.deadlines.first().map(|&(due, _)| due)
+        self.deadlines.first().map(|(due, _)| due)
     }
 
     /// A frame that is no request has come: it is a sign of life, and says what was received.
@@ -359,7 +372,7 @@ impl Sessions {
     /// What the client is told before its connection is closed.
     pub fn heard(&mut self, now: Instant, conn: ConnId, received: u64) -> Result<SessionId, Fault<'static>> {
         let id = self.of(conn).ok_or(Fault::session_ended(None))?;
-        let session = self.sessions.get_mut(&id).ok_or(Fault::session_ended(None))?;
+        let session = self.sessions.get_mut(id).ok_or(Fault::session_ended(None))?;
         session.heard = now;
         session.acknowledge(received)?;
         Ok(id)
@@ -379,9 +392,9 @@ impl Sessions {
         #[cfg(test)]
         let executes_again = self.flaw == Some(super::simulation::Flaw::ExecutesAgain);
         let session_id = self.heard(now, conn, received)?;
-        let session = self.sessions.get_mut(&session_id).ok_or(Fault::session_ended(None))?;
+        let session = self.sessions.get_mut(session_id).ok_or(Fault::session_ended(None))?;
         #[cfg(test)]
-        if executes_again && id <= session.request_last && !session.pending.contains(&id) {
+        if executes_again && id <= session.request_last && !session.pending.contains(id) {
             session.pending.insert(id);
             return Ok(Verdict::Fresh(session_id));
         }
@@ -399,7 +412,7 @@ impl Sessions {
         if id == 0 {
             return Err(Fault::new(FaultCode::OutOfPlace, 0, 0));
         }
-        if session.pending.contains(&id) {
+        if session.pending.contains(id) {
             return Ok(Verdict::Pending);
         }
         let oldest = session.oldest();
@@ -422,13 +435,13 @@ impl Sessions {
         frame: &ServerFrame<'_>,
         out: &mut impl Sink,
     ) -> Result<Option<ConnId>, FrameRefused> {
-        let pending = &self.sessions.get(&session).ok_or(FrameRefused::SessionOver)?.pending;
-        if !pending.contains(&id) {
+        let pending = &self.sessions.get(session).ok_or(FrameRefused::SessionOver)?.pending;
+        if !pending.contains(id) {
             return Err(FrameRefused::NotPending(id));
         }
         let conn = self.number(session, id, frame, IsAnswer::Yes, out)?;
-        if let Some(session) = self.sessions.get_mut(&session) {
-            session.pending.remove(&id);
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.pending.remove(id);
         }
         Ok(conn)
     }
@@ -449,7 +462,7 @@ impl Sessions {
 
     /// The kept frames of a session, which its client has not received, in order.
     pub fn unreceived(&self, session: SessionId) -> impl Iterator<Item = &[u8]> {
-        let window = self.sessions.get(&session).map(|session| &session.window);
+        let window = self.sessions.get(session).map(|session| &session.window);
         window.into_iter().flatten().map(|kept| &*kept.bytes)
     }
 
@@ -461,7 +474,7 @@ impl Sessions {
         is_answer: IsAnswer,
         out: &mut impl Sink,
     ) -> Result<Option<ConnId>, FrameRefused> {
-        let session = self.sessions.get_mut(&id_of_session).ok_or(FrameRefused::SessionOver)?;
+        let session = self.sessions.get_mut(id_of_session).ok_or(FrameRefused::SessionOver)?;
         debug_assert!(ServerFrame::is_numbered(frame.kind()), "only answers and pushes have numbers");
         let label = Label { id, sequence: session.sent + 1, flags: 0 };
         self.scratch.reset();
@@ -512,7 +525,7 @@ impl Sessions {
             armed: None,
             lost: Why::Connection,
             request_last: 0,
-            pending: BTreeSet::new(),
+            pending: Set::new(),
             sent: 0,
             window: VecDeque::new(),
             window_bytes: 0,
@@ -539,7 +552,7 @@ impl Sessions {
 
     fn resume(&mut self, now: Instant, conn: ConnId, hello: &Hello<'_>) -> Result<(), Fault<'static>> {
         let id = SessionId(hello.session);
-        let known = self.sessions.get_mut(&id).filter(|_| hello.incarnation == self.incarnation);
+        let known = self.sessions.get_mut(id).filter(|_| hello.incarnation == self.incarnation);
         let Some(session) = known else {
             let remembered = self.ended.iter().rev().find(|(ended, _)| *ended == id);
             let why = remembered.filter(|_| hello.incarnation == self.incarnation).map(|&(_, why)| why);
@@ -574,7 +587,7 @@ impl Sessions {
             #[cfg(not(test))]
             let keeps = false;
             if !keeps {
-                self.of_conn.remove(&old);
+                self.of_conn.remove(old);
                 self.outputs.push_back(Output::Superseded { conn: old });
             }
         }
@@ -585,7 +598,7 @@ impl Sessions {
     }
 
     fn welcome(&mut self, conn: ConnId, id: SessionId, resumed: bool) {
-        if let Some(session) = self.sessions.get(&id) {
+        if let Some(session) = self.sessions.get(id) {
             let Session { token, request_last, granted, .. } = *session;
             self.outputs.push_back(Output::Welcome {
                 conn,
@@ -598,8 +611,9 @@ impl Sessions {
         }
     }
 
+    #[inline(never)]
     fn event(&mut self, now: Instant, id: SessionId, event: ServerEvent, why: Why) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = self.sessions.get_mut(id) else { return };
         let Some((state, action)) = session.state.on(event) else { return };
         session.state = state;
         match action {
@@ -607,7 +621,7 @@ impl Sessions {
                 session.lost = why;
                 session.heard = now;
                 if let Some(conn) = session.conn.take() {
-                    self.of_conn.remove(&conn);
+                    self.of_conn.remove(conn);
                 }
                 self.arm(id);
             }
@@ -616,13 +630,14 @@ impl Sessions {
         }
     }
 
+    #[inline(never)]
     fn end(&mut self, id: SessionId, event: ServerEvent, why: Why) {
-        let Some(session) = self.sessions.remove(&id) else { return };
+        let Some(session) = self.sessions.remove(id) else { return };
         if let Some(due) = session.armed {
-            self.deadlines.remove(&(due, id));
+            self.deadlines.remove((due, id));
         }
         if let Some(conn) = session.conn {
-            self.of_conn.remove(&conn);
+            self.of_conn.remove(conn);
         }
         if self.ended.len() >= self.limits.remembered_max {
             self.ended.pop_front();
@@ -635,10 +650,11 @@ impl Sessions {
 
     /// Sets the next moment at which the session is looked at. That it was heard meanwhile is noticed then, so nothing
     /// moves with each frame.
+    #[inline(never)]
     fn arm(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = self.sessions.get_mut(id) else { return };
         if let Some(due) = session.armed.take() {
-            self.deadlines.remove(&(due, id));
+            self.deadlines.remove((due, id));
         }
         if let Some(span) = session.patience() {
             let due = session.heard + span;
@@ -648,9 +664,9 @@ impl Sessions {
     }
 
     fn tick(&mut self, now: Instant) {
-        while let Some(&(due, id)) = self.deadlines.first().filter(|&&(due, _)| due <= now) {
-            let Some(session) = self.sessions.get(&id) else {
-                self.deadlines.remove(&(due, id));
+        while let Some((due, id)) = self.deadlines.first().filter(|&(due, _)| due <= now) {
+            let Some(session) = self.sessions.get(id) else {
+                self.deadlines.remove((due, id));
                 continue;
             };
             if session.patience().is_some_and(|span| session.heard + span > now) {

@@ -25,11 +25,11 @@ pub use appending::append;
 
 use crate::error::LimitError;
 use crate::limits::{KEY_COST_BYTES, LogLimits};
+use crate::ordered::Named;
 use crate::store::number;
 use crate::store::op::{Key, Keys, Request};
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Bound;
 
@@ -86,7 +86,7 @@ pub enum Reply<'a> {
 /// What the records of a file say.
 #[derive(Debug)]
 pub struct Log {
-    values: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    values: Named<Box<[u8]>>,
     offset: u64,
     /// The two counters cost nothing: whoever is there is counted, however full the store is.
     stored_bytes: u64,
@@ -104,14 +104,17 @@ impl Log {
     /// The log of an empty file.
     #[must_use]
     pub const fn new(limits: LogLimits) -> Self {
-        Self { values: BTreeMap::new(), offset: 0, stored_bytes: 0, limits, keeps: Keeps::Everything }
+        Self { values: Named::new(), offset: 0, stored_bytes: 0, limits, keeps: Keeps::Everything }
     }
 
     /// Forgets all but the two counters, and keeps only them from now on. A store object that ends needs no more, and
     /// what others have stored beyond its limits is then no reason not to count it out.
     pub fn keep_counters_only(&mut self) {
         self.keeps = Keeps::Counters;
-        self.values.retain(|key, _| is_counter(key));
+        let all = core::mem::take(&mut self.values);
+        for (key, value) in all.iter().filter(|(key, _)| is_counter(key)) {
+            self.values.insert(key, value.clone());
+        }
         self.stored_bytes = self.values.iter().map(|(key, value)| cost(key, value)).sum();
     }
 
@@ -198,10 +201,7 @@ impl Log {
             return Err(LimitError::Stored { bytes_max: self.limits.stored_bytes_max }.into());
         }
         self.stored_bytes = stored_bytes;
-        match self.values.get_mut(record.key) {
-            Some(value) => *value = record.value.into(),
-            None => drop(self.values.insert(record.key.into(), record.value.into())),
-        }
+        self.values.insert(record.key, record.value.into());
         Ok(())
     }
 
@@ -220,7 +220,7 @@ impl Log {
     /// The whole keys that begin with `scope`, in order.
     pub fn keys_beneath<'a>(&'a self, scope: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let from = (Bound::Included(scope), Bound::Unbounded);
-        let keys = self.values.range::<[u8], _>(from).map(|(key, _)| &**key);
+        let keys = self.values.range(from).map(|(key, _)| key);
         keys.take_while(move |key| key.starts_with(scope))
     }
 
@@ -299,7 +299,7 @@ impl Log {
             }
             Request::Delete { key } => {
                 let whole = joined(key);
-                let was_there = self.values.contains_key(&*whole);
+                let was_there = self.values.contains(&whole);
                 if was_there {
                     push_record(records, &[&[DELETION], &whole], b"");
                 }
@@ -307,7 +307,7 @@ impl Log {
             }
             Request::Check { keys } | Request::Wait { keys } => {
                 let mut keys = keys.iter();
-                if keys.all(|key| self.values.contains_key(&*joined(key))) {
+                if keys.all(|key| self.values.contains(&joined(key))) {
                     Reply::Ready
                 } else {
                     Reply::NotReady
@@ -315,7 +315,7 @@ impl Log {
             }
             Request::MultiGet { keys } => self.all(keys).map_or(Reply::NotReady, Reply::Values),
             Request::NumKeys => Reply::Number(i64::try_from(self.values.len()).unwrap_or(i64::MAX)),
-            Request::ListKeys => Reply::Values(self.values.keys().map(|key| &**key).collect()),
+            Request::ListKeys => Reply::Values(self.values.iter().map(|(key, _)| key).collect()),
             Request::CancelWait
             | Request::QueuePush { .. }
             | Request::QueuePop { .. }

@@ -20,6 +20,7 @@ const MODULES: [Module; 31] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
+    module("ordered", 0, "ground"),
     module("rng", 0, "ground"),
     module("time", 0, "ground"),
     module("store::op", 1, "requests"),

@@ -1,5 +1,6 @@
 //! What goes into the barriers and what comes out of them.
 
+use crate::ordered::{Id, Number, Pair};
 use crate::store::op::{Key, Keys};
 use crate::time::Duration;
 use crate::wire::native::{BarrierEnd, Fault, FaultCode, Participants, Why};
@@ -20,6 +21,26 @@ pub struct ArrivalId {
     pub owner: OwnerId,
     /// Its number among those of its owner.
     pub request: u64,
+}
+
+impl Number for OwnerId {
+    fn number(self) -> u64 {
+        self.0
+    }
+
+    fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl Id for ArrivalId {
+    fn pair(self) -> Pair {
+        (self.owner.0, self.request)
+    }
+
+    fn from_pair((owner, request): Pair) -> Self {
+        Self { owner: OwnerId(owner), request }
+    }
 }
 
 impl fmt::Debug for ArrivalId {

@@ -6,6 +6,7 @@ use crate::error::{Cause, Effect, ErrorKind, Failure, Phase, Violation};
 use crate::ids::ConnId;
 use crate::node::client::link::{Link, LinkInput, LinkOutput};
 use crate::node::client::{Age, Sent, Verdict, after_loss};
+use crate::ordered::Set;
 use crate::store::call::{CallId, GetMode};
 use crate::store::client_conn::{BeginError, ClientConn, Event, GiveUp};
 use crate::store::dial::{DialState, Rounds};
@@ -231,7 +232,7 @@ impl MultiClient {
         let mut failed = Vec::new();
         if self.lanes.len() == 0 {
             let Queues { shared, brief, waiting } = core::mem::take(&mut self.queues);
-            failed.extend(shared.into_iter().chain(brief).chain(waiting));
+            failed.extend([shared, brief, waiting].iter().flat_map(Set::iter));
         } else {
             // Where others go on, one call less needs a connection of its own: the one that waited longest. Those that
             // share go on with what is there or is being made, if anything is: behind a wait, they would stand as long.
@@ -243,11 +244,11 @@ impl MultiClient {
                 failed.extend(exclusive.pop_first());
             }
             if shared > dialling {
-                failed.extend(core::mem::take(&mut queues.shared));
+                failed.extend(core::mem::take(&mut queues.shared).iter());
             }
         }
         for id in failed {
-            let lost = self.operations.get(&id).and_then(|operating| operating.lost);
+            let lost = self.operations.get(id).and_then(|operating| operating.lost);
             self.complete(now, id, Err(lost.unwrap_or(failure)));
         }
     }
@@ -273,19 +274,19 @@ impl MultiClient {
         match event {
             Event::Greeted | Event::Count { .. } => {}
             Event::ValueStart { id, bytes } => {
-                if let Some(operating) = self.operations.get_mut(&id) {
+                if let Some(operating) = self.operations.get_mut(id) {
                     // The length is only the peer's word: room for more comes with the bytes.
                     let room = usize::try_from(bytes.min(VALUE_ROOM_BYTES_MAX)).unwrap_or_default();
                     operating.values.push(Vec::with_capacity(room));
                 }
             }
             Event::ValueChunk { id, bytes } => {
-                if let Some(value) = self.operations.get_mut(&id).and_then(|one| one.values.last_mut()) {
+                if let Some(value) = self.operations.get_mut(id).and_then(|one| one.values.last_mut()) {
                     value.extend_from_slice(bytes);
                 }
             }
             Event::Proceed { id } => {
-                let (Some(lane), Some(operating)) = (self.lanes.get_mut(conn), self.operations.get_mut(&id))
+                let (Some(lane), Some(operating)) = (self.lanes.get_mut(conn), self.operations.get_mut(id))
                 else {
                     return;
                 };
@@ -319,7 +320,7 @@ impl MultiClient {
         self.outputs.push_back(Output::Disconnect(conn));
         let age = if lane.begun == 1 { Age::Fresh } else { Age::Used };
         while let Some(loss) = lane.link.conn().lose() {
-            let Some(operating) = self.operations.get_mut(&loss.id) else { continue };
+            let Some(operating) = self.operations.get_mut(loss.id) else { continue };
             let sent = match operating.place {
                 Place::On(_, at) if lane.out.was_sent(at) => Sent::Something,
                 _ => Sent::Nothing,
@@ -348,19 +349,19 @@ impl MultiClient {
 
     /// Brings queued calls onto connections, opens those that are missing, and closes those that are too many.
     pub(super) fn pump(&mut self, now: Instant) {
-        while let Some(&id) = self.queues.shared.first()
+        while let Some(id) = self.queues.shared.first()
             && let Some(conn) = self.shared_lane()
         {
             self.queues.shared.pop_first();
             self.begin(now, conn, id);
         }
-        while let Some(&id) = self.queues.brief.first()
+        while let Some(id) = self.queues.brief.first()
             && let Some(conn) = self.idle_lane()
         {
             self.queues.brief.pop_first();
             self.begin(now, conn, id);
         }
-        while let Some(&id) = self.queues.waiting.first()
+        while let Some(id) = self.queues.waiting.first()
             && self.lanes.waiting() < self.options.limits.waiting_connections_max()
             && let Some(conn) = self.idle_lane()
         {
@@ -408,7 +409,7 @@ impl MultiClient {
     }
 
     fn begin(&mut self, now: Instant, conn: ConnId, id: CallId) {
-        let Some(operating) = self.operations.get_mut(&id) else { return };
+        let Some(operating) = self.operations.get_mut(id) else { return };
         let (call, mode) = (operating.request.call(), operating.mode);
         if call.is_exclusive(mode) && self.lanes.shared == Some(conn) {
             self.lanes.shared = None;

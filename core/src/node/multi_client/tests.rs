@@ -2,7 +2,7 @@ extern crate std;
 use super::*;
 use crate::node::server::{self, Server};
 use crate::store::op::{Key, Keys, Request};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::{format, vec};
 use core::net::SocketAddr;

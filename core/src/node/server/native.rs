@@ -13,6 +13,7 @@ use super::event::{CloseReason, Event, Stats};
 use crate::barrier::service::Barriers;
 use crate::ids::ConnId;
 use crate::limits::{ServerLimits, SessionLimits};
+use crate::ordered::{Map, Named};
 use crate::rendezvous::service::Rendezvous;
 use crate::session::table::{FrameRefused, Hello, Input, Output, Scratch, SessionId, Sessions, Verdict};
 use crate::store::engine::Engine;
@@ -23,7 +24,7 @@ use crate::wire::native::{
 };
 use crate::wire::sink::Sink;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use rounds::Part;
 use waiting::Waiting;
 use watching::Watching;
@@ -64,10 +65,10 @@ pub(super) struct Native {
     watching: Watching,
     barriers: Barriers,
     /// How many sessions go by each name.
-    nodes: BTreeMap<Box<[u8]>, usize>,
+    nodes: Named<usize>,
     rendezvous: Rendezvous,
     /// Of those that are in a run.
-    parts: BTreeMap<SessionId, Part>,
+    parts: Map<SessionId, Part>,
     /// Connections that end when their answers have left.
     to_close: VecDeque<(ConnId, CloseReason)>,
     /// Set by [`Native::stop`]: nobody hears of those who end with the server.
@@ -86,9 +87,9 @@ impl Native {
             waiting: Waiting::default(),
             watching: Watching::default(),
             barriers: Barriers::new(limits.barrier, birth.hash_seed),
-            nodes: BTreeMap::new(),
+            nodes: Named::new(),
             rendezvous: Rendezvous::new(limits.rendezvous),
-            parts: BTreeMap::new(),
+            parts: Map::new(),
             to_close: VecDeque::new(),
             stopped: false,
         }
@@ -330,6 +331,7 @@ impl Native {
     }
 
     /// Answers a request.
+    #[inline(never)]
     fn answer(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, frame: &ServerFrame<'_>) {
         let conn = self.sessions.conn_of(session);
         let outcome = self.sessions.answer(session, id, frame, &mut desk.conns.line(conn));
@@ -349,6 +351,7 @@ impl Native {
     }
 
     /// Answers a request with an error.
+    #[inline(never)]
     fn fail(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, fault: Fault<'_>) {
         desk.stats.stale_writes += u64::from(fault.code == FaultCode::StaleRound);
         let kept = fault.text.len().min(TEXT_BYTES_MAX);
@@ -356,12 +359,14 @@ impl Native {
         self.answer(desk, session, id, &ServerFrame::Error { fault });
     }
 
+    #[inline(never)]
     fn done(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64) {
         let revision = desk.engine.revision();
         self.answer(desk, session, id, &ServerFrame::Done { revision });
     }
 
     /// Sends a session what it did not ask for just now, but by request `id`.
+    #[inline(never)]
     fn push(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, frame: &ServerFrame<'_>) {
         let conn = self.sessions.conn_of(session);
         // Nobody awaits what is pushed to one who is gone; and no push is too long.
@@ -376,6 +381,7 @@ impl Native {
         self.speak_as(desk, conn, Label::default(), frame);
     }
 
+    #[inline(never)]
     fn speak_as(&mut self, desk: &mut Desk<'_>, conn: ConnId, label: Label, frame: &ServerFrame<'_>) {
         self.scratch.reset();
         // Frames without a number are short.
@@ -418,7 +424,7 @@ impl Native {
                         self.resume_watches(desk, session);
                     } else {
                         let node: Box<[u8]> = self.sessions.node_of(session).unwrap_or_default().into();
-                        *self.nodes.entry(node.clone()).or_default() += 1;
+                        *self.nodes.entry(&node, || 0) += 1;
                         desk.events.push_back(Event::SessionOpened { session, conn, node });
                     }
                 }

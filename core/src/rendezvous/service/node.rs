@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::string::ToString;
+use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::fmt;
 
@@ -43,6 +44,18 @@ impl NodeName {
         }
     }
 
+    /// Its bytes in a table: names that differ, and be it only in what they are the names of, differ in them.
+    pub(super) fn key(&self) -> Vec<u8> {
+        let mut key = Vec::from(self.host.as_bytes());
+        if let Some((pid, local_id)) = self.process {
+            // No text has this byte.
+            key.push(0xff);
+            key.extend_from_slice(&pid.to_be_bytes());
+            key.extend_from_slice(&local_id.to_be_bytes());
+        }
+        key
+    }
+
     /// Where it runs.
     #[must_use]
     pub fn host(&self) -> &str {
@@ -71,6 +84,7 @@ impl PartialOrd for NodeName {
 
 /// Orders as people count: `node9` before `node10`. Texts that differ never compare equal.
 #[must_use]
+#[inline(never)]
 pub fn natural(left: &str, right: &str) -> Ordering {
     let (mut a, mut b) = (left.as_bytes(), right.as_bytes());
     while let (Some(x), Some(y)) = (a.first(), b.first()) {

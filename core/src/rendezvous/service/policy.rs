@@ -4,6 +4,7 @@ use super::node::{NodeName, natural};
 use super::state::Phase;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
+use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::fmt;
@@ -318,28 +319,50 @@ pub(super) struct Candidate<'a> {
 
 /// Places in `candidates`, in the order of the ranks they get.
 pub(super) fn order(policy: &RankOrder, candidates: &[Candidate<'_>]) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..candidates.len()).collect();
-    let by = |compare: fn(&Candidate<'_>, &Candidate<'_>) -> Ordering| {
-        move |&a: &usize, &b: &usize| {
-            let (a, b) = (&candidates[a], &candidates[b]);
-            compare(a, b).then_with(|| a.node.cmp(b.node))
-        }
-    };
+    // A heap sorts with far less code than a slice does, and rounds are rare.
+    let ranked = candidates.iter().enumerate().map(|(place, candidate)| Ranked { policy, candidate, place });
+    let ranked = ranked.collect::<BinaryHeap<_>>().into_sorted_vec();
+    let places: Vec<usize> = ranked.into_iter().map(|ranked| ranked.place).collect();
     match policy {
-        RankOrder::Host => places.sort_by(by(|_, _| Ordering::Equal)),
-        RankOrder::NodeRank => {
-            places.sort_by(by(|a, b| last_if_none(a.node_rank, b.node_rank, |a, b| a.cmp(b))))
-        }
-        RankOrder::Label(_) => {
-            places.sort_by(by(|a, b| last_if_none(a.label, b.label, |a, b| natural(a, b))))
-        }
-        RankOrder::Sticky => {
-            places.sort_by(by(|a, b| last_if_none(a.last_rank, b.last_rank, |a, b| a.cmp(b))));
-            places = keep_ranks(&places, candidates);
-        }
+        RankOrder::Host | RankOrder::NodeRank | RankOrder::Label(_) => places,
+        RankOrder::Sticky => keep_ranks(&places, candidates),
     }
-    places
 }
+
+/// A candidate, which stands as its policy says, then by its name, then as it came.
+#[derive(Debug)]
+struct Ranked<'a> {
+    policy: &'a RankOrder,
+    candidate: &'a Candidate<'a>,
+    place: usize,
+}
+
+impl Ord for Ranked<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let (a, b) = (self.candidate, other.candidate);
+        let by_policy = match self.policy {
+            RankOrder::Host => Ordering::Equal,
+            RankOrder::NodeRank => last_if_none(a.node_rank, b.node_rank, u32::cmp),
+            RankOrder::Label(_) => last_if_none(a.label, b.label, |a, b| natural(a, b)),
+            RankOrder::Sticky => last_if_none(a.last_rank, b.last_rank, u32::cmp),
+        };
+        by_policy.then_with(|| a.node.cmp(b.node)).then(self.place.cmp(&other.place))
+    }
+}
+
+impl PartialOrd for Ranked<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Ranked<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Ranked<'_> {}
 
 fn last_if_none<T>(a: Option<T>, b: Option<T>, compare: impl Fn(&T, &T) -> Ordering) -> Ordering {
     match (a, b) {

@@ -9,9 +9,10 @@ use super::round::{Fate, Namespace, RoundRecord};
 use super::settings::RunSettings;
 use super::state::{Phase, PhaseEvent, Place, PlaceEvent};
 use super::{ParticipantId, RunId};
+use crate::ordered::{Index, Map, Named, Number, Set};
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -29,6 +30,7 @@ pub(super) struct Effects {
 }
 
 impl Effects {
+    #[inline(never)]
     fn tell(&mut self, participant: ParticipantId, event: Event) {
         self.outputs.push_back(Output::Tell { participant, event });
     }
@@ -107,17 +109,17 @@ pub(super) struct Run {
     next_round: u64,
     /// The last round, as long as somebody has been in the run since.
     pub(super) record: Option<RoundRecord>,
-    members: BTreeMap<ParticipantId, Member>,
-    names: BTreeMap<Arc<NodeName>, ParticipantId>,
-    standby: BTreeSet<(Wish, u64, ParticipantId)>,
+    members: Map<ParticipantId, Member>,
+    names: Named<ParticipantId>,
+    standby: Index<(Wish, u64), ParticipantId>,
     arrivals: u64,
-    deadlines: BTreeSet<(Instant, ParticipantId)>,
+    deadlines: Set<(Instant, ParticipantId)>,
     returned: u32,
     enough_since: Instant,
     last_arrival: Instant,
     /// Whether the live round's nodes were told that others wait.
     told_waiting: bool,
-    hosts: BTreeMap<Box<str>, HostRecord>,
+    hosts: Named<HostRecord>,
     /// When the service wakes this run.
     pub(super) armed: Option<Instant>,
 }
@@ -132,16 +134,16 @@ impl Run {
             closed_by: None,
             next_round: 0,
             record: None,
-            members: BTreeMap::new(),
-            names: BTreeMap::new(),
-            standby: BTreeSet::new(),
+            members: Map::new(),
+            names: Named::new(),
+            standby: Index::new(),
             arrivals: 0,
-            deadlines: BTreeSet::new(),
+            deadlines: Set::new(),
             returned: 0,
             enough_since: Instant::ORIGIN,
             last_arrival: Instant::ORIGIN,
             told_waiting: false,
-            hosts: BTreeMap::new(),
+            hosts: Named::new(),
             armed: None,
         }
     }
@@ -159,15 +161,15 @@ impl Run {
     }
 
     pub(super) fn node_of(&self, participant: ParticipantId) -> Option<&Arc<NodeName>> {
-        self.members.get(&participant).map(|member| &member.node)
+        self.members.get(participant).map(|member| &member.node)
     }
 
     pub(super) fn has_node(&self, node: &NodeName) -> bool {
-        self.names.contains_key(node)
+        self.names.contains(&node.key())
     }
 
     pub(super) fn place_of(&self, participant: ParticipantId) -> Place {
-        self.members.get(&participant).map_or(Place::Outside, |member| member.place)
+        self.members.get(participant).map_or(Place::Outside, |member| member.place)
     }
 
     /// The live round or else the next one.
@@ -186,7 +188,7 @@ impl Run {
         participant: ParticipantId,
         join: &Join,
     ) -> Result<(), InputError> {
-        let member = self.members.get(&participant);
+        let member = self.members.get(participant);
         if let Some(member) = member {
             let (run_id, node) = (self.id.clone(), member.node.clone());
             if *member.node != join.node {
@@ -211,7 +213,8 @@ impl Run {
         }
         let host = join.node.host();
         if member.is_none()
-            && let Some((record, policy)) = self.hosts.get(host).zip(join.settings.cool_down.as_ref())
+            && let Some((record, policy)) =
+                self.hosts.get(host.as_bytes()).zip(join.settings.cool_down.as_ref())
             && let Some(remaining) = record.remaining(policy, now)
         {
             let (run_id, host, failures) = (self.id.clone(), host.into(), record.failures);
@@ -230,10 +233,10 @@ impl Run {
         fx: &mut Effects,
     ) {
         let (mut last, mut inherits_seat) = (None, false);
-        if let Some(&old) = self.names.get(&join.node)
+        if let Some(&old) = self.names.get(&join.node.key())
             && old != participant
         {
-            last = self.members.get(&old).and_then(|member| member.last);
+            last = self.members.get(old).and_then(|member| member.last);
             inherits_seat = wish == Wish::Seat && self.place_of(old) != Place::Standby;
             fx.tell(old, Event::Replaced { by: participant });
             self.depart(now, old, Departure::Ended(EndReason::Replaced), 0, fx);
@@ -241,11 +244,11 @@ impl Run {
         let Join { node, address, local_world_size, labels, node_rank, join_timeout, settings, .. } = join;
         let node = Arc::new(node);
         self.founding.get_or_insert_with(|| (settings, node.clone()));
-        let known = self.members.remove(&participant);
+        let known = self.members.remove(participant);
         let (node, place) =
             known.as_ref().map_or((node, Place::Outside), |known| (known.node.clone(), known.place));
         let last = known.map_or(last, |known| known.last);
-        self.names.insert(node.clone(), participant);
+        self.names.insert(&node.key(), participant);
         self.arrivals += 1;
         let (arrival, is_returned, deadline) = (self.arrivals, false, Instant::MAX);
         let labels = labels.into_boxed_slice();
@@ -296,7 +299,7 @@ impl Run {
         #[cfg(not(test))]
         let kept = 0;
         while self.counts.seats() - kept < max_nodes
-            && let Some(&(Wish::Seat, _, participant)) = self.standby.first()
+            && let Some(((Wish::Seat, _), participant)) = self.standby.first()
         {
             self.seat(now, participant, event, fx);
         }
@@ -306,8 +309,9 @@ impl Run {
         if self.phase.is_forming() { PlaceEvent::Gather } else { PlaceEvent::Wait }
     }
 
+    #[inline(never)]
     fn seat(&mut self, now: Instant, participant: ParticipantId, event: PlaceEvent, fx: &mut Effects) {
-        let Some(member) = self.members.get_mut(&participant) else { return };
+        let Some(member) = self.members.get_mut(participant) else { return };
         member.deadline = now + member.join_timeout;
         member.is_returned = matches!(member.place, Place::Active | Place::Due);
         self.last_arrival = now;
@@ -316,8 +320,9 @@ impl Run {
     }
 
     /// Moves a node, and keeps the books.
+    #[inline(never)]
     fn transition(&mut self, participant: ParticipantId, event: PlaceEvent, fx: &mut Effects) {
-        let Some(member) = self.members.get_mut(&participant) else { return };
+        let Some(member) = self.members.get_mut(participant) else { return };
         let from = member.place;
         let Some(to) = from.on_event(event) else {
             debug_assert!(false, "{from:?} has no transition on {event:?}");
@@ -330,11 +335,10 @@ impl Run {
         if let Some(count) = self.counts.of(to) {
             *count += 1;
         }
-        let (arrival, deadline) =
-            ((member.wish, member.arrival, participant), (member.deadline, participant));
+        let (arrival, deadline) = ((member.wish, member.arrival), (member.deadline, participant));
         match (from, to) {
-            (Place::Standby, _) => drop(self.standby.remove(&arrival)),
-            (_, Place::Standby) => drop(self.standby.insert(arrival)),
+            (Place::Standby, _) => drop(self.standby.remove(arrival)),
+            (_, Place::Standby) => drop(self.standby.insert(arrival, participant)),
             _ => {}
         }
         match (from.is_gathered(), to.is_gathered()) {
@@ -342,26 +346,27 @@ impl Run {
                 self.deadlines.insert(deadline);
                 #[cfg(test)]
                 if fx.bug == Some(Bug::ForgetDeadline) {
-                    self.deadlines.remove(&deadline);
+                    self.deadlines.remove(deadline);
                 }
                 self.returned += u32::from(member.is_returned);
             }
             (true, false) => {
-                self.deadlines.remove(&deadline);
+                self.deadlines.remove(deadline);
                 self.returned -= u32::from(member.is_returned);
             }
             _ => {}
         }
         if to == Place::Outside
-            && let Some(member) = self.members.remove(&participant)
+            && let Some(member) = self.members.remove(participant)
         {
-            self.names.remove(&member.node);
+            self.names.remove(&member.node.key());
             fx.departed.push(participant);
         }
     }
 
+    #[inline(never)]
     fn set_fate(&mut self, participant: ParticipantId, fate: Fate) {
-        let last = self.members.get(&participant).and_then(|member| member.last);
+        let last = self.members.get(participant).and_then(|member| member.last);
         if let Some((round, rank)) = last
             && let Some(record) = self.record.as_mut().filter(|record| record.round == round)
             && let Some(member) = usize::try_from(rank).ok().and_then(|rank| record.members.get_mut(rank))
@@ -370,9 +375,10 @@ impl Run {
         }
     }
 
+    #[inline(never)]
     fn tell_active(&self, event: &Event, fx: &mut Effects) {
         let active = self.members.iter().filter(|(_, member)| member.place == Place::Active);
-        active.for_each(|(&participant, _)| fx.tell(participant, event.clone()));
+        active.for_each(|(participant, _)| fx.tell(participant, event.clone()));
     }
 
     /// A node goes. `failed_hosts_max` bounds what is remembered of failures.
@@ -384,7 +390,7 @@ impl Run {
         failed_hosts_max: usize,
         fx: &mut Effects,
     ) {
-        let Some(member) = self.members.get(&participant) else { return };
+        let Some(member) = self.members.get(participant) else { return };
         let (node, place, last) = (member.node.clone(), member.place, member.last);
         let was_in_live_round = place == Place::Active || (place == Place::Waiting && member.is_returned);
         match how {
@@ -419,14 +425,14 @@ impl Run {
         let Some(policy) = self.founding.as_ref().and_then(|(settings, _)| settings.cool_down) else {
             return;
         };
-        let record = HostRecord::add(self.hosts.get(host).copied(), &policy, now);
-        if self.hosts.len() >= failed_hosts_max && !self.hosts.contains_key(host) {
+        let record = HostRecord::add(self.hosts.get(host.as_bytes()).copied(), &policy, now);
+        if self.hosts.len() >= failed_hosts_max && !self.hosts.contains(host.as_bytes()) {
             let oldest =
-                self.hosts.iter().min_by_key(|(_, record)| record.last).map(|(host, _)| host.clone());
+                self.hosts.iter().min_by_key(|(_, record)| record.last).map(|(host, _)| host.to_vec());
             oldest.map(|host| self.hosts.remove(&host));
         }
         if failed_hosts_max > 0 {
-            self.hosts.insert(host.into(), record);
+            self.hosts.insert(host.as_bytes(), record);
         }
     }
 
@@ -441,7 +447,7 @@ impl Run {
         self.phase = next;
         self.closed_by = self.node_of(by).cloned();
         let (run_id, by) = (self.id.clone(), self.closed_by.clone());
-        let members: Vec<_> = self.members.iter().map(|(&id, member)| (id, member.place)).collect();
+        let members: Vec<_> = self.members.iter().map(|(id, member)| (id, member.place)).collect();
         for (participant, place) in members {
             #[cfg(test)]
             if fx.bug == Some(Bug::ForgetOneOnClose) && place.is_gathered() {
@@ -471,4 +477,14 @@ impl Run {
 pub(super) enum Wish {
     Seat,
     Spare,
+}
+
+impl Number for Wish {
+    fn number(self) -> u64 {
+        self as u64
+    }
+
+    fn from_number(number: u64) -> Self {
+        if number == Self::Seat.number() { Self::Seat } else { Self::Spare }
+    }
 }

@@ -1,7 +1,6 @@
 //! Keys that nothing may change any more: those of rounds that are over.
 
-use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use crate::ordered::{Named, Set};
 
 /// A write that came too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,21 +14,21 @@ pub struct Stale {
 /// Families of prefixes: a stem, a number, a slash. Of each family, the numbers up to one are fenced.
 #[derive(Debug, Default)]
 pub(super) struct Fences {
-    over: BTreeMap<Box<[u8]>, u64>,
+    over: Named<u64>,
     /// The lengths that stems have, so that a look-up tries no others.
-    lengths: BTreeSet<usize>,
+    lengths: Set<usize>,
 }
 
 impl Fences {
     pub(super) fn raise(&mut self, stem: &[u8], number: u64) {
         self.lengths.insert(stem.len());
-        let over = self.over.entry(stem.into()).or_insert(number);
+        let over = self.over.entry(stem, || number);
         *over = number.max(*over);
     }
 
     /// Whether `key` lies behind a fence.
     pub(super) fn find(&self, key: &[u8]) -> Option<Stale> {
-        self.lengths.iter().find_map(|&length| {
+        self.lengths.iter().find_map(|length| {
             let (stem, rest) = key.split_at_checked(length)?;
             let &over = self.over.get(stem)?;
             number(rest).filter(|&round| round <= over).map(|round| Stale { round, over })

@@ -2,12 +2,23 @@
 //! change that it has not told of, and reads on from there in the one history of all.
 
 use crate::limits::HistoryLimits;
+use crate::ordered::{Index, Map, Named, Number, Set};
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 
 /// One watch of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WatchId(u64);
+
+impl Number for WatchId {
+    fn number(self) -> u64 {
+        self.0
+    }
+
+    fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
 
 /// What is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,11 +87,11 @@ pub(super) struct History {
     /// The first revision that can be told of.
     oldest: u64,
     last: u64,
-    watches: BTreeMap<WatchId, Watch>,
-    of_key: BTreeMap<Box<[u8]>, BTreeSet<WatchId>>,
-    of_prefix: BTreeMap<Box<[u8]>, BTreeSet<WatchId>>,
+    watches: Map<WatchId, Watch>,
+    of_key: Named<Set<WatchId>>,
+    of_prefix: Named<Set<WatchId>>,
     /// Lengths of the watched prefixes, and how many have it.
-    prefix_lengths: BTreeMap<usize, usize>,
+    prefix_lengths: Index<usize, usize>,
     /// Watches that got something to tell, in that order. Some have told of it since, or are gone: they are passed over
     /// when their turn comes, since looking for them would take time.
     ready: VecDeque<WatchId>,
@@ -95,10 +106,10 @@ impl History {
             bytes: 0,
             oldest: revision + 1,
             last: 0,
-            watches: BTreeMap::new(),
-            of_key: BTreeMap::new(),
-            of_prefix: BTreeMap::new(),
-            prefix_lengths: BTreeMap::new(),
+            watches: Map::new(),
+            of_key: Named::new(),
+            of_prefix: Named::new(),
+            prefix_lengths: Index::new(),
             ready: VecDeque::new(),
         }
     }
@@ -112,19 +123,19 @@ impl History {
         self.bytes += change.cost();
         self.changes.push_back(change);
         let Self { watches, ready, .. } = self;
-        let mut tell = |ids: Option<&BTreeSet<WatchId>>| {
-            for id in ids.into_iter().flatten() {
+        let mut tell = |ids: Option<&Set<WatchId>>| {
+            for id in ids.into_iter().flat_map(Set::iter) {
                 if let Some(watch) = watches.get_mut(id)
                     && watch.untold.is_none()
                     && watch.from <= revision
                 {
                     watch.untold = Some(revision);
-                    watch.queue(*id, ready);
+                    watch.queue(id, ready);
                 }
             }
         };
         tell(self.of_key.get(key));
-        for &length in self.prefix_lengths.keys() {
+        for (length, _) in self.prefix_lengths.iter() {
             if let Some(prefix) = key.get(..length) {
                 tell(self.of_prefix.get(prefix));
             }
@@ -156,37 +167,39 @@ impl History {
             watch.queue(id, &mut self.ready);
         }
         let index = if is_prefix { &mut self.of_prefix } else { &mut self.of_key };
-        index.entry(name.into()).or_default().insert(id);
+        index.entry(name, Set::new).insert(id);
         if is_prefix {
-            *self.prefix_lengths.entry(name.len()).or_default() += 1;
+            self.count_length(name.len(), |count| count + 1);
         }
         self.watches.insert(id, watch);
         Ok(id)
     }
 
     pub(super) fn unwatch(&mut self, id: WatchId) -> bool {
-        let Some(watch) = self.watches.remove(&id) else { return false };
+        let Some(watch) = self.watches.remove(id) else { return false };
         let index = if watch.is_prefix { &mut self.of_prefix } else { &mut self.of_key };
         if let Some(ids) = index.get_mut(&watch.name) {
-            ids.remove(&id);
+            ids.remove(id);
             if ids.is_empty() {
                 index.remove(&watch.name);
             }
         }
-        if watch.is_prefix
-            && let Some(count) = self.prefix_lengths.get_mut(&watch.name.len())
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.prefix_lengths.remove(&watch.name.len());
-            }
+        if watch.is_prefix {
+            self.count_length(watch.name.len(), |count| count.saturating_sub(1));
         }
         true
     }
 
+    fn count_length(&mut self, length: usize, change: impl FnOnce(usize) -> usize) {
+        match change(self.prefix_lengths.get(length).unwrap_or(0)) {
+            0 => self.prefix_lengths.remove(length),
+            count => self.prefix_lengths.insert(length, count),
+        };
+    }
+
     pub(super) fn next_ready(&mut self) -> Option<WatchId> {
         while let Some(id) = self.ready.pop_front() {
-            if let Some(watch) = self.watches.get_mut(&id) {
+            if let Some(watch) = self.watches.get_mut(id) {
                 watch.queued = false;
                 if watch.untold.is_some() {
                     return Some(id);
@@ -197,7 +210,7 @@ impl History {
     }
 
     pub(super) fn untold(&self, id: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
-        let watch = self.watches.get(&id).ok_or(WatchError::Unknown)?;
+        let watch = self.watches.get(id).ok_or(WatchError::Unknown)?;
         let from = watch.untold.unwrap_or(u64::MAX);
         if from < self.oldest {
             return Err(WatchError::Compacted { oldest: self.oldest });
@@ -206,10 +219,10 @@ impl History {
     }
 
     pub(super) fn told(&mut self, id: WatchId, through: u64) {
-        let Some(watch) = self.watches.get(&id).filter(|watch| watch.untold.is_some()) else { return };
+        let Some(watch) = self.watches.get(id).filter(|watch| watch.untold.is_some()) else { return };
         let from = through.saturating_add(1).max(watch.from);
         let untold = self.since(from).find(|change| watch.matches(&change.key)).map(|change| change.revision);
-        if let Some(watch) = self.watches.get_mut(&id) {
+        if let Some(watch) = self.watches.get_mut(id) {
             (watch.from, watch.untold) = (from, untold);
             if untold.is_some() {
                 watch.queue(id, &mut self.ready);

@@ -1,13 +1,22 @@
 //! Leases: which keys vanish together, and when.
 
 use crate::limits::HistoryLimits;
+use crate::ordered::{Map, Named, Number, Set};
 use crate::time::{Duration, Instant};
-use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
 
 /// One lease of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub u64);
+
+impl Number for LeaseId {
+    fn number(self) -> u64 {
+        self.0
+    }
+
+    fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
 
 /// Why a lease cannot be had or used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,7 +31,7 @@ pub enum LeaseError {
 
 #[derive(Debug)]
 struct Lease {
-    keys: BTreeSet<Box<[u8]>>,
+    keys: Named<()>,
     /// How long it lasts from its grant or renewal; `None` until it is revoked.
     ttl: Option<Duration>,
     expires: Instant,
@@ -31,9 +40,9 @@ struct Lease {
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     last: u64,
-    leases: BTreeMap<LeaseId, Lease>,
-    of_key: BTreeMap<Box<[u8]>, LeaseId>,
-    deadlines: BTreeSet<(Instant, LeaseId)>,
+    leases: Map<LeaseId, Lease>,
+    of_key: Named<LeaseId>,
+    deadlines: Set<(Instant, LeaseId)>,
 }
 
 impl Leases {
@@ -48,15 +57,15 @@ impl Leases {
         }
         self.last += 1;
         let id = LeaseId(self.last);
-        self.leases.insert(id, Lease { keys: BTreeSet::new(), ttl, expires: now });
+        self.leases.insert(id, Lease { keys: Named::new(), ttl, expires: now });
         self.renew(now, id)?;
         Ok(id)
     }
 
     pub(super) fn renew(&mut self, now: Instant, id: LeaseId) -> Result<(), LeaseError> {
-        let lease = self.leases.get_mut(&id).ok_or(LeaseError::Unknown(id.0))?;
+        let lease = self.leases.get_mut(id).ok_or(LeaseError::Unknown(id.0))?;
         if let Some(ttl) = lease.ttl {
-            self.deadlines.remove(&(lease.expires, id));
+            self.deadlines.remove((lease.expires, id));
             lease.expires = now + ttl;
             self.deadlines.insert((lease.expires, id));
         }
@@ -70,7 +79,7 @@ impl Leases {
         more: usize,
         limits: &HistoryLimits,
     ) -> Result<(), LeaseError> {
-        if !self.leases.contains_key(&id) {
+        if self.leases.get(id).is_none() {
             return Err(LeaseError::Unknown(id.0));
         }
         if self.of_key.len().saturating_add(more) > limits.leased_keys_max {
@@ -81,35 +90,35 @@ impl Leases {
 
     pub(super) fn attach(&mut self, id: LeaseId, key: &[u8]) {
         self.detach(key);
-        if let Some(lease) = self.leases.get_mut(&id) {
-            lease.keys.insert(key.into());
-            self.of_key.insert(key.into(), id);
+        if let Some(lease) = self.leases.get_mut(id) {
+            lease.keys.insert(key, ());
+            self.of_key.insert(key, id);
         }
     }
 
     pub(super) fn detach(&mut self, key: &[u8]) {
         if let Some(id) = self.of_key.remove(key)
-            && let Some(lease) = self.leases.get_mut(&id)
+            && let Some(lease) = self.leases.get_mut(id)
         {
             lease.keys.remove(key);
         }
     }
 
     /// Takes a lease out; its keys are no longer attached.
-    pub(super) fn end(&mut self, id: LeaseId) -> Result<BTreeSet<Box<[u8]>>, LeaseError> {
-        let lease = self.leases.remove(&id).ok_or(LeaseError::Unknown(id.0))?;
-        self.deadlines.remove(&(lease.expires, id));
-        for key in &lease.keys {
+    pub(super) fn end(&mut self, id: LeaseId) -> Result<Named<()>, LeaseError> {
+        let lease = self.leases.remove(id).ok_or(LeaseError::Unknown(id.0))?;
+        self.deadlines.remove((lease.expires, id));
+        for (key, ()) in lease.keys.iter() {
             self.of_key.remove(key);
         }
         Ok(lease.keys)
     }
 
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        self.deadlines.first().map(|&(at, _)| at)
+        self.deadlines.first().map(|(at, _)| at)
     }
 
     pub(super) fn expired(&self, now: Instant) -> Option<LeaseId> {
-        self.deadlines.first().filter(|&&(at, _)| at <= now).map(|&(_, id)| id)
+        self.deadlines.first().filter(|&(at, _)| at <= now).map(|(_, id)| id)
     }
 }

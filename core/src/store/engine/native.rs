@@ -10,11 +10,11 @@ use super::value::{Value, ValueRef};
 use super::{ApplyError, Engine, KeyList, Stale, cost, number, one_piece};
 use crate::ids::WaiterId;
 use crate::limits::HistoryLimits;
+use crate::ordered::Named;
 use crate::store::op::{Key, Keys, Request};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 /// What native sessions need beside the keys.
@@ -216,7 +216,7 @@ impl Engine {
         self.released.clear();
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
         let keys = extras.leases.end(lease)?;
-        Ok(keys.iter().map(|key| u64::from(self.remove_value(key))).sum())
+        Ok(keys.iter().map(|(key, ())| u64::from(self.remove_value(key))).sum())
     }
 
     /// Ends the lease that is over at `now`, and removes its keys; call it until there is none.
@@ -291,7 +291,7 @@ impl Engine {
 
     /// Goes through the writes beside the store, to find whether each ADD will meet a number.
     fn rehearse<'w>(&mut self, writes: impl Iterator<Item = Write<'w>>) -> Result<(), ApplyError> {
-        let mut beside: BTreeMap<Vec<u8>, Value> = BTreeMap::new();
+        let mut beside: Named<Value> = Named::new();
         let mut cleared: Vec<&[u8]> = Vec::new();
         for write in writes {
             let (Write::Set { key, .. }
@@ -300,15 +300,15 @@ impl Engine {
             | Write::Append { key, .. }) = write
             else {
                 if let Write::DeletePrefix { prefix } = write {
-                    beside.retain(|key, _| !key.starts_with(prefix));
+                    beside.remove_beneath(prefix);
                     cleared.push(prefix);
                 }
                 continue;
             };
-            let key = one_piece(key, &mut self.joined).to_vec();
+            let key = one_piece(key, &mut self.joined);
             let stored =
-                self.slots.find(&key).filter(|_| !cleared.iter().any(|prefix| key.starts_with(prefix)));
-            let value = beside.entry(key).or_insert_with(|| match stored.map(|id| &self.slots[id].value) {
+                self.slots.find(key).filter(|_| !cleared.iter().any(|prefix| key.starts_with(prefix)));
+            let value = beside.entry(key, || match stored.map(|id| &self.slots[id].value) {
                 None | Some(Value::Absent) => Value::Absent,
                 Some(Value::Number(number)) => Value::Number(*number),
                 Some(Value::Bytes(bytes)) => Value::Bytes(bytes.clone()),

@@ -372,7 +372,7 @@ fn random_requests_do_what_a_map_does() {
         assert!(
             late.values
                 .iter()
-                .map(|(key, value)| (&**key, &**value))
+                .map(|(key, value)| (key, &**value))
                 .eq(model.iter().map(|(key, value)| (&**key, &**value)))
         );
         assert_eq!(late.stored_bytes, paper.log.stored_bytes, "seed {seed}");

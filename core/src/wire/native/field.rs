@@ -38,6 +38,7 @@ impl<'a> Body<'a> {
         Self { rest: bytes, limits }
     }
 
+    #[inline(never)]
     fn take(&mut self, length: u64) -> Result<&'a [u8], BodyError> {
         let length = usize::try_from(length).map_err(|_| BodyError::Truncated)?;
         let (taken, rest) = self.rest.split_at_checked(length).ok_or(BodyError::Truncated)?;
@@ -45,6 +46,7 @@ impl<'a> Body<'a> {
         Ok(taken)
     }
 
+    #[inline(never)]
     fn fixed<const N: usize>(&mut self) -> Result<[u8; N], BodyError> {
         let (taken, rest) = self.rest.split_first_chunk().ok_or(BodyError::Truncated)?;
         self.rest = rest;
@@ -52,6 +54,7 @@ impl<'a> Body<'a> {
     }
 
     /// The number of elements of a list, within the limit.
+    #[inline(never)]
     fn count(&mut self) -> Result<usize, BodyError> {
         let count = u64::from_le_bytes(self.fixed()?);
         // An element has at least one byte, so no loop runs longer than the body is.
@@ -64,6 +67,7 @@ impl<'a> Body<'a> {
         usize::try_from(count).map_err(|_| BodyError::ListTooLong(count))
     }
 
+    #[inline(never)]
     fn key(&mut self) -> Result<&'a [u8], BodyError> {
         let length = u64::from_le_bytes(self.fixed()?);
         if length > self.limits.key_bytes_max {
@@ -72,6 +76,7 @@ impl<'a> Body<'a> {
         self.take(length)
     }
 
+    #[inline(never)]
     fn value(&mut self) -> Result<&'a [u8], BodyError> {
         let length = u64::from_le_bytes(self.fixed()?);
         if length > self.limits.value_bytes_max {
@@ -251,6 +256,7 @@ impl<'a, T: Field<'a> + Copy> List<'a, T> {
     }
 }
 
+#[inline(never)]
 fn record<'a, T: Field<'a>>(body: &mut Body<'a>) -> Result<T, BodyError> {
     let length = u32::read(body)?;
     let rest = body.take(u64::from(length))?;

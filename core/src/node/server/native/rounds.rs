@@ -117,7 +117,7 @@ impl Native {
         if let Err(error) = self.rendezvous.handle(desk.now, input) {
             match before {
                 Some(before) => self.parts.insert(session, before),
-                None => self.parts.remove(&session),
+                None => self.parts.remove(session),
             };
             self.drain_rounds(desk);
             return Err(refusal_of(&error));
@@ -141,7 +141,7 @@ impl Native {
                 format!("this session is not in the run '{run_id}'"),
             ));
         }
-        let part = self.parts.remove(&session);
+        let part = self.parts.remove(session);
         let left = self.rendezvous.handle(desk.now, Input::Leave { participant });
         if let Some(Part { join, .. }) = part {
             // Only one that is pending still: a join that was answered is not answered again.
@@ -254,7 +254,7 @@ impl Native {
             .rendezvous
             .place(participant)
             .is_some_and(|(_, place)| matches!(place, Place::Joining | Place::Waiting | Place::Standby));
-        if !pending || self.parts.get(&session).is_none_or(|part| part.join != request) {
+        if !pending || self.parts.get(session).is_none_or(|part| part.join != request) {
             return false;
         }
         // It is in the run.
@@ -265,7 +265,7 @@ impl Native {
 
     /// A session is over, and so is its part in a run.
     pub(super) fn end_participation(&mut self, desk: &mut Desk<'_>, session: SessionId, why: Why) {
-        self.parts.remove(&session);
+        self.parts.remove(session);
         let participant = participant(session);
         let input = match why {
             Why::Left => Input::Leave { participant },
@@ -302,7 +302,7 @@ impl Native {
     /// Tells a session what happened, as the answer to its Join or as a push that comes from it.
     fn tell_participant(&mut self, desk: &mut Desk<'_>, to: ParticipantId, event: &Event) {
         let session = SessionId(to.0);
-        let Some(Part { join: id, run_id }) = self.parts.get(&session).cloned() else { return };
+        let Some(Part { join: id, run_id }) = self.parts.get(session).cloned() else { return };
         let run_id = Key::raw(run_id.as_bytes());
         match event {
             Event::Seated => {
@@ -313,7 +313,7 @@ impl Native {
             }
             Event::RoundFormed(round) => self.tell_round(desk, session, id, round),
             Event::JoinFailed(failure) => {
-                self.parts.remove(&session);
+                self.parts.remove(session);
                 self.fail(desk, session, id, failure_of(failure).fault());
             }
             Event::NodesWaiting { nodes } => {
@@ -335,7 +335,7 @@ impl Native {
                 self.push(desk, session, id, &over);
             }
             Event::LeftBehind { round } => {
-                self.parts.remove(&session);
+                self.parts.remove(session);
                 self.push(desk, session, id, &ServerFrame::LeftBehind { run_id, round: *round });
             }
             Event::RunClosed { by } => {
@@ -343,7 +343,7 @@ impl Native {
                 self.push(desk, session, id, &ServerFrame::RunClosed { run_id, by: by.as_bytes() });
             }
             Event::Replaced { by } => {
-                self.parts.remove(&session);
+                self.parts.remove(session);
                 self.push(desk, session, id, &ServerFrame::Replaced { run_id, session: by.0 });
                 // Its Join may be pending still.
                 let text = b"another session joined under the node's name";

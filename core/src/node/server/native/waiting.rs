@@ -1,9 +1,10 @@
 //! Requests that wait for keys: which they are, whose, and until when.
 
+use crate::ordered::{Index, Set};
 use crate::session::table::SessionId;
 use crate::store::op::Keys;
 use crate::time::Instant;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use slab::Slab;
 
@@ -56,8 +57,8 @@ impl Pending {
 pub(super) struct Waiting {
     /// By the place that is the request's name at the store.
     places: Slab<Pending>,
-    of_request: BTreeMap<(SessionId, u64), u32>,
-    deadlines: BTreeSet<(Instant, u32)>,
+    of_request: Index<(SessionId, u64), u32>,
+    deadlines: Set<(Instant, u32)>,
     /// Those whose wait the store has ended, and which are yet to be looked at.
     pub(super) released: VecDeque<u32>,
 }
@@ -79,8 +80,8 @@ impl Waiting {
 
     pub(super) fn remove(&mut self, place: u32) -> Option<Pending> {
         let pending = self.places.try_remove(place as usize)?;
-        self.of_request.remove(&(pending.session, pending.request));
-        self.deadlines.remove(&(pending.deadline, place));
+        self.of_request.remove((pending.session, pending.request));
+        self.deadlines.remove((pending.deadline, place));
         if self.places.is_empty() && self.places.capacity() > 1024 {
             self.places.shrink_to_fit();
         }
@@ -88,18 +89,18 @@ impl Waiting {
     }
 
     pub(super) fn find(&self, session: SessionId, request: u64) -> Option<u32> {
-        self.of_request.get(&(session, request)).copied()
+        self.of_request.get((session, request))
     }
 
     pub(super) fn of_session(&self, session: SessionId) -> Option<u32> {
-        self.of_request.range((session, 0)..=(session, u64::MAX)).next().map(|(_, &place)| place)
+        self.of_request.of(session).next().map(|(_, place)| place)
     }
 
     pub(super) fn expired(&self, now: Instant) -> Option<u32> {
-        self.deadlines.first().filter(|&&(at, _)| at <= now).map(|&(_, place)| place)
+        self.deadlines.first().filter(|&(at, _)| at <= now).map(|(_, place)| place)
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.deadlines.first().map(|&(at, _)| at)
+        self.deadlines.first().map(|(at, _)| at)
     }
 }

@@ -2,11 +2,11 @@
 
 use super::store::fault_of;
 use super::{Desk, Native, millis};
+use crate::ordered::{Index, Map, Set};
 use crate::session::table::SessionId;
 use crate::store::engine::{ApplyError, ChangeRef, LeaseError, LeaseId, WatchError, WatchId, Watched};
 use crate::store::op::Key;
 use crate::wire::native::{Change, ClientFrame, Fault, FaultCode, List, ServerFrame, Why};
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 /// Most bytes of keys and values that one frame tells of, unless one change alone has more.
@@ -15,12 +15,12 @@ const TOLD_BYTES_MAX: usize = 256 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct Watching {
     /// By session and request.
-    of_request: BTreeMap<(SessionId, u64), WatchId>,
-    watches: BTreeMap<WatchId, (SessionId, u64)>,
+    of_request: Index<(SessionId, u64), WatchId>,
+    watches: Map<WatchId, (SessionId, u64)>,
     /// Watches with something to tell to one who does not read just now.
-    held_back: BTreeMap<SessionId, BTreeSet<WatchId>>,
-    leases: BTreeMap<LeaseId, (SessionId, u64)>,
-    leases_of: BTreeMap<SessionId, BTreeSet<LeaseId>>,
+    held_back: Set<(SessionId, WatchId)>,
+    leases: Map<LeaseId, (SessionId, u64)>,
+    leases_of: Set<(SessionId, LeaseId)>,
 }
 
 impl Native {
@@ -42,7 +42,7 @@ impl Native {
                 let ttl = (ttl_ms > 0).then(|| millis(ttl_ms));
                 desk.engine.lease_grant(desk.now, ttl).map_err(lease_fault).map(|lease| {
                     self.watching.leases.insert(lease, (session, id));
-                    self.watching.leases_of.entry(session).or_default().insert(lease);
+                    self.watching.leases_of.insert((session, lease));
                     Some(lease.0)
                 })
             }
@@ -99,11 +99,11 @@ impl Native {
 
     /// Tells of as many changes as a frame has room for. When there are more, the engine names the watch again.
     fn tell(&mut self, desk: &mut Desk<'_>, watch: WatchId) {
-        let Some(&(session, id)) = self.watching.watches.get(&watch) else { return };
+        let Some(&(session, id)) = self.watching.watches.get(watch) else { return };
         let conn = self.sessions.conn_of(session).and_then(|conn| desk.conns.get(conn));
         let takes_more = |unsent: usize| unsent < desk.limits.unsent_bytes_high;
         if !conn.is_some_and(|conn| takes_more(conn.outbox.unsent().len())) {
-            self.watching.held_back.entry(session).or_default().insert(watch);
+            self.watching.held_back.insert((session, watch));
             return;
         }
         // The changes stand in the history while the frame is written.
@@ -143,13 +143,15 @@ impl Native {
 
     /// A session reads again.
     pub(super) fn resume_watches(&mut self, desk: &mut Desk<'_>, session: SessionId) {
-        for watch in self.watching.held_back.remove(&session).into_iter().flatten() {
+        let held: Vec<_> = self.watching.held_back.of(session).collect();
+        for (_, watch) in held {
+            self.watching.held_back.remove((session, watch));
             self.tell(desk, watch);
         }
     }
 
     pub(super) fn cancel_watch(&mut self, desk: &mut Desk<'_>, session: SessionId, request: u64) -> bool {
-        let Some(&watch) = self.watching.of_request.get(&(session, request)) else { return false };
+        let Some(watch) = self.watching.of_request.get((session, request)) else { return false };
         self.end_watch(desk, watch);
         let over = ServerFrame::WatchOver { why: Why::Cancelled, oldest: 0 };
         self.push(desk, session, request, &over);
@@ -158,24 +160,14 @@ impl Native {
 
     fn end_watch(&mut self, desk: &mut Desk<'_>, watch: WatchId) {
         desk.engine.unwatch(watch);
-        let Some(owner) = self.watching.watches.remove(&watch) else { return };
-        self.watching.of_request.remove(&owner);
-        if let Some(held) = self.watching.held_back.get_mut(&owner.0) {
-            held.remove(&watch);
-            if held.is_empty() {
-                self.watching.held_back.remove(&owner.0);
-            }
-        }
+        let Some(owner) = self.watching.watches.remove(watch) else { return };
+        self.watching.of_request.remove(owner);
+        self.watching.held_back.remove((owner.0, watch));
     }
 
     fn forget_lease(&mut self, lease: LeaseId) -> Option<(SessionId, u64)> {
-        let owner = self.watching.leases.remove(&lease)?;
-        if let Some(leases) = self.watching.leases_of.get_mut(&owner.0) {
-            leases.remove(&lease);
-            if leases.is_empty() {
-                self.watching.leases_of.remove(&owner.0);
-            }
-        }
+        let owner = self.watching.leases.remove(lease)?;
+        self.watching.leases_of.remove((owner.0, lease));
         Some(owner)
     }
 
@@ -191,13 +183,13 @@ impl Native {
 
     /// Ends the watches and leases of a session that is over.
     pub(super) fn end_watches(&mut self, desk: &mut Desk<'_>, session: SessionId) {
-        let own = (session, 0)..=(session, u64::MAX);
-        while let Some((_, &watch)) = self.watching.of_request.range(own.clone()).next() {
+        let first = |own: &Self| own.watching.of_request.of(session).next();
+        while let Some((_, watch)) = first(self) {
             self.end_watch(desk, watch);
         }
-        self.watching.held_back.remove(&session);
-        for lease in self.watching.leases_of.remove(&session).into_iter().flatten() {
-            self.watching.leases.remove(&lease);
+        let first = |own: &Self| own.watching.leases_of.of(session).next();
+        while let Some((_, lease)) = first(self) {
+            self.forget_lease(lease);
             // It may have been revoked by another session: then it is gone already.
             let _ = desk.engine.lease_end(lease);
         }

@@ -1,14 +1,13 @@
 //! What follows from how a run stands: rounds are formed and end, and joins run out of time.
 
 use super::{Counts, Effects, Member, Run};
+use crate::ordered::Named;
 use crate::rendezvous::service::ParticipantId;
 use crate::rendezvous::service::event::{Event, JoinFailure, NAMES_MAX, Output, Shortfall};
-use crate::rendezvous::service::node::NodeName;
 use crate::rendezvous::service::policy::{self, Action, Candidate, RankOrder, Reason, View, decide};
 use crate::rendezvous::service::round::{Fate, RoundMember, RoundRecord};
 use crate::rendezvous::service::state::{Phase, PhaseEvent, Place, PlaceEvent};
 use crate::time::{Duration, Instant};
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -39,7 +38,7 @@ impl Run {
             fast_quorum: settings.fast_quorum,
             enough_since: self.enough_since,
             last_arrival: self.last_arrival,
-            patience_ends: self.deadlines.first().map(|&(deadline, _)| deadline),
+            patience_ends: self.deadlines.first().map(|(deadline, _)| deadline),
         })
     }
 
@@ -102,14 +101,13 @@ impl Run {
 
     /// Rolls those back whose time is up.
     fn expire(&mut self, now: Instant, fx: &mut Effects) -> bool {
-        let expired: Vec<_> =
-            self.deadlines.iter().take_while(|(deadline, _)| *deadline <= now).copied().collect();
+        let expired: Vec<_> = self.deadlines.iter().take_while(|(deadline, _)| *deadline <= now).collect();
         if expired.is_empty() {
             return false;
         }
         let shortfall = Arc::new(self.shortfall());
         for (_, participant) in expired {
-            let waited = self.members.get(&participant).map_or(Duration::ZERO, |member| member.join_timeout);
+            let waited = self.members.get(participant).map_or(Duration::ZERO, |member| member.join_timeout);
             let failure = JoinFailure::TimedOut { waited, shortfall: shortfall.clone() };
             fx.tell(participant, Event::JoinFailed(failure));
             self.set_fate(participant, Fate::GaveUp);
@@ -120,7 +118,7 @@ impl Run {
 
     fn shortfall(&self) -> Shortfall {
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let there = self.members.values().filter(|member| member.place.is_gathered());
+        let there = self.members.iter().filter(|(_, member)| member.place.is_gathered());
         let missing = || self.record.iter().flat_map(RoundRecord::missing);
         Shortfall {
             run_id: self.id.clone(),
@@ -128,7 +126,7 @@ impl Run {
             minimum: self.view().map_or(0, |view| view.minimum),
             live_round: self.phase.is_live().then(|| self.round()),
             there_count: self.counts.joining + self.counts.waiting,
-            there: there.take(NAMES_MAX).map(|member| member.node.clone()).collect(),
+            there: there.take(NAMES_MAX).map(|(_, member)| member.node.clone()).collect(),
             missing_count: count(missing().count()),
             missing: missing().take(NAMES_MAX).map(|member| (member.node.clone(), member.fate)).collect(),
         }
@@ -141,12 +139,12 @@ impl Run {
             let moved: Vec<_> = match place {
                 Place::Due => {
                     let due = self.members.iter().filter(|(_, member)| member.place == Place::Due);
-                    due.map(|(&participant, _)| participant).collect()
+                    due.map(|(participant, _)| participant).collect()
                 }
                 _ => {
                     let room = self.max_nodes().saturating_sub(self.counts.joining);
                     let room = usize::try_from(room).unwrap_or(usize::MAX);
-                    self.standby.iter().take(room).map(|&(.., participant)| participant).collect()
+                    self.standby.iter().take(room).map(|(_, participant)| participant).collect()
                 }
             };
             for participant in moved {
@@ -172,7 +170,7 @@ impl Run {
         fx.outputs.push_back(Output::RoundOpened(self.namespace(round)));
         for (rank, ranked) in (0_u32..).zip(&record.members) {
             self.transition(ranked.participant, PlaceEvent::RoundCompleted, fx);
-            if let Some(member) = self.members.get_mut(&ranked.participant) {
+            if let Some(member) = self.members.get_mut(ranked.participant) {
                 (member.last, member.is_returned) = (Some((round, rank)), false);
             }
             #[cfg(test)]
@@ -193,15 +191,17 @@ impl Run {
             None => (&RankOrder::Sticky, None),
         };
         // By name: a node that was restarted under its old one gets its old rank.
-        let last = self.record.iter().flat_map(|record| record.members.iter().zip(0..));
-        let last: BTreeMap<&NodeName, u32> = last.map(|(member, rank)| (&*member.node, rank)).collect();
+        let mut last: Named<u32> = Named::new();
+        for (member, rank) in self.record.iter().flat_map(|record| record.members.iter().zip(0..)) {
+            last.insert(&member.node.key(), rank);
+        }
         let joining = self.members.iter().filter(|(_, member)| member.place == Place::Joining);
-        let joining: Vec<(&ParticipantId, &Member)> = joining.collect();
+        let joining: Vec<(ParticipantId, &Member)> = joining.collect();
         let candidates: Vec<Candidate<'_>> = joining
             .iter()
             .map(|(_, member)| Candidate {
                 node: &member.node,
-                last_rank: last.get(&*member.node).copied(),
+                last_rank: last.get(&member.node.key()).copied(),
                 node_rank: member.node_rank,
                 label: label.and_then(|label| {
                     member.labels.iter().find(|(name, _)| name == label).map(|(_, value)| &**value)
@@ -216,7 +216,7 @@ impl Run {
             RoundMember {
                 node: member.node.clone(),
                 address: member.address.clone(),
-                participant: *participant,
+                participant,
                 local_world_size,
                 worker_offset: own_offset,
                 fate: Fate::Present,
@@ -240,7 +240,7 @@ impl Run {
         if fx.bug == Some(Bug::ReopenClosed) {
             self.phase = Phase::Gathering;
         }
-        let members: Vec<_> = self.members.iter().map(|(&id, member)| (id, member.place)).collect();
+        let members: Vec<_> = self.members.iter().map(|(id, member)| (id, member.place)).collect();
         for (participant, place) in members {
             if place == Place::Active {
                 fx.tell(participant, Event::RoundEnded { round, reason });

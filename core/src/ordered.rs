@@ -1,0 +1,551 @@
+//! Maps and sets in order, in little code.
+//!
+//! Each pair of types for which a program instantiates a tree of the standard library is about ten kilobytes of it. So
+//! there are two trees here, one by pairs of numbers and one by bytes, and each entry has a number. Values that are
+//! none stand in a list beside their tree.
+
+use crate::ids::ConnId;
+use crate::time::Instant;
+use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Range;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::borrow::Borrow;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ops::{Bound, RangeBounds};
+
+/// What is a number by another name. The numbers are in the order of what they stand for.
+pub(crate) trait Number: Copy {
+    fn number(self) -> u64;
+    /// What `number` made of it.
+    fn from_number(number: u64) -> Self;
+}
+
+/// What is one number, or two. The pairs are in the order of what they stand for.
+pub(crate) trait Id: Copy {
+    fn pair(self) -> Pair;
+    /// What `pair` made of it.
+    fn from_pair(pair: Pair) -> Self;
+}
+
+pub(crate) type Pair = (u64, u64);
+
+impl Number for u64 {
+    fn number(self) -> u64 {
+        self
+    }
+
+    fn from_number(number: u64) -> Self {
+        number
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "they come back as they went in")]
+impl Number for u32 {
+    fn number(self) -> u64 {
+        self.into()
+    }
+
+    fn from_number(number: u64) -> Self {
+        number as Self
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "they come back as they went in")]
+impl Number for usize {
+    fn number(self) -> u64 {
+        self as u64
+    }
+
+    fn from_number(number: u64) -> Self {
+        number as Self
+    }
+}
+
+impl Number for Instant {
+    fn number(self) -> u64 {
+        self.as_nanos()
+    }
+
+    fn from_number(number: u64) -> Self {
+        Self::from_nanos(number)
+    }
+}
+
+impl Number for ConnId {
+    fn number(self) -> u64 {
+        u64::from(self.index) << 32 | u64::from(self.generation)
+    }
+
+    fn from_number(number: u64) -> Self {
+        Self { index: u32::from_number(number >> 32), generation: u32::from_number(number) }
+    }
+}
+
+impl<N: Number> Id for N {
+    fn pair(self) -> Pair {
+        (self.number(), 0)
+    }
+
+    fn from_pair((number, _): Pair) -> Self {
+        Self::from_number(number)
+    }
+}
+
+impl<A: Number, B: Number> Id for (A, B) {
+    fn pair(self) -> Pair {
+        (self.0.number(), self.1.number())
+    }
+
+    fn from_pair((first, second): Pair) -> Self {
+        (A::from_number(first), B::from_number(second))
+    }
+}
+
+/// Out of line, all of it: the code of a tree is not to be where it is used.
+#[derive(Debug)]
+struct Tree<K>(BTreeMap<K, u64>);
+
+impl<K: Ord> Tree<K> {
+    #[inline(never)]
+    fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<u64>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get(key).copied()
+    }
+
+    #[inline(never)]
+    fn insert(&mut self, key: K, number: u64) -> Option<u64> {
+        self.0.insert(key, number)
+    }
+
+    #[inline(never)]
+    fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<u64>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.remove(key)
+    }
+
+    #[inline(never)]
+    fn range<Q: Ord + ?Sized>(&self, from: Bound<&Q>, through: Bound<&Q>) -> Steps<'_, K>
+    where
+        K: Borrow<Q>,
+    {
+        Steps(self.0.range((from, through)))
+    }
+}
+
+#[derive(Clone)]
+struct Steps<'t, K>(Range<'t, K, u64>);
+
+impl<'t, K> Iterator for Steps<'t, K> {
+    type Item = (&'t K, u64);
+
+    #[inline(never)]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|(key, &number)| (key, number))
+    }
+}
+
+/// A map from numbers to numbers.
+pub(crate) struct Index<K, V> {
+    tree: Tree<Pair>,
+    kind: PhantomData<(K, V)>,
+}
+
+impl<K, V> Default for Index<K, V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K, V> Index<K, V> {
+    pub(crate) const fn new() -> Self {
+        Self { tree: Tree(BTreeMap::new()), kind: PhantomData }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tree.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tree.0.is_empty()
+    }
+}
+
+impl<K: Id, V: Number> Index<K, V> {
+    pub(crate) fn get(&self, key: K) -> Option<V> {
+        self.tree.get(&key.pair()).map(V::from_number)
+    }
+
+    pub(crate) fn contains(&self, key: K) -> bool {
+        self.tree.get(&key.pair()).is_some()
+    }
+
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        self.tree.insert(key.pair(), value.number()).map(V::from_number)
+    }
+
+    pub(crate) fn remove(&mut self, key: K) -> Option<V> {
+        self.tree.remove(&key.pair()).map(V::from_number)
+    }
+
+    pub(crate) fn first(&self) -> Option<(K, V)> {
+        self.iter().next()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, V)> + Clone {
+        self.within((0, 0), (u64::MAX, u64::MAX))
+    }
+
+    /// Those whose first number is this one.
+    pub(crate) fn of(&self, first: impl Number) -> impl Iterator<Item = (K, V)> + Clone {
+        self.within((first.number(), 0), (first.number(), u64::MAX))
+    }
+
+    fn within(&self, from: Pair, through: Pair) -> impl Iterator<Item = (K, V)> + Clone {
+        let steps = self.tree.range(Bound::Included(&from), Bound::Included(&through));
+        steps.map(|(&key, number)| (K::from_pair(key), V::from_number(number)))
+    }
+}
+
+impl<K: Id + fmt::Debug, V: Number + fmt::Debug> fmt::Debug for Index<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+/// A set of numbers. One of deadlines has instants first, and then whose they are.
+pub(crate) struct Set<K>(Index<K, u64>);
+
+impl<K> Default for Set<K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K> Set<K> {
+    pub(crate) const fn new() -> Self {
+        Self(Index::new())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<K: Id> Set<K> {
+    pub(crate) fn contains(&self, key: K) -> bool {
+        self.0.contains(key)
+    }
+
+    pub(crate) fn insert(&mut self, key: K) {
+        self.0.insert(key, 0);
+    }
+
+    pub(crate) fn remove(&mut self, key: K) {
+        self.0.remove(key);
+    }
+
+    pub(crate) fn first(&self) -> Option<K> {
+        self.0.first().map(|(key, _)| key)
+    }
+
+    pub(crate) fn pop_first(&mut self) -> Option<K> {
+        let first = self.first()?;
+        self.remove(first);
+        Some(first)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = K> + Clone {
+        self.0.iter().map(|(key, _)| key)
+    }
+
+    /// Those whose first number is this one.
+    pub(crate) fn of(&self, first: impl Number) -> impl Iterator<Item = K> + Clone {
+        self.0.of(first).map(|(key, _)| key)
+    }
+}
+
+impl<K: Id + fmt::Debug> fmt::Debug for Set<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+/// Values beside the tree that knows their places, without a gap.
+#[derive(Debug)]
+struct List<K, V> {
+    places: Tree<K>,
+    entries: Vec<(K, V)>,
+}
+
+/// Places that a list may keep though it is much shorter.
+const PLACES_KEPT: usize = 64;
+
+impl<K: Ord + Clone, V> List<K, V> {
+    const fn new() -> Self {
+        Self { places: Tree(BTreeMap::new()), entries: Vec::new() }
+    }
+
+    fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.at(self.places.get(key)?).map(|(_, value)| value)
+    }
+
+    fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        let place = usize::from_number(self.places.get(key)?);
+        self.entries.get_mut(place).map(|(_, value)| value)
+    }
+
+    fn at(&self, place: u64) -> Option<&(K, V)> {
+        self.entries.get(usize::from_number(place))
+    }
+
+    fn insert(&mut self, key: K, value: V) -> Option<V> {
+        match self.get_mut(&key) {
+            Some(old) => Some(core::mem::replace(old, value)),
+            None => {
+                self.places.insert(key.clone(), self.entries.len().number());
+                self.entries.push((key, value));
+                None
+            }
+        }
+    }
+
+    fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let place = self.places.remove(key)?;
+        let (_, value) = self.entries.swap_remove(usize::from_number(place));
+        if let Some((moved, _)) = self.at(place) {
+            self.places.insert(moved.clone(), place);
+        }
+        if self.entries.capacity() > PLACES_KEPT && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
+        Some(value)
+    }
+
+    fn range<Q: Ord + ?Sized>(&self, from: Bound<&Q>, through: Bound<&Q>) -> impl Iterator<Item = &(K, V)>
+    where
+        K: Borrow<Q>,
+    {
+        self.places.range(from, through).filter_map(|(_, place)| self.at(place))
+    }
+}
+
+/// A map from numbers to whatever it is.
+pub(crate) struct Map<K, V> {
+    list: List<Pair, V>,
+    kind: PhantomData<K>,
+}
+
+impl<K, V> Default for Map<K, V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K, V> Map<K, V> {
+    pub(crate) const fn new() -> Self {
+        Self { list: List { places: Tree(BTreeMap::new()), entries: Vec::new() }, kind: PhantomData }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.list.entries.len()
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.list.entries.is_empty()
+    }
+}
+
+impl<K: Id, V> Map<K, V> {
+    pub(crate) fn get(&self, key: K) -> Option<&V> {
+        self.list.get(&key.pair())
+    }
+
+    pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut V> {
+        self.list.get_mut(&key.pair())
+    }
+
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        self.list.insert(key.pair(), value)
+    }
+
+    pub(crate) fn remove(&mut self, key: K) -> Option<V> {
+        self.list.remove(&key.pair())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+        let all = self.list.range::<Pair>(Bound::Unbounded, Bound::Unbounded);
+        all.map(|(key, value)| (K::from_pair(*key), value))
+    }
+}
+
+impl<K: Id + fmt::Debug, V: fmt::Debug> fmt::Debug for Map<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+/// A map from names to whatever it is.
+#[derive(Debug)]
+pub(crate) struct Named<V>(List<Arc<[u8]>, V>);
+
+impl<V> Default for Named<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<V> Named<V> {
+    pub(crate) const fn new() -> Self {
+        Self(List::new())
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.0.entries.len()
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.entries.is_empty()
+    }
+
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&V> {
+        self.0.get(name)
+    }
+
+    pub(crate) fn get_mut(&mut self, name: &[u8]) -> Option<&mut V> {
+        self.0.get_mut(name)
+    }
+
+    pub(crate) fn contains(&self, name: &[u8]) -> bool {
+        self.0.places.get(name).is_some()
+    }
+
+    pub(crate) fn insert(&mut self, name: &[u8], value: V) -> Option<V> {
+        match self.get_mut(name) {
+            Some(old) => Some(core::mem::replace(old, value)),
+            None => self.0.insert(name.into(), value),
+        }
+    }
+
+    /// What stands by a name, after `fresh` if nothing did.
+    pub(crate) fn entry(&mut self, name: &[u8], fresh: impl FnOnce() -> V) -> &mut V {
+        if !self.contains(name) {
+            self.0.insert(name.into(), fresh());
+        }
+        // invariant: it was there, or was put there just now
+        self.get_mut(name).expect("the name is there")
+    }
+
+    pub(crate) fn remove(&mut self, name: &[u8]) -> Option<V> {
+        self.0.remove(name)
+    }
+
+    /// Removes all whose names begin so.
+    pub(crate) fn remove_beneath(&mut self, prefix: &[u8]) {
+        let first = |names: &Self| names.range(prefix..).next().map(|(name, _)| Arc::<[u8]>::from(name));
+        while let Some(name) = first(self).filter(|name| name.starts_with(prefix)) {
+            self.remove(&name);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new();
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &V)> {
+        self.range(..)
+    }
+
+    pub(crate) fn range<'q>(&self, names: impl RangeBounds<&'q [u8]>) -> impl Iterator<Item = (&[u8], &V)> {
+        let range = self.0.range::<[u8]>(names.start_bound().cloned(), names.end_bound().cloned());
+        range.map(|(name, value)| (&**name, value))
+    }
+}
+
+#[cfg(test)]
+impl<V: PartialEq> PartialEq for Named<V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_are_as_a_tree_is() {
+        let (mut map, mut named, mut index, mut set) = (Map::new(), Named::new(), Index::new(), Set::new());
+        let (mut tree, mut by_name) = (BTreeMap::new(), BTreeMap::new());
+        // 7 runs through all that 320 leaves of a remainder.
+        for step in 0..2000_u64 {
+            let key = (step * 7 % 320 / 10, step * 7 % 10);
+            let name = [u8::try_from(key.0).unwrap_or(0), u8::try_from(key.1).unwrap_or(0)];
+            let name = &name[..1 + usize::from(key.1 != 0)];
+            if step % 3 == 0 || step > 1800 {
+                let old = tree.remove(&key);
+                assert_eq!((map.remove(key), index.remove(key)), (old, old), "{step}");
+                assert_eq!(named.remove(name), by_name.remove(name), "{step}");
+                set.remove(key);
+            } else {
+                let old = tree.insert(key, step);
+                assert_eq!((map.insert(key, step), index.insert(key, step)), (old, old), "{step}");
+                assert_eq!(named.insert(name, step), by_name.insert(name.to_vec(), step), "{step}");
+                set.insert(key);
+            }
+            let asked = (step % 32, step % 10);
+            let found = tree.get(&asked).copied();
+            assert_eq!((map.get(asked).copied(), index.get(asked)), (found, found), "{step}");
+            assert_eq!((index.contains(asked), set.contains(asked)), (found.is_some(), found.is_some()));
+            assert_eq!(named.get(name), by_name.get(name), "{step}");
+            if step % 50 == 0 {
+                assert!(map.iter().map(|(key, &value)| (key, value)).eq(tree.clone()), "{step}");
+                assert!(index.iter().eq(tree.clone()) && set.iter().eq(tree.keys().copied()), "{step}");
+                assert!(named.iter().eq(by_name.iter().map(|(name, value)| (&**name, value))), "{step}");
+                assert_eq!(set.first(), tree.first_key_value().map(|(&key, _)| key), "{step}");
+                let of = tree.range((asked.0, 0)..=(asked.0, u64::MAX)).map(|(&key, _)| key);
+                assert!(set.of(asked.0).eq(of), "{step}");
+                let behind = (Bound::Excluded(name), Bound::Unbounded);
+                let expected = by_name.range::<[u8], _>(behind).map(|(name, value)| (&**name, value));
+                assert!(named.range(behind).eq(expected), "{step}");
+            }
+            assert_eq!((map.len(), index.len(), set.len()), (tree.len(), tree.len(), tree.len()));
+            assert_eq!(named.len(), by_name.len());
+        }
+    }
+
+    #[test]
+    fn a_list_that_was_long_gives_its_memory_back() {
+        let mut map: Map<u64, u64> = Map::new();
+        (0..100_000).for_each(|key| assert_eq!(map.insert(key, key), None));
+        (0..99_999).for_each(|key| assert_eq!(map.remove(key), Some(key)));
+        assert!(map.list.entries.capacity() <= PLACES_KEPT, "{} places", map.list.entries.capacity());
+        assert_eq!(map.get(99_999), Some(&99_999));
+    }
+
+    #[test]
+    fn numbers_come_back_as_they_went_in() {
+        let conn = ConnId { index: 7, generation: u32::MAX };
+        assert_eq!(ConnId::from_pair(conn.pair()), conn);
+        let deadline = (Instant::MAX, 5_u32);
+        assert_eq!(<(Instant, u32)>::from_pair(deadline.pair()), deadline);
+    }
+}
