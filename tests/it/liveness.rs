@@ -72,6 +72,29 @@ fn a_killed_process_ends_a_round_that_needs_it_and_its_heir_gets_its_rank() {
 }
 
 #[test]
+fn a_process_that_dies_before_its_round_is_formed_leaves_its_seat_to_others() {
+    let (server, told) = watched(ServerLimits::default());
+    let address = server.local_addr();
+    // With a grace, it is dead when that is over.
+    for grace in ["grace_ms=0", "grace_ms=500"] {
+        let mut dead = Node::start(address, "n0", &[&THREE[..], &[grace]].concat());
+        dead.told("join");
+        dead.says("seated");
+        dead.kill();
+        let why = hears(&told, |event| match event {
+            Event::SessionEnded { why, .. } => Some(*why),
+            _ => None,
+        });
+        assert_eq!(why.to_string(), CONNECTION);
+    }
+    let mut nodes = ["n1", "n2", "n3"].map(|name| Node::start(address, name, &THREE));
+    let [a, b, c] = &mut nodes;
+    // Nobody waits for the dead, and nobody hears of them.
+    meet(&mut [a, b, c], 0);
+    assert_eq!(until(&server, |stats| stats.sessions == 3).connections, 3);
+}
+
+#[test]
 fn a_process_that_is_killed_with_unread_bytes_has_died_just_the_same() {
     let (server, told) = watched(ServerLimits::default());
     let address = server.local_addr();
