@@ -1,8 +1,11 @@
 //! What clients of the native protocol do wrong, byte for byte on real sockets. Each hears the error that is documented
 //! for it, and nobody else is disturbed.
 
+use super::node::Node;
 use super::{next_close, watched};
+use crate::memory::raise_descriptor_limit;
 use crate::net::Client;
+use crate::rdzv::RdzvServer;
 use rendezvous_core::driver::server::Server;
 use rendezvous_core::limits::{FrameLimits, ServerLimits, SessionLimits};
 use rendezvous_core::node::server::{CloseReason, Event};
@@ -42,6 +45,10 @@ fn error(id: u64, code: FaultCode, first: u64, second: u64) -> Came {
 impl Raw {
     fn dial(server: &Server) -> Self {
         Self(Client::dial(server.local_addr()))
+    }
+
+    fn heartbeat(&mut self, nonce: u64) {
+        self.send(0, 0, &ClientFrame::Heartbeat { nonce });
     }
 
     /// Opens a new session.
@@ -102,7 +109,7 @@ impl Raw {
 
     #[track_caller]
     fn is_served(&mut self) {
-        self.send(0, 0, &ClientFrame::Heartbeat { nonce: 77 });
+        self.heartbeat(77);
         assert_eq!(self.came(), Came::Echo(77));
     }
 }
@@ -111,11 +118,21 @@ fn key(name: &[u8]) -> rendezvous_core::store::op::Key<'_> {
     rendezvous_core::store::op::Key::raw(name)
 }
 
-/// The first bytes of a connection.
+/// The first bytes of a connection whose client is in no hurry.
 fn hello(identity: Identity, sequence: u64, versions: (u16, u16), grace_ms: u32) -> Vec<u8> {
+    hello_with(identity, sequence, versions, grace_ms, 3_600_000)
+}
+
+fn hello_with(
+    identity: Identity,
+    sequence: u64,
+    versions: (u16, u16),
+    grace_ms: u32,
+    heartbeat_ms: u32,
+) -> Vec<u8> {
     let Identity { incarnation, session, token } = identity;
     let (version_min, version_max) = versions;
-    let (heartbeat_ms, heartbeats_missed_max) = (3_600_000, 3);
+    let heartbeats_missed_max = 3;
     let hello = ClientFrame::Hello {
         version_min,
         version_max,
@@ -317,4 +334,37 @@ fn within_a_session_bad_frames_end_it_or_fail_alone_as_documented() {
     raw.add(2, 0);
     assert_eq!(raw.came(), Came::Number { id: 2, number: 1 });
     neighbour.is_served();
+}
+
+/// More sessions than the server hears of at a time.
+const MANY: u64 = 1500;
+
+#[test]
+fn a_server_that_was_stopped_blames_nobody_for_the_time() {
+    let allowed = raise_descriptor_limit(MANY + 200);
+    assert!(allowed >= MANY + 200, "NOT TESTED: only {allowed} descriptors are allowed");
+    let server = RdzvServer::start();
+    let mut witness =
+        Node::start(server.address(), "witness", &["heartbeat_ms=2500", "heartbeats_missed_max=3"]);
+    let greeted = |_| {
+        let mut raw = Raw(Client::dial(server.address()));
+        raw.0.send(&hello_with(Identity::default(), 0, (1, 1), 0, 2000));
+        raw
+    };
+    let mut sessions: Vec<Raw> = (0..MANY).map(greeted).collect();
+    for session in &mut sessions {
+        assert_eq!(session.came(), Came::Welcome { resumed: false });
+    }
+    sessions.iter_mut().for_each(|session| session.heartbeat(1));
+    sessions.iter_mut().for_each(|session| assert_eq!(session.came(), Came::Echo(1)));
+    server.stop();
+    sessions.iter_mut().for_each(|session| session.heartbeat(2));
+    // It waits longer for the server than the server may wait for the others.
+    let over = witness.says("session failed: ServerGone");
+    assert!(over.contains("nothing came from the peer for too long"), "{over}");
+    server.signal(libc::SIGCONT);
+    // Their signs of life came in time, and had only not been read.
+    for session in &mut sessions {
+        assert_eq!(session.came(), Came::Echo(2));
+    }
 }

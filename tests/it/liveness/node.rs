@@ -1,6 +1,7 @@
 //! Nodes as processes, and what is known of them from outside.
 
 use crate::net::{Deadline, PATIENCE};
+use crate::process;
 use std::io::{BufRead, BufReader, Write};
 use std::iter;
 use std::net::SocketAddr;
@@ -89,8 +90,7 @@ impl Node {
     }
 
     pub(super) fn signal(&self, signal: libc::c_int) {
-        // SAFETY: no memory is involved; the child is ours and not waited for yet, so the id is its own.
-        assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
+        process::signal(&self.child, signal);
     }
 
     /// Kills the process and waits until it is gone.
@@ -99,17 +99,9 @@ impl Node {
         self.child.wait().expect("a child of ours");
     }
 
-    fn pid(&self) -> libc::pid_t {
-        libc::pid_t::try_from(self.child.id()).expect("a process id")
-    }
-
-    /// Stops the process; when this returns, none of its threads runs any more.
+    /// Stops the process, which can be told to go on.
     pub(super) fn stop(&self) {
-        self.signal(libc::SIGSTOP);
-        let mut status = 0;
-        // SAFETY: `status` is valid for writing, and the child is ours.
-        let stopped = unsafe { libc::waitpid(self.pid(), &raw mut status, libc::WUNTRACED) };
-        assert!(stopped == self.pid() && libc::WIFSTOPPED(status), "{} is stopped", self.name);
+        process::stop(&self.child);
     }
 
     /// Waits until bytes lie unread in its sockets.
@@ -122,7 +114,7 @@ impl Node {
     }
 
     fn unread_bytes(&self) -> u64 {
-        let process = format!("/proc/{}", self.pid());
+        let process = format!("/proc/{}", self.child.id());
         let descriptors = std::fs::read_dir(format!("{process}/fd")).expect("it lives");
         let sockets: Vec<String> = descriptors
             .filter_map(|entry| {
