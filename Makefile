@@ -81,9 +81,9 @@ header: ## Write include/rendezvous.h anew from the doc comments in ffi/src
 interop: ## Everything against real PyTorch, installed once into target/torch-venv (RDZV_TORCH_SPEC names another)
 	tests/interop/setup.sh
 	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli
-	$(CARGO) build --locked --release -p rendezvous-tests --bin rank
+	$(CARGO) build --locked --release -p rendezvous-tests --bin rank --bin node
 	$(COMPILE) tests/interop/cpp_rank.cpp -o target/cpp_rank $(LINK) -Wl,-rpath,'$$ORIGIN/release'
-	RDZV=target/release/rdzv RDZV_CPP_RANK=target/cpp_rank RDZV_RANK=target/release/rank target/torch-venv/bin/python tests/interop/run.py
+	RDZV=target/release/rdzv RDZV_CPP_RANK=target/cpp_rank RDZV_RANK=target/release/rank RDZV_NODE=target/release/node target/torch-venv/bin/python tests/interop/run.py
 
 bench: ## Criterion benches, then the tables beside the kernel's floor and PyTorch
 	tests/interop/setup.sh

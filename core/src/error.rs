@@ -337,7 +337,7 @@ pub enum Cause {
     Resolver(i32),
     /// The peer closed the connection.
     Closed,
-    /// The peer accepted the connection and said nothing.
+    /// The peer accepted the connection and said nothing; or, once it had spoken, nothing more for too long.
     Silent,
     /// No answer came, where one is due at once.
     NoAnswer,
@@ -484,7 +484,10 @@ impl Sentence<'_> {
             (Cause::Resolver(0), None) => f.write_str(": the resolver knows none"),
             (Cause::Resolver(number), None) => write!(f, ": resolver error {number}"),
             (Cause::Closed, _) => f.write_str(": the peer closed the connection"),
-            (Cause::Silent, _) => f.write_str(": the peer accepted and never answered"),
+            (Cause::Silent, _) => f.write_str(match self.failure.phase {
+                Phase::Greeting => ": the peer accepted and never answered",
+                _ => ": nothing came from the peer for too long",
+            }),
             (Cause::NoAnswer, _) => f.write_str(": no answer came"),
             (Cause::NotReleased, _) => f.write_str(match (self.operation, self.keys_count) {
                 (Operation::Barrier | Operation::BarrierByKeys, _) => ": not all have arrived",
@@ -581,6 +584,20 @@ mod tests {
                     effect: Effect::Possible,
                     ..WAITED
                 },
+            ),
+            (
+                "connect to 127.0.0.1:29500 timed out after 300 ms while greeting: \
+                 the peer accepted and never answered",
+                Operation::Connect,
+                0,
+                Failure { phase: Phase::Greeting, cause: Cause::Silent, ..WAITED },
+            ),
+            (
+                "get \"/k\" from 127.0.0.1:29500 lost its server after 300 ms while waiting: \
+                 nothing came from the peer for too long",
+                Operation::Get,
+                1,
+                Failure { kind: ErrorKind::ServerGone, cause: Cause::Silent, ..WAITED },
             ),
             (
                 "ping at 127.0.0.1:29500 met a peer that breaks the store protocol, after 300 ms while waiting: \

@@ -228,7 +228,7 @@ static void server_options_are_checked(void) {
   FAILS(INVALID, rdzv_server_options_set_keep_alive(options, 0, 1, 1, 1, &error));
   FAILS(INVALID, rdzv_server_options_set_keep_alive(options, 1, -1, 1, 1, &error));
   FAILS(INVALID, rdzv_server_options_set_keep_alive(options, 1, 1, 0, 1, &error));
-  FAILS(INVALID, rdzv_server_options_set_keep_alive(options, 1, 1, 1, 0, &error));
+  FAILS(INVALID, rdzv_server_options_set_keep_alive(options, 1, 1, 1, -1, &error));
   FAILS(INVALID, rdzv_server_options_set_keep_alive(options, INT64_MAX, 1, 1, 1, &error));
   FAILS(INVALID, rdzv_server_options_set_keep_alive(options, 1, 32767001, 1, 1, &error));
   FAILS(INVALID, rdzv_server_options_set_keep_alive(options, 1, 1, 128, 1, &error));

@@ -9,6 +9,7 @@ mod fuzz;
 mod golden;
 mod header;
 mod library;
+mod liveness;
 mod memory;
 mod net;
 mod nostd;

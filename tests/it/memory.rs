@@ -20,7 +20,7 @@ const IDLE_BYTES_MAX: u64 = 2048;
 const SPARE_DESCRIPTORS: u64 = 200;
 
 /// Lets this process, and those that it starts, have as many descriptors as they need; returns how many they get.
-fn raise_descriptor_limit(wanted: u64) -> u64 {
+pub(crate) fn raise_descriptor_limit(wanted: u64) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writing.
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);

@@ -1,7 +1,7 @@
 //! Processes that a test starts, and ends when they do not end themselves.
 
 use std::io::Read;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -63,4 +63,22 @@ fn collect(
         done.send(()).ok();
         words
     })
+}
+
+pub(crate) fn signal(child: &Child, signal: libc::c_int) {
+    // SAFETY: no memory is involved; the child is ours and not waited for yet, so the id is its own.
+    assert_eq!(unsafe { libc::kill(pid(child), signal) }, 0);
+}
+
+/// Stops a process; when this returns, none of its threads runs any more.
+pub(crate) fn stop(child: &Child) {
+    signal(child, libc::SIGSTOP);
+    let mut status = 0;
+    // SAFETY: `status` is valid for writing, and the child is ours.
+    let stopped = unsafe { libc::waitpid(pid(child), &raw mut status, libc::WUNTRACED) };
+    assert!(stopped == pid(child) && libc::WIFSTOPPED(status), "it is stopped");
+}
+
+fn pid(child: &Child) -> libc::pid_t {
+    libc::pid_t::try_from(child.id()).expect("a process id")
 }

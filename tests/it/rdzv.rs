@@ -1,6 +1,7 @@
 //! `rdzv` as a process: built when needed, started, told to stop, and never left behind.
 
 use crate::net::PATIENCE;
+use crate::process;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -73,11 +74,18 @@ impl RdzvServer {
         self.child.id()
     }
 
+    pub(crate) fn signal(&self, signal: libc::c_int) {
+        process::signal(&self.child, signal);
+    }
+
+    /// Stops the process, which can be told to go on.
+    pub(crate) fn stop(&self) {
+        process::stop(&self.child);
+    }
+
     /// Sends a signal and waits for the end.
     pub(crate) fn end_with(mut self, signal: libc::c_int) -> Ended {
-        let pid = libc::pid_t::try_from(self.child.id()).expect("a process id");
-        // SAFETY: no memory is involved; the child is ours and not waited for yet, so the id is its own.
-        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+        self.signal(signal);
         finish(&mut self.child)
     }
 

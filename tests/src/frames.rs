@@ -3,6 +3,7 @@
 use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::store::op::{Key, Keys, Request};
 use rendezvous_core::wire::c10d::{Frame, MAGIC, Scan, Scanner, encode_frame};
+use rendezvous_core::wire::native::{self, ClientFrame, Label};
 use rendezvous_core::wire::sink::Sink;
 
 #[derive(Default)]
@@ -68,6 +69,17 @@ pub fn wait(key: &[u8]) -> Vec<u8> {
 #[must_use]
 pub fn push(key: &[u8], value: &[u8]) -> Vec<u8> {
     request(Request::QueuePush { key: Key::raw(key), value })
+}
+
+/// A frame of the native protocol.
+///
+/// # Panics
+/// When its body is too long for a header.
+#[must_use]
+pub fn native(label: Label, frame: &ClientFrame<'_>) -> Vec<u8> {
+    let mut bytes = Bytes::default();
+    native::encode_frame(&mut bytes, label, frame).expect("a short frame");
+    bytes.0
 }
 
 /// A byte string as replies carry it: behind its length.

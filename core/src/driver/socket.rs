@@ -17,9 +17,10 @@ pub struct KeepAlive {
     pub interval: Duration,
     /// Unanswered probes after which the connection is lost.
     pub probes: u32,
-    /// Longest time that sent bytes may stay unacknowledged. The system counts a peer that is alive but does not read
-    /// (its window is closed) among the silent, so this is also the longest pause of a reader with much to read.
-    pub unacknowledged_max: Duration,
+    /// Longest time that sent bytes may stay unacknowledged; `None` leaves it to the system. The system counts a peer
+    /// that is alive but does not read (its window is closed) among the silent, so this is also the longest pause of a
+    /// reader with much to read. And it takes this time for idle connections, too, in place of `probes` (tcp(7)).
+    pub unacknowledged_max: Option<Duration>,
 }
 
 impl Default for KeepAlive {
@@ -28,7 +29,7 @@ impl Default for KeepAlive {
             idle: Duration::from_secs(2),
             interval: Duration::from_secs(1),
             probes: 3,
-            unacknowledged_max: Duration::from_secs(60),
+            unacknowledged_max: None,
         }
     }
 }
@@ -42,7 +43,7 @@ impl KeepAlive {
         let probes =
             TcpKeepalive::new().with_time(self.idle).with_interval(self.interval).with_retries(self.probes);
         socket.set_tcp_keepalive(&probes)?;
-        socket.set_tcp_user_timeout(Some(self.unacknowledged_max))
+        socket.set_tcp_user_timeout(self.unacknowledged_max)
     }
 }
 
@@ -157,5 +158,28 @@ impl Family {
             SocketAddr::V4(_) => Self::V4,
             SocketAddr::V6(_) => Self::V6,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn by_default_nothing_stands_in_the_way_of_the_probes() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let watched = |keep_alive: KeepAlive| {
+            keep_alive.apply(&SockRef::from(&socket)).expect("the system takes it");
+            socket.tcp_user_timeout().expect("it is told").filter(|span| !span.is_zero())
+        };
+        let minute = Some(Duration::from_secs(60));
+        assert_eq!(watched(KeepAlive { unacknowledged_max: minute, ..KeepAlive::default() }), minute);
+        // With any number here, Linux does not count the probes, and waits for so long.
+        assert_eq!(watched(KeepAlive::default()), None);
+        let (idle, interval) = (socket.tcp_keepalive_time(), socket.tcp_keepalive_interval());
+        assert_eq!(
+            (idle.ok(), interval.ok(), socket.tcp_keepalive_retries().ok()),
+            (Some(Duration::from_secs(2)), Some(Duration::from_secs(1)), Some(3))
+        );
     }
 }

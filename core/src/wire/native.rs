@@ -127,19 +127,22 @@ impl Header {
         if header.flags & FLAGS_CRITICAL != 0 {
             return Err(FrameError::Flags(header.flags));
         }
-        let size = match from {
-            From::Client => ClientFrame::size_of(header.kind),
-            From::Server => ServerFrame::size_of(header.kind),
-        };
-        let limit = match (from, header.kind) {
-            (From::Client, HELLO) => HELLO_BYTES_MAX,
-            _ => size.unwrap_or(Size::Small).bytes_max(limits),
-        };
-        if u64::from(header.body_bytes) > limit {
+        if u64::from(header.body_bytes) > body_bytes_max(header.kind, from, limits) {
             return Err(FrameError::TooLong { kind: header.kind, bytes: header.body_bytes });
         }
         Ok(header)
     }
+}
+
+/// The longest body that a frame of this kind may have.
+#[must_use]
+pub fn body_bytes_max(kind: u16, from: From, limits: &FrameLimits) -> u64 {
+    let size = match (from, kind) {
+        (From::Client, HELLO) => return HELLO_BYTES_MAX,
+        (From::Client, _) => ClientFrame::size_of(kind),
+        (From::Server, _) => ServerFrame::size_of(kind),
+    };
+    size.unwrap_or(Size::Small).bytes_max(limits)
 }
 
 /// Looks at the frame that starts at `bytes[0]`.

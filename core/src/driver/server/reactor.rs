@@ -66,6 +66,8 @@ pub(super) struct Reactor {
     generations: Vec<u32>,
     to_read: VecDeque<ConnId>,
     accepting: Accepting,
+    /// Full turns since time was to be told.
+    overdue_turns: usize,
     buffer: Box<[u8]>,
 }
 
@@ -103,6 +105,7 @@ impl Reactor {
             generations: Vec::new(),
             to_read: VecDeque::new(),
             accepting: Accepting::Ready,
+            overdue_turns: 0,
             buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
         })
     }
@@ -121,8 +124,9 @@ impl Reactor {
                 outcome => outcome?,
             }
             let now = self.clock.now();
-            let mut woken = false;
+            let (mut woken, mut count) = (false, 0);
             for event in &events {
+                count += 1;
                 match event.token() {
                     LISTENER => self.accepting = Accepting::Ready,
                     WAKER => woken = true,
@@ -140,11 +144,21 @@ impl Reactor {
                 let Some(conn) = self.to_read.pop_front() else { break };
                 self.read(now, conn);
             }
-            if self.machine.poll_timeout().is_some_and(|at| at <= now) {
+            if self.is_tick_due(now, count) {
                 self.feed(now, Input::Tick);
             }
             self.carry_out(now);
         }
+    }
+
+    /// Whether time is to be told after a turn of so many events. Behind a full turn others may have something to read
+    /// that came in time: when this process was stopped for a while, that is no fault of its peers. So time waits until
+    /// each of them has had a turn.
+    fn is_tick_due(&mut self, now: Instant, events: usize) -> bool {
+        let is_due = self.machine.poll_timeout().is_some_and(|at| at <= now);
+        let is_full = events >= EVENTS_PER_TURN;
+        self.overdue_turns = if is_due && is_full { self.overdue_turns + 1 } else { 0 };
+        is_due && (!is_full || self.overdue_turns > self.peers.len() / EVENTS_PER_TURN + 1)
     }
 
     /// How long to sleep: not at all while there is work left over from the last turn.

@@ -20,7 +20,7 @@ use crate::store::engine::Engine;
 use crate::time::{Duration, Instant};
 use crate::wire::native::{
     ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, Scan, ServerFrame,
-    Size, Why, append_frame, negotiate, scan, scan_opening,
+    Why, append_frame, body_bytes_max, negotiate, scan, scan_opening,
 };
 use crate::wire::sink::Sink;
 use alloc::boxed::Box;
@@ -162,7 +162,7 @@ impl Native {
         let fault = match error {
             FrameError::Flags(flags) => Some(Fault::new(FaultCode::UnknownFlags, flags.into(), 0)),
             FrameError::TooLong { kind, bytes } => {
-                let limit = ClientFrame::size_of(kind).unwrap_or(Size::Small).bytes_max(&desk.limits.frame);
+                let limit = body_bytes_max(kind, From::Client, &desk.limits.frame);
                 Some(Fault::new(FaultCode::TooLong, bytes.into(), limit))
             }
             FrameError::Magic | FrameError::NotHello(_) => None,

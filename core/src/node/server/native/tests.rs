@@ -250,7 +250,7 @@ fn a_connection_that_opens_otherwise_is_closed_with_a_word_where_there_is_one() 
         (b"RDZV\x00\x00\x00\x00\x10\x00".to_vec(), ""),
         (opening(0, &unversioned(2, 9)), "0 Error VersionUnsupported 1 1 "),
         (opening(0, &unversioned(0, 0)), "0 Error VersionUnsupported 1 1 "),
-        (long, "0 Error TooLong 5000 65536 "),
+        (long, "0 Error TooLong 5000 4096 "),
         (critical, "0 Error UnknownFlags 256 0 "),
         (malformed, "0 Error Malformed 1 0 "),
         (opening(0, &hello(77, 1, [0; 16], 0, "n")), "0 Error SessionEnded 0 0 "),
