@@ -371,10 +371,11 @@ rdzv_status rdzv_server_options_set_frame_timeout_ms(rdzv_server_options *option
                                                      rdzv_error **error);
 
 // How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes,
-// how many go unanswered, and how long sent bytes may stay unacknowledged. The first two are rounded up to
-// whole seconds, 32,767 at most; of probes there are 1 to 127; the last is at most 2,147,483,647, and 0 leaves
-// it to the system. Default 2000, 1000, 3, 0. Where the last one is set, it counts a peer that is alive but does
-// not read among the silent, and the kernel takes it for idle connections, too, in place of the number of probes.
+// how many go unanswered, and how long sent bytes may stay unacknowledged. The first two are rounded up
+// to whole seconds, 32,767 at most; of probes there are 1 to 127; the last is at most 2,147,483,647, and
+// 0 leaves it to the system. Default 2000, 1000, 3, 0. Where the last one is set, it counts a peer that
+// is alive but does not read among the silent, and the kernel takes it for idle connections, too, in
+// place of the number of probes.
 rdzv_status rdzv_server_options_set_keep_alive(rdzv_server_options *options,
                                                int64_t idle_ms,
                                                int64_t interval_ms,
@@ -1444,6 +1445,20 @@ uint16_t rdzv_rendezvous_info_master_port(const rdzv_rendezvous_info *info);
 
 // Whether this process hosts the store, 1 or 0; 0 for NULL.
 int32_t rdzv_rendezvous_info_hosts_store(const rdzv_rendezvous_info *info);
+
+// The round that this node is in, from 0; -1 when the backend has no rounds (as `static` and URLs have none),
+// and for NULL. The three that follow tell more of the node's place in it.
+int64_t rdzv_rendezvous_info_round(const rdzv_rendezvous_info *info);
+
+// The global rank of this node's first worker; -1 without rounds, and for NULL.
+int64_t rdzv_rendezvous_info_rank_first(const rdzv_rendezvous_info *info);
+
+// How many workers all nodes of the round have; -1 without rounds, and for NULL.
+int64_t rdzv_rendezvous_info_worker_count(const rdzv_rendezvous_info *info);
+
+// Where node 0 of the round is reached, as it said; its length goes to `*len` unless `len` is NULL. Not
+// NUL-terminated; lives as long as the info. NULL without rounds, and for NULL.
+const uint8_t *rdzv_rendezvous_info_leader(const rdzv_rendezvous_info *info, size_t *len);
 
 // -----------------------------------------------------------------------------------------------------------
 // Where the ranks of a job find their store.

@@ -214,6 +214,11 @@ class rendezvous_info {
   /// Where the ranks of the job find their store; empty by URL.
   std::string master_addr() const { return detail::lent(rdzv_rendezvous_info_master_addr, c_handle()); }
   std::uint16_t master_port() const noexcept { return rdzv_rendezvous_info_master_port(c_handle()); }
+  /// The round, of backends that have rounds; then also where this node's workers stand in it, and node 0's address.
+  std::optional<std::int64_t> round() const { return known(rdzv_rendezvous_info_round(c_handle())); }
+  std::optional<std::int64_t> rank_first() const { return known(rdzv_rendezvous_info_rank_first(c_handle())); }
+  std::optional<std::int64_t> worker_count() const { return known(rdzv_rendezvous_info_worker_count(c_handle())); }
+  std::string leader() const { return detail::lent(rdzv_rendezvous_info_leader, c_handle()); }
   /// Whether this process hosts the store.
   bool hosts_store() const noexcept { return rdzv_rendezvous_info_hosts_store(c_handle()) != 0; }
 
@@ -223,6 +228,9 @@ class rendezvous_info {
 
  private:
   explicit rendezvous_info(rdzv_rendezvous_info* made) noexcept : handle_(made) {}
+  static std::optional<std::int64_t> known(std::int64_t number) {
+    return number < 0 ? std::nullopt : std::optional<std::int64_t>(number);
+  }
   detail::handle<rdzv_rendezvous_info, rdzv_rendezvous_info_free> handle_;
 };
 

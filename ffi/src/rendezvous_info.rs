@@ -8,7 +8,7 @@ use crate::guard;
 use crate::status::rdzv_status;
 use crate::store::{node_handle, rdzv_store};
 use rendezvous_core::driver::rendezvous::NodeStore;
-use rendezvous_core::rendezvous::store_info::RendezvousInfo;
+use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RoundPlace};
 use std::ptr::null;
 use std::sync::Arc;
 
@@ -17,6 +17,12 @@ use std::sync::Arc;
 pub struct rdzv_rendezvous_info {
     info: RendezvousInfo<Arc<NodeStore>>,
     shared: Arc<Shared>,
+}
+
+impl rdzv_rendezvous_info {
+    fn placed(&self, number: impl FnOnce(&RoundPlace) -> u64) -> i64 {
+        self.info.place.as_ref().map_or(-1, |place| i64::try_from(number(place)).unwrap_or(i64::MAX))
+    }
 }
 
 pub(crate) fn info_handle(
@@ -90,4 +96,41 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_master_port(info: *const rdzv_rend
 pub unsafe extern "C" fn rdzv_rendezvous_info_hosts_store(info: *const rdzv_rendezvous_info) -> i32 {
     // SAFETY: as the header wants it.
     unsafe { guard::read(info, 0, |of| i32::from(of.info.store.server().is_some())) }
+}
+
+/// The round that this node is in, from 0; -1 when the backend has no rounds (as `static` and URLs have none),
+/// and for NULL. The three that follow tell more of the node's place in it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_info_round(info: *const rdzv_rendezvous_info) -> i64 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(info, -1, |of| of.placed(|place| place.round)) }
+}
+
+/// The global rank of this node's first worker; -1 without rounds, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_info_rank_first(info: *const rdzv_rendezvous_info) -> i64 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(info, -1, |of| of.placed(|place| place.rank_first)) }
+}
+
+/// How many workers all nodes of the round have; -1 without rounds, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_info_worker_count(info: *const rdzv_rendezvous_info) -> i64 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(info, -1, |of| of.placed(|place| place.world_size)) }
+}
+
+/// Where node 0 of the round is reached, as it said; its length goes to `*len` unless `len` is NULL. Not
+/// NUL-terminated; lives as long as the info. NULL without rounds, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_info_leader(
+    info: *const rdzv_rendezvous_info,
+    len: *mut usize,
+) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe {
+        guard::read(info, null(), |of| {
+            of.info.place.as_ref().map_or(null(), |place| lent(place.leader.as_bytes(), len))
+        })
+    }
 }

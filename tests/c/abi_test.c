@@ -39,6 +39,7 @@ static const struct test tests[] = {
     TEST(endpoints_and_configurations_are_parsed),
     TEST(static_nodes_meet),
     TEST(handlers_that_wait_are_cancelled),
+    TEST(node_of_a_round_knows_its_place),
     TEST(handlers_that_cannot_be),
     TEST(urls_that_make_no_sense),
     TEST(url_arguments_are_checked),

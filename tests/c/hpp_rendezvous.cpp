@@ -87,6 +87,7 @@ void static_backend() {
   auto info = VALUE(handler.next_rendezvous());
   CHECK(info.rank() == 0 && info.world_size() == 1 && info.hosts_store());
   CHECK(info.master_addr() == "127.0.0.1" && info.master_port() == 0);
+  CHECK(!info.round() && !info.rank_first() && !info.worker_count() && info.leader().empty());
   auto store = VALUE(info.store());
   CHECK(store.set("k", "v") && VALUE(store.get("k")) == "v");
   CHECK(handler.set_closed() && !VALUE(handler.is_closed()) && VALUE(handler.num_nodes_waiting()) == 0);

@@ -372,6 +372,39 @@ void handlers_that_wait_are_cancelled(void) {
   CHECK(close(nobody) == 0);
 }
 
+// Alone at the backend whose nodes meet at a server, which this one hosts: it has rounds.
+void node_of_a_round_knows_its_place(void) {
+  rdzv_rendezvous_parameters *parameters = NULL;
+  const char *endpoint = peer_text(free_port());
+  OK(rdzv_rendezvous_parameters_new(TEXT("rdzv"), TEXT(endpoint), TEXT("run"), 1, 1, &parameters, &error));
+  struct node node = {0};
+  OK(rdzv_rendezvous_handler_new(NULL, parameters, &node.handler, &error));
+  rdzv_rendezvous_parameters_free(parameters);
+  join(&node);
+  check_success(__FILE__, __LINE__, "joining", node.outcome, node.error);
+  CHECK(rdzv_rendezvous_info_rank(node.info) == 0 && rdzv_rendezvous_info_world_size(node.info) == 1);
+  CHECK_NUMBER(rdzv_rendezvous_info_round(node.info), 0);
+  CHECK_NUMBER(rdzv_rendezvous_info_rank_first(node.info), 0);
+  CHECK_NUMBER(rdzv_rendezvous_info_worker_count(node.info), 1);
+  size_t len = 0;
+  CHECK(rdzv_rendezvous_info_leader(node.info, &len) != NULL && len > 0);
+  OK(rdzv_store_set(node.store, TEXT("k"), TEXT("v"), -1, &error));
+  // It closes the run, and hears of it.
+  int32_t closed = 0;
+  rdzv_round_event event = {.struct_size = sizeof event};
+  OK(rdzv_rendezvous_handler_set_closed(node.handler, &error));
+  OK(rdzv_rendezvous_handler_is_closed(node.handler, &closed, &error));
+  CHECK_NUMBER(closed, 1);
+  OK(rdzv_rendezvous_handler_next_event(node.handler, PATIENCE_MS, &event, NULL, &error));
+  CHECK_NUMBER(event.kind, RDZV_ROUND_EVENT_RUN_CLOSED);
+  rdzv_rendezvous_info *again = NULL;
+  FAILS(RDZV_RENDEZVOUS_CLOSED, rdzv_rendezvous_handler_next_rendezvous(node.handler, &again, &error));
+  rdzv_store_free(node.store);
+  rdzv_rendezvous_info_free(node.info);
+  OK(rdzv_rendezvous_handler_shutdown(node.handler, NULL, &error));
+  rdzv_rendezvous_handler_free(node.handler);
+}
+
 static rdzv_rendezvous_parameters *with_rank(const char *endpoint, int64_t rank) {
   rdzv_rendezvous_parameters *made = parameters_for("static", endpoint, 2);
   OK(rdzv_rendezvous_parameters_set_int(made, TEXT("rank"), rank, &error));
@@ -437,6 +470,10 @@ void handlers_that_cannot_be(void) {
   CHECK(rdzv_rendezvous_info_master_addr(NULL, NULL) == NULL);
   CHECK_NUMBER(rdzv_rendezvous_info_master_port(NULL), 0);
   CHECK_NUMBER(rdzv_rendezvous_info_hosts_store(NULL), 0);
+  CHECK_NUMBER(rdzv_rendezvous_info_round(NULL), -1);
+  CHECK_NUMBER(rdzv_rendezvous_info_rank_first(NULL), -1);
+  CHECK_NUMBER(rdzv_rendezvous_info_worker_count(NULL), -1);
+  CHECK(rdzv_rendezvous_info_leader(NULL, NULL) == NULL);
 
   // What stands in a node's way when it joins.
   uint16_t port = 0;

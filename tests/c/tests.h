@@ -47,6 +47,7 @@ void rendezvous_parameters_are_kept_checked_and_converted(void);
 void endpoints_and_configurations_are_parsed(void);
 void static_nodes_meet(void);
 void handlers_that_wait_are_cancelled(void);
+void node_of_a_round_knows_its_place(void);
 void handlers_that_cannot_be(void);
 
 // urls.c
