@@ -372,9 +372,10 @@ rdzv_status rdzv_server_options_set_frame_timeout_ms(rdzv_server_options *option
 
 // How a host that fell silent is noticed: milliseconds of silence before the first probe, between probes,
 // how many go unanswered, and how long sent bytes may stay unacknowledged. The first two are rounded up to
-// whole seconds, 32,767 at most; of probes there are 1 to 127; the last is at most 2,147,483,647, and 0 leaves
-// it to the system. Default 2000, 1000, 3, 0. Where the last one is set, it counts a peer that is alive but does
-// not read among the silent, and the kernel takes it for idle connections, too, in place of the number of probes.
+// whole seconds, 32,767 at most; of probes there are 1 to 127; the last is at most 2,147,483,647, and 0
+// leaves it to the system. Default 2000, 1000, 3, 0. Where the last one is set, it counts a peer that is
+// alive but does not read among the silent, and the kernel takes it for idle connections, too, in place of
+// the number of probes.
 rdzv_status rdzv_server_options_set_keep_alive(rdzv_server_options *options,
                                                int64_t idle_ms,
                                                int64_t interval_ms,
