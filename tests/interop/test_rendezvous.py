@@ -1,4 +1,4 @@
-"""Rust ranks and Python ranks in one rendezvous: by tcp://, env:// and file:// URLs and with the static backend, through
+"""Rust or C++ ranks and Python ranks in one rendezvous: by tcp://, env:// and file:// URLs and with the static backend, through
 one exchange and one barrier of the elastic agent's kind; and both languages read URLs, endpoints and settings alike."""
 
 import importlib
@@ -19,16 +19,20 @@ from torch.distributed.elastic.utils import store as store_util
 
 # Its package has a function of the same name.
 torch_rendezvous = importlib.import_module("torch.distributed.rendezvous")
-RANK_PROGRAM = os.environ.get("RDZV_RANK", str(ROOT / "target" / "release" / "rank"))
+# Two programs that do the same, by the language that they are written in.
+RANK_PROGRAMS = {
+    "Rust": os.environ.get("RDZV_RANK", str(ROOT / "target" / "release" / "rank")),
+    "C++": os.environ.get("RDZV_CPP_MEETING", str(ROOT / "target" / "cpp_meeting")),
+}
 PATIENCE_SECONDS = 40
 WORLD_SIZE = 4
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
 
 
-def rank_program(*arguments, **variables):
+def rank_program(*arguments, program="Rust", **variables):
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     return subprocess.Popen(
-        [RANK_PROGRAM, *map(str, arguments)],
+        [RANK_PROGRAMS[program], *map(str, arguments)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**environment, **variables},
     )
@@ -65,8 +69,13 @@ def python_static(endpoint, rank):
 
 
 class Meetings(StoreTest):
+    program = "Rust"
+
     def setUp(self):
         self.server = None
+
+    def start(self, *arguments, **variables):
+        return rank_program(*arguments, program=self.program, **variables)
 
     def ended(self, process):
         output, errors = process.communicate(timeout=PATIENCE_SECONDS)
@@ -75,7 +84,7 @@ class Meetings(StoreTest):
 
     def meet(self, rust_ranks, start_rust, python_rank, heading=(), ending=(), hosts=True):
         """Each rank sees the data of all, whatever language each is in."""
-        language = ["Rust" if rank in rust_ranks else "Python" for rank in range(WORLD_SIZE)]
+        language = [self.program if rank in rust_ranks else "Python" for rank in range(WORLD_SIZE)]
         data = [f"data of rank {rank} in {language[rank]}" for rank in range(WORLD_SIZE)]
         pythons = [rank for rank in range(WORLD_SIZE) if rank not in rust_ranks]
         forked = Processes([lambda rank=rank: python_rank(rank) for rank in pythons])
@@ -90,7 +99,7 @@ class Meetings(StoreTest):
         url = f"tcp://127.0.0.1:{free_port()}"
         self.meet(
             rust_ranks,
-            lambda rank: rank_program("url", f"{url}?rank={rank}&world_size={WORLD_SIZE}", -1, -1),
+            lambda rank: self.start("url", f"{url}?rank={rank}&world_size={WORLD_SIZE}", -1, -1),
             lambda rank: python_by_url(url, rank, WORLD_SIZE, {}),
             ending=["again: Unable to perform re-rendezvous using tcp:// method"],
         )
@@ -99,7 +108,7 @@ class Meetings(StoreTest):
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(WORLD_SIZE), **variables}
         self.meet(
             rust_ranks,
-            lambda rank: rank_program("url", "env://", -1, -1, RANK=str(rank), **address),
+            lambda rank: self.start("url", "env://", -1, -1, RANK=str(rank), **address),
             lambda rank: python_by_url("env://", -1, -1, {"RANK": str(rank), **address}),
             ending=["again: Unable to perform re-rendezvous using env:// method"],
             hosts=hosts,
@@ -112,7 +121,7 @@ class Meetings(StoreTest):
         url = f"file://nobody:x{path}"
         self.meet(
             rust_ranks,
-            lambda rank: rank_program("url", f"{url}?rank={rank}&world_size={WORLD_SIZE}", -1, -1),
+            lambda rank: self.start("url", f"{url}?rank={rank}&world_size={WORLD_SIZE}", -1, -1),
             lambda rank: python_by_url(url, rank, WORLD_SIZE, {}),
             ending=["again: Unable to perform rerendezvous using file:// method"],
             hosts=False,
@@ -123,7 +132,7 @@ class Meetings(StoreTest):
         endpoint = f"127.0.0.1:{free_port()}"
         self.meet(
             rust_ranks,
-            lambda rank: rank_program("static", endpoint, "run-7", rank, WORLD_SIZE),
+            lambda rank: self.start("static", endpoint, "run-7", rank, WORLD_SIZE),
             lambda rank: python_static(endpoint, rank),
             heading=[f"store at {endpoint}"],
         )
@@ -156,11 +165,11 @@ class Meetings(StoreTest):
         """Nobody counts it out, in either language: the next run needs another path."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        for language in ("Rust", "Python"):
+        for language in (self.program, "Python"):
             path = os.path.join(folder.name, language)
             witness = dist.FileStore(path, -1)
-            if language == "Rust":
-                process = rank_program("url", f"file://{path}?rank=0&world_size=2", -1, -1)
+            if language == self.program:
+                process = self.start("url", f"file://{path}?rank=0&world_size=2", -1, -1)
                 pid, wait = process.pid, process.communicate
             else:
                 pid = os.fork()
@@ -186,8 +195,16 @@ class Meetings(StoreTest):
         self.by_static([1, 2, 3])
 
 
+class MeetingsInCpp(Meetings):
+    """The same through the C ABI and its C++ headers."""
+
+    program = "C++"
+
+
 class Barriers(StoreTest):
     """Barriers to which not all come. Who waits longest for a trace tells by its time whether that was needed."""
+
+    program = "Rust"
 
     def setUp(self):
         self.server = start_server()
@@ -198,7 +215,8 @@ class Barriers(StoreTest):
         return output.strip()
 
     def rust(self, rank, trace_timeout_ms=20000):
-        return rank_program("barrier", "127.0.0.1", self.server.port, rank, 5, 1000, trace_timeout_ms)
+        arguments = ("barrier", "127.0.0.1", self.server.port, rank, 5, 1000, trace_timeout_ms)
+        return rank_program(*arguments, program=self.program)
 
     def python(self, rank, trace_timeout=20.0):
         store = connect(self.server)
@@ -239,6 +257,12 @@ class Barriers(StoreTest):
         self.assertEqual([self.ended(rust) for rust in rusts], [self.text(rank, "host0, host3") for rank in (2, 4)])
         # PyTorch's own rank waits a second time, and learns nothing.
         self.assertTrue(pythons.results()[0].startswith("wait timeout after 1000ms, keys: /tr/last_member"))
+
+
+class BarriersInCpp(Barriers):
+    """The same through the C ABI and its C++ headers."""
+
+    program = "C++"
 
 
 class Published(StoreTest):
@@ -322,7 +346,7 @@ class Readings(StoreTest):
     def read(self, lines):
         text = "".join("\x1f".join(map(str, line)) + "\n" for line in lines)
         run = subprocess.run(
-            [RANK_PROGRAM, "read"], input=text, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS
+            [RANK_PROGRAMS["Rust"], "read"], input=text, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS
         )
         self.assertEqual(run.returncode, 0)
         answers = run.stdout.splitlines()

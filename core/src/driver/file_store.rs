@@ -6,7 +6,7 @@
 //! killed leaves whole records, so nobody meets a torn one of ours. Nobody waits in the system for a lock: a process that is stuck while it holds it costs
 //! the others their deadline and no more.
 //!
-//! Where much was appended, it is read without the lock ([`catching_up`]), and only the rest under it: what stands
+//! Where much was appended, it is read without the lock (`catching_up`), and only the rest under it: what stands
 //! before the end of the file never changes.
 //!
 //! A wait looks again every 10 ms at most; what this handle writes itself, its own waits see at once.

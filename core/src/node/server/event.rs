@@ -28,7 +28,7 @@ pub enum Input<'a> {
         /// All of them; what cannot be used yet is kept.
         bytes: &'a [u8],
     },
-    /// Bytes of [`Server::unsent`] have left; 0 when the socket would take none.
+    /// Bytes of [`unsent`](super::Server::unsent) have left; 0 when the socket would take none.
     Sent {
         /// To whom.
         conn: ConnId,
@@ -63,7 +63,7 @@ pub enum Input<'a> {
 /// What the caller is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Send [`Server::unsent`] and report with [`Input::Sent`].
+    /// Send [`unsent`](super::Server::unsent) and report with [`Input::Sent`].
     Transmit {
         /// To whom.
         conn: ConnId,
