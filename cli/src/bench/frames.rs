@@ -182,7 +182,7 @@ impl Frames {
     }
 
     /// The answers have become longer: all of the new bytes are known but those of `unknown`.
-    fn end_answer(&mut self, unknown: &[Range<usize>]) {
+    fn end_answer(&mut self, unknown: impl IntoIterator<Item = Range<usize>>) {
         let begin = self.known.len();
         self.known.resize(self.answers.0.len(), u8::MAX);
         for range in unknown {

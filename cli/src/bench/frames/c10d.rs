@@ -39,7 +39,7 @@ impl Frames {
             Operation::Add { name } => {
                 self.c10d_ask(&Frame::Request(Request::Add { key: key(name), delta: 1 }));
                 self.answers.put(&[0; 8]);
-                self.end_answer(&[0..8]);
+                self.end_answer(Some(0..8));
             }
             Operation::Check { name } => {
                 self.c10d_ask(&Frame::Request(Request::Check { keys: Keys::one(key(name)) }));
@@ -63,6 +63,6 @@ impl Frames {
 
     fn c10d_due(&mut self, bytes: &[u8]) {
         self.answers.put(bytes);
-        self.end_answer(&[]);
+        self.end_answer(None);
     }
 }

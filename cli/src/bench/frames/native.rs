@@ -48,7 +48,7 @@ impl Frames {
             frame_bytes_max: 0,
         };
         // The version, that nothing was resumed, no request before, and no grace are known.
-        self.native_due(0, &welcome, &[2..34, 47..99]);
+        self.native_due(0, &welcome, [2..34, 47..99]);
     }
 
     pub(super) fn native_barrier(&mut self, id: u64, arrival: Arrival<'_>) {
@@ -59,7 +59,7 @@ impl Frames {
         // Generation 0 is the one that is open.
         let request = ClientFrame::Barrier { key, generation: 0, name, timeout_ms: WAIT_MS, participants };
         put(&mut self.requests, id, &request);
-        self.native_due(id, &ServerFrame::BarrierOver { generation, end: BarrierEnd::Released }, &[]);
+        self.native_due(id, &ServerFrame::BarrierOver { generation, end: BarrierEnd::Released }, None);
     }
 
     pub(super) fn native_operation(&mut self, id: u64, operation: Operation<'_>) {
@@ -67,35 +67,39 @@ impl Frames {
         match operation {
             Operation::Set { name, value } => {
                 put(&mut self.requests, id, &ClientFrame::Set { key: key(name), value });
-                self.native_due(id, &ServerFrame::Done { revision }, &[0..8]);
+                self.native_due(id, &ServerFrame::Done { revision }, Some(0..8));
             }
             Operation::Get { name, value } => {
                 put(&mut self.requests, id, &ClientFrame::Get { timeout_ms: 0, key: key(name) });
-                self.native_due(id, &ServerFrame::Value { revision, value: Some(value) }, &[0..8]);
+                self.native_due(id, &ServerFrame::Value { revision, value: Some(value) }, Some(0..8));
             }
             Operation::Add { name } => {
                 put(&mut self.requests, id, &ClientFrame::Add { key: key(name), delta: 1 });
-                self.native_due(id, &ServerFrame::Number { number: 0, revision }, &[0..16]);
+                self.native_due(id, &ServerFrame::Number { number: 0, revision }, Some(0..16));
             }
             Operation::Check { name } => {
                 put(&mut self.requests, id, &ClientFrame::Check { keys: Keys::one(key(name)) });
-                self.native_due(id, &ServerFrame::Verdict { holds: true, revision }, &[1..9]);
+                self.native_due(id, &ServerFrame::Verdict { holds: true, revision }, Some(1..9));
             }
             Operation::Wait { name } => {
                 let request = ClientFrame::Wait { timeout_ms: WAIT_MS, keys: Keys::one(key(name)) };
                 put(&mut self.requests, id, &request);
-                self.native_due(id, &ServerFrame::Done { revision }, &[0..8]);
+                self.native_due(id, &ServerFrame::Done { revision }, Some(0..8));
             }
         }
     }
 
     /// An answer is due of which the server chooses these bytes of the body.
-    fn native_due(&mut self, id: u64, frame: &ServerFrame<'_>, unknown: &[Range<usize>]) {
+    fn native_due(
+        &mut self,
+        id: u64,
+        frame: &ServerFrame<'_>,
+        unknown: impl IntoIterator<Item = Range<usize>>,
+    ) {
         // No load has values of 4 GiB.
         let _ = encode_frame(&mut self.answers, Label { id, sequence: 0, flags: 0 }, frame);
-        let in_body = unknown.iter().map(|range| HEADER_BYTES + range.start..HEADER_BYTES + range.end);
-        let unknown: Vec<_> = in_body.chain([SEQUENCE]).collect();
-        self.end_answer(&unknown);
+        let in_frame = |range: Range<usize>| HEADER_BYTES + range.start..HEADER_BYTES + range.end;
+        self.end_answer(unknown.into_iter().map(in_frame).chain(Some(SEQUENCE)));
     }
 }
 
