@@ -3,15 +3,11 @@
 //! It says `ready`, waits until stdin ends, joins a run of so many nodes, and says `done` with the time at which it had
 //! its round, in nanoseconds since 1970: the clock that all processes of a host share. Then it stays until it is killed.
 
-use rendezvous_core::limits::FrameLimits;
-use rendezvous_core::store::op::{Key, Pairs};
-use rendezvous_core::wire::native::{
-    ClientFrame, From, HEADER_BYTES, Label, LastCall, MAGIC, RankOrder, Scan, ServerFrame, Terms,
-    VERSION_MAX, VERSION_MIN, encode_frame, scan,
-};
-use rendezvous_core::wire::sink::Sink;
+use rendezvous_core::driver::native_client::{NativeClient, NativeClientOptions};
+use rendezvous_core::rendezvous::participant::{Entry, Role};
+use rendezvous_core::store::op::Pairs;
+use rendezvous_core::wire::native::{LastCall, RankOrder, Terms};
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -35,12 +31,10 @@ fn main() -> ExitCode {
 fn take_part(endpoint: &str, run_id: &str, node: &str, nodes: u32) -> io::Result<()> {
     say("ready\n")?;
     io::stdin().read_to_end(&mut Vec::new())?;
-    let connection = join(endpoint, run_id, node, nodes)?;
+    let _client = join(endpoint, run_id, node, nodes)?;
     say(&format!("done {}\n", now_ns()))?;
     loop {
         std::thread::park();
-        // A wake-up for no reason ends nothing.
-        let _ = &connection;
     }
 }
 
@@ -57,56 +51,11 @@ fn now_ns() -> u128 {
 }
 
 /// Connects, and returns when the round of all nodes is there.
-fn join(endpoint: &str, run_id: &str, node: &str, nodes: u32) -> io::Result<TcpStream> {
-    let mut stream = TcpStream::connect(endpoint)?;
-    stream.set_nodelay(true)?;
-    stream.write_all(&opening(run_id, node, nodes))?;
-    let limits = FrameLimits::default();
-    let (mut inbox, mut buffer) = (Vec::new(), [0; 4096]);
-    loop {
-        while let Scan::Whole { header, bytes } =
-            scan(&inbox, From::Server, &limits).map_err(io::Error::other)?
-        {
-            let frame = ServerFrame::parse(header.kind, &inbox[HEADER_BYTES..bytes], &limits);
-            match frame.map_err(io::Error::other)? {
-                Some(ServerFrame::Round { nodes: all, .. }) if all == nodes => return Ok(stream),
-                Some(ServerFrame::Error { fault }) => {
-                    let text = String::from_utf8_lossy(fault.text).into_owned();
-                    return Err(io::Error::other(format!("{:?}: {text}", fault.code)));
-                }
-                _ => drop(inbox.drain(..bytes)),
-            }
-        }
-        match stream.read(&mut buffer)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            got => inbox.extend_from_slice(&buffer[..got]),
-        }
-    }
-}
-
-#[derive(Default)]
-struct Bytes(Vec<u8>);
-
-impl Sink for Bytes {
-    fn put(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-}
-
-/// The greeting and a Join behind it.
-fn opening(run_id: &str, node: &str, nodes: u32) -> Vec<u8> {
-    let hello = ClientFrame::Hello {
-        version_min: VERSION_MIN,
-        version_max: VERSION_MAX,
-        incarnation: 0,
-        session: 0,
-        token: [0; 16],
-        grace_ms: 0,
-        heartbeat_ms: 0,
-        heartbeats_missed_max: 10,
-        node: node.as_bytes(),
-        auth: b"",
-    };
+fn join(endpoint: &str, run_id: &str, node: &str, nodes: u32) -> io::Result<NativeClient> {
+    let (host, port) = endpoint.rsplit_once(':').ok_or(io::ErrorKind::InvalidInput)?;
+    let port = port.parse().map_err(io::Error::other)?;
+    let options = NativeClientOptions { node: node.into(), ..NativeClientOptions::default() };
+    let client = NativeClient::start(host, port, options).map_err(io::Error::other)?;
     let terms = Terms {
         nodes_min: nodes,
         nodes_max: nodes,
@@ -121,8 +70,8 @@ fn opening(run_id: &str, node: &str, nodes: u32) -> Vec<u8> {
         cool_down_pause_ms: 0,
         cool_down_pause_ms_max: 0,
     };
-    let join = ClientFrame::Join {
-        run_id: Key::raw(run_id.as_bytes()),
+    let entry = Entry {
+        run_id: run_id.as_bytes(),
         node: node.as_bytes(),
         address: b"127.0.0.1:29500",
         local_world_size: 1,
@@ -131,10 +80,6 @@ fn opening(run_id: &str, node: &str, nodes: u32) -> Vec<u8> {
         terms,
         labels: Pairs::scoped(b"", &[]),
     };
-    let mut bytes = Bytes(MAGIC.to_vec());
-    for (id, frame) in [(0, hello), (1, join)] {
-        // Neither is anywhere near 4 GiB.
-        let _ = encode_frame(&mut bytes, Label { id, ..Label::default() }, &frame);
-    }
-    bytes.0
+    let joined = client.join(&entry, Role::Member).map_err(io::Error::other)?;
+    if joined.nodes == nodes { Ok(client) } else { Err(io::Error::other("a round of too few nodes")) }
 }
