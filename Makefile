@@ -89,7 +89,7 @@ interop: ## Everything against real PyTorch, installed once into target/torch-ve
 
 bench: ## Criterion benches, then the tables beside the kernel's floor and PyTorch
 	tests/interop/setup.sh
-	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli
+	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli -p rendezvous-benches
 	$(CARGO) bench -p rendezvous-benches
 	$(PYTHON) benches/peers/run.py
 

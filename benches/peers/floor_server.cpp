@@ -3,8 +3,9 @@
 //   floor_server echo    --frame BYTES --reply BYTES          every BYTES in are answered by BYTES out
 //   floor_server barrier --frame BYTES --reply BYTES --n N    after N frames each waiting peer gets its reply
 //
-// It greets like a c10d server (a nonce comes back), then counts bytes without looking at them: one recv for
-// a readable connection, one send for its answers, nothing stored. No store on one thread can be much faster,
+//   --greeting BYTES (10) --welcome BYTES (4)       what a new connection sends first, and what comes back
+//
+// It counts bytes without looking at them: one recv for a readable connection, one send for its answers, nothing stored. No store on one thread can be much faster,
 // so its time is the yardstick. Binds a free port of 127.0.0.1 and prints "listening on 127.0.0.1:PORT".
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -22,13 +23,12 @@
 
 namespace {
 
-constexpr std::size_t greeting_bytes = 10;  // VALIDATE and its magic, PING and its nonce
-constexpr std::size_t nonce_bytes = 4;
-
 enum class Kind { echo, barrier };
 
 struct Options {
   Kind kind = Kind::echo;
+  std::size_t greeting_bytes = 10;  // of c10d: VALIDATE and its magic, PING and its nonce
+  std::size_t welcome_bytes = 4;
   std::size_t frame_bytes = 1;
   std::size_t reply_bytes = 1;
   std::size_t world_size = 1;
@@ -104,10 +104,10 @@ class FloorServer {
     if (received <= 0) return drop(fd, peer);
     std::size_t bytes = static_cast<std::size_t>(received);
     if (peer.phase == Peer::Phase::greeting) {
-      if (bytes < greeting_bytes) return drop(fd, peer);  // our load generator sends it in one piece
-      answer(fd, input_.data() + greeting_bytes - nonce_bytes, nonce_bytes);
+      if (bytes < options_.greeting_bytes) return drop(fd, peer);  // our load generator sends it in one piece
+      answer(fd, zeros_.data(), options_.welcome_bytes);
       peer.phase = Peer::Phase::serving;
-      bytes -= greeting_bytes;
+      bytes -= options_.greeting_bytes;
     }
     peer.pending_bytes += bytes;
     const std::size_t frames = peer.pending_bytes / options_.frame_bytes;
@@ -152,7 +152,8 @@ class FloorServer {
 };
 
 [[noreturn]] void usage() {
-  std::fprintf(stderr, "usage: floor_server echo|barrier --frame BYTES --reply BYTES [--n N]\n");
+  std::fprintf(stderr, "usage: floor_server echo|barrier --frame BYTES --reply BYTES [--n N]\n"
+               "                    [--greeting BYTES] [--welcome BYTES]\n");
   std::exit(2);
 }
 
@@ -172,6 +173,10 @@ Options parse(int argc, char** argv) {
       options.reply_bytes = value;
     } else if (name == "--n") {
       options.world_size = value;
+    } else if (name == "--greeting") {
+      options.greeting_bytes = value;
+    } else if (name == "--welcome") {
+      options.welcome_bytes = value;
     } else {
       usage();
     }

@@ -1,7 +1,7 @@
-// One thread, many connections: puts the same load on every server that speaks the c10d wire, in one run.
+// One thread, many connections: puts the same load on every server that speaks the same wire, in one run.
 //
 //   load_generator [options] NAME=PORT[:PID] ...     servers on 127.0.0.1; the first is the reference
-//   load_generator [options] --sizes                 prints the bytes of one request and of its answer
+//   load_generator [options] --sizes      prints the bytes of a greeting, its answer, one request, and its answer
 //
 //   --work barrier   n connections meet in one BARRIER: a round is from the first send to the last answer
 //          legacy    the same by ADD, one SET by the last to arrive, and WAIT by all
@@ -9,6 +9,7 @@
 //          mixed     set, add, get and check in turn
 //          connect   n connects one by one, then all greetings, until the last nonce is back
 //          storm     the same, but all connects are issued before any is waited for
+//   --language c10d  or native: barrier, add, connect and storm
 //   --n CONNECTIONS (64)    --ops COUNT of rounds, or of operations a connection, in a repetition (200)
 //   --depth REQUESTS (1)    --value BYTES (64)    --repetitions COUNT (15)    --json
 //
@@ -31,6 +32,7 @@ namespace {
 
 struct Options {
   std::string work = "barrier";
+  Language language = Language::c10d;
   std::size_t connections = 64;
   std::size_t operations = 200;
   std::size_t depth = 1;
@@ -92,11 +94,13 @@ Sample with_server_cpu(const Target& target, std::size_t operations, Body body) 
 }
 
 Group& connected_group(const Options& options, Target& target) {
-  if (!target.group) target.group = std::make_unique<Group>(target.port, options.connections, Dial::in_turn);
+  if (!target.group) target.group = std::make_unique<Group>(target.port, options.connections, Dial::in_turn,
+                                                             options.language);
   return *target.group;
 }
 
-// Rounds of a barrier. A c10d BARRIER key serves once, so each round has its own, all of one length.
+// Rounds of a barrier. A c10d BARRIER key serves once, so each round has its own, all of one length; a barrier of the
+// native language has one generation after another.
 class Rounds : public Work {
  public:
   explicit Rounds(const Options& options) : options_(options) {}
@@ -114,15 +118,29 @@ class Rounds : public Work {
       const Clock::time_point start = Clock::now();
       if (options_.work == "legacy") {
         legacy_round(group, key);
+      } else if (options_.language == Language::native) {
+        native_round(group);
       } else {
-        native_round(group, key);
+        c10d_round(group, key);
       }
       rounds_us.push_back(microseconds(Clock::now() - start));
     }
     return {median(rounds_us), quantile(rounds_us, 0.99), 0};
   }
 
-  void native_round(Group& group, const std::string& key) {
+  void native_round(Group& group) {
+    const std::uint64_t id = group.next_id();
+    const auto world_size = static_cast<std::uint32_t>(group.size());
+    std::string request;
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      request.clear();
+      wire::native::barrier(request, id, native_key_, i, world_size);
+      group.ask(i, request, wire::native::barrier_over_bytes);
+    }
+    group.collect([](std::size_t) {});
+  }
+
+  void c10d_round(Group& group, const std::string& key) {
     std::string request;
     wire::barrier(request, key, static_cast<std::int64_t>(group.size()));
     for (std::size_t i = 0; i < group.size(); ++i) group.ask(i, request, 1);
@@ -146,6 +164,7 @@ class Rounds : public Work {
   }
 
   const Options& options_;
+  const std::string native_key_ = wire::round_key(0);
   std::uint64_t keys_used_ = 0;
 };
 
@@ -161,7 +180,7 @@ class ClosedLoop : public Work {
   Sample repetition(Target& target) override {
     const bool first_visit = !target.group;
     Group& group = connected_group(options_, target);
-    if (first_visit) store_value(target.port);
+    if (first_visit && options_.language == Language::c10d) store_value(target.port);
     const std::size_t operations = batches_ * options_.depth * group.size();
     return with_server_cpu(target, operations, [&] { return run(group, static_cast<double>(operations)); });
   }
@@ -170,7 +189,7 @@ class ClosedLoop : public Work {
   void store_value(std::uint16_t port) {
     std::string request;
     wire::encode(request, wire::Request::set, value_);
-    Group setup(port, 1, Dial::in_turn);
+    Group setup(port, 1, Dial::in_turn, Language::c10d);
     setup.ask(0, request, 0);
     setup.discard_answer(0);
   }
@@ -188,7 +207,10 @@ class ClosedLoop : public Work {
       std::size_t answer_bytes = 0;
       for (std::size_t k = 0; k < options_.depth; ++k) {
         std::string frame;
-        answer_bytes += wire::encode(frame, requests_[turn_++ % requests_.size()], value_);
+        const wire::Request request = requests_[turn_++ % requests_.size()];
+        answer_bytes += options_.language == Language::native
+                            ? wire::native::add(frame, group.next_id())
+                            : wire::encode(frame, request, value_);
         batch += frame;
       }
       asked[i] = Clock::now();
@@ -219,7 +241,7 @@ class Connects : public Work {
     const Dial dial = options_.work == "storm" ? Dial::all_at_once : Dial::in_turn;
     const Sample sample = with_server_cpu(target, options_.connections, [&]() -> Sample {
       const Clock::time_point start = Clock::now();
-      target.group = std::make_unique<Group>(target.port, options_.connections, dial);
+      target.group = std::make_unique<Group>(target.port, options_.connections, dial, options_.language);
       return {microseconds(Clock::now() - start), quantile(target.group->greeted_after_us(), 0.99), 0};
     });
     target.group.reset();
@@ -238,13 +260,22 @@ std::unique_ptr<Work> make_work(const Options& options) {
 }
 
 int print_sizes(const Options& options) {
+  const bool native = options.language == Language::native;
   const std::vector<wire::Request> requests = requests_of(options.work);
-  std::string frame;
-  std::size_t answer_bytes = 1;
-  if (options.work == "barrier") {
+  const std::string value(options.value_bytes, 'x');
+  std::string greeting, frame;
+  if (native) {
+    wire::native::greeting(greeting);
+  } else {
+    wire::greeting(greeting, 0);
+  }
+  std::size_t answer_bytes = native ? wire::native::barrier_over_bytes : 1;
+  if (options.work == "barrier" && native) {
+    wire::native::barrier(frame, 1, wire::round_key(0), 0, 1);
+  } else if (options.work == "barrier") {
     wire::barrier(frame, wire::round_key(1), 1);
   } else if (requests.size() == 1) {
-    answer_bytes = wire::encode(frame, requests.front(), std::string(options.value_bytes, 'x'));
+    answer_bytes = native ? wire::native::add(frame, 1) : wire::encode(frame, requests.front(), value);
   } else if (options.work == "connect" || options.work == "storm") {
     frame = "-";  // nothing follows the greeting
   } else {
@@ -252,7 +283,8 @@ int print_sizes(const Options& options) {
                  options.work.c_str());
     return 2;
   }
-  std::printf("%zu %zu\n", frame.size(), answer_bytes);
+  const std::size_t welcome_bytes = native ? wire::native::welcome_bytes : wire::nonce_bytes;
+  std::printf("%zu %zu %zu %zu\n", greeting.size(), welcome_bytes, frame.size(), answer_bytes);
   return 0;
 }
 
@@ -297,7 +329,8 @@ void print_report(const Options& options, const std::vector<Target>& targets) {
       stderr,
       "load_generator: %s\n"
       "usage: load_generator [--work barrier|legacy|set|add|get|check|mixed|connect|storm]\n"
-      "                      [--n N] [--ops K] [--depth D] [--value BYTES] [--repetitions R] [--json]\n"
+      "                      [--language c10d|native] [--n N] [--ops K] [--depth D] [--value BYTES]\n"
+      "                      [--repetitions R] [--json]\n"
       "                      NAME=PORT[:PID] ... | --sizes\n",
       problem.c_str());
   std::exit(2);
@@ -334,6 +367,10 @@ void parse(int argc, char** argv, Options& options, std::vector<Target>& targets
     } else if (argument == "--work") {
       if (++i >= argc) usage("--work needs a name");
       options.work = argv[i];
+    } else if (argument == "--language") {
+      const std::string language = ++i < argc ? argv[i] : "";
+      if (language != "c10d" && language != "native") usage("--language is c10d or native");
+      options.language = language == "native" ? Language::native : Language::c10d;
     } else if (argument == "--json") {
       options.json = true;
     } else if (argument == "--sizes") {
@@ -346,6 +383,10 @@ void parse(int argc, char** argv, Options& options, std::vector<Target>& targets
                                           "check",   "mixed",  "connect", "storm"};
   if (std::find(works.begin(), works.end(), options.work) == works.end())
     usage("no such work: " + options.work);
+  const std::vector<std::string> native_works = {"barrier", "add", "connect", "storm"};
+  if (options.language == Language::native &&
+      std::find(native_works.begin(), native_works.end(), options.work) == native_works.end())
+    usage("not in the native language: " + options.work);
   if (targets.empty() && !options.sizes) usage("name at least one target");
 }
 

@@ -73,11 +73,15 @@ class CpuClock {
 };
 
 enum class Dial { in_turn, all_at_once };
+enum class Language { c10d, native };
 
 class Group {
  public:
-  Group(std::uint16_t port, std::size_t connections, Dial dial)
-      : who_("the server on port " + std::to_string(port)), connections_(connections), events_(1024) {
+  Group(std::uint16_t port, std::size_t connections, Dial dial, Language language)
+      : who_("the server on port " + std::to_string(port)),
+        language_(language),
+        connections_(connections),
+        events_(1024) {
     epoll_ = epoll_create1(EPOLL_CLOEXEC);
     for (Connection& connection : connections_) {
       connection.dialled = Clock::now();
@@ -110,6 +114,9 @@ class Group {
   Group& operator=(const Group&) = delete;
 
   std::size_t size() const { return connections_.size(); }
+
+  // Ids grow on each connection; those of all count together.
+  std::uint64_t next_id() { return ++last_id_; }
 
   std::vector<double> greeted_after_us() const {
     std::vector<double> times;
@@ -206,6 +213,10 @@ class Group {
 
   void greet(std::size_t index) {
     std::string request;
+    if (language_ == Language::native) {
+      wire::native::greeting(request);
+      return ask(index, request, wire::native::welcome_bytes);
+    }
     wire::greeting(request, static_cast<std::uint32_t>(index));
     ask(index, request, wire::nonce_bytes);
   }
@@ -228,6 +239,8 @@ class Group {
   }
 
   std::string who_;
+  Language language_;
+  std::uint64_t last_id_ = 0;
   std::vector<Connection> connections_;
   std::vector<epoll_event> events_;
   std::size_t opening_ = 0;

@@ -1,4 +1,5 @@
-// The requests of the c10d wire that the loads need: encoding only, little-endian, as the protocol has it.
+// The requests that the loads need, in the c10d language and, beneath `native`, in the native one: encoding only,
+// little-endian, as the protocols have it.
 #pragma once
 
 #include <unistd.h>
@@ -102,5 +103,65 @@ inline std::size_t encode(std::string& out, Request request, std::string_view va
   }
   return 0;
 }
+
+// The native protocol (docs/protocol/native.md): a header of 24 bytes before each body; ids that grow.
+namespace native {
+
+enum class Kind : std::uint16_t { hello = 1, add = 0x13, barrier = 0x30 };
+
+constexpr std::size_t header_bytes = 24;
+constexpr std::size_t welcome_bytes = header_bytes + 99;
+constexpr std::size_t barrier_over_bytes = header_bytes + 9;
+constexpr std::uint64_t forever_ms = 86'400'000;
+
+inline void frame(std::string& out, Kind kind, std::uint64_t id, std::string_view body) {
+  put(out, static_cast<std::uint32_t>(body.size()));
+  put(out, kind);
+  put<std::uint16_t>(out, 0);
+  put(out, id);
+  put<std::uint64_t>(out, 0);  // without a grace nobody counts what was received
+  out.append(body);
+}
+
+// A new session without a grace, that may be silent for long.
+inline void greeting(std::string& out) {
+  std::string body;
+  put<std::uint16_t>(body, 1);
+  put<std::uint16_t>(body, 1);
+  body.append(8 + 8 + 16, '\0');
+  put<std::uint32_t>(body, 0);
+  put<std::uint32_t>(body, 3'600'000);
+  put<std::uint32_t>(body, 10);
+  put_bytes(body, "peers");
+  put_bytes(body, "");
+  out.append("RDZV");
+  frame(out, Kind::hello, 0, body);
+}
+
+// One arrival at the open generation of a barrier; each connection has a name of its own.
+inline void barrier(std::string& out, std::uint64_t id, std::string_view key, std::size_t connection,
+                    std::uint32_t world_size) {
+  char name[24];
+  std::snprintf(name, sizeof name, "%06zu", connection);
+  std::string body;
+  put_bytes(body, key);
+  put<std::uint64_t>(body, 0);
+  put_bytes(body, name);
+  put(body, forever_ms);
+  put<std::uint8_t>(body, 0);
+  put(body, world_size);
+  frame(out, Kind::barrier, id, body);
+}
+
+// Returns how many bytes will answer it.
+inline std::size_t add(std::string& out, std::uint64_t id) {
+  std::string body;
+  put_bytes(body, "/p/count");
+  put<std::int64_t>(body, 1);
+  frame(out, Kind::add, id, body);
+  return header_bytes + 16;
+}
+
+}  // namespace native
 
 }  // namespace wire

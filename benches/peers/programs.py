@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,12 +47,29 @@ def stop(process: subprocess.Popen) -> None:
             pipe.close()
 
 
-def read_line(process: subprocess.Popen, name: str, seconds: float) -> str:
-    ready, _, _ = select.select([process.stdout], [], [], seconds)
-    line = process.stdout.readline().decode() if ready else ""
+def read_line(pipe, name: str, seconds: float) -> str:
+    ready, _, _ = select.select([pipe], [], [], seconds)
+    line = pipe.readline().decode() if ready else ""
     if not line:
         raise Broken(f"{name} said nothing; see {BUILD / name}.log")
     return line
+
+
+def memory_kib(pid: int, file: str = "smaps_rollup") -> dict[str, int]:
+    text = Path(f"/proc/{pid}/{file}").read_text()
+    return {name: int(kib) for name, kib in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
+
+
+def settled_memory_kib(pid: int) -> dict[str, int]:
+    """Reads until two readings in a row agree: the server has then finished what it had to do."""
+    deadline = time.monotonic() + 5
+    now = memory_kib(pid)
+    while time.monotonic() < deadline:
+        time.sleep(0.1)
+        before, now = now, memory_kib(pid)
+        if before == now:
+            break
+    return now
 
 
 @dataclass
@@ -62,7 +80,13 @@ class Server:
 
     @property
     def target(self) -> str:
+        """As load_generator has it."""
         return f"{self.name}={self.port}:{self.process.pid}"
+
+    @property
+    def rdzv_target(self) -> str:
+        """As `rdzv bench` has it."""
+        return f"{self.name}=127.0.0.1:{self.port}:{self.process.pid}"
 
 
 class LibraryBench:
@@ -75,7 +99,38 @@ class LibraryBench:
     def run(self, command: str) -> dict:
         with contextlib.suppress(BrokenPipeError):  # it has ended: the empty answer tells
             self.process.stdin.write(f"{command}\n".encode())
-        return json.loads(read_line(self.process, self.name, RUN_SECONDS))
+        return json.loads(read_line(self.process.stdout, self.name, RUN_SECONDS))
+
+
+class Nodes:
+    """Processes that say "ready", wait for the end of their stdin, and say "done" with the time."""
+
+    def __init__(self, name: str, gate: int, words: int):
+        self.name = name
+        self.processes: list[subprocess.Popen] = []
+        self.gate = os.fdopen(gate, "wb", buffering=0)
+        self.words = os.fdopen(words, "rb", buffering=0)
+
+    def race(self, count: int) -> float:
+        """Opens the gate when all are ready: milliseconds until the last is done."""
+        for _ in range(count):
+            self._word("ready")
+        opened_ns = time.time_ns()
+        self.gate.close()
+        return (max(int(self._word("done")) for _ in range(count)) - opened_ns) / 1e6
+
+    def stop(self) -> None:
+        for process in self.processes:
+            stop(process)
+        self.processes = []
+        self.gate.close()
+        self.words.close()
+
+    def _word(self, expected: str) -> str:
+        word, _, rest = read_line(self.words, self.name, START_SECONDS).strip().partition(" ")
+        if word != expected:
+            raise Broken(f"{self.name} said {word!r}, not {expected!r}; see {BUILD / self.name}.log")
+        return rest
 
 
 class Programs:
@@ -94,6 +149,8 @@ class Programs:
 
     def build(self, with_libraries: bool) -> None:
         BUILD.mkdir(parents=True, exist_ok=True)
+        for log in BUILD.glob("*.log"):
+            log.unlink()
         self._compile("floor_server", "floor_server", "-std=c++17")
         self._compile("load_generator", "load_generator", "-std=c++17")
         options = self.options
@@ -105,7 +162,7 @@ class Programs:
                               "-isystem", headers, "-isystem", f"{headers}/torch/csrc/api/include",
                               f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-ltorch_cpu", "-lc10")
         if not options.without_ours:
-            needed = [options.rdzv]
+            needed = [options.rdzv, options.join_node]
             if with_libraries:
                 needed += [options.lib / "librendezvous.so", options.include / "rendezvous.hpp"]
             for path in needed:
@@ -135,29 +192,33 @@ class Programs:
         folder, self.torch_version = found.stdout.splitlines()
         return folder
 
-    def _pinned(self, *command) -> list[str]:
-        return ["taskset", "-c", str(self.options.core), *map(str, command)]
+    @staticmethod
+    def _pinned(core: int, *command) -> list[str]:
+        return ["taskset", "-c", str(core), *map(str, command)]
 
-    def _start(self, name: str, *command, **pipes) -> subprocess.Popen:
+    def _start(self, name: str, *command, core: int | None = None, **pipes) -> subprocess.Popen:
         # PyTorch's server asks the resolver for each peer's name; where none answers, it should give up soon.
         environment = dict(os.environ, RES_OPTIONS="timeout:1 attempts:1")
-        with open(BUILD / f"{name}.log", "w") as log:
-            process = subprocess.Popen(self._pinned(*command), stdout=subprocess.PIPE, stderr=log, bufsize=0,
-                                       env=environment, preexec_fn=die_with_parent, **pipes)
+        core = self.options.core if core is None else core
+        pipes = {"stdout": subprocess.PIPE, **pipes}
+        with open(BUILD / f"{name}.log", "a") as log:
+            process = subprocess.Popen(self._pinned(core, *command), stderr=log, bufsize=0, env=environment,
+                                       preexec_fn=die_with_parent, **pipes)
         self.children.callback(stop, process)
         return process
 
     def _start_server(self, name: str, *command) -> Server:
         process = self._start(name, *command)
-        first_line = read_line(process, name, START_SECONDS)
+        first_line = read_line(process.stdout, name, START_SECONDS)
         match = re.fullmatch(r"listening on \S+:(\d+)\s*", first_line)
         if not match:
             raise Broken(f"{name} did not say where it listens, but: {first_line.strip()}")
         return Server(name, process, int(match[1]))
 
-    def start_floor(self, name: str, kind: str, frame_bytes: str, reply_bytes: str, world_size: int) -> Server:
-        return self._start_server(name, BUILD / "floor_server", kind, "--frame", frame_bytes,
-                                  "--reply", reply_bytes, "--n", world_size)
+    def start_floor(self, name: str, kind: str, sizes: list[str], world_size: int) -> Server:
+        options = zip(("--greeting", "--welcome", "--frame", "--reply"), sizes, strict=True)
+        return self._start_server(name, BUILD / "floor_server", kind, *(word for pair in options for word in pair),
+                                  "--n", world_size)
 
     def start_ours(self) -> Server:
         return self._start_server("ours", self.options.rdzv, "server", "--bind", "127.0.0.1:0")
@@ -168,20 +229,41 @@ class Programs:
     def start_library(self, name: str, library: str) -> LibraryBench:
         return LibraryBench(name, self._start(name, BUILD / f"group_bench_{library}", stdin=subprocess.PIPE))
 
+    def start_nodes(self, name: str, core: int, commands: list[list]) -> "Nodes":
+        """Processes that wait at one gate, on a core of their own."""
+        gate, gate_end = os.pipe()
+        words, words_end = os.pipe()
+        nodes = Nodes(name, gate_end, words)
+        self.children.callback(nodes.stop)
+        for command in commands:
+            nodes.processes.append(self._start(name, *command, core=core, stdin=gate, stdout=words_end))
+        os.close(gate)
+        os.close(words_end)
+        return nodes
+
+    def rdzv_bench(self, *arguments) -> list[dict]:
+        """What `rdzv bench` found, one object for each work."""
+        command = self._pinned(self.options.core, self.options.rdzv, "bench", "--json", *arguments)
+        return self._run_json(command, "rdzv bench")
+
     def request_sizes(self, work: list[str]) -> list[str]:
         command = [str(BUILD / "load_generator"), *work, "--sizes"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
     def load(self, work: list[str], repetitions: int, servers: list[Server]) -> dict:
         """Figures by the name of the server; the first server is the reference."""
-        command = self._pinned(BUILD / "load_generator", *work, "--repetitions", repetitions, "--json",
-                               *(server.target for server in servers))
+        command = self._pinned(self.options.core, BUILD / "load_generator", *work, "--repetitions", repetitions,
+                               "--json", *(server.target for server in servers))
+        ports = ", ".join(f"{server.name} is on {server.port}" for server in servers)
+        return {line["target"]: line for line in self._run_json(command, ports)}
+
+    @staticmethod
+    def _run_json(command: list[str], what: str) -> list[dict]:
         try:
             run = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS,
                                  preexec_fn=die_with_parent)
         except subprocess.TimeoutExpired as problem:
             raise Broken(f"no end after {RUN_SECONDS} s") from problem
         if run.returncode != 0:
-            ports = ", ".join(f"{server.name} is on {server.port}" for server in servers)
-            raise Broken(f"{run.stderr.strip()} ({ports})")
-        return {line["target"]: line for line in map(json.loads, run.stdout.splitlines())}
+            raise Broken(f"{run.stderr.strip()} ({what})")
+        return [json.loads(line) for line in run.stdout.splitlines()]

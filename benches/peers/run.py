@@ -25,7 +25,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from programs import REPOSITORY, Broken, LibraryBench, Missing, Programs, Server, say, stop
+import rendezvous
+from programs import (REPOSITORY, Broken, LibraryBench, Missing, Programs, Server, memory_kib, say,
+                      settled_memory_kib, stop)
 
 ATTEMPTS = 3
 STEADY = (0.95, 1.05)
@@ -45,11 +47,12 @@ class ServerRow:
     depth: int
     wall_bar: float
     cpu_bar: float | None = None
+    language: str = "c10d"
 
     @property
     def torch_takes_part(self) -> bool:
         # PyTorch's server looks up every peer's name on its event loop: its connects measure the resolver.
-        return self.work not in ("connect", "storm")
+        return self.language == "c10d" and self.work not in ("connect", "storm")
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class LibraryRow:
 # A repetition lasts some 20 ms where it can: long against the scheduler's turns, short for who waits.
 SERVER_ROWS = [
     *(ServerRow(f"barrier-{n}", "barrier", n, rounds, 1, 1.15, 1.35)
+      for n, rounds in ((2, 2000), (8, 700), (64, 100), (512, 12))),
+    *(ServerRow(f"native-barrier-{n}", "barrier", n, rounds, 1, 1.25, language="native")
       for n, rounds in ((2, 2000), (8, 700), (64, 100), (512, 12))),
     ServerRow("add-1x1", "add", 1, 4000, 1, 1.15),
     ServerRow("add-64x1", "add", 64, 100, 1, 1.15),
@@ -96,12 +101,12 @@ def until_steady(measure, second_reference: str) -> dict:
 
 
 def measure_servers(programs: Programs, row: ServerRow, torch: Server | None) -> dict:
-    work = [str(word) for word in ("--work", row.work, "--n", row.connections, "--ops", row.operations,
-                                   "--depth", row.depth)]
+    work = [str(word) for word in ("--language", row.language, "--work", row.work, "--n", row.connections,
+                                   "--ops", row.operations, "--depth", row.depth)]
     kind = "barrier" if row.work == "barrier" else "echo"
     sizes = programs.request_sizes(work)
     with contextlib.ExitStack() as own_servers:
-        servers = [programs.start_floor(name, kind, *sizes, row.connections) for name in ("floor", "floor2")]
+        servers = [programs.start_floor(name, kind, sizes, row.connections) for name in ("floor", "floor2")]
         if not programs.options.without_ours:
             servers.append(programs.start_ours())
         for server in servers:
@@ -132,23 +137,6 @@ def measure_libraries(row: LibraryRow, libraries: list[LibraryBench], repetition
                 for name, taken in samples.items()}
 
     return until_steady(once, "torch2")
-
-
-def memory_kib(pid: int, file: str = "smaps_rollup") -> dict[str, int]:
-    text = Path(f"/proc/{pid}/{file}").read_text()
-    return {name: int(kib) for name, kib in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
-
-
-def settled_memory_kib(pid: int) -> dict[str, int]:
-    """Reads until two readings in a row agree: the server has then finished what it had to do."""
-    deadline = time.monotonic() + 5
-    now = memory_kib(pid)
-    while time.monotonic() < deadline:
-        time.sleep(0.1)
-        before, now = now, memory_kib(pid)
-        if before == now:
-            break
-    return now
 
 
 def greeted_connection(port: int) -> socket.socket:
@@ -287,6 +275,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--without-torch", action="store_true", help="leave PyTorch and the library rows out")
     parser.add_argument("--without-ours", action="store_true", help="only the floor and PyTorch")
     parser.add_argument("--rdzv", type=Path, default=target / "release/rdzv", help="our server's binary")
+    parser.add_argument("--join-node", type=Path, default=target / "release/join_node",
+                        help="the program that is one node of a run")
     parser.add_argument("--lib", type=Path, default=target / "release", help="the folder of librendezvous.so")
     parser.add_argument("--include", type=Path, default=REPOSITORY / "include",
                         help="the folder of rendezvous.hpp")
@@ -295,7 +285,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
     options = parser.parse_args()
     options.repetitions = 5 if options.quick else 15
-    for name in ("rdzv", "lib", "include"):
+    for name in ("rdzv", "join_node", "lib", "include"):
         setattr(options, name, getattr(options, name).resolve())
     return options
 
@@ -321,10 +311,11 @@ def main() -> int:
     wanted = re.compile(options.rows)
     server_rows = [row for row in SERVER_ROWS if wanted.search(row.id)]
     library_rows = [row for row in LIBRARY_ROWS if wanted.search(row.id)]
+    rendezvous_rows = [row for row in rendezvous.ROWS if wanted.search(row.id)]
     wants_memory = wanted.search(MEMORY_ROW) is not None
-    if not (server_rows or library_rows or wants_memory):
+    if not (server_rows or library_rows or rendezvous_rows or wants_memory):
         raise Missing(f"no row matches {options.rows!r}")
-    raise_file_limit(IDLE_CONNECTIONS + 100 if wants_memory else 4100)
+    raise_file_limit(IDLE_CONNECTIONS + 100 if wants_memory or rendezvous_rows else 4100)
     if library_rows and options.without_torch:
         say("library rows left out: PyTorch is their reference")
         library_rows = []
@@ -337,6 +328,8 @@ def main() -> int:
             server_section(programs, server_rows, report)
         if library_rows:
             library_section(programs, library_rows, report)
+        if rendezvous_rows and not options.without_ours:
+            rendezvous.section(programs, rendezvous_rows, report)
         if wants_memory:
             memory_section(programs, report)
     if options.json:

@@ -1,10 +1,11 @@
-//! `rdzv bench`: a load generator for every server that speaks the c10d wire.
+//! `rdzv bench`: a load generator for every server that speaks the c10d wire or the native one.
 
 mod cpu;
 mod frames;
 mod group;
 mod histogram;
 mod load;
+mod rendezvous;
 mod report;
 mod target;
 mod work;
@@ -22,9 +23,9 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 use target::{Target, TargetName};
-use work::Work;
+use work::{Language, Work};
 
-/// Put the same load on one or more c10d servers (ours, PyTorch's, any other) and compare them
+/// Put the same load on one or more servers (ours, PyTorch's, any other of c10d) and compare them
 ///
 /// One thread drives all connections. A repetition visits every target, each time beginning one further in the list (A B
 /// C, B C A, ...), so that a noisy machine is noisy for all; one more repetition before the first warms up. Times are
@@ -35,15 +36,20 @@ use work::Work;
 /// Without a target, a server of our own is started on a thread of this process, and the load goes to that.
 #[derive(Args)]
 #[command(after_help = "\
-Works; times are of one round, operation or connection:
-  barrier           all connections meet in one native BARRIER, first send to last answer
+Works; times are of one round, operation, connection, node or death:
+  barrier           all connections meet in one BARRIER, first send to last answer
   legacy            the same by ADD, a SET by the last to arrive, and WAIT by all
   set               each connection sends batches of D requests, one after another; percentiles are
-                    those of a batch. A PING behind each SET paces it, since SET has no answer
+                    those of a batch. In c10d a PING behind each SET paces it, since SET has no answer
   get, add, check   the same with that request
   mixed             set, add, get and check in turn
   connect           connects one by one, then all greetings; percentiles from connect to greeted
   storm             the same, but all connects are issued before any is waited for
+  join              a storm of nodes that join a run of as many, until the last has its round
+  death             one of the nodes of a round is closed; until the last of the others is told
+  reform            the same, but who is told joins again at once; until the last has the new round
+
+The last three are of the rendezvous, which the native language alone has, whatever --language says. The server remembers that there was a run until it stops, as it does of any run.
 
 Placement decides such figures: a loopback round trip costs about ten times more across two cores than on one. Pin \
 everything to one core (taskset -c 0 on the servers and on this), and name the reference twice, as two servers of one \
@@ -54,6 +60,7 @@ Keys are made beneath bench/ and removed again, unless the run ends early.
 Examples:
   rdzv bench                                        what this machine can do
   rdzv bench --work add --depth 16 10.0.0.5:29500
+  rdzv bench --work join,death,reform --connections 1000 10.0.0.5:29500
   rdzv bench --work barrier torch=h:29500:$PID1 torch2=h:29501:$PID2 ours=h:29502:$PID3
 
 Exit codes: 0 done, 2 wrong usage, 3 no answer in time, 4 no connection, 5 the server went away or is none of this \
@@ -63,6 +70,9 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_enum, env = "RDZV_BENCH_WORK", value_delimiter = ',',
           default_values_t = [Work::Barrier, Work::Set, Work::Get, Work::Add, Work::Mixed, Work::Connect, Work::Storm])]
     work: Vec<Work>,
+    /// What the connections speak
+    #[arg(long, value_enum, env = "RDZV_BENCH_LANGUAGE", default_value_t = Language::C10d)]
+    language: Language,
     /// Connections to each target
     #[arg(long, value_name = "N", env = "RDZV_BENCH_CONNECTIONS", default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -101,6 +111,7 @@ pub(crate) struct BenchArguments {
 /// What is done in a repetition.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
+    language: Language,
     connections: usize,
     depth: usize,
     value_bytes: usize,
@@ -117,7 +128,7 @@ enum Keys {
     Kept,
 }
 
-/// Memory for the bytes of one batch and of its answers.
+/// Memory for the values of the requests that are made beforehand; as much again is for their answers.
 const BATCH_BYTES_MAX: usize = 256 << 20;
 /// Open files that are nobody's connection under load: those of the process, and a few for each target.
 const OTHER_FILES: usize = 64;
@@ -173,6 +184,7 @@ fn say(line: std::fmt::Arguments<'_>) -> Result<(), Failure> {
 impl BenchArguments {
     fn plan(&self) -> Result<Plan, Failure> {
         let plan = Plan {
+            language: self.language,
             connections: self.connections as usize,
             depth: self.depth as usize,
             value_bytes: self.value_bytes as usize,
@@ -181,9 +193,20 @@ impl BenchArguments {
             timeout: Duration::from_millis(self.timeout_ms),
             after_use: if self.keep_keys { Keys::Kept } else { Keys::Removed },
         };
-        if plan.depth * plan.value_bytes > BATCH_BYTES_MAX {
-            let message = format!("--depth times --value-bytes is over the limit of {BATCH_BYTES_MAX} bytes");
-            return Err(Failure::new(ErrorKind::InvalidArgument, message));
+        let misuse = |message| Err(Failure::new(ErrorKind::InvalidArgument, message));
+        let (count, option) = match plan.language {
+            Language::C10d => (plan.depth, "--depth"),
+            // Each request is made beforehand, with its own id.
+            Language::Native => (plan.operations.max(plan.depth), "--operations"),
+        };
+        if count * plan.value_bytes > BATCH_BYTES_MAX {
+            return misuse(format!(
+                "{option} times --value-bytes is over the limit of {BATCH_BYTES_MAX} bytes"
+            ));
+        }
+        if let Some(work) = self.work.iter().find(|work| plan.connections < work.connections_min()) {
+            let (name, fewest) = (work.name(), work.connections_min());
+            return misuse(format!("{name} takes at least {fewest} --connections"));
         }
         Ok(plan)
     }

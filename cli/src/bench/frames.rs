@@ -1,9 +1,16 @@
 //! The bytes of a load, made before the time is taken.
 
-use rendezvous_core::store::op::{Key, Keys, Request};
-use rendezvous_core::wire::c10d::{Frame, MAGIC, READY, STOP_WAITING, encode_frame};
+mod c10d;
+mod native;
+
+pub(super) use native::{NodeTerms, leave};
+
+use super::work::Language;
+use rendezvous_core::store::op::Key;
 use rendezvous_core::wire::sink::Sink;
 use std::hash::{BuildHasher, Hasher};
+use std::ops::Range;
+use std::rc::Rc;
 
 /// The names of a run's keys. No other run has the same.
 #[derive(Debug)]
@@ -33,21 +40,64 @@ impl Names {
     }
 }
 
-/// What answers a request.
+/// A request whose answer is checked.
 #[derive(Clone, Copy, Debug)]
-enum Due<'a> {
-    Nothing,
-    Exactly(&'a [u8]),
-    /// Behind its length.
-    Value(&'a [u8]),
-    Number,
+pub(super) enum Operation<'a> {
+    Set {
+        name: &'a str,
+        value: &'a [u8],
+    },
+    /// The value is what the answer must hold.
+    Get {
+        name: &'a str,
+        value: &'a [u8],
+    },
+    Add {
+        name: &'a str,
+    },
+    Check {
+        name: &'a str,
+    },
+    Wait {
+        name: &'a str,
+    },
+}
+
+/// One arrival at a barrier.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival<'a> {
+    pub(super) key: &'a str,
+    /// Which time the barrier is used; a key of c10d serves once.
+    pub(super) generation: u64,
+    pub(super) world_size: usize,
+    /// Which connection arrives.
+    pub(super) line: usize,
+}
+
+/// How the connections of a group speak.
+#[derive(Debug)]
+pub(super) enum Tongue {
+    C10d,
+    /// Ids grow on each connection. Those of one group count together, so that they can send the same bytes.
+    Native {
+        last_id: u64,
+    },
+}
+
+impl Tongue {
+    pub(super) const fn new(language: Language) -> Self {
+        match language {
+            Language::C10d => Self::C10d,
+            Language::Native => Self::Native { last_id: 0 },
+        }
+    }
 }
 
 /// Requests back to back, and the answers that are due.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     requests: Bytes,
-    answers: Vec<u8>,
+    answers: Bytes,
     /// All ones for each byte of the answers that is known beforehand, zero for the others.
     known: Vec<u8>,
     /// Where each operation ends: its requests, and their answers.
@@ -63,97 +113,85 @@ impl Sink for Bytes {
     }
 }
 
-/// A number that our greetings and pings carry.
-const NONCE: u32 = 0x5244_5a56;
-
 impl Frames {
-    pub(super) fn greeting() -> Self {
+    pub(super) fn greeting(language: Language) -> Self {
         let mut frames = Self::default();
-        frames.push(&Frame::Validate { magic: MAGIC }, Due::Nothing);
-        frames.push(&Frame::Ping { nonce: NONCE }, Due::Exactly(&NONCE.to_le_bytes()));
+        match language {
+            Language::C10d => frames.c10d_greeting(),
+            Language::Native => frames.native_greeting(),
+        }
         frames.end_operation();
         frames
     }
 
-    pub(super) fn barrier(name: &str, world_size: usize) -> Self {
-        let world_size = i64::try_from(world_size).unwrap_or(i64::MAX);
+    /// One operation.
+    pub(super) fn one(tongue: &mut Tongue, operation: Operation<'_>) -> Self {
         let mut frames = Self::default();
-        let request = Request::Barrier { key: key(name), world_size };
-        frames.push(&Frame::Request(request), Due::Exactly(&[STOP_WAITING]));
-        frames.end_operation();
+        frames.push(tongue, operation);
         frames
     }
 
-    pub(super) fn add(name: &str) -> Self {
+    /// A SET and a WAIT for it, as one operation.
+    pub(super) fn set_and_wait(tongue: &mut Tongue, name: &str) -> Self {
         let mut frames = Self::default();
-        frames.push_add(name);
+        match tongue {
+            // The WAIT answers both.
+            Tongue::C10d => frames.c10d_set_unanswered(name, b"1"),
+            Tongue::Native { .. } => frames.push(tongue, Operation::Set { name, value: b"1" }),
+        }
+        frames.push(tongue, Operation::Wait { name });
+        frames.ends.drain(..frames.ends.len() - 1);
         frames
     }
 
-    pub(super) fn wait(name: &str) -> Self {
-        let mut frames = Self::default();
-        frames.push_wait(name);
-        frames.end_operation();
-        frames
-    }
-
-    /// A SET, and a WAIT for it that answers both.
-    pub(super) fn set_and_wait(name: &str) -> Self {
-        let mut frames = Self::default();
-        frames.push(&Frame::Request(Request::Set { key: key(name), value: b"1" }), Due::Nothing);
-        frames.push_wait(name);
-        frames.end_operation();
-        frames
-    }
-
-    fn push_wait(&mut self, name: &str) {
-        let request = Request::Wait { keys: Keys::one(key(name)) };
-        self.push(&Frame::Request(request), Due::Exactly(&[STOP_WAITING]));
-    }
-
-    /// A SET, and a PING that answers for it.
-    pub(super) fn push_set(&mut self, name: &str, value: &[u8]) {
-        self.push(&Frame::Request(Request::Set { key: key(name), value }), Due::Nothing);
-        self.push(&Frame::Ping { nonce: NONCE }, Due::Exactly(&NONCE.to_le_bytes()));
-        self.end_operation();
-    }
-
-    pub(super) fn push_get(&mut self, name: &str, value: &[u8]) {
-        self.push(&Frame::Request(Request::Get { key: key(name) }), Due::Value(value));
-        self.end_operation();
-    }
-
-    pub(super) fn push_add(&mut self, name: &str) {
-        self.push(&Frame::Request(Request::Add { key: key(name), delta: 1 }), Due::Number);
-        self.end_operation();
-    }
-
-    pub(super) fn push_check(&mut self, name: &str) {
-        let request = Request::Check { keys: Keys::one(key(name)) };
-        self.push(&Frame::Request(request), Due::Exactly(&[READY]));
-        self.end_operation();
-    }
-
-    fn push(&mut self, frame: &Frame<'_>, due: Due<'_>) {
-        encode_frame(&mut self.requests, frame);
-        match due {
-            Due::Nothing => {}
-            Due::Exactly(bytes) => self.answers.extend_from_slice(bytes),
-            Due::Value(bytes) => {
-                self.answers.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-                self.answers.extend_from_slice(bytes);
-            }
-            Due::Number => {
-                self.known.resize(self.answers.len(), u8::MAX);
-                self.answers.extend_from_slice(&0_i64.to_le_bytes());
-                self.known.resize(self.answers.len(), 0);
+    /// The arrivals of so many connections, each at the place of its connection; they may send the same.
+    pub(super) fn arrivals(
+        tongue: &mut Tongue,
+        key: &str,
+        generation: u64,
+        world_size: usize,
+    ) -> Vec<Rc<Self>> {
+        let arrival = Arrival { key, generation, world_size, line: 0 };
+        let one = |push: &dyn Fn(&mut Self)| {
+            let mut frames = Self::default();
+            push(&mut frames);
+            frames.end_operation();
+            Rc::new(frames)
+        };
+        match tongue {
+            Tongue::C10d => vec![one(&|frames| frames.c10d_barrier(arrival)); world_size],
+            Tongue::Native { last_id } => {
+                *last_id += 1;
+                let id = *last_id;
+                let of_line = |line| one(&|frames| frames.native_barrier(id, Arrival { line, ..arrival }));
+                (0..world_size).map(of_line).collect()
             }
         }
-        self.known.resize(self.answers.len(), u8::MAX);
+    }
+
+    /// One more operation.
+    pub(super) fn push(&mut self, tongue: &mut Tongue, operation: Operation<'_>) {
+        match tongue {
+            Tongue::C10d => self.c10d_operation(operation),
+            Tongue::Native { last_id } => {
+                *last_id += 1;
+                self.native_operation(*last_id, operation);
+            }
+        }
+        self.end_operation();
+    }
+
+    /// The answers have become longer: all of the new bytes are known but those of `unknown`.
+    fn end_answer(&mut self, unknown: impl IntoIterator<Item = Range<usize>>) {
+        let begin = self.known.len();
+        self.known.resize(self.answers.0.len(), u8::MAX);
+        for range in unknown {
+            self.known[begin + range.start..begin + range.end].fill(0);
+        }
     }
 
     fn end_operation(&mut self) {
-        self.ends.push((self.requests.0.len(), self.answers.len()));
+        self.ends.push((self.requests.0.len(), self.answers.0.len()));
     }
 
     /// The bytes of the first so many operations, and how many bytes answer them.
@@ -164,7 +202,7 @@ impl Frames {
 
     /// Whether these bytes may stand in the answers, from byte `at` on.
     pub(super) fn allow(&self, at: usize, bytes: &[u8]) -> bool {
-        let due = self.answers[at..].iter().zip(&self.known[at..]);
+        let due = self.answers.0[at..].iter().zip(&self.known[at..]);
         bytes.iter().zip(due).fold(0, |wrong, (byte, (due, known))| wrong | (byte ^ due) & known) == 0
     }
 }
@@ -190,8 +228,9 @@ mod tests {
     #[test]
     fn a_batch_can_be_cut_behind_any_operation() {
         let mut frames = Frames::default();
-        frames.push_set("k", b"value");
-        frames.push_get("k", b"value");
+        let mut tongue = Tongue::C10d;
+        frames.push(&mut tongue, Operation::Set { name: "k", value: b"value" });
+        frames.push(&mut tongue, Operation::Get { name: "k", value: b"value" });
         let (set, answered) = frames.first(1);
         assert_eq!((set.len(), answered), (1 + 8 + 2 + 8 + 5 + 5, 4));
         let (both, answered) = frames.first(2);
@@ -201,9 +240,10 @@ mod tests {
     #[test]
     fn a_wrong_answer_is_seen_where_it_is_known_beforehand() {
         let mut frames = Frames::default();
-        frames.push_check("k");
-        frames.push_add("k");
-        frames.push_check("k");
+        let mut tongue = Tongue::C10d;
+        frames.push(&mut tongue, Operation::Check { name: "k" });
+        frames.push(&mut tongue, Operation::Add { name: "k" });
+        frames.push(&mut tongue, Operation::Check { name: "k" });
         assert_eq!(frames.first(3).1, 10);
         assert!(frames.allow(0, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 0]));
         assert!(frames.allow(1, &[1, 2, 3]));

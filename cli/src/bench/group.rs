@@ -1,13 +1,20 @@
 //! Many connections to one server, all driven by the calling thread.
 
-use super::frames::Frames;
+mod awaited;
+mod line;
+
+pub(super) use awaited::Awaited;
+pub(super) use line::Task;
+
+use super::frames::Tongue;
+use super::work::Language;
+use line::Line;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::time::Instant;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::Duration;
 
 const EVENTS_MAX: usize = 1024;
@@ -43,6 +50,8 @@ pub(super) struct Group {
     poll: Poll,
     events: Events,
     lines: Vec<Line>,
+    /// How they speak.
+    pub(super) tongue: Tongue,
     /// Lines that wait for an answer.
     waiting: usize,
     buffer: Box<[u8]>,
@@ -50,70 +59,55 @@ pub(super) struct Group {
     clock: Clock,
 }
 
-#[derive(Debug)]
-struct Line {
-    stream: TcpStream,
-    state: LineState,
-    /// What was asked and is not yet answered.
-    asked: Option<Asked>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LineState {
-    Connecting,
-    Connected,
-}
-
-#[derive(Debug)]
-struct Asked {
-    frames: Rc<Frames>,
-    operations: usize,
-    sent: usize,
-    received: usize,
-    at: Instant,
-}
-
-/// One answered batch.
+/// One task that is done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answered {
     /// Which connection.
     pub(super) line: usize,
-    /// From when it was asked to its last byte.
+    /// From when it was given to its last byte.
     pub(super) span: Duration,
 }
 
-/// What a connection is to ask next: the first so many operations of these.
-pub(super) type Next = Option<(Rc<Frames>, usize)>;
+/// What a connection is to do next.
+pub(super) type Next = Option<Task>;
+
+/// Whom to connect to, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Door {
+    pub(super) address: SocketAddr,
+    pub(super) language: Language,
+    pub(super) dial: Dial,
+    pub(super) timeout: Duration,
+}
 
 impl Group {
-    /// Makes and greets `count` connections; `greeted` is told how long each took, from its connect on.
+    /// Makes as many connections as there are greetings, and says them; `greeted` is told how long each took until it
+    /// was answered, from its connect on.
     pub(super) fn dial(
-        address: SocketAddr,
-        count: usize,
-        dial: Dial,
-        timeout: Duration,
+        door: &Door,
+        greetings: Vec<Task>,
         mut greeted: impl FnMut(Duration),
     ) -> Result<Self, Trouble> {
         let mut group = Self {
             poll: Poll::new().map_err(Trouble::Connect)?,
             events: Events::with_capacity(EVENTS_MAX),
-            lines: Vec::with_capacity(count),
+            lines: Vec::with_capacity(greetings.len()),
+            tongue: Tongue::new(door.language),
             waiting: 0,
             buffer: vec![0; BUFFER_BYTES].into(),
-            timeout,
+            timeout: door.timeout,
             clock: Clock::new(),
         };
-        let mut connects = Vec::with_capacity(count);
-        for _ in 0..count {
+        let mut connects = Vec::with_capacity(greetings.len());
+        for _ in &greetings {
             connects.push(group.clock.now());
-            group.connect(address).map_err(Trouble::Connect)?;
-            if dial == Dial::InTurn {
+            group.connect(door.address).map_err(Trouble::Connect)?;
+            if door.dial == Dial::InTurn {
                 group.await_connected()?;
             }
         }
-        let greeting = Rc::new(Frames::greeting());
-        for line in 0..count {
-            group.ask(line, Rc::clone(&greeting), 1)?;
+        for (line, greeting) in greetings.into_iter().enumerate() {
+            group.ask(line, greeting)?;
         }
         let clock = group.clock;
         group.run(|answered| {
@@ -127,13 +121,16 @@ impl Group {
         self.lines.len()
     }
 
-    /// Asks the first `operations` of `frames` on a connection that has nothing under way.
-    pub(super) fn ask(&mut self, line: usize, frames: Rc<Frames>, operations: usize) -> Result<(), Trouble> {
+    /// Ends the last connection, as the end of its process would.
+    pub(super) fn close_last(&mut self) {
+        self.lines.pop();
+    }
+
+    /// Gives a task to a connection that has nothing under way.
+    pub(super) fn ask(&mut self, line: usize, task: Task) -> Result<(), Trouble> {
         let at = self.clock.now();
-        let line = &mut self.lines[line];
-        line.asked = Some(Asked { frames, operations, sent: 0, received: 0, at });
         self.waiting += 1;
-        line.send()
+        self.lines[line].ask(task, at)
     }
 
     /// Runs until all that was asked is answered. After each answer, `next` says what its connection asks then.
@@ -144,15 +141,16 @@ impl Group {
             let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
             for event in &events {
                 let index = event.token().0;
-                let line = &mut self.lines[index];
+                // An event may be of one that was closed.
+                let Some(line) = self.lines.get_mut(index) else { continue };
                 line.send()?;
                 let closing = event.is_read_closed() || event.is_error();
-                let Some(asked) = line.receive(&mut self.buffer, closing)? else { continue };
+                let Some(asked_at) = line.receive(&mut self.buffer, closing)? else { continue };
                 last_answer = self.clock.now();
                 self.waiting -= 1;
-                let span = last_answer.since(asked.at);
-                if let Some((frames, operations)) = next(Answered { line: index, span }) {
-                    self.ask(index, frames, operations)?;
+                let span = last_answer.since(asked_at);
+                if let Some(task) = next(Answered { line: index, span }) {
+                    self.ask(index, task)?;
                 }
             }
             self.events = events;
@@ -164,7 +162,7 @@ impl Group {
         let mut stream = TcpStream::connect(address)?;
         let token = Token(self.lines.len());
         self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
-        self.lines.push(Line { stream, state: LineState::Connecting, asked: None });
+        self.lines.push(Line::new(stream));
         Ok(())
     }
 
@@ -190,72 +188,6 @@ impl Group {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Trouble::Lost(error)),
-            }
-        }
-    }
-}
-
-impl Line {
-    fn is_connected(&mut self) -> Result<bool, Trouble> {
-        if self.state == LineState::Connecting {
-            if let Some(error) = self.stream.take_error().map_err(Trouble::Connect)? {
-                return Err(Trouble::Connect(error));
-            }
-            match self.stream.peer_addr() {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(false),
-                Err(error) => return Err(Trouble::Connect(error)),
-            }
-            self.stream.set_nodelay(true).map_err(Trouble::Connect)?;
-            self.state = LineState::Connected;
-        }
-        Ok(true)
-    }
-
-    /// Sends what the socket takes of what was asked.
-    fn send(&mut self) -> Result<(), Trouble> {
-        if !self.is_connected()? {
-            return Ok(());
-        }
-        let Some(asked) = &mut self.asked else { return Ok(()) };
-        let (requests, _) = asked.frames.first(asked.operations);
-        while asked.sent < requests.len() {
-            match self.stream.write(&requests[asked.sent..]) {
-                Ok(sent) => asked.sent += sent,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Trouble::Lost(error)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Receives what is there, and gives what was asked back when it is answered whole.
-    fn receive(&mut self, buffer: &mut [u8], closing: bool) -> Result<Option<Asked>, Trouble> {
-        if self.state == LineState::Connecting {
-            return Ok(None);
-        }
-        loop {
-            let got = match self.stream.read(buffer) {
-                Ok(0) => return Err(Trouble::Closed),
-                Ok(got) => got,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Trouble::Lost(error)),
-            };
-            let asked = self.asked.as_mut().ok_or(Trouble::Garbage)?;
-            let (_, due) = asked.frames.first(asked.operations);
-            if got > due - asked.received || !asked.frames.allow(asked.received, &buffer[..got]) {
-                return Err(Trouble::Garbage);
-            }
-            asked.received += got;
-            if asked.received == due {
-                return Ok(self.asked.take());
-            }
-            // Events come once for each arrival of bytes. A read that leaves room took all there were, and the next
-            // ones are a new event; but an end that came with them is not.
-            if got < buffer.len() && !closing {
-                return Ok(None);
             }
         }
     }

@@ -1,12 +1,12 @@
 //! From a kind of load to samples of each target.
 
-use super::frames::{Frames, Names};
-use super::group::{Dial, Group, Next, Trouble};
+use super::frames::{Frames, Names, Operation, Tongue};
+use super::group::{Dial, Door, Group, Next, Task, Trouble};
 use super::histogram::Histogram;
 use super::report::median;
 use super::target::Target;
-use super::work::Work;
-use super::{Keys, Plan};
+use super::work::{Language, Work};
+use super::{Keys, Plan, rendezvous};
 use crate::failure::Failure;
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::store::Timeout;
@@ -36,15 +36,15 @@ pub(super) struct Visit {
 }
 
 /// What a repetition did.
-struct Done {
+pub(super) struct Done {
     /// From begin to end.
-    time: Duration,
+    pub(super) time: Duration,
     /// Of one unit of the work, where that is not the time divided by their number.
-    unit_ns: Option<f64>,
+    pub(super) unit_ns: Option<f64>,
     /// Units of the work.
-    units: usize,
-    /// What the server's CPU time is divided by.
-    cpu_units: usize,
+    pub(super) units: usize,
+    /// What the server's CPU time is divided by; 0 when it was not spent on the work alone.
+    pub(super) cpu_units: usize,
 }
 
 /// Puts a load on all targets in turn.
@@ -89,30 +89,35 @@ impl Visit {
         target: &Target,
     ) -> Result<(), Failure> {
         let fail = |trouble| failure(work, target, plan, trouble);
+        let dial = if work == Work::Connect { Dial::InTurn } else { Dial::AllAtOnce };
+        let (address, language, timeout) = (target.address, work.language(plan.language), plan.timeout);
+        let door = Door { address, language, dial, timeout };
         let mut group = match self.group.take() {
             None if !work.connects_anew() => {
                 prepare(work, plan, names, target)?;
-                Some(connect(Dial::InTurn, plan, target, |_| ()).map_err(fail)?)
+                let door = Door { dial: Dial::InTurn, ..door };
+                Some(connect(&door, plan, |_| ()).map_err(fail)?)
             }
             group => group,
         };
-        let rounds: Vec<String> = match work {
-            Work::Barrier | Work::Legacy => (0..plan.operations).map(|_| names.next_round()).collect(),
-            _ => Vec::new(),
-        };
+        let meetings = meetings(work, plan, names);
         let cpu_before = target.cpu.now();
         let latencies = &mut self.latencies;
         let done = match (work, &mut group) {
-            (Work::Barrier, Some(group)) => meet(&rounds, group, latencies, native_round),
-            (Work::Legacy, Some(group)) => meet(&rounds, group, latencies, legacy_round),
-            (_, Some(group)) => closed_loop(&batches(work, plan, names), plan, group, latencies),
-            (_, None) => {
-                let dial = if work == Work::Storm { Dial::AllAtOnce } else { Dial::InTurn };
-                connects(dial, plan, target, latencies)
+            (Work::Barrier, Some(group)) => meet(&meetings, group, latencies, barrier_round),
+            (Work::Legacy, Some(group)) => meet(&meetings, group, latencies, legacy_round),
+            (_, Some(group)) => {
+                let batches = batches(work, plan, names, &mut group.tongue);
+                closed_loop(&batches, plan, group, latencies)
             }
+            (work, None) if work.is_rendezvous() => {
+                rendezvous::repetition(work, &door, plan.connections, &names.next_round(), latencies)
+            }
+            (_, None) => connects(&door, plan, latencies),
         };
         let done = done.map_err(fail)?;
         let cpu = target.cpu.now().zip(cpu_before).map(|(after, before)| after.saturating_sub(before));
+        let cpu = cpu.filter(|_| done.cpu_units > 0);
         let units = done.units as f64;
         self.samples.push(Sample {
             time_ns: done.unit_ns.unwrap_or(done.time.as_secs_f64() * 1e9 / units),
@@ -124,10 +129,12 @@ impl Visit {
             target.settle()?;
         }
         if plan.after_use == Keys::Removed {
-            let legacy = |key: &String| [arrivals(key), release(key)];
-            match work {
-                Work::Legacy => remove(target, rounds.iter().flat_map(legacy))?,
-                _ => remove(target, rounds.into_iter())?,
+            let keys = meetings.into_iter().map(|meeting| meeting.key);
+            match (work, language) {
+                (Work::Legacy, _) => remove(target, keys.flat_map(|key| [arrivals(&key), release(&key)]))?,
+                (Work::Barrier, Language::C10d) => remove(target, keys)?,
+                // A barrier of the native language has no key in the store.
+                _ => {}
             }
         }
         self.group = group;
@@ -147,47 +154,64 @@ fn value(plan: &Plan) -> Vec<u8> {
     vec![b'x'; plan.value_bytes]
 }
 
-fn connect(
-    dial: Dial,
-    plan: &Plan,
-    target: &Target,
-    greeted: impl FnMut(Duration),
-) -> Result<Group, Trouble> {
-    Group::dial(target.address, plan.connections, dial, plan.timeout, greeted)
+fn connect(door: &Door, plan: &Plan, greeted: impl FnMut(Duration)) -> Result<Group, Trouble> {
+    let greeting = Task::one(Rc::new(Frames::greeting(door.language)));
+    Group::dial(door, vec![greeting; plan.connections], greeted)
 }
 
-fn connects(dial: Dial, plan: &Plan, target: &Target, latencies: &mut Histogram) -> Result<Done, Trouble> {
+fn connects(door: &Door, plan: &Plan, latencies: &mut Histogram) -> Result<Done, Trouble> {
     let clock = Clock::new();
     let began = clock.now();
-    let group = connect(dial, plan, target, |span| latencies.record(span))?;
+    let group = connect(door, plan, |span| latencies.record(span))?;
     let time = clock.now().since(began);
     Ok(Done { time, unit_ns: None, units: group.len(), cpu_units: group.len() })
 }
 
-/// Rounds of a barrier. Its key serves once, so each round has its own.
+/// One round of a barrier.
+struct Meeting {
+    key: String,
+    generation: u64,
+}
+
+/// The rounds of a repetition. A key of c10d serves once, and so do those that a barrier is made of; a native barrier has
+/// one generation after another.
+fn meetings(work: Work, plan: &Plan, names: &mut Names) -> Vec<Meeting> {
+    match (work, plan.language) {
+        (Work::Barrier, Language::Native) => {
+            let (key, last) = (names.next_round(), plan.operations as u64);
+            (1..=last).map(|generation| Meeting { key: key.clone(), generation }).collect()
+        }
+        (Work::Barrier | Work::Legacy, _) => {
+            (0..plan.operations).map(|_| Meeting { key: names.next_round(), generation: 1 }).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 fn meet(
-    rounds: &[String],
+    meetings: &[Meeting],
     group: &mut Group,
     latencies: &mut Histogram,
-    mut round: impl FnMut(&str, &mut Group) -> Result<Duration, Trouble>,
+    mut round: impl FnMut(&Meeting, &mut Group) -> Result<Duration, Trouble>,
 ) -> Result<Done, Trouble> {
-    let mut spans = Vec::with_capacity(rounds.len());
-    for key in rounds {
-        let span = round(key, group)?;
+    let mut spans = Vec::with_capacity(meetings.len());
+    for meeting in meetings {
+        let span = round(meeting, group)?;
         latencies.record(span);
         spans.push(span);
     }
     let unit_ns = median(spans.iter().map(|span| span.as_secs_f64() * 1e9));
-    let (time, cpu_units) = (spans.iter().sum(), rounds.len() * group.len());
-    Ok(Done { time, unit_ns, units: rounds.len(), cpu_units })
+    let (time, cpu_units) = (spans.iter().sum(), meetings.len() * group.len());
+    Ok(Done { time, unit_ns, units: meetings.len(), cpu_units })
 }
 
-fn native_round(key: &str, group: &mut Group) -> Result<Duration, Trouble> {
-    let barrier = Rc::new(Frames::barrier(key, group.len()));
+fn barrier_round(meeting: &Meeting, group: &mut Group) -> Result<Duration, Trouble> {
+    let world_size = group.len();
+    let arrivals = Frames::arrivals(&mut group.tongue, &meeting.key, meeting.generation, world_size);
     let clock = Clock::new();
     let began = clock.now();
-    for line in 0..group.len() {
-        group.ask(line, Rc::clone(&barrier), 1)?;
+    for (line, arrival) in arrivals.into_iter().enumerate() {
+        group.ask(line, Task::one(arrival))?;
     }
     group.run(|_| None)?;
     Ok(clock.now().since(began))
@@ -201,52 +225,79 @@ fn release(key: &str) -> String {
     format!("{key}/last_member")
 }
 
-fn legacy_round(key: &str, group: &mut Group) -> Result<Duration, Trouble> {
-    let add = Rc::new(Frames::add(&arrivals(key)));
-    let wait = Rc::new(Frames::wait(&release(key)));
-    let last = Rc::new(Frames::set_and_wait(&release(key)));
+fn legacy_round(meeting: &Meeting, group: &mut Group) -> Result<Duration, Trouble> {
+    let (arrivals, release) = (arrivals(&meeting.key), release(&meeting.key));
+    let tongue = &mut group.tongue;
+    let add = Task::one(Rc::new(Frames::one(tongue, Operation::Add { name: &arrivals })));
+    let wait = Task::one(Rc::new(Frames::one(tongue, Operation::Wait { name: &release })));
+    let last = Task::one(Rc::new(Frames::set_and_wait(tongue, &release)));
     let (members, mut arrived) = (group.len(), 0);
     let mut has_arrived = vec![false; members];
     let clock = Clock::new();
     let began = clock.now();
     for line in 0..members {
-        group.ask(line, Rc::clone(&add), 1)?;
+        group.ask(line, add.clone())?;
     }
     group.run(|answered| {
         if std::mem::replace(&mut has_arrived[answered.line], true) {
             return None;
         }
         arrived += 1;
-        Some((Rc::clone(if arrived == members { &last } else { &wait }), 1))
+        Some(if arrived == members { last.clone() } else { wait.clone() })
     })?;
     Ok(clock.now().since(began))
 }
 
-/// Batches of `depth` requests. Where several kinds take turns, there is a batch that begins with each of them.
-fn batches(work: Work, plan: &Plan, names: &Names) -> Vec<Rc<Frames>> {
+/// The batches of a repetition.
+enum Batches {
+    /// Each serves again and again. Where several kinds take turns, there is one that begins with each of them.
+    Cycle(Vec<Rc<Frames>>),
+    /// Each serves once on each connection, since its ids have to grow there.
+    Once(Vec<Rc<Frames>>),
+}
+
+impl Batches {
+    /// The batch of a connection that has `begin` operations behind it.
+    fn at(&self, line: usize, begin: usize, depth: usize) -> &Rc<Frames> {
+        match self {
+            Self::Cycle(batches) => &batches[(line + begin) % batches.len()],
+            Self::Once(batches) => &batches[begin / depth],
+        }
+    }
+}
+
+fn batches(work: Work, plan: &Plan, names: &Names, tongue: &mut Tongue) -> Batches {
     let kinds = match work {
         Work::Mixed => vec![Work::Set, Work::Add, Work::Get, Work::Check],
         kind => vec![kind],
     };
     let (value_name, count_name, value) = (names.value(), names.count(), value(plan));
-    let batch = |first: usize| {
+    let (name, value) = (value_name.as_str(), value.as_slice());
+    let batch = |first: usize, tongue: &mut Tongue| {
         let mut frames = Frames::default();
-        for kind in kinds.iter().cycle().skip(first).take(plan.depth) {
-            match kind {
-                Work::Set => frames.push_set(&value_name, &value),
-                Work::Get => frames.push_get(&value_name, &value),
-                Work::Add => frames.push_add(&count_name),
-                _ => frames.push_check(&value_name),
-            }
+        for kind in kinds.iter().cycle().skip(first % kinds.len()).take(plan.depth) {
+            let operation = match kind {
+                Work::Set => Operation::Set { name, value },
+                Work::Get => Operation::Get { name, value },
+                Work::Add => Operation::Add { name: &count_name },
+                _ => Operation::Check { name },
+            };
+            frames.push(tongue, operation);
         }
         Rc::new(frames)
     };
-    (0..kinds.len()).map(batch).collect()
+    match plan.language {
+        Language::C10d => Batches::Cycle((0..kinds.len()).map(|first| batch(first, tongue)).collect()),
+        Language::Native => {
+            let begins = (0..plan.operations).step_by(plan.depth);
+            Batches::Once(begins.map(|first| batch(first, tongue)).collect())
+        }
+    }
 }
 
 /// Every connection sends a batch, and the next one when all of it is answered.
 fn closed_loop(
-    batches: &[Rc<Frames>],
+    batches: &Batches,
     plan: &Plan,
     group: &mut Group,
     latencies: &mut Histogram,
@@ -256,13 +307,14 @@ fn closed_loop(
         let begin = done[line];
         let operations = plan.depth.min(plan.operations - begin);
         done[line] += operations;
-        (operations > 0).then(|| (Rc::clone(&batches[(line + begin) % batches.len()]), operations))
+        let frames = (operations > 0).then(|| Rc::clone(batches.at(line, begin, plan.depth)))?;
+        Some(Task::Batch { frames, operations })
     };
     let clock = Clock::new();
     let began = clock.now();
     for line in 0..group.len() {
-        if let Some((frames, operations)) = next(line) {
-            group.ask(line, frames, operations)?;
+        if let Some(task) = next(line) {
+            group.ask(line, task)?;
         }
     }
     group.run(|answered| {

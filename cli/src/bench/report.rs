@@ -98,10 +98,11 @@ pub(super) fn doubt(rows: &[Row]) -> Option<String> {
 pub(super) fn table(work: Work, plan: &Plan, rows: &[Row]) -> String {
     let Plan { connections, depth, value_bytes, operations, repetitions, .. } = plan;
     let unit = work.unit();
-    let mut text = format!("{}: {connections} connections", work.name());
+    let language = work.language(plan.language).name();
+    let mut text = format!("{}, {language}: {connections} connections", work.name());
     let has_depth = unit == "operation";
     let details = match work {
-        Work::Connect | Work::Storm => String::new(),
+        work if work.connects_anew() => String::new(),
         Work::Barrier | Work::Legacy => format!(", {operations} rounds"),
         _ => format!(", {operations} operations each, depth {depth}, values of {value_bytes} bytes"),
     };
@@ -145,6 +146,7 @@ pub(super) fn table(work: Work, plan: &Plan, rows: &[Row]) -> String {
 pub(super) fn json(work: Work, plan: &Plan, rows: &[Row]) -> Value {
     let mut result = Map::new();
     result.insert("work".into(), work.name().into());
+    result.insert("language".into(), work.language(plan.language).name().into());
     for (name, number) in [
         ("connections", plan.connections),
         ("depth", plan.depth),
@@ -185,10 +187,12 @@ fn rounded(number: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::work::Language;
     use super::*;
     use std::time::Duration;
 
     const PLAN: Plan = Plan {
+        language: Language::C10d,
         connections: 2,
         depth: 4,
         value_bytes: 8,
@@ -219,7 +223,7 @@ mod tests {
         assert!((rows[1].time_us - 4.0).abs() < 1e-9);
         assert!((rows[1].cpu.unwrap().ratio.unwrap() - 1.5).abs() < 1e-9);
         let text = table(Work::Add, &PLAN, &rows);
-        assert!(text.starts_with("add: 2 connections, 10 operations each, depth 4"), "{text}");
+        assert!(text.starts_with("add, c10d: 2 connections, 10 operations each, depth 4"), "{text}");
         assert!(text.contains("percentiles are of one batch, server CPU of one operation"), "{text}");
     }
 

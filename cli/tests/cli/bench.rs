@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 const WORKS: [&str; 9] = ["barrier", "legacy", "set", "get", "add", "check", "mixed", "connect", "storm"];
+const RENDEZVOUS_WORKS: [&str; 3] = ["join", "death", "reform"];
 const FEW: [&str; 8] = ["--connections", "3", "--operations", "5", "--depth", "2", "--repetitions", "2"];
 
 fn bench(arguments: &[&str]) -> Command {
@@ -32,27 +33,48 @@ fn endpoint(server: &Server) -> String {
     server.local_addr().to_string()
 }
 
+/// Runs one work on a server, and checks what is reported and what stays behind.
+fn check_work(server: &Server, work: &str, language: &str, spoken: &str) {
+    let before = server.stats().unwrap();
+    let arguments = ["--json", "--language", language, "--work", work, &endpoint(server)];
+    let results = lines(&run(&mut bench(&arguments)));
+    assert_eq!(results.len(), 1);
+    let result = &results[0];
+    assert_eq!((&result["work"], &result["connections"]), (&work.into(), &3.into()));
+    assert_eq!(result["language"], spoken, "{work}");
+    assert_eq!(result["targets"].as_array().map(Vec::len), Some(1), "{result}");
+    check_figures(&result["targets"][0]);
+    assert_eq!(result["targets"][0]["name"], endpoint(server));
+    assert_eq!(result["targets"][0]["server_cpu_us"], Value::Null, "no process was named");
+    let stats = server.stats().unwrap();
+    assert_eq!((stats.keys, stats.expelled), (0, 0), "{work}: {stats:?}");
+    // Three connections; three repetitions, with the one that warms up. A greeting of c10d is no request.
+    let (accepted, requests) = (stats.accepted - before.accepted, stats.requests - before.requests);
+    match work {
+        "connect" | "storm" => assert!(accepted >= 3 * 3, "{work}: {stats:?}"),
+        // Hello and Join; or with them what the two that are left say: that they leave, or join once more, too.
+        "join" => assert!(requests >= 3 * 3 * 2, "{work}: {stats:?}"),
+        "death" => assert!(requests >= 3 * (3 * 2 + 2), "{work}: {stats:?}"),
+        "reform" => assert!(requests >= 3 * (3 * 2 + 2 * 2), "{work}: {stats:?}"),
+        _ => assert!(requests >= 3 * 3 * 5, "{work}: {stats:?}"),
+    }
+}
+
 #[test]
-fn every_work_runs_and_leaves_no_key_behind() {
+fn every_work_runs_in_both_languages_and_leaves_no_key_behind() {
     let server = start_server();
-    for work in WORKS {
-        let before = server.stats().unwrap();
-        let results = lines(&run(&mut bench(&["--json", "--work", work, &endpoint(&server)])));
-        assert_eq!(results.len(), 1);
-        let result = &results[0];
-        assert_eq!((&result["work"], &result["connections"]), (&work.into(), &3.into()));
-        assert_eq!(result["targets"].as_array().map(Vec::len), Some(1), "{result}");
-        check_figures(&result["targets"][0]);
-        assert_eq!(result["targets"][0]["name"], endpoint(&server));
-        assert_eq!(result["targets"][0]["server_cpu_us"], Value::Null, "no process was named");
-        let stats = server.stats().unwrap();
-        assert_eq!((stats.keys, stats.expelled), (0, 0), "{work}: {stats:?}");
-        // Three connections; three repetitions, with the one that warms up. A greeting is no request.
-        let (accepted, requests) = (stats.accepted - before.accepted, stats.requests - before.requests);
-        match work {
-            "connect" | "storm" => assert!(accepted >= 3 * 3, "{work}: {stats:?}"),
-            _ => assert!(requests >= 3 * 3 * 5, "{work}: {stats:?}"),
+    for language in ["c10d", "native"] {
+        for work in WORKS {
+            check_work(&server, work, language, language);
         }
+    }
+}
+
+#[test]
+fn nodes_meet_and_die_and_meet_again_whatever_language_the_others_speak() {
+    let server = start_server();
+    for work in RENDEZVOUS_WORKS {
+        check_work(&server, work, "c10d", "native");
     }
 }
 
@@ -107,9 +129,13 @@ fn targets_are_compared_with_the_first() {
 fn without_a_target_it_loads_a_server_of_its_own() {
     let ended = run(&mut bench(&["--work", "mixed"]));
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
-    for words in
-        ["no target: loading a server of our own", "127.0.0.1:", "embedded", "mixed: 3 connections", "p99 us"]
-    {
+    for words in [
+        "no target: loading a server of our own",
+        "127.0.0.1:",
+        "embedded",
+        "mixed, c10d: 3 connections",
+        "p99 us",
+    ] {
         assert!(ended.text().contains(words), "no {words:?} in\n{}", ended.text());
     }
     if cfg!(target_os = "linux") {
@@ -164,6 +190,9 @@ fn failures_have_the_exit_codes_of_the_help() {
     });
     let target = babbling.to_string();
     expect_error(&mut bench(&["--work", "barrier", &target]), 5, "the server sent what is no answer");
+    // It is no server of the native language, as its first answer shows.
+    let answers = ["--work", "join", "--timeout-ms", "2000", &target];
+    expect_error(&mut bench(&answers), 5, "join on 127.0.0.1:");
     let json = run(&mut bench(&["--json", "127.0.0.1:1"]));
     let error: Value = serde_json::from_str(&json.stderr).expect("one object");
     assert_eq!((json.code, &error["error"]["kind"]), (4, &"refused".into()));
@@ -186,7 +215,13 @@ fn wrong_usage_is_exit_code_2() {
         (&["a=127.0.0.1"], "a port is missing"),
         (&["=127.0.0.1:1"], "a name is missing"),
         (&["a=127.0.0.1:1:me"], "not a process id"),
-        (&["--depth", "65536", "--value-bytes", "8388608"], "over the limit"),
+        (&["--depth", "65536", "--value-bytes", "8388608"], "--depth times --value-bytes is over the limit"),
+        (
+            &["--language", "native", "--operations", "1000", "--value-bytes", "8388608"],
+            "--operations times --value-bytes is over the limit",
+        ),
+        (&["--language", "morse"], "morse"),
+        (&["--work", "reform", "--connections", "1"], "reform takes at least 2 --connections"),
     ] {
         let ended = run(rdzv(&["bench"]).args(arguments));
         assert_eq!((ended.code, ended.text()), (2, ""), "{arguments:?}: {}", ended.stderr);

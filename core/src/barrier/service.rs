@@ -330,7 +330,7 @@ impl Barriers {
         barrier.awaited = awaited;
         barrier.members = members;
         barrier.was_theirs = false;
-        self.begin(now, id, arrive);
+        self.begin(now, id, listed, arrive);
         Ok(())
     }
 
@@ -349,7 +349,7 @@ impl Barriers {
         if member.is_none() {
             self.make_room(members::cost(arrive.name), Some(id))?;
         }
-        self.begin(now, id, arrive);
+        self.begin(now, id, member, arrive);
         Ok(())
     }
 
@@ -378,11 +378,11 @@ impl Barriers {
         if member.is_none() {
             self.make_room(members::cost(arrive.name), Some(id))?;
         }
-        self.seat(id, arrive);
+        self.seat(id, member, arrive);
         Ok(())
     }
 
-    fn begin(&mut self, now: Instant, id: BarrierId, arrive: &Arrive<'_>) {
+    fn begin(&mut self, now: Instant, id: BarrierId, known: Option<MemberId>, arrive: &Arrive<'_>) {
         let barrier = &mut self.barriers[id];
         if barrier.phase.is_over() {
             barrier.step(PhaseEvent::Followed);
@@ -394,11 +394,11 @@ impl Barriers {
         if barrier.awaited == Awaited::Listed {
             self.open_lists.insert(id);
         }
-        self.seat(id, arrive);
+        self.seat(id, known, arrive);
     }
 
-    /// One more waits; the last one releases all.
-    fn seat(&mut self, id: BarrierId, arrive: &Arrive<'_>) {
+    /// One more waits, whose name is known if it has a place; the last one releases all.
+    fn seat(&mut self, id: BarrierId, known: Option<MemberId>, arrive: &Arrive<'_>) {
         if planted!(self, DeadlineMoves) && self.barriers[id].phase == Phase::Open {
             let barrier = &mut self.barriers[id];
             self.deadlines.remove((barrier.deadline, id));
@@ -407,7 +407,6 @@ impl Barriers {
         }
         let barrier = &mut self.barriers[id];
         let is_first = barrier.phase == Phase::Unbegun;
-        let known = barrier.members.find(arrive.name, &self.hasher);
         let member = known.unwrap_or_else(|| {
             barrier.forget_strangers(&self.hasher);
             barrier.members.insert(arrive.name, &self.hasher)
@@ -530,8 +529,15 @@ impl Barriers {
         let generation = barrier.generation;
         outputs.reserve(barrier.members.waiting() as usize);
         let mut told = 0;
+        // Nobody waits elsewhere, as a rule; then they need not be taken out one by one.
+        let all_are_here = arrivals.len() == barrier.members.waiting() as usize;
+        if all_are_here {
+            *arrivals = Index::new();
+        }
         barrier.members.conclude(generation, |arrival| {
-            arrivals.remove(arrival);
+            if !all_are_here {
+                arrivals.remove(arrival);
+            }
             told += 1;
             if Some(arrival.owner) != gone && !(forgets_one && told == 3) {
                 outputs.push_back(Output::Over { arrival, generation, end: end.clone() });

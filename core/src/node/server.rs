@@ -352,6 +352,7 @@ impl Server {
         let (Some(conn), pool) = self.conns.parts(id) else { return };
         conn.outbox.sent(bytes, pool);
         let unsent = conn.outbox.unsent().len();
+        let was_full = conn.stalled_since.is_some();
         conn.stalled_since = match conn.stalled_since {
             _ if unsent == 0 => None,
             Some(since) if bytes == 0 => Some(since),
@@ -365,6 +366,9 @@ impl Server {
             return self.remove(id, reason);
         }
         if is_native && bytes > 0 {
+            if was_full {
+                self.with_native(|native, desk| native.reads_again(desk, id));
+            }
             self.with_native(|native, desk| native.made_room(desk, id));
         }
         let Some(conn) = self.conns.at(id) else { return };

@@ -4,16 +4,19 @@
 //! Feed it with [`Sessions::handle`] and drain [`Sessions::poll_output`]; ask [`Sessions::request`] about each request
 //! before it is carried out, and let [`Sessions::answer`] and [`Sessions::push`] number and write each frame.
 
+mod small;
+
 use super::life::{ServerAction, ServerEvent, ServerState};
 use crate::ids::ConnId;
 use crate::limits::SessionLimits;
-use crate::ordered::{Index, Map, Number, Set};
+use crate::ordered::{Map, Number, Set};
 use crate::time::{Duration, Instant};
 use crate::wire::native::{Buffer, Fault, FaultCode, Label, Message, ServerFrame, Why, append_frame};
 use crate::wire::sink::Sink;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use small::{OfConn, Pending};
 
 /// A session of this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -194,7 +197,7 @@ struct Session {
     /// Why its connection ended, while it is detached.
     lost: Why,
     request_last: u64,
-    pending: Set<u64>,
+    pending: Pending,
     /// The highest number that was given to a frame.
     sent: u64,
     /// Frames `sent - window.len() + 1 ..= sent`.
@@ -209,7 +212,7 @@ pub struct Sessions {
     incarnation: u64,
     last: u64,
     sessions: Map<SessionId, Session>,
-    of_conn: Index<ConnId, SessionId>,
+    of_conn: OfConn,
     deadlines: Set<(Instant, SessionId)>,
     /// The last sessions that ended, with their reasons.
     ended: VecDeque<(SessionId, Why)>,
@@ -263,7 +266,7 @@ impl Sessions {
             incarnation,
             last: 0,
             sessions: Map::new(),
-            of_conn: Index::new(),
+            of_conn: OfConn::default(),
             deadlines: Set::new(),
             ended: VecDeque::new(),
             outputs: VecDeque::new(),
@@ -321,7 +324,7 @@ impl Sessions {
     /// The caller's mistake, or that of the client: nothing has changed.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), InputError> {
         match input {
-            Input::Hello { conn, .. } if self.of_conn.contains(conn) => {
+            Input::Hello { conn, .. } if self.of_conn.get(conn).is_some() => {
                 return Err(InputError::SecondHello(conn));
             }
             Input::Hello { conn, hello, fresh_token } => {
@@ -371,11 +374,20 @@ impl Sessions {
     /// # Errors
     /// What the client is told before its connection is closed.
     pub fn heard(&mut self, now: Instant, conn: ConnId, received: u64) -> Result<SessionId, Fault<'static>> {
+        self.hear(now, conn, received).map(|(id, _)| id)
+    }
+
+    fn hear(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        received: u64,
+    ) -> Result<(SessionId, &mut Session), Fault<'static>> {
         let id = self.of(conn).ok_or(Fault::session_ended(None))?;
         let session = self.sessions.get_mut(id).ok_or(Fault::session_ended(None))?;
         session.heard = now;
         session.acknowledge(received)?;
-        Ok(id)
+        Ok((id, session))
     }
 
     /// What to do with the request `id` of a connection.
@@ -391,8 +403,8 @@ impl Sessions {
     ) -> Result<Verdict<'_>, Fault<'static>> {
         #[cfg(test)]
         let executes_again = self.flaw == Some(super::simulation::Flaw::ExecutesAgain);
-        let session_id = self.heard(now, conn, received)?;
-        let session = self.sessions.get_mut(session_id).ok_or(Fault::session_ended(None))?;
+        let pending_max = self.limits.pending_max;
+        let (session_id, session) = self.hear(now, conn, received)?;
         #[cfg(test)]
         if executes_again && id <= session.request_last && !session.pending.contains(id) {
             session.pending.insert(id);
@@ -400,10 +412,10 @@ impl Sessions {
         }
         if id > session.request_last {
             session.request_last = id;
-            let full = session.pending.len() >= self.limits.pending_max;
+            let full = session.pending.len() >= pending_max;
             session.pending.insert(id);
             return Ok(if full {
-                let fault = Fault::new(FaultCode::TooManyPending, self.limits.pending_max as u64, 0);
+                let fault = Fault::new(FaultCode::TooManyPending, pending_max as u64, 0);
                 Verdict::Refuse(session_id, fault)
             } else {
                 Verdict::Fresh(session_id)
@@ -435,15 +447,7 @@ impl Sessions {
         frame: &ServerFrame<'_>,
         out: &mut impl Sink,
     ) -> Result<Option<ConnId>, FrameRefused> {
-        let pending = &self.sessions.get(session).ok_or(FrameRefused::SessionOver)?.pending;
-        if !pending.contains(id) {
-            return Err(FrameRefused::NotPending(id));
-        }
-        let conn = self.number(session, id, frame, IsAnswer::Yes, out)?;
-        if let Some(session) = self.sessions.get_mut(session) {
-            session.pending.remove(id);
-        }
-        Ok(conn)
+        self.number(session, id, frame, IsAnswer::Yes, out)
     }
 
     /// Pushes a frame that comes from request `id`: numbers, keeps and writes it as [`Sessions::answer`] does.
@@ -475,12 +479,18 @@ impl Sessions {
         out: &mut impl Sink,
     ) -> Result<Option<ConnId>, FrameRefused> {
         let session = self.sessions.get_mut(id_of_session).ok_or(FrameRefused::SessionOver)?;
+        if is_answer == IsAnswer::Yes && !session.pending.contains(id) {
+            return Err(FrameRefused::NotPending(id));
+        }
         debug_assert!(ServerFrame::is_numbered(frame.kind()), "only answers and pushes have numbers");
         let label = Label { id, sequence: session.sent + 1, flags: 0 };
         self.scratch.reset();
         append_frame(&mut self.scratch, label, frame, self.limits.body_bytes_max)
             .map_err(FrameRefused::TooLong)?;
         let bytes = self.scratch.0.as_slice();
+        if is_answer == IsAnswer::Yes {
+            session.pending.remove(id);
+        }
         session.sent += 1;
         if session.conn.is_some() {
             out.put(bytes);
@@ -525,7 +535,7 @@ impl Sessions {
             armed: None,
             lost: Why::Connection,
             request_last: 0,
-            pending: Set::new(),
+            pending: Pending::default(),
             sent: 0,
             window: VecDeque::new(),
             window_bytes: 0,

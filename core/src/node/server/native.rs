@@ -466,9 +466,19 @@ impl Native {
         self.drain_sessions(desk);
     }
 
-    /// The peer has taken bytes: who reads is alive, and there may be more to tell.
+    /// The peer has taken bytes that it was too slow for: that is a sign of life, and what it sent meanwhile may be unread.
+    /// Bytes that only went into its socket's buffer say nothing of it.
+    pub(super) fn reads_again(&mut self, desk: &Desk<'_>, conn: ConnId) {
+        // One without a session is not waited for.
+        let _ = self.sessions.heard(desk.now, conn, 0);
+    }
+
+    /// The socket has taken bytes: there may be more to tell.
     pub(super) fn made_room(&mut self, desk: &mut Desk<'_>, conn: ConnId) {
-        if let Ok(session) = self.sessions.heard(desk.now, conn, 0) {
+        if !self.watching.is_held_back() {
+            return;
+        }
+        if let Some(session) = self.sessions.of(conn) {
             self.resume_watches(desk, session);
         }
     }

@@ -663,6 +663,24 @@ fn joins_that_make_no_sense_are_told_what_is_wrong() {
 }
 
 #[test]
+fn what_is_pushed_to_one_who_hangs_is_no_sign_of_its_life() {
+    let mut rig = rig();
+    let (hangs, alive) = (rig.open(0, "hangs"), rig.open(1, "alive"));
+    let watch = ClientFrame::WatchKey { key: key("/a"), from_revision: 0 };
+    assert_eq!(rig.asked(hangs, 1, &watch), ["1 Done"]);
+    for round in 1..=5 {
+        rig.after(Duration::from_millis(2999));
+        assert_eq!(
+            rig.asked(alive, round, &ClientFrame::Set { key: key("/a"), value: b"v" }),
+            [format!("{round} Done")]
+        );
+        assert_eq!(rig.lines(hangs), ["1 Changed /a=v"]);
+    }
+    rig.after(Duration::from_millis(10));
+    assert_eq!(rig.lines(hangs), ["0 SessionOver { why: Heartbeat }"]);
+}
+
+#[test]
 fn silence_ends_a_session_and_heartbeats_do_not() {
     let mut rig = rig();
     let (quiet, alive) = (rig.open(0, "quiet"), rig.open(1, "alive"));

@@ -23,6 +23,13 @@ pub(super) struct Watching {
     leases_of: Set<(SessionId, LeaseId)>,
 }
 
+impl Watching {
+    /// Whether anything is to be told to somebody who does not read just now.
+    pub(super) fn is_held_back(&self) -> bool {
+        !self.held_back.is_empty()
+    }
+}
+
 impl Native {
     pub(super) fn watching_request(
         &mut self,

@@ -1,0 +1,112 @@
+//! What each frame asks of the table of sessions: small tables, by place.
+
+use super::SessionId;
+use crate::ids::ConnId;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// Requests that are yet to be answered. They come in the order of their ids and mostly go in it, so a queue keeps them
+/// sorted, and one that is answered at once costs no memory to be allocated.
+#[derive(Debug, Default)]
+pub(super) struct Pending(VecDeque<u64>);
+
+impl Pending {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn contains(&self, id: u64) -> bool {
+        self.0.front() == Some(&id) || self.0.binary_search(&id).is_ok()
+    }
+
+    pub(super) fn insert(&mut self, id: u64) {
+        if self.0.back().is_none_or(|&last| last < id) {
+            self.0.push_back(id);
+        } else if let Err(place) = self.0.binary_search(&id) {
+            self.0.insert(place, id);
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: u64) {
+        if self.0.front() == Some(&id) {
+            self.0.pop_front();
+        } else if let Ok(place) = self.0.binary_search(&id) {
+            self.0.remove(place);
+        }
+        if self.0.is_empty() {
+            self.0.shrink_to(PENDING_KEPT);
+        }
+    }
+}
+
+/// Places that a session may keep for requests though none is pending.
+const PENDING_KEPT: usize = 4;
+
+/// Which session each connection has. Each frame asks; connections are places in a table, and so are these.
+#[derive(Debug, Default)]
+pub(super) struct OfConn(Vec<Option<(u32, SessionId)>>);
+
+impl OfConn {
+    pub(super) fn get(&self, conn: ConnId) -> Option<SessionId> {
+        let (generation, session) = (*self.0.get(conn.index as usize)?)?;
+        (generation == conn.generation).then_some(session)
+    }
+
+    pub(super) fn insert(&mut self, conn: ConnId, session: SessionId) {
+        let index = conn.index as usize;
+        if self.0.len() <= index {
+            self.0.resize(index + 1, None);
+        }
+        self.0[index] = Some((conn.generation, session));
+    }
+
+    pub(super) fn remove(&mut self, conn: ConnId) {
+        if self.get(conn).is_some() {
+            self.0[conn.index as usize] = None;
+        }
+        while let Some(None) = self.0.last() {
+            self.0.pop();
+        }
+        if self.0.len() < self.0.capacity() / 8 {
+            self.0.shrink_to(PLACES_KEPT);
+        }
+    }
+}
+
+/// Places that the table of connections may keep though they are free.
+const PLACES_KEPT: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pending_requests_are_found_and_go_in_any_order() {
+        let mut pending = Pending::default();
+        for id in [3, 5, 9, 4] {
+            pending.insert(id);
+            pending.insert(id);
+        }
+        assert_eq!(pending.0, [3, 4, 5, 9]);
+        for id in [5, 3, 7, 9] {
+            assert_eq!(pending.contains(id), id != 7);
+            pending.remove(id);
+        }
+        assert_eq!(pending.0, [4]);
+    }
+
+    #[test]
+    fn a_connection_is_not_taken_for_the_one_that_had_its_place() {
+        let conn = |index, generation| ConnId { index, generation };
+        let mut of_conn = OfConn::default();
+        of_conn.insert(conn(2, 7), SessionId(1));
+        assert_eq!(of_conn.get(conn(2, 7)), Some(SessionId(1)));
+        for other in [conn(2, 6), conn(1, 7), conn(3, 7)] {
+            of_conn.remove(other);
+            assert_eq!(of_conn.get(other), None);
+        }
+        assert_eq!(of_conn.0.len(), 3);
+        of_conn.remove(conn(2, 7));
+        assert!(of_conn.0.is_empty());
+    }
+}
