@@ -2,14 +2,18 @@
 
 use crate::golden::{World, replay_all};
 use rendezvous_tests::frames;
-use rendezvous_tests::sim::{Failure, Options, Report, Sabotage, replay::Replay, run};
+use rendezvous_tests::sim::{Failure, Kind, Options, Report, Sabotage, Voice, replay::Replay, run};
 
 /// Seeds of a plain run; `SIM_SEEDS` in the environment asks for more.
 const SEEDS: u64 = 200;
+/// The same of worlds of nodes.
+const ELASTIC_SEEDS: u64 = 1000;
+
+const ELASTIC: Options = Options { world: Kind::Elastic, sabotage: Sabotage::None, voice: Voice::Quiet };
 
 #[expect(clippy::disallowed_methods, reason = "who runs the tests decides how long they take")]
-fn seeds() -> u64 {
-    std::env::var("SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS)
+fn seeds(plain: u64) -> u64 {
+    std::env::var("SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(plain)
 }
 
 /// Plays a range of seeds, on as many threads as there are shares.
@@ -27,7 +31,7 @@ fn play(seeds: core::ops::Range<u64>, options: Options) -> Vec<Result<Report, Fa
 
 #[test]
 fn every_seed_keeps_every_promise() {
-    let reports = play(0..seeds(), Options::default());
+    let reports = play(0..seeds(SEEDS), Options::default());
     let failures: Vec<String> =
         reports.iter().filter_map(|report| report.as_ref().err()).map(Failure::to_string).collect();
     assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n\n"));
@@ -42,13 +46,37 @@ fn every_seed_keeps_every_promise() {
 }
 
 #[test]
+fn every_seed_of_nodes_keeps_every_promise() {
+    let reports = play(0..seeds(ELASTIC_SEEDS), ELASTIC);
+    let failures: Vec<String> =
+        reports.iter().filter_map(|report| report.as_ref().err()).map(Failure::to_string).collect();
+    assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n\n"));
+    let reports: Vec<&Report> = reports.iter().flatten().collect();
+    // What has to happen often, or nothing is proved.
+    for (what, count, least) in [
+        ("rounds", reports.iter().map(|report| report.rounds).sum(), 4),
+        ("sessions that were resumed", 2 * reports.iter().map(|report| report.resumed).sum::<u64>(), 1),
+        ("changes that watches told", reports.iter().map(|report| report.changes).sum(), 100),
+        ("arrivals that were released", reports.iter().map(|report| report.released).sum(), 1),
+        ("writes that came too late", reports.iter().map(|report| report.stale).sum(), 5),
+        ("deeds that were answered", reports.iter().map(|report| report.answered as u64).sum(), 40),
+    ] {
+        assert!(count >= least * reports.len() as u64, "{what}: {count} in {} runs", reports.len());
+    }
+    let undecided: usize = reports.iter().map(|report| report.undecided).sum();
+    assert!(undecided <= 1 + reports.len() / 50, "{undecided} histories were not decided");
+}
+
+#[test]
 fn a_seed_is_played_the_same_each_time() {
-    let (first, second) = (play(0..20, Options::default()), play(0..20, Options::default()));
-    assert_eq!(first, second);
-    let mut hashes: Vec<u64> = first.iter().flatten().map(|report| report.trace_hash).collect();
-    hashes.sort_unstable();
-    hashes.dedup();
-    assert_eq!(hashes.len(), 20, "different seeds are different runs");
+    for options in [Options::default(), ELASTIC] {
+        let (first, second) = (play(0..20, options), play(0..20, options));
+        assert_eq!(first, second);
+        let mut hashes: Vec<u64> = first.iter().flatten().map(|report| report.trace_hash).collect();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), 20, "different seeds are different runs");
+    }
 }
 
 /// Whatever is wrong on purpose is found in many runs, though not in those where it can do no harm, and for its own
@@ -56,7 +84,7 @@ fn a_seed_is_played_the_same_each_time() {
 #[test]
 fn every_sabotage_is_noticed() {
     const RUNS: u64 = 12;
-    for sabotage in Sabotage::ALL {
+    for sabotage in Sabotage::STORE {
         let own_reason = match sabotage {
             Sabotage::DroppedByte | Sabotage::DoubledByte | Sabotage::FlippedBit => "breach of the protocol",
             Sabotage::DoubledAdd => "calm/n: ",
@@ -66,7 +94,7 @@ fn every_sabotage_is_noticed() {
             Sabotage::LostItem => "q/",
             Sabotage::LeakedWait => "does not return to its floor",
             Sabotage::SleepyClient => "outlives its deadline",
-            Sabotage::None => continue,
+            _ => continue,
         };
         let options = Options { sabotage, ..Options::default() };
         let reports = play(0..RUNS, options);
@@ -77,15 +105,53 @@ fn every_sabotage_is_noticed() {
     }
 }
 
+/// The same of nodes: each is found, and the first words that say so are its own.
+#[test]
+fn every_sabotage_of_nodes_is_noticed() {
+    /// Most runs that one may take to be noticed for its own reason.
+    const RUNS: u64 = 120;
+    for &sabotage in Kind::Elastic.sabotages() {
+        let own_reason = match sabotage {
+            Sabotage::SkippedFence => "is over, and its keys changed",
+            Sabotage::ForgottenWaiter => "was not answered in time",
+            Sabotage::TwoRounds => "two rounds",
+            Sabotage::DoubledRank => "was given twice",
+            Sabotage::RepeatedRequest => "no more than",
+            Sabotage::UntoldSurvivor => "was not told that",
+            Sabotage::ReopenedRun => "the closed run",
+            Sabotage::LostChange => "told None of revision",
+            Sabotage::EarlyBarrier => "opened for",
+            Sabotage::UndyingSession => "outlives its grace",
+            Sabotage::SleepyNode => "outlives its deadline",
+            _ => continue,
+        };
+        let options = Options { sabotage, ..ELASTIC };
+        let mut others = Vec::new();
+        let found = (0..RUNS).filter_map(|seed| run(seed, &options).err()).find(|failure| {
+            let is_own = failure.what.contains(own_reason);
+            if !is_own {
+                others.push(failure.what.clone());
+            }
+            is_own
+        });
+        assert!(found.is_some(), "{sabotage:?} was not found, but for {others:#?}");
+    }
+}
+
 #[test]
 fn a_failure_names_its_seed_and_how_to_play_it_again() {
-    let options = Options { sabotage: Sabotage::DoubledByte, ..Options::default() };
-    let failure = (0..50).find_map(|seed| run(seed, &options).err()).expect("a seed that fails");
-    let text = failure.to_string();
-    let command =
-        format!("cargo run -p rendezvous-tests --bin sim -- --seed {} --sabotage DoubledByte", failure.seed);
-    assert!(text.ends_with(&command), "{text}");
-    assert!(text.lines().count() > 10, "a trace stands before it: {text}");
+    for (world, sabotage) in [(Kind::Store, Sabotage::DoubledByte), (Kind::Elastic, Sabotage::DoubledRank)] {
+        let options = Options { world, sabotage, ..Options::default() };
+        let failure = (0..50).find_map(|seed| run(seed, &options).err()).expect("a seed that fails");
+        let text = failure.to_string();
+        let command = format!(
+            "cargo run -p rendezvous-tests --bin sim -- --world {} --seed {} --trace --sabotage {sabotage:?}",
+            world.name(),
+            failure.seed
+        );
+        assert!(text.ends_with(&command), "{text}");
+        assert!(text.lines().count() > 10, "a trace stands before it: {text}");
+    }
 }
 
 impl World for Replay {

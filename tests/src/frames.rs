@@ -3,7 +3,7 @@
 use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::store::op::{Key, Keys, Request};
 use rendezvous_core::wire::c10d::{Frame, MAGIC, Scan, Scanner, encode_frame};
-use rendezvous_core::wire::native::{self, ClientFrame, Label};
+use rendezvous_core::wire::native::{self, ClientFrame, Label, Message};
 use rendezvous_core::wire::sink::Sink;
 
 #[derive(Default)]
@@ -33,6 +33,32 @@ pub fn request(request: Request<'_>) -> Vec<u8> {
 #[must_use]
 pub fn greeting() -> Vec<u8> {
     encoded(&Frame::Validate { magic: MAGIC })
+}
+
+/// HEARTBEAT of the native protocol.
+#[must_use]
+pub fn heartbeat() -> Vec<u8> {
+    native(Label::default(), &ClientFrame::Heartbeat { nonce: 0 })
+}
+
+/// The bytes of a frame of the native protocol.
+///
+/// # Panics
+/// When it is longer than a header can tell.
+#[must_use]
+pub fn native(label: Label, frame: &impl Message) -> Vec<u8> {
+    let mut bytes = Bytes::default();
+    // invariant: no test makes a frame of 4 GiB
+    native::encode_frame(&mut bytes, label, frame).expect("a frame shorter than 4 GiB");
+    bytes.0
+}
+
+/// The body of a frame of the native protocol.
+#[must_use]
+pub fn native_body(frame: &impl Message) -> Vec<u8> {
+    let mut bytes = Bytes::default();
+    frame.write_body(&mut bytes);
+    bytes.0
 }
 
 /// A PING.
@@ -69,17 +95,6 @@ pub fn wait(key: &[u8]) -> Vec<u8> {
 #[must_use]
 pub fn push(key: &[u8], value: &[u8]) -> Vec<u8> {
     request(Request::QueuePush { key: Key::raw(key), value })
-}
-
-/// A frame of the native protocol.
-///
-/// # Panics
-/// When its body is too long for a header.
-#[must_use]
-pub fn native(label: Label, frame: &ClientFrame<'_>) -> Vec<u8> {
-    let mut bytes = Bytes::default();
-    native::encode_frame(&mut bytes, label, frame).expect("a short frame");
-    bytes.0
 }
 
 /// A byte string as replies carry it: behind its length.

@@ -421,6 +421,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
                 return Some(ToWrite::Request(id, self.session.label(now, id)));
             }
             self.pending.remove(place);
+            self.participant.withdraw(id);
         }
         self.cancellation(now)
     }

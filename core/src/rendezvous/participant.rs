@@ -228,6 +228,8 @@ pub struct NoAnswerToThat;
 #[derive(Debug)]
 pub struct Participant {
     part: Part,
+    /// While it asks to be let go: where it would stand otherwise.
+    beneath: Part,
     /// The last request to join; pushes come under its id. 0: there was none.
     join: u64,
     /// The last request to be let go.
@@ -245,7 +247,7 @@ impl Participant {
     /// A node that has not joined.
     #[must_use]
     pub const fn new() -> Self {
-        Self { part: Outside, join: 0, leave: 0, round: None }
+        Self { part: Outside, beneath: Outside, join: 0, leave: 0, round: None }
     }
 
     /// Where it stands.
@@ -281,8 +283,9 @@ impl Participant {
     /// # Errors
     /// It is in no run.
     pub fn leave(&mut self, id: u64) -> Result<(), OutOfTurn> {
+        let before = self.part;
         self.step(PartEvent::AskToLeave).ok_or(OutOfTurn(self.part))?;
-        self.leave = id;
+        (self.leave, self.beneath) = (id, before);
         Ok(())
     }
 
@@ -357,9 +360,14 @@ impl Participant {
 
     /// The request `id` was taken back before the server had it.
     pub fn withdraw(&mut self, id: u64) {
-        let event = if id == self.leave { PartEvent::Go } else { PartEvent::Refuse };
-        if self.is_own(id) {
-            self.step(event);
+        if id != 0 && id == self.leave {
+            self.leave = 0;
+            if self.part == Leaving {
+                // The server knows nothing of its wish.
+                self.part = self.beneath;
+            }
+        } else if self.is_own(id) {
+            self.step(PartEvent::Refuse);
         }
     }
 
@@ -374,6 +382,9 @@ impl Participant {
     }
 
     fn step(&mut self, event: PartEvent) -> Option<()> {
+        if self.part == Leaving {
+            self.beneath = self.beneath.on_event(event).unwrap_or(self.beneath);
+        }
         self.part = self.part.on_event(event)?;
         Some(())
     }

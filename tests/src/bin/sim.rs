@@ -1,69 +1,99 @@
-//! Plays one seed of the simulator aloud, or many quietly.
+//! Plays one seed of the simulator, aloud if asked, or many quietly.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
-use rendezvous_tests::sim::{self, Options, Report, Sabotage, Voice};
+use rendezvous_tests::sim::{self, Kind, Options, Report, Sabotage, Voice};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: sim --seed N [--sabotage NAME]               play one seed and print its trace
-       sim --from N --count M [--sabotage NAME]     play many and print those that fail";
+usage: sim --seed N [--world store|elastic] [--sabotage NAME] [--trace]
+           play one seed, and with --trace print all that happens; without a world, in both
+       sim --from N --count M [--world store|elastic] [--sabotage NAME]
+           play many and print those that fail";
 
 fn main() -> ExitCode {
-    match Command::read(std::env::args().skip(1)) {
-        Some(Command::One { seed, sabotage }) => one(seed, sabotage),
-        Some(Command::Many { from, count, sabotage }) => many(from, count, sabotage),
-        None => {
-            eprintln!("{USAGE}");
-            eprintln!("names: {:?}", Sabotage::ALL);
-            ExitCode::from(2)
+    let Some(command) = Command::read(std::env::args().skip(1)) else {
+        eprintln!("{USAGE}");
+        for kind in Kind::ALL {
+            eprintln!("names for --world {}: {:?}", kind.name(), kind.sabotages());
         }
-    }
+        return ExitCode::from(2);
+    };
+    let played = command.worlds.iter().map(|&world| match command.seeds {
+        Seeds::One(seed) => one(seed, command.options(world)),
+        Seeds::Many { from, count } => many(from, count, command.options(world)),
+    });
+    // All are played, whatever comes of the first.
+    let played: Vec<bool> = played.collect();
+    if played.into_iter().all(|well| well) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-enum Command {
-    One { seed: u64, sabotage: Sabotage },
-    Many { from: u64, count: u64, sabotage: Sabotage },
+enum Seeds {
+    One(u64),
+    Many { from: u64, count: u64 },
+}
+
+struct Command {
+    seeds: Seeds,
+    worlds: Vec<Kind>,
+    sabotage: Sabotage,
+    voice: Voice,
 }
 
 impl Command {
     fn read(mut arguments: impl Iterator<Item = String>) -> Option<Self> {
         let (mut seed, mut from, mut count, mut sabotage) = (None, None, None, Sabotage::None);
+        let (mut world, mut voice) = (None, Voice::Quiet);
         while let Some(name) = arguments.next() {
+            if name == "--trace" {
+                voice = Voice::Loud;
+                continue;
+            }
             let value = arguments.next()?;
             match name.as_str() {
                 "--seed" => seed = Some(value.parse().ok()?),
                 "--from" => from = Some(value.parse().ok()?),
                 "--count" => count = Some(value.parse().ok()?),
+                "--world" => world = Some(Kind::ALL.into_iter().find(|kind| kind.name() == value)?),
                 "--sabotage" => {
-                    sabotage = Sabotage::ALL.into_iter().find(|one| format!("{one:?}") == value)?;
+                    let all = Kind::ALL.iter().flat_map(|kind| kind.sabotages());
+                    sabotage = *all.into_iter().find(|one| format!("{one:?}") == value)?;
                 }
                 _ => return None,
             }
         }
-        match (seed, from, count) {
-            (Some(seed), None, None) => Some(Self::One { seed, sabotage }),
-            (None, Some(from), Some(count)) => Some(Self::Many { from, count, sabotage }),
-            _ => None,
-        }
+        let seeds = match (seed, from, count) {
+            (Some(seed), None, None) => Seeds::One(seed),
+            (None, Some(from), Some(count)) => Seeds::Many { from, count },
+            _ => return None,
+        };
+        // What is wrong on purpose is wrong in one kind of world.
+        let fits = |kind: &Kind| {
+            world.is_none_or(|world| world == *kind)
+                && (sabotage == Sabotage::None || kind.sabotages().contains(&sabotage))
+        };
+        let worlds: Vec<Kind> = Kind::ALL.into_iter().filter(fits).collect();
+        (!worlds.is_empty()).then_some(Self { seeds, worlds, sabotage, voice })
+    }
+
+    const fn options(&self, world: Kind) -> Options {
+        Options { world, sabotage: self.sabotage, voice: self.voice }
     }
 }
 
-fn one(seed: u64, sabotage: Sabotage) -> ExitCode {
-    match sim::run(seed, &Options { sabotage, voice: Voice::Loud }) {
-        Ok(report) => {
-            println!("all is well: {report:?}");
-            ExitCode::SUCCESS
+fn one(seed: u64, options: Options) -> bool {
+    let played = sim::run(seed, &options);
+    match &played {
+        Ok(report) => println!("{}: all is well: {report:?}", options.world.name()),
+        // The trace stands above already.
+        Err(failure) if options.voice == Voice::Loud => {
+            eprintln!("{}: seed {seed}: {}", options.world.name(), failure.what);
         }
-        Err(failure) => {
-            // The trace stands above already.
-            eprintln!("seed {seed}: {}", failure.what);
-            ExitCode::FAILURE
-        }
+        Err(failure) => eprintln!("{failure}"),
     }
+    played.is_ok()
 }
 
-fn many(from: u64, count: u64, sabotage: Sabotage) -> ExitCode {
-    let options = Options { sabotage, voice: Voice::Quiet };
+fn many(from: u64, count: u64, options: Options) -> bool {
     let (mut failed, mut reports) = (0, Vec::new());
     for seed in from..from.saturating_add(count) {
         match sim::run(seed, &options) {
@@ -76,12 +106,23 @@ fn many(from: u64, count: u64, sabotage: Sabotage) -> ExitCode {
     }
     let sum = |number: fn(&Report) -> u64| reports.iter().map(number).sum::<u64>();
     println!(
-        "{count} seeds, {failed} failed; {} events, {} deeds, {} of them answered, {} s of virtual time, {} keys undecided",
+        "{}: {count} seeds, {failed} failed; {} events, {} deeds, {} of them answered, {} s of virtual time, {} keys undecided",
+        options.world.name(),
         sum(|report| report.events),
         sum(|report| report.deeds as u64),
         sum(|report| report.answered as u64),
         sum(|report| report.virtual_time.as_secs()),
         sum(|report| report.undecided as u64),
     );
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if options.world == Kind::Elastic {
+        println!(
+            "{} rounds, {} sessions resumed, {} changes told, {} arrivals released, {} late writes refused",
+            sum(|report| report.rounds),
+            sum(|report| report.resumed),
+            sum(|report| report.changes),
+            sum(|report| report.released),
+            sum(|report| report.stale),
+        );
+    }
+    failed == 0
 }

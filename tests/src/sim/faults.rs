@@ -67,11 +67,48 @@ pub enum Sabotage {
     LeakedWait,
     /// A client does not look at its deadlines.
     SleepyClient,
+    /// Rounds that are over have no fence.
+    SkippedFence,
+    /// The server forgets who waits when a session gets another connection.
+    ForgottenWaiter,
+    /// Some are told of a round that is not the live one.
+    TwoRounds,
+    /// A rank is given twice.
+    DoubledRank,
+    /// The server carries out what it had carried out before a connection ended.
+    RepeatedRequest,
+    /// Some survivors are not told who died.
+    UntoldSurvivor,
+    /// A closed run takes nodes in.
+    ReopenedRun,
+    /// A watch leaves a change out when its session gets another connection.
+    LostChange,
+    /// A barrier opens for one less than it is for.
+    EarlyBarrier,
+    /// The server does not notice that a connection ended.
+    UndyingSession,
+    /// A node does not look at its deadlines.
+    SleepyNode,
 }
 
 impl Sabotage {
-    /// All that there is.
-    pub const ALL: [Self; 10] = [
+    /// What is wrong with nodes, or with the server towards them.
+    pub const ELASTIC: [Self; 11] = [
+        Self::SkippedFence,
+        Self::ForgottenWaiter,
+        Self::TwoRounds,
+        Self::DoubledRank,
+        Self::RepeatedRequest,
+        Self::UntoldSurvivor,
+        Self::ReopenedRun,
+        Self::LostChange,
+        Self::EarlyBarrier,
+        Self::UndyingSession,
+        Self::SleepyNode,
+    ];
+
+    /// What is wrong with the store.
+    pub const STORE: [Self; 10] = [
         Self::DroppedByte,
         Self::DoubledByte,
         Self::FlippedBit,

@@ -2,6 +2,7 @@
 //! can die and come back empty.
 
 use super::dice::Dice;
+use super::elastic::{Clock, Cue};
 use super::faults::Sabotage;
 use super::history::Wrong;
 use super::network::{Notice, Read, Side, Stream};
@@ -10,7 +11,9 @@ use crate::frames;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::node::server::{Birth, CloseReason, Event, Input, Output, Server};
-use rendezvous_core::time::Instant;
+use rendezvous_core::store::engine::ApplyError;
+use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::wire::native::FaultCode;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -27,6 +30,8 @@ enum Peer {
 pub(super) enum Guests {
     /// They keep to the protocol, and the server must not say that they do not.
     Polite,
+    /// The same, but some write where they may not any more.
+    Late,
     /// Anything.
     Any,
 }
@@ -42,11 +47,19 @@ pub(super) struct Host {
     conns: BTreeMap<Stream, ConnId>,
     ghost: Option<ConnId>,
     due: Option<Instant>,
+    clock: Clock,
+    /// What happened to sessions and runs, until somebody asks.
+    pub(super) notable: Vec<Event>,
+    /// Connections on which sessions were opened.
+    sessions: Vec<ConnId>,
+    /// Connections whose end the server was not told.
+    undying: Vec<ConnId>,
     sabotage: Sabotage,
 }
 
 impl Host {
     pub(super) fn new(mut dice: Dice, limits: ServerLimits, sabotage: Sabotage, guests: Guests) -> Self {
+        let clock = if guests == Guests::Late { Clock::any(&mut dice) } else { Clock::WORLD };
         let machine = Some(Server::new(limits, Birth::from_seed(dice.seed())));
         Self {
             dice,
@@ -59,8 +72,22 @@ impl Host {
             conns: BTreeMap::new(),
             ghost: None,
             due: None,
+            clock,
+            notable: Vec::new(),
+            sessions: Vec::new(),
+            undying: Vec::new(),
             sabotage,
         }
+    }
+
+    /// The server, while it lives.
+    pub(super) const fn machine(&self) -> Option<&Server> {
+        self.machine.as_ref()
+    }
+
+    /// Which life it is in.
+    pub(super) const fn epoch(&self) -> u32 {
+        self.epoch
     }
 
     /// The process dies. Its connections are reset or end, as what was unread decides.
@@ -78,6 +105,8 @@ impl Host {
         self.places.clear();
         self.generations.clear();
         self.ghost = None;
+        self.sessions.clear();
+        self.undying.clear();
     }
 
     /// A new process takes its place.
@@ -85,6 +114,10 @@ impl Host {
         self.epoch += 1;
         stage.note(format_args!("the server comes back, for its life {}", self.epoch));
         stage.network.listening = true;
+        if self.guests == Guests::Late {
+            self.clock = Clock::any(&mut self.dice);
+        }
+        self.due = None;
         self.machine = Some(Server::new(self.limits, Birth::from_seed(self.dice.seed())));
     }
 
@@ -113,7 +146,7 @@ impl Host {
         if self.due.is_some_and(|due| due <= stage.now) {
             self.due = None;
         }
-        if self.machine.as_ref().and_then(Server::poll_timeout).is_some_and(|at| at <= stage.now) {
+        if self.next_due().is_some_and(|at| at <= stage.now) {
             self.feed(stage, Input::Tick)?;
         }
         self.enter_due(stage);
@@ -184,6 +217,19 @@ impl Host {
         }
     }
 
+    /// What must hold when every client is gone; keys may have stayed.
+    pub(super) fn check_native_floor(&self) -> Result<(), Wrong> {
+        let Some(machine) = &self.machine else { return Err(Wrong("there is no server".to_owned())) };
+        let stats = machine.stats();
+        if (stats.connections, stats.sessions, stats.waiting, stats.buffered_bytes) != (0, 0, 0, 0) {
+            return Err(Wrong(format!("the server does not return to its floor: {stats:?}")));
+        }
+        match machine.poll_timeout() {
+            None => Ok(()),
+            Some(at) => Err(Wrong(format!("the idle server has a deadline at {at:?}"))),
+        }
+    }
+
     fn take_place(&mut self, peer: Peer) -> ConnId {
         let index = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
         if index == self.places.len() {
@@ -196,7 +242,9 @@ impl Host {
 
     fn feed(&mut self, stage: &mut Stage, input: Input<'_>) -> Result<(), Wrong> {
         let Some(machine) = &mut self.machine else { return Ok(()) };
-        machine.handle(stage.now, input).map_err(|error| Wrong(format!("the server says {error}")))?;
+        machine
+            .handle(self.clock.shows(stage.now), input)
+            .map_err(|error| Wrong(format!("the server says {error}")))?;
         self.drain(stage)
     }
 
@@ -210,12 +258,44 @@ impl Host {
             match stage.network.read(stage.now, stream, Side::Server) {
                 Read::Nothing => return Ok(()),
                 Read::Bytes(bytes) => self.feed(stage, Input::Received { conn, bytes: &bytes })?,
+                Read::End | Read::Reset if self.hides_the_end_of(stage, conn) => return Ok(()),
                 Read::End => return self.feed(stage, Input::ReadClosed { conn }),
                 // 104 is ECONNRESET.
                 Read::Reset => return self.feed(stage, Input::Lost { conn, os_error: 104 }),
             }
         }
         stage.network.read_on(stage.now, stream, Side::Server);
+        Ok(())
+    }
+
+    /// The kernel gives the other end of a connection up.
+    pub(super) fn give_up(&mut self, stage: &mut Stage, stream: Stream) -> Result<(), Wrong> {
+        let Some(&conn) = self.conns.get(&stream) else { return Ok(()) };
+        stage.network.abort(stage.now, stream, Side::Server);
+        // 110 is ETIMEDOUT.
+        self.feed(stage, Input::HostSilent { conn, os_error: 110 })
+    }
+
+    /// The saboteur keeps the end of a session's connection to himself, and speaks in its name.
+    fn hides_the_end_of(&mut self, stage: &mut Stage, conn: ConnId) -> bool {
+        let may_hide = self.sabotage == Sabotage::UndyingSession && self.sessions.contains(&conn);
+        if may_hide && !self.undying.contains(&conn) && self.dice.percent(50) {
+            self.undying.push(conn);
+            stage.agenda.enter(stage.now, Happening::Elastic(Cue::GhostBeat));
+        }
+        self.undying.contains(&conn)
+    }
+
+    /// A sign of life of all who have none.
+    pub(super) fn beat(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+        let conns = &self.conns;
+        self.undying.retain(|conn| conns.values().any(|here| here == conn));
+        for conn in self.undying.clone() {
+            self.feed(stage, Input::Received { conn, bytes: &frames::heartbeat() })?;
+        }
+        if !self.undying.is_empty() {
+            stage.agenda.enter(stage.now + GHOST_BEAT, Happening::Elastic(Cue::GhostBeat));
+        }
         Ok(())
     }
 
@@ -234,9 +314,12 @@ impl Host {
                 Input::Sent { conn, bytes: length }
             }
             Ok(bytes) => Input::Sent { conn, bytes: bytes.min(length) },
+            Err(_) if self.undying.contains(&conn) => Input::Sent { conn, bytes: length },
             Err(_) => Input::Lost { conn, os_error: 32 },
         };
-        machine.handle(stage.now, input).map_err(|error| Wrong(format!("the server says {error}")))?;
+        machine
+            .handle(self.clock.shows(stage.now), input)
+            .map_err(|error| Wrong(format!("the server says {error}")))?;
         if machine.wants_read(conn) {
             // What was left unread while the answers were is read from here on.
             stage.network.read_on(stage.now, stream, Side::Server);
@@ -254,7 +337,7 @@ impl Host {
                     Some(Peer::Ghost) => {
                         let Some(machine) = &mut self.machine else { return Ok(()) };
                         let bytes = machine.unsent(conn).len();
-                        let sent = machine.handle(stage.now, Input::Sent { conn, bytes });
+                        let sent = machine.handle(self.clock.shows(stage.now), Input::Sent { conn, bytes });
                         sent.map_err(|error| Wrong(format!("the server says {error}")))?;
                     }
                     // It was closed after it was given something to send.
@@ -271,15 +354,19 @@ impl Host {
                     }
                     self.generations[conn.index as usize] += 1;
                 }
+                Output::Event(Event::Accepted { .. }) => {}
                 Output::Event(
-                    Event::Accepted { .. }
-                    | Event::SessionOpened { .. }
-                    | Event::SessionEnded { .. }
-                    | Event::Run { .. },
-                ) => {}
+                    event @ (Event::SessionOpened { .. } | Event::SessionEnded { .. } | Event::Run { .. }),
+                ) => {
+                    stage.note(format_args!("server: {event}"));
+                    if let Event::SessionOpened { conn, .. } = event {
+                        self.sessions.push(conn);
+                    }
+                    self.notable.push(event);
+                }
                 Output::Event(Event::Closed { conn, reason, .. }) => {
                     stage.note(format_args!("server closed {conn:?}: {reason}"));
-                    if self.guests == Guests::Polite && !is_expected(reason) {
+                    if !self.guests.may_bring(reason) {
                         return Err(Wrong(format!("the server found fault with {conn:?}: {reason}")));
                     }
                 }
@@ -289,8 +376,12 @@ impl Host {
         Ok(())
     }
 
+    fn next_due(&self) -> Option<Instant> {
+        self.clock.when(self.machine.as_ref()?.poll_timeout()?)
+    }
+
     fn enter_due(&mut self, stage: &mut Stage) {
-        if let Some(next) = self.machine.as_ref().and_then(Server::poll_timeout)
+        if let Some(next) = self.next_due()
             && self.due.is_none_or(|due| next < due)
         {
             self.due = Some(next);
@@ -299,18 +390,27 @@ impl Host {
     }
 }
 
+/// Shorter than any silence that ends a session.
+const GHOST_BEAT: Duration = Duration::from_millis(50);
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4711);
 
-/// Reasons for which the server may end a connection whose client keeps to the protocol.
-const fn is_expected(reason: CloseReason) -> bool {
-    matches!(
-        reason,
-        CloseReason::PeerClosed
+impl Guests {
+    /// Whether the server may end a connection for that.
+    const fn may_bring(self, reason: CloseReason) -> bool {
+        match reason {
+            CloseReason::PeerClosed
             | CloseReason::Lost(_)
             | CloseReason::HandshakeTimeout
             | CloseReason::FrameTimeout
-            | CloseReason::StallTimeout
-    )
+            | CloseReason::StallTimeout => true,
+            CloseReason::HostSilent(_)
+            | CloseReason::Refused(ApplyError::Stale(_))
+            // What was under way on a connection may come when the session has another one.
+            | CloseReason::SessionRefused(FaultCode::SessionEnded | FaultCode::WindowPassed)
+            | CloseReason::SessionOver(_) => !matches!(self, Self::Polite),
+            _ => matches!(self, Self::Any),
+        }
+    }
 }
 
 /// What a saboteur makes of bytes that leave the server, now and then.

@@ -10,6 +10,7 @@ mod agenda;
 mod client;
 mod deed;
 mod dice;
+mod elastic;
 mod faults;
 mod half_closer;
 mod history;
@@ -28,9 +29,21 @@ pub use trace::Voice;
 use rendezvous_core::time::{Duration, Instant};
 use std::fmt;
 
+/// Which kind of world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Clients of c10d and their store.
+    #[default]
+    Store,
+    /// Nodes with their sessions and rounds.
+    Elastic,
+}
+
 /// How to play.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// Which kind of world.
+    pub world: Kind,
     /// What is to be wrong on purpose.
     pub sabotage: Sabotage,
     /// Where the trace goes.
@@ -39,7 +52,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { sabotage: Sabotage::None, voice: Voice::Quiet }
+        Self { world: Kind::Store, sabotage: Sabotage::None, voice: Voice::Quiet }
     }
 }
 
@@ -62,6 +75,16 @@ pub struct Report {
     pub undecided: usize,
     /// How long it took in the world.
     pub virtual_time: Duration,
+    /// Rounds that were formed.
+    pub rounds: u64,
+    /// Sessions that were taken up again.
+    pub resumed: u64,
+    /// Changes that watches told of.
+    pub changes: u64,
+    /// Arrivals that a barrier released.
+    pub released: u64,
+    /// Writes that were refused since their round was over.
+    pub stale: u64,
 }
 
 /// A run in which something was wrong.
@@ -69,6 +92,8 @@ pub struct Report {
 pub struct Failure {
     /// The seed that brings it about.
     pub seed: u64,
+    /// In which kind of world.
+    pub world: Kind,
     /// What was wrong on purpose.
     pub sabotage: Sabotage,
     /// What was wrong.
@@ -84,7 +109,12 @@ impl fmt::Display for Failure {
         writeln!(f, "the last lines of the trace:")?;
         self.trace.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         writeln!(f, "seed {}: {}", self.seed, self.what)?;
-        write!(f, "all of it: cargo run -p rendezvous-tests --bin sim -- --seed {}", self.seed)?;
+        let world = self.world.name();
+        let seed = self.seed;
+        write!(
+            f,
+            "all of it: cargo run -p rendezvous-tests --bin sim -- --world {world} --seed {seed} --trace"
+        )?;
         if self.sabotage == Sabotage::None { Ok(()) } else { write!(f, " --sabotage {:?}", self.sabotage) }
     }
 }
@@ -94,5 +124,31 @@ impl fmt::Display for Failure {
 /// # Errors
 /// Something was wrong.
 pub fn run(seed: u64, options: &Options) -> Result<Report, Failure> {
-    world::World::new(seed, options).play(seed)
+    match options.world {
+        Kind::Store => world::World::new(seed, options).play(seed),
+        Kind::Elastic => elastic::World::new(seed, options).play(seed),
+    }
+}
+
+impl Kind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Store, Self::Elastic];
+
+    /// As the command line has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Elastic => "elastic",
+        }
+    }
+
+    /// What can be wrong in it on purpose.
+    #[must_use]
+    pub const fn sabotages(self) -> &'static [Sabotage] {
+        match self {
+            Self::Store => &Sabotage::STORE,
+            Self::Elastic => &Sabotage::ELASTIC,
+        }
+    }
 }

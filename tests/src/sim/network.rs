@@ -2,7 +2,8 @@
 //!
 //! Each end has a window: bytes that it may have under way or unread at the other end. A reader is told that there is
 //! something to read a moment after it came, so segments coalesce. A partition holds everything of one client back
-//! until it heals, as retransmission would. A cut ends a connection with a reset, behind a prefix of what was under way.
+//! until it heals, as retransmission would, in one direction or in both; a slow client has a longer way for a while. A
+//! cut ends a connection with a reset, behind a prefix of what was under way.
 
 use super::agenda::Agenda;
 use super::dice::Dice;
@@ -155,7 +156,9 @@ pub(super) struct Network {
     weather: Weather,
     agenda: Agenda<Event>,
     links: BTreeMap<Stream, Link>,
-    partitioned_until: Vec<Instant>,
+    /// What goes to each client, and what comes from it.
+    partitioned_until: Vec<[Instant; 2]>,
+    slow_until: Vec<(Instant, Duration)>,
     made: u32,
     pub(super) listening: bool,
 }
@@ -167,7 +170,8 @@ impl Network {
             weather,
             agenda: Agenda::new(),
             links: BTreeMap::new(),
-            partitioned_until: vec![Instant::ORIGIN; clients],
+            partitioned_until: vec![[Instant::ORIGIN; 2]; clients],
+            slow_until: vec![(Instant::ORIGIN, Duration::ZERO); clients],
             made: 0,
             listening: true,
         }
@@ -326,9 +330,23 @@ impl Network {
         }
     }
 
-    /// Holds back everything from and to a client.
-    pub(super) fn partition(&mut self, client: usize, until: Instant) {
-        self.partitioned_until[client] = until;
+    /// Holds back everything from and to a client, or only what goes to one side.
+    pub(super) fn partition(&mut self, client: usize, to: Option<Side>, until: Instant) {
+        for side in [Side::Client, Side::Server] {
+            if to.is_none_or(|to| to == side) {
+                self.partitioned_until[client][side as usize] = until;
+            }
+        }
+    }
+
+    /// Makes a client's way longer.
+    pub(super) fn slow(&mut self, client: usize, by: Duration, until: Instant) {
+        self.slow_until[client] = (until, by);
+    }
+
+    /// Who made a connection.
+    pub(super) fn client_of(&self, stream: Stream) -> Option<usize> {
+        self.links.get(&stream).map(|link| link.client)
     }
 
     /// Every connection, in the order in which they were made.
@@ -352,7 +370,7 @@ impl Network {
             | Event::Ready(stream, side) => (*stream, *side),
         };
         let link = self.links.get_mut(&stream)?;
-        let held = self.partitioned_until[link.client].max(link.end(side).held_until);
+        let held = self.partitioned_until[link.client][side as usize].max(link.end(side).held_until);
         if held > now && !matches!(event, Event::Ready(..)) {
             // Those that are held together keep their order, since all are entered for the same instant.
             self.agenda.enter(held, event);
@@ -423,6 +441,8 @@ impl Network {
     fn dispatch(&mut self, now: Instant, stream: Stream, to: Side, segment: Segment) {
         let latency = self.latency();
         let Some(link) = self.links.get_mut(&stream) else { return };
+        let (slow_until, by) = self.slow_until[link.client];
+        let latency = if now < slow_until { latency + by } else { latency };
         let end = link.end(to);
         if end.cut || end.reset {
             return;

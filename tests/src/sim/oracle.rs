@@ -170,9 +170,20 @@ fn pair_of(name: &str) -> &str {
 fn listed(record: &Record) -> Result<(), Wrong> {
     let Some((_, End::Answered(Answer::Values(keys)))) = &record.ended else { return Ok(()) };
     let known = keys.iter().all(|key| {
-        [&b"/r/"[..], b"/n/", b"/p/", b"/q/", b"/b/", b"/k/", b"/calm/"]
-            .iter()
-            .any(|kind| key.starts_with(kind))
+        [
+            &b"/r/"[..],
+            b"/n/",
+            b"/p/",
+            b"/q/",
+            b"/b/",
+            b"/k/",
+            b"/w/",
+            b"/l/",
+            b"/calm/",
+            b"/torch.rendezvous.",
+        ]
+        .iter()
+        .any(|kind| key.starts_with(kind))
     });
     if known && keys.is_sorted() && keys.windows(2).all(|pair| pair[0] != pair[1]) {
         Ok(())

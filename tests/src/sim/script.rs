@@ -114,7 +114,7 @@ impl Storm {
         Self { client, field, habits, left, pieces: 0, last: None, pause_next: true }
     }
 
-    fn next(&mut self, dice: &mut Dice) -> Next {
+    pub(super) fn next(&mut self, dice: &mut Dice) -> Next {
         self.pause_next = !self.pause_next;
         if self.pause_next && dice.percent(70) {
             return Next::Pause(dice.span(Duration::ZERO, self.habits.pause_max));

@@ -4,6 +4,7 @@ use super::agenda::Agenda;
 use super::client::{Client, Health, Manner};
 use super::deed::Deed;
 use super::dice::Dice;
+use super::elastic::Cue;
 use super::faults::{Fault, Sabotage, plan};
 use super::half_closer::HalfCloser;
 use super::history::{History, Wrong};
@@ -12,7 +13,7 @@ use super::network::{Loss, Network, Notice, Route, Side, Weather};
 use super::oracle;
 use super::script::{Clearing, Field, Habits, Job, Script, Storm};
 use super::trace::Trace;
-use super::{Failure, Options, Report};
+use super::{Failure, Kind, Options, Report};
 use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::store::call::GetMode;
 use rendezvous_core::store::dial::{Family, Rounds};
@@ -29,6 +30,8 @@ pub(super) enum Happening {
     ServerRises,
     /// A saboteur asks this of the store.
     Aside(Vec<u8>),
+    /// Something that only nodes have.
+    Elastic(Cue),
     /// It may be time for the next act.
     Act,
 }
@@ -43,8 +46,8 @@ pub(super) struct Stage {
     pub(super) history: History,
     pub(super) dice: Dice,
     pub(super) field: Field,
-    trace: Trace,
-    sabotage: Sabotage,
+    pub(super) trace: Trace,
+    pub(super) sabotage: Sabotage,
 }
 
 impl Stage {
@@ -153,8 +156,15 @@ impl World {
                 clients: self.clients.len(),
                 undecided: verdict.undecided,
                 virtual_time: now.since(Instant::ORIGIN),
+                rounds: 0,
+                resumed: 0,
+                changes: 0,
+                released: 0,
+                stale: 0,
             }),
-            Err(Wrong(what)) => Err(Failure { seed, sabotage, what, now, trace: trace.into_last() }),
+            Err(Wrong(what)) => {
+                Err(Failure { seed, world: Kind::Store, sabotage, what, now, trace: trace.into_last() })
+            }
         }
     }
 
@@ -222,7 +232,7 @@ impl World {
                 }
                 Ok(())
             }
-            Happening::Act => Ok(()),
+            Happening::Act | Happening::Elastic(_) => Ok(()),
             Happening::Fault(fault) => {
                 self.strike(fault);
                 Ok(())
@@ -251,7 +261,7 @@ impl World {
             Fault::Partition(span) => {
                 let client = stage.dice.index(self.clients.len());
                 stage.note(format_args!("c{client} is cut off"));
-                stage.network.partition(client, stage.now + span);
+                stage.network.partition(client, None, stage.now + span);
             }
             Fault::Restart(span) => {
                 if stage.network.listening {
@@ -339,7 +349,7 @@ pub(super) fn any_weather(dice: &mut Dice) -> Weather {
     }
 }
 
-fn manner(dice: &mut Dice) -> Manner {
+pub(super) fn manner(dice: &mut Dice) -> Manner {
     let v4 = (Route::Server, Family::V4);
     let routes = match dice.index(6) {
         0 => vec![(Route::Nowhere, Family::V6), v4],
@@ -356,7 +366,7 @@ fn manner(dice: &mut Dice) -> Manner {
     }
 }
 
-fn server_limits(dice: &mut Dice) -> ServerLimits {
+pub(super) fn server_limits(dice: &mut Dice) -> ServerLimits {
     ServerLimits {
         unsent_bytes_high: dice.size(64, 1 << 20),
         frame_timeout: dice.span(Duration::from_millis(500), Duration::from_secs(60)),

@@ -335,6 +335,49 @@ fn a_join_that_was_given_up_is_cancelled_and_its_late_round_is_told() {
     assert_eq!(client.participant().part(), Part::Outside);
 }
 
+/// The join that stands at the server is still the node's, and a second one would be refused.
+#[test]
+fn a_leave_that_was_given_up_before_it_left_changes_nothing() {
+    let mut client = new(2000);
+    let join = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND).expect("outside");
+    let leave = client.begin_leave(NOW(0), (0x42, 8), SECOND).expect("joining");
+    client.cancel(NOW(1), leave).expect("under way");
+    let again = client.begin_join(NOW(1), Operation::Join, (0x40, 8), SECOND);
+    assert_eq!(again, Err(BeginError::OutOfTurn(OutOfTurn(Part::Joining))));
+    connect(&mut client, 2);
+    writes(&mut client, 2);
+    give(&mut client, 3, &bytes_of(0, 0, &welcome(false, 0, 2000)));
+    assert_eq!(ids(&writes(&mut client, 3)), [join]);
+}
+
+#[test]
+fn a_wish_that_was_given_up_and_never_arrived_leaves_the_node_where_it_was() {
+    let resumed = |client: &mut Client, request_last| {
+        client.handle(NOW(2), Input::Resolved(&[Family::V4]));
+        client.handle(NOW(2), Input::Connected);
+        outputs(client);
+        writes(client, 2);
+        assert_eq!(give(client, 3, &bytes_of(0, 0, &welcome(true, request_last, 2000))), "Open");
+        assert_eq!(ids(&writes(client, 3)), [], "it is not sent again");
+    };
+    let mut client = live(2000);
+    let join = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND).expect("outside");
+    writes(&mut client, 0);
+    client.handle(NOW(1), Input::Ended(Cause::Closed));
+    client.cancel(NOW(1), join).expect("under way");
+    resumed(&mut client, 0);
+    assert_eq!(client.participant().part(), Part::Outside);
+
+    let mut client = live(2000);
+    client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND).expect("outside");
+    let leave = client.begin_leave(NOW(0), (0x42, 8), SECOND).expect("joining");
+    writes(&mut client, 0);
+    client.handle(NOW(1), Input::Ended(Cause::Closed));
+    client.cancel(NOW(1), leave).expect("under way");
+    resumed(&mut client, 1);
+    assert_eq!(client.participant().part(), Part::Joining);
+}
+
 #[test]
 fn a_session_that_is_not_resumed_is_over() {
     for (code, kind) in [

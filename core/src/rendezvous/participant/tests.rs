@@ -171,6 +171,23 @@ fn a_replaced_node_stays_away_and_a_lost_one_may_come_back() {
 }
 
 #[test]
+fn a_wish_to_leave_that_was_taken_back_leaves_the_node_where_it_stands() {
+    let mut node = joined();
+    node.leave(2).expect("in a round");
+    node.withdraw(2);
+    assert_eq!((node.part(), node.join(3)), (InRound, Ok(())));
+
+    // Meanwhile things went on.
+    let mut node = Participant::new();
+    node.join(1).expect("outside");
+    node.leave(2).expect("joining");
+    let seated = ServerFrame::Placed { run_id: RUN, seated: true, ahead: 0 };
+    assert_eq!(node.push(1, &seated), None, "it is leaving");
+    node.withdraw(2);
+    assert_eq!((node.part(), node.join(3)), (Seated, Err(OutOfTurn(Seated))));
+}
+
+#[test]
 fn an_answer_of_another_kind_is_told_apart() {
     let mut node = Participant::new();
     node.join(1).expect("outside");

@@ -1,0 +1,66 @@
+//! Clocks of hosts: none shows the world's time, and none runs at its pace.
+
+use super::super::dice::Dice;
+use rendezvous_core::time::{Duration, Instant};
+
+/// A host's clock: it began elsewhere, and gains or loses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::sim) struct Clock {
+    offset: u64,
+    /// What it shows of a billion nanoseconds of the world.
+    pace: u64,
+}
+
+/// A billion: the pace of the world.
+const EVEN: u64 = 1_000_000_000;
+/// The most that a clock gains or loses, in billionths: 3 %, far more than any real one.
+const DRIFT_MAX: u64 = EVEN / 100 * 3;
+
+impl Clock {
+    /// The world's own.
+    pub(in crate::sim) const WORLD: Self = Self { offset: 0, pace: EVEN };
+
+    pub(in crate::sim) fn any(dice: &mut Dice) -> Self {
+        let offset = dice.span(Duration::ZERO, Duration::from_secs(1_000_000));
+        let pace = match dice.index(3) {
+            0 => EVEN,
+            _ => dice.between(EVEN - DRIFT_MAX, EVEN + DRIFT_MAX),
+        };
+        Self { offset: u64::try_from(offset.as_nanos()).unwrap_or(0), pace }
+    }
+
+    /// What it shows at a moment of the world.
+    pub(in crate::sim) fn shows(self, world: Instant) -> Instant {
+        let span = u128::from(world.as_nanos()) * u128::from(self.pace) / u128::from(EVEN);
+        Instant::from_nanos(self.offset.saturating_add(u64::try_from(span).unwrap_or(u64::MAX)))
+    }
+
+    /// The first moment of the world at which it shows so much; `None`: that never comes.
+    pub(in crate::sim) fn when(self, shown: Instant) -> Option<Instant> {
+        if shown == Instant::MAX {
+            return None;
+        }
+        let span = u128::from(shown.as_nanos().saturating_sub(self.offset));
+        let world = (span * u128::from(EVEN)).div_ceil(u128::from(self.pace));
+        u64::try_from(world).ok().map(Instant::from_nanos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_by_a_clock_is_due_when_it_shows_that() {
+        for seed in 0..200 {
+            let mut dice = Dice::new(seed, 0);
+            let clock = Clock::any(&mut dice);
+            let world = Instant::from_nanos(dice.between(0, 1 << 40));
+            let due = clock.shows(world) + Duration::from_nanos(dice.between(0, 1 << 34));
+            let at = clock.when(due).expect("it comes");
+            assert!(clock.shows(at) >= due && at >= world, "{clock:?}");
+            assert!(at == world || clock.shows(Instant::from_nanos(at.as_nanos() - 2)) < due);
+        }
+        assert_eq!(Clock::WORLD.when(Instant::MAX), None);
+    }
+}

@@ -1,0 +1,798 @@
+//! A node: what a launcher would do with its part in a run, and what its workers would do with the store. It is one
+//! process after the other on one host.
+
+use super::super::deed::{Deed, End};
+use super::super::dice::Dice;
+use super::super::history::Wrong;
+use super::super::network::{Notice, Stream};
+use super::super::script::{Habits as StormHabits, Next, Storm};
+use super::super::world::{Happening, Stage};
+use super::clock::Clock;
+use super::order::{Brief, Order, Parcel, Request, answer_to};
+use super::process::{Asked, NodeWord, Process, Seat, Way, Word};
+use super::referee::{Referee, Standing, Watch, workers_of};
+use super::tamper::Tamper;
+use super::{Cue, Rules};
+use rendezvous_core::error::{Cause, Effect, ErrorKind, Failure, Operation};
+use rendezvous_core::node::native_client::{Ending, NativeOptions};
+use rendezvous_core::rendezvous::participant::{Entry, Part, Role};
+use rendezvous_core::session::client::{End as SessionEnd, SessionOptions};
+use rendezvous_core::store::dial::DialOptions;
+use rendezvous_core::store::op::{Key, Keys, Pairs};
+use rendezvous_core::store::txn::{Compare, Condition, Write};
+use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::wire::native::{
+    BarrierEnd, ClientFrame, FaultCode, List, Participants, ServerFrame, Why,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How a node behaves for the whole run.
+#[derive(Clone, Copy, Debug)]
+struct Manner {
+    grace_ms: u32,
+    heartbeat_ms: u32,
+    is_spare: bool,
+    /// Between two things that it does.
+    pause_max: Duration,
+}
+
+pub(super) struct Node {
+    number: usize,
+    dice: Dice,
+    clock: Clock,
+    manner: Manner,
+    run: String,
+    name: String,
+    names: u32,
+    process: Option<Process>,
+    storm: Storm,
+    /// Its round, live or over.
+    seat: Option<Seat>,
+    /// Others wait, or died: it ought to come back.
+    called: bool,
+    heard: BTreeSet<(u64, String)>,
+    marks: u32,
+    watches: usize,
+    /// Keys for leases that are asked for.
+    leases: BTreeMap<u64, Vec<u8>>,
+    /// A key of its own hangs on a lease, and is there.
+    has_lease: bool,
+    /// Until then its host or its connections may suffer.
+    pub(super) trouble_until: Instant,
+    leaves: bool,
+}
+
+/// How much later than its deadline a call is given up.
+pub(super) const SLACK: Duration = Duration::from_secs(2);
+pub(super) const GRACE_MAX: Duration = Duration::from_secs(2);
+const HEARTBEAT_MS_MAX: u32 = 1000;
+const HEARTBEATS_MISSED_MAX: u32 = 3;
+/// The longest silence that nobody notices, by the slowest clock.
+pub(super) const SILENCE_MAX: Duration = Duration::from_millis(3100);
+/// The longest pause of a node when all is well.
+pub(super) const PAUSE_MAX: Duration = Duration::from_millis(500);
+const WATCHES_MAX: usize = 3;
+/// The same for all who arrive: the first one's holds for all, and later ones shall not give up before it.
+const BARRIER_MS: u64 = 1500;
+
+impl Node {
+    pub(super) fn new(number: usize, mut dice: Dice, stage: &mut Stage, rules: &Rules) -> Self {
+        let manner = Manner {
+            grace_ms: dice.pick(&[0, 0, 600, 2000, 2000]),
+            heartbeat_ms: dice.pick(&[300, 500, HEARTBEAT_MS_MAX]),
+            is_spare: number >= 2 * rules.runs && dice.percent(20),
+            pause_max: dice.span(Duration::from_millis(20), PAUSE_MAX),
+        };
+        let (deeds, depth) = (usize::MAX, 1);
+        let habits = StormHabits { deeds, depth, pause_max: Duration::ZERO, value_bytes_max: 400 };
+        let at = stage.now + dice.span(Duration::from_millis(1), Duration::from_secs(1));
+        stage.agenda.enter(at, Happening::Elastic(Cue::Rise(number)));
+        Self {
+            number,
+            clock: Clock::any(&mut dice),
+            dice,
+            manner,
+            run: format!("run-{}", number % rules.runs),
+            name: format!("node{number}"),
+            names: 0,
+            process: None,
+            storm: Storm::new(number, stage.field, habits),
+            seat: None,
+            called: false,
+            heard: BTreeSet::new(),
+            marks: 0,
+            watches: 0,
+            leases: BTreeMap::new(),
+            has_lease: false,
+            trouble_until: Instant::ORIGIN,
+            leaves: false,
+        }
+    }
+
+    pub(super) fn owns(&self, stream: Stream) -> bool {
+        self.process.as_ref().is_some_and(|process| process.owns(stream))
+    }
+
+    pub(super) fn run(&self) -> &str {
+        &self.run
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) const fn seat(&self) -> Option<&Seat> {
+        self.seat.as_ref()
+    }
+
+    pub(super) fn part(&self) -> Option<Part> {
+        self.process.as_ref().map(Process::part)
+    }
+
+    pub(super) const fn is_called(&self) -> bool {
+        self.called
+    }
+
+    pub(super) fn has_session(&self) -> bool {
+        self.process.as_ref().is_some_and(Process::is_live)
+    }
+
+    pub(super) fn has_name(&mut self, name: &str) {
+        name.clone_into(&mut self.name);
+    }
+
+    pub(super) fn has_new_name(&mut self) {
+        self.names += 1;
+        self.name = format!("node{}-{}", self.number, self.names);
+    }
+
+    /// Where it stands, as it knows, if its session is this one.
+    pub(super) fn standing_of(&self, epoch: u32, session: u64) -> Option<Standing> {
+        let process = self.process.as_ref().filter(|process| process.epoch == Some(epoch))?;
+        (process.identity().session == session).then(|| self.standing()).flatten()
+    }
+
+    fn standing(&self) -> Option<Standing> {
+        let process = self.process.as_ref()?;
+        let seat =
+            self.seat.as_ref().filter(|_| matches!(process.part(), Part::InRound | Part::InLastRound))?;
+        let (run, round) = (self.run.clone(), seat.round);
+        Some(Standing { run, round, name: process.name.clone() })
+    }
+
+    pub(super) fn overdue(&self, now: Instant) -> Option<String> {
+        let order = self.process.as_ref()?.overdue(now)?;
+        Some(format!("{} waits for {order}, which outlives its deadline", self.name))
+    }
+
+    /// The host starts a process, unless one is there.
+    pub(super) fn rise(&mut self, stage: &mut Stage, referee: &Referee, rules: &mut Rules) {
+        if self.process.is_some() || self.leaves {
+            return;
+        }
+        rules.processes += 1;
+        let session = SessionOptions {
+            grace_ms: self.manner.grace_ms,
+            heartbeat_ms: self.manner.heartbeat_ms,
+            heartbeats_missed_max: HEARTBEATS_MISSED_MAX,
+        };
+        let dial = DialOptions {
+            pause_first: Duration::from_millis(20),
+            pause_max: Duration::from_millis(500),
+            connect_attempt_max: Duration::from_secs(1),
+        };
+        let options = NativeOptions {
+            session,
+            dial,
+            connect_timeout: Duration::from_secs(5),
+            answer_slack: SLACK,
+            ..NativeOptions::default()
+        };
+        let late = referee.closed_in(&self.run).is_some();
+        let process = Process::start(
+            stage,
+            (self.number, rules.processes),
+            (self.name.clone(), self.run.clone().into_bytes()),
+            self.clock,
+            options,
+            &mut self.dice,
+            Tamper::new(stage.sabotage, self.number, late),
+        );
+        self.process = Some(process);
+        (self.seat, self.called, self.watches, self.has_lease) = (None, false, 0, false);
+        self.heard.clear();
+        self.leases.clear();
+        self.wake(stage, Duration::ZERO);
+        if let Some(process) = &mut self.process {
+            process.settle(stage);
+        }
+    }
+
+    /// The process dies with all that it has.
+    pub(super) fn die(
+        &mut self,
+        stage: &mut Stage,
+        referee: &mut Referee,
+    ) -> Result<Option<(u32, u64, Standing)>, Wrong> {
+        let standing = self.standing();
+        let Some(mut process) = self.process.take() else { return Ok(None) };
+        let (epoch, session) = (process.epoch, process.identity().session);
+        for order in process.take_orders() {
+            self.end_deed(stage, &order, epoch, End::Failed(ErrorKind::ServerGone, Effect::Possible))?;
+        }
+        referee.watches_of_are_over(process.number);
+        process.die(stage, &mut self.dice);
+        Ok(epoch.zip(standing).map(|(epoch, standing)| (epoch, session, standing)))
+    }
+
+    /// The session that its process has: its life of the server and number, and how long it outlives its connection.
+    pub(super) fn session(&self) -> Option<(u32, u64, Duration)> {
+        let process = self.process.as_ref()?;
+        let session = process.identity().session;
+        let grace = Duration::from_millis(u64::from(self.manner.grace_ms));
+        Some((process.epoch?, session, grace))
+    }
+
+    /// Its process does nothing any more, for a while; which that is.
+    pub(super) fn freeze(&mut self) -> Option<u32> {
+        let process = self.process.as_mut()?;
+        process.freeze();
+        Some(process.number)
+    }
+
+    /// Goes, once it is told all.
+    pub(super) fn part_for_good(&mut self, stage: &mut Stage) {
+        self.leaves = true;
+        self.wake(stage, Duration::ZERO);
+    }
+
+    /// Does something with its process, and hears what comes of it.
+    pub(super) fn with(
+        &mut self,
+        stage: &mut Stage,
+        referee: &mut Referee,
+        rules: &mut Rules,
+        act: impl FnOnce(&mut Process, &mut Stage) -> Result<(), Wrong>,
+    ) -> Result<(), Wrong> {
+        let Some(process) = &mut self.process else { return Ok(()) };
+        act(process, stage)?;
+        self.hear(stage, referee, rules)
+    }
+
+    pub(super) fn is_process(&self, number: u32) -> bool {
+        self.process.as_ref().is_some_and(|process| process.number == number)
+    }
+
+    pub(super) fn noticed(
+        &mut self,
+        stage: &mut Stage,
+        referee: &mut Referee,
+        rules: &mut Rules,
+        notice: Notice,
+    ) -> Result<(), Wrong> {
+        self.with(stage, referee, rules, |process, stage| process.noticed(stage, notice))
+    }
+
+    fn wake(&mut self, stage: &mut Stage, pause_min: Duration) {
+        let most = if stage.stormy { self.manner.pause_max } else { PAUSE_MAX };
+        let at = stage.now + pause_min + self.dice.span(Duration::from_millis(1), most);
+        let number = self.process.as_ref().map_or(0, |process| process.number);
+        stage.agenda.enter(at, Happening::Elastic(Cue::Wake(self.number, number)));
+    }
+
+    /// It is time to do something.
+    pub(super) fn act(
+        &mut self,
+        stage: &mut Stage,
+        referee: &mut Referee,
+        rules: &mut Rules,
+    ) -> Result<(), Wrong> {
+        let Some(process) = &self.process else { return Ok(()) };
+        let (part, stormy) = (process.part(), stage.stormy);
+        let percent = self.dice.index(100);
+        if self.leaves {
+            self.goodbye(stage);
+        } else if stormy && percent < 2 {
+            if let Some(process) = &mut self.process {
+                process.cancel_one(stage, &mut self.dice);
+            }
+        } else if stormy && percent == 2 {
+            self.goodbye(stage);
+        } else if stormy && rules.closes && percent == 3 && self.dice.percent(20) {
+            let run = self.run.clone().into_bytes();
+            let close = ClientFrame::Close { run_id: Key::raw(&run) };
+            self.ask(stage, Way::Plain, Operation::Close, self.span(), &close, Order::Close);
+        } else {
+            match part {
+                Part::Outside | Part::Lost | Part::Between => self.join(stage, referee, rules),
+                Part::InRound | Part::InLastRound if self.called && (!stormy || percent < 60) => {
+                    self.join(stage, referee, rules);
+                }
+                Part::InRound if stormy && (4..8).contains(&percent) => self.join(stage, referee, rules),
+                Part::Joining | Part::Seated | Part::StandingBy | Part::InRound if stormy && percent == 9 => {
+                    let run = self.run.clone().into_bytes();
+                    let leave = ClientFrame::Leave { run_id: Key::raw(&run) };
+                    self.ask(stage, Way::Leave, Operation::Leave, self.span(), &leave, Order::Leave);
+                }
+                Part::Replaced => {
+                    // It must not come back under that name.
+                    self.has_new_name();
+                    self.goodbye(stage);
+                }
+                Part::Closed if stormy && percent < 30 => self.goodbye(stage),
+                _ => self.work(stage, referee),
+            }
+        }
+        if let Some(process) = &mut self.process {
+            process.settle(stage);
+        }
+        self.hear(stage, referee, rules)?;
+        if self.process.is_some() {
+            self.wake(stage, Duration::ZERO);
+        }
+        Ok(())
+    }
+
+    fn span(&self) -> Duration {
+        Duration::from_millis(500)
+    }
+
+    fn ask(
+        &mut self,
+        stage: &mut Stage,
+        way: Way,
+        operation: Operation,
+        span: Duration,
+        frame: &ClientFrame<'_>,
+        order: Order,
+    ) -> Option<u64> {
+        self.process.as_mut()?.begin(stage, way, Request::new(operation, span, frame), order)
+    }
+
+    fn goodbye(&mut self, stage: &mut Stage) {
+        let span = self.span();
+        if self.process.as_ref().is_some_and(|process| !process.has(&Order::Bye)) {
+            self.ask(stage, Way::Bye, Operation::Bye, span, &ClientFrame::Bye {}, Order::Bye);
+        }
+    }
+
+    fn join(&mut self, stage: &mut Stage, referee: &Referee, rules: &Rules) {
+        let (run, name) = (self.run.clone().into_bytes(), self.name.clone().into_bytes());
+        let entry = Entry {
+            run_id: &run,
+            node: &name,
+            address: &name,
+            local_world_size: workers_of(&self.name),
+            node_rank: -1,
+            join_timeout_ms: rules.join_timeout_ms,
+            terms: rules.terms,
+            labels: Pairs::scoped(b"", &[]),
+        };
+        let is_spare = stage.stormy && self.manner.is_spare && self.dice.percent(70);
+        let (role, operation) =
+            if is_spare { (Role::Spare, Operation::Standby) } else { (Role::Member, Operation::Join) };
+        let span = Duration::from_millis(rules.join_timeout_ms);
+        let order = Order::Join { late: referee.closed_in(&self.run) };
+        if self.ask(stage, Way::Join, operation, span, &entry.frame(role), order).is_some() {
+            self.called = false;
+        }
+    }
+
+    /// What workers do: with the store as it is common to all, and with the keys of their round.
+    fn work(&mut self, stage: &mut Stage, referee: &mut Referee) {
+        if !stage.stormy {
+            if self.dice.percent(15) {
+                self.mark(stage, b"/w/");
+            }
+            return;
+        }
+        let namespace = self.seat.as_ref().map(|seat| seat.namespace.clone());
+        match (self.dice.index(100), namespace) {
+            (0..8, _) => self.mark(stage, b"/w/"),
+            (8..14, _) => self.watch(stage, b"/w/"),
+            (14..16, _) => {
+                let grant = ClientFrame::LeaseGrant { ttl_ms: 0 };
+                let own = self.leased_key();
+                let granted =
+                    self.ask(stage, Way::Plain, Operation::LeaseGrant, self.span(), &grant, Order::Grant);
+                if let Some(id) = granted {
+                    self.leases.insert(id, own);
+                }
+            }
+            (60..70, _) => {
+                // Several on their way at a time.
+                let name = format!("n/{}", self.dice.index(2));
+                for _ in 0..4 {
+                    self.perform(stage, Deed::Add { name: name.clone(), delta: 1 }, self.span());
+                }
+            }
+            (16..60, Some(namespace)) => self.work_in_round(stage, referee, &namespace),
+            _ => {
+                if let Next::Do(order) = self.storm.next(&mut self.dice) {
+                    self.perform(stage, order.deed, order.timeout);
+                }
+            }
+        }
+    }
+
+    /// A key that vanishes with the session of its process.
+    fn leased_key(&self) -> Vec<u8> {
+        let number = self.process.as_ref().map_or(0, |process| process.number);
+        format!("/l/{number}").into_bytes()
+    }
+
+    /// The key, if it is known to be there for as long as the session lives.
+    pub(super) fn own_lease(&self) -> Option<(Vec<u8>, bool)> {
+        self.process.as_ref().map(|_| (self.leased_key(), self.has_lease))
+    }
+
+    fn perform(&mut self, stage: &mut Stage, deed: Deed, span: Duration) {
+        let Some(request) = Request::of(&deed, span) else { return };
+        let Some(process) = self.process.as_mut().filter(|process| process.has_room()) else { return };
+        let (id, began) = (stage.history.begin(self.number, deed.clone()), stage.now);
+        if process.begin(stage, Way::Plain, request, Order::Deed(id, deed, began)).is_none() {
+            // It never began.
+            let _ = stage.history.end(id, End::Failed(ErrorKind::Cancelled, Effect::None), None);
+        }
+    }
+
+    fn mark(&mut self, stage: &mut Stage, prefix: &[u8]) {
+        self.marks += 1;
+        let key = [prefix, format!("{}", self.dice.index(3)).as_bytes()].concat();
+        let value = format!("{} of {}", self.marks, self.name).into_bytes();
+        let set = ClientFrame::Set { key: Key::raw(&key), value: &value };
+        let order = Order::Mark { key: key.clone(), value: value.clone(), began: stage.now };
+        self.ask(stage, Way::Plain, Operation::Set, self.span(), &set, order);
+    }
+
+    fn watch(&mut self, stage: &mut Stage, prefix: &[u8]) {
+        if self.watches < WATCHES_MAX {
+            let watch = ClientFrame::WatchPrefix { prefix: Key::raw(prefix), from_revision: 0 };
+            let order = Order::Watch { prefix: prefix.to_vec() };
+            if self.ask(stage, Way::Plain, Operation::Watch, self.span(), &watch, order).is_some() {
+                self.watches += 1;
+            }
+        }
+    }
+
+    fn work_in_round(&mut self, stage: &mut Stage, referee: &mut Referee, namespace: &[u8]) {
+        let at = |name: &str| [namespace, name.as_bytes()].concat();
+        let (span, began) = (self.span(), stage.now);
+        let patience = self.dice.span(Duration::from_millis(100), Duration::from_secs(2));
+        let millis = u64::try_from(patience.as_millis()).unwrap_or(0).max(1);
+        match self.dice.index(20) {
+            0..4 => {
+                let name = String::from_utf8_lossy(&at("n")).trim_start_matches('/').to_owned();
+                // Several on their way at a time.
+                for _ in 0..self.dice.pick(&[1, 1, 4]) {
+                    let delta = 1 + i64::from(self.dice.percent(30));
+                    self.perform(stage, Deed::Add { name: name.clone(), delta }, span);
+                }
+            }
+            4..7 => self.mark(stage, &at("w/")),
+            7 | 8 => self.watch(stage, &at("w/")),
+            9..12 => {
+                let (Some(process), Some(seat)) = (&self.process, &self.seat) else { return };
+                let Some(epoch) = process.epoch.filter(|_| process.has_room()) else { return };
+                let (key, count, name) = (at("b"), seat.nodes, process.name.clone());
+                let participants = Participants::Count(count);
+                let barrier = ClientFrame::Barrier {
+                    key: Key::raw(&key),
+                    generation: 0,
+                    name: name.as_bytes(),
+                    timeout_ms: BARRIER_MS,
+                    participants,
+                };
+                let begun = referee.arrives(epoch, &key, &name, count);
+                let order = Order::Barrier { key: key.clone(), count, begun };
+                self.ask(
+                    stage,
+                    Way::Plain,
+                    Operation::Barrier,
+                    Duration::from_millis(BARRIER_MS),
+                    &barrier,
+                    order,
+                );
+            }
+            12 | 13 => {
+                let key = at("q");
+                let push = ClientFrame::QueuePush { key: Key::raw(&key), value: b"item" };
+                let order = Order::Other { what: "push", key: key.clone(), began };
+                self.ask(stage, Way::Plain, Operation::QueuePush, span, &push, order);
+            }
+            14 | 15 => {
+                let (never, t, v) = (at("never"), at("t"), at("v"));
+                let compares = [Compare { key: Key::raw(&never), condition: Condition::Absent }];
+                let writes = [
+                    Write::Add { key: Key::raw(&t), delta: 1 },
+                    Write::Set { key: Key::raw(&v), value: b"by a transaction" },
+                ];
+                let txn = ClientFrame::Txn {
+                    compares: List::new(&compares),
+                    then: List::new(&writes),
+                    otherwise: List::new(&[]),
+                };
+                let order = Order::Other { what: "txn", key: t.clone(), began };
+                self.ask(stage, Way::Plain, Operation::Txn, span, &txn, order);
+            }
+            16 => {
+                let ttl_ms = if self.dice.percent(50) { 0 } else { millis };
+                let grant = ClientFrame::LeaseGrant { ttl_ms };
+                if let Some(id) =
+                    self.ask(stage, Way::Plain, Operation::LeaseGrant, span, &grant, Order::Grant)
+                {
+                    self.leases.insert(id, at(&format!("l/{}", self.number)));
+                }
+            }
+            17 => {
+                let key = at("absent");
+                let get = ClientFrame::Get { timeout_ms: millis, key: Key::raw(&key) };
+                let order = Order::Other { what: "wait", key: Vec::new(), began };
+                self.ask(stage, Way::Plain, Operation::Get, patience, &get, order);
+            }
+            18 => {
+                let (run, round) =
+                    (self.run.clone().into_bytes(), self.seat.as_ref().map_or(0, |seat| seat.round));
+                let (run_id, first_node_rank, count_max) = (Key::raw(&run), 0, 100);
+                let members = ClientFrame::Members { run_id, round, first_node_rank, count_max };
+                let order = Order::Other { what: "members", key: Vec::new(), began };
+                self.ask(stage, Way::Plain, Operation::Members, span, &members, order);
+            }
+            _ => {
+                let prefix = at("v");
+                let delete = ClientFrame::DeletePrefix { prefix: Key::raw(&prefix) };
+                let order = Order::Other { what: "delete prefix", key: prefix.clone(), began };
+                self.ask(stage, Way::Plain, Operation::DeletePrefix, span, &delete, order);
+            }
+        }
+    }
+
+    fn hear(&mut self, stage: &mut Stage, referee: &mut Referee, rules: &mut Rules) -> Result<(), Wrong> {
+        while let Some(word) = self.process.as_mut().and_then(Process::next_word) {
+            match word {
+                Word::Open { resumed } => {
+                    stage.note(format_args!("{} has its session, resumed: {resumed}", self.name));
+                    rules.resumed += u64::from(resumed);
+                }
+                Word::Answered(id, order, parcel) => self.answered(stage, referee, id, order, &parcel)?,
+                Word::Failed(order, failure, code, asked) => {
+                    self.check_answer_was_not_due(stage, &order, &failure, asked)?;
+                    self.failed(stage, referee, &order, &failure, code)?;
+                }
+                Word::Pushed(id, parcel) => self.pushed(referee, id, &parcel)?,
+                Word::Node(order, word) => self.told(stage, referee, order, word)?,
+                Word::Over(ending) => {
+                    self.check_ending(&ending)?;
+                    self.over(stage, referee);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A server that keeps to the protocol never ends a session for any other reason than these.
+    fn check_ending(&self, ending: &Ending) -> Result<(), Wrong> {
+        let is_legal = match ending {
+            Ending::Left | Ending::Dialling(_) => true,
+            // Nobody but its own process has the token.
+            Ending::Session(SessionEnd::Server(why), _) => *why != Why::Superseded,
+            Ending::Session(SessionEnd::Connection, _) => true,
+            Ending::Session(SessionEnd::Refused(code, ..), _) => *code == FaultCode::SessionEnded,
+            Ending::Session(SessionEnd::Protocol, _) => false,
+        };
+        if is_legal { Ok(()) } else { Err(Wrong(format!("{}'s session ended: {ending:?}", self.name))) }
+    }
+
+    /// The session is over; the host begins another after a pause.
+    fn over(&mut self, stage: &mut Stage, referee: &mut Referee) {
+        let Some(process) = self.process.take() else { return };
+        referee.watches_of_are_over(process.number);
+        if !self.leaves {
+            let at = stage.now + self.dice.span(Duration::from_millis(5), PAUSE_MAX);
+            stage.agenda.enter(at, Happening::Elastic(Cue::Rise(self.number)));
+        }
+    }
+
+    fn answered(
+        &mut self,
+        stage: &mut Stage,
+        referee: &mut Referee,
+        id: u64,
+        order: Order,
+        parcel: &Parcel,
+    ) -> Result<(), Wrong> {
+        let Some(process) = &self.process else { return Ok(()) };
+        let (limits, epoch, number) = (*process.limits(), process.epoch.unwrap_or(0), process.number);
+        let frame = parcel.open(&limits);
+        let odd = || Wrong(format!("{} asked {order} and was told {frame:?}", self.name));
+        let frame = frame.ok_or_else(odd)?;
+        stage.note(format_args!("{} is answered {id}: {}", self.name, Brief(&frame)));
+        match (&order, frame) {
+            (Order::Deed(deed_id, deed, began), frame) => {
+                let answer = answer_to(deed, &frame).ok_or_else(odd)?;
+                stage.history.end(*deed_id, End::Answered(answer), Some(epoch))?;
+                match deed {
+                    Deed::Add { name, .. } => {
+                        referee.carried_out(epoch, format!("/{name}").as_bytes(), *began)
+                    }
+                    _ => Ok(()),
+                }
+            }
+            (Order::Mark { key, value, began }, ServerFrame::Done { revision }) => {
+                referee.carried_out(epoch, key, *began)?;
+                referee.marked(epoch, revision, key, value)
+            }
+            (Order::Watch { prefix }, ServerFrame::Done { revision }) => {
+                let (prefix, seen) = (prefix.clone(), BTreeMap::new());
+                let watch = Watch { epoch, prefix, from: revision, seen, is_open: true };
+                referee.watch_began((number, id), watch);
+                Ok(())
+            }
+            (Order::Barrier { key, begun, .. }, ServerFrame::BarrierOver { generation, end }) => {
+                let released = end == BarrierEnd::Released;
+                referee.barrier_over(epoch, key, *begun, (generation, format!("{end:?}"), released))
+            }
+            (Order::Grant, ServerFrame::Number { number: lease, .. }) => {
+                if let Some(key) = self.leases.remove(&id) {
+                    let keys = Keys::one(Key::raw(&key));
+                    let attach = ClientFrame::LeaseAttach { lease: lease.cast_unsigned(), keys };
+                    let order = Order::Attach { key: key.clone() };
+                    self.ask(stage, Way::Plain, Operation::LeaseAttach, self.span(), &attach, order);
+                }
+                Ok(())
+            }
+            (Order::Attach { key }, ServerFrame::Done { .. }) => {
+                let (began, key) = (stage.now, key.clone());
+                let set = ClientFrame::Set { key: Key::raw(&key), value: b"leased" };
+                let order = Order::Other { what: "set", key: key.clone(), began };
+                self.ask(stage, Way::Plain, Operation::Set, self.span(), &set, order);
+                Ok(())
+            }
+            (Order::Other { key, began, what }, frame) => {
+                // Nothing to delete is nothing done.
+                let is_void = matches!(frame, ServerFrame::Number { number: 0, .. });
+                if *what == "members"
+                    && let ServerFrame::MemberList { nodes, members, .. } = frame
+                {
+                    let ranks = members.iter().map(|member| member.node_rank);
+                    return if ranks.eq(0..nodes) { Ok(()) } else { Err(odd()) };
+                }
+                self.has_lease |= *what == "set" && *key == self.leased_key();
+                if is_void || key.is_empty() { Ok(()) } else { referee.carried_out(epoch, key, *began) }
+            }
+            (Order::Close, ServerFrame::Done { .. }) => {
+                referee.closed(Some(epoch), &self.run, stage.now);
+                Ok(())
+            }
+            (Order::Bye | Order::Leave, _) => Ok(()),
+            _ => Err(odd()),
+        }
+    }
+
+    /// The server keeps the deadline of what waits there, and its word comes before a call is given up.
+    fn check_answer_was_not_due(
+        &self,
+        stage: &Stage,
+        order: &Order,
+        failure: &Failure,
+        asked: Asked,
+    ) -> Result<(), Wrong> {
+        let since = self.process.as_ref().and_then(|process| process.untroubled_since);
+        let given_up = failure.kind == ErrorKind::TimedOut && failure.cause == Cause::NoAnswer;
+        match since.filter(|_| given_up).map(|since| asked.answer_due(since.max(self.trouble_until))) {
+            Some(due) if due < stage.now => {
+                Err(Wrong(format!("{} was not answered in time, nor told why: {order}", self.name)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(
+        &mut self,
+        stage: &mut Stage,
+        referee: &mut Referee,
+        order: &Order,
+        failure: &Failure,
+        code: Option<FaultCode>,
+    ) -> Result<(), Wrong> {
+        stage.note(format_args!("{} fails: {order}: {:?} {code:?}", self.name, failure.kind));
+        let Some(process) = &self.process else { return Ok(()) };
+        let epoch = process.epoch;
+        if failure.kind == ErrorKind::WrongProtocol {
+            return Err(Wrong(format!("{} met a breach of the protocol: {order}, {failure:?}", self.name)));
+        }
+        if code == Some(FaultCode::StaleRound) {
+            let key = match order {
+                Order::Deed(_, Deed::Add { name, .. }, _) => format!("/{name}").into_bytes(),
+                Order::Mark { key, .. } | Order::Other { key, .. } => key.clone(),
+                _ => return Err(Wrong(format!("{} asked {order}, which is of no round", self.name))),
+            };
+            if !key.is_empty() {
+                referee.refused_as_stale(epoch.unwrap_or(0), &key)?;
+            }
+        }
+        if matches!(order, Order::Close) && code == Some(FaultCode::RunClosed) {
+            referee.closed(epoch, &self.run, stage.now);
+        }
+        if let Order::Watch { .. } = order {
+            self.watches -= 1;
+        }
+        let end = match (order, code) {
+            (Order::Deed(_, Deed::Get { .. } | Deed::MultiGet { .. }, _), Some(FaultCode::NotFound)) => {
+                End::Answered(super::super::deed::Answer::Missing)
+            }
+            _ => End::Failed(failure.kind, failure.effect),
+        };
+        self.end_deed(stage, order, epoch, end)
+    }
+
+    fn end_deed(&self, stage: &mut Stage, order: &Order, epoch: Option<u32>, end: End) -> Result<(), Wrong> {
+        match order {
+            Order::Deed(id, ..) => stage.history.end(*id, end, epoch),
+            _ => Ok(()),
+        }
+    }
+
+    fn pushed(&self, referee: &mut Referee, id: u64, parcel: &Parcel) -> Result<(), Wrong> {
+        let Some(process) = &self.process else { return Ok(()) };
+        match parcel.open(process.limits()) {
+            Some(ServerFrame::Changed { changes }) => {
+                let changes = changes.iter().map(|change| {
+                    (change.revision, change.key.pieces().concat(), change.value.map(<[u8]>::to_vec))
+                });
+                referee.watch_told((process.number, id), changes)
+            }
+            Some(_) => Ok(()),
+            None => Err(Wrong(format!("{} was pushed what it cannot read", self.name))),
+        }
+    }
+
+    fn told(
+        &mut self,
+        stage: &mut Stage,
+        referee: &mut Referee,
+        order: Option<Order>,
+        word: NodeWord,
+    ) -> Result<(), Wrong> {
+        stage.note(format_args!("{} hears {word}", self.name));
+        let Some(process) = &self.process else { return Ok(()) };
+        let (epoch, name) = (process.epoch.unwrap_or(0), process.name.clone());
+        match word {
+            NodeWord::Formed(seat) => {
+                let late = matches!(order, Some(Order::Join { late: Some(life) }) if life == epoch);
+                referee.formed(epoch, (&self.run, &name), &seat, late)?;
+                self.seat = Some(seat);
+                self.called = false;
+                self.heard.clear();
+            }
+            NodeWord::PeerDied { round, node } => {
+                self.heard.insert((round, node));
+                self.called |= !stage.stormy || self.dice.percent(70);
+            }
+            NodeWord::NodesWaiting(nodes) => self.called = nodes > 0,
+            NodeWord::RoundOver(round) => {
+                let standing = Standing { run: self.run.clone(), round, name };
+                referee.told_of_deaths(epoch, &standing, &self.heard, true)?;
+            }
+            NodeWord::Closed | NodeWord::NotNeeded => referee.closed(Some(epoch), &self.run, stage.now),
+            NodeWord::Refused(code) => {
+                let is_legal = matches!(code, FaultCode::TimedOut | FaultCode::Cancelled);
+                if !is_legal {
+                    return Err(Wrong(format!("{name} was refused: {code:?}")));
+                }
+            }
+            NodeWord::Seated
+            | NodeWord::StandingBy
+            | NodeWord::LeftBehind(_)
+            | NodeWord::Replaced
+            | NodeWord::Left => {}
+        }
+        Ok(())
+    }
+
+    /// In calm weather, a node of a live round has heard of all who died in it.
+    pub(super) fn check_heard(&self, referee: &Referee) -> Result<(), Wrong> {
+        let (Some(process), Some(standing)) = (&self.process, self.standing()) else { return Ok(()) };
+        referee.told_of_deaths(process.epoch.unwrap_or(0), &standing, &self.heard, false)
+    }
+}

@@ -1,0 +1,223 @@
+//! What a node asks of the server, and what it expects back.
+
+use super::super::deed::{Answer, Deed};
+use super::super::history::DeedId;
+use crate::frames;
+use rendezvous_core::error::Operation;
+use rendezvous_core::limits::FrameLimits;
+use rendezvous_core::store::call::Patience;
+use rendezvous_core::store::op::{Key, Keys, Pairs};
+use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::wire::native::{ClientFrame, Header, Message, ServerFrame};
+use std::fmt;
+
+/// One request, as the one who asks sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Order {
+    /// Judged with what all others do to the store.
+    Deed(DeedId, Deed, Instant),
+    /// Sets a key that is watched.
+    Mark {
+        key: Vec<u8>,
+        value: Vec<u8>,
+        began: Instant,
+    },
+    Watch {
+        prefix: Vec<u8>,
+    },
+    /// `begun` counts arrivals of the whole run.
+    Barrier {
+        key: Vec<u8>,
+        count: u32,
+        begun: u64,
+    },
+    Grant,
+    /// Behind it, the key is set.
+    Attach {
+        key: Vec<u8>,
+    },
+    /// Changes something beneath this key, if anything.
+    Other {
+        what: &'static str,
+        key: Vec<u8>,
+        began: Instant,
+    },
+    Join {
+        /// The life of the server in which the run was known to be closed before this began.
+        late: Option<u32>,
+    },
+    Leave,
+    Close,
+    Bye,
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deed(id, deed, _) => write!(f, "{id} {deed}"),
+            Self::Mark { key, value, .. } => {
+                write!(f, "mark {} with {}", key.escape_ascii(), value.escape_ascii())
+            }
+            Self::Watch { prefix } => write!(f, "watch {}", prefix.escape_ascii()),
+            Self::Barrier { key, count, begun } => {
+                write!(f, "arrival {begun} at {} for {count}", key.escape_ascii())
+            }
+            Self::Grant => f.write_str("a lease"),
+            Self::Attach { key } => write!(f, "attach {}", key.escape_ascii()),
+            Self::Other { what, key, .. } => write!(f, "{what} {}", key.escape_ascii()),
+            Self::Join { late: None } => f.write_str("join"),
+            Self::Join { late: Some(_) } => f.write_str("join, though the run is closed"),
+            Self::Leave => f.write_str("leave"),
+            Self::Close => f.write_str("close"),
+            Self::Bye => f.write_str("bye"),
+        }
+    }
+}
+
+/// A request as bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub(super) operation: Operation,
+    pub(super) kind: u16,
+    pub(super) body: Vec<u8>,
+    /// How long the server may let it wait.
+    pub(super) span: Duration,
+}
+
+impl Request {
+    pub(super) fn new(operation: Operation, span: Duration, frame: &ClientFrame<'_>) -> Self {
+        Self { operation, kind: frame.kind(), body: frames::native_body(frame), span }
+    }
+
+    /// The request that a deed is, if the native protocol has it.
+    pub(super) fn of(deed: &Deed, span: Duration) -> Option<Self> {
+        use Operation as O;
+        let key = |name| Key::scoped(b"/", str::as_bytes(name));
+        let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1);
+        let timeout_of = |patience: Patience| if patience == Patience::Once { 0 } else { millis };
+        let one = |operation, frame: ClientFrame<'_>| Some(Self::new(operation, span, &frame));
+        fn names(of: &[String]) -> Vec<&[u8]> {
+            of.iter().map(String::as_bytes).collect()
+        }
+        match deed {
+            Deed::Set { name, value } => one(O::Set, ClientFrame::Set { key: key(name), value }),
+            Deed::CompareSet { name, expected, desired } => {
+                one(O::CompareSet, ClientFrame::CompareSet { key: key(name), expected, desired })
+            }
+            Deed::Append { name, value } => one(O::Append, ClientFrame::Append { key: key(name), value }),
+            Deed::Delete { name } => one(O::Delete, ClientFrame::Delete { key: key(name) }),
+            Deed::Get { name, patience } => {
+                one(O::Get, ClientFrame::Get { timeout_ms: timeout_of(*patience), key: key(name) })
+            }
+            Deed::Check { name } => one(O::Check, ClientFrame::Check { keys: Keys::one(key(name)) }),
+            Deed::Wait { names: of } => {
+                let keys = names(of);
+                one(O::Wait, ClientFrame::Wait { timeout_ms: millis, keys: Keys::scoped(b"/", &keys) })
+            }
+            Deed::Add { name, delta } => one(O::Add, ClientFrame::Add { key: key(name), delta: *delta }),
+            Deed::MultiSet { pairs } => {
+                let pairs: Vec<(&[u8], &[u8])> =
+                    pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_slice())).collect();
+                one(O::MultiSet, ClientFrame::MultiSet { pairs: Pairs::scoped(b"/", &pairs) })
+            }
+            Deed::MultiGet { names: of, patience } => {
+                let (keys, timeout_ms) = (names(of), timeout_of(*patience));
+                one(O::MultiGet, ClientFrame::MultiGet { timeout_ms, keys: Keys::scoped(b"/", &keys) })
+            }
+            Deed::Push { name, value } => one(O::QueuePush, ClientFrame::QueuePush { key: key(name), value }),
+            Deed::Pop { name, patience } => {
+                one(O::QueuePop, ClientFrame::QueuePop { timeout_ms: timeout_of(*patience), key: key(name) })
+            }
+            Deed::QueueLen { name } => one(O::QueueLen, ClientFrame::QueueLen { key: key(name) }),
+            Deed::Barrier { .. } | Deed::KeyBarrier { .. } | Deed::Ping | Deed::NumKeys | Deed::ListKeys => {
+                None
+            }
+        }
+    }
+}
+
+/// The answer that a frame is to a deed; `None`: it is none.
+pub(super) fn answer_to(deed: &Deed, frame: &ServerFrame<'_>) -> Option<Answer> {
+    Some(match (deed, *frame) {
+        (
+            Deed::Set { .. }
+            | Deed::Append { .. }
+            | Deed::MultiSet { .. }
+            | Deed::Push { .. }
+            | Deed::Wait { .. },
+            ServerFrame::Done { .. },
+        ) => Answer::Done,
+        (
+            Deed::Add { .. } | Deed::Delete { .. } | Deed::QueueLen { .. },
+            ServerFrame::Number { number, .. },
+        ) => Answer::Number(number),
+        (Deed::Check { .. }, ServerFrame::Verdict { holds, .. }) => {
+            if holds {
+                Answer::Ready
+            } else {
+                Answer::NotReady
+            }
+        }
+        (Deed::Get { .. }, ServerFrame::Value { value: Some(value), .. }) => Answer::Value(value.to_vec()),
+        // Without a value, c10d answers what was expected, and the oracle speaks that language.
+        (Deed::CompareSet { expected, .. }, ServerFrame::Value { value, .. }) => {
+            Answer::Value(value.unwrap_or(expected).to_vec())
+        }
+        (Deed::MultiGet { names, .. }, ServerFrame::Values { values }) => {
+            let values: Vec<_> = values.iter().map(|found| found.value.map(<[u8]>::to_vec)).collect();
+            if values.len() != names.len() {
+                return None;
+            }
+            values.into_iter().collect::<Option<_>>().map_or(Answer::Missing, Answer::Values)
+        }
+        (Deed::Pop { .. }, ServerFrame::Popped { item: Some(item), .. }) => Answer::Value(item.to_vec()),
+        (Deed::Pop { .. }, ServerFrame::Popped { item: None, .. }) => Answer::QueueEmpty,
+        _ => return None,
+    })
+}
+
+/// A frame from the server, with its own bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Parcel {
+    kind: u16,
+    body: Vec<u8>,
+}
+
+impl Parcel {
+    pub(super) fn of(frame: &[u8]) -> Self {
+        let (head, body) = frame.split_at(rendezvous_core::wire::native::HEADER_BYTES);
+        Self { kind: u16::from_le_bytes([head[4], head[5]]), body: body.to_vec() }
+    }
+
+    pub(super) fn open<'a>(&'a self, limits: &'a FrameLimits) -> Option<ServerFrame<'a>> {
+        ServerFrame::parse(self.kind, &self.body, limits).ok().flatten()
+    }
+}
+
+/// A frame from the server in a few words.
+pub(super) struct Brief<'a>(pub(super) &'a ServerFrame<'a>);
+
+impl fmt::Display for Brief<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self.0 {
+            ServerFrame::Done { revision } => write!(f, "done at {revision}"),
+            ServerFrame::Number { number, revision } => write!(f, "{number} at {revision}"),
+            ServerFrame::Verdict { holds, revision } => write!(f, "{holds} at {revision}"),
+            ServerFrame::Value { revision, value } => {
+                write!(f, "{} of {revision}", value.unwrap_or(b"nothing").escape_ascii())
+            }
+            ServerFrame::BarrierOver { generation, ref end } => write!(f, "{generation}: {end:?}"),
+            ref other => {
+                let kind = other.kind();
+                let name =
+                    ServerFrame::KINDS.iter().find(|known| known.0 == kind).map_or("?", |known| known.1);
+                f.write_str(name)
+            }
+        }
+    }
+}
+
+/// The header of a whole frame.
+pub(super) fn header_of(frame: &[u8], from: rendezvous_core::wire::native::From) -> Option<Header> {
+    Header::read(frame.first_chunk()?, from, &FrameLimits::default()).ok()
+}

@@ -1,0 +1,652 @@
+//! A process of a node: the client machine of the library, driven as its driver does, over the simulated network and by
+//! a clock of its own. It can freeze, and it can die.
+
+use super::super::dice::Dice;
+use super::super::faults::Sabotage;
+use super::super::history::Wrong;
+use super::super::network::{Notice, Read, Route, Side, Stream};
+use super::super::world::{Happening, Stage};
+use super::Cue;
+use super::clock::Clock;
+use super::order::{Order, Parcel, Request};
+use super::tamper::Tamper;
+use crate::frames;
+use rendezvous_core::error::{Cause, ErrorKind, Failure, Operation};
+use rendezvous_core::limits::FrameLimits;
+use rendezvous_core::node::native_client::{
+    BeginError, Ending, Event, Failed, Input, NativeClient, NativeOptions, Output, Taken, ToWrite,
+};
+use rendezvous_core::rendezvous::participant::{self, Part};
+use rendezvous_core::session::client::Identity;
+use rendezvous_core::store::dial::Family;
+use rendezvous_core::store::op::Key;
+use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::wire::native::{ClientFrame, FaultCode, MAGIC, Message, ServerFrame};
+use rendezvous_core::wire::sink::Sink;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+/// Requests that one process may have under way: few, so that the table is full now and then.
+const PENDING: usize = 12;
+type Machine = NativeClient<PENDING>;
+
+/// What a process tells its node.
+#[derive(Clone, Debug)]
+pub(super) enum Word {
+    /// The session is open; or has another connection.
+    Open {
+        resumed: bool,
+    },
+    Answered(u64, Order, Parcel),
+    Failed(Order, Failure, Option<FaultCode>, Asked),
+    Pushed(u64, Parcel),
+    /// It answers an order of the node's, or none that anybody awaits.
+    Node(Option<Order>, NodeWord),
+    Over(Ending),
+}
+
+/// When something was asked, as the world knows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    began: Instant,
+    span: Duration,
+    /// By then the server had it, as it says itself.
+    taken_by: Option<Instant>,
+}
+
+impl Asked {
+    /// By when the server's word is due, if all was well on the way from `since` on: the server counts from when it has
+    /// the request, by a clock of its own.
+    pub(super) fn answer_due(&self, since: Instant) -> Instant {
+        let taken = self.taken_by.unwrap_or(since).max(self.began);
+        (taken + self.span + self.span / 10).max(since) + ANSWER_MAX
+    }
+}
+
+/// How long an answer may be on its way, when nothing is wrong.
+const ANSWER_MAX: Duration = Duration::from_millis(600);
+
+/// What happened to the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NodeWord {
+    Seated,
+    StandingBy,
+    Formed(Seat),
+    Refused(FaultCode),
+    /// The run is closed.
+    Closed,
+    NotNeeded,
+    NodesWaiting(u32),
+    PeerDied {
+        round: u64,
+        node: String,
+    },
+    RoundOver(u64),
+    LeftBehind(u64),
+    Replaced,
+    Left,
+}
+
+/// What a node was told of its round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seat {
+    pub(super) round: u64,
+    pub(super) rank: u32,
+    pub(super) nodes: u32,
+    pub(super) rank_first: u64,
+    pub(super) world_size: u64,
+    pub(super) leader: Vec<u8>,
+    /// With the slash before it.
+    pub(super) namespace: Vec<u8>,
+}
+
+impl fmt::Display for NodeWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Formed(Seat { round, rank, nodes, .. }) => write!(f, "of round {round}: {rank} of {nodes}"),
+            Self::PeerDied { round, node } => write!(f, "that {node} died in round {round}"),
+            other => write!(f, "{other:?}"),
+        }
+    }
+}
+
+impl NodeWord {
+    fn of(event: &participant::Event<'_>) -> Self {
+        match *event {
+            participant::Event::Seated => Self::Seated,
+            participant::Event::StandingBy { .. } => Self::StandingBy,
+            participant::Event::Formed(seat) => Self::Formed(Seat {
+                round: seat.round,
+                rank: seat.node_rank,
+                nodes: seat.nodes,
+                rank_first: seat.rank_first,
+                world_size: seat.world_size,
+                leader: seat.leader.to_vec(),
+                namespace: seat.namespace.pieces().concat(),
+            }),
+            participant::Event::Refused(fault) => Self::Refused(fault.code),
+            participant::Event::Closed { .. } => Self::Closed,
+            participant::Event::NotNeeded => Self::NotNeeded,
+            participant::Event::NodesWaiting { nodes } => Self::NodesWaiting(nodes),
+            participant::Event::PeerDied { round, node, .. } => {
+                Self::PeerDied { round, node: String::from_utf8_lossy(node).into_owned() }
+            }
+            participant::Event::RoundOver { round, .. } => Self::RoundOver(round),
+            participant::Event::LeftBehind { round } => Self::LeftBehind(round),
+            participant::Event::Replaced { .. } => Self::Replaced,
+            participant::Event::Left => Self::Left,
+        }
+    }
+}
+
+struct Call {
+    request: Request,
+    order: Order,
+    asked: Asked,
+    /// By when it must have ended, by the node's clock; `None` while no time counts.
+    deadline: Option<Instant>,
+}
+
+/// A body that was encoded before.
+struct Encoded<'a>(&'a Request);
+
+impl Message for Encoded<'_> {
+    fn kind(&self) -> u16 {
+        self.0.kind
+    }
+
+    fn write_body(&self, out: &mut impl Sink) {
+        out.put(&self.0.body);
+    }
+}
+
+/// How a call goes to the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Plain,
+    Join,
+    Leave,
+    Bye,
+}
+
+pub(super) struct Process {
+    /// The node, as the network knows it.
+    host: usize,
+    /// No other process of the run has it.
+    pub(super) number: u32,
+    pub(super) name: String,
+    clock: Clock,
+    slack: Duration,
+    run_id: Vec<u8>,
+    machine: Machine,
+    limits: FrameLimits,
+    calls: BTreeMap<u64, Call>,
+    stream: Option<(Stream, bool)>,
+    /// The life of the server that it has, or had, its session with.
+    pub(super) epoch: Option<u32>,
+    dials: u32,
+    received: Vec<u8>,
+    unsent: Vec<u8>,
+    due: Option<Instant>,
+    frozen: bool,
+    missed: Vec<Notice>,
+    is_resumable: bool,
+    /// Since when its session has had its connection, and it has been awake.
+    pub(super) untroubled_since: Option<Instant>,
+    /// When it lost the connection on which its session was last.
+    lost_at: Option<Instant>,
+    words: VecDeque<Word>,
+    tamper: Tamper,
+}
+
+impl Process {
+    pub(super) fn start(
+        stage: &mut Stage,
+        (host, number): (usize, u32),
+        (name, run_id): (String, Vec<u8>),
+        clock: Clock,
+        options: NativeOptions,
+        dice: &mut Dice,
+        tamper: Tamper,
+    ) -> Self {
+        let machine = Machine::new(clock.shows(stage.now), options, dice.seed());
+        stage.note(format_args!("{name} starts as process {number}: {:?}", options.session));
+        Self {
+            host,
+            number,
+            name,
+            clock,
+            slack: options.answer_slack,
+            run_id,
+            machine,
+            limits: Machine::answer_limits(&FrameLimits::default()),
+            calls: BTreeMap::new(),
+            stream: None,
+            epoch: None,
+            dials: 0,
+            received: Vec::new(),
+            unsent: Vec::new(),
+            due: None,
+            frozen: false,
+            missed: Vec::new(),
+            is_resumable: false,
+            untroubled_since: None,
+            lost_at: None,
+            words: VecDeque::new(),
+            tamper,
+        }
+    }
+
+    pub(super) const fn limits(&self) -> &FrameLimits {
+        &self.limits
+    }
+
+    pub(super) const fn part(&self) -> Part {
+        self.machine.participant().part()
+    }
+
+    pub(super) const fn identity(&self) -> &Identity {
+        self.machine.identity()
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.machine.is_live()
+    }
+
+    /// Whether such an order is under way.
+    pub(super) fn has(&self, order: &Order) -> bool {
+        self.calls.values().any(|call| call.order == *order)
+    }
+
+    /// Whether another request has a place.
+    pub(super) fn has_room(&self) -> bool {
+        self.calls.len() < PENDING / 2
+    }
+
+    /// All that is under way, for the one who clears up behind a process that dies.
+    pub(super) fn take_orders(&mut self) -> Vec<Order> {
+        core::mem::take(&mut self.calls).into_values().map(|call| call.order).collect()
+    }
+
+    pub(super) fn owns(&self, stream: Stream) -> bool {
+        self.stream.is_some_and(|(own, _)| own == stream)
+    }
+
+    pub(super) fn next_word(&mut self) -> Option<Word> {
+        self.words.pop_front()
+    }
+
+    /// What outlives its deadline.
+    pub(super) fn overdue(&self, now: Instant) -> Option<&Order> {
+        let shown = self.clock.shows(now);
+        // An event of this very moment is still to come.
+        let is_over = |call: &&Call| call.deadline.is_some_and(|at| at + Duration::from_nanos(2) < shown);
+        self.calls.values().find(is_over).filter(|_| !self.frozen).map(|call| &call.order)
+    }
+
+    /// Asks for something. `None`: there is no room, or the session is over.
+    pub(super) fn begin(
+        &mut self,
+        stage: &mut Stage,
+        way: Way,
+        request: Request,
+        order: Order,
+    ) -> Option<u64> {
+        let now = self.clock.shows(stage.now);
+        let Request { operation, kind, ref body, span } = request;
+        let frame = (kind, body.len());
+        let begun = match way {
+            Way::Plain => self.machine.begin(now, operation, frame, span),
+            Way::Join => self.machine.begin_join(now, operation, frame, span),
+            Way::Leave => self.machine.begin_leave(now, frame, span),
+            Way::Bye => self.machine.begin_bye(now, span),
+        };
+        match begun {
+            Ok(id) => {
+                stage.note(format_args!("{} asks {id}: {order} within {span:?}", self.name));
+                let deadline = Some(now + span + self.slack);
+                let asked = Asked { began: stage.now, span, taken_by: None };
+                self.calls.insert(id, Call { request, order, asked, deadline });
+                Some(id)
+            }
+            Err(BeginError::Limit(_) | BeginError::OutOfTurn(_) | BeginError::Over(_)) => None,
+        }
+    }
+
+    /// Gives some call up.
+    pub(super) fn cancel_one(&mut self, stage: &mut Stage, dice: &mut Dice) {
+        let ids: Vec<u64> = self.calls.keys().copied().collect();
+        if ids.is_empty() {
+            return;
+        }
+        let id = dice.pick(&ids);
+        if let Some(failed) = self.machine.cancel(self.clock.shows(stage.now), id) {
+            stage.note(format_args!("{} gives {id} up", self.name));
+            self.failed(&failed, None);
+        }
+    }
+
+    pub(super) fn freeze(&mut self) {
+        self.frozen = true;
+    }
+
+    pub(super) fn thaw(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+        self.frozen = false;
+        if self.untroubled_since.is_some() {
+            self.untroubled_since = Some(stage.now);
+        }
+        for notice in core::mem::take(&mut self.missed) {
+            self.noticed(stage, notice)?;
+        }
+        self.turn(stage);
+        Ok(())
+    }
+
+    /// The process dies. Its connection is reset or ends, as what was unread decides.
+    pub(super) fn die(mut self, stage: &mut Stage, dice: &mut Dice) {
+        stage.note(format_args!("{} dies", self.name));
+        if let Some((stream, _)) = self.stream.take() {
+            if dice.percent(50) {
+                stage.network.abort(stage.now, stream, Side::Client);
+            } else {
+                stage.network.close(stage.now, stream, Side::Client);
+            }
+        }
+    }
+
+    /// Time for what is due.
+    pub(super) fn turn(&mut self, stage: &mut Stage) {
+        if self.due.is_some_and(|due| due <= stage.now) {
+            self.due = None;
+        }
+        if self.frozen {
+            return;
+        }
+        let now = self.clock.shows(stage.now);
+        if self.machine.poll_timeout().is_some_and(|due| due <= now) && !self.is_asleep() {
+            self.machine.handle(now, Input::Tick);
+        }
+        self.settle(stage);
+    }
+
+    pub(super) fn resolved(&mut self, stage: &mut Stage, dial: u32, found: bool) {
+        if dial != self.dials {
+            return;
+        }
+        // -2 is EAI_NONAME. Nobody reads it in a frozen process: it stands there when it goes on.
+        // Some servers have two addresses, and one may be tried while a greeting is still on its way to the other.
+        let families: &[Family] =
+            if self.host.is_multiple_of(3) { &[Family::V6, Family::V4] } else { &[Family::V4] };
+        let input = if found { Input::Resolved(families) } else { Input::Unresolved(-2) };
+        self.machine.handle(self.clock.shows(stage.now), input);
+        if !self.frozen {
+            self.settle(stage);
+        }
+    }
+
+    pub(super) fn noticed(&mut self, stage: &mut Stage, notice: Notice) -> Result<(), Wrong> {
+        if self.frozen {
+            self.missed.push(notice);
+            return Ok(());
+        }
+        let now = self.clock.shows(stage.now);
+        match notice {
+            Notice::Connected(stream) if self.owns(stream) => {
+                self.stream = Some((stream, true));
+                // A session is of one life of the server.
+                let epoch = stage.network.epoch(stream);
+                if !self.is_resumable {
+                    self.epoch = epoch;
+                }
+                self.machine.handle(now, Input::Connected);
+            }
+            Notice::Refused(stream) if self.owns(stream) => {
+                self.disconnect(stage);
+                // 111 is ECONNREFUSED.
+                self.machine.handle(now, Input::ConnectFailed(ErrorKind::Refused, Cause::Os(111)));
+            }
+            Notice::Readable(stream, _) if self.owns(stream) => self.read(stage, stream)?,
+            _ => {}
+        }
+        self.settle(stage);
+        Ok(())
+    }
+
+    fn read(&mut self, stage: &mut Stage, stream: Stream) -> Result<(), Wrong> {
+        // One turn has a budget.
+        for _ in 0..4 {
+            match stage.network.read(stage.now, stream, Side::Client) {
+                Read::Nothing => return Ok(()),
+                end @ (Read::End | Read::Reset) => {
+                    // 104 is ECONNRESET.
+                    let cause = if end == Read::End { Cause::Closed } else { Cause::Os(104) };
+                    self.lose(stage, cause);
+                    return Ok(());
+                }
+                Read::Bytes(bytes) => {
+                    self.swallow(stage, &bytes);
+                }
+            }
+            if !self.owns(stream) {
+                return Ok(());
+            }
+        }
+        stage.network.read_on(stage.now, stream, Side::Client);
+        Ok(())
+    }
+
+    fn swallow(&mut self, stage: &mut Stage, bytes: &[u8]) {
+        if self.tamper.is_idle() {
+            self.received.extend_from_slice(bytes);
+        } else {
+            let calls = &self.calls;
+            let order_of = |id| calls.get(&id).map(|call: &Call| &call.order);
+            for frame in self.tamper.incoming(bytes, &mut self.received, order_of) {
+                stage.agenda.enter(stage.now, Happening::Aside(frame));
+            }
+        }
+        self.take(stage);
+    }
+
+    fn take(&mut self, stage: &mut Stage) {
+        let received = core::mem::take(&mut self.received);
+        let (mut at, limits, now) = (0, self.limits, self.clock.shows(stage.now));
+        loop {
+            match self.machine.receive(now, &limits, &received[at..]) {
+                Taken::Partial(_) => break,
+                Taken::Over => return,
+                Taken::Frame(bytes, event) => {
+                    let frame = &received[at..at + bytes];
+                    at += bytes;
+                    self.deliver(stage, event, frame);
+                }
+            }
+        }
+        self.received = received;
+        self.received.drain(..at);
+    }
+
+    fn deliver(&mut self, stage: &mut Stage, event: Event<'_>, frame: &[u8]) {
+        let word = match event {
+            Event::Nothing => return,
+            Event::Open => {
+                self.untroubled_since = Some(stage.now);
+                if let Some(ServerFrame::Welcome { resumed: true, request_last, .. }) =
+                    Parcel::of(frame).open(&self.limits)
+                {
+                    for (_, call) in self.calls.range_mut(..=request_last) {
+                        call.asked.taken_by = call.asked.taken_by.or(self.lost_at);
+                    }
+                }
+                Word::Open { resumed: core::mem::replace(&mut self.is_resumable, true) }
+            }
+            Event::Answered(id, _) => match self.calls.remove(&id) {
+                Some(call) => Word::Answered(id, call.order, Parcel::of(frame)),
+                None => return,
+            },
+            Event::Failed(failed, fault) => return self.failed(&failed, fault.map(|fault| fault.code)),
+            Event::Pushed(id, _) => Word::Pushed(id, Parcel::of(frame)),
+            Event::Node(id, event) => {
+                let order = id.and_then(|id| self.calls.remove(&id)).map(|call| call.order);
+                let word = NodeWord::of(&event);
+                self.pace(stage.now, &word);
+                if matches!(word, NodeWord::Formed(_)) && order.is_none() {
+                    // A round that nobody waits for any more: the seat is given back, as the driver does.
+                    let run_id = self.run_id.clone();
+                    let leave = ClientFrame::Leave { run_id: Key::raw(&run_id) };
+                    let request = Request::new(Operation::Leave, Duration::ZERO, &leave);
+                    self.begin(stage, Way::Leave, request, Order::Leave);
+                }
+                Word::Node(order, word)
+            }
+        };
+        self.words.push_back(word);
+    }
+
+    /// While a node stands by, no time counts; with a seat, its time begins anew.
+    fn pace(&mut self, now: Instant, word: &NodeWord) {
+        let shown = self.clock.shows(now);
+        for call in self.calls.values_mut().filter(|call| matches!(call.order, Order::Join { .. })) {
+            match word {
+                NodeWord::StandingBy => call.deadline = None,
+                NodeWord::Seated if call.deadline.is_none() => {
+                    call.deadline = Some(shown + call.request.span + self.slack);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn failed(&mut self, failed: &Failed, code: Option<FaultCode>) {
+        if let Some(call) = self.calls.remove(&failed.id) {
+            self.words.push_back(Word::Failed(call.order, failed.failure, code, call.asked));
+        }
+    }
+
+    fn lose(&mut self, stage: &mut Stage, cause: Cause) {
+        stage.note(format_args!("{} loses its connection: {cause:?}", self.name));
+        self.disconnect(stage);
+        self.machine.handle(self.clock.shows(stage.now), Input::Ended(cause));
+    }
+
+    fn disconnect(&mut self, stage: &mut Stage) {
+        if let Some((stream, _)) = self.stream.take() {
+            stage.network.close(stage.now, stream, Side::Client);
+            self.lost_at = self.lost_at.filter(|_| self.untroubled_since.is_none()).or(Some(stage.now));
+        }
+        self.untroubled_since = None;
+        self.received.clear();
+        self.unsent.clear();
+        self.tamper.disconnected();
+    }
+
+    /// Does what the machine asks for, until it asks for nothing more.
+    pub(super) fn settle(&mut self, stage: &mut Stage) {
+        if self.frozen {
+            return;
+        }
+        let now = self.clock.shows(stage.now);
+        loop {
+            while let Some(output) = self.machine.poll_output() {
+                match output {
+                    Output::Resolve => {
+                        self.dials += 1;
+                        let at = stage.now + stage.dice.span(Duration::ZERO, Duration::from_millis(10));
+                        let cue = Cue::Resolved(self.host, self.number, self.dials);
+                        stage.agenda.enter(at, Happening::Elastic(cue));
+                    }
+                    Output::Connect(_) => {
+                        self.disconnect(stage);
+                        let stream = stage.network.connect(stage.now, self.host, Route::Server);
+                        stage.note(format_args!("{} connects {stream}", self.name));
+                        self.stream = Some((stream, false));
+                    }
+                    Output::Disconnect => self.disconnect(stage),
+                    Output::Over(ending) => {
+                        stage.note(format_args!("{} is over: {ending:?}", self.name));
+                        self.disconnect(stage);
+                        self.fail_all(now);
+                        self.words.push_back(Word::Over(ending));
+                    }
+                }
+            }
+            self.fail_all(now);
+            self.write(now);
+            if !self.flush(stage) {
+                break;
+            }
+        }
+        if let Some(due) = self.machine.poll_timeout().and_then(|due| self.clock.when(due))
+            && self.due.is_none_or(|entered| due < entered)
+            && !self.is_asleep()
+        {
+            self.due = Some(due);
+            stage.agenda.enter(due, Happening::Elastic(Cue::Due(self.host, self.number)));
+        }
+    }
+
+    /// A saboteur's node does not look at the time.
+    fn is_asleep(&self) -> bool {
+        self.tamper.sabotage == Sabotage::SleepyNode && self.host == 0 && self.is_resumable
+    }
+
+    fn fail_all(&mut self, now: Instant) {
+        if self.is_asleep() && self.machine.ending().is_none() {
+            return;
+        }
+        while let Some(failed) = self.machine.next_failed(now) {
+            self.failed(&failed, None);
+        }
+    }
+
+    fn write(&mut self, now: Instant) {
+        while self.unsent.len() < UNSENT_BYTES_HIGH {
+            let Some(write) = self.machine.poll_write(now) else { return };
+            let mut frame = match write {
+                ToWrite::Opening(label, identity) => {
+                    let hello = self.machine.hello(identity, self.name.as_bytes(), b"");
+                    self.unsent.extend_from_slice(&MAGIC);
+                    frames::native(label, &hello)
+                }
+                ToWrite::Request(id, label) => match self.calls.get(&id) {
+                    Some(call) => frames::native(label, &Encoded(&call.request)),
+                    // The machine takes back what nobody awaits.
+                    None => continue,
+                },
+                ToWrite::Frame(label, frame) => frames::native(label, &frame),
+            };
+            if !self.tamper.is_idle() {
+                frame = self.tamper.outgoing(frame);
+            }
+            self.unsent.extend_from_slice(&frame);
+        }
+    }
+
+    /// Sends until there is nothing more or no room; whether there may be more to write.
+    fn flush(&mut self, stage: &mut Stage) -> bool {
+        let Some((stream, true)) = self.stream else { return false };
+        if self.unsent.is_empty() {
+            return false;
+        }
+        match stage.network.write(stage.now, stream, Side::Client, &self.unsent) {
+            Ok(count) => {
+                self.unsent.drain(..count);
+                self.unsent.is_empty()
+            }
+            Err(_) => {
+                // What the server said before it went is still to be read.
+                while let Read::Bytes(bytes) = stage.network.read(stage.now, stream, Side::Client) {
+                    self.swallow(stage, &bytes);
+                }
+                if self.owns(stream) {
+                    // 32 is EPIPE.
+                    self.lose(stage, Cause::Os(32));
+                }
+                true
+            }
+        }
+    }
+}
+
+/// Unsent bytes from which on further requests rest.
+const UNSENT_BYTES_HIGH: usize = 1 << 16;

@@ -1,0 +1,461 @@
+//! What may be seen of rounds, fences, watches, barriers and sessions. The referee knows none of the machines: he hears
+//! what nodes were told, what the server says that it did, and looks into its store.
+
+use super::super::history::Wrong;
+use super::super::world::Stage;
+use super::process::Seat;
+use super::tamper;
+use rendezvous_core::node::server::{Event, Server};
+use rendezvous_core::rendezvous::service::Action;
+use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::wire::native::Why;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A run in one life of the server.
+#[derive(Debug, Default)]
+struct Run {
+    rounds: Vec<Round>,
+    live: Option<u64>,
+    /// Since when somebody knows that it is closed.
+    closed: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Round {
+    ended: Option<Instant>,
+    size: Option<(u32, u64)>,
+    /// By rank: the name, and the rank of the first worker.
+    members: BTreeMap<u32, (String, u64)>,
+    /// Who died in it, while it was live.
+    deaths: BTreeSet<String>,
+}
+
+/// The keys of a round that is over, as they stood then, with their revisions.
+#[derive(Debug)]
+struct Sealed {
+    run: String,
+    round: u64,
+    prefix: Vec<u8>,
+    keys: Vec<(Vec<u8>, Option<u64>)>,
+}
+
+/// What one watch told.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) epoch: u32,
+    pub(super) prefix: Vec<u8>,
+    /// The store's revision when it began.
+    pub(super) from: u64,
+    pub(super) seen: BTreeMap<u64, (Vec<u8>, Option<Vec<u8>>)>,
+    pub(super) is_open: bool,
+}
+
+#[derive(Debug)]
+struct Arrival {
+    begun: u64,
+    name: String,
+    count: u32,
+    generation: Option<u64>,
+}
+
+/// A node in a round, as it last knew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub(super) run: String,
+    pub(super) round: u64,
+    pub(super) name: String,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Referee {
+    epoch: u32,
+    runs: BTreeMap<(u32, String), Run>,
+    sealed: Vec<Sealed>,
+    revision: u64,
+    /// Sessions whose end is due, of this life of the server.
+    due: BTreeMap<u64, (Instant, usize)>,
+    ended: BTreeSet<u64>,
+    marks: BTreeMap<(u32, u64), (Vec<u8>, Vec<u8>)>,
+    watches: BTreeMap<(u32, u64), Watch>,
+    barriers: BTreeMap<(u32, Vec<u8>), Vec<Arrival>>,
+    ends: BTreeMap<(u32, Vec<u8>, u64), String>,
+    arrivals: u64,
+    /// What has happened, for the report.
+    pub(super) rounds: u64,
+    pub(super) changes: u64,
+    pub(super) released: u64,
+    pub(super) stale: u64,
+}
+
+fn wrong<T>(what: String) -> Result<T, Wrong> {
+    Err(Wrong(what))
+}
+
+impl Referee {
+    /// The server has a new life: it knows nothing of the one before.
+    pub(super) fn server_rises(&mut self, epoch: u32) {
+        self.epoch = epoch;
+        self.sealed.clear();
+        self.revision = 0;
+        self.due.clear();
+        self.ended.clear();
+    }
+
+    fn run(&mut self, epoch: u32, run: &str) -> &mut Run {
+        self.runs.entry((epoch, run.to_owned())).or_default()
+    }
+
+    /// Something happened at the server. `standing` is where the node of a session was.
+    pub(super) fn server_said(
+        &mut self,
+        stage: &Stage,
+        server: &Server,
+        event: &Event,
+        standing: impl Fn(u64) -> Option<Standing>,
+    ) -> Result<(), Wrong> {
+        let (epoch, now) = (self.epoch, stage.now);
+        match event {
+            Event::SessionEnded { session, why } => {
+                self.due.remove(&session.0);
+                self.ended.insert(session.0);
+                if let Some(Standing { run, round, name }) = standing(session.0)
+                    && !matches!(why, Why::Left | Why::ServerStopped)
+                {
+                    let run = self.run(epoch, &run);
+                    if run.live == Some(round)
+                        && let Some(round) = usize::try_from(round).ok().and_then(|at| run.rounds.get_mut(at))
+                    {
+                        round.deaths.insert(name);
+                    }
+                }
+            }
+            Event::Run { run_id, round, action: Action::CompleteRound, .. } => {
+                let name = tamper::run_meant(run_id);
+                self.rounds += 1;
+                let run = self.run(epoch, &name);
+                if let Some(at) = run.closed {
+                    return wrong(format!("the closed run {name} has a round {round}; closed at {at:?}"));
+                }
+                if let Some(live) = run.live {
+                    return wrong(format!("two rounds of {name} are live: {live} and {round}"));
+                }
+                if run.rounds.len() as u64 != *round {
+                    return wrong(format!("round {round} of {name} was formed behind {}", run.rounds.len()));
+                }
+                run.live = Some(*round);
+                run.rounds.push(Round::default());
+                // From now on, what is two rounds old is removed.
+                self.sealed.retain(|sealed| sealed.run != name || sealed.round + 2 > *round);
+            }
+            Event::Run { run_id, round, action: Action::EndRound, .. } => {
+                let name = tamper::run_meant(run_id);
+                let run = self.run(epoch, &name);
+                if run.live.take() != Some(*round) {
+                    return wrong(format!("round {round} of {name} ended, which was not live"));
+                }
+                if let Some(over) = usize::try_from(*round).ok().and_then(|at| run.rounds.get_mut(at)) {
+                    over.ended = Some(now);
+                }
+                let prefix = format!("/torch.rendezvous.{name}.{round}/");
+                let prefix = tamper::whereabouts(stage.sabotage, prefix.as_bytes());
+                let keys = contents(server, &prefix);
+                self.sealed.push(Sealed { run: name, round: *round, prefix, keys });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What must hold at every moment.
+    pub(super) fn check(&mut self, now: Instant, server: &Server) -> Result<(), Wrong> {
+        if let Some((session, (_, host))) = self.due.iter().find(|(_, (by, _))| *by < now) {
+            return wrong(format!("session {session} of host {host} outlives its grace"));
+        }
+        if server.engine().revision() == self.revision {
+            return Ok(());
+        }
+        self.revision = server.engine().revision();
+        for sealed in &self.sealed {
+            let keys = contents(server, &sealed.prefix);
+            if keys != sealed.keys {
+                let Sealed { run, round, keys: before, .. } = sealed;
+                return wrong(format!(
+                    "round {round} of {run} is over, and its keys changed: {before:?}, {keys:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A session of a process that died must end by then.
+    pub(super) fn session_ends_by(&mut self, epoch: u32, session: u64, by: Instant, host: usize) {
+        if epoch == self.epoch && session != 0 && !self.ended.contains(&session) {
+            self.due.insert(session, (by, host));
+        }
+    }
+
+    /// What comes from a host is on its way for longer.
+    pub(super) fn host_is_held_up(&mut self, held: usize, by: Duration) {
+        for (until, _) in self.due.values_mut().filter(|(_, host)| *host == held) {
+            *until = *until + by;
+        }
+    }
+
+    /// This life of the server, if the run is known to be closed in it.
+    pub(super) fn closed_in(&self, run: &str) -> Option<u32> {
+        let known = self.runs.get(&(self.epoch, run.to_owned()))?;
+        known.closed.map(|_| self.epoch)
+    }
+
+    /// Somebody knows now that a run is closed.
+    pub(super) fn closed(&mut self, epoch: Option<u32>, run: &str, now: Instant) {
+        if let Some(epoch) = epoch {
+            self.run(epoch, run).closed.get_or_insert(now);
+        }
+    }
+
+    pub(super) fn live(&self, run: &str) -> Option<u64> {
+        self.runs.get(&(self.epoch, run.to_owned()))?.live
+    }
+
+    /// A node was told of its round.
+    pub(super) fn formed(
+        &mut self,
+        epoch: u32,
+        (run, name): (&str, &str),
+        seat: &Seat,
+        late: bool,
+    ) -> Result<(), Wrong> {
+        let Seat { round, rank, nodes, rank_first, world_size, .. } = *seat;
+        if late {
+            return wrong(format!(
+                "{name} joined {run} after it was closed, and the closed run has a round {round}"
+            ));
+        }
+        let known = self.run(epoch, run);
+        let live = known.live;
+        let Some(record) = usize::try_from(round).ok().and_then(|at| known.rounds.get_mut(at)) else {
+            return wrong(format!(
+                "{name} was told of round {round} of {run}, and {live:?} is live: two rounds"
+            ));
+        };
+        if *record.size.get_or_insert((nodes, world_size)) != (nodes, world_size) {
+            return wrong(format!("{name} was told of {nodes} nodes in round {round}: {record:?}"));
+        }
+        if rank >= nodes {
+            return wrong(format!("{name} has rank {rank} of {nodes}"));
+        }
+        if let Some((other, _)) = record.members.get(&rank) {
+            return wrong(format!("rank {rank} of round {round} of {run} was given twice: {other}, {name}"));
+        }
+        if record.members.values().any(|(other, _)| other == name) {
+            return wrong(format!("{name} has two ranks in round {round} of {run}"));
+        }
+        if seat.namespace != format!("/torch.rendezvous.{run}.{round}/").as_bytes() {
+            return wrong(format!("{name} was told of other keys than those of round {round}: {seat:?}"));
+        }
+        record.members.insert(rank, (name.to_owned(), rank_first));
+        Ok(())
+    }
+
+    /// A node of a round heard that the round is over, or that it still stands: has it heard of all who died?
+    pub(super) fn told_of_deaths(
+        &self,
+        epoch: u32,
+        standing: &Standing,
+        heard: &BTreeSet<(u64, String)>,
+        says_over: bool,
+    ) -> Result<(), Wrong> {
+        let Standing { run, round, name } = standing;
+        let record = self.runs.get(&(epoch, run.clone()));
+        let record = record.and_then(|run| run.rounds.get(usize::try_from(*round).ok()?));
+        let Some(record) = record else { return Ok(()) };
+        if says_over && record.ended.is_none() {
+            return wrong(format!("{name} was told that round {round} of {run} is over, and it is not"));
+        }
+        match record.deaths.iter().find(|dead| *dead != name && !heard.contains(&(*round, (*dead).clone()))) {
+            Some(dead) => wrong(format!("{name} was not told that {dead} died in round {round} of {run}")),
+            None => Ok(()),
+        }
+    }
+
+    /// A change beneath `key` was carried out, which somebody had asked for at `began`.
+    pub(super) fn carried_out(&mut self, epoch: u32, key: &[u8], began: Instant) -> Result<(), Wrong> {
+        let Some((run, round)) = round_of(key) else { return Ok(()) };
+        let record = self.runs.get(&(epoch, run.clone()));
+        let ended = record.and_then(|run| run.rounds.get(usize::try_from(round).ok()?)?.ended);
+        match ended.filter(|&ended| ended < began) {
+            Some(ended) => wrong(format!(
+                "a write of {began:?} beneath round {round} of {run} was carried out, which is over since {ended:?}"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// A change was refused for its round.
+    pub(super) fn refused_as_stale(&mut self, epoch: u32, key: &[u8]) -> Result<(), Wrong> {
+        self.stale += 1;
+        let Some((run, round)) = round_of(key) else {
+            return wrong(format!("{} is of no round, and is said to be of one", key.escape_ascii()));
+        };
+        let record = self.runs.get(&(epoch, run.clone()));
+        match record.and_then(|run| run.rounds.get(usize::try_from(round).ok()?)) {
+            Some(Round { ended: Some(_), .. }) => Ok(()),
+            _ => wrong(format!("round {round} of {run} is not over, and a write to it was refused")),
+        }
+    }
+
+    pub(super) fn marked(
+        &mut self,
+        epoch: u32,
+        revision: u64,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), Wrong> {
+        match self.marks.insert((epoch, revision), (key.to_vec(), value.to_vec())) {
+            None => Ok(()),
+            Some(before) => wrong(format!("revision {revision} was made twice: {before:?}")),
+        }
+    }
+
+    pub(super) fn watch_began(&mut self, watcher: (u32, u64), watch: Watch) {
+        self.watches.insert(watcher, watch);
+    }
+
+    pub(super) fn watch_told(
+        &mut self,
+        watcher: (u32, u64),
+        changes: impl Iterator<Item = (u64, Vec<u8>, Option<Vec<u8>>)>,
+    ) -> Result<(), Wrong> {
+        let Some(watch) = self.watches.get_mut(&watcher) else { return Ok(()) };
+        for (revision, key, value) in changes {
+            let last = watch.seen.last_key_value().map_or(watch.from, |(&last, _)| last);
+            if revision <= last {
+                return wrong(format!("a watch told of revision {revision} behind {last}"));
+            }
+            if !key.starts_with(&watch.prefix) {
+                return wrong(format!(
+                    "a watch told of {}, which is not beneath its prefix",
+                    key.escape_ascii()
+                ));
+            }
+            self.changes += 1;
+            watch.seen.insert(revision, (key, value));
+        }
+        Ok(())
+    }
+
+    /// It will tell no more, since its process is gone or its session is over.
+    pub(super) fn watches_of_are_over(&mut self, process: u32) {
+        for (_, watch) in self.watches.range_mut((process, 0)..=(process, u64::MAX)) {
+            watch.is_open = false;
+        }
+    }
+
+    /// Somebody arrives at a barrier; which of all arrivals that is.
+    pub(super) fn arrives(&mut self, epoch: u32, key: &[u8], name: &str, count: u32) -> u64 {
+        self.arrivals += 1;
+        let (begun, name) = (self.arrivals, name.to_owned());
+        let arrivals = self.barriers.entry((epoch, key.to_vec())).or_default();
+        arrivals.push(Arrival { begun, name, count, generation: None });
+        begun
+    }
+
+    pub(super) fn barrier_over(
+        &mut self,
+        epoch: u32,
+        key: &[u8],
+        begun: u64,
+        (generation, end, released): (u64, String, bool),
+    ) -> Result<(), Wrong> {
+        let name = || key.escape_ascii();
+        let before = self.ends.entry((epoch, key.to_vec(), generation)).or_insert_with(|| end.clone());
+        if *before != end {
+            return wrong(format!("generation {generation} of {} ended so and so: {before}, {end}", name()));
+        }
+        let Some(arrivals) = self.barriers.get_mut(&(epoch, key.to_vec())) else { return Ok(()) };
+        let Some(own) = arrivals.iter_mut().find(|arrival| arrival.begun == begun) else { return Ok(()) };
+        own.generation = Some(generation);
+        let count = own.count;
+        if released {
+            self.released += 1;
+            let may_be = arrivals.iter().filter(|other| other.generation.is_none_or(|own| own == generation));
+            let there: BTreeSet<&str> = may_be.map(|other| other.name.as_str()).collect();
+            if there.len() < count as usize {
+                return wrong(format!("the barrier {} opened for {there:?}, and it is for {count}", name()));
+            }
+        }
+        Ok(())
+    }
+
+    /// All watches, when all is over: each has told of each change that is known to have been made, once, in order.
+    pub(super) fn judge(&self) -> Result<(), Wrong> {
+        for ((process, id), watch) in &self.watches {
+            let last = watch.seen.last_key_value().map_or(watch.from, |(&last, _)| last);
+            let until = if watch.is_open { u64::MAX } else { last };
+            if until <= watch.from {
+                continue;
+            }
+            for ((_, revision), (key, value)) in
+                self.marks.range((watch.epoch, watch.from + 1)..=(watch.epoch, until))
+            {
+                if !key.starts_with(&watch.prefix) {
+                    continue;
+                }
+                match watch.seen.get(revision) {
+                    Some((seen, Some(told))) if seen == key && told == value => {}
+                    told => {
+                        return wrong(format!(
+                            "watch {id} of process {process} told {told:?} of revision {revision}, which set {} to {}",
+                            key.escape_ascii(),
+                            value.escape_ascii()
+                        ));
+                    }
+                }
+            }
+        }
+        for ((_, run), known) in &self.runs {
+            for (number, round) in known.rounds.iter().enumerate() {
+                judge_workers(round).map_err(|what| Wrong(format!("round {number} of {run}: {what}")))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Workers of a round are numbered without gaps, as far as its nodes have told what they were told. Each node has as
+/// many as [`workers_of`] says.
+fn judge_workers(round: &Round) -> Result<(), String> {
+    let Some((nodes, world_size)) = round.size else { return Ok(()) };
+    if round.members.len() != nodes as usize {
+        return Ok(());
+    }
+    let mut workers = 0;
+    for (name, rank_first) in round.members.values() {
+        if *rank_first != workers {
+            return Err(format!("the workers of {name} begin at {rank_first}, not at {workers}"));
+        }
+        workers += u64::from(workers_of(name));
+    }
+    if workers == world_size { Ok(()) } else { Err(format!("{world_size} workers were told of {workers}")) }
+}
+
+/// How many workers a node of this name has.
+pub(super) fn workers_of(name: &str) -> u32 {
+    1 + u32::from(name.bytes().fold(0, u8::wrapping_add) % 3)
+}
+
+/// The keys beneath a prefix, with their revisions.
+fn contents(server: &Server, prefix: &[u8]) -> Vec<(Vec<u8>, Option<u64>)> {
+    let engine = server.engine();
+    let (keys, _) = engine.page(prefix, b"", usize::MAX);
+    keys.iter().map(|key| (key.to_vec(), engine.revision_of(key))).collect()
+}
+
+/// The run and the round that a key is of.
+fn round_of(key: &[u8]) -> Option<(String, u64)> {
+    let rest = key.strip_prefix(b"/torch.rendezvous.")?;
+    let end = rest.iter().position(|&byte| byte == b'/')?;
+    let (run, round) = core::str::from_utf8(&rest[..end]).ok()?.rsplit_once('.')?;
+    Some((run.to_owned(), round.parse().ok()?))
+}

@@ -1,0 +1,229 @@
+//! The hand of a saboteur on a node's wire. He takes frames away, and counts the others anew, so that neither end can
+//! tell; or writes into them what a machine with the bug would have written.
+//!
+//! What is done here is what the bug would do, seen from the node:
+//!
+//! | sabotage | what happens on the wire | the bug that looks so |
+//! |---|---|---|
+//! | `SkippedFence` | keys of rounds go by a name that no fence stands before, in both directions, and the referee looks there | a round that ends raises no fence |
+//! | `ForgottenWaiter` | the answer to a request that waited before a resume is taken away | the server drops what waits at a resume |
+//! | `TwoRounds` | nodes with an odd number are told the next round's number and keys | a round is formed while another is live |
+//! | `DoubledRank` | ranks above 0 are told one lower | two get one rank |
+//! | `RepeatedRequest` | what had its effect before a resume is asked of the store a second time | a request that is sent again is carried out again |
+//! | `UntoldSurvivor` | some `PeerDied` are taken away | a survivor is left out |
+//! | `ReopenedRun` | who joins when the run is closed joins another run, whose frames bear the first one's name | a closed run takes nodes in |
+//! | `LostChange` | the first Changed behind a resume is taken away | a watch that is resumed begins one too late |
+//! | `EarlyBarrier` | barriers are asked for with one participant less | a barrier counts one too many |
+
+use super::super::deed::Deed;
+use super::super::faults::Sabotage;
+use super::order::{Order, header_of};
+use crate::frames;
+use rendezvous_core::limits::FrameLimits;
+use rendezvous_core::store::op::Key;
+use rendezvous_core::wire::native::{
+    ClientFrame, From, HEADER_BYTES, Label, Participants, Scan, ServerFrame, scan,
+};
+
+/// One node's wire.
+#[derive(Debug)]
+pub(super) struct Tamper {
+    pub(super) sabotage: Sabotage,
+    host: usize,
+    /// The run was known to be closed when the process began.
+    is_late: bool,
+    /// What has come and is not a whole frame.
+    raw: Vec<u8>,
+    /// Numbered frames that were taken away.
+    taken: u64,
+    /// Requests whose answers are taken away.
+    forgotten: Vec<u64>,
+    takes_change: bool,
+    deaths: u64,
+}
+
+impl Tamper {
+    pub(super) const fn new(sabotage: Sabotage, host: usize, is_late: bool) -> Self {
+        Self {
+            sabotage,
+            host,
+            is_late,
+            raw: Vec::new(),
+            taken: 0,
+            forgotten: Vec::new(),
+            takes_change: false,
+            deaths: 0,
+        }
+    }
+
+    pub(super) const fn is_idle(&self) -> bool {
+        matches!(self.sabotage, Sabotage::None)
+    }
+
+    pub(super) fn disconnected(&mut self) {
+        self.raw.clear();
+    }
+
+    /// A frame on its way to the server.
+    pub(super) fn outgoing(&self, mut frame: Vec<u8>) -> Vec<u8> {
+        let Some(header) = header_of(&frame, From::Client) else { return frame };
+        // What was taken away has been received, too.
+        let sequence = header.sequence + if header.sequence > 0 { self.taken } else { 0 };
+        frame[16..24].copy_from_slice(&sequence.to_le_bytes());
+        let limits = FrameLimits::default();
+        let label = Label { id: header.id, sequence, flags: header.flags };
+        match (self.sabotage, ClientFrame::parse(header.kind, &frame[HEADER_BYTES..], &limits)) {
+            (Sabotage::SkippedFence, _) if (0x10..0x30).contains(&header.kind) => {
+                replace(&mut frame[HEADER_BYTES..], FENCED, UNFENCED);
+            }
+            (Sabotage::ReopenedRun, _) if self.is_late && (0x40..0x50).contains(&header.kind) => {
+                replace(&mut frame[HEADER_BYTES..], RUN, OTHER_RUN);
+            }
+            (
+                Sabotage::EarlyBarrier,
+                Ok(Some(ClientFrame::Barrier {
+                    key,
+                    generation,
+                    name,
+                    timeout_ms,
+                    participants: Participants::Count(count @ 2..),
+                })),
+            ) => {
+                let participants = Participants::Count(count - 1);
+                let barrier = ClientFrame::Barrier { key, generation, name, timeout_ms, participants };
+                return frames::native(label, &barrier);
+            }
+            _ => {}
+        }
+        frame
+    }
+
+    /// Bytes that came: frames go to `out`. Returns what the saboteur asks of the store.
+    pub(super) fn incoming<'o>(
+        &mut self,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+        order_of: impl Fn(u64) -> Option<&'o Order>,
+    ) -> Vec<Vec<u8>> {
+        self.raw.extend_from_slice(bytes);
+        let (mut at, mut aside) = (0, Vec::new());
+        let limits = FrameLimits {
+            value_bytes_max: FrameLimits::default().frame_bytes_max as u64,
+            ..FrameLimits::default()
+        };
+        while let Ok(Scan::Whole { header, bytes }) = scan(&self.raw[at..], From::Server, &limits) {
+            let mut frame = self.raw[at..at + bytes].to_vec();
+            at += bytes;
+            let body = frame[HEADER_BYTES..].to_vec();
+            let parsed = ServerFrame::parse(header.kind, &body, &limits).ok().flatten();
+            if let Some(ServerFrame::Welcome { resumed: true, request_last, .. }) = parsed {
+                self.takes_change = true;
+                for (id, order) in (1..=request_last).filter_map(|id| Some((id, order_of(id)?))) {
+                    match order {
+                        Order::Deed(_, Deed::Add { name, delta }, _) if *delta != 0 => {
+                            aside.push(frames::add(format!("/{name}").as_bytes(), *delta));
+                        }
+                        Order::Deed(_, Deed::Get { .. } | Deed::Wait { .. } | Deed::Pop { .. }, _)
+                        | Order::Barrier { .. } => self.forgotten.push(id),
+                        _ => {}
+                    }
+                }
+                if self.sabotage != Sabotage::RepeatedRequest {
+                    aside.clear();
+                }
+            }
+            let is_taken = match (self.sabotage, &parsed) {
+                (Sabotage::ForgottenWaiter, _) => header.kind < 0xc000 && self.forgotten.contains(&header.id),
+                (Sabotage::UntoldSurvivor, Some(ServerFrame::PeerDied { .. })) => {
+                    self.deaths += 1;
+                    (self.deaths + self.host as u64).is_multiple_of(2)
+                }
+                (Sabotage::LostChange, Some(ServerFrame::Changed { .. })) => {
+                    core::mem::take(&mut self.takes_change)
+                }
+                _ => false,
+            };
+            if is_taken && header.sequence > 0 {
+                self.taken += 1;
+                continue;
+            }
+            let sequence = header.sequence - self.taken.min(header.sequence);
+            let label = Label { id: header.id, sequence, flags: header.flags };
+            frame[16..24].copy_from_slice(&sequence.to_le_bytes());
+            match (self.sabotage, parsed) {
+                (
+                    Sabotage::TwoRounds | Sabotage::DoubledRank,
+                    Some(ServerFrame::Round {
+                        run_id,
+                        round,
+                        node_rank,
+                        nodes,
+                        rank_first,
+                        world_size,
+                        leader,
+                        namespace,
+                    }),
+                ) => {
+                    let old = namespace.pieces().concat();
+                    let other = self.sabotage == Sabotage::TwoRounds && self.host % 2 == 1;
+                    let round = if other { round + 1 } else { round };
+                    let stem: Vec<u8> = old.iter().copied().take(old.len() - 1).collect();
+                    let stem =
+                        stem.iter().rposition(|&byte| byte == b'.').map_or(&stem[..], |dot| &stem[..=dot]);
+                    let name = [stem, format!("{round}/").as_bytes()].concat();
+                    let node_rank = match self.sabotage {
+                        Sabotage::DoubledRank => node_rank.saturating_sub(1),
+                        _ => node_rank,
+                    };
+                    let namespace = Key::raw(&name);
+                    let told = ServerFrame::Round {
+                        run_id,
+                        round,
+                        node_rank,
+                        nodes,
+                        rank_first,
+                        world_size,
+                        leader,
+                        namespace,
+                    };
+                    frame = frames::native(label, &told);
+                }
+                (Sabotage::SkippedFence, _) => replace(&mut frame[HEADER_BYTES..], UNFENCED, FENCED),
+                (Sabotage::ReopenedRun, _) => replace(&mut frame[HEADER_BYTES..], OTHER_RUN, RUN),
+                _ => {}
+            }
+            out.extend_from_slice(&frame);
+        }
+        self.raw.drain(..at);
+        aside
+    }
+}
+
+/// How the keys of rounds begin, and how they do where no fence stands.
+const FENCED: &[u8] = b"/torch.rendezvous.";
+const UNFENCED: &[u8] = b"/torch.rendezvous:";
+/// How the names of runs begin, and of those that the saboteur opens.
+const RUN: &[u8] = b"run-";
+const OTHER_RUN: &[u8] = b"run:";
+
+/// Where the store has what lies beneath a prefix.
+pub(super) fn whereabouts(sabotage: Sabotage, prefix: &[u8]) -> Vec<u8> {
+    let mut prefix = prefix.to_vec();
+    if sabotage == Sabotage::SkippedFence {
+        replace(&mut prefix, FENCED, UNFENCED);
+    }
+    prefix
+}
+
+/// The run that is meant, and whether it is the saboteur's.
+pub(super) fn run_meant(run_id: &str) -> String {
+    run_id.replace("run:", "run-")
+}
+
+fn replace(bytes: &mut [u8], what: &[u8], with: &[u8]) {
+    for at in 0..bytes.len().saturating_sub(what.len() - 1) {
+        if bytes[at..].starts_with(what) {
+            bytes[at..at + with.len()].copy_from_slice(with);
+        }
+    }
+}

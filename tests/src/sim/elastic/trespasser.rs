@@ -1,0 +1,132 @@
+//! Somebody without machines, as orphaned workers are: it writes to the keys of rounds in the language of c10d, whether
+//! they are over or not. That language has no errors: who comes too late is shown the door, and comes back.
+
+use super::super::dice::Dice;
+use super::super::network::{Notice, Read, Route, Side, Stream};
+use super::super::world::{Happening, Stage};
+use super::Cue;
+use crate::frames;
+use rendezvous_core::store::op::{Key, Request};
+use rendezvous_core::time::Duration;
+
+pub(super) struct Trespasser {
+    /// Its number among the network's clients.
+    number: usize,
+    dice: Dice,
+    runs: usize,
+    stream: Option<Stream>,
+    connected: bool,
+    out: Vec<u8>,
+    writes: u32,
+    due: bool,
+    pub(super) thrown_out: u64,
+}
+
+/// Rounds whose keys it tries: early ones, which are over soon.
+const ROUNDS: usize = 6;
+
+impl Trespasser {
+    pub(super) fn new(number: usize, dice: Dice, runs: usize, stage: &mut Stage) -> Self {
+        let mut new = Self {
+            number,
+            dice,
+            runs,
+            stream: None,
+            connected: false,
+            out: Vec::new(),
+            writes: 0,
+            due: false,
+            thrown_out: 0,
+        };
+        new.come_back(stage);
+        new
+    }
+
+    pub(super) fn owns(&self, stream: Stream) -> bool {
+        self.stream == Some(stream)
+    }
+
+    pub(super) const fn is_done(&self) -> bool {
+        self.stream.is_none()
+    }
+
+    fn come_back(&mut self, stage: &mut Stage) {
+        if !self.due {
+            self.due = true;
+            let at = stage.now + self.dice.span(Duration::from_millis(1), Duration::from_millis(600));
+            stage.agenda.enter(at, Happening::Elastic(Cue::Trespass(self.number)));
+        }
+    }
+
+    pub(super) fn turn(&mut self, stage: &mut Stage) {
+        self.due = false;
+        match self.stream {
+            _ if !stage.stormy => return self.leave(stage),
+            None => {
+                self.stream = Some(stage.network.connect(stage.now, self.number, Route::Server));
+                self.connected = false;
+                self.out = frames::greeting();
+            }
+            Some(_) => {
+                let write = self.write();
+                self.out.extend(write);
+                self.send(stage);
+            }
+        }
+        self.come_back(stage);
+    }
+
+    pub(super) fn leave(&mut self, stage: &mut Stage) {
+        if let Some(stream) = self.stream.take() {
+            stage.network.close(stage.now, stream, Side::Client);
+        }
+    }
+
+    fn write(&mut self) -> Vec<u8> {
+        self.writes += 1;
+        let (run, round) = (self.dice.index(self.runs), self.dice.index(ROUNDS));
+        let key = |name: &str| format!("/torch.rendezvous.run-{run}.{round}/{name}").into_bytes();
+        let value = format!("trespass {}", self.writes).into_bytes();
+        match self.dice.index(4) {
+            0 => frames::add(&key("t"), 1),
+            1 => {
+                let key = key("q");
+                frames::request(Request::QueuePush { key: Key::raw(&key), value: &value })
+            }
+            2 => {
+                let key = key("w/0");
+                frames::request(Request::Delete { key: Key::raw(&key) })
+            }
+            _ => frames::set(&key("s"), &value),
+        }
+    }
+
+    fn send(&mut self, stage: &mut Stage) {
+        if let Some(stream) = self.stream.filter(|_| self.connected) {
+            let count = stage.network.write(stage.now, stream, Side::Client, &self.out).unwrap_or(0);
+            self.out.drain(..count);
+        }
+    }
+
+    pub(super) fn noticed(&mut self, stage: &mut Stage, notice: Notice) {
+        match notice {
+            Notice::Connected(_) => {
+                self.connected = true;
+                self.send(stage);
+            }
+            Notice::Refused(_) => self.leave(stage),
+            Notice::Readable(stream, _) => loop {
+                match stage.network.read(stage.now, stream, Side::Client) {
+                    Read::Nothing => return,
+                    Read::Bytes(_) => {}
+                    Read::End | Read::Reset => {
+                        self.thrown_out += 1;
+                        return self.leave(stage);
+                    }
+                }
+            },
+            Notice::Writable(..) => self.send(stage),
+            Notice::Accept(_) => {}
+        }
+    }
+}

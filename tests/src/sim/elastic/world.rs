@@ -1,0 +1,519 @@
+//! It plays one seed of nodes, from the first process to an empty server.
+
+use super::super::client::{Client, Health};
+use super::super::dice::Dice;
+use super::super::history::Wrong;
+use super::super::host::{Guests, Host};
+use super::super::network::{Loss, Network, Notice, Side, Weather};
+use super::super::oracle;
+use super::super::script::{Field, Habits, Script, Storm};
+use super::super::world::{Happening, Stage, any_weather, manner, server_limits};
+use super::super::{Failure, Options, Report};
+use super::mishap::{Mishap, Rebirth, plan};
+use super::node::{GRACE_MAX, Node, PAUSE_MAX, SILENCE_MAX};
+use super::referee::{Referee, Standing};
+use super::trespasser::Trespasser;
+use super::{Cue, Rules};
+use rendezvous_core::rendezvous::participant::Part;
+use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::wire::native::{LastCall, RankOrder, Terms};
+
+/// Some network, but none that is always too narrow for what is said.
+fn weather(dice: &mut Dice) -> Weather {
+    let any = any_weather(dice);
+    Weather {
+        segment_bytes_max: any.segment_bytes_max.max(48),
+        window_bytes: any.window_bytes.max(4096),
+        read_bytes_max: any.read_bytes_max.max(512),
+        ..any
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Storm,
+    /// Nothing goes wrong any more; by then each run must stand. When next to look, and whether it stood the last time.
+    Healing {
+        by: Instant,
+        look_at: Instant,
+        stood: bool,
+    },
+    Parting,
+}
+
+/// What a dead process leaves behind, until the server has noticed.
+struct Grave {
+    epoch: u32,
+    session: u64,
+    standing: Standing,
+}
+
+pub(in crate::sim) struct World {
+    stage: Stage,
+    rules: Rules,
+    referee: Referee,
+    host: Host,
+    nodes: Vec<Node>,
+    clients: Vec<Client>,
+    trespassers: Vec<Trespasser>,
+    graves: Vec<Grave>,
+    act: Act,
+    storm_ends: Instant,
+    events: u64,
+}
+
+/// The longest last call.
+const LAST_CALL_MAX: Duration = Duration::from_secs(1);
+/// The longest way there and back, with all pauses of readers, when nothing is wrong.
+const ROUND_TRIP: Duration = Duration::from_millis(500);
+/// How long it takes to connect again once the way is free: a pause between attempts and an attempt that is on its way.
+const DIAL_MAX: Duration = Duration::from_millis(1750);
+
+/// From the last mishap to a round for every open run. Whoever is dead or cut off is noticed when the longest silence
+/// is over, and out of the run a grace later; meanwhile the others may come back twice: once since they miss somebody,
+/// and once since he is there again. Each time they pause, wait for a last call, and are told.
+pub(super) const HEALING_MAX: Duration = SILENCE_MAX
+    .saturating_add(GRACE_MAX)
+    .saturating_add(DIAL_MAX)
+    .saturating_add(PAUSE_MAX)
+    .saturating_add(PAUSE_MAX.saturating_add(LAST_CALL_MAX).saturating_add(ROUND_TRIP).saturating_mul(2));
+
+/// From the end of a process to the server's notice of it, when its way is free: what was under way comes first.
+const NOTICE_MAX: Duration = Duration::from_secs(1);
+/// How long a run must have stood.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// More than any run needs.
+const EVENTS_MAX: u64 = 500_000;
+
+impl World {
+    pub(in crate::sim) fn new(seed: u64, options: &Options) -> Self {
+        let mut dice = Dice::new(seed, 1000);
+        let runs = if dice.percent(25) { 2 } else { 1 };
+        let nodes = runs * 2 + dice.index(4);
+        let (clients, trespassers) = (dice.index(3), dice.index(3));
+        let storm = Duration::from_millis(dice.between(2000, 6000));
+        let storm_ends = Instant::ORIGIN + storm;
+        let parties = nodes + clients + trespassers;
+        let network = Network::new(Dice::new(seed, 1001), weather(&mut dice), parties);
+        let field = Field { registers: 4, counters: 3, pairs: 2, queues: 3, barriers: 1, clients };
+        let mut stage = Stage::new(network, Dice::new(seed, 1003), field, options);
+        let per_run = u32::try_from(nodes / runs).unwrap_or(1);
+        let nodes_min = 1 + u32::try_from(dice.index(per_run as usize)).unwrap_or(0);
+        let last_call = dice.pick(&[LastCall::Fixed, LastCall::FromLastArrival, LastCall::Off]);
+        let last_call_max = u64::try_from(LAST_CALL_MAX.as_millis()).unwrap_or(0);
+        let rules = Rules {
+            runs,
+            terms: Terms {
+                nodes_min,
+                nodes_max: nodes_min + u32::try_from(dice.index(4)).unwrap_or(0),
+                continue_min: u32::try_from(dice.index(nodes_min as usize + 1)).unwrap_or(0),
+                last_call,
+                last_call_ms: dice.between(50, last_call_max),
+                fast_quorum: dice.percent(70),
+                rank_order: dice.pick(&[RankOrder::Sticky, RankOrder::Sticky, RankOrder::Host]),
+                rank_label: b"",
+                cool_down_failures: 0,
+                cool_down_window_ms: 0,
+                cool_down_pause_ms: 0,
+                cool_down_pause_ms_max: 0,
+            },
+            join_timeout_ms: dice.between(1500, 8000),
+            closes: dice.percent(25),
+            processes: 0,
+            resumed: 0,
+        };
+        for (at, mishap) in plan(&mut dice, storm) {
+            stage.agenda.enter(at, Happening::Elastic(Cue::Mishap(mishap)));
+        }
+        stage.agenda.enter(storm_ends, Happening::Elastic(Cue::Act));
+        let limits = server_limits(&mut dice);
+        let host = Host::new(Dice::new(seed, 1002), limits, options.sabotage, Guests::Late);
+        let nodes: Vec<Node> = (0..nodes)
+            .map(|number| {
+                let dice = Dice::new(seed, 2000 + number as u64);
+                Node::new(number, dice, &mut stage, &rules)
+            })
+            .collect();
+        let first = nodes.len();
+        let clients = (first..first + clients).map(|number| {
+            let manner = manner(&mut dice);
+            let mut client =
+                Client::new(number, Dice::new(seed, 3000 + number as u64), manner, Health::Sound);
+            let pause_max = Duration::from_millis(300);
+            let habits = Habits { deeds: 2 + dice.index(8), depth: 1, pause_max, value_bytes_max: 300 };
+            client.script = Script::Storm(Storm::new(number, field, habits));
+            stage.agenda.enter(Instant::ORIGIN, Happening::ClientDue(number));
+            client
+        });
+        let clients: Vec<Client> = clients.collect();
+        let first = first + clients.len();
+        let trespassers = (first..first + trespassers)
+            .map(|number| Trespasser::new(number, Dice::new(seed, 4000 + number as u64), runs, &mut stage));
+        let trespassers = trespassers.collect();
+        Self {
+            rules,
+            referee: Referee::default(),
+            host,
+            nodes,
+            clients,
+            trespassers,
+            graves: Vec::new(),
+            act: Act::Storm,
+            storm_ends,
+            events: 0,
+            stage,
+        }
+    }
+
+    /// Plays to the end.
+    pub(in crate::sim) fn play(mut self, seed: u64) -> Result<Report, Failure> {
+        let played = self
+            .run()
+            .and_then(|()| self.referee.judge())
+            .and_then(|()| oracle::judge(self.stage.history.records()));
+        let Stage { now, history, trace, sabotage, .. } = self.stage;
+        match played {
+            Ok(verdict) => Ok(Report {
+                trace_hash: trace.hash(),
+                trace_lines: trace.lines(),
+                events: self.events,
+                deeds: history.records().len(),
+                answered: history.records().iter().filter(|record| record.is_answered()).count(),
+                clients: self.nodes.len() + self.clients.len() + self.trespassers.len(),
+                undecided: verdict.undecided,
+                virtual_time: now.since(Instant::ORIGIN),
+                rounds: self.referee.rounds,
+                resumed: self.rules.resumed,
+                changes: self.referee.changes,
+                released: self.referee.released,
+                stale: self.referee.stale
+                    + self.trespassers.iter().map(|trespasser| trespasser.thrown_out).sum::<u64>(),
+            }),
+            Err(Wrong(what)) => Err(Failure {
+                seed,
+                world: super::super::Kind::Elastic,
+                sabotage,
+                what,
+                now,
+                trace: trace.into_last(),
+            }),
+        }
+    }
+
+    fn run(&mut self) -> Result<(), Wrong> {
+        loop {
+            let (network, agenda) = (self.stage.network.next_at(), self.stage.agenda.next_at());
+            let Some(now) = [network, agenda].into_iter().flatten().min() else { break };
+            self.stage.now = now;
+            self.events += 1;
+            if self.events > EVENTS_MAX {
+                return Err(Wrong("there is no end".to_owned()));
+            }
+            if network == Some(now) {
+                if let Some((_, Some(notice))) = self.stage.network.step() {
+                    self.deliver(notice)?;
+                }
+            } else if let Some((_, happening)) = self.stage.agenda.pop() {
+                self.happen(happening)?;
+            }
+            self.check()?;
+            self.change_act()?;
+        }
+        if self.act != Act::Parting {
+            return Err(Wrong(format!("everything stands still in {:?}", self.act)));
+        }
+        if self.stage.network.open() > 0 {
+            return Err(Wrong(format!("{} connections were forgotten", self.stage.network.open())));
+        }
+        self.host.check_native_floor()
+    }
+
+    fn deliver(&mut self, notice: Notice) -> Result<(), Wrong> {
+        let stage = &mut self.stage;
+        match notice {
+            Notice::Accept(_) | Notice::Readable(_, Side::Server) | Notice::Writable(_, Side::Server) => {
+                self.host.noticed(stage, notice)
+            }
+            Notice::Connected(stream)
+            | Notice::Refused(stream)
+            | Notice::Readable(stream, Side::Client)
+            | Notice::Writable(stream, Side::Client) => {
+                if let Some(node) = self.nodes.iter_mut().find(|node| node.owns(stream)) {
+                    return node.noticed(stage, &mut self.referee, &mut self.rules, notice);
+                }
+                if let Some(client) = self.clients.iter_mut().find(|client| client.owns(stream)) {
+                    return client.noticed(stage, notice);
+                }
+                if let Some(one) = self.trespassers.iter_mut().find(|one| one.owns(stream)) {
+                    one.noticed(stage, notice);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) -> Result<(), Wrong> {
+        let first = self.nodes.len();
+        let stage = &mut self.stage;
+        match happening {
+            Happening::ClientDue(number) => self.clients[number - first].turn(stage),
+            Happening::Resolved(number, line) => self.clients[number - first].resolved(stage, line),
+            Happening::HostDue => self.host.tick(stage),
+            Happening::Aside(_) if self.act == Act::Parting => Ok(()),
+            Happening::Aside(frame) => self.host.haunt(stage, &frame),
+            Happening::ServerRises => {
+                if !stage.network.listening {
+                    self.host.rise(stage);
+                    self.referee.server_rises(self.host.epoch());
+                }
+                Ok(())
+            }
+            Happening::Act | Happening::Fault(_) => Ok(()),
+            Happening::Elastic(cue) => self.cue(cue),
+        }
+    }
+
+    fn cue(&mut self, cue: Cue) -> Result<(), Wrong> {
+        let first = self.nodes.len() + self.clients.len();
+        let Self { stage, referee, rules, nodes, .. } = self;
+        match cue {
+            Cue::Due(host, number) if nodes[host].is_process(number) => {
+                nodes[host].with(stage, referee, rules, |process, stage| {
+                    process.turn(stage);
+                    Ok(())
+                })
+            }
+            Cue::Resolved(host, number, dial) if nodes[host].is_process(number) => {
+                let found = !stage.stormy || !stage.dice.percent(4);
+                nodes[host].with(stage, referee, rules, |process, stage| {
+                    process.resolved(stage, dial, found);
+                    Ok(())
+                })
+            }
+            Cue::Wake(host, number) if nodes[host].is_process(number) => {
+                nodes[host].act(stage, referee, rules)
+            }
+            Cue::Thaw(host, number) if nodes[host].is_process(number) => {
+                nodes[host].with(stage, referee, rules, |process, stage| process.thaw(stage))
+            }
+            Cue::Due(..) | Cue::Resolved(..) | Cue::Wake(..) | Cue::Thaw(..) | Cue::Act => Ok(()),
+            Cue::Rise(host) => {
+                nodes[host].rise(stage, referee, rules);
+                Ok(())
+            }
+            Cue::Trespass(number) => {
+                self.trespassers[number - first].turn(stage);
+                Ok(())
+            }
+            Cue::GhostBeat => self.host.beat(stage),
+            Cue::Mishap(mishap) => self.strike(mishap),
+        }
+    }
+
+    fn strike(&mut self, mishap: Mishap) -> Result<(), Wrong> {
+        let Self { stage, nodes, referee, .. } = self;
+        let now = stage.now;
+        stage.note(format_args!("mishap: {mishap:?}"));
+        let streams: Vec<_> = stage.network.streams().collect();
+        let host = stage.dice.index(nodes.len());
+        let mut trouble = |host: usize, until: Instant| {
+            if let Some(node) = nodes.get_mut(host) {
+                node.trouble_until = node.trouble_until.max(until);
+                referee.host_is_held_up(host, until.since(now));
+            }
+        };
+        match mishap {
+            Mishap::Cut if !streams.is_empty() => {
+                let loss = if stage.dice.percent(30) { Loss::Nothing } else { Loss::Tail };
+                let stream = stage.dice.pick(&streams);
+                stage.note(format_args!("{stream} is cut, {loss:?} of what is under way is lost"));
+                if let Some(host) = stage.network.client_of(stream) {
+                    trouble(host, now + ROUND_TRIP);
+                }
+                stage.network.cut(now, stream, loss);
+            }
+            Mishap::Clog(span) if !streams.is_empty() => {
+                let to = if stage.dice.percent(50) { Side::Client } else { Side::Server };
+                let stream = stage.dice.pick(&streams);
+                stage.note(format_args!("{stream} is clogged towards the {to:?}"));
+                if let Some(host) = stage.network.client_of(stream) {
+                    trouble(host, now + span);
+                }
+                stage.network.clog(stream, to, now + span);
+            }
+            Mishap::GiveUp if !streams.is_empty() => {
+                let stream = stage.dice.pick(&streams);
+                stage.note(format_args!("the kernel gives {stream} up"));
+                self.host.give_up(stage, stream)?;
+            }
+            Mishap::Cut | Mishap::Clog(_) | Mishap::GiveUp => {}
+            Mishap::Partition(span, to) => {
+                stage.note(format_args!("host {host} is cut off"));
+                trouble(host, now + span);
+                stage.network.partition(host, to, now + span);
+            }
+            Mishap::Slow { by, for_ } => {
+                stage.note(format_args!("the way of host {host} becomes longer"));
+                trouble(host, now + for_ + by * 2);
+                stage.network.slow(host, by, now + for_);
+            }
+            Mishap::Freeze(span) => {
+                if let Some(number) = nodes[host].freeze() {
+                    stage.note(format_args!("host {host} freezes"));
+                    nodes[host].trouble_until = nodes[host].trouble_until.max(now + span);
+                    stage.agenda.enter(now + span, Happening::Elastic(Cue::Thaw(host, number)));
+                }
+            }
+            Mishap::Crash(span, rebirth) => return self.crash(host, span, rebirth),
+            Mishap::Restart(span) => {
+                if stage.network.listening {
+                    self.host.die(stage);
+                    stage.agenda.enter(now + span, Happening::ServerRises);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn crash(&mut self, host: usize, span: Duration, rebirth: Rebirth) -> Result<(), Wrong> {
+        let Self { stage, nodes, referee, .. } = self;
+        let neighbour = nodes[(host + 1) % nodes.len()].name().to_owned();
+        let node = &mut nodes[host];
+        let session = node.session();
+        let until = node.trouble_until.max(stage.now);
+        if let Some((epoch, session, standing)) = node.die(stage, referee)? {
+            self.graves.push(Grave { epoch, session, standing });
+        }
+        if let Some((epoch, session, grace)) = session {
+            let by = until + grace + grace / 20 + NOTICE_MAX;
+            referee.session_ends_by(epoch, session, by, host);
+            stage.agenda.enter(by + Duration::from_nanos(1), Happening::Elastic(Cue::Act));
+        }
+        match rebirth {
+            Rebirth::Same => {}
+            Rebirth::New => node.has_new_name(),
+            Rebirth::Neighbours => node.has_name(&neighbour),
+        }
+        stage.agenda.enter(stage.now + span, Happening::Elastic(Cue::Rise(host)));
+        Ok(())
+    }
+
+    /// What must hold at every moment.
+    fn check(&mut self) -> Result<(), Wrong> {
+        self.host.check()?;
+        let Self { host, referee, nodes, graves, stage, .. } = self;
+        let epoch = host.epoch();
+        let notable = core::mem::take(&mut host.notable);
+        if let Some(server) = host.machine() {
+            for event in &notable {
+                referee.server_said(stage, server, event, |session| {
+                    let grave = graves.iter().find(|grave| grave.epoch == epoch && grave.session == session);
+                    let living = nodes.iter().find_map(|node| node.standing_of(epoch, session));
+                    grave.map(|grave| grave.standing.clone()).or(living)
+                })?;
+            }
+            referee.check(stage.now, server)?;
+        }
+        if let Some(what) = nodes.iter().find_map(|node| node.overdue(stage.now)) {
+            return Err(Wrong(what));
+        }
+        let late = self.clients.iter().filter_map(Client::deadline).find(|(at, _)| *at < stage.now);
+        match late {
+            None => Ok(()),
+            Some((_, id)) => Err(Wrong(format!("{id} {} outlives its deadline", stage.history.get(id).deed))),
+        }
+    }
+
+    fn change_act(&mut self) -> Result<(), Wrong> {
+        let stage = &mut self.stage;
+        match self.act {
+            Act::Storm if stage.now >= self.storm_ends => {
+                stage.stormy = false;
+                stage.note(format_args!("the storm is over"));
+                let by = stage.now + HEALING_MAX;
+                self.look_again(by, false);
+            }
+            Act::Healing { by, look_at, stood } if stage.now >= look_at => {
+                match self.check_healed() {
+                    Ok(()) if stood => {}
+                    Err(wrong) if self.stage.now >= by => return Err(wrong),
+                    healed => {
+                        self.look_again(by, healed.is_ok());
+                        return Ok(());
+                    }
+                }
+                self.act = Act::Parting;
+                self.stage.note(format_args!("everybody leaves"));
+                for node in &mut self.nodes {
+                    node.part_for_good(&mut self.stage);
+                }
+                for client in &mut self.clients {
+                    client.stop_dialling(&mut self.stage);
+                    client.leave(&mut self.stage)?;
+                }
+                self.host.lay_ghost(&mut self.stage)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn look_again(&mut self, by: Instant, stood: bool) {
+        // What stands once and not a second later does not count; the last look is at the bound.
+        let look_at = (self.stage.now + LOOK_PAUSE).min(by.max(self.stage.now + Duration::from_millis(1)));
+        self.act = Act::Healing { by, look_at, stood };
+        self.stage.agenda.enter(look_at, Happening::Elastic(Cue::Act));
+    }
+
+    /// Keys on leases are there as long as the sessions that they hang on, and no longer.
+    fn check_leases(&self) -> Result<(), Wrong> {
+        let Some(machine) = self.host.machine() else { return Ok(()) };
+        let (keys, _) = machine.engine().page(b"/l/", b"", usize::MAX);
+        let owned: Vec<(Vec<u8>, bool)> = self.nodes.iter().filter_map(Node::own_lease).collect();
+        if let Some(key) = keys.iter().find(|key| owned.iter().all(|(own, _)| own != key)) {
+            return Err(Wrong(format!("{} outlives the session that it hangs on", key.escape_ascii())));
+        }
+        match owned.iter().find(|(own, known)| *known && keys.iter().all(|key| key != own)) {
+            Some((key, _)) => Err(Wrong(format!("{} is gone before its session", key.escape_ascii()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Every open run stands, whoever is in its round knows all that happened there, and the server has no session but
+    /// those of living processes.
+    fn check_healed(&self) -> Result<(), Wrong> {
+        if let Some(client) = self.clients.iter().position(|client| !client.is_done()) {
+            return Err(Wrong(format!("client {client} is not done {HEALING_MAX:?} after the storm")));
+        }
+        if self.trespassers.iter().any(|one| !one.is_done()) {
+            return Err(Wrong("a trespasser has not gone".to_owned()));
+        }
+        let there = self.host.machine().map_or(0, |machine| machine.stats().sessions);
+        let here = self.nodes.iter().filter(|node| node.has_session()).count();
+        if there != here {
+            return Err(Wrong(format!("the server counts {there} sessions, and there are {here}")));
+        }
+        self.check_leases()?;
+        for node in &self.nodes {
+            node.check_heard(&self.referee)?;
+            let (name, run) = (node.name(), node.run());
+            let live = self.referee.live(run);
+            let rests = match node.part() {
+                Some(Part::InRound) => !node.is_called() && live == node.seat().map(|seat| seat.round),
+                Some(Part::StandingBy) => live.is_some(),
+                Some(Part::InLastRound | Part::Closed | Part::Joining) => {
+                    self.referee.closed_in(run).is_some()
+                }
+                _ => false,
+            };
+            if !rests {
+                return Err(Wrong(format!(
+                    "{name} is {:?} {HEALING_MAX:?} after the storm, live is {live:?}, called: {}",
+                    node.part(),
+                    node.is_called()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
