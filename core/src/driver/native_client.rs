@@ -4,6 +4,8 @@
 //! while nobody listens, and a call that waits holds up no other. Calls block until they are answered or their deadline
 //! passes.
 
+#[expect(dead_code, reason = "an owner in an event loop reads all of it")]
+pub(in crate::driver) mod carrier;
 mod inbox;
 mod node;
 mod ops;
@@ -16,6 +18,7 @@ pub use watch::{Change, Lease, Watch, WatchError};
 
 use crate::driver::call_error::CallError;
 use crate::driver::clock::Clock;
+use crate::driver::event_loop::Waker;
 use crate::driver::reply::{NoAnswer, Reply, ask};
 use crate::driver::socket::KeepAlive;
 use crate::driver::store::{Pauses, Timeouts};
@@ -36,6 +39,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use carrier::Asked;
 use core::fmt;
 use crossbeam_channel::{Sender, unbounded};
 use inbox::Inbox;
@@ -182,7 +186,7 @@ impl From<NativeError> for CallError {
 
 /// How a call failed, as the session's thread knows it.
 #[derive(Clone, Debug)]
-struct Loss {
+pub(in crate::driver) struct Loss {
     failure: Failure,
     fault: Option<Box<ServerFault>>,
     ending: Option<Box<Ending>>,
@@ -211,7 +215,7 @@ impl Loss {
 
 /// The answer to a call: a frame whose bytes are its own.
 #[derive(Clone, Debug)]
-struct Answered {
+pub(in crate::driver) struct Answered {
     id: u64,
     kind: u16,
     body: Vec<u8>,
@@ -233,7 +237,7 @@ impl Answered {
 
 /// Which part of a session's machine a call goes through.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Way {
+pub(in crate::driver) enum Way {
     Plain,
     /// With the run that it is about.
     Join(Vec<u8>),
@@ -243,9 +247,7 @@ enum Way {
 
 /// A call on its way to the session's thread.
 struct Submitted {
-    operation: Operation,
-    kind: u16,
-    body: Vec<u8>,
+    asked: Asked,
     span: Duration,
     way: Way,
     /// Where its pushes go.
@@ -256,7 +258,6 @@ struct Submitted {
 enum Command {
     Call(Box<Submitted>),
     CancelAll,
-    Resolved(crate::driver::resolve::Found),
     Stop,
 }
 
@@ -271,7 +272,7 @@ struct Shared {
 
 struct Thread {
     commands: Sender<Command>,
-    waker: Arc<mio::Waker>,
+    waker: Waker,
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -279,7 +280,7 @@ impl Thread {
     fn send(&self, command: Command) {
         // A session that is over takes no commands; its fate tells why.
         self.commands.send(command).ok();
-        self.waker.wake().ok();
+        self.waker.wake();
     }
 }
 
@@ -358,23 +359,15 @@ impl NativeClient {
     ) -> Result<Self, NativeError> {
         let peer: Box<str> = endpoint_text(host, port).into();
         let answer_limits = Machine::answer_limits(&options.limits);
-        let clock = Clock::new();
         let shared = Arc::new(Shared { fate: OnceLock::new(), events: Inbox::new(options.pushes_max) });
         let (commands, inbox) = unbounded();
-        let begun = Session::new(
-            (host, port),
-            &options,
-            (clock, random_seed()),
-            Arc::clone(&shared),
-            (commands.clone(), inbox),
-            opened,
-        )
-        .and_then(|mut session| {
-            let waker = session.waker();
-            let thread = threads::spawn("rdzv-session", move || session.run())?;
-            Ok((waker, thread))
-        });
-        let (waker, thread) = begun.map_err(|error| system_error(&peer, &error))?;
+        let begun = Session::new((host, port), &options, random_seed(), Arc::clone(&shared), inbox, opened)
+            .and_then(|mut session| {
+                let (waker, clock) = (session.waker(), session.clock());
+                let thread = threads::spawn("rdzv-session", move || session.run())?;
+                Ok((waker, clock, thread))
+            });
+        let (waker, clock, thread) = begun.map_err(|error| system_error(&peer, &error))?;
         let thread = Thread { commands, waker, handle: Mutex::new(Some(thread)) };
         let (host, pauses) = (host.into(), Pauses::default());
         Ok(Self(Arc::new(Inner { peer, host, port, options, answer_limits, clock, pauses, shared, thread })))
@@ -471,8 +464,7 @@ impl NativeClient {
         inbox: Option<Arc<Inbox<Answered>>>,
         reply: Option<Reply<Result<Answered, Loss>>>,
     ) {
-        let (kind, body) = (frame.kind(), body_of(frame));
-        let call = Submitted { operation, kind, body, span, way, inbox, reply };
+        let call = Submitted { asked: Asked::new(operation, frame), span, way, inbox, reply };
         self.0.thread.send(Command::Call(Box::new(call)));
     }
 
