@@ -62,8 +62,7 @@ pub struct rdzv_event {
     pub len: usize,
     /// multi_get and list_keys: how many items `rdzv_loop_item` has.
     pub item_count: usize,
-    /// The details when `status` is not `RDZV_OK`, else NULL. Not yours to free. It lists no keys: the
-    /// operation's number tells you.
+    /// The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
     pub error: *const rdzv_error,
 }
 
@@ -236,7 +235,7 @@ impl Told {
             item_count: 0,
             error: null(),
         };
-        let Some(event) = event else { return shown };
+        let Some(LoopEvent::Store(event)) = event else { return shown };
         shown.kind = RDZV_EVENT_COMPLETED;
         shown.operation = event.call.0;
         shown.store = event.store.as_u32();
@@ -261,7 +260,9 @@ impl Told {
                 | Outcome::QueueEmpty => {}
             },
             Err(failure) => {
-                let error = self.error.insert(Box::new(rdzv_error::new(call_fault(&failure))));
+                let error = self
+                    .error
+                    .insert(Box::new(rdzv_error::new(Fault { keys: event.keys, ..call_fault(&failure) })));
                 shown.status = error.status();
                 shown.error = &raw const **error;
             }
@@ -301,7 +302,7 @@ unsafe fn submit(
         operate(event_loop, error, |this| {
             let (operation, timeout) = (place(operation, "operation")?, timeout(timeout_ms)?);
             let store = StoreId::from_u32(store);
-            let scope = this.stores.options(store).map(|options| options.scope.clone());
+            let scope = this.stores.scope(store).map(Box::<[u8]>::from);
             let scope = scope.ok_or_else(|| invalid(SubmitError::UnknownStore.to_string()))?;
             let mut submission = Submission { stores: &mut this.stores, store, timeout, scope: &scope };
             operation.put(request(&mut submission)?.0);

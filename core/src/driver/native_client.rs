@@ -4,7 +4,7 @@
 //! while nobody listens, and a call that waits holds up no other. Calls block until they are answered or their deadline
 //! passes.
 
-#[expect(dead_code, reason = "an owner in an event loop reads all of it")]
+pub(in crate::driver) mod calls;
 pub(in crate::driver) mod carrier;
 mod inbox;
 mod node;
@@ -187,18 +187,30 @@ impl From<NativeError> for CallError {
 /// How a call failed, as the session's thread knows it.
 #[derive(Clone, Debug)]
 pub(in crate::driver) struct Loss {
-    failure: Failure,
+    pub(in crate::driver) failure: Failure,
     fault: Option<Box<ServerFault>>,
     ending: Option<Box<Ending>>,
 }
 
 impl Loss {
-    const fn of(failure: Failure) -> Self {
+    pub(in crate::driver) const fn of(failure: Failure) -> Self {
         Self { failure, fault: None, ending: None }
     }
 
-    fn of_ending(ending: Ending) -> Self {
+    pub(in crate::driver) fn of_ending(ending: Ending) -> Self {
         Self { failure: ending.failure(), fault: None, ending: Some(Box::new(ending)) }
+    }
+
+    /// As an error of this operation on these keys.
+    #[cold]
+    pub(in crate::driver) fn into_error(
+        self,
+        operation: Operation,
+        keys: (Option<Key<'_>>, usize),
+        peer: &str,
+    ) -> NativeError {
+        let call = CallError::new(operation, keys, peer, self.failure).with_words(self.words());
+        NativeError { call, fault: self.fault }
     }
 
     /// What is known beyond the failure.
@@ -216,13 +228,13 @@ impl Loss {
 /// The answer to a call: a frame whose bytes are its own.
 #[derive(Clone, Debug)]
 pub(in crate::driver) struct Answered {
-    id: u64,
+    pub(in crate::driver) id: u64,
     kind: u16,
     body: Vec<u8>,
 }
 
 impl Answered {
-    fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ServerFrame<'a>> {
+    pub(in crate::driver) fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ServerFrame<'a>> {
         // It was read once when it came, so it can be read again.
         ServerFrame::parse(self.kind, &self.body, limits).ok().flatten()
     }
@@ -481,8 +493,7 @@ impl NativeClient {
 
     #[cold]
     fn error(&self, operation: Operation, keys: (Option<Key<'_>>, usize), loss: Loss) -> NativeError {
-        let call = CallError::new(operation, keys, &self.0.peer, loss.failure).with_words(loss.words());
-        NativeError { call, fault: loss.fault }
+        loss.into_error(operation, keys, &self.0.peer)
     }
 
     /// The answer is none to this request: the server breaks the protocol.
@@ -510,7 +521,7 @@ impl NativeClient {
     }
 }
 
-const fn plain(kind: ErrorKind) -> Failure {
+pub(in crate::driver) const fn plain(kind: ErrorKind) -> Failure {
     Failure {
         kind,
         phase: Phase::Waiting,
@@ -535,7 +546,7 @@ fn body_of(frame: &impl Message) -> Vec<u8> {
     body
 }
 
-fn millis(span: Duration) -> u64 {
+pub(in crate::driver) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
@@ -544,6 +555,6 @@ fn text_of(bytes: &[u8]) -> Box<str> {
 }
 
 #[cfg(test)]
-mod loopback_tests;
+pub(in crate::driver) mod loopback_tests;
 #[cfg(test)]
-mod tests;
+pub(in crate::driver) mod tests;

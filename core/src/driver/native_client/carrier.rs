@@ -46,11 +46,31 @@ pub(in crate::driver) struct Asked {
     pub(in crate::driver) operation: Operation,
     pub(in crate::driver) kind: u16,
     pub(in crate::driver) body: Vec<u8>,
+    began: Instant,
+    heard: Heard,
+}
+
+/// Whether somebody wants to hear how a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    Yes,
+    No,
 }
 
 impl Asked {
     pub(in crate::driver) fn new(operation: Operation, frame: &ClientFrame<'_>) -> Self {
-        Self { operation, kind: frame.kind(), body: body_of(frame) }
+        Self {
+            operation,
+            kind: frame.kind(),
+            body: body_of(frame),
+            began: Instant::ORIGIN,
+            heard: Heard::Yes,
+        }
+    }
+
+    /// How long ago it was begun.
+    pub(in crate::driver) fn since_begun(&self, now: Instant) -> Duration {
+        now.since(self.began)
     }
 
     /// What was asked.
@@ -207,7 +227,7 @@ impl Carrier {
                 if let Way::Join(run_id) = way {
                     self.run_id = run_id;
                 }
-                self.requests.insert(id, asked);
+                self.requests.insert(id, Asked { began: now, ..asked });
                 Ok(id)
             }
             Err(BeginError::Limit(limit)) => {
@@ -222,7 +242,8 @@ impl Carrier {
     /// Begins a request whose end nobody waits for.
     fn begin_unheard(&mut self, operation: Operation, frame: &ClientFrame<'_>, way: Way) {
         // Where there is no room or no session, there is nobody either who would miss it.
-        self.begin(Asked::new(operation, frame), Duration::ZERO, way).ok();
+        let asked = Asked { heard: Heard::No, ..Asked::new(operation, frame) };
+        self.begin(asked, Duration::ZERO, way).ok();
     }
 
     /// Ends a stream of pushes that nobody reads.
@@ -286,11 +307,7 @@ impl Carrier {
                     Output::Resolve => self.resolve(events),
                     Output::Connect(index) => self.connect(index, events),
                     Output::Disconnect => self.disconnect(),
-                    Output::Over(ending) => {
-                        self.disconnect();
-                        self.fail_all();
-                        self.told.push_back(Told::Over(ending));
-                    }
+                    Output::Over(ending) => self.over(ending),
                 }
             }
             self.fail_all();
@@ -313,6 +330,16 @@ impl Carrier {
         self.machine.handle(self.clock.now(), Input::Ended(cause));
     }
 
+    /// Nobody is left without a word.
+    fn over(&mut self, ending: Ending) {
+        self.disconnect();
+        self.fail_all();
+        // The goodbye that ended the session has no answer of its own.
+        let left: Vec<u64> = self.requests.keys().copied().collect();
+        left.into_iter().for_each(|id| self.tell_failed(id, Loss::of_ending(ending)));
+        self.told.push_back(Told::Over(ending));
+    }
+
     fn fail_all(&mut self) {
         let now = self.clock.now();
         while let Some(failed) = self.machine.next_failed(now) {
@@ -326,14 +353,15 @@ impl Carrier {
         self.tell_failed(failed.id, Loss { failure, fault: None, ending });
     }
 
-    fn tell_failed(&mut self, id: u64, loss: Loss) {
-        if let Some(asked) = self.requests.remove(&id) {
+    fn tell_failed(&mut self, id: u64, mut loss: Loss) {
+        if let Some(asked) = self.requests.remove(&id).filter(|asked| asked.heard == Heard::Yes) {
+            loss.failure.elapsed = asked.since_begun(self.clock.now());
             self.told.push_back(Told::Failed(id, asked, loss));
         }
     }
 
     fn tell_answered(&mut self, answer: Answered) {
-        if let Some(asked) = self.requests.remove(&answer.id) {
+        if let Some(asked) = self.requests.remove(&answer.id).filter(|asked| asked.heard == Heard::Yes) {
             self.told.push_back(Told::Answered(asked, answer));
         }
     }
