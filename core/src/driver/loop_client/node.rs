@@ -4,11 +4,14 @@ use super::session::{LoopSession, SessionEvent};
 use super::{Loop, LoopEvent, SessionId, SubmitError};
 use crate::driver::native_client::calls::patient_millis;
 use crate::driver::native_client::{NativeClientOptions, Way};
+use crate::driver::rendezvous::{HandlerError, entry_of, host_name, labels_of, session_options};
 use crate::driver::store::Timeout;
 use crate::driver::store_client::{endpoint_text, random_seed};
 use crate::error::Operation;
 use crate::node::native_client::Ending;
+use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::participant::{Entry, Part, Role};
+use crate::rendezvous::rdzv_settings::RdzvSettings;
 use crate::store::call::CallId;
 use crate::store::op::Key;
 use crate::time::Duration;
@@ -25,6 +28,29 @@ impl Loop {
         self.sessions.insert(id, Box::new(session));
         self.session_changed(id);
         id
+    }
+
+    /// Adds a session for the node that these parameters of the `rdzv` backend tell of, to join with
+    /// [`Session::next_round`]. A node without a name gets one of its own, `HOST_PID_NUMBER`. A loop hosts no server, so
+    /// what the parameters say of hosting is passed over.
+    ///
+    /// # Errors
+    /// The parameters make no sense, or the host has no name.
+    pub fn add_node(&mut self, parameters: &RendezvousParameters) -> Result<SessionId, HandlerError> {
+        let settings = RdzvSettings::read(parameters)?;
+        let host = match &settings.address {
+            Some(address) => address.clone(),
+            None => host_name().map_err(HandlerError::HostName)?,
+        };
+        // Handlers of this process, and other loops, count their nodes from 0 on.
+        let number = (random_seed() >> 32) as u32;
+        let node = settings.node_name(&host, std::process::id(), number);
+        let options = session_options(&settings, &node, settings.timeouts.join);
+        let id = self.add_session(&settings.host, settings.port, options);
+        if let Some(member) = self.sessions.get_mut(id) {
+            member.settings = Some((settings, host.into()));
+        }
+        Ok(id)
     }
 
     /// Ends a session's connection without a word, as it ends when a process dies: whoever takes part in a round is dead
@@ -94,6 +120,34 @@ impl Session<'_> {
         self.events.happened.retain(|event| !of_before(event));
         self.events.session_changed(self.id);
         Ok(id)
+    }
+
+    /// Joins the run that the node was added for, as [`Session::join`]. `None`: it was not added with [`Loop::add_node`].
+    ///
+    /// # Errors
+    /// As [`Session::join`].
+    pub fn next_round(&mut self) -> Option<Result<CallId, SubmitError>> {
+        let member = self.events.sessions.get_mut(self.id)?;
+        let (settings, address) = member.settings.take()?;
+        let (labels, node) = (labels_of(&settings), member.options.node.clone());
+        let (entry, role) = entry_of(&settings, (&node, &address), &labels, settings.timeouts.join);
+        let begun = self.join(&entry, role);
+        if let Some(member) = self.events.sessions.get_mut(self.id) {
+            member.settings = Some((settings, address));
+        }
+        Some(begun)
+    }
+
+    /// The run that the node was added for, if it was with [`Loop::add_node`].
+    #[must_use]
+    pub fn run_id(&self) -> Option<&str> {
+        Some(self.events.sessions.get(self.id)?.settings.as_ref()?.0.run_id.as_str())
+    }
+
+    /// The node's name.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        self.events.sessions.get(self.id).map_or("", |member| member.options.node.as_str())
     }
 
     /// Leaves the run, which goes on.

@@ -15,6 +15,7 @@ use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::node::multi_client::Answer;
 use crate::node::native_client::Ending;
+use crate::rendezvous::rdzv_settings::RdzvSettings;
 use crate::store::call::{Call, CallId, Outcome};
 use crate::store::op::{Key, Request};
 use crate::time::{Duration, Instant};
@@ -89,6 +90,8 @@ pub(super) struct LoopSession {
     pub(super) peer: Box<str>,
     pub(super) options: NativeClientOptions,
     pub(super) carrier: Carrier,
+    /// What a node was added with, and where the others reach it.
+    pub(super) settings: Option<(RdzvSettings, Box<str>)>,
     /// By the request for the page that is awaited.
     listed: SortedMap<u64, Listed>,
 }
@@ -122,7 +125,7 @@ impl LoopSession {
     ) -> Self {
         let (clock, token) = (*events.clock(), Token(u64::from(id.as_u32()) << 32));
         let carrier = Carrier::new(server, &options, (clock, seed), token);
-        Self { id, began: clock.now(), peer, options, carrier, listed: SortedMap::default() }
+        Self { id, began: clock.now(), peer, options, carrier, settings: None, listed: SortedMap::default() }
     }
 
     fn call_id(&self, request: u64) -> CallId {

@@ -6,6 +6,7 @@ use crate::driver::native_client::loopback_tests::{Cut, as_node, nodes};
 use crate::driver::native_client::tests::options;
 use crate::driver::native_client::{BarrierResult, Joined, NativeClient, NativeClientOptions, NodeEvent};
 use crate::driver::server::{Server, ServerOptions};
+use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::participant::{Entry, Part, Role};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::store::call::Outcome;
@@ -457,6 +458,32 @@ fn a_loop_that_is_turned_lives_and_one_that_is_not_dies() {
     };
     assert_eq!((&*node, why), ("hanging", Why::Heartbeat));
     assert!(of(&mut turned, living).is_live());
+}
+
+#[test]
+fn nodes_join_by_parameters() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let endpoint = server.local_addr().to_string();
+    let parameters = RendezvousParameters::new("rdzv", &endpoint, "run", 2, 2).expect("parameters");
+    let nodes = [0, 1].map(|_| events.add_node(&parameters).expect("a node"));
+    let names = nodes.map(|node| of(&mut events, node).node().to_string());
+    assert_ne!(names[0], names[1]);
+    for node in nodes {
+        assert_eq!(of(&mut events, node).run_id(), Some("run"));
+        of(&mut events, node).next_round().expect("a node").expect("submitted");
+    }
+    for _ in nodes {
+        let (_, event) = next_of(&mut events);
+        let SessionEvent::Completed { result: Ok(SessionAnswer::Joined(seat)), .. } = event else {
+            panic!("{event:?}")
+        };
+        assert_eq!((seat.nodes, seat.world_size), (2, 2));
+    }
+    let session = add(&mut events, &server, "n0");
+    assert!(of(&mut events, session).next_round().is_none());
+    let other = RendezvousParameters::new("rdzv", "host:x", "run", 2, 2).expect("parameters");
+    assert!(events.add_node(&other).is_err(), "no port");
 }
 
 /// A thread of the library's own, and a loop without one, in the same round.

@@ -68,6 +68,17 @@ pub enum NodeEvent {
 }
 
 impl NodeEvent {
+    /// What of it concerns the node's round or its run; `None` for what comes before a round.
+    #[must_use]
+    pub fn into_round_event(self) -> Option<RoundEvent> {
+        Some(match self {
+            Self::Round(event) => event,
+            Self::LeftBehind { round } => RoundEvent::LeftBehind { round },
+            Self::Replaced { .. } => RoundEvent::Replaced,
+            Self::Seated | Self::StandingBy { .. } => return None,
+        })
+    }
+
     /// As something that is kept; `None` where the answer to a call tells it.
     pub(super) fn of(event: &Event<'_>) -> Option<Self> {
         Some(match *event {
