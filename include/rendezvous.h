@@ -121,6 +121,9 @@ typedef int32_t rdzv_status;
 // A handler says that it is of another backend than the one that was asked for.
 #define RDZV_BACKEND_MISMATCH 27
 
+// A participant of the barrier died.
+#define RDZV_BARRIER_BROKEN 28
+
 // The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
 // static.
 const char *rdzv_status_name(rdzv_status status);
@@ -901,24 +904,24 @@ typedef struct rdzv_loop rdzv_loop;
 typedef struct {
   // Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
   uint32_t struct_size;
-  // `RDZV_EVENT_NONE` or `RDZV_EVENT_COMPLETED`.
+  // `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, or one of a node's: `RDZV_EVENT_NODE_OPEN` and so on.
   int32_t kind;
   // The operation, as its submission named it: a number above 0 that this loop gives once.
   uint64_t operation;
-  // The store that it was for.
+  // The store or the node that it was for.
   uint32_t store;
   // How it ended.
   rdzv_status status;
   // add: the sum; num_keys and queue_len: the count; check and delete_key: 1 or 0.
   int64_t number;
-  // get, compare_set and queue_pop: the value. NULL otherwise.
+  // get, compare_set and queue_pop: the value; `RDZV_EVENT_ROUND`: a node's name. NULL otherwise.
   const uint8_t *data;
   // Its length in bytes.
   size_t len;
-  // multi_get and list_keys: how many items `rdzv_loop_item` has.
+  // multi_get and list_keys: how many items `rdzv_loop_item` has; a node's members: how many
+  // `rdzv_loop_member` has.
   size_t item_count;
-  // The details when `status` is not `RDZV_OK`, else NULL. Not yours to free. It lists no keys: the
-  // operation's number tells you.
+  // The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
   const rdzv_error *error;
 } rdzv_event;
 
@@ -1942,6 +1945,189 @@ rdzv_status rdzv_store_elastic_barrier(const rdzv_store *store,
                                        rdzv_rank_name rank_name,
                                        void *user_data,
                                        rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Nodes of a rendezvous in an event loop of the caller's.
+// -----------------------------------------------------------------------------------------------------------
+
+// `rdzv_event.kind`: the node's session is open, for the first time or again after its connection broke.
+#define RDZV_EVENT_NODE_OPEN 2
+
+// `rdzv_event.kind`: the node has a seat in the round that forms.
+#define RDZV_EVENT_NODE_SEATED 3
+
+// `rdzv_event.kind`: the node stands by, behind `number` others.
+#define RDZV_EVENT_NODE_STANDING_BY 4
+
+// `rdzv_event.kind`: something happened to the node's round, or to the run. `rdzv_loop_round_event` tells what;
+// the name of the node that it is about is in `data` and `len`.
+#define RDZV_EVENT_ROUND 5
+
+// `rdzv_event.kind`: the node's session is over, and this is the last that is heard of it. `status` is `RDZV_OK`
+// when it was shut down from this side. A node that goes on is added anew.
+#define RDZV_EVENT_NODE_OVER 6
+
+// A node's place in a round. What it points to is lent until the next call on the loop.
+typedef struct {
+  // Set it to `sizeof(rdzv_round)` before the call; afterwards it tells how many bytes were filled.
+  uint32_t struct_size;
+  // The node's rank among the nodes.
+  uint32_t node_rank;
+  // Which round; the first is 0.
+  uint64_t round;
+  // How many nodes there are.
+  uint32_t nodes;
+  // Not used; 0.
+  uint32_t reserved;
+  // The global rank of the node's first worker.
+  uint64_t rank_first;
+  // How many workers all nodes have together.
+  uint64_t world_size;
+  // Where node 0 is reached, as it said. Not NUL-terminated.
+  const uint8_t *leader;
+  // Its length.
+  size_t leader_len;
+  // What to put before the keys of this round: when it is over, nothing beneath it can be changed.
+  const uint8_t *key_prefix;
+  // Its length.
+  size_t key_prefix_len;
+} rdzv_round;
+
+// How a run stands.
+typedef struct {
+  // Set it to `sizeof(rdzv_run_info)` before the call; afterwards it tells how many bytes were filled.
+  uint32_t struct_size;
+  // Whether the round is live, 1 or 0.
+  int32_t complete;
+  // The round that is live, or the next one.
+  uint64_t round;
+  // Whether the run is closed, for good, 1 or 0.
+  int32_t closed;
+  // Nodes in the round.
+  uint32_t nodes;
+  // Nodes that wait for the next one.
+  uint32_t nodes_waiting;
+  // Spares.
+  uint32_t nodes_standby;
+} rdzv_run_info;
+
+// A member of a round. What it points to is lent until the next call on the loop.
+typedef struct {
+  // Set it to `sizeof(rdzv_member)` before the call; afterwards it tells how many bytes were filled.
+  uint32_t struct_size;
+  // Its rank among the nodes.
+  uint32_t node_rank;
+  // The global rank of its first worker.
+  uint64_t rank_first;
+  // Its workers.
+  uint32_t local_world_size;
+  // Not used; 0.
+  uint32_t reserved;
+  // Its name. Not NUL-terminated.
+  const uint8_t *node;
+  // Its length.
+  size_t node_len;
+  // Where it is reached, as it said.
+  const uint8_t *address;
+  // Its length.
+  size_t address_len;
+} rdzv_member;
+
+// Adds a node of the `rdzv` backend, and sets out to its server; the options are those of its handlers
+// (docs/handlers.md), but for what they say of hosting: a loop hosts no server. A number above 0 that names
+// the node in this loop goes to `*node`. The operations of stores (`rdzv_loop_store_set` and so on, but for
+// `rdzv_loop_store_barrier`) take it for a store as well: the keys are those of the server.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` when the parameters make no sense, `RDZV_IO` when this host has no name.
+rdzv_status rdzv_loop_add_node(rdzv_loop *event_loop,
+                               const rdzv_rendezvous_parameters *parameters,
+                               uint32_t *node,
+                               rdzv_error **error);
+
+// Ends a node's connection without a word and forgets it: to the others of its round it has died.
+// `rdzv_loop_node_shutdown` says goodbye. No event of the node follows. An unknown node is ignored.
+rdzv_status rdzv_loop_remove_node(rdzv_loop *event_loop, uint32_t node, rdzv_error **error);
+
+// Submits the wish to join the run's next round. Its event comes when the round is complete, and
+// `rdzv_loop_round` has the node's place in it; before, `RDZV_EVENT_NODE_SEATED` or
+// `RDZV_EVENT_NODE_STANDING_BY` may tell how it stands. What happened to the node before is told no more.
+// This is also how a node comes back after a death or the end of its round.
+//
+// This and all submissions below return at once, as those of stores do, and name the operation in
+// `*operation`, which `rdzv_loop_cancel` ends.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` when the node waits for a round already or was replaced, and those of
+// its session's end. Statuses of the event: as of `rdzv_rendezvous_handler_next_rendezvous`.
+rdzv_status rdzv_loop_node_next_rendezvous(rdzv_loop *event_loop,
+                                           uint32_t node,
+                                           uint64_t *operation,
+                                           rdzv_error **error);
+
+// Submits the wish to leave the run, which goes on.
+rdzv_status rdzv_loop_node_leave(rdzv_loop *event_loop,
+                                 uint32_t node,
+                                 int64_t timeout_ms,
+                                 uint64_t *operation,
+                                 rdzv_error **error);
+
+// Submits the wish to close the run, for good.
+rdzv_status rdzv_loop_node_set_closed(rdzv_loop *event_loop,
+                                      uint32_t node,
+                                      int64_t timeout_ms,
+                                      uint64_t *operation,
+                                      rdzv_error **error);
+
+// Submits the goodbye: the node leaves its run, and its session ends. Its event comes before
+// `RDZV_EVENT_NODE_OVER`.
+rdzv_status rdzv_loop_node_shutdown(rdzv_loop *event_loop,
+                                    uint32_t node,
+                                    int64_t timeout_ms,
+                                    uint64_t *operation,
+                                    rdzv_error **error);
+
+// Asks how the run stands; `rdzv_loop_run_info` has the answer.
+rdzv_status rdzv_loop_node_run_info(rdzv_loop *event_loop,
+                                    uint32_t node,
+                                    int64_t timeout_ms,
+                                    uint64_t *operation,
+                                    rdzv_error **error);
+
+// Asks for members of a round, from the node rank `first` on, at most `count_max` of them. The event has
+// their number in `item_count`; `rdzv_loop_member` gives each.
+rdzv_status rdzv_loop_node_members(rdzv_loop *event_loop,
+                                   uint32_t node,
+                                   uint64_t round,
+                                   uint32_t first,
+                                   uint32_t count_max,
+                                   int64_t timeout_ms,
+                                   uint64_t *operation,
+                                   rdzv_error **error);
+
+// Submits the node's arrival at a barrier for the nodes of these names, or for `world_size` nodes when
+// `name_count` is 0. The event's number is the barrier's generation. Statuses of the event besides:
+// `RDZV_TIMED_OUT`, with the missing among the error's nodes; `RDZV_BARRIER_BROKEN`, with who died there.
+rdzv_status rdzv_loop_node_barrier(rdzv_loop *event_loop,
+                                   uint32_t node,
+                                   const uint8_t *key,
+                                   size_t key_len,
+                                   uint32_t world_size,
+                                   const rdzv_bytes *names,
+                                   size_t name_count,
+                                   int64_t timeout_ms,
+                                   uint64_t *operation,
+                                   rdzv_error **error);
+
+// The node's place in its round, when the last event was the end of `rdzv_loop_node_next_rendezvous`.
+rdzv_status rdzv_loop_round(rdzv_loop *event_loop, rdzv_round *out, rdzv_error **error);
+
+// What happened to the round, when the last event was `RDZV_EVENT_ROUND`.
+rdzv_status rdzv_loop_round_event(rdzv_loop *event_loop, rdzv_round_event *out, rdzv_error **error);
+
+// How the run stands, when the last event was the end of `rdzv_loop_node_run_info`.
+rdzv_status rdzv_loop_run_info(rdzv_loop *event_loop, rdzv_run_info *out, rdzv_error **error);
+
+// The member at `index` (from 0), when the last event was the end of `rdzv_loop_node_members`.
+rdzv_status rdzv_loop_member(rdzv_loop *event_loop, size_t index, rdzv_member *out, rdzv_error **error);
 
 #ifdef __cplusplus
 }  // extern "C"

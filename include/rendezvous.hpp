@@ -72,6 +72,7 @@ enum class status : std::int32_t {
   not_registered = RDZV_NOT_REGISTERED,
   already_registered = RDZV_ALREADY_REGISTERED,
   backend_mismatch = RDZV_BACKEND_MISMATCH,
+  barrier_broken = RDZV_BARRIER_BROKEN,
 };
 
 /// The short name of a status, such as "timed out".

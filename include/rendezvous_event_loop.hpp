@@ -13,8 +13,40 @@
 namespace rdzv {
 inline namespace RDZV_DETAIL_NAMESPACE {
 
-/// What happened in an event loop: an operation is over.
+/// What an event of a loop is about.
+enum class event_kind : std::int32_t {
+  /// An operation is over.
+  completed = RDZV_EVENT_COMPLETED,
+  /// A node's session is open.
+  node_open = RDZV_EVENT_NODE_OPEN,
+  /// A node has a seat in the round that forms.
+  node_seated = RDZV_EVENT_NODE_SEATED,
+  /// A node stands by, behind `number` others.
+  node_standing_by = RDZV_EVENT_NODE_STANDING_BY,
+  /// Something happened to a node's round: `happened`, and the name that it is about in `value`.
+  round = RDZV_EVENT_ROUND,
+  /// A node's session is over, for the reason in `code` and `message`.
+  node_over = RDZV_EVENT_NODE_OVER,
+};
+
+/// A node's place in a round.
+struct loop_round {
+  std::uint64_t round = 0;
+  std::uint32_t node_rank = 0;
+  std::uint32_t nodes = 0;
+  /// The global rank of the node's first worker, and how many workers there are.
+  std::uint64_t rank_first = 0;
+  std::uint64_t world_size = 0;
+  /// Where node 0 is reached, as it said.
+  std::string leader;
+  /// What to put before the keys of the round: when it is over, nothing beneath it can be changed.
+  std::string key_prefix;
+};
+
+/// What happened in an event loop.
 struct loop_event {
+  event_kind kind = event_kind::completed;
+  /// The store or the node.
   std::uint32_t store = 0;
   std::uint64_t operation = 0;
   status code = status::ok;
@@ -26,6 +58,12 @@ struct loop_event {
   std::string value;
   /// multi_get, list_keys.
   std::vector<std::string> items;
+  /// The end of a node's next_rendezvous.
+  std::optional<loop_round> joined;
+  /// The end of a node's run_info.
+  std::optional<rdzv_run_info> run;
+  /// event_kind::round: what the C ABI tells of it.
+  rdzv_round_event happened{};
 };
 
 /// Stores in an event loop of yours: no callback, nothing that blocks (a host name is looked up on a thread of its
@@ -56,6 +94,7 @@ class event_loop {
     if (auto failure = detail::failure_of(rdzv_loop_next_event, c_handle(), &event)) return std::move(*failure);
     if (event.kind == RDZV_EVENT_NONE) return std::optional<loop_event>();
     loop_event told;
+    told.kind = static_cast<event_kind>(event.kind);
     told.store = event.store;
     told.operation = event.operation;
     told.code = static_cast<status>(event.status);
@@ -67,6 +106,18 @@ class event_loop {
       const std::uint8_t* item = rdzv_loop_item(c_handle(), i, &size);
       told.items.emplace_back(detail::text(item, size));
     }
+    rdzv_round round{};
+    round.struct_size = sizeof round;
+    if (rdzv_loop_round(c_handle(), &round, nullptr) == RDZV_OK) {
+      told.joined = loop_round{round.round, round.node_rank, round.nodes, round.rank_first, round.world_size,
+                               std::string(detail::text(round.leader, round.leader_len)),
+                               std::string(detail::text(round.key_prefix, round.key_prefix_len))};
+    }
+    rdzv_run_info run{};
+    run.struct_size = sizeof run;
+    if (rdzv_loop_run_info(c_handle(), &run, nullptr) == RDZV_OK) told.run = run;
+    told.happened.struct_size = sizeof told.happened;
+    if (told.kind == event_kind::round) rdzv_loop_round_event(c_handle(), &told.happened, nullptr);
     return std::optional<loop_event>(std::move(told));
   }
 
@@ -83,6 +134,16 @@ class event_loop {
     return made;
   }
   result<void> remove_store(store_id store) { return detail::call(rdzv_loop_remove_store, c_handle(), store); }
+  /// Adds a node of the `rdzv` backend, and sets out to its server. Operations of stores take it for a store as well.
+  /// `parameters` are those of `rendezvous_parameters::c_handle`.
+  result<store_id> add_node(const rdzv_rendezvous_parameters* parameters) {
+    store_id made = 0;
+    if (auto failure = detail::failure_of(rdzv_loop_add_node, c_handle(), parameters, &made)) return std::move(*failure);
+    return made;
+  }
+  /// Forgets a node without a word to the server: to the others of its round it has died.
+  result<void> remove_node(store_id node) { return detail::call(rdzv_loop_remove_node, c_handle(), node); }
+
   /// Gives an operation up: its event has status::cancelled, unless it is over already.
   result<void> cancel(store_id store, operation which) {
     return detail::call(rdzv_loop_cancel, c_handle(), store, which);
@@ -158,6 +219,30 @@ class event_loop {
   }
   result<operation> ping(store_id store, milliseconds timeout = default_timeout) {
     return submit(rdzv_loop_store_ping, store, detail::count(timeout));
+  }
+
+  // What a node does. Each returns at once, as above.
+  /// Joins the run's next round: for the first time, after a death, after the end of its round.
+  result<operation> next_rendezvous(store_id node) { return submit(rdzv_loop_node_next_rendezvous, node); }
+  result<operation> leave(store_id node, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_node_leave, node, detail::count(timeout));
+  }
+  /// Closes the run, for good.
+  result<operation> set_closed(store_id node, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_node_set_closed, node, detail::count(timeout));
+  }
+  result<operation> run_info(store_id node, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_node_run_info, node, detail::count(timeout));
+  }
+  /// Arrives at a barrier for so many nodes; the event's number is its generation.
+  result<operation> node_barrier(store_id node, std::string_view key, std::uint32_t world_size,
+                                 milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_node_barrier, node, detail::bytes(key), key.size(), world_size,
+                  static_cast<const rdzv_bytes*>(nullptr), std::size_t{0}, detail::count(timeout));
+  }
+  /// Says goodbye: the node leaves its run, and its session ends.
+  result<operation> shutdown(store_id node, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_node_shutdown, node, detail::count(timeout));
   }
 
   /// Takes over a handle of the C ABI, such as `release()` gives away.

@@ -46,6 +46,7 @@ pub enum Operation {
     Members,
     RunInfo,
     Bye,
+    Session,
 }
 
 impl Operation {
@@ -92,6 +93,7 @@ impl Operation {
             Self::Members => "members",
             Self::RunInfo => "run_info",
             Self::Bye => "bye",
+            Self::Session => "session",
         }
     }
 

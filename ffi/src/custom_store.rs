@@ -172,7 +172,8 @@ const fn number_of(operation: Operation) -> i32 {
         | Operation::Close
         | Operation::Members
         | Operation::RunInfo
-        | Operation::Bye => 0,
+        | Operation::Bye
+        | Operation::Session => 0,
     }
 }
 

@@ -4,12 +4,15 @@ use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, ref
 use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
+use crate::loop_node::Shown;
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_OK, rdzv_status};
 use crate::store::{call_fault, timeout};
 use crate::store_options::rdzv_store_options;
-use rendezvous_core::driver::loop_client::{Loop, LoopEvent, StoreId, SubmitError};
+use rendezvous_core::driver::loop_client::{Loop, LoopEvent, Session, StoreId, SubmitError};
+use rendezvous_core::driver::native_client::{Joined, MemberInfo, RunInfo};
 use rendezvous_core::driver::store::Timeout;
+use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::store::call::{CallId, Outcome};
 use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
 use std::ptr::null;
@@ -27,17 +30,21 @@ pub const RDZV_EVENT_COMPLETED: i32 = 1;
 #[derive(Debug)]
 pub struct rdzv_loop {
     poison: Arc<Poison>,
-    stores: Loop,
+    pub(crate) stores: Loop,
     shared: Arc<Shared>,
     /// What the last event lends out.
-    told: Told,
+    pub(crate) told: Told,
 }
 
 #[derive(Debug, Default)]
-struct Told {
-    value: Vec<u8>,
+pub(crate) struct Told {
+    pub(crate) value: Vec<u8>,
     items: Vec<Vec<u8>>,
     error: Option<Box<rdzv_error>>,
+    pub(crate) seat: Option<Joined>,
+    pub(crate) round_event: Option<RoundEvent>,
+    pub(crate) run_info: Option<RunInfo>,
+    pub(crate) members: Vec<MemberInfo>,
 }
 
 /// What happened in a loop. All that it points to is lent until the next call on the loop.
@@ -46,24 +53,24 @@ struct Told {
 pub struct rdzv_event {
     /// Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
     pub struct_size: u32,
-    /// `RDZV_EVENT_NONE` or `RDZV_EVENT_COMPLETED`.
+    /// `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, or one of a node's: `RDZV_EVENT_NODE_OPEN` and so on.
     pub kind: i32,
     /// The operation, as its submission named it: a number above 0 that this loop gives once.
     pub operation: u64,
-    /// The store that it was for.
+    /// The store or the node that it was for.
     pub store: u32,
     /// How it ended.
     pub status: rdzv_status,
     /// add: the sum; num_keys and queue_len: the count; check and delete_key: 1 or 0.
     pub number: i64,
-    /// get, compare_set and queue_pop: the value. NULL otherwise.
+    /// get, compare_set and queue_pop: the value; `RDZV_EVENT_ROUND`: a node's name. NULL otherwise.
     pub data: *const u8,
     /// Its length in bytes.
     pub len: usize,
-    /// multi_get and list_keys: how many items `rdzv_loop_item` has.
+    /// multi_get and list_keys: how many items `rdzv_loop_item` has; a node's members: how many
+    /// `rdzv_loop_member` has.
     pub item_count: usize,
-    /// The details when `status` is not `RDZV_OK`, else NULL. Not yours to free. It lists no keys: the
-    /// operation's number tells you.
+    /// The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
     pub error: *const rdzv_error,
 }
 
@@ -143,7 +150,7 @@ pub unsafe extern "C" fn rdzv_loop_next_event(
         operate(event_loop, error, |this| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let next = this.stores.next_event();
-            let shown = this.told.tell(next);
+            let shown = this.told.tell(&mut this.stores, next);
             sized::put(event, given, &shown);
             Ok(())
         })
@@ -222,7 +229,7 @@ pub unsafe extern "C" fn rdzv_loop_cancel(
 
 impl Told {
     /// Keeps what an event lends out, and shows it.
-    fn tell(&mut self, event: Option<LoopEvent>) -> rdzv_event {
+    fn tell(&mut self, stores: &mut Loop, event: Option<LoopEvent>) -> rdzv_event {
         *self = Self::default();
         let mut shown = rdzv_event {
             struct_size: 0,
@@ -236,7 +243,24 @@ impl Told {
             item_count: 0,
             error: null(),
         };
-        let Some(event) = event else { return shown };
+        let event = match event {
+            None => return shown,
+            Some(LoopEvent::Store(event)) => event,
+            Some(LoopEvent::Session(session, event)) => {
+                let run_id = stores.session(session);
+                let run_id = run_id.as_ref().and_then(Session::run_id).unwrap_or_default();
+                let Shown { kind, operation, number, fault } = self.keep(run_id, event);
+                (shown.kind, shown.operation, shown.number) = (kind, operation, number);
+                (shown.store, shown.item_count) = (session.as_u32(), self.members.len());
+                if !self.value.is_empty() {
+                    (shown.data, shown.len) = (self.value.as_ptr(), self.value.len());
+                }
+                if let Some(fault) = fault {
+                    self.fail(&mut shown, fault);
+                }
+                return shown;
+            }
+        };
         shown.kind = RDZV_EVENT_COMPLETED;
         shown.operation = event.call.0;
         shown.store = event.store.as_u32();
@@ -260,13 +284,15 @@ impl Told {
                 | Outcome::Missing
                 | Outcome::QueueEmpty => {}
             },
-            Err(failure) => {
-                let error = self.error.insert(Box::new(rdzv_error::new(call_fault(&failure))));
-                shown.status = error.status();
-                shown.error = &raw const **error;
-            }
+            Err(failure) => self.fail(&mut shown, Fault { keys: event.keys, ..call_fault(&failure) }),
         }
         shown
+    }
+
+    fn fail(&mut self, shown: &mut rdzv_event, fault: Fault) {
+        let error = self.error.insert(Box::new(rdzv_error::new(fault)));
+        shown.status = error.status();
+        shown.error = &raw const **error;
     }
 }
 
@@ -277,15 +303,24 @@ unsafe fn operate(
     body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
-    unsafe {
-        // Its own count of the poison, since the body has the loop for itself.
-        let poison = event_loop.as_ref().map(|this| Arc::clone(&this.poison));
-        guard::call_on(poison.as_deref(), error, || {
-            let this = reference_mut(event_loop, "event_loop")?;
-            this.shared.refuse_sink()?;
-            body(this)
-        })
-    }
+    unsafe { guard::call_on(poison_of(event_loop).as_deref(), error, || enter(event_loop, body)) }
+}
+
+/// Its own count of a loop's poison, since a body has the loop for itself.
+pub(crate) unsafe fn poison_of(event_loop: *mut rdzv_loop) -> Option<Arc<Poison>> {
+    // SAFETY: NULL, or a live loop.
+    unsafe { event_loop.as_ref() }.map(|this| Arc::clone(&this.poison))
+}
+
+/// Runs a body on a loop, within a guard.
+pub(crate) unsafe fn enter(
+    event_loop: *mut rdzv_loop,
+    body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    // SAFETY: NULL, which is refused, or a live loop that nobody else uses.
+    let this = unsafe { reference_mut(event_loop, "event_loop") }?;
+    this.shared.refuse_sink()?;
+    body(this)
 }
 
 /// Submits an operation; `request` gets the scope that a key stands beneath.
@@ -301,7 +336,7 @@ unsafe fn submit(
         operate(event_loop, error, |this| {
             let (operation, timeout) = (place(operation, "operation")?, timeout(timeout_ms)?);
             let store = StoreId::from_u32(store);
-            let scope = this.stores.options(store).map(|options| options.scope.clone());
+            let scope = this.stores.scope(store).map(Box::<[u8]>::from);
             let scope = scope.ok_or_else(|| invalid(SubmitError::UnknownStore.to_string()))?;
             let mut submission = Submission { stores: &mut this.stores, store, timeout, scope: &scope };
             operation.put(request(&mut submission)?.0);
@@ -329,7 +364,7 @@ impl<'a> Submission<'a> {
     }
 }
 
-fn submit_fault(error: SubmitError) -> Fault {
+pub(crate) fn submit_fault(error: SubmitError) -> Fault {
     match error {
         SubmitError::UnknownStore => Fault::new(RDZV_INVALID_ARGUMENT, error.to_string()),
         SubmitError::Call(error) => call_fault(&error),

@@ -46,6 +46,8 @@ mod rendezvous_url;
 
 mod store_utilities;
 
+mod loop_node;
+
 #[cfg(feature = "fault-injection")]
 mod fault_injection;
 mod guard;
@@ -60,6 +62,7 @@ pub use error::*;
 pub use event_loop::*;
 #[cfg(feature = "fault-injection")]
 pub use fault_injection::*;
+pub use loop_node::*;
 pub use rendezvous_event::*;
 pub use rendezvous_handler::*;
 pub use rendezvous_info::*;

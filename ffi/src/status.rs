@@ -59,6 +59,8 @@ pub const RDZV_NOT_REGISTERED: rdzv_status = 25;
 pub const RDZV_ALREADY_REGISTERED: rdzv_status = 26;
 /// A handler says that it is of another backend than the one that was asked for.
 pub const RDZV_BACKEND_MISMATCH: rdzv_status = 27;
+/// A participant of the barrier died.
+pub const RDZV_BARRIER_BROKEN: rdzv_status = 28;
 
 /// The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
 /// static.
@@ -94,6 +96,7 @@ pub extern "C" fn rdzv_status_name(status: rdzv_status) -> *const core::ffi::c_c
             RDZV_NOT_REGISTERED => c"not registered",
             RDZV_ALREADY_REGISTERED => c"already registered",
             RDZV_BACKEND_MISMATCH => c"backend mismatch",
+            RDZV_BARRIER_BROKEN => c"barrier broken",
             _ => c"unknown status",
         };
         name.as_ptr()

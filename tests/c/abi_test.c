@@ -30,6 +30,8 @@ static const struct test tests[] = {
     TEST(loops_do_every_operation),
     TEST(loop_events_tell_of_failures),
     TEST(loops_refuse_bad_arguments),
+    TEST(nodes_of_a_loop_meet_die_and_meet_again),
+    TEST(nodes_of_a_loop_fail_with_the_reason),
     TEST(stores_in_this_process_and_prefixes),
     TEST(files_are_stores),
     TEST(disk_that_is_full_leaves_no_torn_record),

@@ -143,6 +143,11 @@ static void await_failure(struct looped at, uint64_t operation, struct failure w
   check_failure(__FILE__, __LINE__, wanted.operation, event.status, event.error, wanted);
   CHECK_NUMBER((long long)event.operation, (long long)operation);
   CHECK(event.data == NULL && event.len == 0 && event.item_count == 0);
+  // The key as the program named it.
+  size_t len = 0;
+  const uint8_t *key = rdzv_error_key(event.error, 0, &len);
+  CHECK(rdzv_error_key_count(event.error) == 1);
+  check_bytes(__FILE__, __LINE__, key, len, wanted.message_part);
 }
 
 static void peer_fails(enum conduct conduct, int64_t timeout_ms, rdzv_status status) {

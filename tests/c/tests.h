@@ -29,6 +29,10 @@ void loops_do_every_operation(void);
 void loop_events_tell_of_failures(void);
 void loops_refuse_bad_arguments(void);
 
+// nodes.c
+void nodes_of_a_loop_meet_die_and_meet_again(void);
+void nodes_of_a_loop_fail_with_the_reason(void);
+
 // logging.c
 void log_lines_arrive_and_sink_is_destroyed_once(void);
 void sink_may_not_call_its_own_context(void);

@@ -99,7 +99,7 @@ fn layout_of_rust() -> String {
         RDZV_QUEUE_EMPTY RDZV_ADDRESS_IN_USE RDZV_IO RDZV_CLOSED RDZV_REENTRANT RDZV_EXHAUSTED
         RDZV_UNSUPPORTED RDZV_CORRUPT RDZV_RENDEZVOUS_CLOSED RDZV_RENDEZVOUS_TIMED_OUT RDZV_RENDEZVOUS_CONNECTION
         RDZV_RENDEZVOUS_STATE RDZV_RENDEZVOUS_GRACEFUL_EXIT RDZV_NOT_REGISTERED RDZV_ALREADY_REGISTERED
-        RDZV_BACKEND_MISMATCH);
+        RDZV_BACKEND_MISMATCH RDZV_BARRIER_BROKEN);
     numbers!(text, RDZV_STORE_SET RDZV_STORE_GET RDZV_STORE_ADD RDZV_STORE_COMPARE_SET RDZV_STORE_WAIT
         RDZV_STORE_CHECK RDZV_STORE_DELETE_KEY RDZV_STORE_NUM_KEYS RDZV_STORE_LIST_KEYS RDZV_STORE_APPEND
         RDZV_STORE_MULTI_GET RDZV_STORE_MULTI_SET RDZV_STORE_QUEUE_PUSH RDZV_STORE_QUEUE_POP
@@ -107,7 +107,8 @@ fn layout_of_rust() -> String {
     numbers!(text, RDZV_ABI_VERSION);
     numbers!(text, RDZV_LOG_ERROR RDZV_LOG_WARN RDZV_LOG_INFO RDZV_LOG_DEBUG);
     numbers!(text, RDZV_FAMILY_AS_GIVEN RDZV_FAMILY_DUAL_STACK);
-    numbers!(text, RDZV_EVENT_NONE RDZV_EVENT_COMPLETED);
+    numbers!(text, RDZV_EVENT_NONE RDZV_EVENT_COMPLETED RDZV_EVENT_NODE_OPEN RDZV_EVENT_NODE_SEATED
+        RDZV_EVENT_NODE_STANDING_BY RDZV_EVENT_ROUND RDZV_EVENT_NODE_OVER);
     numbers!(text, RDZV_CONFIG_MISSING RDZV_CONFIG_NONE RDZV_CONFIG_BOOL RDZV_CONFIG_INT RDZV_CONFIG_FLOAT
         RDZV_CONFIG_TEXT);
     numbers!(text, RDZV_ROUND_EVENT_NONE RDZV_ROUND_EVENT_NODES_WAITING RDZV_ROUND_EVENT_PEER_DIED
@@ -132,6 +133,14 @@ fn layout_of_rust() -> String {
     });
     layout!(text, rdzv_config_value { struct_size kind number fraction text text_len });
     layout!(text, rdzv_round_event { struct_size kind round nodes node_rank why reserved });
+    layout!(text, rdzv_round {
+        struct_size node_rank round nodes reserved rank_first world_size leader leader_len key_prefix
+        key_prefix_len
+    });
+    layout!(text, rdzv_run_info { struct_size complete round closed nodes nodes_waiting nodes_standby });
+    layout!(text, rdzv_member {
+        struct_size node_rank rank_first local_world_size reserved node node_len address address_len
+    });
     layout!(text, rdzv_rendezvous_backend_vtable {
         struct_size reserved user_data name timeout_ms create destroy
     });

@@ -197,13 +197,30 @@ impl EventLoop {
     /// # Errors
     /// That of the system.
     pub fn poll(&mut self) -> io::Result<impl Iterator<Item = Ready> + use<>> {
+        self.look(0)
+    }
+
+    /// As [`EventLoop::poll`], for a thread that has nothing else to do: it waits until something has become ready, until
+    /// `until`, or for as long as it takes. It may come back early.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn wait(&mut self, until: Option<Instant>) -> io::Result<impl Iterator<Item = Ready> + use<>> {
+        let millis = until.map_or(-1, |until| {
+            let left = until.since(self.clock.now()).as_micros().div_ceil(1000);
+            i32::try_from(left).unwrap_or(i32::MAX)
+        });
+        self.look(millis)
+    }
+
+    fn look(&mut self, millis: i32) -> io::Result<impl Iterator<Item = Ready> + use<>> {
         // SAFETY: as many places as are named.
         let count = unsafe {
             libc::epoll_wait(
                 self.epoll.as_raw_fd(),
                 self.found.as_mut_ptr(),
                 i32::try_from(self.found.len()).unwrap_or(i32::MAX),
-                0,
+                millis,
             )
         };
         let count = match usize::try_from(count) {
@@ -316,5 +333,18 @@ mod tests {
         assert!(!becomes_readable(events.fd(), Duration::ZERO), "an alarm is taken back");
         events.wake_at(Instant::ORIGIN);
         assert!(becomes_readable(events.fd(), SECONDS), "one that has passed goes off at once");
+        assert_eq!(events.poll().expect("polled").count(), 0);
+    }
+
+    #[test]
+    fn a_thread_may_wait_in_it() {
+        let mut events = EventLoop::new().expect("descriptors");
+        let until = events.clock().now() + Duration::from_millis(20);
+        assert_eq!(events.wait(Some(until)).expect("waited").count(), 0);
+        assert!(events.clock().now() >= until);
+        let waker = events.waker();
+        let other = std::thread::spawn(move || waker.wake());
+        assert_eq!(events.wait(None).expect("woken").count(), 0);
+        other.join().expect("no panic");
     }
 }

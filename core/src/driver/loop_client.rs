@@ -1,14 +1,19 @@
-//! Stores inside somebody else's event loop: no thread, no callback, no call that blocks.
+//! Stores and sessions inside somebody else's event loop: no thread, no callback, no call that blocks.
 //!
 //! Put [`Loop::fd`] into the program's own poll; when it is readable, call [`Loop::turn`] and take the
 //! [`Loop::next_event`]s. Deadlines, pauses and look-ups make the descriptor readable too.
 
 mod line;
+mod node;
+mod session;
+
+pub use node::Session;
+pub use session::{SessionAnswer, SessionEvent};
 
 use super::call_error::CallError;
 use super::event_loop::EventLoop;
 use super::sorted_map::SortedMap;
-use super::store::Timeout;
+use super::store::{Timeout, Timeouts};
 use super::store_client::{StoreOptions, endpoint_text, random_seed};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::node::multi_client::{Answer, Input};
@@ -19,6 +24,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use line::{Lookups, LoopStore};
+use session::LoopSession;
 use std::io;
 use std::os::fd::RawFd;
 
@@ -40,15 +46,50 @@ impl StoreId {
     }
 }
 
+/// Names one session of a loop. Stores and sessions are numbered together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(u32);
+
+impl SessionId {
+    /// As a number, for callers that keep numbers.
+    #[must_use]
+    pub const fn as_u32(self) -> u32 {
+        self.0
+    }
+
+    /// From [`SessionId::as_u32`].
+    #[must_use]
+    pub const fn from_u32(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The keys of its server, as a store of the loop: calls on it go over the session.
+    #[must_use]
+    pub const fn store(self) -> StoreId {
+        StoreId(self.0)
+    }
+}
+
+/// Something happened in a loop.
+#[derive(Debug)]
+pub enum LoopEvent {
+    /// A call on a store is over.
+    Store(CallOver),
+    /// Something happened in a session.
+    Session(SessionId, SessionEvent),
+}
+
 /// A call is over.
 #[derive(Debug)]
-pub struct LoopEvent {
+pub struct CallOver {
     /// On which store it was made.
     pub store: StoreId,
     /// Which call.
     pub call: CallId,
     /// What was wanted.
     pub operation: Operation,
+    /// Of a call that failed: what its keys are to their users, as far as there is room for their names.
+    pub keys: Vec<Vec<u8>>,
     /// The answer; the keys of `list_keys` stand without their scope in it.
     pub result: Result<Answer, CallError>,
 }
@@ -69,8 +110,9 @@ pub enum SubmitError {
 pub struct Loop {
     events: EventLoop,
     stores: SortedMap<StoreId, Box<LoopStore>>,
-    stores_made: u32,
-    completed: VecDeque<LoopEvent>,
+    sessions: SortedMap<SessionId, Box<LoopSession>>,
+    members_made: u32,
+    happened: VecDeque<LoopEvent>,
     lookups: Lookups,
     buffer: Vec<u8>,
 }
@@ -87,8 +129,9 @@ impl Loop {
         Ok(Self {
             events: EventLoop::new()?,
             stores: SortedMap::default(),
-            stores_made: 0,
-            completed: VecDeque::new(),
+            sessions: SortedMap::default(),
+            members_made: 0,
+            happened: VecDeque::new(),
             lookups: Lookups::default(),
             buffer: alloc::vec![0; READ_BYTES],
         })
@@ -102,21 +145,27 @@ impl Loop {
 
     /// Adds a store. It is connected to when the first call is made, so an address that is wrong fails that call.
     pub fn add_store(&mut self, host: &str, port: u16, options: StoreOptions) -> StoreId {
-        self.stores_made += 1;
-        let id = StoreId(self.stores_made);
+        let id = StoreId(self.next_number());
         let (peer, seed) = (endpoint_text(host, port), random_seed());
         let member = LoopStore::new(id, host, port, &peer, options, seed, self.lookups.clone());
         self.stores.insert(id, Box::new(member));
         id
     }
 
-    /// Ends a store with its connections. Its calls end with it: no event of them follows.
-    pub fn remove_store(&mut self, store: StoreId) {
-        self.stores.remove(store);
-        self.completed.retain(|event| event.store != store);
+    const fn next_number(&mut self) -> u32 {
+        self.members_made += 1;
+        self.members_made
     }
 
-    /// Submits a request that is beneath the store's scope already; see [`Loop::options`]. What `timeout` says about
+    /// Ends a store with its connections. Its calls end with it: no event of them follows.
+    pub fn remove_store(&mut self, store: StoreId) {
+        if self.stores.remove(store).is_some() {
+            let is_of_it = |event: &LoopEvent| matches!(event, LoopEvent::Store(over) if over.store == store);
+            self.happened.retain(|event| !is_of_it(event));
+        }
+    }
+
+    /// Submits a request that is beneath the store's scope already; see [`Loop::scope`]. What `timeout` says about
     /// waiting is as for a blocking client.
     ///
     /// # Errors
@@ -127,8 +176,7 @@ impl Loop {
         request: Request<'_>,
         timeout: Timeout,
     ) -> Result<CallId, SubmitError> {
-        let (span, patience) =
-            self.options(store).ok_or(SubmitError::UnknownStore)?.timeouts().patience(timeout);
+        let (span, patience) = self.timeouts(store).ok_or(SubmitError::UnknownStore)?.patience(timeout);
         self.submit_call(store, &Call::Store(request, patience), span)
     }
 
@@ -143,6 +191,12 @@ impl Loop {
         span: Duration,
     ) -> Result<CallId, SubmitError> {
         let now = self.events.clock().now();
+        if let Some(session) = self.sessions.get_mut(SessionId(store.0)) {
+            let id = session.begin_call(now, call, span)?;
+            session.carry_out(&self.events, &mut self.happened);
+            self.changed();
+            return Ok(id);
+        }
         let member = self.stores.get_mut(store).ok_or(SubmitError::UnknownStore)?;
         let submitted = member.client.submit(now, call, span);
         let id = submitted.map_err(|limit| {
@@ -155,7 +209,7 @@ impl Loop {
             };
             CallError::of_call(call, &member.peer, failure)
         })?;
-        member.carry_out(&mut self.events, &mut self.completed);
+        member.carry_out(&mut self.events, &mut self.happened);
         self.changed();
         Ok(id)
     }
@@ -165,7 +219,7 @@ impl Loop {
     /// # Errors
     /// As [`Loop::submit`].
     pub fn ping(&mut self, store: StoreId, timeout: Timeout) -> Result<CallId, SubmitError> {
-        let (span, _) = self.options(store).ok_or(SubmitError::UnknownStore)?.timeouts().patience(timeout);
+        let (span, _) = self.timeouts(store).ok_or(SubmitError::UnknownStore)?.patience(timeout);
         self.submit_call(store, &Call::Ping, span)
     }
 
@@ -179,14 +233,20 @@ impl Loop {
         key: Key<'_>,
         timeout: Timeout,
     ) -> Result<CallId, SubmitError> {
-        let (span, _) = self.options(store).ok_or(SubmitError::UnknownStore)?.timeouts().patience(timeout);
+        let (span, _) = self.timeouts(store).ok_or(SubmitError::UnknownStore)?.patience(timeout);
         self.submit_call(store, &Call::Store(Request::QueuePop { key }, Patience::Once), span)
     }
 
-    /// The options of a store, with its scope.
+    /// What stands before the keys of a store, or of a session's.
     #[must_use]
-    pub fn options(&self, store: StoreId) -> Option<&StoreOptions> {
-        self.stores.get(store).map(|member| &member.options)
+    pub fn scope(&self, store: StoreId) -> Option<&[u8]> {
+        let of_session = || self.sessions.get(SessionId(store.0)).map(|session| &*session.options.scope);
+        self.stores.get(store).map(|member| &*member.options.scope).or_else(of_session)
+    }
+
+    fn timeouts(&self, store: StoreId) -> Option<Timeouts> {
+        let of_session = || self.sessions.get(SessionId(store.0)).map(|session| session.options.timeouts);
+        self.stores.get(store).map(|member| member.options.timeouts()).or_else(of_session)
     }
 
     /// Gives a call up; its event is an error of kind [`ErrorKind::Cancelled`], unless it is over already.
@@ -194,7 +254,10 @@ impl Loop {
         let now = self.events.clock().now();
         if let Some(member) = self.stores.get_mut(store) {
             member.client.cancel(now, call);
-            member.carry_out(&mut self.events, &mut self.completed);
+            member.carry_out(&mut self.events, &mut self.happened);
+        } else if let Some(session) = self.sessions.get_mut(SessionId(store.0)) {
+            session.cancel(call);
+            session.carry_out(&self.events, &mut self.happened);
         }
         self.changed();
     }
@@ -208,56 +271,90 @@ impl Loop {
         let now = self.events.clock().now();
         for member in self.stores.values_mut() {
             member.flush_all(now);
-            member.carry_out(&mut self.events, &mut self.completed);
+            member.carry_out(&mut self.events, &mut self.happened);
         }
         for one in ready {
             if let Some(member) = self.stores.get_mut(LoopStore::of_token(one.token)) {
                 member.ready(now, one, &mut self.buffer);
-                member.carry_out(&mut self.events, &mut self.completed);
+                member.carry_out(&mut self.events, &mut self.happened);
+            } else if let Some(session) = self.sessions.get_mut(SessionId(LoopStore::of_token(one.token).0)) {
+                session.ready(one, &mut self.buffer);
+                session.carry_out(&self.events, &mut self.happened);
             }
         }
         for lookup in self.lookups.take() {
             // The store may be gone by now.
             if let Some(member) = self.stores.get_mut(lookup.store) {
                 member.looked_up(now, &lookup);
-                member.carry_out(&mut self.events, &mut self.completed);
+                member.carry_out(&mut self.events, &mut self.happened);
             }
         }
         for member in self.stores.values_mut() {
             if member.client.poll_timeout().is_some_and(|due| due <= now) {
                 member.client.handle(now, Input::Tick);
-                member.carry_out(&mut self.events, &mut self.completed);
+                member.carry_out(&mut self.events, &mut self.happened);
+            }
+        }
+        for session in self.sessions.values_mut() {
+            if session.carrier.is_due(now) {
+                session.carrier.turn();
+                session.carry_out(&self.events, &mut self.happened);
             }
         }
         self.arm();
         Ok(())
     }
 
-    /// The next call that is over.
+    /// The next thing that happened.
     pub fn next_event(&mut self) -> Option<LoopEvent> {
-        self.completed.pop_front()
+        self.happened.pop_front()
     }
 
     /// How many calls of a store are under way.
     #[must_use]
     pub fn pending(&self, store: StoreId) -> usize {
-        self.stores.get(store).map_or(0, |member| member.client.pending())
+        let of_session = || self.sessions.get(SessionId(store.0)).map(|session| session.carrier.pending());
+        self.stores.get(store).map(|member| member.client.pending()).or_else(of_session).unwrap_or(0)
     }
 
     /// After a change from outside a turn: events that it made are seen in the next one.
     fn changed(&mut self) {
-        if !self.completed.is_empty() {
+        if !self.happened.is_empty() {
             self.events.waker().wake();
         }
         self.arm();
     }
 
     fn arm(&mut self) {
-        if let Some(due) = self.stores.values().filter_map(|member| member.client.poll_timeout()).min() {
+        let stores = self.stores.values().filter_map(|member| member.client.poll_timeout());
+        let sessions = self.sessions.values().filter_map(|session| session.carrier.poll_timeout());
+        if let Some(due) = stores.chain(sessions).min() {
             self.events.wake_at(due);
         }
     }
 }
 
+/// Most keys that an event names.
+const KEYS_NAMED_MAX: usize = 64;
+
+/// What the keys of a call are to their users.
+fn names_of(call: &Call<'_>, scope: &[u8]) -> Vec<Vec<u8>> {
+    let name = |key: Key<'_>| {
+        let whole = key.pieces().concat();
+        whole.strip_prefix(scope).map(<[u8]>::to_vec).unwrap_or(whole)
+    };
+    match *call {
+        Call::Store(Request::Check { keys } | Request::Wait { keys } | Request::MultiGet { keys }, _) => {
+            keys.iter().take(KEYS_NAMED_MAX).map(name).collect()
+        }
+        Call::Store(Request::MultiSet { pairs }, _) => {
+            pairs.iter().take(KEYS_NAMED_MAX).map(|(key, _)| name(key)).collect()
+        }
+        _ => call.keys().0.map(name).into_iter().collect(),
+    }
+}
+
+#[cfg(test)]
+mod session_tests;
 #[cfg(test)]
 mod tests;

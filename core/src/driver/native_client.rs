@@ -4,6 +4,8 @@
 //! while nobody listens, and a call that waits holds up no other. Calls block until they are answered or their deadline
 //! passes.
 
+pub(in crate::driver) mod calls;
+pub(in crate::driver) mod carrier;
 mod inbox;
 mod node;
 mod ops;
@@ -16,6 +18,7 @@ pub use watch::{Change, Lease, Watch, WatchError};
 
 use crate::driver::call_error::CallError;
 use crate::driver::clock::Clock;
+use crate::driver::event_loop::Waker;
 use crate::driver::reply::{NoAnswer, Reply, ask};
 use crate::driver::socket::KeepAlive;
 use crate::driver::store::{Pauses, Timeouts};
@@ -36,6 +39,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use carrier::Asked;
 use core::fmt;
 use crossbeam_channel::{Sender, unbounded};
 use inbox::Inbox;
@@ -182,19 +186,31 @@ impl From<NativeError> for CallError {
 
 /// How a call failed, as the session's thread knows it.
 #[derive(Clone, Debug)]
-struct Loss {
-    failure: Failure,
+pub(in crate::driver) struct Loss {
+    pub(in crate::driver) failure: Failure,
     fault: Option<Box<ServerFault>>,
     ending: Option<Box<Ending>>,
 }
 
 impl Loss {
-    const fn of(failure: Failure) -> Self {
+    pub(in crate::driver) const fn of(failure: Failure) -> Self {
         Self { failure, fault: None, ending: None }
     }
 
-    fn of_ending(ending: Ending) -> Self {
+    pub(in crate::driver) fn of_ending(ending: Ending) -> Self {
         Self { failure: ending.failure(), fault: None, ending: Some(Box::new(ending)) }
+    }
+
+    /// As an error of this operation on these keys.
+    #[cold]
+    pub(in crate::driver) fn into_error(
+        self,
+        operation: Operation,
+        keys: (Option<Key<'_>>, usize),
+        peer: &str,
+    ) -> NativeError {
+        let call = CallError::new(operation, keys, peer, self.failure).with_words(self.words());
+        NativeError { call, fault: self.fault }
     }
 
     /// What is known beyond the failure.
@@ -211,14 +227,14 @@ impl Loss {
 
 /// The answer to a call: a frame whose bytes are its own.
 #[derive(Clone, Debug)]
-struct Answered {
-    id: u64,
+pub(in crate::driver) struct Answered {
+    pub(in crate::driver) id: u64,
     kind: u16,
     body: Vec<u8>,
 }
 
 impl Answered {
-    fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ServerFrame<'a>> {
+    pub(in crate::driver) fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ServerFrame<'a>> {
         // It was read once when it came, so it can be read again.
         ServerFrame::parse(self.kind, &self.body, limits).ok().flatten()
     }
@@ -233,7 +249,7 @@ impl Answered {
 
 /// Which part of a session's machine a call goes through.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Way {
+pub(in crate::driver) enum Way {
     Plain,
     /// With the run that it is about.
     Join(Vec<u8>),
@@ -243,9 +259,7 @@ enum Way {
 
 /// A call on its way to the session's thread.
 struct Submitted {
-    operation: Operation,
-    kind: u16,
-    body: Vec<u8>,
+    asked: Asked,
     span: Duration,
     way: Way,
     /// Where its pushes go.
@@ -256,7 +270,6 @@ struct Submitted {
 enum Command {
     Call(Box<Submitted>),
     CancelAll,
-    Resolved(crate::driver::resolve::Found),
     Stop,
 }
 
@@ -271,7 +284,7 @@ struct Shared {
 
 struct Thread {
     commands: Sender<Command>,
-    waker: Arc<mio::Waker>,
+    waker: Waker,
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -279,7 +292,7 @@ impl Thread {
     fn send(&self, command: Command) {
         // A session that is over takes no commands; its fate tells why.
         self.commands.send(command).ok();
-        self.waker.wake().ok();
+        self.waker.wake();
     }
 }
 
@@ -358,23 +371,15 @@ impl NativeClient {
     ) -> Result<Self, NativeError> {
         let peer: Box<str> = endpoint_text(host, port).into();
         let answer_limits = Machine::answer_limits(&options.limits);
-        let clock = Clock::new();
         let shared = Arc::new(Shared { fate: OnceLock::new(), events: Inbox::new(options.pushes_max) });
         let (commands, inbox) = unbounded();
-        let begun = Session::new(
-            (host, port),
-            &options,
-            (clock, random_seed()),
-            Arc::clone(&shared),
-            (commands.clone(), inbox),
-            opened,
-        )
-        .and_then(|mut session| {
-            let waker = session.waker();
-            let thread = threads::spawn("rdzv-session", move || session.run())?;
-            Ok((waker, thread))
-        });
-        let (waker, thread) = begun.map_err(|error| system_error(&peer, &error))?;
+        let begun = Session::new((host, port), &options, random_seed(), Arc::clone(&shared), inbox, opened)
+            .and_then(|mut session| {
+                let (waker, clock) = (session.waker(), session.clock());
+                let thread = threads::spawn("rdzv-session", move || session.run())?;
+                Ok((waker, clock, thread))
+            });
+        let (waker, clock, thread) = begun.map_err(|error| system_error(&peer, &error))?;
         let thread = Thread { commands, waker, handle: Mutex::new(Some(thread)) };
         let (host, pauses) = (host.into(), Pauses::default());
         Ok(Self(Arc::new(Inner { peer, host, port, options, answer_limits, clock, pauses, shared, thread })))
@@ -471,8 +476,7 @@ impl NativeClient {
         inbox: Option<Arc<Inbox<Answered>>>,
         reply: Option<Reply<Result<Answered, Loss>>>,
     ) {
-        let (kind, body) = (frame.kind(), body_of(frame));
-        let call = Submitted { operation, kind, body, span, way, inbox, reply };
+        let call = Submitted { asked: Asked::new(operation, frame), span, way, inbox, reply };
         self.0.thread.send(Command::Call(Box::new(call)));
     }
 
@@ -489,8 +493,7 @@ impl NativeClient {
 
     #[cold]
     fn error(&self, operation: Operation, keys: (Option<Key<'_>>, usize), loss: Loss) -> NativeError {
-        let call = CallError::new(operation, keys, &self.0.peer, loss.failure).with_words(loss.words());
-        NativeError { call, fault: loss.fault }
+        loss.into_error(operation, keys, &self.0.peer)
     }
 
     /// The answer is none to this request: the server breaks the protocol.
@@ -518,7 +521,7 @@ impl NativeClient {
     }
 }
 
-const fn plain(kind: ErrorKind) -> Failure {
+pub(in crate::driver) const fn plain(kind: ErrorKind) -> Failure {
     Failure {
         kind,
         phase: Phase::Waiting,
@@ -543,7 +546,7 @@ fn body_of(frame: &impl Message) -> Vec<u8> {
     body
 }
 
-fn millis(span: Duration) -> u64 {
+pub(in crate::driver) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
@@ -552,6 +555,6 @@ fn text_of(bytes: &[u8]) -> Box<str> {
 }
 
 #[cfg(test)]
-mod loopback_tests;
+pub(in crate::driver) mod loopback_tests;
 #[cfg(test)]
-mod tests;
+pub(in crate::driver) mod tests;

@@ -560,13 +560,10 @@ impl Store {
     /// Makes a call, and tells of its failure.
     fn finish(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, CallError> {
         let refusal = match self.perform(call, span, take) {
-            Ok(Outcome::Missing) => {
-                Failure { effect: call.operation().effect_when_given_up(), ..NOT_RELEASED }.into()
-            }
-            Ok(Outcome::QueueEmpty) => {
-                Failure { kind: ErrorKind::QueueEmpty, cause: Cause::Unknown, ..NOT_RELEASED }.into()
-            }
-            Ok(outcome) => return Ok(outcome),
+            Ok(outcome) => match outcome.failure(call.operation()) {
+                None => return Ok(outcome),
+                Some(failure) => failure.into(),
+            },
             Err(refusal) => refusal,
         };
         Err(self.error(call.operation(), call.keys(), refusal, span))

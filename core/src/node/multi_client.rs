@@ -379,16 +379,8 @@ impl MultiClient {
         if let Place::On(conn, _) = operating.place {
             self.lanes.call_ended(conn);
         }
-        let result = match result {
-            Ok(Outcome::Missing) => {
-                let effect = operating.operation.effect_when_given_up();
-                Err(failure_of(ErrorKind::TimedOut, Phase::Waiting, Cause::NotReleased, effect))
-            }
-            Ok(Outcome::QueueEmpty) => {
-                Err(failure_of(ErrorKind::QueueEmpty, Phase::Waiting, Cause::Unknown, Effect::None))
-            }
-            other => other,
-        };
+        let failed = |outcome: Outcome| outcome.failure(operating.operation).map_or(Ok(outcome), Err);
+        let result = result.and_then(failed);
         let result = match result {
             Ok(outcome) => {
                 if self.spare.len() < SPARE_MAX && operating.request.frame.capacity() <= SPARE_BYTES_MAX {

@@ -1,8 +1,9 @@
 //! What a client is asked to do: one call may take several requests on the wire.
 
-use crate::error::{LimitError, Operation};
+use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::store::op::Request;
+use crate::time::Duration;
 
 /// Names one call under way; the caller chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -199,4 +200,17 @@ pub enum Outcome {
     Missing,
     /// There was nothing to pop.
     QueueEmpty,
+}
+
+impl Outcome {
+    /// The failure that it is to a caller who has to have what the call was for; `None`: he has it.
+    #[must_use]
+    pub const fn failure(self, operation: Operation) -> Option<Failure> {
+        let (kind, cause, effect) = match self {
+            Self::Missing => (ErrorKind::TimedOut, Cause::NotReleased, operation.effect_when_given_up()),
+            Self::QueueEmpty => (ErrorKind::QueueEmpty, Cause::Unknown, Effect::None),
+            _ => return None,
+        };
+        Some(Failure { kind, phase: Phase::Waiting, elapsed: Duration::ZERO, cause, effect })
+    }
 }

@@ -1,6 +1,6 @@
 //! One store of a loop: its machine, its sockets and its look-ups.
 
-use super::{LoopEvent, StoreId};
+use super::{CallOver, LoopEvent, StoreId, names_of};
 use crate::driver::call_error::CallError;
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
 use crate::driver::resolve::{Found, literal, look_up};
@@ -139,7 +139,7 @@ impl LoopStore {
     }
 
     /// Does what the machine asks for, and hands out what is over.
-    pub(super) fn carry_out(&mut self, events: &mut EventLoop, completed: &mut VecDeque<LoopEvent>) {
+    pub(super) fn carry_out(&mut self, events: &mut EventLoop, happened: &mut VecDeque<LoopEvent>) {
         while let Some(output) = self.client.poll_output() {
             let now = events.clock().now();
             match output {
@@ -160,16 +160,20 @@ impl LoopStore {
                 Output::Transmit(conn) => self.flush(now, conn),
                 Output::Disconnect(conn) => self.close(conn),
                 Output::Completed(call, operation, result) => {
-                    let result = match result {
+                    let (keys, result) = match result {
                         Ok(mut answer) => {
                             if operation == Operation::ListKeys {
                                 strip_scope(&mut answer.values, &self.options.scope);
                             }
-                            Ok(answer)
+                            (Vec::new(), Ok(answer))
                         }
-                        Err(failed) => Err(CallError::of_call(&failed.call(), &self.peer, failed.failure)),
+                        Err(failed) => {
+                            let error = CallError::of_call(&failed.call(), &self.peer, failed.failure);
+                            (names_of(&failed.call(), &self.options.scope), Err(error))
+                        }
                     };
-                    completed.push_back(LoopEvent { store: self.id, call, operation, result });
+                    let over = CallOver { store: self.id, call, operation, keys, result };
+                    happened.push_back(LoopEvent::Store(over));
                 }
             }
         }
@@ -333,7 +337,7 @@ impl LoopStore {
 #[cfg(test)]
 mod tests {
     use crate::driver::event_loop::becomes_readable;
-    use crate::driver::loop_client::{Loop, StoreId};
+    use crate::driver::loop_client::{Loop, LoopEvent, StoreId};
     use crate::driver::server::{Server, ServerOptions};
     use crate::driver::store::Timeout;
     use crate::driver::store_client::StoreOptions;
@@ -377,7 +381,7 @@ mod tests {
         member.looked_up(now, &lookup);
         assert!(member.resolving.is_empty());
         assert_eq!(member.addresses.len(), 3, "each goes its way");
-        member.carry_out(&mut events.events, &mut events.completed);
+        member.carry_out(&mut events.events, &mut events.happened);
         let set = Request::Set { key: Key::raw(b"/k"), value: b"v" };
         events.submit(store, set, Timeout::After(SOON)).expect("submitted");
         // The calls may be over while a connection that none of them needs any more is still being made.
@@ -386,7 +390,12 @@ mod tests {
             made && events.pending(store) == 0
         };
         turn_until(&mut events, is_over);
-        assert!(events.completed.iter().all(|event| event.result.is_ok()));
+        assert!(
+            events
+                .happened
+                .iter()
+                .all(|event| matches!(event, LoopEvent::Store(over) if over.result.is_ok()))
+        );
         assert!(events.lookups.take().is_empty());
     }
 
@@ -400,7 +409,7 @@ mod tests {
             submit_gets(&mut events, store, 3);
             turn_until(&mut events, |events| events.pending(store) == 0);
         }
-        assert_eq!(events.completed.len(), 9);
+        assert_eq!(events.happened.len(), 9);
         let member = events.stores.get(store).expect("it is there");
         assert!([member.addresses.len(), member.lines.len(), member.conns.len()] == [0; 3]);
     }

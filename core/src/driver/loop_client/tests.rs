@@ -16,10 +16,12 @@ fn server() -> Server {
 }
 
 /// Turns the loop until an event comes, as a program with a poll of its own would.
-fn next(events: &mut Loop) -> LoopEvent {
+fn next(events: &mut Loop) -> CallOver {
     loop {
-        if let Some(event) = events.next_event() {
-            return event;
+        match events.next_event() {
+            Some(LoopEvent::Store(over)) => return over,
+            Some(LoopEvent::Session(_, event)) => panic!("{event:?}"),
+            None => {}
         }
         assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
         events.turn().expect("a turn");
@@ -30,7 +32,7 @@ fn key(name: &[u8]) -> Key<'_> {
     Key::scoped(b"/", name)
 }
 
-fn answered(event: &LoopEvent) -> (Outcome, Vec<&[u8]>) {
+fn answered(event: &CallOver) -> (Outcome, Vec<&[u8]>) {
     let answer = event.result.as_ref().expect("it went well");
     (answer.outcome, answer.values.iter().map(Vec::as_slice).collect())
 }
@@ -74,7 +76,9 @@ fn a_deadline_makes_the_descriptor_readable() {
     let began = events.events.clock().now();
     let after = Timeout::After(Duration::from_millis(200));
     events.submit(store, Request::Wait { keys: Keys::one(key(b"never")) }, after).expect("submitted");
-    let error = next(&mut events).result.expect_err("nobody sets it");
+    let over = next(&mut events);
+    assert_eq!(over.keys, [b"never"]);
+    let error = over.result.expect_err("nobody sets it");
     assert_eq!((error.kind(), error.operation()), (ErrorKind::TimedOut, Operation::Wait));
     let took = events.events.clock().now().since(began);
     assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(5), "{took:?}");

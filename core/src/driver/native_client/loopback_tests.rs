@@ -33,11 +33,11 @@ fn session(server: &Server, node: &str) -> NativeClient {
     session_of(server.local_addr().port(), node, Duration::ZERO)
 }
 
-fn nodes(nodes_min: u32, nodes_max: u32) -> Terms<'static> {
+pub(in crate::driver) fn nodes(nodes_min: u32, nodes_max: u32) -> Terms<'static> {
     Terms { nodes_min, nodes_max, ..terms() }
 }
 
-fn as_node<'a>(node: &'a str, terms: Terms<'a>) -> Entry<'a> {
+pub(in crate::driver) fn as_node<'a>(node: &'a str, terms: Terms<'a>) -> Entry<'a> {
     Entry { node: node.as_bytes(), address: node.as_bytes(), terms, ..entry() }
 }
 
@@ -270,14 +270,14 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
 }
 
 /// A way to the server that can be cut.
-struct Cut {
-    address: SocketAddr,
+pub(in crate::driver) struct Cut {
+    pub(in crate::driver) address: SocketAddr,
     target: Arc<Mutex<SocketAddr>>,
     cuts: mpsc::Receiver<TcpStream>,
 }
 
 impl Cut {
-    fn before(server: &Server) -> Self {
+    pub(in crate::driver) fn before(server: &Server) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let target = Arc::new(Mutex::new(server.local_addr()));
@@ -311,7 +311,7 @@ impl Cut {
     }
 
     /// Cuts the latest connection.
-    fn cut(&self) {
+    pub(in crate::driver) fn cut(&self) {
         let line = self.cuts.recv_timeout(SOON).expect("a connection");
         line.shutdown(Shutdown::Both).ok();
     }

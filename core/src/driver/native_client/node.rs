@@ -30,6 +30,19 @@ pub struct Joined {
     pub namespace: Box<[u8]>,
 }
 
+impl Joined {
+    /// What the answer to a wish to join tells; `None` when it is none.
+    pub(in crate::driver) fn of(frame: &ServerFrame<'_>) -> Option<Self> {
+        let ServerFrame::Round { round, node_rank, nodes, rank_first, world_size, leader, namespace, .. } =
+            *frame
+        else {
+            return None;
+        };
+        let (leader, namespace) = (leader.into(), namespace.pieces().concat().into());
+        Some(Self { round, node_rank, nodes, rank_first, world_size, leader, namespace })
+    }
+}
+
 /// Something happened to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeEvent {
@@ -55,6 +68,17 @@ pub enum NodeEvent {
 }
 
 impl NodeEvent {
+    /// What of it concerns the node's round or its run; `None` for what comes before a round.
+    #[must_use]
+    pub fn into_round_event(self) -> Option<RoundEvent> {
+        Some(match self {
+            Self::Round(event) => event,
+            Self::LeftBehind { round } => RoundEvent::LeftBehind { round },
+            Self::Replaced { .. } => RoundEvent::Replaced,
+            Self::Seated | Self::StandingBy { .. } => return None,
+        })
+    }
+
     /// As something that is kept; `None` where the answer to a call tells it.
     pub(super) fn of(event: &Event<'_>) -> Option<Self> {
         Some(match *event {
@@ -90,6 +114,17 @@ pub struct RunInfo {
     pub nodes_standby: u32,
 }
 
+impl RunInfo {
+    /// What the answer tells; `None` when it is none.
+    pub(in crate::driver) const fn of(frame: &ServerFrame<'_>) -> Option<Self> {
+        let ServerFrame::RunState { round, complete, closed, nodes, nodes_waiting, nodes_standby } = *frame
+        else {
+            return None;
+        };
+        Some(Self { round, complete, closed, nodes, nodes_waiting, nodes_standby })
+    }
+}
+
 /// A member of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberInfo {
@@ -103,6 +138,21 @@ pub struct MemberInfo {
     pub node: Box<str>,
     /// Where it is reached, as it said.
     pub address: Box<[u8]>,
+}
+
+impl MemberInfo {
+    /// Those that the answer lists; `None` when it lists none.
+    pub(in crate::driver) fn list_of(frame: &ServerFrame<'_>) -> Option<Vec<Self>> {
+        let ServerFrame::MemberList { members, .. } = frame else { return None };
+        let members = members.iter().map(|member| Self {
+            node_rank: member.node_rank,
+            rank_first: member.rank_first,
+            local_world_size: member.local_world_size,
+            node: text_of(member.node),
+            address: member.address.into(),
+        });
+        Some(members.collect())
+    }
 }
 
 impl NativeClient {
@@ -119,22 +169,8 @@ impl NativeClient {
         let keys = (Some(Key::raw(entry.run_id)), 1);
         let answer = self.exchange(operation, &entry.frame(role), span, way, None);
         let answer: Answered = answer.map_err(|loss| self.error(operation, keys, loss))?;
-        let Some(ServerFrame::Round {
-            round,
-            node_rank,
-            nodes,
-            rank_first,
-            world_size,
-            leader,
-            namespace,
-            ..
-        }) = answer.frame(&self.0.answer_limits)
-        else {
-            return Err(self.odd(operation));
-        };
-        let namespace = namespace.pieces().concat().into();
-        let leader = leader.into();
-        Ok(Joined { round, node_rank, nodes, rank_first, world_size, leader, namespace })
+        let frame = answer.frame(&self.0.answer_limits);
+        frame.as_ref().and_then(Joined::of).ok_or_else(|| self.odd(operation))
     }
 
     /// What happens to the node, in order; waits up to `timeout` for it. `None`: nothing happened. Joining again forgets
@@ -181,12 +217,8 @@ impl NativeClient {
         let run_id = Key::raw(run_id);
         let ask = ClientFrame::RunInfo { run_id };
         let answer = self.ask(Operation::RunInfo, &ask, timeout, (Some(run_id), 1))?;
-        match answer.frame(&self.0.answer_limits) {
-            Some(ServerFrame::RunState { round, complete, closed, nodes, nodes_waiting, nodes_standby }) => {
-                Ok(RunInfo { round, complete, closed, nodes, nodes_waiting, nodes_standby })
-            }
-            _ => Err(self.odd(Operation::RunInfo)),
-        }
+        let frame = answer.frame(&self.0.answer_limits);
+        frame.as_ref().and_then(RunInfo::of).ok_or_else(|| self.odd(Operation::RunInfo))
     }
 
     /// Members of a round, from `first` on in the order of their ranks, at most `count_max` of them.
@@ -203,18 +235,7 @@ impl NativeClient {
         let run_id = Key::raw(run_id);
         let ask = ClientFrame::Members { run_id, round, first_node_rank: first, count_max };
         let answer = self.ask(Operation::Members, &ask, timeout, (Some(run_id), 1))?;
-        match answer.frame(&self.0.answer_limits) {
-            Some(ServerFrame::MemberList { members, .. }) => Ok(members
-                .iter()
-                .map(|member| MemberInfo {
-                    node_rank: member.node_rank,
-                    rank_first: member.rank_first,
-                    local_world_size: member.local_world_size,
-                    node: text_of(member.node),
-                    address: member.address.into(),
-                })
-                .collect()),
-            _ => Err(self.odd(Operation::Members)),
-        }
+        let frame = answer.frame(&self.0.answer_limits);
+        frame.as_ref().and_then(MemberInfo::list_of).ok_or_else(|| self.odd(Operation::Members))
     }
 }

@@ -1,18 +1,17 @@
 //! What a native server's store can do, beyond what every [`Store`](crate::driver::store::Store) has, and the calls
 //! that such a store is made of.
 
-use super::{Answered, Loss, NativeClient, NativeError, ServerFault, Way, millis, plain, text_of};
+use super::calls::{Listing, check, frame_of, patient_millis, settle};
+use super::{Answered, Loss, NativeClient, NativeError, ServerFault, Way, text_of};
 use crate::driver::call_error::Refusal;
 use crate::driver::store::Timeout;
 use crate::driver::store::take::Take;
-use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
+use crate::error::Operation;
 use crate::store::call::{Call, Outcome, Patience};
-use crate::store::op::{Key, Keys, Request};
+use crate::store::op::{Key, Request};
 use crate::store::txn::{Compare, Write};
 use crate::time::Duration;
-use crate::wire::native::{
-    BarrierEnd, Batched, ClientFrame, FaultCode, List, Participants, ServerFrame, Why,
-};
+use crate::wire::native::{BarrierEnd, Batched, ClientFrame, List, Participants, ServerFrame, Why};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -51,6 +50,22 @@ pub enum BarrierResult {
     },
 }
 
+impl BarrierResult {
+    /// What the answer to an arrival tells; `None` when it is none.
+    pub(in crate::driver) fn of(frame: &ServerFrame<'_>) -> Option<Self> {
+        let ServerFrame::BarrierOver { generation, end } = *frame else { return None };
+        Some(match end {
+            BarrierEnd::Released => Self::Released { generation },
+            BarrierEnd::Broken { who, why } => Self::Broken { generation, who: text_of(who), why },
+            BarrierEnd::TimedOut { absent_count, absent } => {
+                let absent = absent.iter().map(|name| text_of(&name.pieces().concat())).collect();
+                Self::TimedOut { generation, absent_count, absent }
+            }
+            BarrierEnd::Cancelled { by } => Self::Cancelled { generation, by: text_of(by) },
+        })
+    }
+}
+
 /// The answer to one request of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchAnswer {
@@ -65,9 +80,6 @@ pub enum BatchAnswer {
     /// It failed; the others did not.
     Failed(ServerFault),
 }
-
-/// Keys that one answer lists.
-const PAGE_KEYS: u32 = 4096;
 
 impl NativeClient {
     pub(super) fn span(&self, timeout: Timeout) -> (Duration, Patience) {
@@ -163,18 +175,8 @@ impl NativeClient {
         let key = self.key(key);
         let barrier = ClientFrame::Barrier { key, generation, name, timeout_ms, participants };
         let answer = self.ask(Operation::Barrier, &barrier, span, (Some(key), 1))?;
-        let Some(ServerFrame::BarrierOver { generation, end }) = answer.frame(&self.0.answer_limits) else {
-            return Err(self.odd(Operation::Barrier));
-        };
-        Ok(match end {
-            BarrierEnd::Released => BarrierResult::Released { generation },
-            BarrierEnd::Broken { who, why } => BarrierResult::Broken { generation, who: text_of(who), why },
-            BarrierEnd::TimedOut { absent_count, absent } => {
-                let absent = absent.iter().map(|name| text_of(&name.pieces().concat())).collect();
-                BarrierResult::TimedOut { generation, absent_count, absent }
-            }
-            BarrierEnd::Cancelled { by } => BarrierResult::Cancelled { generation, by: text_of(by) },
-        })
+        let frame = answer.frame(&self.0.answer_limits);
+        frame.as_ref().and_then(BarrierResult::of).ok_or_else(|| self.odd(Operation::Barrier))
     }
 
     /// Ends a barrier for all who wait at it; whether somebody did.
@@ -202,148 +204,18 @@ impl NativeClient {
     }
 
     fn carry(&self, call: &Call<'_>, span: Duration, take: &mut dyn Take) -> Result<Outcome, Loss> {
-        call.check_limits(&self.0.options.limits).map_err(|limit| {
-            let (kind, cause) = (ErrorKind::LimitExceeded, Cause::Limit(limit));
-            Loss::of(Failure { cause, phase: Phase::Sending, ..plain(kind) })
-        })?;
+        check(call, &self.0.options.limits)?;
+        let limits = &self.0.answer_limits;
         if let Call::Store(Request::ListKeys, _) = call {
-            return self.list_keys(span, take);
-        }
-        let answer = match self.exchange(call.operation(), &frame_of(call, span), span, Way::Plain, None) {
-            Ok(answer) => answer,
-            Err(mut loss) => {
-                let code = loss.fault.as_ref().map(|fault| fault.code);
-                return match (code, call.patience()) {
-                    // A call that looks once and finds nothing has not failed.
-                    (Some(FaultCode::NotFound | FaultCode::TimedOut), Patience::Once) => Ok(Outcome::Missing),
-                    (Some(FaultCode::TimedOut), Patience::Wait) => {
-                        loss.failure.cause = Cause::NotReleased;
-                        // Of several keys, the server says which are missing.
-                        if call.keys().1 < 2 {
-                            loss.fault = None;
-                        }
-                        Err(loss)
-                    }
-                    _ => Err(loss),
-                };
+            let mut listing = Listing::default();
+            loop {
+                let answer = self.exchange(call.operation(), &listing.page(), span, Way::Plain, None)?;
+                if let Some(outcome) = listing.turn(&answer, limits, take)? {
+                    return Ok(outcome);
+                }
             }
-        };
-        let frame = answer.frame(&self.0.answer_limits);
-        let outcome = frame.and_then(|frame| outcome_of(call, &frame, take));
-        outcome.ok_or_else(|| Loss::of(plain(ErrorKind::WrongProtocol)))
+        }
+        let answer = self.exchange(call.operation(), &frame_of(call, span), span, Way::Plain, None);
+        settle(call, answer, limits, take)
     }
-
-    fn list_keys(&self, span: Duration, take: &mut dyn Take) -> Result<Outcome, Loss> {
-        let (mut after, mut count) = (Vec::new(), 0_u64);
-        loop {
-            let (prefix, behind) = (Key::raw(b""), Key::raw(&after));
-            let page = ClientFrame::ListKeys { prefix, after: behind, count_max: PAGE_KEYS };
-            let answer = self.exchange(Operation::ListKeys, &page, span, Way::Plain, None)?;
-            let Some(ServerFrame::KeyList { more, keys }) = answer.frame(&self.0.answer_limits) else {
-                return Err(Loss::of(plain(ErrorKind::WrongProtocol)));
-            };
-            let mut last = None;
-            for key in keys.iter() {
-                let whole = key.pieces().concat();
-                take.whole(&whole);
-                count += 1;
-                last = Some(whole);
-            }
-            match last {
-                Some(last) if more => after = last,
-                _ => return Ok(Outcome::Values(count)),
-            }
-        }
-    }
-}
-
-fn patient_millis(span: Duration, patience: Patience) -> u64 {
-    match patience {
-        Patience::Once => 0,
-        Patience::Wait => millis(span),
-    }
-}
-
-/// The request that a call makes.
-fn frame_of<'a>(call: &Call<'a>, span: Duration) -> ClientFrame<'a> {
-    let Call::Store(request, patience) = *call else {
-        return ClientFrame::Check { keys: Keys::packed(0, b"") };
-    };
-    let timeout_ms = patient_millis(span, patience);
-    match request {
-        Request::Set { key, value } => ClientFrame::Set { key, value },
-        Request::CompareSet { key, expected, desired } => ClientFrame::CompareSet { key, expected, desired },
-        Request::Get { key } => ClientFrame::Get { timeout_ms, key },
-        Request::Add { key, delta } => ClientFrame::Add { key, delta },
-        Request::Check { keys } => ClientFrame::Check { keys },
-        // A wait that does not wait is a look.
-        Request::Wait { keys } if patience == Patience::Once => ClientFrame::Check { keys },
-        Request::Wait { keys } => ClientFrame::Wait { timeout_ms, keys },
-        Request::Delete { key } => ClientFrame::Delete { key },
-        Request::Append { key, value } => ClientFrame::Append { key, value },
-        Request::MultiGet { keys } => ClientFrame::MultiGet { timeout_ms, keys },
-        Request::MultiSet { pairs } => ClientFrame::MultiSet { pairs },
-        Request::QueuePush { key, value } => ClientFrame::QueuePush { key, value },
-        Request::QueuePop { key } => ClientFrame::QueuePop { timeout_ms, key },
-        Request::QueueLen { key } => ClientFrame::QueueLen { key },
-        // Keys are listed page by page, and barriers held by keys; neither comes here.
-        Request::NumKeys | Request::CancelWait | Request::ListKeys | Request::Barrier { .. } => {
-            ClientFrame::NumKeys {}
-        }
-    }
-}
-
-/// What an answer is to the call; `None` when it is none.
-fn outcome_of(call: &Call<'_>, frame: &ServerFrame<'_>, take: &mut dyn Take) -> Option<Outcome> {
-    let Call::Store(request, _) = call else { return Some(Outcome::Alive) };
-    Some(match (request, *frame) {
-        (
-            Request::Set { .. }
-            | Request::Append { .. }
-            | Request::MultiSet { .. }
-            | Request::QueuePush { .. },
-            ServerFrame::Done { .. },
-        ) => Outcome::Applied,
-        (Request::Wait { .. }, ServerFrame::Done { .. } | ServerFrame::Verdict { holds: true, .. }) => {
-            Outcome::Released
-        }
-        (Request::Wait { .. }, ServerFrame::Verdict { holds: false, .. }) => Outcome::Missing,
-        (Request::Check { .. }, ServerFrame::Verdict { holds, .. }) => {
-            if holds {
-                Outcome::Ready
-            } else {
-                Outcome::NotReady
-            }
-        }
-        (
-            Request::Add { .. } | Request::NumKeys | Request::Delete { .. } | Request::QueueLen { .. },
-            ServerFrame::Number { number, .. },
-        ) => Outcome::Number(number),
-        (Request::Get { .. }, ServerFrame::Value { value, .. }) => {
-            take.whole(value?);
-            Outcome::Value
-        }
-        // Without a value, c10d answers what was expected.
-        (Request::CompareSet { expected, .. }, ServerFrame::Value { value, .. }) => {
-            take.whole(value.unwrap_or(expected));
-            Outcome::Value
-        }
-        (Request::MultiGet { .. }, ServerFrame::Values { values }) => {
-            if values.iter().any(|found| found.value.is_none()) {
-                return Some(Outcome::Missing);
-            }
-            let mut count = 0;
-            for value in values.iter().filter_map(|found| found.value) {
-                take.whole(value);
-                count += 1;
-            }
-            Outcome::Values(count)
-        }
-        (Request::QueuePop { .. }, ServerFrame::Popped { item: Some(item), .. }) => {
-            take.whole(item);
-            Outcome::Value
-        }
-        (Request::QueuePop { .. }, ServerFrame::Popped { item: None, .. }) => Outcome::QueueEmpty,
-        _ => return None,
-    })
 }

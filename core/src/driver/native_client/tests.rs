@@ -179,7 +179,7 @@ fn serve_one(mut socket: TcpStream, conn: ConnId, sessions: &mut Sessions, scrip
     }
 }
 
-pub(super) fn options(grace: Duration) -> NativeClientOptions {
+pub(in crate::driver) fn options(grace: Duration) -> NativeClientOptions {
     NativeClientOptions { node: "n0".into(), grace, connect_timeout: SOON, ..NativeClientOptions::default() }
 }
 
@@ -293,7 +293,7 @@ fn what_no_server_sends_ends_the_session() {
     server.join().expect("no panic");
 }
 
-pub(super) fn terms() -> Terms<'static> {
+pub(in crate::driver) fn terms() -> Terms<'static> {
     Terms {
         nodes_min: 1,
         nodes_max: 2,
@@ -310,7 +310,7 @@ pub(super) fn terms() -> Terms<'static> {
     }
 }
 
-pub(super) fn entry() -> Entry<'static> {
+pub(in crate::driver) fn entry() -> Entry<'static> {
     Entry {
         run_id: b"run",
         node: b"n0",

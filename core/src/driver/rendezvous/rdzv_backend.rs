@@ -129,15 +129,7 @@ impl RdzvRendezvous {
             Some(server) => (own_address(server), server.local_addr().port()),
             None => (self.settings.host.clone(), self.settings.port),
         };
-        let options = NativeClientOptions {
-            node: self.node.clone(),
-            grace: self.settings.grace,
-            heartbeat: self.settings.keep_alive_interval,
-            heartbeats_missed_max: self.settings.keep_alive_max_attempt,
-            connect_timeout,
-            timeouts: StoreTimeouts { call: self.settings.read_timeout, ..StoreTimeouts::default() },
-            ..NativeClientOptions::default()
-        };
+        let options = session_options(&self.settings, &self.node, connect_timeout);
         let client = NativeClient::start(&host, port, options).map_err(connection)?;
         Ok(link.insert(Link { client, server, port }).clone())
     }
@@ -185,7 +177,7 @@ impl RdzvRendezvous {
             // The server went, or it took this node for dead: a new session may still find a round in time.
             let may_go_on = matches!(error.kind(), ErrorKind::ServerGone | ErrorKind::SessionEnded);
             if !may_go_on || call.is_cancelled() || !self.pause(deadline) {
-                return Err(self.why_not(error, began));
+                return Err(refusal(error, &self.settings.run_id, self.clock.now().since(began)));
             }
         }
     }
@@ -198,46 +190,9 @@ impl RdzvRendezvous {
     }
 
     fn ask_to_join(&self, client: &NativeClient, timeout: Duration) -> Result<Joined, NativeError> {
-        let settings = &self.settings;
-        let labels: Vec<(&[u8], &[u8])> =
-            settings.labels.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-        let entry = Entry {
-            run_id: settings.run_id.as_bytes(),
-            node: self.node.as_bytes(),
-            address: self.address.as_bytes(),
-            local_world_size: settings.local_world_size,
-            node_rank: settings.node_rank,
-            join_timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1),
-            terms: settings.terms(),
-            labels: Pairs::scoped(b"", &labels),
-        };
-        let role = match settings.standby {
-            Standby::No => Role::Member,
-            Standby::Only => Role::Spare,
-        };
+        let labels = labels_of(&self.settings);
+        let (entry, role) = entry_of(&self.settings, (&self.node, &self.address), &labels, timeout);
         client.join(&entry, role)
-    }
-
-    /// What the failure of a join means.
-    fn why_not(&self, error: NativeError, began: Instant) -> HandlerError {
-        let run_id = || Box::from(self.settings.run_id.as_str());
-        let told = |kind, words: String| RendezvousError::Told { kind, words: words.into() }.into();
-        match error.fault().map(|fault| fault.code) {
-            Some(FaultCode::RunClosed) => RendezvousError::Closed { run_id: run_id() }.into(),
-            Some(FaultCode::NotNeeded) => RendezvousError::GracefulExit { run_id: run_id() }.into(),
-            Some(FaultCode::TimedOut) => told(
-                RendezvousErrorKind::Timeout,
-                format!(
-                    "The rendezvous '{}' timed out after {:?}: {}",
-                    self.settings.run_id,
-                    self.clock.now().since(began),
-                    error.fault().map(|fault| String::from_utf8_lossy(&fault.text)).unwrap_or_default()
-                ),
-            ),
-            Some(_) => HandlerError::Store(error.into()),
-            None if error.kind() == ErrorKind::Cancelled => HandlerError::Store(error.into()),
-            None => connection(error),
-        }
     }
 
     /// The session that there is.
@@ -313,14 +268,12 @@ impl RendezvousHandler for RdzvRendezvous {
                 ErrorKind::Cancelled => HandlerError::Store(error.into()),
                 _ => connection(error),
             })?;
-            return Ok(Some(match event {
+            match event.map(NodeEvent::into_round_event) {
                 None => return Ok(None),
-                Some(NodeEvent::Round(event)) => event,
-                Some(NodeEvent::LeftBehind { round }) => RoundEvent::LeftBehind { round },
-                Some(NodeEvent::Replaced { .. }) => RoundEvent::Replaced,
+                Some(Some(event)) => return Ok(Some(event)),
                 // What comes before a round is for whoever waits for it.
-                Some(NodeEvent::Seated | NodeEvent::StandingBy { .. }) => continue,
-            }));
+                Some(None) => {}
+            }
         }
     }
 
@@ -341,6 +294,72 @@ impl RendezvousHandler for RdzvRendezvous {
         if let Some(link) = &*lock(&self.link) {
             link.client.cancel();
         }
+    }
+}
+
+/// How the session of a node behaves.
+pub(in crate::driver) fn session_options(
+    settings: &RdzvSettings,
+    node: &str,
+    connect_timeout: Duration,
+) -> NativeClientOptions {
+    NativeClientOptions {
+        node: node.into(),
+        grace: settings.grace,
+        heartbeat: settings.keep_alive_interval,
+        heartbeats_missed_max: settings.keep_alive_max_attempt,
+        connect_timeout,
+        timeouts: StoreTimeouts { call: settings.read_timeout, ..StoreTimeouts::default() },
+        ..NativeClientOptions::default()
+    }
+}
+
+/// The labels of a node, as bytes.
+pub(in crate::driver) fn labels_of(settings: &RdzvSettings) -> Vec<(&[u8], &[u8])> {
+    settings.labels.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect()
+}
+
+/// What the node of this name, which the others reach at `address`, says of itself when it joins.
+pub(in crate::driver) fn entry_of<'a>(
+    settings: &'a RdzvSettings,
+    (node, address): (&'a str, &'a str),
+    labels: &'a [(&'a [u8], &'a [u8])],
+    timeout: Duration,
+) -> (Entry<'a>, Role) {
+    let entry = Entry {
+        run_id: settings.run_id.as_bytes(),
+        node: node.as_bytes(),
+        address: address.as_bytes(),
+        local_world_size: settings.local_world_size,
+        node_rank: settings.node_rank,
+        join_timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1),
+        terms: settings.terms(),
+        labels: Pairs::scoped(b"", labels),
+    };
+    let role = match settings.standby {
+        Standby::No => Role::Member,
+        Standby::Only => Role::Spare,
+    };
+    (entry, role)
+}
+
+/// What the failure of a node's call means, which took so long.
+#[must_use]
+pub fn refusal(error: NativeError, run_id: &str, elapsed: Duration) -> HandlerError {
+    let told = |kind, words: String| RendezvousError::Told { kind, words: words.into() }.into();
+    match error.fault().map(|fault| fault.code) {
+        Some(FaultCode::RunClosed) => RendezvousError::Closed { run_id: run_id.into() }.into(),
+        Some(FaultCode::NotNeeded) => RendezvousError::GracefulExit { run_id: run_id.into() }.into(),
+        Some(FaultCode::TimedOut) => told(
+            RendezvousErrorKind::Timeout,
+            format!(
+                "The rendezvous '{run_id}' timed out after {elapsed:?}: {}",
+                error.fault().map(|fault| String::from_utf8_lossy(&fault.text)).unwrap_or_default()
+            ),
+        ),
+        Some(_) => HandlerError::Store(error.into()),
+        None if error.kind() == ErrorKind::Cancelled => HandlerError::Store(error.into()),
+        None => connection(error),
     }
 }
 

@@ -1,0 +1,247 @@
+//! A node's part in a run, from within a loop.
+
+use super::session::{LoopSession, SessionEvent};
+use super::{Loop, LoopEvent, SessionId, SubmitError};
+use crate::driver::native_client::calls::patient_millis;
+use crate::driver::native_client::{NativeClientOptions, Way};
+use crate::driver::rendezvous::{HandlerError, entry_of, host_name, labels_of, session_options};
+use crate::driver::store::Timeout;
+use crate::driver::store_client::{endpoint_text, random_seed};
+use crate::error::Operation;
+use crate::node::native_client::Ending;
+use crate::rendezvous::parameters::RendezvousParameters;
+use crate::rendezvous::participant::{Entry, Part, Role};
+use crate::rendezvous::rdzv_settings::RdzvSettings;
+use crate::store::call::CallId;
+use crate::store::op::Key;
+use crate::time::Duration;
+use crate::wire::native::{ClientFrame, Participants};
+use alloc::boxed::Box;
+
+impl Loop {
+    /// Adds a session with the server at `host` (a name or an address) and `port`, which sets out at once. Without a
+    /// grace, the calls that are made before the next turn leave with the greeting, in one round trip.
+    pub fn add_session(&mut self, host: &str, port: u16, options: NativeClientOptions) -> SessionId {
+        let id = SessionId(self.next_number());
+        let peer: Box<str> = endpoint_text(host, port).into();
+        let session = LoopSession::new(id, (host, port), peer, options, &self.events, random_seed());
+        self.sessions.insert(id, Box::new(session));
+        self.session_changed(id);
+        id
+    }
+
+    /// Adds a session for the node that these parameters of the `rdzv` backend tell of, to join with
+    /// [`Session::next_round`]. A node without a name gets one of its own, `HOST_PID_NUMBER`. A loop hosts no server, so
+    /// what the parameters say of hosting is passed over.
+    ///
+    /// # Errors
+    /// The parameters make no sense, or the host has no name.
+    pub fn add_node(&mut self, parameters: &RendezvousParameters) -> Result<SessionId, HandlerError> {
+        let settings = RdzvSettings::read(parameters)?;
+        let host = match &settings.address {
+            Some(address) => address.clone(),
+            None => host_name().map_err(HandlerError::HostName)?,
+        };
+        // Handlers of this process, and other loops, count their nodes from 0 on.
+        let number = (random_seed() >> 32) as u32;
+        let node = settings.node_name(&host, std::process::id(), number);
+        let options = session_options(&settings, &node, settings.timeouts.join);
+        let id = self.add_session(&settings.host, settings.port, options);
+        if let Some(member) = self.sessions.get_mut(id) {
+            member.settings = Some((settings, host.into()));
+        }
+        Ok(id)
+    }
+
+    /// Ends a session's connection without a word, as it ends when a process dies: whoever takes part in a round is dead
+    /// to the others. [`Session::close`] says goodbye. No event of the session follows.
+    pub fn remove_session(&mut self, session: SessionId) {
+        self.sessions.remove(session);
+        self.happened.retain(|event| match event {
+            LoopEvent::Store(over) => over.store != session.store(),
+            LoopEvent::Session(of, _) => *of != session,
+        });
+    }
+
+    /// A session of the loop, to ask something of it. `None`: the loop has no session of this name.
+    pub fn session(&mut self, session: SessionId) -> Option<Session<'_>> {
+        self.sessions.get(session)?;
+        Some(Session { events: self, id: session })
+    }
+
+    fn session_changed(&mut self, session: SessionId) {
+        if let Some(member) = self.sessions.get_mut(session) {
+            member.carry_out(&self.events, &mut self.happened);
+        }
+        self.changed();
+    }
+}
+
+/// A session of a loop. Each function but the last ones submits a call; its end is an event.
+#[derive(Debug)]
+pub struct Session<'l> {
+    events: &'l mut Loop,
+    id: SessionId,
+}
+
+impl Session<'_> {
+    fn begin(
+        &mut self,
+        operation: Operation,
+        frame: &ClientFrame<'_>,
+        span: Duration,
+        way: Way,
+    ) -> Result<CallId, SubmitError> {
+        let member = self.events.sessions.get_mut(self.id).ok_or(SubmitError::UnknownStore)?;
+        let id = member.begin(operation, frame, span, way)?;
+        self.events.session_changed(self.id);
+        Ok(id)
+    }
+
+    fn span(&self, timeout: Timeout) -> Duration {
+        let member = self.events.sessions.get(self.id);
+        member.map_or(Duration::ZERO, |member| member.options.timeouts.patience(timeout).0)
+    }
+
+    /// Joins a run; the answer is [`super::SessionAnswer::Joined`], and the entry says how long that may take; while the
+    /// node stands by, no time counts. What happened to the node before and was not asked for is forgotten.
+    ///
+    /// # Errors
+    /// The node may not join where it stands, the session is over, or a limit does not hold.
+    pub fn join(&mut self, entry: &Entry<'_>, role: Role) -> Result<CallId, SubmitError> {
+        let operation = match role {
+            Role::Member => Operation::Join,
+            Role::Spare => Operation::Standby,
+        };
+        let (span, way) = (Duration::from_millis(entry.join_timeout_ms), Way::Join(entry.run_id.to_vec()));
+        let member = self.events.sessions.get_mut(self.id).ok_or(SubmitError::UnknownStore)?;
+        let id = member.begin(operation, &entry.frame(role), span, way)?;
+        let of_before = |event: &LoopEvent| matches!(event, LoopEvent::Session(of, SessionEvent::Node(_)) if *of == self.id);
+        self.events.happened.retain(|event| !of_before(event));
+        self.events.session_changed(self.id);
+        Ok(id)
+    }
+
+    /// Joins the run that the node was added for, as [`Session::join`]. `None`: it was not added with [`Loop::add_node`].
+    ///
+    /// # Errors
+    /// As [`Session::join`].
+    pub fn next_round(&mut self) -> Option<Result<CallId, SubmitError>> {
+        let member = self.events.sessions.get_mut(self.id)?;
+        let (settings, address) = member.settings.take()?;
+        let (labels, node) = (labels_of(&settings), member.options.node.clone());
+        let (entry, role) = entry_of(&settings, (&node, &address), &labels, settings.timeouts.join);
+        let begun = self.join(&entry, role);
+        if let Some(member) = self.events.sessions.get_mut(self.id) {
+            member.settings = Some((settings, address));
+        }
+        Some(begun)
+    }
+
+    /// The run that the node was added for, if it was with [`Loop::add_node`].
+    #[must_use]
+    pub fn run_id(&self) -> Option<&str> {
+        Some(self.events.sessions.get(self.id)?.settings.as_ref()?.0.run_id.as_str())
+    }
+
+    /// The node's name.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        self.events.sessions.get(self.id).map_or("", |member| member.options.node.as_str())
+    }
+
+    /// Leaves the run, which goes on.
+    ///
+    /// # Errors
+    /// The node is in no run, the session is over, or a limit does not hold.
+    pub fn leave(&mut self, run_id: &[u8], timeout: Timeout) -> Result<CallId, SubmitError> {
+        let leave = ClientFrame::Leave { run_id: Key::raw(run_id) };
+        self.begin(Operation::Leave, &leave, self.span(timeout), Way::Leave)
+    }
+
+    /// Closes a run for good.
+    ///
+    /// # Errors
+    /// The session is over, or a limit does not hold. So with those that follow.
+    pub fn close_run(&mut self, run_id: &[u8], timeout: Timeout) -> Result<CallId, SubmitError> {
+        let close = ClientFrame::Close { run_id: Key::raw(run_id) };
+        self.begin(Operation::Close, &close, self.span(timeout), Way::Plain)
+    }
+
+    /// Asks how a run stands.
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn run_info(&mut self, run_id: &[u8], timeout: Timeout) -> Result<CallId, SubmitError> {
+        let ask = ClientFrame::RunInfo { run_id: Key::raw(run_id) };
+        self.begin(Operation::RunInfo, &ask, self.span(timeout), Way::Plain)
+    }
+
+    /// Asks for members of a round, from `first` on in the order of their ranks, at most `count_max` of them.
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn members(
+        &mut self,
+        run_id: &[u8],
+        round: u64,
+        (first, count_max): (u32, u32),
+        timeout: Timeout,
+    ) -> Result<CallId, SubmitError> {
+        let run_id = Key::raw(run_id);
+        let ask = ClientFrame::Members { run_id, round, first_node_rank: first, count_max };
+        self.begin(Operation::Members, &ask, self.span(timeout), Way::Plain)
+    }
+
+    /// Arrives at a barrier under `name` and waits for the others, as
+    /// [`crate::driver::native_client::NativeClient::barrier`]. The key stands beneath the scope already.
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn barrier(
+        &mut self,
+        key: Key<'_>,
+        generation: u64,
+        name: &[u8],
+        participants: Participants<'_>,
+        timeout: Timeout,
+    ) -> Result<CallId, SubmitError> {
+        let member = self.events.sessions.get(self.id).ok_or(SubmitError::UnknownStore)?;
+        let (span, patience) = member.options.timeouts.patience(timeout);
+        let timeout_ms = patient_millis(span, patience);
+        let barrier = ClientFrame::Barrier { key, generation, name, timeout_ms, participants };
+        self.begin(Operation::Barrier, &barrier, span, Way::Plain)
+    }
+
+    /// Ends the session with a word to the server, so that nobody takes the node for dead.
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn close(&mut self, timeout: Timeout) -> Result<CallId, SubmitError> {
+        self.begin(Operation::Bye, &ClientFrame::Bye {}, self.span(timeout), Way::Bye)
+    }
+
+    /// Gives a call up; its event is an error of kind [`crate::error::ErrorKind::Cancelled`], unless it is over already.
+    pub fn cancel(&mut self, call: CallId) {
+        self.events.cancel(self.id.store(), call);
+    }
+
+    /// Where the node stands in its run.
+    #[must_use]
+    pub fn part(&self) -> Part {
+        let member = self.events.sessions.get(self.id);
+        member.map_or(Part::Outside, |member| member.carrier.machine().participant().part())
+    }
+
+    /// Whether the session is open and has a connection.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.events.sessions.get(self.id).is_some_and(|member| member.carrier.machine().is_live())
+    }
+
+    /// Why it is over.
+    #[must_use]
+    pub fn ending(&self) -> Option<Ending> {
+        self.events.sessions.get(self.id).and_then(|member| member.carrier.ending())
+    }
+}

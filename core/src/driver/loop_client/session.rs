@@ -1,0 +1,316 @@
+//! One session of a loop: what carries it, and what came of its calls.
+
+use super::{CallOver, LoopEvent, SessionId, StoreId, names_of};
+use crate::driver::call_error::CallError;
+use crate::driver::event_loop::{EventLoop, Ready, Token};
+use crate::driver::native_client::calls::{Listing, call_of, check, frame_of, settle};
+use crate::driver::native_client::carrier::{Asked, Carrier, Told};
+use crate::driver::native_client::{
+    Answered, BarrierResult, Joined, Loss, MemberInfo, NativeClientOptions, NativeError, NodeEvent, RunInfo,
+    Way, plain,
+};
+use crate::driver::sorted_map::SortedMap;
+use crate::driver::store::take::{List, strip_scope};
+use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
+use crate::limits::FrameLimits;
+use crate::node::multi_client::Answer;
+use crate::node::native_client::Ending;
+use crate::rendezvous::rdzv_settings::RdzvSettings;
+use crate::store::call::{Call, CallId, Outcome};
+use crate::store::op::{Key, Request};
+use crate::time::{Duration, Instant};
+use crate::wire::native::ClientFrame;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// What a session's call was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionAnswer {
+    /// It is done: the node has left, the run or the session is closed.
+    Done,
+    /// The node is in a round.
+    Joined(Joined),
+    /// How the run stands.
+    RunInfo(RunInfo),
+    /// Members of a round.
+    Members(Vec<MemberInfo>),
+    /// How a barrier ended.
+    Barrier(BarrierResult),
+}
+
+impl SessionAnswer {
+    /// What an answer means; `None` when it is none to that.
+    fn of(operation: Operation, answer: &Answered, limits: &FrameLimits) -> Option<Self> {
+        let frame = answer.frame(limits)?;
+        Some(match operation {
+            Operation::Join | Operation::Standby => Self::Joined(Joined::of(&frame)?),
+            Operation::RunInfo => Self::RunInfo(RunInfo::of(&frame)?),
+            Operation::Members => Self::Members(MemberInfo::list_of(&frame)?),
+            Operation::Barrier => Self::Barrier(BarrierResult::of(&frame)?),
+            _ => Self::Done,
+        })
+    }
+}
+
+/// Something happened in a session.
+#[derive(Debug)]
+pub enum SessionEvent {
+    /// It is open, for the first time or again after its connection broke.
+    Open,
+    /// A call is over that was none of its store's.
+    Completed {
+        /// Which.
+        call: CallId,
+        /// What was wanted.
+        operation: Operation,
+        /// The answer.
+        result: Result<SessionAnswer, NativeError>,
+    },
+    /// Something happened to the node.
+    Node(NodeEvent),
+    /// It is over, and this is the last that is heard of it. `Ok`: it was closed from this side.
+    Over(Result<(), NativeError>),
+}
+
+/// Keys that come page by page.
+#[derive(Debug)]
+struct Listed {
+    call: CallId,
+    deadline: Instant,
+    listing: Listing,
+    keys: List,
+}
+
+/// One session.
+#[derive(Debug)]
+pub(super) struct LoopSession {
+    id: SessionId,
+    began: Instant,
+    pub(super) peer: Box<str>,
+    pub(super) options: NativeClientOptions,
+    pub(super) carrier: Carrier,
+    /// What a node was added with, and where the others reach it.
+    pub(super) settings: Option<(RdzvSettings, Box<str>)>,
+    /// By the request for the page that is awaited.
+    listed: SortedMap<u64, Listed>,
+}
+
+/// Bits of a call's number that count the calls of one session.
+const CALLS_PER_SESSION_BITS: u32 = 32;
+
+/// What stands behind keys in requests, and what errors name.
+fn keys_of<'a>(frame: &ClientFrame<'a>) -> (Option<Key<'a>>, usize) {
+    match *frame {
+        ClientFrame::Join { run_id: key, .. }
+        | ClientFrame::Standby { run_id: key, .. }
+        | ClientFrame::Leave { run_id: key }
+        | ClientFrame::Close { run_id: key }
+        | ClientFrame::RunInfo { run_id: key }
+        | ClientFrame::Members { run_id: key, .. }
+        | ClientFrame::Barrier { key, .. } => (Some(key), 1),
+        _ => (None, 0),
+    }
+}
+
+impl LoopSession {
+    /// The session sets out, and watches under tokens of this number.
+    pub(super) fn new(
+        id: SessionId,
+        server: (&str, u16),
+        peer: Box<str>,
+        options: NativeClientOptions,
+        events: &EventLoop,
+        seed: u64,
+    ) -> Self {
+        let (clock, token) = (*events.clock(), Token(u64::from(id.as_u32()) << 32));
+        let carrier = Carrier::new(server, &options, (clock, seed), token);
+        Self { id, began: clock.now(), peer, options, carrier, settings: None, listed: SortedMap::default() }
+    }
+
+    fn call_id(&self, request: u64) -> CallId {
+        CallId((u64::from(self.id.as_u32()) << CALLS_PER_SESSION_BITS) + request)
+    }
+
+    /// Begins a call.
+    pub(super) fn begin(
+        &mut self,
+        operation: Operation,
+        frame: &ClientFrame<'_>,
+        span: Duration,
+        way: Way,
+    ) -> Result<CallId, CallError> {
+        let begun = self.carrier.begin(Asked::new(operation, frame), span, way);
+        match begun {
+            Ok(request) => Ok(self.call_id(request)),
+            Err(loss) => Err(loss.into_error(operation, keys_of(frame), &self.peer).into()),
+        }
+    }
+
+    /// Begins a store's call.
+    pub(super) fn begin_call(
+        &mut self,
+        now: Instant,
+        call: &Call<'_>,
+        span: Duration,
+    ) -> Result<CallId, CallError> {
+        let is_listing = matches!(call, Call::Store(Request::ListKeys, _));
+        let listing = Listing::default();
+        let frame = if is_listing { listing.page() } else { frame_of(call, span) };
+        let begun = check(call, &self.options.limits)
+            .and_then(|()| match call {
+                // Barriers of the other protocol are no requests of this one, which has its own.
+                Call::Store(Request::Barrier { .. } | Request::CancelWait, _) => {
+                    let failure = plain(ErrorKind::Unsupported);
+                    Err(Loss::of(Failure { cause: Cause::NoOperation, phase: Phase::Sending, ..failure }))
+                }
+                _ => Ok(()),
+            })
+            .and_then(|()| self.carrier.begin(Asked::new(call.operation(), &frame), span, Way::Plain));
+        let request = begun.map_err(|loss| loss.into_error(call.operation(), call.keys(), &self.peer))?;
+        let id = self.call_id(request);
+        if is_listing {
+            let listed = Listed { call: id, deadline: now + span, listing, keys: List::default() };
+            self.listed.insert(request, listed);
+        }
+        Ok(id)
+    }
+
+    /// Gives a call up.
+    pub(super) fn cancel(&mut self, call: CallId) {
+        // Of a call that takes several requests, the one that is under way.
+        let page = self.listed.iter_mut().find(|(_, listed)| listed.call == call).map(|(request, _)| request);
+        let first = call.0.wrapping_sub(u64::from(self.id.as_u32()) << CALLS_PER_SESSION_BITS);
+        self.carrier.cancel(page.unwrap_or(first));
+    }
+
+    /// Takes in that the socket is ready.
+    pub(super) fn ready(&mut self, ready: Ready, buffer: &mut [u8]) {
+        self.carrier.ready(ready, buffer);
+    }
+
+    /// Does what there is to do, and hands out what came of it.
+    pub(super) fn carry_out(&mut self, events: &EventLoop, happened: &mut VecDeque<LoopEvent>) {
+        loop {
+            self.carrier.carry_out(events);
+            let Some(told) = self.carrier.next_told() else { return };
+            self.hear(events.clock().now(), told, happened);
+            while let Some(told) = self.carrier.next_told() {
+                self.hear(events.clock().now(), told, happened);
+            }
+        }
+    }
+
+    fn hear(&mut self, now: Instant, told: Told, happened: &mut VecDeque<LoopEvent>) {
+        let event = match told {
+            Told::Open => SessionEvent::Open,
+            Told::Answered(asked, answer) => {
+                let id = answer.id;
+                happened.extend(self.ended(now, id, &asked, Ok(answer)));
+                return;
+            }
+            Told::Failed(id, asked, loss) => {
+                happened.extend(self.ended(now, id, &asked, Err(loss)));
+                return;
+            }
+            // There are no watches and no leases in a loop.
+            Told::Pushed(_) => return,
+            Told::Node(event) => SessionEvent::Node(event),
+            Told::Over(ending) => SessionEvent::Over(self.over(now, ending)),
+        };
+        happened.push_back(LoopEvent::Session(self.id, event));
+    }
+
+    fn over(&self, now: Instant, ending: Ending) -> Result<(), NativeError> {
+        let operation = match ending {
+            Ending::Left => return Ok(()),
+            Ending::Dialling(_) => Operation::Connect,
+            Ending::Session(..) => Operation::Session,
+        };
+        let mut loss = Loss::of_ending(ending);
+        loss.failure.elapsed = now.since(self.began);
+        Err(loss.into_error(operation, (None, 0), &self.peer))
+    }
+
+    /// A request has ended; what its caller hears.
+    fn ended(
+        &mut self,
+        now: Instant,
+        request: u64,
+        asked: &Asked,
+        answer: Result<Answered, Loss>,
+    ) -> Option<LoopEvent> {
+        let limits = *self.carrier.limits();
+        let (operation, frame) = (asked.operation, asked.frame(&limits)?);
+        if let Some(call) = call_of(operation, &frame) {
+            return self.call_ended(now, request, (asked, &call), answer);
+        }
+        let answer = match answer {
+            Ok(answer) => SessionAnswer::of(operation, &answer, &limits)
+                .ok_or_else(|| Loss::of(plain(ErrorKind::WrongProtocol))),
+            // Closing is done when the session is over, however the server said so.
+            Err(loss) if operation == Operation::Bye && self.carrier.ending() == Some(Ending::Left) => {
+                drop(loss);
+                Ok(SessionAnswer::Done)
+            }
+            Err(loss) => Err(loss),
+        };
+        let result = answer.map_err(|mut loss| {
+            loss.failure.elapsed = asked.since_begun(now);
+            loss.into_error(operation, keys_of(&frame), &self.peer)
+        });
+        let event = SessionEvent::Completed { call: self.call_id(request), operation, result };
+        Some(LoopEvent::Session(self.id, event))
+    }
+
+    fn call_ended(
+        &mut self,
+        now: Instant,
+        request: u64,
+        (asked, call): (&Asked, &Call<'_>),
+        answer: Result<Answered, Loss>,
+    ) -> Option<LoopEvent> {
+        let limits = *self.carrier.limits();
+        let (mut id, mut values) = (self.call_id(request), List::default());
+        let outcome = match self.listed.remove(request) {
+            Some(mut listed) => {
+                id = listed.call;
+                let page = answer.and_then(|answer| listed.listing.turn(&answer, &limits, &mut listed.keys));
+                match page {
+                    Ok(Some(outcome)) => {
+                        values = listed.keys;
+                        strip_scope(&mut values.0, &self.options.scope);
+                        Ok(outcome)
+                    }
+                    Ok(None) => match self.next_page(now, listed) {
+                        Ok(()) => return None,
+                        Err(loss) => Err(loss),
+                    },
+                    Err(loss) => Err(loss),
+                }
+            }
+            None => settle(call, answer, &limits, &mut values),
+        };
+        let outcome = outcome.and_then(|outcome: Outcome| match outcome.failure(call.operation()) {
+            None => Ok(outcome),
+            Some(failure) => Err(Loss::of(failure)),
+        });
+        let (keys, result) = match outcome {
+            Ok(outcome) => (Vec::new(), Ok(Answer { outcome, values: values.0 })),
+            Err(mut loss) => {
+                loss.failure.elapsed = asked.since_begun(now);
+                let error = loss.into_error(call.operation(), call.keys(), &self.peer).into();
+                (names_of(call, &self.options.scope), Err(error))
+            }
+        };
+        let (store, operation) = (StoreId(self.id.as_u32()), call.operation());
+        Some(LoopEvent::Store(CallOver { store, call: id, operation, keys, result }))
+    }
+
+    fn next_page(&mut self, now: Instant, listed: Listed) -> Result<(), Loss> {
+        let asked = Asked::new(Operation::ListKeys, &listed.listing.page());
+        let request = self.carrier.begin(asked, listed.deadline.since(now), Way::Plain)?;
+        self.listed.insert(request, listed);
+        Ok(())
+    }
+}

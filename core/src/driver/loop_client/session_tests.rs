@@ -1,0 +1,507 @@
+//! Nodes in one loop and one thread, against a real server.
+
+use super::*;
+use crate::driver::event_loop::becomes_readable;
+use crate::driver::native_client::loopback_tests::{Cut, as_node, nodes};
+use crate::driver::native_client::tests::options;
+use crate::driver::native_client::{BarrierResult, Joined, NativeClient, NativeClientOptions, NodeEvent};
+use crate::driver::server::{Server, ServerOptions};
+use crate::rendezvous::parameters::RendezvousParameters;
+use crate::rendezvous::participant::{Entry, Part, Role};
+use crate::rendezvous::round_event::RoundEvent;
+use crate::store::call::Outcome;
+use crate::store::op::{Keys, Pairs};
+use crate::wire::native::{FaultCode, LastCall, Participants, Terms, Why};
+use alloc::format;
+use alloc::string::{String, ToString};
+use std::net::TcpListener;
+
+const SOON: Duration = Duration::from_secs(20);
+const WHILE: Timeout = Timeout::After(SOON);
+
+fn server() -> Server {
+    Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server")
+}
+
+fn add(events: &mut Loop, server: &Server, node: &str) -> SessionId {
+    add_with(events, server.local_addr().port(), node, Duration::ZERO)
+}
+
+fn add_with(events: &mut Loop, port: u16, node: &str, grace: Duration) -> SessionId {
+    events.add_session("127.0.0.1", port, NativeClientOptions { node: node.into(), ..options(grace) })
+}
+
+/// Turns the loop until an event comes, as a program with a poll of its own would.
+fn next(events: &mut Loop) -> LoopEvent {
+    loop {
+        if let Some(event) = events.next_event() {
+            return event;
+        }
+        assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
+        events.turn().expect("a turn");
+    }
+}
+
+/// The next event that says more than that a session is open, or where a node waits.
+fn next_of(events: &mut Loop) -> (SessionId, SessionEvent) {
+    loop {
+        match next(events) {
+            LoopEvent::Session(_, SessionEvent::Open | SessionEvent::Node(NodeEvent::Seated)) => {}
+            LoopEvent::Session(session, event) => return (session, event),
+            LoopEvent::Store(over) => panic!("{over:?}"),
+        }
+    }
+}
+
+/// The next event, which is the end of this call.
+fn end_of(
+    events: &mut Loop,
+    call: CallId,
+) -> Result<SessionAnswer, crate::driver::native_client::NativeError> {
+    match next_of(events).1 {
+        SessionEvent::Completed { call: over, result, .. } if over == call => result,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn store_end(events: &mut Loop, call: CallId) -> CallOver {
+    loop {
+        match next(events) {
+            LoopEvent::Store(over) => {
+                assert_eq!(over.call, call);
+                return over;
+            }
+            LoopEvent::Session(_, SessionEvent::Open) => {}
+            LoopEvent::Session(_, event) => panic!("{event:?}"),
+        }
+    }
+}
+
+fn of(events: &mut Loop, session: SessionId) -> Session<'_> {
+    events.session(session).expect("it is there")
+}
+
+fn join(events: &mut Loop, session: SessionId, node: &str, terms: Terms<'_>) -> CallId {
+    of(events, session).join(&as_node(node, terms), Role::Member).expect("submitted")
+}
+
+/// Joins all, and hands out what each was told, in the order of the sessions.
+fn join_all(events: &mut Loop, sessions: &[(String, SessionId)], terms: Terms<'_>) -> Vec<Joined> {
+    let calls: Vec<CallId> =
+        sessions.iter().map(|(node, session)| join(events, *session, node, terms)).collect();
+    let mut joined: Vec<Option<Joined>> = calls.iter().map(|_| None).collect();
+    while joined.iter().any(Option::is_none) {
+        match next_of(events).1 {
+            SessionEvent::Completed { call, result, .. } => {
+                let place = calls.iter().position(|&one| one == call).expect("one of them");
+                let SessionAnswer::Joined(seat) = result.expect("a round") else { panic!("no seat") };
+                joined[place] = Some(seat);
+            }
+            SessionEvent::Node(NodeEvent::Round(
+                RoundEvent::NodesWaiting { .. } | RoundEvent::RoundOver { .. },
+            )) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    joined.into_iter().flatten().collect()
+}
+
+fn add_all(events: &mut Loop, server: &Server, count: u32) -> Vec<(String, SessionId)> {
+    (0..count)
+        .map(|index| format!("n{index}"))
+        .map(|node| (node.clone(), add(events, server, &node)))
+        .collect()
+}
+
+#[test]
+fn nodes_of_one_loop_become_a_numbered_group() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let sessions = add_all(&mut events, &server, 5);
+    let joined = join_all(&mut events, &sessions, nodes(5, 5));
+    let mut ranks: Vec<u32> = joined.iter().map(|seat| seat.node_rank).collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, [0, 1, 2, 3, 4]);
+    for seat in &joined {
+        assert_eq!((seat.round, seat.nodes, seat.world_size), (0, 5, 10));
+        assert_eq!(seat.rank_first, 2 * u64::from(seat.node_rank));
+    }
+    let (name, session) = &sessions[2];
+    assert_eq!(of(&mut events, *session).part(), Part::InRound);
+    let rank = joined[2].node_rank;
+    let call = of(&mut events, *session).members(b"run", 0, (rank, 1), WHILE).expect("submitted");
+    let SessionAnswer::Members(members) = end_of(&mut events, call).expect("known") else { panic!() };
+    assert_eq!((members.len(), &*members[0].node), (1, name.as_str()));
+    let call = of(&mut events, *session).run_info(b"run", WHILE).expect("submitted");
+    let SessionAnswer::RunInfo(info) = end_of(&mut events, call).expect("known") else { panic!() };
+    assert_eq!((info.complete, info.closed, info.nodes), (true, false, 5));
+    let call = of(&mut events, *session).members(b"run", 7, (0, 1), WHILE).expect("submitted");
+    let error = end_of(&mut events, call).expect_err("no such round");
+    assert_eq!((error.kind(), error.call().key()), (ErrorKind::NotFound, Some("run")));
+
+    // Who leaves is missed by nobody, and who says goodbye hears that it was heard.
+    let call = of(&mut events, *session).leave(b"run", WHILE).expect("submitted");
+    assert_eq!(end_of(&mut events, call).expect("let go"), SessionAnswer::Done);
+    let early = of(&mut events, *session).leave(b"run", WHILE).expect_err("it is in no run");
+    assert!(matches!(early, SubmitError::Call(error) if error.kind() == ErrorKind::InvalidArgument));
+    let call = of(&mut events, *session).close(WHILE).expect("submitted");
+    assert_eq!(end_of(&mut events, call).expect("heard"), SessionAnswer::Done);
+    let (of_session, last) = next_of(&mut events);
+    assert!(of_session == *session && matches!(last, SessionEvent::Over(Ok(()))), "{last:?}");
+    let late = of(&mut events, *session).run_info(b"run", WHILE).expect_err("it is over");
+    assert!(matches!(late, SubmitError::Call(error) if error.kind() == ErrorKind::SessionEnded));
+    assert!(!becomes_readable(events.fd(), Duration::ZERO), "at rest");
+}
+
+#[test]
+fn a_death_is_told_and_the_survivors_meet_again() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let terms = Terms { continue_min: 1, ..nodes(3, 3) };
+    let mut sessions = add_all(&mut events, &server, 3);
+    let joined = join_all(&mut events, &sessions, terms);
+    let (dead, session) = sessions.remove(1);
+    // As if its process had died: the connection ends without a word.
+    events.remove_session(session);
+    assert!(events.session(session).is_none());
+    for _ in 0..2 {
+        let (_, event) = next_of(&mut events);
+        let SessionEvent::Node(NodeEvent::Round(died)) = event else { panic!("{event:?}") };
+        let (node_rank, node) = (joined[1].node_rank, dead.clone().into());
+        assert_eq!(died, RoundEvent::PeerDied { round: 0, node_rank, node, why: Why::Connection });
+    }
+    let joined = join_all(&mut events, &sessions, terms);
+    assert!(joined.iter().all(|seat| (seat.round, seat.nodes) == (1, 2)), "{joined:?}");
+}
+
+#[test]
+fn time_that_is_up_and_calls_that_are_cancelled_say_so() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let session = add(&mut events, &server, "n0");
+    let entry = Entry { join_timeout_ms: 30, ..as_node("n0", nodes(2, 2)) };
+    let call = of(&mut events, session).join(&entry, Role::Member).expect("submitted");
+    let error = end_of(&mut events, call).expect_err("alone");
+    assert_eq!((error.kind(), error.call().operation()), (ErrorKind::TimedOut, Operation::Join));
+    assert!(error.call().elapsed() >= Duration::from_millis(30), "{error}");
+    let text = error.to_string();
+    assert!(text.starts_with("join \"run\" at 127.0.0.1:"), "{text}");
+    assert!(text.contains("1 of at least 2 nodes were there (n0)"), "{text}");
+
+    let call = join(&mut events, session, "n0", nodes(2, 2));
+    let early = of(&mut events, session).join(&as_node("n0", nodes(2, 2)), Role::Member);
+    assert!(matches!(early, Err(SubmitError::Call(error)) if error.kind() == ErrorKind::InvalidArgument));
+    of(&mut events, session).cancel(call);
+    let error = end_of(&mut events, call).expect_err("cancelled");
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+
+    // A server that says nothing costs the deadline and no more.
+    let mute = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let slack = Duration::from_millis(20);
+    let options = NativeClientOptions { answer_slack: slack, ..options(Duration::ZERO) };
+    let port = mute.local_addr().expect("an address").port();
+    let session = events.add_session("127.0.0.1", port, options);
+    let after = Timeout::After(Duration::from_millis(30));
+    let call = of(&mut events, session).run_info(b"run", after).expect("submitted");
+    assert_eq!(end_of(&mut events, call).expect_err("no answer").kind(), ErrorKind::TimedOut);
+}
+
+#[test]
+fn a_spare_stands_by_for_as_long_as_it_is_needed() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let sessions = add_all(&mut events, &server, 2);
+    join_all(&mut events, &sessions, nodes(2, 2));
+    let spare = add(&mut events, &server, "spare");
+    let entry = Entry { join_timeout_ms: 1, ..as_node("spare", nodes(2, 2)) };
+    let standby = of(&mut events, spare).join(&entry, Role::Spare).expect("submitted");
+    let (_, event) = next_of(&mut events);
+    assert!(matches!(event, SessionEvent::Node(NodeEvent::StandingBy { ahead: 0 })), "{event:?}");
+    let (closer, other) = (sessions[0].1, sessions[1].1);
+    let close = of(&mut events, closer).close_run(b"run", WHILE).expect("submitted");
+    let (mut closed, mut sent_home, mut told) = (false, false, 0);
+    while !(closed && sent_home && told == 2) {
+        match next_of(&mut events) {
+            (_, SessionEvent::Completed { call, result, .. }) if call == close => {
+                closed = result.expect("closed") == SessionAnswer::Done;
+            }
+            (_, SessionEvent::Completed { call, result, .. }) if call == standby => {
+                let error = result.expect_err("not needed");
+                sent_home = error.fault().map(|fault| fault.code) == Some(FaultCode::NotNeeded);
+            }
+            (session, SessionEvent::Node(NodeEvent::Round(RoundEvent::RunClosed { by }))) => {
+                assert!([closer, other].contains(&session) && &*by == "n0");
+                told += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(of(&mut events, other).part(), Part::InLastRound);
+}
+
+#[test]
+fn who_is_replaced_hears_so() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let terms = Terms { last_call: LastCall::Off, ..nodes(2, 4) };
+    let first = add(&mut events, &server, "n0");
+    let lost = join(&mut events, first, "n0", terms);
+    while !matches!(next(&mut events), LoopEvent::Session(_, SessionEvent::Node(NodeEvent::Seated))) {}
+    let twin = add(&mut events, &server, "n0");
+    join(&mut events, twin, "n0", terms);
+    let (mut is_told, mut is_cancelled) = (false, false);
+    while !(is_told && is_cancelled) {
+        match next_of(&mut events) {
+            (session, SessionEvent::Node(NodeEvent::Replaced { .. })) => is_told = session == first,
+            (_, SessionEvent::Completed { call, result, .. }) if call == lost => {
+                is_cancelled = result.expect_err("replaced").kind() == ErrorKind::Cancelled;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(of(&mut events, first).part(), Part::Replaced);
+}
+
+#[test]
+fn a_session_is_a_store_as_well() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let session = add(&mut events, &server, "n0");
+    let tcp = events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default());
+    let store = session.store();
+    let key = |name: &'static [u8]| Key::scoped(b"/", name);
+    let wait = events.submit(tcp, Request::Get { key: key(b"k") }, WHILE).expect("submitted");
+    let set = events.submit(store, Request::Set { key: key(b"k"), value: b"v" }, WHILE).expect("submitted");
+    assert_eq!(store_end(&mut events, set).result.expect("set").outcome, Outcome::Applied);
+    assert_eq!(store_end(&mut events, wait).result.expect("set").values, [b"v"]);
+    let request = Request::CompareSet { key: key(b"k"), expected: b"v", desired: b"w" };
+    let call = events.submit(store, request, WHILE).expect("submitted");
+    assert_eq!(store_end(&mut events, call).result.expect("swapped").values, [b"w"]);
+    let call = events.submit(store, Request::Add { key: key(b"n"), delta: 3 }, WHILE).expect("submitted");
+    assert_eq!(store_end(&mut events, call).result.expect("added").outcome, Outcome::Number(3));
+    let call = events.ping(store, WHILE).expect("submitted");
+    assert_eq!(store_end(&mut events, call).result.expect("alive").outcome, Outcome::Alive);
+
+    // More keys than one page holds.
+    let names: Vec<Vec<u8>> = (0..5000).map(|index| format!("many{index}").into_bytes()).collect();
+    let pairs: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_slice(), &b""[..])).collect();
+    let call = events.submit(store, Request::MultiSet { pairs: Pairs::scoped(b"/", &pairs) }, WHILE);
+    store_end(&mut events, call.expect("submitted")).result.expect("set");
+    let call = events.submit(store, Request::ListKeys, WHILE).expect("submitted");
+    let listed = store_end(&mut events, call).result.expect("listed");
+    assert_eq!((listed.outcome, listed.values.len()), (Outcome::Values(5002), 5002));
+    assert!(listed.values.contains(&b"many4999".to_vec()));
+
+    // Failures name operation, keys and peer.
+    let missing: [&[u8]; 2] = [b"x", b"y"];
+    let after = Timeout::After(Duration::from_millis(20));
+    let request = Request::Wait { keys: Keys::scoped(b"/", &missing) };
+    for store in [store, tcp] {
+        let call = events.submit(store, request, after).expect("submitted");
+        let over = store_end(&mut events, call);
+        assert_eq!(over.keys, missing);
+        let error = over.result.expect_err("nobody sets them");
+        assert_eq!(
+            (error.kind(), error.operation(), error.keys_count()),
+            (ErrorKind::TimedOut, Operation::Wait, 2)
+        );
+        assert!(error.elapsed() >= Duration::from_millis(20), "{error}");
+    }
+    let call = events.queue_try_pop(store, key(b"q"), WHILE).expect("submitted");
+    let over = store_end(&mut events, call);
+    assert_eq!(
+        (over.keys, over.result.expect_err("empty").kind()),
+        (alloc::vec![b"q".to_vec()], ErrorKind::QueueEmpty)
+    );
+    let call = events.submit(store, Request::Get { key: key(b"x") }, WHILE).expect("submitted");
+    events.cancel(store, call);
+    assert_eq!(store_end(&mut events, call).result.expect_err("cancelled").kind(), ErrorKind::Cancelled);
+    let call = events.submit(store, Request::ListKeys, WHILE).expect("submitted");
+    events.cancel(store, call);
+    assert_eq!(store_end(&mut events, call).result.expect_err("cancelled").kind(), ErrorKind::Cancelled);
+    let error = events
+        .submit(store, Request::Set { key: key(b"big"), value: &[0; (8 << 20) + 1] }, Timeout::Default)
+        .expect_err("over the limit");
+    assert!(error.to_string().contains("is over the limit of 8388608"), "{error}");
+    let barrier = Request::Barrier { key: key(b"barrier"), world_size: 2 };
+    let error = events.submit(store, barrier, WHILE).expect_err("sessions have barriers of their own");
+    assert!(matches!(error, SubmitError::Call(error) if error.kind() == ErrorKind::Unsupported));
+}
+
+#[test]
+fn a_barrier_releases_all_or_names_who_is_missing() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let sessions = add_all(&mut events, &server, 3);
+    let count = Participants::Count(3);
+    let key = Key::scoped(b"/", b"epoch");
+    for (node, session) in &sessions {
+        of(&mut events, *session).barrier(key, 0, node.as_bytes(), count, WHILE).expect("submitted");
+    }
+    for _ in 0..3 {
+        let (_, event) = next_of(&mut events);
+        let SessionEvent::Completed { operation: Operation::Barrier, result, .. } = event else {
+            panic!("{event:?}")
+        };
+        let released = SessionAnswer::Barrier(BarrierResult::Released { generation: 1 });
+        assert_eq!(result.expect("all came"), released);
+    }
+    let after = Timeout::After(Duration::from_millis(30));
+    let names: [&[u8]; 2] = [b"n0", b"n1"];
+    let both = Participants::Names(Keys::scoped(b"", &names));
+    let call = of(&mut events, sessions[0].1).barrier(key, 0, b"n0", both, after).expect("submitted");
+    let end = end_of(&mut events, call).expect("told how it ended");
+    let absent = alloc::vec!["n1".into()];
+    let missing = BarrierResult::TimedOut { generation: 2, absent_count: 1, absent };
+    assert_eq!(end, SessionAnswer::Barrier(missing));
+}
+
+#[test]
+fn a_stopped_server_is_told_with_the_reason() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let session = add(&mut events, &server, "n0");
+    let call = join(&mut events, session, "n0", nodes(2, 2));
+    while !matches!(next(&mut events), LoopEvent::Session(_, SessionEvent::Node(NodeEvent::Seated))) {}
+    server.stop().expect("it ran");
+    let error = end_of(&mut events, call).expect_err("gone");
+    assert_eq!(error.kind(), ErrorKind::ServerGone, "{error}");
+    let (_, last) = next_of(&mut events);
+    let SessionEvent::Over(Err(error)) = last else { panic!("{last:?}") };
+    assert_eq!((error.kind(), error.call().operation()), (ErrorKind::ServerGone, Operation::Session));
+    let text = error.to_string();
+    assert!(text.starts_with("session at 127.0.0.1:"), "{text}");
+    let late = of(&mut events, session).join(&as_node("n0", nodes(2, 2)), Role::Member).expect_err("over");
+    assert!(matches!(late, SubmitError::Call(error) if error.kind() == ErrorKind::ServerGone));
+    assert!(!becomes_readable(events.fd(), Duration::ZERO), "at rest");
+}
+
+#[test]
+fn nobody_listens_and_no_host_has_the_name() {
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let mut events = Loop::new().expect("a loop");
+    for host in ["127.0.0.1", "localhost"] {
+        let once = NativeClientOptions { connect_timeout: Duration::ZERO, ..options(Duration::ZERO) };
+        let session = events.add_session(host, port, once);
+        let call = of(&mut events, session).run_info(b"run", WHILE).expect("submitted");
+        let error = end_of(&mut events, call).expect_err("nobody listens");
+        assert_eq!((error.kind(), error.call().operation()), (ErrorKind::Refused, Operation::RunInfo));
+        let (_, last) = next_of(&mut events);
+        let SessionEvent::Over(Err(error)) = last else { panic!("{last:?}") };
+        assert_eq!((error.kind(), error.call().operation()), (ErrorKind::Refused, Operation::Connect));
+    }
+}
+
+#[test]
+fn within_the_grace_a_broken_connection_costs_nothing() {
+    let server = server();
+    let cut = Cut::before(&server);
+    let mut events = Loop::new().expect("a loop");
+    let session = add_with(&mut events, cut.address.port(), "n0", SOON);
+    let other = add(&mut events, &server, "n1");
+    let store = session.store();
+    let sessions = [("n0".to_string(), session), ("n1".to_string(), other)];
+    let joined = join_all(&mut events, &sessions, nodes(2, 2));
+    let key = Key::scoped(b"/", b"n");
+    for turn in 1..=5 {
+        for _ in 0..20 {
+            events.submit(store, Request::Add { key, delta: 1 }, WHILE).expect("submitted");
+        }
+        cut.cut();
+        let mut sums = Vec::new();
+        while sums.len() < 20 {
+            match next(&mut events) {
+                LoopEvent::Store(over) => match over.result.expect("it comes through").outcome {
+                    Outcome::Number(sum) => sums.push(sum),
+                    other => panic!("{other:?}"),
+                },
+                LoopEvent::Session(_, SessionEvent::Open) => {}
+                LoopEvent::Session(_, event) => panic!("{event:?}"),
+            }
+        }
+        assert!(sums.iter().copied().eq((turn - 1) * 20 + 1..=turn * 20), "each counts once: {sums:?}");
+    }
+    // Nobody died: the round is what it was.
+    let call = of(&mut events, other).run_info(b"run", WHILE).expect("submitted");
+    let SessionAnswer::RunInfo(info) = end_of(&mut events, call).expect("known") else { panic!() };
+    assert_eq!((info.round, info.complete, info.nodes), (joined[0].round, true, 2));
+}
+
+#[test]
+fn a_loop_that_is_turned_lives_and_one_that_is_not_dies() {
+    let server = server();
+    let port = server.local_addr().port();
+    let with_heartbeats = |node: &str| NativeClientOptions {
+        node: node.into(),
+        heartbeat: Duration::from_millis(200),
+        heartbeats_missed_max: 5,
+        ..options(Duration::ZERO)
+    };
+    let (mut turned, mut still) = (Loop::new().expect("a loop"), Loop::new().expect("a loop"));
+    let living = turned.add_session("127.0.0.1", port, with_heartbeats("living"));
+    let hanging = still.add_session("127.0.0.1", port, with_heartbeats("hanging"));
+    join(&mut turned, living, "living", nodes(2, 2));
+    join(&mut still, hanging, "hanging", nodes(2, 2));
+    let mut is_joined = false;
+    while !is_joined {
+        still.turn().expect("a turn");
+        becomes_readable(turned.fd(), Duration::from_millis(10));
+        turned.turn().expect("a turn");
+        while let Some(event) = turned.next_event() {
+            is_joined |= matches!(event, LoopEvent::Session(_, SessionEvent::Completed { .. }));
+        }
+    }
+    // From now on only one of them is turned, and says nothing but heartbeats.
+    let (_, event) = next_of(&mut turned);
+    let SessionEvent::Node(NodeEvent::Round(RoundEvent::PeerDied { node, why, .. })) = event else {
+        panic!("{event:?}")
+    };
+    assert_eq!((&*node, why), ("hanging", Why::Heartbeat));
+    assert!(of(&mut turned, living).is_live());
+}
+
+#[test]
+fn nodes_join_by_parameters() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let endpoint = server.local_addr().to_string();
+    let parameters = RendezvousParameters::new("rdzv", &endpoint, "run", 2, 2).expect("parameters");
+    let nodes = [0, 1].map(|_| events.add_node(&parameters).expect("a node"));
+    let names = nodes.map(|node| of(&mut events, node).node().to_string());
+    assert_ne!(names[0], names[1]);
+    for node in nodes {
+        assert_eq!(of(&mut events, node).run_id(), Some("run"));
+        of(&mut events, node).next_round().expect("a node").expect("submitted");
+    }
+    for _ in nodes {
+        let (_, event) = next_of(&mut events);
+        let SessionEvent::Completed { result: Ok(SessionAnswer::Joined(seat)), .. } = event else {
+            panic!("{event:?}")
+        };
+        assert_eq!((seat.nodes, seat.world_size), (2, 2));
+    }
+    let session = add(&mut events, &server, "n0");
+    assert!(of(&mut events, session).next_round().is_none());
+    let other = RendezvousParameters::new("rdzv", "host:x", "run", 2, 2).expect("parameters");
+    assert!(events.add_node(&other).is_err(), "no port");
+}
+
+/// A thread of the library's own, and a loop without one, in the same round.
+#[test]
+fn loops_and_threads_meet() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let session = add(&mut events, &server, "looped");
+    let call = join(&mut events, session, "looped", nodes(2, 2));
+    let options = NativeClientOptions { node: "threaded".into(), ..options(Duration::ZERO) };
+    let client = NativeClient::connect("127.0.0.1", server.local_addr().port(), options).expect("connected");
+    let other = std::thread::spawn(move || {
+        client.join(&as_node("threaded", nodes(2, 2)), Role::Member).map(|joined| (client, joined))
+    });
+    let SessionAnswer::Joined(seat) = end_of(&mut events, call).expect("a round") else { panic!() };
+    let (client, joined) = other.join().expect("no panic").expect("a round");
+    assert_eq!((seat.round, seat.nodes, seat.node_rank + joined.node_rank), (joined.round, 2, 1));
+    drop(client);
+    let (_, event) = next_of(&mut events);
+    assert!(matches!(event, SessionEvent::Node(NodeEvent::Round(RoundEvent::PeerDied { .. }))), "{event:?}");
+}

@@ -1,0 +1,211 @@
+//! A store's calls as native requests, and what the answers to them mean: as on the c10d protocol.
+
+use super::{Answered, Loss, millis, plain};
+use crate::driver::store::take::Take;
+use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
+use crate::limits::FrameLimits;
+use crate::store::call::{Call, Outcome, Patience};
+use crate::store::op::{Key, Keys, Request};
+use crate::time::Duration;
+use crate::wire::native::{ClientFrame, FaultCode, ServerFrame};
+use alloc::vec::Vec;
+
+/// Keys that one answer lists.
+const PAGE_KEYS: u32 = 4096;
+
+pub(in crate::driver) fn patient_millis(span: Duration, patience: Patience) -> u64 {
+    match patience {
+        Patience::Once => 0,
+        Patience::Wait => millis(span),
+    }
+}
+
+/// Whether a call is within its limits.
+pub(in crate::driver) fn check(call: &Call<'_>, limits: &FrameLimits) -> Result<(), Loss> {
+    call.check_limits(limits).map_err(|limit| {
+        let (kind, cause) = (ErrorKind::LimitExceeded, Cause::Limit(limit));
+        Loss::of(Failure { cause, phase: Phase::Sending, ..plain(kind) })
+    })
+}
+
+/// How a call ended, by the answer to its request.
+pub(in crate::driver) fn settle(
+    call: &Call<'_>,
+    answer: Result<Answered, Loss>,
+    limits: &FrameLimits,
+    take: &mut dyn Take,
+) -> Result<Outcome, Loss> {
+    let mut loss = match answer {
+        Ok(answer) => {
+            let outcome = answer.frame(limits).and_then(|frame| outcome_of(call, &frame, take));
+            return outcome.ok_or_else(|| Loss::of(plain(ErrorKind::WrongProtocol)));
+        }
+        Err(loss) => loss,
+    };
+    match (loss.fault.as_ref().map(|fault| fault.code), call.patience()) {
+        // A call that looks once and finds nothing has not failed.
+        (Some(FaultCode::NotFound | FaultCode::TimedOut), Patience::Once) => return Ok(Outcome::Missing),
+        (Some(FaultCode::TimedOut), Patience::Wait) => {
+            loss.failure.cause = Cause::NotReleased;
+            // Of several keys, the server says which are missing.
+            if call.keys().1 < 2 {
+                loss.fault = None;
+            }
+        }
+        _ => {}
+    }
+    Err(loss)
+}
+
+/// The keys of a store, which come page by page.
+#[derive(Debug, Default)]
+pub(in crate::driver) struct Listing {
+    after: Vec<u8>,
+    count: u64,
+}
+
+impl Listing {
+    /// The request for the next page.
+    pub(in crate::driver) const fn page(&self) -> ClientFrame<'_> {
+        let (prefix, after) = (Key::raw(b""), Key::raw(self.after.as_slice()));
+        ClientFrame::ListKeys { prefix, after, count_max: PAGE_KEYS }
+    }
+
+    /// Takes a page; `None`: there is another one.
+    pub(in crate::driver) fn turn(
+        &mut self,
+        answer: &Answered,
+        limits: &FrameLimits,
+        take: &mut dyn Take,
+    ) -> Result<Option<Outcome>, Loss> {
+        let Some(ServerFrame::KeyList { more, keys }) = answer.frame(limits) else {
+            return Err(Loss::of(plain(ErrorKind::WrongProtocol)));
+        };
+        let mut last = None;
+        for key in keys.iter() {
+            let whole = key.pieces().concat();
+            take.whole(&whole);
+            self.count += 1;
+            last = Some(whole);
+        }
+        match last {
+            Some(last) if more => self.after = last,
+            _ => return Ok(Some(Outcome::Values(self.count))),
+        }
+        Ok(None)
+    }
+}
+
+/// The call that made this request; `None` when it was none of a store's.
+pub(in crate::driver) fn call_of<'a>(operation: Operation, frame: &ClientFrame<'a>) -> Option<Call<'a>> {
+    let patient = |timeout_ms| if timeout_ms == 0 { Patience::Once } else { Patience::Wait };
+    let (request, patience) = match *frame {
+        ClientFrame::Check { .. } if operation == Operation::Ping => return Some(Call::Ping),
+        ClientFrame::Check { keys } if operation == Operation::Wait => {
+            (Request::Wait { keys }, Patience::Once)
+        }
+        ClientFrame::Check { keys } => (Request::Check { keys }, Patience::Wait),
+        ClientFrame::Wait { timeout_ms, keys } => (Request::Wait { keys }, patient(timeout_ms)),
+        ClientFrame::Get { timeout_ms, key } => (Request::Get { key }, patient(timeout_ms)),
+        ClientFrame::MultiGet { timeout_ms, keys } => (Request::MultiGet { keys }, patient(timeout_ms)),
+        ClientFrame::QueuePop { timeout_ms, key } => (Request::QueuePop { key }, patient(timeout_ms)),
+        ClientFrame::Set { key, value } => (Request::Set { key, value }, Patience::Wait),
+        ClientFrame::CompareSet { key, expected, desired } => {
+            (Request::CompareSet { key, expected, desired }, Patience::Wait)
+        }
+        ClientFrame::Add { key, delta } => (Request::Add { key, delta }, Patience::Wait),
+        ClientFrame::Delete { key } => (Request::Delete { key }, Patience::Wait),
+        ClientFrame::Append { key, value } => (Request::Append { key, value }, Patience::Wait),
+        ClientFrame::MultiSet { pairs } => (Request::MultiSet { pairs }, Patience::Wait),
+        ClientFrame::QueuePush { key, value } => (Request::QueuePush { key, value }, Patience::Wait),
+        ClientFrame::QueueLen { key } => (Request::QueueLen { key }, Patience::Wait),
+        ClientFrame::NumKeys {} => (Request::NumKeys, Patience::Wait),
+        ClientFrame::ListKeys { .. } => (Request::ListKeys, Patience::Wait),
+        _ => return None,
+    };
+    Some(Call::Store(request, patience))
+}
+
+/// The request that a call makes.
+pub(in crate::driver) fn frame_of<'a>(call: &Call<'a>, span: Duration) -> ClientFrame<'a> {
+    let Call::Store(request, patience) = *call else {
+        return ClientFrame::Check { keys: Keys::packed(0, b"") };
+    };
+    let timeout_ms = patient_millis(span, patience);
+    match request {
+        Request::Set { key, value } => ClientFrame::Set { key, value },
+        Request::CompareSet { key, expected, desired } => ClientFrame::CompareSet { key, expected, desired },
+        Request::Get { key } => ClientFrame::Get { timeout_ms, key },
+        Request::Add { key, delta } => ClientFrame::Add { key, delta },
+        Request::Check { keys } => ClientFrame::Check { keys },
+        // A wait that does not wait is a look.
+        Request::Wait { keys } if patience == Patience::Once => ClientFrame::Check { keys },
+        Request::Wait { keys } => ClientFrame::Wait { timeout_ms, keys },
+        Request::Delete { key } => ClientFrame::Delete { key },
+        Request::Append { key, value } => ClientFrame::Append { key, value },
+        Request::MultiGet { keys } => ClientFrame::MultiGet { timeout_ms, keys },
+        Request::MultiSet { pairs } => ClientFrame::MultiSet { pairs },
+        Request::QueuePush { key, value } => ClientFrame::QueuePush { key, value },
+        Request::QueuePop { key } => ClientFrame::QueuePop { timeout_ms, key },
+        Request::QueueLen { key } => ClientFrame::QueueLen { key },
+        // Keys are listed page by page, and barriers held by keys; neither comes here.
+        Request::NumKeys | Request::CancelWait | Request::ListKeys | Request::Barrier { .. } => {
+            ClientFrame::NumKeys {}
+        }
+    }
+}
+
+/// What an answer is to the call; `None` when it is none.
+fn outcome_of(call: &Call<'_>, frame: &ServerFrame<'_>, take: &mut dyn Take) -> Option<Outcome> {
+    let Call::Store(request, _) = call else { return Some(Outcome::Alive) };
+    Some(match (request, *frame) {
+        (
+            Request::Set { .. }
+            | Request::Append { .. }
+            | Request::MultiSet { .. }
+            | Request::QueuePush { .. },
+            ServerFrame::Done { .. },
+        ) => Outcome::Applied,
+        (Request::Wait { .. }, ServerFrame::Done { .. } | ServerFrame::Verdict { holds: true, .. }) => {
+            Outcome::Released
+        }
+        (Request::Wait { .. }, ServerFrame::Verdict { holds: false, .. }) => Outcome::Missing,
+        (Request::Check { .. }, ServerFrame::Verdict { holds, .. }) => {
+            if holds {
+                Outcome::Ready
+            } else {
+                Outcome::NotReady
+            }
+        }
+        (
+            Request::Add { .. } | Request::NumKeys | Request::Delete { .. } | Request::QueueLen { .. },
+            ServerFrame::Number { number, .. },
+        ) => Outcome::Number(number),
+        (Request::Get { .. }, ServerFrame::Value { value, .. }) => {
+            take.whole(value?);
+            Outcome::Value
+        }
+        // Without a value, c10d answers what was expected.
+        (Request::CompareSet { expected, .. }, ServerFrame::Value { value, .. }) => {
+            take.whole(value.unwrap_or(expected));
+            Outcome::Value
+        }
+        (Request::MultiGet { .. }, ServerFrame::Values { values }) => {
+            if values.iter().any(|found| found.value.is_none()) {
+                return Some(Outcome::Missing);
+            }
+            let mut count = 0;
+            for value in values.iter().filter_map(|found| found.value) {
+                take.whole(value);
+                count += 1;
+            }
+            Outcome::Values(count)
+        }
+        (Request::QueuePop { .. }, ServerFrame::Popped { item: Some(item), .. }) => {
+            take.whole(item);
+            Outcome::Value
+        }
+        (Request::QueuePop { .. }, ServerFrame::Popped { item: None, .. }) => Outcome::QueueEmpty,
+        _ => return None,
+    })
+}

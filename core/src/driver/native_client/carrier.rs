@@ -1,0 +1,595 @@
+//! What carries a session: its socket, its buffers and its machine. Whoever owns a carrier turns it, be that a thread of
+//! the session's own or somebody else's event loop, and takes from [`Carrier::next_told`] what came of it.
+
+use super::node::NodeEvent;
+use super::{Answered, Loss, Machine, NativeClientOptions, ServerFault, Way, body_of, plain};
+use crate::driver::clock::Clock;
+use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
+use crate::driver::resolve::{Found, literal, look_up};
+use crate::driver::socket::{KeepAlive, classify, finish_connect, open_socket, start_connect};
+use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
+use crate::limits::FrameLimits;
+use crate::node::native_client::fault::failure_of;
+use crate::node::native_client::{BeginError, Ending, Event, Failed, Input, Output, Taken, ToWrite};
+use crate::rendezvous::participant;
+use crate::store::dial::Family;
+use crate::store::op::Key;
+use crate::time::{Duration, Instant};
+use crate::wire::native::{ClientFrame, HEADER_BYTES, MAGIC, Message, encode_frame};
+use crate::wire::sink::Sink;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::SocketAddr;
+use socket2::Socket;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, PoisonError};
+
+/// How much an owner reads at once.
+pub(in crate::driver) const READ_BYTES: usize = 64 * 1024;
+/// Bytes read in one turn, so that what is to be written and who calls have theirs.
+const READ_BYTES_PER_TURN: usize = 16 * READ_BYTES;
+/// Read at once when the connection has ended already.
+const LAST_READ_BYTES: usize = 4096;
+/// Unsent bytes from which on further requests rest.
+const UNSENT_BYTES_HIGH: usize = 1 << 20;
+/// A buffer keeps so much room while it is empty.
+const BYTES_KEPT_MAX: usize = 256 * 1024;
+
+/// A request, encoded.
+#[derive(Debug)]
+pub(in crate::driver) struct Asked {
+    pub(in crate::driver) operation: Operation,
+    pub(in crate::driver) kind: u16,
+    pub(in crate::driver) body: Vec<u8>,
+    began: Instant,
+    heard: Heard,
+}
+
+/// Whether somebody wants to hear how a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    Yes,
+    No,
+}
+
+impl Asked {
+    pub(in crate::driver) fn new(operation: Operation, frame: &ClientFrame<'_>) -> Self {
+        Self {
+            operation,
+            kind: frame.kind(),
+            body: body_of(frame),
+            began: Instant::ORIGIN,
+            heard: Heard::Yes,
+        }
+    }
+
+    /// How long ago it was begun.
+    pub(in crate::driver) fn since_begun(&self, now: Instant) -> Duration {
+        now.since(self.began)
+    }
+
+    /// What was asked.
+    pub(in crate::driver) fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ClientFrame<'a>> {
+        ClientFrame::parse(self.kind, &self.body, limits).ok().flatten()
+    }
+}
+
+/// A body that was encoded before.
+impl Message for &Asked {
+    fn kind(&self) -> u16 {
+        self.kind
+    }
+
+    fn write_body(&self, out: &mut impl Sink) {
+        out.put(&self.body);
+    }
+}
+
+/// What came of a session, in the order in which it happened.
+#[derive(Debug)]
+pub(in crate::driver) enum Told {
+    /// The session is open.
+    Open,
+    /// A request was answered.
+    Answered(Asked, Answered),
+    /// The request of this id failed.
+    Failed(u64, Asked, Loss),
+    /// A push of a watch or a lease.
+    Pushed(Answered),
+    /// Something happened to the node.
+    Node(NodeEvent),
+    /// The session is over, and this is the last.
+    Over(Ending),
+}
+
+struct Growing<'v>(&'v mut Vec<u8>);
+
+impl Sink for Growing<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+#[derive(Debug)]
+struct Line {
+    /// Before the socket, so that it is dropped before.
+    watch: Watch,
+    socket: Socket,
+    is_connected: bool,
+}
+
+/// Where the thread of a look-up puts what it found.
+type Lookup = Arc<Mutex<Option<Found>>>;
+
+/// One session and its connection.
+pub(in crate::driver) struct Carrier {
+    clock: Clock,
+    machine: Box<Machine>,
+    limits: FrameLimits,
+    host: Box<str>,
+    port: u16,
+    node: Box<str>,
+    keep_alive: Option<KeepAlive>,
+    token: Token,
+    /// Those whose answer is awaited, or that may have to be written again.
+    requests: BTreeMap<u64, Asked>,
+    /// The run of the last request to join.
+    run_id: Vec<u8>,
+    lookup: Option<Lookup>,
+    addresses: Vec<SocketAddr>,
+    line: Option<Line>,
+    received: Vec<u8>,
+    unsent: Vec<u8>,
+    sent: usize,
+    told: VecDeque<Told>,
+}
+
+impl fmt::Debug for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Carrier({}:{})", self.host, self.port)
+    }
+}
+
+impl Carrier {
+    /// Sets out: the first [`Carrier::carry_out`] goes on with it. Its socket is watched under `token`.
+    pub(in crate::driver) fn new(
+        (host, port): (&str, u16),
+        options: &NativeClientOptions,
+        (clock, seed): (Clock, u64),
+        token: Token,
+    ) -> Self {
+        Self {
+            clock,
+            machine: Box::new(Machine::new(clock.now(), options.machine(), seed)),
+            limits: Machine::answer_limits(&options.limits),
+            host: host.into(),
+            port,
+            node: options.node.as_str().into(),
+            keep_alive: options.keep_alive,
+            token,
+            requests: BTreeMap::new(),
+            run_id: Vec::new(),
+            lookup: None,
+            addresses: Vec::new(),
+            line: None,
+            received: Vec::new(),
+            unsent: Vec::new(),
+            sent: 0,
+            told: VecDeque::new(),
+        }
+    }
+
+    pub(in crate::driver) const fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Bounds on answers.
+    pub(in crate::driver) const fn limits(&self) -> &FrameLimits {
+        &self.limits
+    }
+
+    /// Why the session is over.
+    pub(in crate::driver) fn ending(&self) -> Option<Ending> {
+        self.machine.ending()
+    }
+
+    /// How many requests are under way.
+    pub(in crate::driver) fn pending(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// When [`Carrier::turn`] is due at the latest.
+    pub(in crate::driver) fn poll_timeout(&self) -> Option<Instant> {
+        self.machine.poll_timeout().filter(|&due| due < Instant::MAX)
+    }
+
+    /// The next thing that happened.
+    pub(in crate::driver) fn next_told(&mut self) -> Option<Told> {
+        self.told.pop_front()
+    }
+
+    /// Begins a request; [`Carrier::carry_out`] sends it.
+    pub(in crate::driver) fn begin(&mut self, asked: Asked, span: Duration, way: Way) -> Result<u64, Loss> {
+        let (now, operation, frame) = (self.clock.now(), asked.operation, (asked.kind, asked.body.len()));
+        let begun = match &way {
+            Way::Plain => self.machine.begin(now, operation, frame, span),
+            Way::Join(_) => self.machine.begin_join(now, operation, frame, span),
+            Way::Leave => self.machine.begin_leave(now, frame, span),
+            Way::Bye => self.machine.begin_bye(now, span),
+        };
+        match begun {
+            Ok(id) => {
+                if let Way::Join(run_id) = way {
+                    self.run_id = run_id;
+                }
+                self.requests.insert(id, Asked { began: now, ..asked });
+                Ok(id)
+            }
+            Err(BeginError::Limit(limit)) => {
+                let (kind, cause) = (ErrorKind::LimitExceeded, Cause::Limit(limit));
+                Err(Loss::of(Failure { kind, cause, phase: Phase::Sending, ..plain(kind) }))
+            }
+            Err(BeginError::OutOfTurn(_)) => Err(Loss::of(plain(ErrorKind::InvalidArgument))),
+            Err(BeginError::Over(ending)) => Err(Loss::of_ending(ending)),
+        }
+    }
+
+    /// Begins a request whose end nobody waits for.
+    fn begin_unheard(&mut self, operation: Operation, frame: &ClientFrame<'_>, way: Way) {
+        // Where there is no room or no session, there is nobody either who would miss it.
+        let asked = Asked { heard: Heard::No, ..Asked::new(operation, frame) };
+        self.begin(asked, Duration::ZERO, way).ok();
+    }
+
+    /// Ends a stream of pushes that nobody reads.
+    pub(in crate::driver) fn forget(&mut self, request: u64) {
+        self.begin_unheard(Operation::CancelWait, &ClientFrame::Cancel { request }, Way::Plain);
+    }
+
+    /// Gives a request up.
+    pub(in crate::driver) fn cancel(&mut self, id: u64) {
+        if let Some(failed) = self.machine.cancel(self.clock.now(), id) {
+            self.failed(failed, None);
+        }
+    }
+
+    /// Gives all requests up.
+    pub(in crate::driver) fn cancel_all(&mut self) {
+        let ids: Vec<u64> = self.requests.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.cancel(id));
+    }
+
+    /// Whether [`Carrier::turn`] has something to do at `now`.
+    pub(in crate::driver) fn is_due(&self, now: Instant) -> bool {
+        let is_found = |lookup: &Lookup| lookup.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        self.poll_timeout().is_some_and(|due| due <= now) || self.lookup.as_ref().is_some_and(is_found)
+    }
+
+    /// Takes in that time has passed, and what was looked up.
+    pub(in crate::driver) fn turn(&mut self) {
+        let found = self
+            .lookup
+            .as_ref()
+            .and_then(|lookup| lookup.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(found) = found {
+            self.lookup = None;
+            self.resolved(found);
+        }
+        let now = self.clock.now();
+        if self.machine.poll_timeout().is_some_and(|due| due <= now) {
+            self.machine.handle(now, Input::Tick);
+        }
+    }
+
+    /// Takes in that the socket is ready.
+    pub(in crate::driver) fn ready(&mut self, ready: Ready, buffer: &mut [u8]) {
+        let Some(line) = &self.line else { return };
+        if line.is_connected {
+            // That there is room is the next [`Carrier::carry_out`]'s matter.
+            if ready.readable {
+                self.read(buffer);
+            }
+        } else {
+            self.connected();
+        }
+    }
+
+    /// Does what the machine asks for, until it asks for nothing more.
+    pub(in crate::driver) fn carry_out(&mut self, events: &EventLoop) {
+        loop {
+            while let Some(output) = self.machine.poll_output() {
+                match output {
+                    Output::Resolve => self.resolve(events),
+                    Output::Connect(index) => self.connect(index, events),
+                    Output::Disconnect => self.disconnect(),
+                    Output::Over(ending) => self.over(ending),
+                }
+            }
+            self.fail_all();
+            self.write();
+            if !self.flush() {
+                break;
+            }
+        }
+        self.watch_for_room(events);
+    }
+
+    /// Ends the connection without a word, as it ends when a process dies.
+    pub(in crate::driver) fn hang_up(&mut self) {
+        self.line = None;
+    }
+
+    /// The connection is of no use any more.
+    pub(in crate::driver) fn lose(&mut self, cause: Cause) {
+        self.disconnect();
+        self.machine.handle(self.clock.now(), Input::Ended(cause));
+    }
+
+    /// Nobody is left without a word.
+    fn over(&mut self, ending: Ending) {
+        self.disconnect();
+        self.fail_all();
+        // The goodbye that ended the session has no answer of its own.
+        let left: Vec<u64> = self.requests.keys().copied().collect();
+        left.into_iter().for_each(|id| self.tell_failed(id, Loss::of_ending(ending)));
+        self.told.push_back(Told::Over(ending));
+    }
+
+    fn fail_all(&mut self) {
+        let now = self.clock.now();
+        while let Some(failed) = self.machine.next_failed(now) {
+            self.failed(failed, self.machine.ending());
+        }
+    }
+
+    fn failed(&mut self, failed: Failed, ending: Option<Ending>) {
+        // A request that is given up may have to be passed over by number; its bytes are of no use any more.
+        let (failure, ending) = (failed.failure, ending.map(Box::new));
+        self.tell_failed(failed.id, Loss { failure, fault: None, ending });
+    }
+
+    fn tell_failed(&mut self, id: u64, mut loss: Loss) {
+        if let Some(asked) = self.requests.remove(&id).filter(|asked| asked.heard == Heard::Yes) {
+            loss.failure.elapsed = asked.since_begun(self.clock.now());
+            self.told.push_back(Told::Failed(id, asked, loss));
+        }
+    }
+
+    fn tell_answered(&mut self, answer: Answered) {
+        if let Some(asked) = self.requests.remove(&answer.id).filter(|asked| asked.heard == Heard::Yes) {
+            self.told.push_back(Told::Answered(asked, answer));
+        }
+    }
+
+    fn resolve(&mut self, events: &EventLoop) {
+        if let Some(address) = literal(&self.host, self.port) {
+            return self.resolved(Ok(vec![address]));
+        }
+        let (lookup, waker) = (Lookup::default(), events.waker());
+        self.lookup = Some(Arc::clone(&lookup));
+        let begun = look_up(&self.host, self.port, move |found| {
+            // The session may be over by now, or look up anew; then nobody looks.
+            *lookup.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+            waker.wake();
+        });
+        if begun.is_err() {
+            self.lookup = None;
+            self.resolved(Err(libc::EAI_SYSTEM));
+        }
+    }
+
+    fn resolved(&mut self, found: Found) {
+        let now = self.clock.now();
+        match found {
+            Ok(addresses) => {
+                let families: Vec<Family> = addresses.iter().map(Family::of).collect();
+                self.addresses = addresses;
+                self.machine.handle(now, Input::Resolved(&families));
+            }
+            Err(number) => self.machine.handle(now, Input::Unresolved(number)),
+        }
+    }
+
+    fn connect(&mut self, index: u8, events: &EventLoop) {
+        self.disconnect();
+        let begun = self.addresses.get(usize::from(index)).map(|&address| {
+            let socket = open_socket(address)?;
+            // Whether it is connected already is heard of in the next turn either way.
+            start_connect(&socket, address, self.keep_alive.as_ref())?;
+            let watch = events.watch(socket.as_raw_fd(), Interest::Write, self.token)?;
+            Ok(Line { watch, socket, is_connected: false })
+        });
+        match begun {
+            Some(Ok(line)) => self.line = Some(line),
+            Some(Err(error)) => self.connect_failed(&error),
+            None => self.connect_failed(&io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)),
+        }
+    }
+
+    fn connected(&mut self) {
+        let Some(line) = &mut self.line else { return };
+        match finish_connect(&line.socket) {
+            Ok(()) => {
+                line.is_connected = true;
+                self.machine.handle(self.clock.now(), Input::Connected);
+            }
+            Err(error) => self.connect_failed(&error),
+        }
+    }
+
+    fn connect_failed(&mut self, error: &io::Error) {
+        self.disconnect();
+        let (kind, cause) = classify(error);
+        self.machine.handle(self.clock.now(), Input::ConnectFailed(kind, cause));
+    }
+
+    fn disconnect(&mut self) {
+        self.line = None;
+        self.received.clear();
+        self.unsent.clear();
+        self.sent = 0;
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) {
+        let mut budget = READ_BYTES_PER_TURN;
+        while budget > 0 {
+            let Some(line) = &self.line else { return };
+            match (&line.socket).read(buffer) {
+                Ok(0) => return self.lose(Cause::Closed),
+                Ok(count) => {
+                    budget = budget.saturating_sub(count);
+                    self.received.extend_from_slice(&buffer[..count]);
+                    self.take();
+                    // What comes in the meantime makes the next turn.
+                    if count < buffer.len() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.lose(classify(&error).1),
+            }
+        }
+    }
+
+    /// Hands out the whole frames of what was received.
+    fn take(&mut self) {
+        let received = core::mem::take(&mut self.received);
+        let (mut at, limits) = (0, self.limits);
+        loop {
+            let now = self.clock.now();
+            match self.machine.receive(now, &limits, &received[at..]) {
+                Taken::Partial(_) => break,
+                Taken::Over => return,
+                Taken::Frame(bytes, event) => {
+                    let frame = &received[at..at + bytes];
+                    at += bytes;
+                    self.deliver(event, frame);
+                }
+            }
+        }
+        self.received = received;
+        self.received.drain(..at);
+        if self.received.is_empty() {
+            self.received.shrink_to(BYTES_KEPT_MAX);
+        }
+    }
+
+    fn deliver(&mut self, event: Event<'_>, frame: &[u8]) {
+        let owned = |id| Answered {
+            id,
+            kind: u16::from_le_bytes([frame[4], frame[5]]),
+            body: frame[HEADER_BYTES..].to_vec(),
+        };
+        match event {
+            Event::Nothing => {}
+            Event::Open => self.told.push_back(Told::Open),
+            Event::Answered(id, _) => self.tell_answered(owned(id)),
+            Event::Failed(failed, fault) => {
+                let fault = fault.as_ref().map(|fault| Box::new(ServerFault::of(fault)));
+                self.tell_failed(failed.id, Loss { failure: failed.failure, fault, ending: None });
+            }
+            Event::Pushed(id, _) => self.told.push_back(Told::Pushed(owned(id))),
+            Event::Node(Some(id), event) => self.node_answered(owned(id), &event),
+            Event::Node(None, event) => self.node_told(&event),
+        }
+    }
+
+    fn node_answered(&mut self, answer: Answered, event: &participant::Event<'_>) {
+        let failure = match event {
+            participant::Event::Refused(fault) => Some(*fault),
+            participant::Event::Closed { .. } | participant::Event::NotNeeded => answer.fault(&self.limits),
+            _ => None,
+        };
+        let loss = failure.map(|fault| Loss {
+            failure: failure_of(&fault),
+            fault: Some(Box::new(ServerFault::of(&fault))),
+            ending: None,
+        });
+        match loss {
+            Some(loss) => self.tell_failed(answer.id, loss),
+            None => self.tell_answered(answer),
+        }
+    }
+
+    fn node_told(&mut self, event: &participant::Event<'_>) {
+        // A round that nobody waits for any more: the seat is given back at once.
+        if matches!(event, participant::Event::Formed(_)) {
+            let run_id = core::mem::take(&mut self.run_id);
+            let leave = ClientFrame::Leave { run_id: Key::raw(&run_id) };
+            self.begin_unheard(Operation::Leave, &leave, Way::Leave);
+        }
+        if let Some(event) = NodeEvent::of(event) {
+            self.told.push_back(Told::Node(event));
+        }
+    }
+
+    /// Encodes what is to be written, as far as there is room.
+    fn write(&mut self) {
+        while self.unsent.len() - self.sent < UNSENT_BYTES_HIGH {
+            let now = self.clock.now();
+            let Some(write) = self.machine.poll_write(now) else { return };
+            let mut out = Growing(&mut self.unsent);
+            // A body is longer than a header can tell only beyond what `begin` lets through.
+            let encoded = match write {
+                ToWrite::Opening(label, identity) => {
+                    out.put(&MAGIC);
+                    let hello = self.machine.hello(identity, self.node.as_bytes(), b"");
+                    encode_frame(&mut out, label, &hello)
+                }
+                ToWrite::Request(id, label) => match self.requests.get(&id) {
+                    Some(asked) => encode_frame(&mut out, label, &asked),
+                    // The machine takes back what nobody awaits.
+                    None => Ok(()),
+                },
+                ToWrite::Frame(label, frame) => encode_frame(&mut out, label, &frame),
+            };
+            debug_assert!(encoded.is_ok(), "a frame is shorter than 4 GiB");
+        }
+    }
+
+    /// Sends until there is nothing more or no room; whether there may be more to write.
+    fn flush(&mut self) -> bool {
+        let mut any = false;
+        while self.sent < self.unsent.len() {
+            let Some(line) = self.line.as_ref().filter(|line| line.is_connected) else { return false };
+            match line.socket.send_with_flags(&self.unsent[self.sent..], libc::MSG_NOSIGNAL) {
+                Ok(count) => {
+                    self.sent += count;
+                    any = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    // What the server said before it went is still to be read.
+                    let cause = classify(&error).1;
+                    self.read(&mut [0; LAST_READ_BYTES]);
+                    if self.line.is_some() {
+                        self.lose(cause);
+                    }
+                    return true;
+                }
+            }
+        }
+        self.unsent.clear();
+        self.unsent.shrink_to(BYTES_KEPT_MAX);
+        self.sent = 0;
+        any
+    }
+
+    fn watch_for_room(&mut self, events: &EventLoop) {
+        let Some(line) = &mut self.line else { return };
+        let wanted = match (line.is_connected, self.sent < self.unsent.len()) {
+            (false, _) => Interest::Write,
+            (true, false) => Interest::Read,
+            (true, true) => Interest::Both,
+        };
+        // A change fails only for want of memory; the next turn tries again.
+        let _ = events.rewatch(&mut line.watch, wanted);
+    }
+}
