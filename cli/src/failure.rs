@@ -165,6 +165,7 @@ pub(crate) const fn operation_name(operation: Operation) -> &'static str {
         | Operation::Close
         | Operation::Members
         | Operation::RunInfo
+        | Operation::Session
         | Operation::Bye => operation.name(),
     }
 }
