@@ -1959,12 +1959,12 @@ rdzv_status rdzv_store_elastic_barrier(const rdzv_store *store,
 // `rdzv_event.kind`: the node stands by, behind `number` others.
 #define RDZV_EVENT_NODE_STANDING_BY 4
 
-// `rdzv_event.kind`: something happened to the node's round, or to the run. `rdzv_loop_round_event` tells what;
-// the name of the node that it is about is in `data` and `len`.
+// `rdzv_event.kind`: something happened to the node's round, or to the run. `rdzv_loop_round_event` tells
+// what; the name of the node that it is about is in `data` and `len`.
 #define RDZV_EVENT_ROUND 5
 
-// `rdzv_event.kind`: the node's session is over, and this is the last that is heard of it. `status` is `RDZV_OK`
-// when it was shut down from this side. A node that goes on is added anew.
+// `rdzv_event.kind`: the node's session is over, and this is the last that is heard of it. `status` is
+// `RDZV_OK` when it was shut down from this side. A node that goes on is added anew.
 #define RDZV_EVENT_NODE_OVER 6
 
 // A node's place in a round. What it points to is lent until the next call on the loop.
