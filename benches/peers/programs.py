@@ -196,13 +196,15 @@ class Programs:
     def _pinned(core: int, *command) -> list[str]:
         return ["taskset", "-c", str(core), *map(str, command)]
 
-    def _start(self, name: str, *command, core: int | None = None, **pipes) -> subprocess.Popen:
+    def _start(self, name: str, *command, **pipes) -> subprocess.Popen:
+        return self._run(name, self._pinned(self.options.core, *command), **pipes)
+
+    def _run(self, name: str, command: list[str], **pipes) -> subprocess.Popen:
         # PyTorch's server asks the resolver for each peer's name; where none answers, it should give up soon.
         environment = dict(os.environ, RES_OPTIONS="timeout:1 attempts:1")
-        core = self.options.core if core is None else core
         pipes = {"stdout": subprocess.PIPE, **pipes}
         with open(BUILD / f"{name}.log", "a") as log:
-            process = subprocess.Popen(self._pinned(core, *command), stderr=log, bufsize=0, env=environment,
+            process = subprocess.Popen(command, stderr=log, bufsize=0, env=environment,
                                        preexec_fn=die_with_parent, **pipes)
         self.children.callback(stop, process)
         return process
@@ -229,14 +231,14 @@ class Programs:
     def start_library(self, name: str, library: str) -> LibraryBench:
         return LibraryBench(name, self._start(name, BUILD / f"group_bench_{library}", stdin=subprocess.PIPE))
 
-    def start_nodes(self, name: str, core: int, commands: list[list]) -> "Nodes":
-        """Processes that wait at one gate, on a core of their own."""
+    def start_nodes(self, name: str, commands: list[list]) -> "Nodes":
+        """Processes that wait at one gate, on whatever core."""
         gate, gate_end = os.pipe()
         words, words_end = os.pipe()
         nodes = Nodes(name, gate_end, words)
         self.children.callback(nodes.stop)
         for command in commands:
-            nodes.processes.append(self._start(name, *command, core=core, stdin=gate, stdout=words_end))
+            nodes.processes.append(self._run(name, [str(word) for word in command], stdin=gate, stdout=words_end))
         os.close(gate)
         os.close(words_end)
         return nodes

@@ -153,8 +153,8 @@ class ProcessesRow:
         return Outcome(f"{figures['ours_ms']:.2f} ms", f"{self.bar_ms:.0f} ms", beside, verdict, figures)
 
     def _race(self, programs: Programs, name: str, commands: list[list]) -> float:
-        # The server has one core, the nodes another.
-        nodes = programs.start_nodes(name, (programs.options.core + 1) % (os.cpu_count() or 1), commands)
+        # As processes of a host are: wherever there is room.
+        nodes = programs.start_nodes(name, commands)
         try:
             return nodes.race(self.nodes)
         finally:

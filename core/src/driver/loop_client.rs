@@ -267,8 +267,9 @@ impl Loop {
     /// # Errors
     /// That of the system.
     pub fn turn(&mut self) -> io::Result<()> {
-        let ready = self.events.poll()?;
+        // Before the look: what had come by now is read before anybody is told that nothing came.
         let now = self.events.clock().now();
+        let ready = self.events.poll()?;
         for member in self.stores.values_mut() {
             member.flush_all(now);
             member.carry_out(&mut self.events, &mut self.happened);
@@ -297,7 +298,7 @@ impl Loop {
         }
         for session in self.sessions.values_mut() {
             if session.carrier.is_due(now) {
-                session.carrier.turn();
+                session.carrier.turn(now);
                 session.carry_out(&self.events, &mut self.happened);
             }
         }

@@ -331,7 +331,7 @@ impl Drop for Inner {
 }
 
 /// Room for a session's requests.
-const PENDING: usize = 1024;
+const PENDING: usize = 256;
 type Machine = crate::node::native_client::NativeClient<PENDING>;
 
 /// Beyond this, a session's thread that does not answer is taken for dead.

@@ -302,7 +302,9 @@ impl Server {
             if let Err(bytes) = answer(&mut conn.outbox, &applied.answer, limits.answer_bytes_max, pool) {
                 return Err(CloseReason::AnswerTooLong(bytes));
             }
-            conns.want_to_send(id);
+            if !conn.to_send {
+                conns.want_to_send(id);
+            }
             if self.native.as_ref().is_some_and(|native| native.has_released()) {
                 self.with_native(Native::serve_released);
             }

@@ -328,6 +328,7 @@ impl Engine {
         Ok(Applied { answer: Answer::Value(answer), released: &self.released })
     }
 
+    #[inline]
     fn add(&mut self, key: Key<'_>, delta: i64) -> Result<Answer<'static>, ApplyError> {
         self.room_in_place(key, number::DIGITS_MAX)?;
         let (slot, current) = self.counter(key)?;
@@ -445,18 +446,21 @@ impl Engine {
     }
 
     /// The number under `key`, 0 when there is none; its slot is made.
+    #[inline]
     fn counter(&mut self, key: Key<'_>) -> Result<(SlotId, i64), ApplyError> {
         let slot = self.slots.find_or_insert(one_piece(key, &mut self.joined));
         let current = self.slots[slot].value.as_number().ok_or(ApplyError::NotANumber)?;
         Ok((slot, current))
     }
 
+    #[inline]
     fn count(&mut self, slot: SlotId, number: i64) {
         self.revision += 1;
         self.slots.change(slot, self.revision, |value| *value = Value::Number(number));
         self.changed(slot);
     }
 
+    #[inline]
     fn store(&mut self, slot: SlotId, bytes: &[u8]) {
         self.revision += 1;
         self.slots.change(slot, self.revision, |value| value.set(bytes));
@@ -472,11 +476,13 @@ impl Engine {
         }
     }
 
+    #[inline]
     fn wake_all(&mut self, slot: SlotId) {
         self.waits.satisfy_all(slot, &mut self.slots, &mut self.released);
     }
 
     /// Room for `bytes` bytes in place of what is under `key` now: what does not grow needs none.
+    #[inline]
     fn room_in_place(&mut self, key: Key<'_>, bytes: usize) -> Result<(), ApplyError> {
         let gross = cost(key, bytes);
         self.room_for(gross).or_else(|_| {
@@ -499,6 +505,7 @@ impl Engine {
         slot.map_or(0, |slot| cost(key, self.slots[slot].value.len()))
     }
 
+    #[inline]
     const fn room_for(&self, more: u64) -> Result<(), ApplyError> {
         if self.slots.stored_bytes().saturating_add(more) > self.limits.stored_bytes_max {
             return Err(ApplyError::Full(self.limits.stored_bytes_max));
@@ -508,11 +515,13 @@ impl Engine {
 }
 
 /// What a key with so many bytes of value is charged at most.
+#[inline]
 const fn cost(key: Key<'_>, value_bytes: usize) -> u64 {
     (key.len() + value_bytes) as u64 + KEY_COST_BYTES
 }
 
 /// The key in one piece; it is joined in `joined` if it came in several.
+#[inline]
 fn one_piece<'k>(key: Key<'k>, joined: &'k mut Vec<u8>) -> &'k [u8] {
     match key.as_one_piece() {
         Some(whole) => whole,

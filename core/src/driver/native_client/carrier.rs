@@ -270,8 +270,9 @@ impl Carrier {
         self.poll_timeout().is_some_and(|due| due <= now) || self.lookup.as_ref().is_some_and(is_found)
     }
 
-    /// Takes in that time has passed, and what was looked up.
-    pub(in crate::driver) fn turn(&mut self) {
+    /// Takes in that time has passed up to `now`, and what was looked up. All that had come by then has been read: a process
+    /// that was stopped for a while finds what was said meanwhile before it finds that nothing was.
+    pub(in crate::driver) fn turn(&mut self, now: Instant) {
         let found = self
             .lookup
             .as_ref()
@@ -280,7 +281,6 @@ impl Carrier {
             self.lookup = None;
             self.resolved(found);
         }
-        let now = self.clock.now();
         if self.machine.poll_timeout().is_some_and(|due| due <= now) {
             self.machine.handle(now, Input::Tick);
         }

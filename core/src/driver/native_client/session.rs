@@ -82,6 +82,7 @@ impl Session {
             if self.carrier.ending().is_some() {
                 break;
             }
+            let before = self.clock().now();
             let ready = match self.events.wait(self.carrier.poll_timeout()) {
                 Ok(ready) => ready,
                 // The system's event queue failed: nothing can be heard any more.
@@ -94,7 +95,7 @@ impl Session {
             for one in ready {
                 self.carrier.ready(one, &mut self.buffer);
             }
-            self.carrier.turn();
+            self.carrier.turn(before);
         }
         self.wind_up();
     }

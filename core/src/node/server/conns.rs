@@ -23,7 +23,7 @@ pub(super) struct Conn {
     /// Answers that are not sent yet.
     pub(super) outbox: Outbox,
     /// Stands in `transmits`.
-    to_send: bool,
+    pub(super) to_send: bool,
     pub(super) life: Life,
     /// Its share of the buffered bytes.
     pub(super) charged: u64,

@@ -75,6 +75,7 @@ impl Slots {
         self.index.find(self.hasher.hash_one(key), |&id| *self[id].key == *key).copied()
     }
 
+    #[inline]
     pub(super) fn find_or_insert(&mut self, key: &[u8]) -> SlotId {
         let hash = self.hasher.hash_one(key);
         let slots = &mut self.slots;
@@ -117,6 +118,7 @@ impl Slots {
     }
 
     /// Changes a value and keeps the books.
+    #[inline]
     pub(super) fn change(&mut self, id: SlotId, revision: u64, change: impl FnOnce(&mut Value)) {
         let slot = &mut self.slots[id as usize];
         let (was_absent, length_before) = (matches!(slot.value, Value::Absent), slot.value.len());

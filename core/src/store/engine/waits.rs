@@ -138,6 +138,7 @@ impl Waits {
     }
 
     /// The key is there: every registration is met. Waits that miss nothing more are named in `released`.
+    #[inline]
     pub(super) fn satisfy_all(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<WaiterId>) {
         while !slots[slot].waiters.is_empty() {
             self.satisfy_oldest(slot, slots, released);
