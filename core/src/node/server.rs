@@ -225,6 +225,11 @@ impl Server {
         conn.inbox = kept;
         if !conn.inbox.is_empty() {
             conn.heard = self.now;
+            if let Language::Native(Some(_)) = conn.language {
+                // Within a frame its client can say nothing else.
+                self.with_native(|native, desk| native.heard_part(desk, id));
+            }
+            let Some(conn) = self.conns.at(id) else { return };
             if !conn.frame_armed && conn.language.has_greeted() {
                 conn.frame_armed = true;
                 self.arm(self.now + self.limits.frame_timeout, Deadline::Frame, id);

@@ -107,8 +107,10 @@ pub fn write_lossy(out: &mut impl fmt::Write, bytes: &[u8]) -> fmt::Result {
 #[derive(Clone, Copy)]
 pub struct Keys<'a> {
     list: List<'a, &'a [u8]>,
-    /// A key before the list, for a list of one that nobody has to store.
-    one: Option<Key<'a>>,
+    /// A key before the list, for a list of one that nobody has to store. It is set even where it means nothing: the compiler
+    /// may read it before it asks, which memory checkers would complain of.
+    one: Key<'a>,
+    has_one: bool,
 }
 
 /// A list of keys with their values: as it stands in a received frame, or as a caller's slice.
@@ -127,19 +129,19 @@ impl<'a> Keys<'a> {
     /// `count` keys as they stand in a frame: each behind its `u64` length. Iteration stops where `bytes` end.
     #[must_use]
     pub const fn packed(count: usize, bytes: &'a [u8]) -> Self {
-        Self { list: List::Packed { count, bytes }, one: None }
+        Self { list: List::Packed { count, bytes }, one: Key::raw(b""), has_one: false }
     }
 
     /// The keys `names`, each beneath `scope`.
     #[must_use]
     pub const fn scoped(scope: &'a [u8], names: &'a [&'a [u8]]) -> Self {
-        Self { list: List::Slice { scope, items: names }, one: None }
+        Self { list: List::Slice { scope, items: names }, one: Key::raw(b""), has_one: false }
     }
 
     /// A list of one key.
     #[must_use]
     pub const fn one(key: Key<'a>) -> Self {
-        Self { list: List::Slice { scope: b"", items: &[] }, one: Some(key) }
+        Self { list: List::Slice { scope: b"", items: &[] }, one: key, has_one: true }
     }
 
     /// How many there are.
@@ -149,7 +151,7 @@ impl<'a> Keys<'a> {
             List::Packed { count, .. } => count,
             List::Slice { items, .. } => items.len(),
         };
-        listed + self.one.is_some() as usize
+        listed + self.has_one as usize
     }
 
     /// Whether there are none.
@@ -166,7 +168,7 @@ impl<'a> Keys<'a> {
         };
         let unpack = core::iter::from_fn(move || split_packed(&mut packed).map(Key::raw));
         let listed = items.iter().map(move |name| Key::scoped(scope, name)).chain(unpack);
-        self.one.into_iter().chain(listed)
+        self.has_one.then_some(self.one).into_iter().chain(listed)
     }
 }
 

@@ -277,6 +277,6 @@ pub struct Stats {
     pub waiting: usize,
     /// Sessions of native clients now.
     pub sessions: usize,
-    /// Writes refused since the start, since their round was over.
+    /// Writes and waits refused since the start, since their round was over.
     pub stale_writes: u64,
 }

@@ -5,7 +5,7 @@
 use super::fences::Fences;
 use super::history::{ChangeRef, History, WatchError, WatchId, Watched};
 use super::leases::{LeaseError, LeaseId, Leases};
-use super::slots::SlotId;
+use super::slots::{Slot, SlotId};
 use super::value::{Value, ValueRef};
 use super::{ApplyError, Engine, KeyList, Stale, cost, number, one_piece};
 use crate::ids::WaiterId;
@@ -79,8 +79,19 @@ impl Engine {
     }
 
     /// From now on, nothing may change keys that begin with `stem`, a number up to `number`, and a slash.
-    pub fn fence(&mut self, stem: &[u8], number: u64) {
-        self.fences.get_or_insert_with(|| Box::new(Fences::default())).raise(stem, number);
+    /// Who waits there waits in vain: they are returned, and wait no more.
+    pub fn fence(&mut self, stem: &[u8], number: u64) -> Vec<WaiterId> {
+        let fences = self.fences.get_or_insert_with(|| Box::new(Fences::default()));
+        fences.raise(stem, number);
+        let mut in_vain = Vec::new();
+        if self.waits.registrations() > 0 {
+            let is_hopeless = |slot: &Slot| !slot.waiters.is_empty() && fences.find(&slot.key).is_some();
+            for slot in self.slots.beneath(stem, is_hopeless) {
+                self.waits.list(&self.slots[slot].waiters, &mut in_vain);
+            }
+        }
+        in_vain.iter().for_each(|&waiter| self.waits.forget(waiter, &mut self.slots));
+        in_vain
     }
 
     /// Removes all keys beneath a prefix, fenced or not: they are the caller's own.
@@ -117,9 +128,13 @@ impl Engine {
             | Request::QueuePop { key }
             | Request::Barrier { key, .. } => self.check_fence(key),
             Request::MultiSet { pairs } => pairs.iter().try_for_each(|(key, _)| self.check_fence(key)),
+            // What is not there will never be.
+            Request::Wait { keys } => keys.iter().try_for_each(|key| {
+                let is_there = self.slots.is_ready(one_piece(key, &mut self.joined));
+                if is_there { Ok(()) } else { self.check_fence(key) }
+            }),
             Request::Get { .. }
             | Request::Check { .. }
-            | Request::Wait { .. }
             | Request::NumKeys
             | Request::MultiGet { .. }
             | Request::CancelWait

@@ -77,6 +77,21 @@ impl Value {
 }
 
 impl ValueRef<'_> {
+    /// Its length in bytes; of a number, the most that its text may have.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Number(_) => number::DIGITS_MAX,
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Calls `read` with the bytes.
     pub fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
         match self {

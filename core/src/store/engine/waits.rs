@@ -186,6 +186,16 @@ impl Waits {
         gone.wait
     }
 
+    /// Those who wait in a key's list, each as often as it stands there.
+    pub(super) fn list(&self, list: &WaitList, waiters: &mut Vec<WaiterId>) {
+        let mut next = list.head;
+        while next != NONE {
+            let registration = &self.registrations[next as usize];
+            waiters.push(self.waits[registration.wait as usize].waiter);
+            next = registration.next;
+        }
+    }
+
     /// No connection has a place from `places` on.
     pub(super) fn forget_places(&mut self, places: usize) {
         self.of_conn.truncate(places);

@@ -8,6 +8,7 @@ use crate::rendezvous::service::{
     NodeName, Output, ParticipantId, RankOrder, Reason, Round, RunId, RunSettings,
 };
 use crate::session::table::SessionId;
+use crate::store::engine::Stale;
 use crate::store::op::{Key, Pairs};
 use crate::wire::native::{
     self, ClientFrame, Fault, FaultCode, List, Member, RankOrder as Order, ServerFrame, Terms, Why,
@@ -289,7 +290,11 @@ impl Native {
             match output {
                 // Its keys are those of no round before: numbers are never used twice.
                 Output::RoundOpened(_) => {}
-                Output::Fence(namespace) => desk.engine.fence(&stem(&namespace), namespace.round),
+                Output::Fence(namespace) => {
+                    let in_vain = desk.engine.fence(&stem(&namespace), namespace.round);
+                    let stale = Stale { round: namespace.round, over: namespace.round };
+                    self.end_in_vain(desk, in_vain, stale);
+                }
                 Output::Delete(namespace) => desk.engine.discard(&prefix(&namespace)),
                 Output::Tell { participant, event } => self.tell_participant(desk, participant, &event),
                 Output::Decided { run_id, round, action, reason } => {

@@ -3,8 +3,9 @@
 use super::waiting::{Awaited, Pending};
 use super::{Desk, Native, millis};
 use crate::ids::WaiterId;
+use crate::node::server::event::CloseReason;
 use crate::session::table::SessionId;
-use crate::store::engine::{Answer, ApplyError, Engine, ValueRef};
+use crate::store::engine::{Answer, ApplyError, Engine, Stale, ValueRef};
 use crate::store::op::{Key, Keys, Request};
 use crate::wire::native::{Batched, ClientFrame, Fault, FaultCode, Found, List, ServerFrame};
 use alloc::borrow::Cow;
@@ -86,9 +87,16 @@ impl Native {
         id: u64,
         requests: impl Iterator<Item = Batched<ClientFrame<'a>>>,
     ) {
-        let mut outcomes = Vec::new();
+        let (mut outcomes, mut room) = (Vec::new(), desk.limits.frame.frame_bytes_max / 2);
         for Batched(request) in requests {
-            let outcome = self.execute(desk, &request);
+            let mut outcome = self.execute(desk, &request);
+            // All is carried out; a value for which the answer has no room is not told.
+            if let Ok(Outcome::Value(_, Some(value))) = &outcome {
+                match room.checked_sub(value.len()) {
+                    Some(left) => room = left,
+                    None => outcome = Err(Fault::new(FaultCode::TooLong, value.len() as u64, room as u64)),
+                }
+            }
             outcomes.push((outcome, desk.engine.revision()));
         }
         let answers: Vec<_> = outcomes
@@ -260,6 +268,12 @@ impl Native {
     }
 
     fn answer_values(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, keys: Keys<'_>) {
+        // One key may stand there many times: what is asked for is added up before any of it is copied.
+        let sizes = keys.iter().map(|key| desk.engine.find(&whole(key)).map_or(0, |(_, value)| value.len()));
+        let bytes = sizes.fold(0, usize::saturating_add);
+        if bytes > desk.limits.frame.frame_bytes_max {
+            return self.too_long(desk, session, id, bytes);
+        }
         let found: Vec<_> = keys
             .iter()
             .map(|key| desk.engine.find(&whole(key)).map(|(revision, value)| (revision, owned(value))))
@@ -320,6 +334,24 @@ impl Native {
                 self.done(desk, session, id);
             } else if !self.try_wait(desk, session, id, &pending.what, pending.keys()) {
                 self.park(desk, pending);
+            }
+        }
+    }
+
+    /// Tells those who wait for keys that will never be there: c10d has no word for that, so its connections end.
+    pub(super) fn end_in_vain(&mut self, desk: &mut Desk<'_>, waiters: Vec<WaiterId>, stale: Stale) {
+        let error = ApplyError::Stale(stale);
+        for waiter in waiters {
+            match waiter {
+                WaiterId::Conn(conn) => {
+                    desk.stats.stale_writes += 1;
+                    self.to_close.push_back((conn, CloseReason::Refused(error)));
+                }
+                WaiterId::Request(place) => {
+                    if let Some(pending) = self.waiting.remove(place) {
+                        self.fail(desk, pending.session, pending.request, fault_of(&error));
+                    }
+                }
             }
         }
     }

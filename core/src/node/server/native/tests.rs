@@ -590,6 +590,60 @@ fn a_dead_rounds_c10d_workers_are_closed_and_counted() {
 }
 
 #[test]
+fn who_waits_for_a_key_of_a_round_that_ends_waits_no_more() {
+    let mut rig = rig();
+    let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
+    let (worker, late, bystander) = (rig.greeted(2), rig.greeted(3), rig.greeted(4));
+    rig.ask(a, 1, &join("a"));
+    rig.ask(b, 1, &join("b"));
+    rig.got(a);
+    rig.send(worker, &super::super::tests::wait(b"/torch.rendezvous.run.0/k"));
+    rig.send(bystander, &super::super::tests::wait(b"/torch.rendezvous.run.1/k"));
+    rig.ask(a, 2, &ClientFrame::Get { timeout_ms: 60_000, key: key("/torch.rendezvous.run.0/k") });
+    rig.ask(a, 3, &ClientFrame::QueuePop { timeout_ms: 60_000, key: key("/torch.rendezvous.run.0/q") });
+    rig.feed(Input::Lost { conn: b, os_error: 0 });
+    let told = rig.lines(a);
+    for expected in ["2 Error StaleRound 0 1 ", "3 Error StaleRound 0 1 "] {
+        assert!(told.iter().any(|line| line == expected), "{told:?}");
+    }
+    assert!(matches!(rig.closed[&worker], CloseReason::Refused(_)), "c10d has no word for it");
+    rig.send(late, &super::super::tests::wait(b"/torch.rendezvous.run.0/k"));
+    assert!(matches!(rig.closed[&late], CloseReason::Refused(_)), "it will never be there");
+    assert!(!rig.closed.contains_key(&bystander), "the next round's keys may still come");
+    assert_eq!((rig.server.stats().waiting, rig.server.stats().stale_writes), (1, 4));
+}
+
+#[test]
+fn an_answer_that_has_no_room_is_not_made() {
+    let frame = crate::limits::FrameLimits { frame_bytes_max: 4096, ..ServerLimits::default().frame };
+    let mut rig = Rig::new(ServerLimits { frame, ..ServerLimits::default() });
+    let conn = rig.open(0, "n");
+    let value = std::vec![b'v'; 1500];
+    rig.ask(conn, 1, &ClientFrame::Set { key: key("/k"), value: &value });
+    rig.got(conn);
+    let keys: [&[u8]; 3] = [b"/k"; 3];
+    let all = ClientFrame::MultiGet { timeout_ms: 0, keys: Keys::scoped(b"", &keys) };
+    assert_eq!(rig.asked(conn, 2, &all), ["2 Error TooLong 4500 4096 "]);
+    let look = Batched(ClientFrame::CompareSet { key: key("/k"), expected: b"x", desired: b"y" });
+    let batch = [look, look, Batched(ClientFrame::Add { key: key("/n"), delta: 1 })];
+    let told = rig.asked(conn, 3, &ClientFrame::Batch { requests: List::new(&batch) });
+    assert!(told[0].ends_with(",TooLong,1"), "{told:?}");
+}
+
+#[test]
+fn a_long_frame_on_a_slow_way_is_a_sign_of_life() {
+    let mut rig = rig();
+    let conn = rig.open(0, "slow");
+    let value = std::vec![b'v'; 4000];
+    let frame = encoded(1, 0, &ClientFrame::Set { key: key("/k"), value: &value });
+    for piece in frame.chunks(200) {
+        rig.after(Duration::from_millis(2000));
+        rig.send(conn, piece);
+    }
+    assert_eq!(rig.lines(conn), ["1 Done"], "though it took forty seconds");
+}
+
+#[test]
 fn joins_that_make_no_sense_are_told_what_is_wrong() {
     let mut rig = rig();
     let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
