@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import torch.distributed as dist
 from harness import HERE, ROOT, Processes, StoreTest, connect, deadline, read_line
@@ -124,6 +125,27 @@ class Rounds(StoreTest):
         self.assertEqual(self.store_of_round(1).get("progress"), b"epoch 4")
         first.told(f"get {prefix_of(1)}/progress")
         self.assertEqual(first.says("got"), f"got {prefix_of(1)}/progress = epoch 4")
+
+    def test_who_waits_in_a_round_that_dies_waits_no_more(self):
+        first, second = self.node("n0"), self.node("n1")
+        self.meet(0, first, second)
+
+        def wait_for_a_key_that_never_comes():
+            store = self.store_of_round(0)
+            store.set("waiting", "")
+            started = time.monotonic()
+            try:
+                store.get("never")
+            except RuntimeError as error:
+                return str(error) if time.monotonic() - started < 15 else "timed out"
+            return "it came"
+
+        waiting = Processes([wait_for_a_key_that_never_comes])
+        self.store_of_round(0).get("waiting")
+        # Whether its wait is there already or comes too late: it is told so, not left to its timeout.
+        self.after_a_death(first, second)
+        (told,) = waiting.results()
+        self.assertTrue(any(text in told for text in LOST), told)
 
     def ranks(self, number):
         program = [sys.executable, HERE / "round_rank.py", self.server.port, prefix_of(number)]
