@@ -414,14 +414,10 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         if let Some(nonce) = self.heartbeat.take() {
             return Some(ToWrite::Frame(self.session.label(now, 0), ClientFrame::Heartbeat { nonce }));
         }
-        while let Some(id) = self.session.next_to_send() {
+        if let Some(id) = self.session.next_to_send() {
             let place = self.place(id)?;
-            if self.pending[place].awaited == Awaited::Yes || !self.session.withdraw(id) {
-                self.pending[place].sent = true;
-                return Some(ToWrite::Request(id, self.session.label(now, id)));
-            }
-            self.pending.remove(place);
-            self.participant.withdraw(id);
+            self.pending[place].sent = true;
+            return Some(ToWrite::Request(id, self.session.label(now, id)));
         }
         self.cancellation(now)
     }
@@ -579,6 +575,20 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             let frame_bytes_max = usize::try_from(frame_bytes_max).unwrap_or(usize::MAX);
             self.limits = FrameLimits { key_bytes_max, value_bytes_max, keys_max: list_max, frame_bytes_max };
         }
+        self.withdraw_unwanted();
+    }
+
+    /// What nobody awaits any more and did not arrive is not sent again. The node has to know before it reads on: a wish
+    /// of its own that came to nothing leaves it where it was.
+    fn withdraw_unwanted(&mut self) {
+        let Self { pending, session, participant, .. } = self;
+        pending.retain(|call| {
+            let is_withdrawn = call.awaited != Awaited::Yes && session.withdraw(call.id);
+            if is_withdrawn {
+                participant.withdraw(call.id);
+            }
+            !is_withdrawn
+        });
     }
 
     /// A request that nobody awaits any more: the server is told so, once there is room for one more.

@@ -47,6 +47,12 @@ pub enum PartEvent {
     Form,
     /// Its wish was refused, or its time is up.
     Refuse,
+    /// Its wish to come back came to nothing: it is in its round still.
+    KeepRound,
+    /// The same, in the last round of a closed run.
+    KeepLastRound,
+    /// The same, and its round is over: its seat is kept still.
+    KeepSeat,
     /// Its wish is moot: the run is closed.
     Dismiss,
     /// Its round is over.
@@ -78,6 +84,9 @@ const PARTS: Transitions = &[
     (&[Joining, Seated, StandingBy], PartEvent::Park, StandingBy),
     (&[Joining, Seated, StandingBy], PartEvent::Form, InRound),
     (&[Joining, Seated, StandingBy], PartEvent::Refuse, Outside),
+    (&[Joining], PartEvent::KeepRound, InRound),
+    (&[Joining], PartEvent::KeepLastRound, InLastRound),
+    (&[Joining], PartEvent::KeepSeat, Between),
     (&[Joining, Seated, StandingBy], PartEvent::Dismiss, Closed),
     (&[InRound], PartEvent::EndRound, Between),
     (&[InLastRound], PartEvent::EndRound, Closed),
@@ -224,12 +233,22 @@ pub struct OutOfTurn(pub Part);
 #[error("the answer is of another kind than the request")]
 pub struct NoAnswerToThat;
 
+/// Where a node that asks to come back stands until the server has granted that.
+#[derive(Clone, Copy, Debug)]
+struct Footing {
+    part: Part,
+    /// The request under which it got there.
+    join: u64,
+}
+
 /// A node's part in one run at a time.
 #[derive(Debug)]
 pub struct Participant {
     part: Part,
     /// While it asks to be let go: where it would stand otherwise.
     beneath: Part,
+    /// While it asks to come back, and has no word of that.
+    footing: Option<Footing>,
     /// The last request to join; pushes come under its id. 0: there was none.
     join: u64,
     /// The last request to be let go.
@@ -247,7 +266,7 @@ impl Participant {
     /// A node that has not joined.
     #[must_use]
     pub const fn new() -> Self {
-        Self { part: Outside, beneath: Outside, join: 0, leave: 0, round: None }
+        Self { part: Outside, beneath: Outside, footing: None, join: 0, leave: 0, round: None }
     }
 
     /// Where it stands.
@@ -265,7 +284,8 @@ impl Participant {
     /// Whether a request is one of its own.
     #[must_use]
     pub const fn is_own(&self, id: u64) -> bool {
-        id != 0 && (id == self.join || id == self.leave)
+        let is_footing = matches!(self.footing, Some(Footing { join, .. }) if join == id);
+        id != 0 && (id == self.join || id == self.leave || is_footing)
     }
 
     /// It asks for a place, with the request `id`. A node of a live round comes back with it.
@@ -273,7 +293,10 @@ impl Participant {
     /// # Errors
     /// It waits for a place already, is leaving, or must not come back.
     pub fn join(&mut self, id: u64) -> Result<(), OutOfTurn> {
+        let before = self.part;
         self.step(PartEvent::Ask).ok_or(OutOfTurn(self.part))?;
+        self.footing = matches!(before, InRound | InLastRound | Between)
+            .then_some(Footing { part: before, join: self.join });
         self.join = id;
         Ok(())
     }
@@ -284,7 +307,7 @@ impl Participant {
     /// It is in no run.
     pub fn leave(&mut self, id: u64) -> Result<(), OutOfTurn> {
         let before = self.part;
-        self.step(PartEvent::AskToLeave).ok_or(OutOfTurn(self.part))?;
+        self.part = before.on_event(PartEvent::AskToLeave).ok_or(OutOfTurn(before))?;
         (self.leave, self.beneath) = (id, before);
         Ok(())
     }
@@ -320,7 +343,9 @@ impl Participant {
             ServerFrame::Error { fault } => match fault.code {
                 FaultCode::RunClosed => (PartEvent::Dismiss, Event::Closed { by: fault.text }),
                 FaultCode::NotNeeded => (PartEvent::Dismiss, Event::NotNeeded),
-                _ => (PartEvent::Refuse, Event::Refused(fault)),
+                // The server had it take part before that.
+                FaultCode::TimedOut | FaultCode::Cancelled => (PartEvent::Refuse, Event::Refused(fault)),
+                _ => (self.fall_back(), Event::Refused(fault)),
             },
             _ => return Err(NoAnswerToThat),
         };
@@ -334,7 +359,8 @@ impl Participant {
 
     /// A push of the request `id`. `None`: it means nothing, or nothing any more.
     pub fn push<'b>(&mut self, id: u64, frame: &ServerFrame<'b>) -> Option<Event<'b>> {
-        if id != self.join {
+        let is_footing = self.footing.is_some_and(|footing| footing.join == id);
+        if id != self.join && !is_footing {
             return None;
         }
         let (event, told) = match *frame {
@@ -355,6 +381,11 @@ impl Participant {
             }
             _ => return None,
         };
+        if let Some(footing) = self.footing.as_mut().filter(|_| is_footing) {
+            // It asks to come back, and wants no more of that round. But it may have to stay there.
+            footing.part = footing.part.on_event(event).unwrap_or(footing.part);
+            return None;
+        }
         self.step(event).map(|()| told)
     }
 
@@ -366,14 +397,15 @@ impl Participant {
                 // The server knows nothing of its wish.
                 self.part = self.beneath;
             }
-        } else if self.is_own(id) {
-            self.step(PartEvent::Refuse);
+        } else if id != 0 && id == self.join {
+            let event = self.fall_back();
+            self.step(event);
         }
     }
 
     /// Its session has ended; whether that took it out of a run.
     pub fn session_ended(&mut self) -> bool {
-        (self.join, self.leave) = (0, 0);
+        (self.join, self.leave, self.footing) = (0, 0, None);
         self.step(PartEvent::EndSession).is_some()
     }
 
@@ -381,12 +413,34 @@ impl Participant {
         matches!(self.part, InRound | InLastRound).then_some(told)
     }
 
+    /// Its wish came to nothing, and the server has it where it stood, under the request that brought it there; the
+    /// event that says so.
+    fn fall_back(&mut self) -> PartEvent {
+        let Some(Footing { part, join }) = self.footing else { return PartEvent::Refuse };
+        self.join = join;
+        match part {
+            InRound => PartEvent::KeepRound,
+            InLastRound => PartEvent::KeepLastRound,
+            Between => PartEvent::KeepSeat,
+            // What it was told meanwhile.
+            Closed => PartEvent::Dismiss,
+            Replaced => PartEvent::Replace,
+            _ => PartEvent::Refuse,
+        }
+    }
+
     fn step(&mut self, event: PartEvent) -> Option<()> {
+        let after = self.part.on_event(event);
         if self.part == Leaving {
             self.beneath = self.beneath.on_event(event).unwrap_or(self.beneath);
         }
-        self.part = self.part.on_event(event)?;
-        Some(())
+        self.part = after.unwrap_or(self.part);
+        let wish = if self.part == Leaving { self.beneath } else { self.part };
+        if wish != Joining {
+            // The server has its wish, or has put it down.
+            self.footing = None;
+        }
+        after.map(|_| ())
     }
 }
 

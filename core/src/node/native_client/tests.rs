@@ -378,6 +378,40 @@ fn a_wish_that_was_given_up_and_never_arrived_leaves_the_node_where_it_was() {
     assert_eq!(client.participant().part(), Part::Joining);
 }
 
+/// What the server tells of the round right behind WELCOME is told under the join that brought the node there.
+#[test]
+fn a_wish_to_come_back_that_never_arrived_leaves_the_node_in_its_round() {
+    let mut client = live(2000);
+    let join = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND).expect("outside");
+    writes(&mut client, 0);
+    let round = ServerFrame::Round {
+        run_id: RUN,
+        round: 0,
+        node_rank: 0,
+        nodes: 2,
+        rank_first: 0,
+        world_size: 2,
+        leader: b"h",
+        namespace: RUN,
+    };
+    give(&mut client, 1, &bytes_of(join, 1, &round));
+    let again = client.begin_join(NOW(2), Operation::Join, (0x40, 8), SECOND).expect("in a round");
+    writes(&mut client, 2);
+    client.handle(NOW(3), Input::Ended(Cause::Closed));
+    client.cancel(NOW(3), again).expect("under way");
+    client.handle(NOW(4), Input::Resolved(&[Family::V4]));
+    client.handle(NOW(4), Input::Connected);
+    outputs(&mut client);
+    writes(&mut client, 4);
+    give(&mut client, 5, &bytes_of(0, 0, &welcome(true, 1, 2000)));
+    let died = ServerFrame::PeerDied { run_id: RUN, round: 0, node_rank: 1, node: b"b", why: Why::Heartbeat };
+    let told = give(&mut client, 5, &bytes_of(join, 2, &died));
+    assert!(told.starts_with("Node(None, PeerDied"), "{told}");
+    assert_eq!(ids(&writes(&mut client, 5)), [], "it is not sent again");
+    assert_eq!(client.participant().part(), Part::InRound);
+    client.begin_leave(NOW(6), (0x42, 8), SECOND).expect("in a round");
+}
+
 #[test]
 fn a_session_that_is_not_resumed_is_over() {
     for (code, kind) in [

@@ -7,12 +7,15 @@ use alloc::vec::Vec;
 
 const PARTS_ALL: [Part; 11] =
     [Outside, Joining, Seated, StandingBy, InRound, InLastRound, Between, Leaving, Lost, Replaced, Closed];
-const EVENTS_ALL: [PartEvent; 13] = [
+const EVENTS_ALL: [PartEvent; 16] = [
     PartEvent::Ask,
     PartEvent::Seat,
     PartEvent::Park,
     PartEvent::Form,
     PartEvent::Refuse,
+    PartEvent::KeepRound,
+    PartEvent::KeepLastRound,
+    PartEvent::KeepSeat,
     PartEvent::Dismiss,
     PartEvent::EndRound,
     PartEvent::CloseRun,
@@ -185,6 +188,75 @@ fn a_wish_to_leave_that_was_taken_back_leaves_the_node_where_it_stands() {
     assert_eq!(node.push(1, &seated), None, "it is leaving");
     node.withdraw(2);
     assert_eq!((node.part(), node.join(3)), (Seated, Err(OutOfTurn(Seated))));
+}
+
+/// The server has it where it stood: it never had the wish, or refused it as it came.
+#[test]
+fn a_wish_to_come_back_that_came_to_nothing_leaves_the_node_where_it_stands() {
+    let closed = ServerFrame::RunClosed { run_id: RUN, by: b"b" };
+    let left_behind = ServerFrame::LeftBehind { run_id: RUN, round: 1 };
+    let died = ServerFrame::PeerDied { run_id: RUN, round: 0, node_rank: 0, node: b"a", why: Why::Heartbeat };
+    type Way = fn(&mut Participant);
+    let refused = |node: &mut Participant, code| {
+        let told = node.answer(2, &error(code));
+        assert!(matches!(told, Ok(Some(Event::Refused(_)))), "{told:?}");
+    };
+    let ways: [Way; 5] = [
+        |node| node.withdraw(2),
+        |node| {
+            node.leave(3).expect("joining");
+            node.withdraw(2);
+            node.withdraw(3);
+        },
+        |node| {
+            node.leave(3).expect("joining");
+            node.answer(2, &error(FaultCode::TooMany)).expect("an answer");
+            node.withdraw(3);
+        },
+        |node| assert!(matches!(node.answer(2, &error(FaultCode::BoundsConflict)), Ok(Some(_)))),
+        |node| assert!(matches!(node.answer(2, &error(FaultCode::AlreadyJoined)), Ok(Some(_)))),
+    ];
+    for way in ways {
+        for (before, meanwhile, part) in [
+            (&[][..], &[][..], InRound),
+            (&[], &[over(0)], Between),
+            (&[], &[over(0), left_behind], Outside),
+            (&[], &[closed, over(0)], Closed),
+            (&[], &[ServerFrame::Replaced { run_id: RUN, session: 7 }], Replaced),
+            (&[closed], &[], InLastRound),
+            (&[over(0)], &[], Between),
+        ] {
+            let mut node = joined();
+            assert!(before.iter().all(|frame| node.push(1, frame).is_some()));
+            node.join(2).expect("it comes back");
+            assert!(node.is_own(1) && meanwhile.iter().all(|frame| node.push(1, frame).is_none()));
+            way(&mut node);
+            assert_eq!((node.part(), node.is_own(2)), (part, false), "{before:?} {meanwhile:?}");
+            let hears = matches!(part, InRound | InLastRound);
+            assert_eq!(node.push(1, &died).is_some(), hears);
+            assert_eq!(node.push(1, &over(0)).is_some(), hears);
+            assert_eq!(node.push(2, &SEAT), None);
+        }
+    }
+    let mut node = joined();
+    node.join(2).expect("it comes back");
+    refused(&mut node, FaultCode::InvalidArgument);
+    node.leave(3).expect("in a round");
+    assert_eq!(node.answer(3, &DONE), Ok(Some(Event::Left)));
+
+    // The server had it take part, or knows of no round that it is in.
+    for code in [FaultCode::TimedOut, FaultCode::Cancelled] {
+        let mut node = joined();
+        node.join(2).expect("it comes back");
+        refused(&mut node, code);
+        assert_eq!((node.part(), node.push(1, &died)), (Outside, None));
+    }
+    let mut node = joined();
+    node.join(2).expect("it comes back");
+    assert_eq!(node.push(2, &SEAT), Some(Event::Seated));
+    assert_eq!((node.push(1, &over(0)), node.is_own(1)), (None, false));
+    refused(&mut node, FaultCode::TooMany);
+    assert_eq!(node.part(), Outside);
 }
 
 #[test]

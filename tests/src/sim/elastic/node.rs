@@ -573,10 +573,9 @@ impl Node {
     /// A server that keeps to the protocol never ends a session for any other reason than these.
     fn check_ending(&self, ending: &Ending) -> Result<(), Wrong> {
         let is_legal = match ending {
-            Ending::Left | Ending::Dialling(_) => true,
+            Ending::Left | Ending::Dialling(_) | Ending::Session(SessionEnd::Connection, _) => true,
             // Nobody but its own process has the token.
             Ending::Session(SessionEnd::Server(why), _) => *why != Why::Superseded,
-            Ending::Session(SessionEnd::Connection, _) => true,
             Ending::Session(SessionEnd::Refused(code, ..), _) => *code == FaultCode::SessionEnded,
             Ending::Session(SessionEnd::Protocol, _) => false,
         };
@@ -714,8 +713,11 @@ impl Node {
         if matches!(order, Order::Close) && code == Some(FaultCode::RunClosed) {
             referee.closed(epoch, &self.run, stage.now);
         }
-        if let Order::Watch { .. } = order {
-            self.watches -= 1;
+        match order {
+            Order::Watch { .. } => self.watches -= 1,
+            // It may stand in its round still, from which it was called.
+            Order::Join { .. } => self.called = true,
+            _ => {}
         }
         let end = match (order, code) {
             (Order::Deed(_, Deed::Get { .. } | Deed::MultiGet { .. }, _), Some(FaultCode::NotFound)) => {
