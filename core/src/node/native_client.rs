@@ -133,7 +133,7 @@ pub enum Taken<'b> {
     Partial(usize),
     /// A frame of so many bytes, and what it meant.
     Frame(usize, Event<'b>),
-    /// The client is over; what else was received is of no use.
+    /// The client, or the connection, is over; what else was received is of no use.
     Over,
 }
 
@@ -449,7 +449,9 @@ impl<const PENDING: usize> NativeClient<PENDING> {
 
     /// Reads the frame at the start of `bytes`. `limits` are [`NativeClient::answer_limits`].
     pub fn receive<'b>(&mut self, now: Instant, limits: &'b FrameLimits, bytes: &'b [u8]) -> Taken<'b> {
-        if self.ending.is_some() {
+        let has_connection =
+            matches!(self.session.state(), ClientState::Greeting | ClientState::Resuming | ClientState::Live);
+        if self.ending.is_some() || !has_connection {
             return Taken::Over;
         }
         let (header, length) = match scan(bytes, From::Server, limits) {
@@ -486,6 +488,11 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             }
             Received::Over(end) => {
                 self.session_over(end);
+                return None;
+            }
+            Received::Lost => {
+                self.emit(Output::Disconnect);
+                self.connection_ended(now, Cause::Closed);
                 return None;
             }
             Received::Push(id) if self.participant.is_own(id) => match self.participant.push(id, &frame) {

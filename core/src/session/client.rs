@@ -50,6 +50,8 @@ pub enum Received {
     Push(u64),
     /// The frame is to be passed over: it came before, or says no more than that the server lives.
     Nothing,
+    /// Another connection has the session, but not for long: close this one, and report that it ended.
+    Lost,
     /// The session is over. Requests that are pending may or may not have had their effect.
     Over(End),
 }
@@ -242,6 +244,8 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         match *frame {
             ServerFrame::Welcome { .. } => self.welcome(frame),
             ServerFrame::HeartbeatEcho { .. } => Received::Nothing,
+            // Nobody else has the token: it is a HELLO of an abandoned connection, which came late.
+            ServerFrame::SessionOver { why: Why::Superseded } if self.options.grace_ms > 0 => Received::Lost,
             ServerFrame::SessionOver { why } => self.end(ClientEvent::Ended, End::Server(why)),
             ServerFrame::Error { fault } if header.id == 0 => {
                 self.end(ClientEvent::Refused, End::Refused(fault.code, fault.first, fault.second))

@@ -208,9 +208,7 @@ impl World {
         self.seen.ended += 1;
         match end {
             End::Refused(FaultCode::WindowPassed, ..) => self.seen.windows_passed += 1,
-            End::Refused(FaultCode::SessionEnded, ..)
-            | End::Connection
-            | End::Server(Why::Heartbeat | Why::Superseded) => {}
+            End::Refused(FaultCode::SessionEnded, ..) | End::Connection | End::Server(Why::Heartbeat) => {}
             other => return Err(format!("client {client} lost its session: {other:?}")),
         }
         let options = options(&mut self.rng);
@@ -311,6 +309,7 @@ impl World {
                 self.seen.answered += 1;
             }
             Received::Over(end) => self.lost_session(client, end)?,
+            Received::Lost => self.cut(client)?,
             Received::Push(_) | Received::Nothing => {}
         }
         Ok(())

@@ -432,6 +432,38 @@ fn a_session_that_is_not_resumed_is_over() {
     }
 }
 
+/// A HELLO of an abandoned connection came late and has the session now: a new one takes it back.
+#[test]
+fn a_connection_whose_session_was_taken_over_is_made_again() {
+    let over = bytes_of(0, 0, &ServerFrame::SessionOver { why: Why::Superseded });
+    let mut client = live(2000);
+    begin(&mut client, 1, Operation::Set);
+    writes(&mut client, 1);
+    assert_eq!(give(&mut client, 2, &over), "over");
+    assert_eq!(outputs(&mut client), [Output::Disconnect, Output::Resolve]);
+    assert_eq!(give(&mut client, 2, &bytes_of(1, 1, &DONE)), "over", "of the old connection");
+    client.handle(NOW(2), Input::Ended(Cause::Closed));
+    assert_eq!(outputs(&mut client), []);
+    connect(&mut client, 3);
+    let written = writes(&mut client, 3);
+    assert!(matches!(written[..], [ToWrite::Opening(_, identity)] if identity.session == 5), "{written:?}");
+    assert_eq!(give(&mut client, 4, &bytes_of(0, 0, &welcome(true, 1, 2000))), "Open");
+    assert_eq!(give(&mut client, 4, &bytes_of(1, 1, &DONE)), "Answered(1, Done { revision: 1 })");
+
+    // On the way to WELCOME, too.
+    client.handle(NOW(5), Input::Ended(Cause::Closed));
+    outputs(&mut client);
+    connect(&mut client, 6);
+    writes(&mut client, 6);
+    assert_eq!(give(&mut client, 7, &over), "over");
+    assert_eq!((outputs(&mut client).first(), client.ending()), (Some(&Output::Disconnect), None));
+
+    let mut client = live(0);
+    assert_eq!(give(&mut client, 2, &over), "over");
+    let ending = Ending::Session(End::Server(Why::Superseded), Cause::Unknown);
+    assert_eq!(outputs(&mut client), [Output::Disconnect, Output::Over(ending)]);
+}
+
 /// Whatever a server sends, and in whatever pieces and order things happen: no panic, each call ends once, and the
 /// table is empty when the client is over.
 #[test]

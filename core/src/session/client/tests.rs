@@ -165,6 +165,29 @@ fn the_end_of_a_session_says_why() {
     assert_eq!(receive(&mut session, 2, 1, 0, &error), Received::Over(end));
 }
 
+/// A HELLO of a connection that was given up may arrive when the next one is in use.
+#[test]
+fn a_session_that_was_taken_over_is_taken_back() {
+    let over = ServerFrame::SessionOver { why: Why::Superseded };
+    let mut session = live(2000);
+    session.begin().expect("there is room");
+    session.label(at(1), 1);
+    assert_eq!(receive(&mut session, 1, 0, 0, &over), Received::Lost);
+    assert_eq!((session.connection_ended(), session.state()), (None, ClientState::Broken));
+    let (identity, _) = session.hello(at(2)).expect("broken");
+    assert_eq!(identity.session, 5);
+    assert_eq!(receive(&mut session, 2, 0, 0, &over), Received::Lost);
+    assert_eq!((session.connection_ended(), session.state()), (None, ClientState::Broken));
+    session.hello(at(3)).expect("broken");
+    assert_eq!(receive(&mut session, 3, 0, 0, &welcome(true, 0)), Received::Welcome);
+    assert_eq!(session.next_to_send(), Some(1));
+
+    let mut session = Client::new(SessionOptions { grace_ms: 0, ..SessionOptions::default() });
+    session.hello(at(0)).expect("new");
+    assert_eq!(receive(&mut session, 1, 0, 0, &over), Received::Over(End::Server(Why::Superseded)));
+    assert_eq!(session.state(), ClientState::Over);
+}
+
 #[test]
 fn what_the_server_cannot_have_is_taken_back() {
     let mut session = live(2000);

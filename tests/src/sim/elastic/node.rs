@@ -574,7 +574,7 @@ impl Node {
     fn check_ending(&self, ending: &Ending) -> Result<(), Wrong> {
         let is_legal = match ending {
             Ending::Left | Ending::Dialling(_) | Ending::Session(SessionEnd::Connection, _) => true,
-            // Nobody but its own process has the token.
+            // Nobody but its own process has the token, which takes its session back.
             Ending::Session(SessionEnd::Server(why), _) => *why != Why::Superseded,
             Ending::Session(SessionEnd::Refused(code, ..), _) => *code == FaultCode::SessionEnded,
             Ending::Session(SessionEnd::Protocol, _) => false,
