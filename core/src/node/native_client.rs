@@ -213,6 +213,8 @@ pub struct NativeClient<const PENDING: usize> {
     pending: Vec<Pending, PENDING>,
     opening: Option<(Identity, Label)>,
     heartbeat: Option<u64>,
+    /// Bytes of a frame that is not whole yet.
+    partial_bytes: usize,
     bye: u64,
     ending: Option<Ending>,
     outputs: Deque<Output, 8>,
@@ -233,6 +235,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             pending: Vec::new(),
             opening: None,
             heartbeat: None,
+            partial_bytes: 0,
             bye: 0,
             ending: None,
             outputs: Deque::new(),
@@ -455,10 +458,17 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             return Taken::Over;
         }
         let (header, length) = match scan(bytes, From::Server, limits) {
-            Ok(Scan::Partial { bytes }) => return Taken::Partial(bytes),
+            Ok(Scan::Partial { bytes: whole }) => {
+                if bytes.len() > self.partial_bytes {
+                    self.session.heard(now);
+                }
+                self.partial_bytes = bytes.len();
+                return Taken::Partial(whole);
+            }
             Ok(Scan::Whole { header, bytes }) => (header, bytes),
             Err(_) => return self.session_over(End::Protocol),
         };
+        self.partial_bytes = 0;
         let frame = match ServerFrame::parse(header.kind, &bytes[HEADER_BYTES..length], limits) {
             Ok(frame) => frame,
             Err(_) => return self.session_over(End::Protocol),
@@ -709,7 +719,10 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             match output {
                 DialOutput::Resolve => self.emit(Output::Resolve),
                 DialOutput::Connect(index) => self.emit(Output::Connect(index)),
-                DialOutput::Greet => self.opening = self.session.hello(now).ok(),
+                DialOutput::Greet => {
+                    self.partial_bytes = 0;
+                    self.opening = self.session.hello(now).ok();
+                }
                 DialOutput::Disconnect => {
                     self.emit(Output::Disconnect);
                     let is_greeting =

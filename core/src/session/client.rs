@@ -238,6 +238,11 @@ impl<const PENDING: usize> ClientSession<PENDING> {
             && (frames_due || (frames > 0 && self.untold_bytes >= self.window_bytes / 2))
     }
 
+    /// A part of a frame has come, which is a sign of life as well.
+    pub const fn heard(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
     /// A frame has come.
     pub fn receive(&mut self, now: Instant, header: &Header, frame: &ServerFrame<'_>) -> Received {
         self.heard = now;

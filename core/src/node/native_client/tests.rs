@@ -240,6 +240,33 @@ fn a_silent_server_is_asked_then_left() {
     assert_eq!(outputs(&mut client), [Output::Disconnect, Output::Resolve]);
 }
 
+/// Over a slow link, a long answer takes longer than the longest silence.
+#[test]
+fn bytes_of_an_answer_are_a_sign_of_life() {
+    let answer = bytes_of(1, 1, &ServerFrame::Popped { length_before: 1, item: Some(&[0; 200]) });
+    let mut client = live(2000);
+    begin(&mut client, 0, Operation::Get);
+    writes(&mut client, 0);
+    for (millis, bytes) in [(1000, 10), (2000, 30), (3500, 31), (5000, 200)] {
+        client.handle(NOW(millis), Input::Tick);
+        assert_eq!(outputs(&mut client), [], "{millis}");
+        writes(&mut client, millis);
+        assert!(give(&mut client, millis, &answer[..bytes]).starts_with("partial"));
+    }
+    // The same again is none.
+    give(&mut client, 7999, &answer[..200]);
+    client.handle(NOW(8000), Input::Tick);
+    assert_eq!(outputs(&mut client), [Output::Disconnect, Output::Resolve]);
+    // Less of it on another connection is one.
+    connect(&mut client, 8001);
+    writes(&mut client, 8001);
+    give(&mut client, 8001, &bytes_of(0, 0, &welcome(true, 1, 2000)));
+    assert!(give(&mut client, 9001, &answer[..5]).starts_with("partial"));
+    client.handle(NOW(11_002), Input::Tick);
+    assert_eq!(outputs(&mut client), []);
+    assert!(give(&mut client, 11_003, &answer).starts_with("Answered(1"));
+}
+
 #[test]
 fn a_deadline_ends_a_call_and_the_server_is_told() {
     let mut client = live(2000);
