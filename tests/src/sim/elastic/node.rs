@@ -225,12 +225,12 @@ impl Node {
         Ok(epoch.zip(standing).map(|(epoch, standing)| (epoch, session, standing)))
     }
 
-    /// The session that its process has: its life of the server and number, and how long it outlives its connection.
-    pub(super) fn session(&self) -> Option<(u32, u64, Duration)> {
+    /// Its process's session: its life of the server and number, its grace, and until when an old HELLO may come.
+    pub(super) fn session(&self) -> Option<(u32, u64, Duration, Instant)> {
         let process = self.process.as_ref()?;
         let session = process.identity().session;
         let grace = Duration::from_millis(u64::from(self.manner.grace_ms));
-        Some((process.epoch?, session, grace))
+        Some((process.epoch?, session, grace, process.late_until))
     }
 
     /// Its process does nothing any more, for a while; which that is.

@@ -195,6 +195,8 @@ pub(super) struct Process {
     pub(super) untroubled_since: Option<Instant>,
     /// When it lost the connection on which its session was last.
     lost_at: Option<Instant>,
+    /// Until then a connection that it has given up may bring something.
+    pub(super) late_until: Instant,
     words: VecDeque<Word>,
     tamper: Tamper,
 }
@@ -232,6 +234,7 @@ impl Process {
             is_resumable: false,
             untroubled_since: None,
             lost_at: None,
+            late_until: Instant::ORIGIN,
             words: VecDeque::new(),
             tamper,
         }
@@ -399,6 +402,10 @@ impl Process {
                     self.epoch = epoch;
                 }
                 self.machine.handle(now, Input::Connected);
+                if self.is_resumable && stage.stormy && stage.dice.percent(15) {
+                    self.settle(stage);
+                    self.abandon(stage, stream);
+                }
             }
             Notice::Refused(stream) if self.owns(stream) => {
                 self.disconnect(stage);
@@ -410,6 +417,16 @@ impl Process {
         }
         self.settle(stage);
         Ok(())
+    }
+
+    /// The way back breaks, while HELLO is under way for long: it may arrive when the next connection is in use.
+    fn abandon(&mut self, stage: &mut Stage, stream: Stream) {
+        let held = stage.dice.span(Duration::from_millis(50), Duration::from_millis(1200));
+        self.late_until = stage.now + held;
+        stage.note(format_args!("{}'s greeting on {stream} is late by {held:?}", self.name));
+        stage.network.clog(stream, Side::Server, self.late_until);
+        // 113 is EHOSTUNREACH.
+        self.lose(stage, Cause::Os(113));
     }
 
     fn read(&mut self, stage: &mut Stage, stream: Stream) -> Result<(), Wrong> {
@@ -454,7 +471,12 @@ impl Process {
         loop {
             match self.machine.receive(now, &limits, &received[at..]) {
                 Taken::Partial(_) => break,
-                Taken::Over => return,
+                Taken::Over => {
+                    if self.machine.ending().is_none() {
+                        stage.note(format_args!("{}'s session was taken over", self.name));
+                    }
+                    return;
+                }
                 Taken::Frame(bytes, event) => {
                     let frame = &received[at..at + bytes];
                     at += bytes;

@@ -384,8 +384,8 @@ impl World {
         if let Some((epoch, session, standing)) = node.die(stage, referee)? {
             self.graves.push(Grave { epoch, session, standing });
         }
-        if let Some((epoch, session, grace)) = session {
-            let by = until + grace + grace / 20 + NOTICE_MAX;
+        if let Some((epoch, session, grace, late_until)) = session {
+            let by = until.max(late_until) + grace + grace / 20 + NOTICE_MAX;
             referee.session_ends_by(epoch, session, by, host);
             stage.agenda.enter(by + Duration::from_nanos(1), Happening::Elastic(Cue::Act));
         }
