@@ -36,7 +36,7 @@ use crate::wire::native::{ClientFrame, Fault, FaultCode, Message, ServerFrame};
 use crate::wire::sink::{Fill, Length};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec;
 use alloc::vec::Vec;
 use carrier::Asked;
@@ -280,6 +280,30 @@ struct Shared {
     fate: OnceLock<Ending>,
     /// What happens to the node.
     events: Inbox<NodeEvent>,
+    /// Where watches and leases wait; those that are gone are passed over.
+    streams: Mutex<Vec<Weak<Inbox<Answered>>>>,
+}
+
+impl Shared {
+    fn new(pushes_max: usize) -> Self {
+        Self { fate: OnceLock::new(), events: Inbox::new(pushes_max), streams: Mutex::default() }
+    }
+
+    /// Room for the pushes of one more watch or lease.
+    fn stream(&self, pushes_max: usize) -> Arc<Inbox<Answered>> {
+        let inbox = Arc::new(Inbox::new(pushes_max));
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.retain(|stream| stream.strong_count() > 0);
+        streams.push(Arc::downgrade(&inbox));
+        inbox
+    }
+
+    /// Sends away whoever waits for pushes now.
+    fn interrupt(&self) {
+        self.events.interrupt();
+        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.iter().filter_map(Weak::upgrade).for_each(|stream| stream.interrupt());
+    }
 }
 
 struct Thread {
@@ -371,7 +395,7 @@ impl NativeClient {
     ) -> Result<Self, NativeError> {
         let peer: Box<str> = endpoint_text(host, port).into();
         let answer_limits = Machine::answer_limits(&options.limits);
-        let shared = Arc::new(Shared { fate: OnceLock::new(), events: Inbox::new(options.pushes_max) });
+        let shared = Arc::new(Shared::new(options.pushes_max));
         let (commands, inbox) = unbounded();
         let begun = Session::new((host, port), &options, random_seed(), Arc::clone(&shared), inbox, opened)
             .and_then(|mut session| {
@@ -406,7 +430,7 @@ impl NativeClient {
     /// Ends all calls that are under way, in whatever thread, with [`ErrorKind::Cancelled`]. Later calls are as ever.
     pub fn cancel(&self) {
         self.0.pauses.cancel();
-        self.0.shared.events.interrupt();
+        self.0.shared.interrupt();
         self.0.thread.send(Command::CancelAll);
     }
 
@@ -494,6 +518,12 @@ impl NativeClient {
     #[cold]
     fn error(&self, operation: Operation, keys: (Option<Key<'_>>, usize), loss: Loss) -> NativeError {
         loss.into_error(operation, keys, &self.0.peer)
+    }
+
+    /// Somebody cancelled the call.
+    #[cold]
+    fn cancelled(&self, operation: Operation) -> NativeError {
+        self.error(operation, (None, 0), Loss::of(plain(ErrorKind::Cancelled)))
     }
 
     /// The answer is none to this request: the server breaks the protocol.

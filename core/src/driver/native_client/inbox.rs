@@ -92,6 +92,16 @@ impl<T> Inbox<T> {
 
     /// The next one; waits up to `span` for it.
     pub(super) fn next(&self, span: Duration) -> Result<Option<T>, Last> {
+        self.next_with(span, VecDeque::pop_front)
+    }
+
+    /// What `take` makes of the queue, as soon as it makes something of it; waits up to `span` for that. It is called with
+    /// the queue locked, and again whenever there is more, so of several who wait each takes in order.
+    pub(super) fn next_with<R>(
+        &self,
+        span: Duration,
+        mut take: impl FnMut(&mut VecDeque<T>) -> Option<R>,
+    ) -> Result<Option<R>, Last> {
         let deadline = from_now(span);
         let mut state = self.lock();
         let interruptions = state.interruptions;
@@ -99,8 +109,8 @@ impl<T> Inbox<T> {
             if state.interruptions != interruptions {
                 return Err(Last::Interrupted);
             }
-            if let Some(item) = state.queue.pop_front() {
-                return Ok(Some(item));
+            if let Some(taken) = take(&mut state.queue) {
+                return Ok(Some(taken));
             }
             if let Some(last) = state.last {
                 return Err(last);

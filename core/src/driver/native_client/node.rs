@@ -183,7 +183,7 @@ impl NativeClient {
             let loss = match last {
                 Last::Over(ending) => Loss::of_ending(ending),
                 Last::Overrun => Loss::of(plain(ErrorKind::LimitExceeded)),
-                Last::Interrupted => Loss::of(plain(ErrorKind::Cancelled)),
+                Last::Interrupted => return self.cancelled(Operation::Watch),
             };
             self.error(Operation::Watch, (None, 0), loss)
         })
