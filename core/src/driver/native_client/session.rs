@@ -20,6 +20,7 @@ const SOCKET: Token = Token(0);
 
 /// Who waits for an answer.
 struct Caller {
+    ticket: Option<u64>,
     inbox: Option<Arc<Inbox<Answered>>>,
     reply: Option<Reply<Result<Answered, Loss>>>,
 }
@@ -135,6 +136,7 @@ impl Session {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Call(call) => self.begin(*call),
+                Command::Cancel(ticket) => self.cancel(ticket),
                 Command::CancelAll => self.carrier.cancel_all(),
                 Command::Stop => return Flow::Stop,
             }
@@ -142,8 +144,16 @@ impl Session {
         Flow::Go
     }
 
+    /// Gives the call with this ticket up, unless it is over.
+    fn cancel(&mut self, ticket: u64) {
+        let call = self.callers.iter().find(|(_, caller)| caller.ticket == Some(ticket)).map(|(&id, _)| id);
+        if let Some(id) = call {
+            self.carrier.cancel(id);
+        }
+    }
+
     fn begin(&mut self, submitted: Submitted) {
-        let Submitted { asked, span, way, inbox, reply } = submitted;
+        let Submitted { asked, span, way, ticket, inbox, reply } = submitted;
         let is_join = matches!(way, Way::Join(_));
         match self.carrier.begin(asked, span, way) {
             Ok(id) => {
@@ -151,7 +161,7 @@ impl Session {
                     // What happened to the round before concerns nobody any more.
                     self.shared.events.clear();
                 }
-                self.callers.insert(id, Caller { inbox, reply });
+                self.callers.insert(id, Caller { ticket, inbox, reply });
             }
             Err(refused) => {
                 if let Some(reply) = reply {
@@ -183,7 +193,7 @@ impl Session {
                 }
             }
             Told::Answered(_, answer) => {
-                let Some(Caller { inbox, reply }) = self.callers.remove(&answer.id) else { return };
+                let Some(Caller { inbox, reply, .. }) = self.callers.remove(&answer.id) else { return };
                 if let Some(inbox) = inbox {
                     self.streams.insert(answer.id, inbox);
                 }

@@ -1,7 +1,8 @@
 //! Watches and leases: requests that go on telling after they were answered.
 
+use super::carrier::Asked;
 use super::inbox::{Inbox, Last};
-use super::{Answered, Loss, NativeClient, NativeError, Way, millis};
+use super::{Answered, Loss, NativeClient, NativeError, Submitted, Way, millis};
 use crate::driver::store::Timeout;
 use crate::error::Operation;
 use crate::store::op::{Key, Keys};
@@ -70,7 +71,7 @@ impl Watch {
     /// # Errors
     /// Why there will be none, or that the call was cancelled.
     pub fn next(&self, timeout: Duration) -> Result<Option<Change>, WatchError> {
-        match self.inbox.next_with(timeout, |queue| self.take(queue)) {
+        match self.inbox.next_with(timeout, || false, |queue| self.take(queue)) {
             Ok(taken) => taken.transpose(),
             Err(Last::Overrun) => Err(WatchError::Overrun),
             Err(Last::Interrupted) => Err(WatchError::Cancelled(self.client.cancelled(Operation::Watch))),
@@ -110,7 +111,9 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let cancel = ClientFrame::Cancel { request: self.id };
-        self.client.submit(Operation::CancelWait, &cancel, Duration::ZERO, Way::Plain, None, None);
+        let asked = Asked::new(Operation::CancelWait, &cancel);
+        let (span, way) = (Duration::ZERO, Way::Plain);
+        self.client.submit(Submitted { asked, span, way, ticket: None, inbox: None, reply: None });
     }
 }
 
@@ -232,7 +235,7 @@ impl NativeClient {
     ) -> Result<(Answered, Arc<Inbox<Answered>>), NativeError> {
         let inbox = self.0.shared.stream(self.0.options.pushes_max);
         let begun =
-            self.exchange(operation, frame, self.span(timeout).0, Way::Plain, Some(Arc::clone(&inbox)));
+            self.exchange(operation, frame, self.span(timeout).0, Way::Plain, Some(Arc::clone(&inbox)), None);
         begun.map(|answer| (answer, inbox)).map_err(|loss| self.error(operation, keys, loss))
     }
 }

@@ -22,6 +22,21 @@ fn node(
     nodes: (i64, i64),
     options: &[(&str, ConfigValue)],
 ) -> Box<dyn RendezvousHandler> {
+    RdzvBackend::new(Arc::default()).create(&parameters(port, name, nodes, options)).expect("valid")
+}
+
+/// The same with its parts.
+fn bare_node(port: u16, name: &str, nodes: (i64, i64), options: &[(&str, ConfigValue)]) -> RdzvRendezvous {
+    let settings = RdzvSettings::read(&parameters(port, name, nodes, options)).expect("valid");
+    RdzvRendezvous::new(settings, 0, Arc::default()).expect("a node")
+}
+
+fn parameters(
+    port: u16,
+    name: &str,
+    nodes: (i64, i64),
+    options: &[(&str, ConfigValue)],
+) -> RendezvousParameters {
     let endpoint = format!("127.0.0.1:{port}");
     let mut parameters =
         RendezvousParameters::new(RDZV_BACKEND, &endpoint, "run", nodes.0, nodes.1).expect("valid");
@@ -29,7 +44,7 @@ fn node(
     for (key, value) in options {
         parameters = parameters.with(key, value.clone());
     }
-    RdzvBackend::new(Arc::default()).create(&parameters).expect("valid")
+    parameters
 }
 
 type Info = RendezvousInfo<Arc<NodeStore>>;
@@ -210,7 +225,82 @@ fn a_node_goes_on_with_a_server_that_came_back() {
 
 #[test]
 fn a_host_knows_its_own_addresses() {
-    assert!(is_own("127.0.0.1", SOON) && is_own("localhost", SOON));
+    let call = Canceller::default().begin();
+    assert!(is_own("127.0.0.1", SOON, &call) && is_own("localhost", SOON, &call));
     // A documentation address is nobody's.
-    assert!(!is_own("192.0.2.1", SOON) && !is_own("0.0.0.0", SOON) && !is_own("no-such-host.invalid", SOON));
+    assert!(
+        !is_own("192.0.2.1", SOON, &call)
+            && !is_own("0.0.0.0", SOON, &call)
+            && !is_own("no-such-host.invalid", SOON, &call)
+    );
+}
+
+/// A server at a port of its own, and how to say that it is there already.
+fn server() -> (Server, u16, [(&'static str, ConfigValue); 1]) {
+    let server = Server::start(crate::driver::server::ServerOptions::on("127.0.0.1", 0)).expect("a server");
+    let port = server.local_addr().port();
+    (server, port, [("is_host", ConfigValue::Bool(false))])
+}
+
+fn assert_cancelled<T: core::fmt::Debug>(result: Result<T, HandlerError>) {
+    let HandlerError::Store(error) = result.expect_err("cancelled") else { panic!("another error") };
+    assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+}
+
+#[test]
+fn a_cancel_is_never_lost_and_waits_for_nothing() {
+    let (_server, port, [elsewhere]) = server();
+    let spare = [elsewhere.clone(), ("standby", true.into())];
+    for options in [&spare[..], &[elsewhere, ("join_timeout", 600.into())]] {
+        let node = bare_node(port, "n", (2, 2), options);
+        // Before it looks for the server.
+        let call = node.canceller.begin();
+        node.cancel();
+        assert_cancelled(node.join(&call));
+        assert!(lock(&node.link).is_none(), "who was cancelled makes no session");
+        // While it has one made, or waits for another thread that does.
+        let call = node.canceller.begin();
+        thread::scope(|scope| {
+            let link = lock(&node.link);
+            let joining = scope.spawn(|| node.join(&call));
+            node.cancel();
+            drop(link);
+            assert_cancelled(joining.join().expect("no panic"));
+        });
+        // Before it asks to join.
+        let call = node.canceller.begin();
+        let link = node.link(SOON, Operation::Join, &call).expect("a session");
+        node.cancel();
+        let error = node.ask_to_join(&link.client, SOON * 30, &call).expect_err("cancelled");
+        assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+        let info = node.run_info().expect("known");
+        assert_eq!((info.nodes, info.nodes_standby), (0, 0), "the server knows it, too");
+        // And a store's calls go on.
+        thread::scope(|scope| {
+            let store = Store::over(Arc::new(NativeStore::new(link.client.clone())));
+            let waiting = scope.spawn(move || store.get_owned(b"k", Timeout::After(SOON)));
+            node.cancel();
+            node.run_info().expect("a later call is as ever");
+            let other = Store::connect("127.0.0.1", port, StoreOptions::default()).expect("connected");
+            other.set(b"k", b"v", Timeout::Default).expect("applied");
+            assert_eq!(waiting.join().expect("no panic").expect("set"), b"v");
+            assert!(other.delete(b"k", Timeout::Default).is_ok());
+        });
+    }
+}
+
+#[test]
+fn who_waits_for_events_is_cancelled() {
+    let (_server, port, elsewhere) = server();
+    let node = node(port, "n", (1, 1), &elsewhere);
+    meet(core::slice::from_ref(&node)).remove(0).expect("alone");
+    let waited = thread::scope(|scope| {
+        let waiting = scope.spawn(|| node.next_event(SOON * 30));
+        while !waiting.is_finished() {
+            node.cancel();
+            thread::yield_now();
+        }
+        waiting.join().expect("no panic")
+    });
+    assert_cancelled(waited);
 }
