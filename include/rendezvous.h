@@ -1781,7 +1781,8 @@ rdzv_status rdzv_rendezvous_handler_next_event(const rdzv_rendezvous_handler *ha
                                                rdzv_buffer *name,
                                                rdzv_error **error);
 
-// Gives everything back; whether all went well, 1 or 0, goes to `*clean`, unless `clean` is NULL.
+// Gives everything back; whether all went well, 1 or 0, goes to `*clean`, unless `clean` is NULL. With the
+// `rdzv` backend, calls under way in other threads end with `RDZV_CANCELLED`, and later ones begin anew.
 rdzv_status rdzv_rendezvous_handler_shutdown(const rdzv_rendezvous_handler *handler,
                                              int32_t *clean,
                                              rdzv_error **error);

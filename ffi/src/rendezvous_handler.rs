@@ -219,7 +219,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_event(
     }
 }
 
-/// Gives everything back; whether all went well, 1 or 0, goes to `*clean`, unless `clean` is NULL.
+/// Gives everything back; whether all went well, 1 or 0, goes to `*clean`, unless `clean` is NULL. With the
+/// `rdzv` backend, calls under way in other threads end with `RDZV_CANCELLED`, and later ones begin anew.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_shutdown(
     handler: *const rdzv_rendezvous_handler,

@@ -154,7 +154,7 @@ pub trait RendezvousHandler: Send + Sync {
     /// The run that this rendezvous is for.
     fn run_id(&self) -> &str;
 
-    /// Gives everything back; whether all went well.
+    /// Gives everything back; whether all went well. Calls that are under way in other threads end with an error.
     fn shutdown(&self) -> bool;
 
     /// Ends the calls of this handler that are under way in other threads, with an error of the kind

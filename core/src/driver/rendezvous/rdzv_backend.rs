@@ -309,8 +309,10 @@ impl RendezvousHandler for RdzvRendezvous {
         &self.settings.run_id
     }
 
-    /// Leaves the run, which goes on, and ends the session. To end the run, [`RendezvousHandler::set_closed`] it.
+    /// Leaves the run, which goes on, and ends the session. To end the run, [`RendezvousHandler::set_closed`] it. Calls
+    /// that are under way are cancelled, and make no session any more; later calls begin with a new one.
     fn shutdown(&self) -> bool {
+        self.canceller.cancel();
         let link = lock(&self.link).take();
         let timeout = self.settings.timeouts.close;
         // A session that says goodbye leaves its run.

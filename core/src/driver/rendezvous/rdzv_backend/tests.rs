@@ -304,3 +304,26 @@ fn who_waits_for_events_is_cancelled() {
     });
     assert_cancelled(waited);
 }
+
+#[test]
+fn who_is_shut_down_while_it_joins_does_not_come_back() {
+    let (_server, port, [elsewhere]) = server();
+    let node = bare_node(port, "n", (2, 2), &[elsewhere, ("join_timeout", 600.into())]);
+    let nodes_there = || {
+        let client = NativeClient::connect("127.0.0.1", port, NativeClientOptions::default());
+        client.expect("connected").run_info(b"run", SOON).map_or(0, |info| info.nodes)
+    };
+    // Twice: a later call begins anew.
+    for _ in 0..2 {
+        thread::scope(|scope| {
+            let joining = scope.spawn(|| node.next_rendezvous());
+            while nodes_there() == 0 {
+                assert!(!joining.is_finished(), "it joins");
+            }
+            assert!(node.shutdown(), "it says goodbye");
+            assert_cancelled(joining.join().expect("no panic"));
+        });
+        assert!(lock(&node.link).is_none(), "no new session");
+        assert_eq!(nodes_there(), 0);
+    }
+}
