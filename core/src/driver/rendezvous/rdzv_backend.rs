@@ -32,7 +32,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
 /// Makes handlers of the backend.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ pub struct RdzvRendezvous {
     node: String,
     address: String,
     servers: Arc<HostedServers>,
-    /// One joins at a time.
+    /// One joins at a time; a second one is refused.
     joining: Mutex<()>,
     link: Mutex<Option<Link>>,
     canceller: Canceller,
@@ -251,7 +251,13 @@ impl RendezvousHandler for RdzvRendezvous {
 
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
         let call = self.canceller.begin();
-        let _one_at_a_time = lock(&self.joining);
+        let _one_at_a_time = match self.joining.try_lock() {
+            Ok(joining) => joining,
+            Err(TryLockError::Poisoned(joining)) => joining.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(HandlerError::Joining { run_id: self.settings.run_id.as_str().into() });
+            }
+        };
         let (link, joined) = self.join(&call)?;
         let store = Store::over(Arc::new(NativeStore::new(link.client)));
         // The session's store puts a slash before every key, and the prefix store one behind its prefix.

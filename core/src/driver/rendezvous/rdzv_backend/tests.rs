@@ -327,3 +327,14 @@ fn who_is_shut_down_while_it_joins_does_not_come_back() {
         assert_eq!(nodes_there(), 0);
     }
 }
+
+#[test]
+fn who_joins_already_is_told_so_at_once() {
+    let (_server, port, [elsewhere]) = server();
+    let node = bare_node(port, "n", (1, 1), &[elsewhere]);
+    let joining = lock(&node.joining);
+    let error = node.next_rendezvous().expect_err("another thread joins");
+    assert_eq!(error.to_string(), "this node is joining the rendezvous 'run' already, in another thread");
+    drop(joining);
+    node.next_rendezvous().expect("alone");
+}
