@@ -42,7 +42,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use carrier::Asked;
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_channel::{Sender, unbounded};
 use inbox::Inbox;
 use session::Session;
@@ -286,13 +286,20 @@ struct Shared {
     fate: OnceLock<Ending>,
     /// What happens to the node.
     events: Inbox<NodeEvent>,
+    /// Whether the node stood by at any time since it last asked to join.
+    stood_by: AtomicBool,
     /// Where watches and leases wait; those that are gone are passed over.
     streams: Mutex<Vec<Weak<Inbox<Answered>>>>,
 }
 
 impl Shared {
     fn new(pushes_max: usize) -> Self {
-        Self { fate: OnceLock::new(), events: Inbox::new(pushes_max), streams: Mutex::default() }
+        Self {
+            fate: OnceLock::new(),
+            events: Inbox::new(pushes_max),
+            stood_by: AtomicBool::new(false),
+            streams: Mutex::default(),
+        }
     }
 
     /// Room for the pushes of one more watch or lease.

@@ -12,6 +12,7 @@ use crate::wire::native::{ClientFrame, ServerFrame};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 /// What a node is told of its round.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,6 +184,11 @@ impl NativeClient {
         let answer: Answered = answer.map_err(|loss| self.error(operation, keys, loss))?;
         let frame = answer.frame(&self.0.answer_limits);
         frame.as_ref().and_then(Joined::of).ok_or_else(|| self.odd(operation))
+    }
+
+    /// Whether the node stood by at any time since it last asked to join.
+    pub(in crate::driver) fn stood_by(&self) -> bool {
+        self.0.shared.stood_by.load(Ordering::Acquire)
     }
 
     /// What happens to the node, in order; waits up to `timeout` for it. `None`: nothing happened. Joining again forgets

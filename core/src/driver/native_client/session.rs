@@ -2,7 +2,7 @@
 
 use super::carrier::{Carrier, READ_BYTES, Told};
 use super::inbox::{Inbox, Put};
-use super::{Answered, Command, Loss, NativeClientOptions, Shared, Submitted, Way};
+use super::{Answered, Command, Loss, NativeClientOptions, NodeEvent, Shared, Submitted, Way};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Token, Waker};
 use crate::driver::reply::Reply;
@@ -12,6 +12,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec;
+use core::sync::atomic::Ordering;
 use crossbeam_channel::Receiver;
 use std::io;
 
@@ -160,6 +161,7 @@ impl Session {
                 if is_join {
                     // What happened to the round before concerns nobody any more.
                     self.shared.events.clear();
+                    self.shared.stood_by.store(false, Ordering::Release);
                 }
                 self.callers.insert(id, Caller { ticket, inbox, reply });
             }
@@ -215,7 +217,12 @@ impl Session {
                     self.carrier.forget(id);
                 }
             }
-            Told::Node(event) => self.shared.events.put_over(event),
+            Told::Node(event) => {
+                if matches!(event, NodeEvent::StandingBy { .. }) {
+                    self.shared.stood_by.store(true, Ordering::Release);
+                }
+                self.shared.events.put_over(event);
+            }
             // The thread ends after this turn.
             Told::Over(_) => {}
         }

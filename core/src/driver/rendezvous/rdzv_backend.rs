@@ -169,8 +169,8 @@ impl RdzvRendezvous {
     }
 
     fn join(&self, call: &Cancellable) -> Result<(Link, Joined), HandlerError> {
-        let began = self.clock.now();
-        let deadline = began + self.settings.timeouts.join;
+        let mut began = self.clock.now();
+        let mut deadline = began + self.settings.timeouts.join;
         let operation = self.operation();
         loop {
             self.go_on(operation, call)?;
@@ -181,6 +181,11 @@ impl RdzvRendezvous {
                 Err(error) => error,
             };
             self.go_on(operation, call)?;
+            // No time counts while a node stands by, so it has its whole time again.
+            if link.client.stood_by() {
+                began = self.clock.now();
+                deadline = began + self.settings.timeouts.join;
+            }
             // The server went, or it took this node for dead: a new session may still find a round in time.
             let may_go_on = matches!(error.kind(), ErrorKind::ServerGone | ErrorKind::SessionEnded);
             if !may_go_on || !self.pause(deadline) {

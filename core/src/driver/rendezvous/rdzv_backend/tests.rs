@@ -338,3 +338,31 @@ fn who_joins_already_is_told_so_at_once() {
     drop(joining);
     node.next_rendezvous().expect("alone");
 }
+
+#[test]
+fn no_time_counts_while_a_spare_stands_by_also_when_its_server_goes() {
+    let (server, port, [elsewhere]) = server();
+    let spare = [elsewhere.clone(), ("standby", true.into()), ("join_timeout", 1.into())];
+    let spare = node(port, "spare", (1, 1), &spare);
+    let nodes = [node(port, "a", (1, 1), &[elsewhere])];
+    meet(&nodes).remove(0).expect("alone");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| spare.next_rendezvous());
+        let stands_by = || while spares(port) == 0 && !waiting.is_finished() {};
+        stands_by();
+        // More than its join timeout.
+        let clock = Clock::new();
+        let until = clock.now() + Duration::from_millis(1200);
+        while clock.now() < until {
+            thread::park_timeout(Duration::from_millis(100));
+        }
+        drop(server);
+        let at = crate::driver::server::ServerOptions::on("127.0.0.1", port);
+        let _server = Server::start(at).expect("the same place");
+        meet(&nodes).remove(0).expect("alone again");
+        stands_by();
+        nodes[0].set_closed().expect("closed");
+        let error = waiting.join().expect("no panic").expect_err("the run is closed");
+        assert_eq!(kind_of(error), RendezvousErrorKind::GracefulExit);
+    });
+}
