@@ -6,10 +6,19 @@ use crate::rendezvous::parameters::ConfigValue;
 use crate::wire::native::Why;
 use alloc::string::ToString;
 use core::net::{IpAddr, Ipv4Addr};
+use socket2::{Domain, Socket, Type};
 use std::thread;
 
 const SOON: Duration = Duration::from_secs(20);
 
+/// A server at a port of its own, and how to say that it is there already.
+fn server() -> (Server, u16, [(&'static str, ConfigValue); 1]) {
+    let server = Server::start(crate::driver::server::ServerOptions::on("127.0.0.1", 0)).expect("a server");
+    let port = server.local_addr().port();
+    (server, port, [("is_host", ConfigValue::Bool(false))])
+}
+
+/// For nodes that host the server themselves, at a port that all know before: somebody else may get it.
 fn free_port() -> u16 {
     let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     ReservedPort::at(any).expect("a port").port()
@@ -91,9 +100,7 @@ fn nodes_meet_where_the_first_of_them_hosts_the_server() {
 
 #[test]
 fn a_death_is_told_and_the_others_meet_again_with_a_spare() {
-    let server = Server::start(crate::driver::server::ServerOptions::on("127.0.0.1", 0)).expect("a server");
-    let port = server.local_addr().port();
-    let elsewhere = [("is_host", ConfigValue::Bool(false))];
+    let (_server, port, elsewhere) = server();
     let mut nodes = Vec::from(["a", "b", "c"].map(|name| node(port, name, (3, 3), &elsewhere)));
     let infos = meet(&nodes);
     let old = infos[0].as_ref().expect("all come").store.clone();
@@ -129,10 +136,10 @@ fn a_death_is_told_and_the_others_meet_again_with_a_spare() {
 
 #[test]
 fn a_spare_that_nobody_needs_goes_home() {
-    let port = free_port();
-    let nodes = [node(port, "a", (1, 1), &[])];
+    let (_server, port, elsewhere) = server();
+    let nodes = [node(port, "a", (1, 1), &elsewhere)];
     meet(&nodes).remove(0).expect("alone");
-    let spare = node(port, "b", (1, 1), &[]);
+    let spare = node(port, "b", (1, 1), &elsewhere);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| spare.next_rendezvous());
         let deadline = std::time::Instant::now() + SOON;
@@ -151,23 +158,23 @@ fn spares(port: u16) -> u32 {
 
 #[test]
 fn who_waits_in_vain_hears_who_was_there() {
-    let port = free_port();
-    let alone = node(port, "alone", (2, 2), &[("join_timeout", 1.into())]);
+    let (_server, port, elsewhere) = server();
+    let alone = node(port, "alone", (2, 2), &[elsewhere[0].clone(), ("join_timeout", 1.into())]);
     let error = alone.next_rendezvous().expect_err("nobody else comes");
     let text = error.to_string();
     assert!(text.starts_with("The rendezvous 'run' timed out after "), "{text}");
     assert!(text.contains("1 of at least 2 nodes were there (alone)"), "{text}");
     assert_eq!(kind_of(error), RendezvousErrorKind::Timeout);
-    let unjoined = node(port, "other", (2, 2), &[]);
+    let unjoined = node(port, "other", (2, 2), &elsewhere);
     let error = unjoined.next_event(Duration::ZERO).expect_err("it has not joined");
     assert_eq!(error.to_string(), "this node has not joined the rendezvous 'run'");
 }
 
 #[test]
 fn nodes_that_disagree_are_both_named() {
-    let port = free_port();
-    let first = node(port, "first", (2, 2), &[]);
-    let second = node(port, "second", (2, 3), &[]);
+    let (_server, port, elsewhere) = server();
+    let first = node(port, "first", (2, 2), &elsewhere);
+    let second = node(port, "second", (2, 3), &elsewhere);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| first.next_rendezvous());
         let deadline = std::time::Instant::now() + SOON;
@@ -192,7 +199,12 @@ fn nodes_that_disagree_are_both_named() {
 #[test]
 fn no_server_is_a_connection_that_failed() {
     let options = [("is_host", ConfigValue::Bool(false)), ("join_timeout", 1.into())];
-    let lost = node(free_port(), "lost", (1, 1), &options);
+    // Somebody has the port, and does not listen there.
+    let taken = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    taken.bind(&any.into()).expect("a port");
+    let port = taken.local_addr().expect("bound").as_socket().expect("of the internet").port();
+    let lost = node(port, "lost", (1, 1), &options);
     let error = lost.next_rendezvous().expect_err("nobody is there");
     assert_eq!(
         error.to_string(),
@@ -205,11 +217,7 @@ fn no_server_is_a_connection_that_failed() {
 
 #[test]
 fn a_node_goes_on_with_a_server_that_came_back() {
-    let port = free_port();
-    let start =
-        || Server::start(crate::driver::server::ServerOptions::on("127.0.0.1", port)).expect("a server");
-    let server = start();
-    let elsewhere = [("is_host", ConfigValue::Bool(false))];
+    let (server, port, elsewhere) = server();
     let nodes = ["a", "b"].map(|name| node(port, name, (2, 2), &elsewhere));
     assert!(meet(&nodes).iter().all(Result::is_ok));
     server.stop().expect("it ran");
@@ -218,7 +226,8 @@ fn a_node_goes_on_with_a_server_that_came_back() {
         assert_eq!(kind_of(error), RendezvousErrorKind::Connection);
     }
     drop(server);
-    let _server = start();
+    let at = crate::driver::server::ServerOptions::on("127.0.0.1", port);
+    let _server = Server::start(at).expect("the same place");
     let infos = meet(&nodes);
     assert!(infos.iter().all(Result::is_ok), "{infos:?}");
 }
@@ -233,13 +242,6 @@ fn a_host_knows_its_own_addresses() {
             && !is_own("0.0.0.0", SOON, &call)
             && !is_own("no-such-host.invalid", SOON, &call)
     );
-}
-
-/// A server at a port of its own, and how to say that it is there already.
-fn server() -> (Server, u16, [(&'static str, ConfigValue); 1]) {
-    let server = Server::start(crate::driver::server::ServerOptions::on("127.0.0.1", 0)).expect("a server");
-    let port = server.local_addr().port();
-    (server, port, [("is_host", ConfigValue::Bool(false))])
 }
 
 fn assert_cancelled<T: core::fmt::Debug>(result: Result<T, HandlerError>) {
