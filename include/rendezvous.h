@@ -1746,9 +1746,9 @@ int32_t rdzv_rendezvous_handler_use_agent_store(const rdzv_rendezvous_handler *h
 // success `*out` is yours until `rdzv_rendezvous_info_free`.
 //
 // Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION`,
-// `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`, `RDZV_CANCELLED`; where rank 0 hosts a store,
-// those of `rdzv_server_start`, and of the store that is met over those of `rdzv_store_connect` and
-// `rdzv_store_set`.
+// `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`, `RDZV_CANCELLED`; `RDZV_REENTRANT` (the node
+// joins already, in another thread; `rdzv` backend); where rank 0 hosts a store, those of
+// `rdzv_server_start`, and of the store that is met over those of `rdzv_store_connect` and `rdzv_store_set`.
 rdzv_status rdzv_rendezvous_handler_next_rendezvous(const rdzv_rendezvous_handler *handler,
                                                     rdzv_rendezvous_info **out,
                                                     rdzv_error **error);
@@ -1781,7 +1781,8 @@ rdzv_status rdzv_rendezvous_handler_next_event(const rdzv_rendezvous_handler *ha
                                                rdzv_buffer *name,
                                                rdzv_error **error);
 
-// Gives everything back; whether all went well, 1 or 0, goes to `*clean`, unless `clean` is NULL.
+// Gives everything back; whether all went well, 1 or 0, goes to `*clean`, unless `clean` is NULL. With the
+// `rdzv` backend, calls under way in other threads end with `RDZV_CANCELLED`, and later ones begin anew.
 rdzv_status rdzv_rendezvous_handler_shutdown(const rdzv_rendezvous_handler *handler,
                                              int32_t *clean,
                                              rdzv_error **error);

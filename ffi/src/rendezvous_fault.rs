@@ -99,6 +99,7 @@ pub(crate) fn handler_fault(error: &HandlerError) -> Fault {
             Fault { os_error: cause.raw_os_error().unwrap_or(0), ..Fault::new(RDZV_IO, error.to_string()) }
         }
         HandlerError::NotJoined { .. } => Fault::new(RDZV_INVALID_ARGUMENT, error.to_string()),
+        HandlerError::Joining { .. } => Fault::new(RDZV_REENTRANT, error.to_string()),
         HandlerError::Registry(error) => registry_fault(error),
         HandlerError::Url(error) => url_fault(error),
         HandlerError::Hosting(error) => Fault { message: error.to_string(), ..start_fault(&error.cause) },

@@ -120,9 +120,9 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_use_agent_store(
 /// success `*out` is yours until `rdzv_rendezvous_info_free`.
 ///
 /// Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION`,
-/// `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`, `RDZV_CANCELLED`; where rank 0 hosts a store,
-/// those of `rdzv_server_start`, and of the store that is met over those of `rdzv_store_connect` and
-/// `rdzv_store_set`.
+/// `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`, `RDZV_CANCELLED`; `RDZV_REENTRANT` (the node
+/// joins already, in another thread; `rdzv` backend); where rank 0 hosts a store, those of
+/// `rdzv_server_start`, and of the store that is met over those of `rdzv_store_connect` and `rdzv_store_set`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_next_rendezvous(
     handler: *const rdzv_rendezvous_handler,
@@ -219,7 +219,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_event(
     }
 }
 
-/// Gives everything back; whether all went well, 1 or 0, goes to `*clean`, unless `clean` is NULL.
+/// Gives everything back; whether all went well, 1 or 0, goes to `*clean`, unless `clean` is NULL. With the
+/// `rdzv` backend, calls under way in other threads end with `RDZV_CANCELLED`, and later ones begin anew.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_shutdown(
     handler: *const rdzv_rendezvous_handler,

@@ -17,6 +17,7 @@ pub use ops::{BarrierResult, BatchAnswer};
 pub use watch::{Change, Lease, Watch, WatchError};
 
 use crate::driver::call_error::CallError;
+use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::Waker;
 use crate::driver::reply::{NoAnswer, Reply, ask};
@@ -36,11 +37,12 @@ use crate::wire::native::{ClientFrame, Fault, FaultCode, Message, ServerFrame};
 use crate::wire::sink::{Fill, Length};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec;
 use alloc::vec::Vec;
 use carrier::Asked;
 use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_channel::{Sender, unbounded};
 use inbox::Inbox;
 use session::Session;
@@ -262,6 +264,8 @@ struct Submitted {
     asked: Asked,
     span: Duration,
     way: Way,
+    /// By which it is cancelled alone.
+    ticket: Option<u64>,
     /// Where its pushes go.
     inbox: Option<Arc<Inbox<Answered>>>,
     reply: Option<Reply<Result<Answered, Loss>>>,
@@ -269,6 +273,8 @@ struct Submitted {
 
 enum Command {
     Call(Box<Submitted>),
+    /// The call with this ticket, which was sent before.
+    Cancel(u64),
     CancelAll,
     Stop,
 }
@@ -280,6 +286,37 @@ struct Shared {
     fate: OnceLock<Ending>,
     /// What happens to the node.
     events: Inbox<NodeEvent>,
+    /// Whether the node stood by at any time since it last asked to join.
+    stood_by: AtomicBool,
+    /// Where watches and leases wait; those that are gone are passed over.
+    streams: Mutex<Vec<Weak<Inbox<Answered>>>>,
+}
+
+impl Shared {
+    fn new(pushes_max: usize) -> Self {
+        Self {
+            fate: OnceLock::new(),
+            events: Inbox::new(pushes_max),
+            stood_by: AtomicBool::new(false),
+            streams: Mutex::default(),
+        }
+    }
+
+    /// Room for the pushes of one more watch or lease.
+    fn stream(&self, pushes_max: usize) -> Arc<Inbox<Answered>> {
+        let inbox = Arc::new(Inbox::new(pushes_max));
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.retain(|stream| stream.strong_count() > 0);
+        streams.push(Arc::downgrade(&inbox));
+        inbox
+    }
+
+    /// Sends away whoever waits for pushes now.
+    fn interrupt(&self) {
+        self.events.interrupt();
+        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.iter().filter_map(Weak::upgrade).for_each(|stream| stream.interrupt());
+    }
 }
 
 struct Thread {
@@ -311,6 +348,8 @@ struct Inner {
     answer_limits: FrameLimits,
     clock: Clock,
     pauses: Pauses,
+    /// How many calls had one.
+    tickets: AtomicU64,
     shared: Arc<Shared>,
     thread: Thread,
 }
@@ -371,7 +410,7 @@ impl NativeClient {
     ) -> Result<Self, NativeError> {
         let peer: Box<str> = endpoint_text(host, port).into();
         let answer_limits = Machine::answer_limits(&options.limits);
-        let shared = Arc::new(Shared { fate: OnceLock::new(), events: Inbox::new(options.pushes_max) });
+        let shared = Arc::new(Shared::new(options.pushes_max));
         let (commands, inbox) = unbounded();
         let begun = Session::new((host, port), &options, random_seed(), Arc::clone(&shared), inbox, opened)
             .and_then(|mut session| {
@@ -381,8 +420,18 @@ impl NativeClient {
             });
         let (waker, clock, thread) = begun.map_err(|error| system_error(&peer, &error))?;
         let thread = Thread { commands, waker, handle: Mutex::new(Some(thread)) };
-        let (host, pauses) = (host.into(), Pauses::default());
-        Ok(Self(Arc::new(Inner { peer, host, port, options, answer_limits, clock, pauses, shared, thread })))
+        Ok(Self(Arc::new(Inner {
+            peer,
+            host: host.into(),
+            port,
+            options,
+            answer_limits,
+            clock,
+            pauses: Pauses::default(),
+            tickets: AtomicU64::new(0),
+            shared,
+            thread,
+        })))
     }
 
     /// The server as `host:port`.
@@ -406,7 +455,7 @@ impl NativeClient {
     /// Ends all calls that are under way, in whatever thread, with [`ErrorKind::Cancelled`]. Later calls are as ever.
     pub fn cancel(&self) {
         self.0.pauses.cancel();
-        self.0.shared.events.interrupt();
+        self.0.shared.interrupt();
         self.0.thread.send(Command::CancelAll);
     }
 
@@ -416,7 +465,7 @@ impl NativeClient {
     /// Why the server did not hear it.
     pub fn close(&self, timeout: Duration) -> Result<(), NativeError> {
         let bye = ClientFrame::Bye {};
-        match self.exchange(Operation::Bye, &bye, timeout, Way::Bye, None) {
+        match self.exchange(Operation::Bye, &bye, timeout, Way::Bye, None, None) {
             Ok(_) => Ok(()),
             Err(loss) if loss.ending.as_deref() == Some(&Ending::Left) => Ok(()),
             Err(loss) => Err(self.error(Operation::Bye, (None, 0), loss)),
@@ -439,7 +488,20 @@ impl NativeClient {
         span: Duration,
         keys: (Option<Key<'_>>, usize),
     ) -> Result<Answered, NativeError> {
-        self.exchange(operation, frame, span, Way::Plain, None)
+        self.exchange(operation, frame, span, Way::Plain, None, None)
+            .map_err(|loss| self.error(operation, keys, loss))
+    }
+
+    /// As [`NativeClient::ask`], until `call` is cancelled.
+    fn ask_within(
+        &self,
+        operation: Operation,
+        frame: &ClientFrame<'_>,
+        span: Duration,
+        keys: (Option<Key<'_>>, usize),
+        call: &Cancellable,
+    ) -> Result<Answered, NativeError> {
+        self.exchange(operation, frame, span, Way::Plain, None, Some(call))
             .map_err(|loss| self.error(operation, keys, loss))
     }
 
@@ -450,6 +512,7 @@ impl NativeClient {
         span: Duration,
         way: Way,
         inbox: Option<Arc<Inbox<Answered>>>,
+        call: Option<&Cancellable>,
     ) -> Result<Answered, Loss> {
         if let Some(&ending) = self.0.shared.fate.get() {
             return Err(Loss::of_ending(ending));
@@ -460,23 +523,21 @@ impl NativeClient {
             Way::Join(_) => Duration::MAX,
             _ => span + self.0.options.answer_slack + THREAD_PATIENCE,
         };
-        self.submit(operation, frame, span, way, inbox, Some(reply));
+        let ticket = call.map(|_| self.0.tickets.fetch_add(1, Ordering::Relaxed));
+        let asked = Asked::new(operation, frame);
+        self.submit(Submitted { asked, span, way, ticket, inbox, reply: Some(reply) });
+        // Behind the call in the channel, also when it was cancelled before: so it is never lost.
+        let _watch = call.zip(ticket).map(|(call, ticket)| {
+            let client = self.clone();
+            call.watch(move || client.0.thread.send(Command::Cancel(ticket)))
+        });
         match answer.wait(patience) {
             Ok(result) => result,
             Err(none) => Err(self.no_answer(none)),
         }
     }
 
-    fn submit(
-        &self,
-        operation: Operation,
-        frame: &ClientFrame<'_>,
-        span: Duration,
-        way: Way,
-        inbox: Option<Arc<Inbox<Answered>>>,
-        reply: Option<Reply<Result<Answered, Loss>>>,
-    ) {
-        let call = Submitted { asked: Asked::new(operation, frame), span, way, inbox, reply };
+    fn submit(&self, call: Submitted) {
         self.0.thread.send(Command::Call(Box::new(call)));
     }
 
@@ -494,6 +555,12 @@ impl NativeClient {
     #[cold]
     fn error(&self, operation: Operation, keys: (Option<Key<'_>>, usize), loss: Loss) -> NativeError {
         loss.into_error(operation, keys, &self.0.peer)
+    }
+
+    /// Somebody cancelled the call.
+    #[cold]
+    fn cancelled(&self, operation: Operation) -> NativeError {
+        self.error(operation, (None, 0), Loss::of(plain(ErrorKind::Cancelled)))
     }
 
     /// The answer is none to this request: the server breaks the protocol.

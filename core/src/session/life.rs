@@ -125,32 +125,68 @@ impl ClientState {
 mod tests {
     extern crate std;
     use super::*;
-    use core::fmt::Write;
+    use core::fmt::{Debug, Write};
     use std::string::String;
+    use std::vec::Vec;
+
+    use ClientEvent as C;
+    use ClientState as T;
+    use ServerEvent as S;
+
+    const SERVER_STATES: [ServerState; 3] = [ServerState::Attached, ServerState::Detached, ServerState::Over];
+    const SERVER_EVENTS: [S; 8] =
+        [S::Resumed, S::Forged, S::Lost, S::LostForGood, S::Silent, S::GracePassed, S::Left, S::Stopped];
+    const CLIENT_STATES: [T; 6] = [T::New, T::Greeting, T::Live, T::Broken, T::Resuming, T::Over];
+    const CLIENT_EVENTS: [C; 7] =
+        [C::Connected, C::Opened, C::Resumed, C::Refused, C::Lost, C::LostForGood, C::Ended];
 
     #[test]
     fn tables_of_states_and_events_are_as_written_down() {
-        use ServerEvent as S;
         let mut table = String::from("server\n");
-        let events =
-            [S::Resumed, S::Forged, S::Lost, S::LostForGood, S::Silent, S::GracePassed, S::Left, S::Stopped];
-        for state in [ServerState::Attached, ServerState::Detached, ServerState::Over] {
-            for event in events {
+        for state in SERVER_STATES {
+            for event in SERVER_EVENTS {
                 let next =
                     state.on(event).map_or("-".into(), |(next, action)| std::format!("{next:?}, {action:?}"));
                 writeln!(table, "  {state:?} {event:?} -> {next}").expect("a string");
             }
         }
         table.push_str("client\n");
-        use ClientEvent as C;
-        use ClientState as T;
-        let events = [C::Connected, C::Opened, C::Resumed, C::Refused, C::Lost, C::LostForGood, C::Ended];
-        for state in [T::New, T::Greeting, T::Live, T::Broken, T::Resuming, T::Over] {
-            for event in events {
+        for state in CLIENT_STATES {
+            for event in CLIENT_EVENTS {
                 let next = state.on(event).map_or("-".into(), |next| std::format!("{next:?}"));
                 writeln!(table, "  {state:?} {event:?} -> {next}").expect("a string");
             }
         }
         assert_eq!(table, include_str!("life.snapshot"), "\n{table}");
+    }
+
+    /// The graph of a table, as the guide has it.
+    fn graph<State: Copy + Debug + PartialEq, Event: Copy + Debug>(
+        states: &[State],
+        events: &[Event],
+        next: impl Fn(State, Event) -> Option<State>,
+    ) -> String {
+        let mut graph = String::from("```mermaid\nstateDiagram-v2\n");
+        for &from in states {
+            for &to in states {
+                let between = events.iter().filter(|&&event| next(from, event) == Some(to));
+                let names: Vec<String> = between.map(|event| std::format!("{event:?}")).collect();
+                if !names.is_empty() {
+                    writeln!(graph, "    {from:?} --> {to:?}: {}", names.join(", ")).expect("a string");
+                }
+            }
+        }
+        graph + "```\n"
+    }
+
+    #[test]
+    fn the_graphs_in_the_guide_are_those_of_the_tables() {
+        let server =
+            graph(&SERVER_STATES, &SERVER_EVENTS, |state, event| state.on(event).map(|(next, _)| next));
+        let client = graph(&CLIENT_STATES, &CLIENT_EVENTS, T::on);
+        let guide = include_str!("../../../docs/sessions.md");
+        for graph in [server, client] {
+            assert!(guide.contains(&graph), "docs/sessions.md does not hold this graph:\n{graph}");
+        }
     }
 }

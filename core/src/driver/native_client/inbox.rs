@@ -92,15 +92,42 @@ impl<T> Inbox<T> {
 
     /// The next one; waits up to `span` for it.
     pub(super) fn next(&self, span: Duration) -> Result<Option<T>, Last> {
+        self.next_with(span, || false, VecDeque::pop_front)
+    }
+
+    /// As [`Inbox::next`], until `is_cancelled`, which is asked again after [`Inbox::nudge`].
+    pub(super) fn next_unless(
+        &self,
+        span: Duration,
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<Option<T>, Last> {
+        self.next_with(span, is_cancelled, VecDeque::pop_front)
+    }
+
+    /// Has those who wait see whether they are cancelled.
+    pub(super) fn nudge(&self) {
+        // Who has asked already waits once the lock is free.
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+
+    /// What `take` makes of the queue, as soon as it makes something of it; waits up to `span` for that. It is called with
+    /// the queue locked, and again whenever there is more, so of several who wait each takes in order.
+    pub(super) fn next_with<R>(
+        &self,
+        span: Duration,
+        is_cancelled: impl Fn() -> bool,
+        mut take: impl FnMut(&mut VecDeque<T>) -> Option<R>,
+    ) -> Result<Option<R>, Last> {
         let deadline = from_now(span);
         let mut state = self.lock();
         let interruptions = state.interruptions;
         loop {
-            if state.interruptions != interruptions {
+            if state.interruptions != interruptions || is_cancelled() {
                 return Err(Last::Interrupted);
             }
-            if let Some(item) = state.queue.pop_front() {
-                return Ok(Some(item));
+            if let Some(taken) = take(&mut state.queue) {
+                return Ok(Some(taken));
             }
             if let Some(last) = state.last {
                 return Err(last);

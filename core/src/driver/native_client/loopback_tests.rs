@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(20);
 const WHILE: Timeout = Timeout::After(SOON);
 const NOW: Timeout = Timeout::Once;
 
-fn server() -> Server {
+pub(super) fn server() -> Server {
     Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server")
 }
 
@@ -29,7 +29,7 @@ fn session_of(port: u16, node: &str, grace: Duration) -> NativeClient {
     NativeClient::connect("127.0.0.1", port, options).expect("connected")
 }
 
-fn session(server: &Server, node: &str) -> NativeClient {
+pub(super) fn session(server: &Server, node: &str) -> NativeClient {
     session_of(server.local_addr().port(), node, Duration::ZERO)
 }
 

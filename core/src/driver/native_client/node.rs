@@ -2,6 +2,7 @@
 
 use super::inbox::Last;
 use super::{Answered, Loss, NativeClient, NativeError, Way, plain, text_of};
+use crate::driver::canceller::Cancellable;
 use crate::error::{ErrorKind, Operation};
 use crate::rendezvous::participant::{Entry, Event, Role};
 use crate::rendezvous::round_event::RoundEvent;
@@ -9,7 +10,9 @@ use crate::store::op::Key;
 use crate::time::Duration;
 use crate::wire::native::{ClientFrame, ServerFrame};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 /// What a node is told of its round.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,16 +164,31 @@ impl NativeClient {
     /// # Errors
     /// Why there is no round: [`NativeError::fault`] has the server's own words.
     pub fn join(&self, entry: &Entry<'_>, role: Role) -> Result<Joined, NativeError> {
+        self.join_within(entry, role, None)
+    }
+
+    /// As [`NativeClient::join`], until `call` is cancelled.
+    pub(in crate::driver) fn join_within(
+        &self,
+        entry: &Entry<'_>,
+        role: Role,
+        call: Option<&Cancellable>,
+    ) -> Result<Joined, NativeError> {
         let operation = match role {
             Role::Member => Operation::Join,
             Role::Spare => Operation::Standby,
         };
         let (span, way) = (Duration::from_millis(entry.join_timeout_ms), Way::Join(entry.run_id.to_vec()));
         let keys = (Some(Key::raw(entry.run_id)), 1);
-        let answer = self.exchange(operation, &entry.frame(role), span, way, None);
+        let answer = self.exchange(operation, &entry.frame(role), span, way, None, call);
         let answer: Answered = answer.map_err(|loss| self.error(operation, keys, loss))?;
         let frame = answer.frame(&self.0.answer_limits);
         frame.as_ref().and_then(Joined::of).ok_or_else(|| self.odd(operation))
+    }
+
+    /// Whether the node stood by at any time since it last asked to join.
+    pub(in crate::driver) fn stood_by(&self) -> bool {
+        self.0.shared.stood_by.load(Ordering::Acquire)
     }
 
     /// What happens to the node, in order; waits up to `timeout` for it. `None`: nothing happened. Joining again forgets
@@ -179,11 +197,26 @@ impl NativeClient {
     /// # Errors
     /// The session is over.
     pub fn next_event(&self, timeout: Duration) -> Result<Option<NodeEvent>, NativeError> {
-        self.0.shared.events.next(timeout).map_err(|last| {
+        self.event(self.0.shared.events.next(timeout))
+    }
+
+    /// As [`NativeClient::next_event`], until `call` is cancelled.
+    pub(in crate::driver) fn next_event_within(
+        &self,
+        timeout: Duration,
+        call: &Cancellable,
+    ) -> Result<Option<NodeEvent>, NativeError> {
+        let shared = Arc::clone(&self.0.shared);
+        let _watch = call.watch(move || shared.events.nudge());
+        self.event(self.0.shared.events.next_unless(timeout, || call.is_cancelled()))
+    }
+
+    fn event(&self, next: Result<Option<NodeEvent>, Last>) -> Result<Option<NodeEvent>, NativeError> {
+        next.map_err(|last| {
             let loss = match last {
                 Last::Over(ending) => Loss::of_ending(ending),
                 Last::Overrun => Loss::of(plain(ErrorKind::LimitExceeded)),
-                Last::Interrupted => Loss::of(plain(ErrorKind::Cancelled)),
+                Last::Interrupted => return self.cancelled(Operation::Watch),
             };
             self.error(Operation::Watch, (None, 0), loss)
         })
@@ -195,7 +228,7 @@ impl NativeClient {
     /// The node is in no run, or the server did not answer.
     pub fn leave(&self, run_id: &[u8], timeout: Duration) -> Result<(), NativeError> {
         let leave = ClientFrame::Leave { run_id: Key::raw(run_id) };
-        let left = self.exchange(Operation::Leave, &leave, timeout, Way::Leave, None);
+        let left = self.exchange(Operation::Leave, &leave, timeout, Way::Leave, None, None);
         left.map(drop).map_err(|loss| self.error(Operation::Leave, (Some(Key::raw(run_id)), 1), loss))
     }
 
@@ -209,6 +242,18 @@ impl NativeClient {
         self.ask(Operation::Close, &close, timeout, (Some(run_id), 1)).map(drop)
     }
 
+    /// As [`NativeClient::close_run`], until `call` is cancelled.
+    pub(in crate::driver) fn close_run_within(
+        &self,
+        run_id: &[u8],
+        timeout: Duration,
+        call: &Cancellable,
+    ) -> Result<(), NativeError> {
+        let run_id = Key::raw(run_id);
+        let close = ClientFrame::Close { run_id };
+        self.ask_within(Operation::Close, &close, timeout, (Some(run_id), 1), call).map(drop)
+    }
+
     /// Asks how a run stands.
     ///
     /// # Errors
@@ -216,7 +261,22 @@ impl NativeClient {
     pub fn run_info(&self, run_id: &[u8], timeout: Duration) -> Result<RunInfo, NativeError> {
         let run_id = Key::raw(run_id);
         let ask = ClientFrame::RunInfo { run_id };
-        let answer = self.ask(Operation::RunInfo, &ask, timeout, (Some(run_id), 1))?;
+        self.run_state(&self.ask(Operation::RunInfo, &ask, timeout, (Some(run_id), 1))?)
+    }
+
+    /// As [`NativeClient::run_info`], until `call` is cancelled.
+    pub(in crate::driver) fn run_info_within(
+        &self,
+        run_id: &[u8],
+        timeout: Duration,
+        call: &Cancellable,
+    ) -> Result<RunInfo, NativeError> {
+        let run_id = Key::raw(run_id);
+        let ask = ClientFrame::RunInfo { run_id };
+        self.run_state(&self.ask_within(Operation::RunInfo, &ask, timeout, (Some(run_id), 1), call)?)
+    }
+
+    fn run_state(&self, answer: &Answered) -> Result<RunInfo, NativeError> {
         let frame = answer.frame(&self.0.answer_limits);
         frame.as_ref().and_then(RunInfo::of).ok_or_else(|| self.odd(Operation::RunInfo))
     }

@@ -209,13 +209,14 @@ impl NativeClient {
         if let Call::Store(Request::ListKeys, _) = call {
             let mut listing = Listing::default();
             loop {
-                let answer = self.exchange(call.operation(), &listing.page(), span, Way::Plain, None)?;
+                let answer =
+                    self.exchange(call.operation(), &listing.page(), span, Way::Plain, None, None)?;
                 if let Some(outcome) = listing.turn(&answer, limits, take)? {
                     return Ok(outcome);
                 }
             }
         }
-        let answer = self.exchange(call.operation(), &frame_of(call, span), span, Way::Plain, None);
+        let answer = self.exchange(call.operation(), &frame_of(call, span), span, Way::Plain, None, None);
         settle(call, answer, limits, take)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::carrier::{Carrier, READ_BYTES, Told};
 use super::inbox::{Inbox, Put};
-use super::{Answered, Command, Loss, NativeClientOptions, Shared, Submitted, Way};
+use super::{Answered, Command, Loss, NativeClientOptions, NodeEvent, Shared, Submitted, Way};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Token, Waker};
 use crate::driver::reply::Reply;
@@ -12,6 +12,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec;
+use core::sync::atomic::Ordering;
 use crossbeam_channel::Receiver;
 use std::io;
 
@@ -20,6 +21,7 @@ const SOCKET: Token = Token(0);
 
 /// Who waits for an answer.
 struct Caller {
+    ticket: Option<u64>,
     inbox: Option<Arc<Inbox<Answered>>>,
     reply: Option<Reply<Result<Answered, Loss>>>,
 }
@@ -135,6 +137,7 @@ impl Session {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Call(call) => self.begin(*call),
+                Command::Cancel(ticket) => self.cancel(ticket),
                 Command::CancelAll => self.carrier.cancel_all(),
                 Command::Stop => return Flow::Stop,
             }
@@ -142,16 +145,25 @@ impl Session {
         Flow::Go
     }
 
+    /// Gives the call with this ticket up, unless it is over.
+    fn cancel(&mut self, ticket: u64) {
+        let call = self.callers.iter().find(|(_, caller)| caller.ticket == Some(ticket)).map(|(&id, _)| id);
+        if let Some(id) = call {
+            self.carrier.cancel(id);
+        }
+    }
+
     fn begin(&mut self, submitted: Submitted) {
-        let Submitted { asked, span, way, inbox, reply } = submitted;
+        let Submitted { asked, span, way, ticket, inbox, reply } = submitted;
         let is_join = matches!(way, Way::Join(_));
         match self.carrier.begin(asked, span, way) {
             Ok(id) => {
                 if is_join {
                     // What happened to the round before concerns nobody any more.
                     self.shared.events.clear();
+                    self.shared.stood_by.store(false, Ordering::Release);
                 }
-                self.callers.insert(id, Caller { inbox, reply });
+                self.callers.insert(id, Caller { ticket, inbox, reply });
             }
             Err(refused) => {
                 if let Some(reply) = reply {
@@ -183,7 +195,7 @@ impl Session {
                 }
             }
             Told::Answered(_, answer) => {
-                let Some(Caller { inbox, reply }) = self.callers.remove(&answer.id) else { return };
+                let Some(Caller { inbox, reply, .. }) = self.callers.remove(&answer.id) else { return };
                 if let Some(inbox) = inbox {
                     self.streams.insert(answer.id, inbox);
                 }
@@ -205,7 +217,12 @@ impl Session {
                     self.carrier.forget(id);
                 }
             }
-            Told::Node(event) => self.shared.events.put_over(event),
+            Told::Node(event) => {
+                if matches!(event, NodeEvent::StandingBy { .. }) {
+                    self.shared.stood_by.store(true, Ordering::Release);
+                }
+                self.shared.events.put_over(event);
+            }
             // The thread ends after this turn.
             Told::Over(_) => {}
         }

@@ -1,7 +1,8 @@
 //! Watches and leases: requests that go on telling after they were answered.
 
+use super::carrier::Asked;
 use super::inbox::{Inbox, Last};
-use super::{Answered, Loss, NativeClient, NativeError, Way, millis};
+use super::{Answered, Loss, NativeClient, NativeError, Submitted, Way, millis};
 use crate::driver::store::Timeout;
 use crate::error::Operation;
 use crate::store::op::{Key, Keys};
@@ -38,6 +39,9 @@ pub enum WatchError {
     /// The server ended it.
     #[error("the server ended the watch: {0}")]
     Ended(Why),
+    /// Somebody cancelled the call with [`NativeClient::cancel`]; the watch goes on.
+    #[error(transparent)]
+    Cancelled(NativeError),
     /// The session is over.
     #[error(transparent)]
     Lost(NativeError),
@@ -50,7 +54,7 @@ pub struct Watch {
     id: u64,
     revision: u64,
     inbox: Arc<Inbox<Answered>>,
-    /// Changes that came in one frame with others.
+    /// Changes that came in one frame with others. Locked only while the inbox is.
     ready: Mutex<VecDeque<Change>>,
 }
 
@@ -61,27 +65,31 @@ impl Watch {
         self.revision
     }
 
-    /// The next change; waits up to `timeout` for it. `None`: there was none.
+    /// The next change; waits up to `timeout` for it. `None`: there was none. Of several threads that wait, each gets
+    /// another one.
     ///
     /// # Errors
-    /// Why there will be none.
+    /// Why there will be none, or that the call was cancelled.
     pub fn next(&self, timeout: Duration) -> Result<Option<Change>, WatchError> {
+        match self.inbox.next_with(timeout, || false, |queue| self.take(queue)) {
+            Ok(taken) => taken.transpose(),
+            Err(Last::Overrun) => Err(WatchError::Overrun),
+            Err(Last::Interrupted) => Err(WatchError::Cancelled(self.client.cancelled(Operation::Watch))),
+            Err(Last::Over(ending)) => {
+                let loss = Loss::of_ending(ending);
+                Err(WatchError::Lost(self.client.error(Operation::Watch, (None, 0), loss)))
+            }
+        }
+    }
+
+    /// The first change of those that came.
+    fn take(&self, queue: &mut VecDeque<Answered>) -> Option<Result<Change, WatchError>> {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(change) = ready.pop_front() {
-                return Ok(Some(change));
+                return Some(Ok(change));
             }
-            let push = match self.inbox.next(timeout) {
-                Ok(Some(push)) => push,
-                Ok(None) => return Ok(None),
-                Err(Last::Interrupted) => return Ok(None),
-                Err(Last::Overrun) => return Err(WatchError::Overrun),
-                Err(Last::Over(ending)) => {
-                    let loss = Loss::of_ending(ending);
-                    return Err(WatchError::Lost(self.client.error(Operation::Watch, (None, 0), loss)));
-                }
-            };
-            match push.frame(&self.client.0.answer_limits) {
+            match queue.pop_front()?.frame(&self.client.0.answer_limits) {
                 Some(ServerFrame::Changed { changes }) => {
                     ready.extend(changes.iter().map(|change| Change {
                         revision: change.revision,
@@ -90,9 +98,9 @@ impl Watch {
                     }));
                 }
                 Some(ServerFrame::WatchOver { why: Why::Compacted, oldest }) => {
-                    return Err(WatchError::Compacted { oldest });
+                    return Some(Err(WatchError::Compacted { oldest }));
                 }
-                Some(ServerFrame::WatchOver { why, .. }) => return Err(WatchError::Ended(why)),
+                Some(ServerFrame::WatchOver { why, .. }) => return Some(Err(WatchError::Ended(why))),
                 // A push of a later version.
                 _ => {}
             }
@@ -103,7 +111,9 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let cancel = ClientFrame::Cancel { request: self.id };
-        self.client.submit(Operation::CancelWait, &cancel, Duration::ZERO, Way::Plain, None, None);
+        let asked = Asked::new(Operation::CancelWait, &cancel);
+        let (span, way) = (Duration::ZERO, Way::Plain);
+        self.client.submit(Submitted { asked, span, way, ticket: None, inbox: None, reply: None });
     }
 }
 
@@ -157,10 +167,11 @@ impl Lease {
     /// Waits up to `timeout` for the lease to end by itself, and tells why it did.
     ///
     /// # Errors
-    /// The session is over, and the lease with it.
+    /// The session is over, and the lease with it; or the call was cancelled, and the lease goes on.
     pub fn wait_over(&self, timeout: Duration) -> Result<Option<Why>, NativeError> {
         match self.inbox.next(timeout) {
-            Ok(None) | Err(Last::Overrun | Last::Interrupted) => Ok(None),
+            Ok(None) | Err(Last::Overrun) => Ok(None),
+            Err(Last::Interrupted) => Err(self.client.cancelled(Operation::LeaseGrant)),
             Ok(Some(push)) => match push.frame(&self.client.0.answer_limits) {
                 Some(ServerFrame::LeaseOver { why, .. }) => Ok(Some(why)),
                 _ => Ok(None),
@@ -222,9 +233,80 @@ impl NativeClient {
         keys: (Option<Key<'_>>, usize),
         timeout: Timeout,
     ) -> Result<(Answered, Arc<Inbox<Answered>>), NativeError> {
-        let inbox = Arc::new(Inbox::new(self.0.options.pushes_max));
+        let inbox = self.0.shared.stream(self.0.options.pushes_max);
         let begun =
-            self.exchange(operation, frame, self.span(timeout).0, Way::Plain, Some(Arc::clone(&inbox)));
+            self.exchange(operation, frame, self.span(timeout).0, Way::Plain, Some(Arc::clone(&inbox)), None);
         begun.map(|answer| (answer, inbox)).map_err(|loss| self.error(operation, keys, loss))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::loopback_tests::{server, session};
+    use super::*;
+    use crate::error::ErrorKind;
+    use std::thread;
+
+    const SOON: Duration = Duration::from_secs(20);
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn whoever_waits_for_a_push_is_cancelled() {
+        let server = server();
+        let client = session(&server, "n0");
+        let watch = client.watch_key(b"k", 0, Timeout::Default).expect("begun");
+        let lease = client.lease(Duration::ZERO, Timeout::Default).expect("granted");
+        thread::scope(|scope| {
+            let watching = scope.spawn(|| watch.next(LONG));
+            let waiting = scope.spawn(|| lease.wait_over(LONG));
+            while !watching.is_finished() || !waiting.is_finished() {
+                client.cancel();
+                thread::yield_now();
+            }
+            let error = watching.join().expect("no panic").expect_err("cancelled");
+            let WatchError::Cancelled(error) = error else { panic!("{error}") };
+            assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+            let error = waiting.join().expect("no panic").expect_err("cancelled");
+            assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+        });
+        // Both go on.
+        assert_eq!(watch.next(Duration::ZERO).expect("alive"), None);
+        assert_eq!(lease.wait_over(Duration::ZERO).expect("alive"), None);
+    }
+
+    #[test]
+    fn what_a_later_version_pushes_does_not_prolong_the_wait() {
+        let server = server();
+        let client = session(&server, "n0");
+        let watch = client.watch_key(b"k", 0, Timeout::Default).expect("begun");
+        thread::scope(|scope| {
+            let watching = scope.spawn(|| watch.next(Duration::from_millis(100)));
+            let began = client.clock().now();
+            // One after the other, with less time between them than the wait has.
+            while !watching.is_finished() && client.clock().now().since(began) < SOON {
+                watch.inbox.put(Answered { id: watch.id, kind: 0xffff, body: Vec::new() });
+                thread::park_timeout(Duration::from_millis(20));
+            }
+            assert!(watching.is_finished(), "it waits on");
+            assert_eq!(watching.join().expect("no panic").expect("alive"), None);
+        });
+    }
+
+    #[test]
+    fn who_waits_long_does_not_hold_up_who_only_looks() {
+        let server = server();
+        let client = session(&server, "n0");
+        let watch = client.watch_key(b"k", 0, Timeout::Default).expect("begun");
+        thread::scope(|scope| {
+            let long = scope.spawn(|| watch.next(SOON));
+            thread::park_timeout(Duration::from_millis(50));
+            let began = client.clock().now();
+            assert_eq!(watch.next(Duration::ZERO).expect("alive"), None);
+            assert!(client.clock().now().since(began) < SOON / 2, "it waited for the other");
+            while !long.is_finished() {
+                client.cancel();
+                thread::yield_now();
+            }
+        });
     }
 }

@@ -73,6 +73,12 @@ pub enum HandlerError {
         /// Which rendezvous.
         run_id: Box<str>,
     },
+    /// Another thread has this node join already.
+    #[error("this node is joining the rendezvous '{run_id}' already, in another thread")]
+    Joining {
+        /// Which rendezvous.
+        run_id: Box<str>,
+    },
     /// A backend's name or a URL's scheme.
     #[error(transparent)]
     Registry(#[from] RegistryError),
@@ -120,7 +126,7 @@ pub trait RendezvousHandler: Send + Sync {
     /// Joins, and waits until the group is whole.
     ///
     /// # Errors
-    /// Why there is no group.
+    /// Why there is no group, or that another thread has this node join already.
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError>;
 
     /// Whether the rendezvous is closed. Not for synchronization: it may be seen late.
@@ -154,7 +160,7 @@ pub trait RendezvousHandler: Send + Sync {
     /// The run that this rendezvous is for.
     fn run_id(&self) -> &str;
 
-    /// Gives everything back; whether all went well.
+    /// Gives everything back; whether all went well. Calls that are under way in other threads end with an error.
     fn shutdown(&self) -> bool;
 
     /// Ends the calls of this handler that are under way in other threads, with an error of the kind

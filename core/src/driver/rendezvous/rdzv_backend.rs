@@ -4,21 +4,25 @@ use super::context::CreateHandler;
 use super::handler::{HandlerError, NodeStore, RendezvousHandler};
 use super::host_name::host_name;
 use super::hosting::{HostedServers, own_address};
+use crate::driver::call_error::CallError;
 use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::clock::Clock;
-use crate::driver::native_client::{Joined, NativeClient, NativeClientOptions, NativeError, NodeEvent};
+use crate::driver::native_client::{
+    Joined, NativeClient, NativeClientOptions, NativeError, NodeEvent, RunInfo, plain,
+};
 use crate::driver::native_store::NativeStore;
 use crate::driver::resolve;
 use crate::driver::server::{Server, StartErrorKind};
 use crate::driver::store::{Store, Timeouts as StoreTimeouts};
-use crate::error::ErrorKind;
+use crate::driver::store_client::endpoint_text;
+use crate::error::{ErrorKind, Operation};
 use crate::rendezvous::error::{Backing, RendezvousError, RendezvousErrorKind};
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::participant::{Entry, Role};
 use crate::rendezvous::rdzv_settings::{Hosting, RDZV_BACKEND, RdzvSettings, Standby};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo, RoundPlace};
-use crate::store::op::Pairs;
+use crate::store::op::{Key, Pairs};
 use crate::time::{Duration, Instant};
 use crate::wire::native::FaultCode;
 use alloc::boxed::Box;
@@ -28,7 +32,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
 /// Makes handlers of the backend.
 #[derive(Debug)]
@@ -65,7 +69,7 @@ pub struct RdzvRendezvous {
     node: String,
     address: String,
     servers: Arc<HostedServers>,
-    /// One joins at a time.
+    /// One joins at a time; a second one is refused.
     joining: Mutex<()>,
     link: Mutex<Option<Link>>,
     canceller: Canceller,
@@ -117,14 +121,21 @@ impl RdzvRendezvous {
     }
 
     /// The session, made anew where there is none.
-    fn link(&self, connect_timeout: Duration) -> Result<Link, HandlerError> {
+    fn link(
+        &self,
+        connect_timeout: Duration,
+        operation: Operation,
+        call: &Cancellable,
+    ) -> Result<Link, HandlerError> {
         // Held while it starts: a node has one session.
         let mut link = lock(&self.link);
         if let Some(link) = link.as_ref().filter(|link| !link.client.is_over()) {
             return Ok(link.clone());
         }
-        // A server of an earlier session lives until the new one has its own.
-        let server = self.host()?;
+        // A server of an earlier session lives until the new one has its own. Who was cancelled makes neither.
+        self.go_on(operation, call)?;
+        let server = self.host(call)?;
+        self.go_on(operation, call)?;
         let (host, port) = match &server {
             Some(server) => (own_address(server), server.local_addr().port()),
             None => (self.settings.host.clone(), self.settings.port),
@@ -134,12 +145,12 @@ impl RdzvRendezvous {
         Ok(link.insert(Link { client, server, port }).clone())
     }
 
-    fn host(&self) -> Result<Option<Arc<Server>>, HandlerError> {
+    fn host(&self, call: &Cancellable) -> Result<Option<Arc<Server>>, HandlerError> {
         let RdzvSettings { host, port, hosting, listen_host, .. } = &self.settings;
         let here = match hosting {
             Hosting::Here => true,
             Hosting::Elsewhere => false,
-            Hosting::WhereTheEndpointIs => is_own(host, self.settings.timeouts.heartbeat),
+            Hosting::WhereTheEndpointIs => is_own(host, self.settings.timeouts.heartbeat, call),
         };
         if !here {
             return Ok(None);
@@ -158,28 +169,46 @@ impl RdzvRendezvous {
     }
 
     fn join(&self, call: &Cancellable) -> Result<(Link, Joined), HandlerError> {
-        let began = self.clock.now();
-        let deadline = began + self.settings.timeouts.join;
+        let mut began = self.clock.now();
+        let mut deadline = began + self.settings.timeouts.join;
+        let operation = self.operation();
         loop {
-            let now = self.clock.now();
-            let link = self.link(deadline.since(now))?;
-            let client = link.client.clone();
-            let watch = call.watch({
-                let client = client.clone();
-                move || client.cancel()
-            });
-            let joined = self.ask_to_join(&client, deadline.since(now));
-            drop(watch);
-            let error = match joined {
+            self.go_on(operation, call)?;
+            let link = self.link(deadline.since(self.clock.now()), operation, call)?;
+            let left = deadline.since(self.clock.now());
+            let error = match self.ask_to_join(&link.client, left, call) {
                 Ok(joined) => return Ok((link, joined)),
                 Err(error) => error,
             };
+            self.go_on(operation, call)?;
+            // No time counts while a node stands by, so it has its whole time again.
+            if link.client.stood_by() {
+                began = self.clock.now();
+                deadline = began + self.settings.timeouts.join;
+            }
             // The server went, or it took this node for dead: a new session may still find a round in time.
             let may_go_on = matches!(error.kind(), ErrorKind::ServerGone | ErrorKind::SessionEnded);
-            if !may_go_on || call.is_cancelled() || !self.pause(deadline) {
+            if !may_go_on || !self.pause(deadline) {
                 return Err(refusal(error, &self.settings.run_id, self.clock.now().since(began)));
             }
         }
+    }
+
+    const fn operation(&self) -> Operation {
+        match self.settings.standby {
+            Standby::No => Operation::Join,
+            Standby::Only => Operation::Standby,
+        }
+    }
+
+    /// Refuses when the call was cancelled.
+    fn go_on(&self, operation: Operation, call: &Cancellable) -> Result<(), HandlerError> {
+        if !call.is_cancelled() {
+            return Ok(());
+        }
+        let RdzvSettings { host, port, run_id, .. } = &self.settings;
+        let (peer, keys) = (endpoint_text(host, *port), (Some(Key::raw(run_id.as_bytes())), 1));
+        Err(CallError::new(operation, keys, &peer, plain(ErrorKind::Cancelled)).into())
     }
 
     /// Waits a moment; whether there is time to go on.
@@ -189,10 +218,21 @@ impl RdzvRendezvous {
         left > PAUSE
     }
 
-    fn ask_to_join(&self, client: &NativeClient, timeout: Duration) -> Result<Joined, NativeError> {
+    fn ask_to_join(
+        &self,
+        client: &NativeClient,
+        timeout: Duration,
+        call: &Cancellable,
+    ) -> Result<Joined, NativeError> {
         let labels = labels_of(&self.settings);
         let (entry, role) = entry_of(&self.settings, (&self.node, &self.address), &labels, timeout);
-        client.join(&entry, role)
+        client.join_within(&entry, role, Some(call))
+    }
+
+    fn run_info(&self) -> Result<RunInfo, HandlerError> {
+        let (call, timeout) = (self.canceller.begin(), self.settings.timeouts.heartbeat);
+        let client = self.link(timeout, Operation::RunInfo, &call)?.client;
+        client.run_info_within(self.settings.run_id.as_bytes(), timeout, &call).map_err(connection)
     }
 
     /// The session that there is.
@@ -216,7 +256,13 @@ impl RendezvousHandler for RdzvRendezvous {
 
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
         let call = self.canceller.begin();
-        let _one_at_a_time = lock(&self.joining);
+        let _one_at_a_time = match self.joining.try_lock() {
+            Ok(joining) => joining,
+            Err(TryLockError::Poisoned(joining)) => joining.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(HandlerError::Joining { run_id: self.settings.run_id.as_str().into() });
+            }
+        };
         let (link, joined) = self.join(&call)?;
         let store = Store::over(Arc::new(NativeStore::new(link.client)));
         // The session's store puts a slash before every key, and the prefix store one behind its prefix.
@@ -240,34 +286,27 @@ impl RendezvousHandler for RdzvRendezvous {
     }
 
     fn is_closed(&self) -> Result<bool, HandlerError> {
-        let timeouts = self.settings.timeouts;
-        let client = self.link(timeouts.heartbeat)?.client;
-        let info = client.run_info(self.settings.run_id.as_bytes(), timeouts.heartbeat);
-        info.map(|info| info.closed).map_err(connection)
+        self.run_info().map(|info| info.closed)
     }
 
     fn set_closed(&self) -> Result<(), HandlerError> {
-        let timeout = self.settings.timeouts.close;
-        let client = self.link(timeout)?.client;
-        client.close_run(self.settings.run_id.as_bytes(), timeout).map_err(connection)
+        let (call, timeout) = (self.canceller.begin(), self.settings.timeouts.close);
+        let client = self.link(timeout, Operation::Close, &call)?.client;
+        let run_id = self.settings.run_id.as_bytes();
+        client.close_run_within(run_id, timeout, &call).map_err(connection)
     }
 
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
-        let timeout = self.settings.timeouts.heartbeat;
-        let client = self.link(timeout)?.client;
-        let info = client.run_info(self.settings.run_id.as_bytes(), timeout);
-        info.map(|info| info.nodes_waiting.into()).map_err(connection)
+        self.run_info().map(|info| info.nodes_waiting.into())
     }
 
     fn next_event(&self, timeout: Duration) -> Result<Option<RoundEvent>, HandlerError> {
+        let call = self.canceller.begin();
         let client = self.joined()?;
         let deadline = self.clock.now() + timeout;
         loop {
             let left = deadline.since(self.clock.now());
-            let event = client.next_event(left).map_err(|error| match error.kind() {
-                ErrorKind::Cancelled => HandlerError::Store(error.into()),
-                _ => connection(error),
-            })?;
+            let event = client.next_event_within(left, &call).map_err(connection)?;
             match event.map(NodeEvent::into_round_event) {
                 None => return Ok(None),
                 Some(Some(event)) => return Ok(Some(event)),
@@ -281,19 +320,19 @@ impl RendezvousHandler for RdzvRendezvous {
         &self.settings.run_id
     }
 
-    /// Leaves the run, which goes on, and ends the session. To end the run, [`RendezvousHandler::set_closed`] it.
+    /// Leaves the run, which goes on, and ends the session. To end the run, [`RendezvousHandler::set_closed`] it. Calls
+    /// that are under way are cancelled, and make no session any more; later calls begin with a new one.
     fn shutdown(&self) -> bool {
+        self.canceller.cancel();
         let link = lock(&self.link).take();
         let timeout = self.settings.timeouts.close;
         // A session that says goodbye leaves its run.
         link.is_none_or(|link| link.client.is_over() || link.client.close(timeout).is_ok())
     }
 
+    /// Waits for nothing, and touches no call on the stores that this handler gave.
     fn cancel(&self) {
         self.canceller.cancel();
-        if let Some(link) = &*lock(&self.link) {
-            link.client.cancel();
-        }
     }
 }
 
@@ -358,18 +397,21 @@ pub fn refusal(error: NativeError, run_id: &str, elapsed: Duration) -> HandlerEr
             ),
         ),
         Some(_) => HandlerError::Store(error.into()),
-        None if error.kind() == ErrorKind::Cancelled => HandlerError::Store(error.into()),
         None => connection(error),
     }
 }
 
+/// A lost connection, unless the call was cancelled.
 fn connection(error: NativeError) -> HandlerError {
-    let inner = Box::new(crate::driver::call_error::CallError::from(error));
+    let inner = Box::new(CallError::from(error));
+    if inner.kind() == ErrorKind::Cancelled {
+        return HandlerError::Store(*inner);
+    }
     RendezvousError::Connection { backing: Backing::Server, inner }.into()
 }
 
-/// Whether `host` is this host: one of its addresses can be bound here.
-fn is_own(host: &str, patience: Duration) -> bool {
+/// Whether `host` is this host: one of its addresses can be bound here. It is not when the call is cancelled.
+fn is_own(host: &str, patience: Duration, call: &Cancellable) -> bool {
     let can_bind = |address: &SocketAddr| {
         !address.ip().is_unspecified() && std::net::UdpSocket::bind(SocketAddr::new(address.ip(), 0)).is_ok()
     };
@@ -377,6 +419,8 @@ fn is_own(host: &str, patience: Duration) -> bool {
         return can_bind(&address);
     }
     let (found, told) = mpsc::channel();
+    let cancelled = found.clone();
+    let _watch = call.watch(move || drop(cancelled.send(Err(libc::EAI_AGAIN))));
     let asked = resolve::look_up(host, 0, move |addresses| {
         // Nobody may wait for it any more.
         found.send(addresses).ok();

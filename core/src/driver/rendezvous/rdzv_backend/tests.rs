@@ -6,10 +6,19 @@ use crate::rendezvous::parameters::ConfigValue;
 use crate::wire::native::Why;
 use alloc::string::ToString;
 use core::net::{IpAddr, Ipv4Addr};
+use socket2::{Domain, Socket, Type};
 use std::thread;
 
 const SOON: Duration = Duration::from_secs(20);
 
+/// A server at a port of its own, and how to say that it is there already.
+fn server() -> (Server, u16, [(&'static str, ConfigValue); 1]) {
+    let server = Server::start(crate::driver::server::ServerOptions::on("127.0.0.1", 0)).expect("a server");
+    let port = server.local_addr().port();
+    (server, port, [("is_host", ConfigValue::Bool(false))])
+}
+
+/// For nodes that host the server themselves, at a port that all know before: somebody else may get it.
 fn free_port() -> u16 {
     let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     ReservedPort::at(any).expect("a port").port()
@@ -22,6 +31,21 @@ fn node(
     nodes: (i64, i64),
     options: &[(&str, ConfigValue)],
 ) -> Box<dyn RendezvousHandler> {
+    RdzvBackend::new(Arc::default()).create(&parameters(port, name, nodes, options)).expect("valid")
+}
+
+/// The same with its parts.
+fn bare_node(port: u16, name: &str, nodes: (i64, i64), options: &[(&str, ConfigValue)]) -> RdzvRendezvous {
+    let settings = RdzvSettings::read(&parameters(port, name, nodes, options)).expect("valid");
+    RdzvRendezvous::new(settings, 0, Arc::default()).expect("a node")
+}
+
+fn parameters(
+    port: u16,
+    name: &str,
+    nodes: (i64, i64),
+    options: &[(&str, ConfigValue)],
+) -> RendezvousParameters {
     let endpoint = format!("127.0.0.1:{port}");
     let mut parameters =
         RendezvousParameters::new(RDZV_BACKEND, &endpoint, "run", nodes.0, nodes.1).expect("valid");
@@ -29,7 +53,7 @@ fn node(
     for (key, value) in options {
         parameters = parameters.with(key, value.clone());
     }
-    RdzvBackend::new(Arc::default()).create(&parameters).expect("valid")
+    parameters
 }
 
 type Info = RendezvousInfo<Arc<NodeStore>>;
@@ -76,9 +100,7 @@ fn nodes_meet_where_the_first_of_them_hosts_the_server() {
 
 #[test]
 fn a_death_is_told_and_the_others_meet_again_with_a_spare() {
-    let server = Server::start(crate::driver::server::ServerOptions::on("127.0.0.1", 0)).expect("a server");
-    let port = server.local_addr().port();
-    let elsewhere = [("is_host", ConfigValue::Bool(false))];
+    let (_server, port, elsewhere) = server();
     let mut nodes = Vec::from(["a", "b", "c"].map(|name| node(port, name, (3, 3), &elsewhere)));
     let infos = meet(&nodes);
     let old = infos[0].as_ref().expect("all come").store.clone();
@@ -114,10 +136,10 @@ fn a_death_is_told_and_the_others_meet_again_with_a_spare() {
 
 #[test]
 fn a_spare_that_nobody_needs_goes_home() {
-    let port = free_port();
-    let nodes = [node(port, "a", (1, 1), &[])];
+    let (_server, port, elsewhere) = server();
+    let nodes = [node(port, "a", (1, 1), &elsewhere)];
     meet(&nodes).remove(0).expect("alone");
-    let spare = node(port, "b", (1, 1), &[]);
+    let spare = node(port, "b", (1, 1), &elsewhere);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| spare.next_rendezvous());
         let deadline = std::time::Instant::now() + SOON;
@@ -136,23 +158,23 @@ fn spares(port: u16) -> u32 {
 
 #[test]
 fn who_waits_in_vain_hears_who_was_there() {
-    let port = free_port();
-    let alone = node(port, "alone", (2, 2), &[("join_timeout", 1.into())]);
+    let (_server, port, elsewhere) = server();
+    let alone = node(port, "alone", (2, 2), &[elsewhere[0].clone(), ("join_timeout", 1.into())]);
     let error = alone.next_rendezvous().expect_err("nobody else comes");
     let text = error.to_string();
     assert!(text.starts_with("The rendezvous 'run' timed out after "), "{text}");
     assert!(text.contains("1 of at least 2 nodes were there (alone)"), "{text}");
     assert_eq!(kind_of(error), RendezvousErrorKind::Timeout);
-    let unjoined = node(port, "other", (2, 2), &[]);
+    let unjoined = node(port, "other", (2, 2), &elsewhere);
     let error = unjoined.next_event(Duration::ZERO).expect_err("it has not joined");
     assert_eq!(error.to_string(), "this node has not joined the rendezvous 'run'");
 }
 
 #[test]
 fn nodes_that_disagree_are_both_named() {
-    let port = free_port();
-    let first = node(port, "first", (2, 2), &[]);
-    let second = node(port, "second", (2, 3), &[]);
+    let (_server, port, elsewhere) = server();
+    let first = node(port, "first", (2, 2), &elsewhere);
+    let second = node(port, "second", (2, 3), &elsewhere);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| first.next_rendezvous());
         let deadline = std::time::Instant::now() + SOON;
@@ -177,7 +199,12 @@ fn nodes_that_disagree_are_both_named() {
 #[test]
 fn no_server_is_a_connection_that_failed() {
     let options = [("is_host", ConfigValue::Bool(false)), ("join_timeout", 1.into())];
-    let lost = node(free_port(), "lost", (1, 1), &options);
+    // Somebody has the port, and does not listen there.
+    let taken = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    taken.bind(&any.into()).expect("a port");
+    let port = taken.local_addr().expect("bound").as_socket().expect("of the internet").port();
+    let lost = node(port, "lost", (1, 1), &options);
     let error = lost.next_rendezvous().expect_err("nobody is there");
     assert_eq!(
         error.to_string(),
@@ -190,11 +217,7 @@ fn no_server_is_a_connection_that_failed() {
 
 #[test]
 fn a_node_goes_on_with_a_server_that_came_back() {
-    let port = free_port();
-    let start =
-        || Server::start(crate::driver::server::ServerOptions::on("127.0.0.1", port)).expect("a server");
-    let server = start();
-    let elsewhere = [("is_host", ConfigValue::Bool(false))];
+    let (server, port, elsewhere) = server();
     let nodes = ["a", "b"].map(|name| node(port, name, (2, 2), &elsewhere));
     assert!(meet(&nodes).iter().all(Result::is_ok));
     server.stop().expect("it ran");
@@ -203,14 +226,145 @@ fn a_node_goes_on_with_a_server_that_came_back() {
         assert_eq!(kind_of(error), RendezvousErrorKind::Connection);
     }
     drop(server);
-    let _server = start();
+    let at = crate::driver::server::ServerOptions::on("127.0.0.1", port);
+    let _server = Server::start(at).expect("the same place");
     let infos = meet(&nodes);
     assert!(infos.iter().all(Result::is_ok), "{infos:?}");
 }
 
 #[test]
 fn a_host_knows_its_own_addresses() {
-    assert!(is_own("127.0.0.1", SOON) && is_own("localhost", SOON));
+    let call = Canceller::default().begin();
+    assert!(is_own("127.0.0.1", SOON, &call) && is_own("localhost", SOON, &call));
     // A documentation address is nobody's.
-    assert!(!is_own("192.0.2.1", SOON) && !is_own("0.0.0.0", SOON) && !is_own("no-such-host.invalid", SOON));
+    assert!(
+        !is_own("192.0.2.1", SOON, &call)
+            && !is_own("0.0.0.0", SOON, &call)
+            && !is_own("no-such-host.invalid", SOON, &call)
+    );
+}
+
+fn assert_cancelled<T: core::fmt::Debug>(result: Result<T, HandlerError>) {
+    let HandlerError::Store(error) = result.expect_err("cancelled") else { panic!("another error") };
+    assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+}
+
+#[test]
+fn a_cancel_is_never_lost_and_waits_for_nothing() {
+    let (_server, port, [elsewhere]) = server();
+    let spare = [elsewhere.clone(), ("standby", true.into())];
+    for options in [&spare[..], &[elsewhere, ("join_timeout", 600.into())]] {
+        let node = bare_node(port, "n", (2, 2), options);
+        // Before it looks for the server.
+        let call = node.canceller.begin();
+        node.cancel();
+        assert_cancelled(node.join(&call));
+        assert!(lock(&node.link).is_none(), "who was cancelled makes no session");
+        // While it has one made, or waits for another thread that does.
+        let call = node.canceller.begin();
+        thread::scope(|scope| {
+            let link = lock(&node.link);
+            let joining = scope.spawn(|| node.join(&call));
+            node.cancel();
+            drop(link);
+            assert_cancelled(joining.join().expect("no panic"));
+        });
+        // Before it asks to join.
+        let call = node.canceller.begin();
+        let link = node.link(SOON, Operation::Join, &call).expect("a session");
+        node.cancel();
+        let error = node.ask_to_join(&link.client, SOON * 30, &call).expect_err("cancelled");
+        assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+        let info = node.run_info().expect("known");
+        assert_eq!((info.nodes, info.nodes_standby), (0, 0), "the server knows it, too");
+        // And a store's calls go on.
+        thread::scope(|scope| {
+            let store = Store::over(Arc::new(NativeStore::new(link.client.clone())));
+            let waiting = scope.spawn(move || store.get_owned(b"k", Timeout::After(SOON)));
+            node.cancel();
+            node.run_info().expect("a later call is as ever");
+            let other = Store::connect("127.0.0.1", port, StoreOptions::default()).expect("connected");
+            other.set(b"k", b"v", Timeout::Default).expect("applied");
+            assert_eq!(waiting.join().expect("no panic").expect("set"), b"v");
+            assert!(other.delete(b"k", Timeout::Default).is_ok());
+        });
+    }
+}
+
+#[test]
+fn who_waits_for_events_is_cancelled() {
+    let (_server, port, elsewhere) = server();
+    let node = node(port, "n", (1, 1), &elsewhere);
+    meet(core::slice::from_ref(&node)).remove(0).expect("alone");
+    let waited = thread::scope(|scope| {
+        let waiting = scope.spawn(|| node.next_event(SOON * 30));
+        while !waiting.is_finished() {
+            node.cancel();
+            thread::yield_now();
+        }
+        waiting.join().expect("no panic")
+    });
+    assert_cancelled(waited);
+}
+
+#[test]
+fn who_is_shut_down_while_it_joins_does_not_come_back() {
+    let (_server, port, [elsewhere]) = server();
+    let node = bare_node(port, "n", (2, 2), &[elsewhere, ("join_timeout", 600.into())]);
+    let nodes_there = || {
+        let client = NativeClient::connect("127.0.0.1", port, NativeClientOptions::default());
+        client.expect("connected").run_info(b"run", SOON).map_or(0, |info| info.nodes)
+    };
+    // Twice: a later call begins anew.
+    for _ in 0..2 {
+        thread::scope(|scope| {
+            let joining = scope.spawn(|| node.next_rendezvous());
+            while nodes_there() == 0 {
+                assert!(!joining.is_finished(), "it joins");
+            }
+            assert!(node.shutdown(), "it says goodbye");
+            assert_cancelled(joining.join().expect("no panic"));
+        });
+        assert!(lock(&node.link).is_none(), "no new session");
+        assert_eq!(nodes_there(), 0);
+    }
+}
+
+#[test]
+fn who_joins_already_is_told_so_at_once() {
+    let (_server, port, [elsewhere]) = server();
+    let node = bare_node(port, "n", (1, 1), &[elsewhere]);
+    let joining = lock(&node.joining);
+    let error = node.next_rendezvous().expect_err("another thread joins");
+    assert_eq!(error.to_string(), "this node is joining the rendezvous 'run' already, in another thread");
+    drop(joining);
+    node.next_rendezvous().expect("alone");
+}
+
+#[test]
+fn no_time_counts_while_a_spare_stands_by_also_when_its_server_goes() {
+    let (server, port, [elsewhere]) = server();
+    let spare = [elsewhere.clone(), ("standby", true.into()), ("join_timeout", 1.into())];
+    let spare = node(port, "spare", (1, 1), &spare);
+    let nodes = [node(port, "a", (1, 1), &[elsewhere])];
+    meet(&nodes).remove(0).expect("alone");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| spare.next_rendezvous());
+        let stands_by = || while spares(port) == 0 && !waiting.is_finished() {};
+        stands_by();
+        // More than its join timeout.
+        let clock = Clock::new();
+        let until = clock.now() + Duration::from_millis(1200);
+        while clock.now() < until {
+            thread::park_timeout(Duration::from_millis(100));
+        }
+        drop(server);
+        let at = crate::driver::server::ServerOptions::on("127.0.0.1", port);
+        let _server = Server::start(at).expect("the same place");
+        meet(&nodes).remove(0).expect("alone again");
+        stands_by();
+        nodes[0].set_closed().expect("closed");
+        let error = waiting.join().expect("no panic").expect_err("the run is closed");
+        assert_eq!(kind_of(error), RendezvousErrorKind::GracefulExit);
+    });
 }
