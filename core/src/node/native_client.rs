@@ -6,21 +6,26 @@
 //! [`NativeClient::poll_output`], write what [`NativeClient::poll_write`] names, and take what has failed from
 //! [`NativeClient::next_failed`].
 //!
+//! A round that comes when nobody waits for it any more is left at once: its seat belongs to somebody else. The caller
+//! keeps the name of the run that its node asked to join last, for the LEAVE that says so.
+//!
 //! With a grace, a connection that ends is made again and the session resumed, so that each request has its effect
 //! once. Without one, the session ends with its connection; in exchange its first requests leave with HELLO.
 
+mod event;
 pub mod fault;
+
+pub use event::{BeginError, Ending, Event, Failed, Input, Output, Taken, ToWrite};
 
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::rendezvous::participant::{self, OutOfTurn, Participant};
 use crate::session::client::{ClientSession, Due, End, Identity, Received, SessionOptions};
 use crate::session::life::ClientState;
-use crate::store::dial::{DialInput, DialOptions, DialOutput, DialState, Dialer, Family, Rounds};
+use crate::store::dial::{DialInput, DialOptions, DialOutput, DialState, Dialer, Rounds};
 use crate::time::{Duration, Instant};
 use crate::wire::native::{
-    ClientFrame, Fault, From, HEADER_BYTES, Header, Label, Scan, ServerFrame, Size, VERSION_MAX, VERSION_MIN,
-    scan,
+    ClientFrame, From, HEADER_BYTES, Header, Label, Scan, ServerFrame, Size, VERSION_MAX, VERSION_MIN, scan,
 };
 use fault::{failure_of, failure_of_end};
 use heapless::{Deque, Vec};
@@ -56,129 +61,6 @@ impl Default for NativeOptions {
     }
 }
 
-/// What happened. Received bytes go to [`NativeClient::receive`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Input<'a> {
-    /// The host has addresses of these families, in the resolver's order.
-    Resolved(&'a [Family]),
-    /// The host has no address; the resolver's error number.
-    Unresolved(i32),
-    /// The address accepted.
-    Connected,
-    /// The connection was not made.
-    ConnectFailed(ErrorKind, Cause),
-    /// The connection ended.
-    Ended(Cause),
-    /// Time passed.
-    Tick,
-}
-
-/// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// Look the host's addresses up.
-    Resolve,
-    /// Connect to the address with this index in what was resolved.
-    Connect(u8),
-    /// Close the connection, or stop making it; what is unsent goes with it.
-    Disconnect,
-    /// The client is over; [`NativeClient::next_failed`] tells of its calls.
-    Over(Ending),
-}
-
-/// Why a client is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// There was no connection in time: the first one, or one to resume the session on.
-    Dialling(Failure),
-    /// The session is over; and what the system said, if its connection ended.
-    Session(End, Cause),
-    /// It was closed from this side, as it should be.
-    Left,
-}
-
-impl Ending {
-    /// What a call is told that comes too late, or was under way and had no effect.
-    #[must_use]
-    pub fn failure(&self) -> Failure {
-        match *self {
-            Self::Dialling(failure) => failure,
-            Self::Session(end, cause) => failure_of_end(end, cause),
-            Self::Left => Failure {
-                kind: ErrorKind::SessionEnded,
-                phase: Phase::Sending,
-                elapsed: Duration::ZERO,
-                cause: Cause::Unknown,
-                effect: Effect::None,
-            },
-        }
-    }
-}
-
-/// What is to be written next.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ToWrite {
-    /// The magic, and [`NativeClient::hello`] with this label.
-    Opening(Label, Identity),
-    /// This request, with this label.
-    Request(u64, Label),
-    /// This frame.
-    Frame(Label, ClientFrame<'static>),
-}
-
-/// What came out of received bytes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Taken<'b> {
-    /// The frame is not whole: it has at least so many bytes.
-    Partial(usize),
-    /// A frame of so many bytes, and what it meant.
-    Frame(usize, Event<'b>),
-    /// The client, or the connection, is over; what else was received is of no use.
-    Over,
-}
-
-/// What a frame meant.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event<'b> {
-    /// Nothing that concerns the caller.
-    Nothing,
-    /// The session is open.
-    Open,
-    /// The answer to a call.
-    Answered(u64, ServerFrame<'b>),
-    /// A call failed, with the server's own words; or the server answered with something that is no answer to it.
-    Failed(Failed, Option<Fault<'b>>),
-    /// A push of a watch or a lease.
-    Pushed(u64, ServerFrame<'b>),
-    /// Something happened to the node. It answers this call, if it answers one that is awaited.
-    Node(Option<u64>, participant::Event<'b>),
-}
-
-/// A call that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failed {
-    /// Which.
-    pub id: u64,
-    /// What it wanted.
-    pub operation: Operation,
-    /// How.
-    pub failure: Failure,
-}
-
-/// Why a call was not begun. Nothing has changed then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BeginError {
-    /// A limit does not hold.
-    #[error(transparent)]
-    Limit(LimitError),
-    /// The node may not ask for that where it stands.
-    #[error(transparent)]
-    OutOfTurn(OutOfTurn),
-    /// The client is over.
-    #[error("the session is over")]
-    Over(Ending),
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaited {
     /// Somebody waits for its answer.
@@ -187,6 +69,15 @@ enum Awaited {
     CancelDue,
     /// Nobody does.
     No,
+    /// Nobody does, and yet the server is to have it, over reconnects as well.
+    Unheard,
+}
+
+impl Awaited {
+    /// Whether the request may be taken back where it did not arrive.
+    const fn is_unwanted(self) -> bool {
+        matches!(self, Self::CancelDue | Self::No)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -213,6 +104,8 @@ pub struct NativeClient<const PENDING: usize> {
     pending: Vec<Pending, PENDING>,
     opening: Option<(Identity, Label)>,
     heartbeat: Option<u64>,
+    /// The node has a round that nobody waited for, and is still to leave it.
+    leave_due: bool,
     /// Bytes of a frame that is not whole yet.
     partial_bytes: usize,
     bye: u64,
@@ -235,6 +128,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             pending: Vec::new(),
             opening: None,
             heartbeat: None,
+            leave_due: false,
             partial_bytes: 0,
             bye: 0,
             ending: None,
@@ -308,6 +202,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             return Err(BeginError::OutOfTurn(OutOfTurn(part)));
         }
         let id = self.begin(now, operation, frame, span)?;
+        // Who comes back wants the seat after all.
+        self.leave_due = false;
         self.participant.join(id).map(|()| id).map_err(BeginError::OutOfTurn)
     }
 
@@ -326,6 +222,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             return Err(BeginError::OutOfTurn(OutOfTurn(part)));
         }
         let id = self.begin(now, Operation::Leave, frame, span)?;
+        self.leave_due = false;
         self.participant.leave(id).map(|()| id).map_err(BeginError::OutOfTurn)
     }
 
@@ -419,10 +316,15 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
         if let Some(id) = self.session.next_to_send() {
             let place = self.place(id)?;
-            self.pending[place].sent = true;
-            return Some(ToWrite::Request(id, self.session.label(now, id)));
+            let call = &mut self.pending[place];
+            call.sent = true;
+            let label = self.session.label(now, id);
+            return Some(match call.awaited {
+                Awaited::Unheard => ToWrite::Leave(label),
+                _ => ToWrite::Request(id, label),
+            });
         }
-        self.cancellation(now)
+        self.cancellation(now).or_else(|| self.leave_of_unwanted_round(now))
     }
 
     /// HELLO, from a node of this name.
@@ -539,7 +441,10 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
         if self.participant.is_own(id) {
             return match self.participant.answer(id, &frame) {
-                Ok(Some(event)) => Event::Node(is_awaited.then_some(id), event),
+                Ok(Some(event)) => {
+                    self.leave_due |= !is_awaited && matches!(event, participant::Event::Formed(_));
+                    Event::Node(is_awaited.then_some(id), event)
+                }
                 Ok(None) if is_awaited => Self::failed(now, &call, frame),
                 Ok(None) => Event::Nothing,
                 Err(_) => self.unanswered(now, &call),
@@ -600,7 +505,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     fn withdraw_unwanted(&mut self) {
         let Self { pending, session, participant, .. } = self;
         pending.retain(|call| {
-            let is_withdrawn = call.awaited != Awaited::Yes && session.withdraw(call.id);
+            let is_withdrawn = call.awaited.is_unwanted() && session.withdraw(call.id);
             if is_withdrawn {
                 participant.withdraw(call.id);
             }
@@ -621,6 +526,24 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             entry.sent = true;
         }
         Some(ToWrite::Frame(self.session.label(now, id), ClientFrame::Cancel { request }))
+    }
+
+    /// The round that nobody waited for is left, once there is room for one more request; unless it is over by then, and
+    /// its seat with it.
+    fn leave_of_unwanted_round(&mut self, now: Instant) -> Option<ToWrite> {
+        let may_leave = self.participant.part().on_event(participant::PartEvent::AskToLeave).is_some();
+        self.leave_due &= may_leave;
+        if !self.leave_due || self.session.state() != ClientState::Live {
+            return None;
+        }
+        let id = self.enter(now, Operation::Leave, Duration::ZERO, Awaited::Unheard)?;
+        self.leave_due = false;
+        // Where it stands it may leave, as was just asked.
+        let _ = self.participant.leave(id);
+        if let Some(entry) = self.pending.last_mut() {
+            entry.sent = true;
+        }
+        Some(ToWrite::Leave(self.session.label(now, id)))
     }
 
     fn enter(&mut self, now: Instant, operation: Operation, span: Duration, awaited: Awaited) -> Option<u64> {

@@ -239,16 +239,11 @@ impl Carrier {
         }
     }
 
-    /// Begins a request whose end nobody waits for.
-    fn begin_unheard(&mut self, operation: Operation, frame: &ClientFrame<'_>, way: Way) {
-        // Where there is no room or no session, there is nobody either who would miss it.
-        let asked = Asked { heard: Heard::No, ..Asked::new(operation, frame) };
-        self.begin(asked, Duration::ZERO, way).ok();
-    }
-
     /// Ends a stream of pushes that nobody reads.
     pub(in crate::driver) fn forget(&mut self, request: u64) {
-        self.begin_unheard(Operation::CancelWait, &ClientFrame::Cancel { request }, Way::Plain);
+        let cancel = Asked::new(Operation::CancelWait, &ClientFrame::Cancel { request });
+        // Where there is no room or no session, there is nobody either who would miss it.
+        self.begin(Asked { heard: Heard::No, ..cancel }, Duration::ZERO, Way::Plain).ok();
     }
 
     /// Gives a request up.
@@ -518,12 +513,6 @@ impl Carrier {
     }
 
     fn node_told(&mut self, event: &participant::Event<'_>) {
-        // A round that nobody waits for any more: the seat is given back at once.
-        if matches!(event, participant::Event::Formed(_)) {
-            let run_id = core::mem::take(&mut self.run_id);
-            let leave = ClientFrame::Leave { run_id: Key::raw(&run_id) };
-            self.begin_unheard(Operation::Leave, &leave, Way::Leave);
-        }
         if let Some(event) = NodeEvent::of(event) {
             self.told.push_back(Told::Node(event));
         }
@@ -548,6 +537,10 @@ impl Carrier {
                     None => Ok(()),
                 },
                 ToWrite::Frame(label, frame) => encode_frame(&mut out, label, &frame),
+                ToWrite::Leave(label) => {
+                    let leave = ClientFrame::Leave { run_id: Key::raw(&self.run_id) };
+                    encode_frame(&mut out, label, &leave)
+                }
             };
             debug_assert!(encoded.is_ok(), "a frame is shorter than 4 GiB");
         }

@@ -2,8 +2,9 @@ extern crate alloc;
 use super::*;
 use crate::rendezvous::participant::Part;
 use crate::rng::Rng;
+use crate::store::dial::Family;
 use crate::store::op::Key;
-use crate::wire::native::{FLAG_RESENT, FaultCode, Message, Why, encode_frame};
+use crate::wire::native::{FLAG_RESENT, Fault, FaultCode, Message, Why, encode_frame};
 use crate::wire::sink::Sink;
 use alloc::vec::Vec as Bytes;
 
@@ -362,6 +363,89 @@ fn a_join_that_was_given_up_is_cancelled_and_its_late_round_is_told() {
     assert_eq!(client.participant().part(), Part::Outside);
 }
 
+fn round(round: u64) -> ServerFrame<'static> {
+    ServerFrame::Round {
+        run_id: RUN,
+        round,
+        node_rank: 0,
+        nodes: 2,
+        rank_first: 0,
+        world_size: 2,
+        leader: b"h",
+        namespace: RUN,
+    }
+}
+
+/// A live client whose join was given up after the server had formed its round; so many other requests are under way.
+fn in_an_unwanted_round(grace_ms: u32, others: u64) -> Client {
+    let mut client = live(grace_ms);
+    let id = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND).expect("outside");
+    for _ in 0..others {
+        begin(&mut client, 0, Operation::Get);
+    }
+    writes(&mut client, 0);
+    client.cancel(NOW(1), id).expect("under way");
+    let told = give(&mut client, 2, &bytes_of(id, 1, &round(0)));
+    assert!(told.starts_with("Node(None, Formed"), "{told}");
+    client
+}
+
+#[test]
+fn a_round_that_nobody_waits_for_is_left_at_once() {
+    let mut client = in_an_unwanted_round(0, 0);
+    let written = writes(&mut client, 2);
+    let [ToWrite::Leave(label)] = written[..] else { panic!("{written:?}") };
+    assert_eq!(client.participant().part(), Part::Leaving);
+    assert_eq!(give(&mut client, 3, &bytes_of(label.id, 2, &DONE)), "Node(None, Left)");
+    assert_eq!((client.participant().part(), writes(&mut client, 3).len()), (Part::Outside, 0));
+
+    // A round that is awaited is nobody else's.
+    let mut client = live(0);
+    let id = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND).expect("outside");
+    writes(&mut client, 0);
+    give(&mut client, 1, &bytes_of(id, 1, &round(0)));
+    assert_eq!((writes(&mut client, 1), client.participant().part()), (Bytes::new(), Part::InRound));
+}
+
+#[test]
+fn a_round_that_nobody_waits_for_is_left_over_a_broken_connection_too() {
+    let mut client = in_an_unwanted_round(2000, 0);
+    let written = writes(&mut client, 2);
+    let [ToWrite::Leave(first)] = written[..] else { panic!("{written:?}") };
+    client.handle(NOW(3), Input::Ended(Cause::Closed));
+    outputs(&mut client);
+    assert_eq!(client.next_failed(NOW(9000)), None, "nobody waits for it, and it has no deadline");
+    connect(&mut client, 4);
+    writes(&mut client, 4);
+    // The server had the join, and a cancel that came too late.
+    assert_eq!(give(&mut client, 5, &bytes_of(0, 0, &welcome(true, first.id - 1, 2000))), "Open");
+    let written = writes(&mut client, 5);
+    let [ToWrite::Leave(again)] = written[..] else { panic!("{written:?}") };
+    assert_eq!((again.id, again.flags), (first.id, FLAG_RESENT));
+    assert_eq!(give(&mut client, 6, &bytes_of(again.id, 2, &DONE)), "Node(None, Left)");
+}
+
+#[test]
+fn a_round_that_nobody_waits_for_is_left_when_there_is_room_unless_it_is_over_or_wanted_again() {
+    // The table is full: of the join that was given up nobody has heard yet that it is answered.
+    let mut client = in_an_unwanted_round(0, 3);
+    begin(&mut client, 2, Operation::Get);
+    assert_eq!(ids(&writes(&mut client, 2)), [5], "there is no room for more");
+    give(&mut client, 3, &bytes_of(2, 2, &DONE));
+    assert!(matches!(writes(&mut client, 3)[..], [ToWrite::Leave(_)]));
+
+    let mut client = in_an_unwanted_round(0, 0);
+    let over = ServerFrame::LeftBehind { run_id: RUN, round: 1 };
+    give(&mut client, 3, &bytes_of(1, 2, &over));
+    let leaves = |write: &ToWrite| matches!(write, ToWrite::Leave(_));
+    assert!(!writes(&mut client, 3).iter().any(leaves), "its seat has gone with it");
+    assert_eq!(client.participant().part(), Part::Outside);
+
+    let mut client = in_an_unwanted_round(0, 0);
+    let join = client.begin_join(NOW(3), Operation::Join, (0x40, 8), SECOND).expect("in a round");
+    assert_eq!(ids(&writes(&mut client, 3)), [join]);
+}
+
 /// The join that stands at the server is still the node's, and a second one would be refused.
 #[test]
 fn a_leave_that_was_given_up_before_it_left_changes_nothing() {
@@ -411,17 +495,7 @@ fn a_wish_to_come_back_that_never_arrived_leaves_the_node_in_its_round() {
     let mut client = live(2000);
     let join = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND).expect("outside");
     writes(&mut client, 0);
-    let round = ServerFrame::Round {
-        run_id: RUN,
-        round: 0,
-        node_rank: 0,
-        nodes: 2,
-        rank_first: 0,
-        world_size: 2,
-        leader: b"h",
-        namespace: RUN,
-    };
-    give(&mut client, 1, &bytes_of(join, 1, &round));
+    give(&mut client, 1, &bytes_of(join, 1, &round(0)));
     let again = client.begin_join(NOW(2), Operation::Join, (0x40, 8), SECOND).expect("in a round");
     writes(&mut client, 2);
     client.handle(NOW(3), Input::Ended(Cause::Closed));

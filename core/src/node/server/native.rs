@@ -473,13 +473,13 @@ impl Native {
         let _ = self.sessions.heard(desk.now, conn, 0);
     }
 
-    /// The socket has taken bytes: there may be more to tell.
     /// Part of a frame has come: who sends is alive.
     pub(super) fn heard_part(&mut self, desk: &mut Desk<'_>, conn: ConnId) {
         // One without a session says Hello, or nothing that counts.
         let _ = self.sessions.heard(desk.now, conn, 0);
     }
 
+    /// The socket has taken bytes: there may be more to tell.
     pub(super) fn made_room(&mut self, desk: &mut Desk<'_>, conn: ConnId) {
         if !self.watching.is_held_back() {
             return;

@@ -11,7 +11,7 @@ use super::clock::Clock;
 use super::order::{Order, Parcel, Request};
 use super::tamper::Tamper;
 use crate::frames;
-use rendezvous_core::error::{Cause, ErrorKind, Failure, Operation};
+use rendezvous_core::error::{Cause, ErrorKind, Failure};
 use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::node::native_client::{
     BeginError, Ending, Event, Failed, Input, NativeClient, NativeOptions, Output, Taken, ToWrite,
@@ -512,13 +512,6 @@ impl Process {
                 let order = id.and_then(|id| self.calls.remove(&id)).map(|call| call.order);
                 let word = NodeWord::of(&event);
                 self.pace(stage.now, &word);
-                if matches!(word, NodeWord::Formed(_)) && order.is_none() {
-                    // A round that nobody waits for any more: the seat is given back, as the driver does.
-                    let run_id = self.run_id.clone();
-                    let leave = ClientFrame::Leave { run_id: Key::raw(&run_id) };
-                    let request = Request::new(Operation::Leave, Duration::ZERO, &leave);
-                    self.begin(stage, Way::Leave, request, Order::Leave);
-                }
                 Word::Node(order, word)
             }
         };
@@ -636,6 +629,9 @@ impl Process {
                     None => continue,
                 },
                 ToWrite::Frame(label, frame) => frames::native(label, &frame),
+                ToWrite::Leave(label) => {
+                    frames::native(label, &ClientFrame::Leave { run_id: Key::raw(&self.run_id) })
+                }
             };
             if !self.tamper.is_idle() {
                 frame = self.tamper.outgoing(frame);
