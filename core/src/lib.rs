@@ -68,6 +68,7 @@ pub mod rendezvous {
     pub mod rdzv_settings;
     #[cfg(feature = "alloc")]
     pub mod registry;
+    pub mod rejoin;
     #[cfg(feature = "alloc")]
     pub mod round_event;
     #[cfg(feature = "alloc")]

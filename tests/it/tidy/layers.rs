@@ -16,7 +16,7 @@ const fn module(path: &'static str, layer: u8, room: &'static str) -> Module {
 /// The lowest layer whose rooms are machines without I/O; none of them knows another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 32] = [
+const MODULES: [Module; 33] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
@@ -40,6 +40,7 @@ const MODULES: [Module; 32] = [
     module("workers", MACHINES, "workers"),
     module("rendezvous::service", MACHINES, "rendezvous::service"),
     module("rendezvous::participant", MACHINES, "rendezvous::participant"),
+    module("rendezvous::rejoin", MACHINES, "rendezvous::rejoin"),
     module("elastic_store", MACHINES, "elastic_store"),
     module("rendezvous", MACHINES, "rendezvous"),
     module("agent", MACHINES, "agent"),

@@ -20,10 +20,11 @@ use crate::rendezvous::error::{Backing, RendezvousError, RendezvousErrorKind};
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::participant::{Entry, Role};
 use crate::rendezvous::rdzv_settings::{Hosting, RDZV_BACKEND, RdzvSettings, Standby};
+use crate::rendezvous::rejoin::{Action, Input, Reason, Rejoin, Waited};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo, RoundPlace};
 use crate::store::op::{Key, Pairs};
-use crate::time::{Duration, Instant};
+use crate::time::Duration;
 use crate::wire::native::FaultCode;
 use alloc::boxed::Box;
 use alloc::format;
@@ -83,9 +84,6 @@ struct Link {
     server: Option<Arc<Server>>,
     port: u16,
 }
-
-/// Between attempts to go on after the server was lost.
-const PAUSE: Duration = Duration::from_millis(50);
 
 impl RdzvRendezvous {
     /// A node that has not joined.
@@ -169,27 +167,32 @@ impl RdzvRendezvous {
     }
 
     fn join(&self, call: &Cancellable) -> Result<(Link, Joined), HandlerError> {
-        let mut began = self.clock.now();
-        let mut deadline = began + self.settings.timeouts.join;
+        let mut rejoin = Rejoin::new(self.clock.now(), self.settings.timeouts.join);
         let operation = self.operation();
+        let unless_cancelled = |input| if call.is_cancelled() { Input::Cancelled } else { input };
+        let mut lost = None;
         loop {
-            self.go_on(operation, call)?;
-            let link = self.link(deadline.since(self.clock.now()), operation, call)?;
-            let left = deadline.since(self.clock.now());
-            let error = match self.ask_to_join(&link.client, left, call) {
-                Ok(joined) => return Ok((link, joined)),
-                Err(error) => error,
-            };
-            self.go_on(operation, call)?;
-            // No time counts while a node stands by, so it has its whole time again.
-            if link.client.stood_by() {
-                began = self.clock.now();
-                deadline = began + self.settings.timeouts.join;
-            }
-            // The server went, or it took this node for dead: a new session may still find a round in time.
-            let may_go_on = matches!(error.kind(), ErrorKind::ServerGone | ErrorKind::SessionEnded);
-            if !may_go_on || !self.pause(deadline) {
-                return Err(refusal(error, &self.settings.run_id, self.clock.now().since(began)));
+            let now = self.clock.now();
+            rejoin.handle(now, unless_cancelled(Input::Tick));
+            match rejoin.decide() {
+                (Action::Ask, _) => {
+                    let link = self.link(rejoin.left(now), operation, call)?;
+                    let error = match self.ask_to_join(&link.client, rejoin.left(self.clock.now()), call) {
+                        Ok(joined) => return Ok((link, joined)),
+                        Err(error) => error,
+                    };
+                    let waited = if link.client.stood_by() { Waited::StandingBy } else { Waited::Counted };
+                    let failed = Input::Failed(error.kind(), waited);
+                    rejoin.handle(self.clock.now(), unless_cancelled(failed));
+                    lost = Some(error);
+                }
+                (Action::Rest(until), _) => std::thread::park_timeout(until.since(now)),
+                (Action::GiveUp, reason) => {
+                    return Err(match lost.filter(|_| reason != Reason::Cancelled) {
+                        Some(error) => refusal(error, &self.settings.run_id, rejoin.taken(now)),
+                        None => self.cancelled(operation),
+                    });
+                }
             }
         }
     }
@@ -203,19 +206,13 @@ impl RdzvRendezvous {
 
     /// Refuses when the call was cancelled.
     fn go_on(&self, operation: Operation, call: &Cancellable) -> Result<(), HandlerError> {
-        if !call.is_cancelled() {
-            return Ok(());
-        }
-        let RdzvSettings { host, port, run_id, .. } = &self.settings;
-        let (peer, keys) = (endpoint_text(host, *port), (Some(Key::raw(run_id.as_bytes())), 1));
-        Err(CallError::new(operation, keys, &peer, plain(ErrorKind::Cancelled)).into())
+        if call.is_cancelled() { Err(self.cancelled(operation)) } else { Ok(()) }
     }
 
-    /// Waits a moment; whether there is time to go on.
-    fn pause(&self, deadline: Instant) -> bool {
-        let left = deadline.since(self.clock.now());
-        std::thread::park_timeout(PAUSE.min(left));
-        left > PAUSE
+    fn cancelled(&self, operation: Operation) -> HandlerError {
+        let RdzvSettings { host, port, run_id, .. } = &self.settings;
+        let (peer, keys) = (endpoint_text(host, *port), (Some(Key::raw(run_id.as_bytes())), 1));
+        CallError::new(operation, keys, &peer, plain(ErrorKind::Cancelled)).into()
     }
 
     fn ask_to_join(

@@ -1,9 +1,10 @@
 //! A node joins a run: session, participant and connection, composed.
 
-use rendezvous_core::error::Operation;
+use rendezvous_core::error::{ErrorKind, Operation};
 use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::node::native_client::{Input, NativeClient, NativeOptions, Output, Taken, ToWrite};
 use rendezvous_core::rendezvous::participant::{Entry, Part, Participant, Role};
+use rendezvous_core::rendezvous::rejoin::{self, Action, Reason, Rejoin, Waited};
 use rendezvous_core::session::client::SessionOptions;
 use rendezvous_core::store::dial::Family;
 use rendezvous_core::store::op::Pairs;
@@ -17,7 +18,13 @@ const NOW: Instant = Instant::ORIGIN;
 type Client = NativeClient<4>;
 
 pub(crate) fn sings() -> bool {
-    joins() == Some(true) && Participant::new().part() == Part::Outside
+    joins() == Some(true) && comes_back() && Participant::new().part() == Part::Outside
+}
+
+fn comes_back() -> bool {
+    let mut rejoin = Rejoin::new(NOW, Duration::from_secs(1));
+    rejoin.handle(NOW, rejoin::Input::Failed(ErrorKind::ServerGone, Waited::Counted));
+    rejoin.decide() == (Action::Rest(NOW + rejoin::PAUSE), Reason::SessionLost)
 }
 
 fn entry() -> Entry<'static> {

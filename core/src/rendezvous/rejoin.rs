@@ -1,0 +1,263 @@
+//! A node's way to a round over as many sessions as it takes: whether a join that failed is made again, how long after,
+//! and when that is given up.
+//!
+//! Tell it with [`Rejoin::handle`] what came of a join, and that time passed; [`Rejoin::decide`] says what to do and
+//! why. It knows no session: whoever carries it out has one made for each [`Action::Ask`], where there is none.
+
+use crate::error::ErrorKind;
+use crate::time::{Duration, Instant};
+
+/// Where the node stands on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It asks to join, with a session made anew if it has none.
+    Asking,
+    /// Its session was lost; it waits a moment before it asks again.
+    Resting,
+    /// It asks no more.
+    Over,
+}
+
+/// What can happen on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StageEvent {
+    /// Its session was lost with the wish, and there is time for another one.
+    Lost,
+    /// The same, and there is none.
+    LostTooLate,
+    /// It was refused, or failed as it would with every session.
+    Refused,
+    /// Its caller wants no more of it.
+    Cancelled,
+    /// The pause is over.
+    Rested,
+}
+
+impl Stage {
+    /// The stage that follows; `None` when the event cannot happen, or means nothing any more.
+    #[must_use]
+    pub const fn on(self, event: StageEvent) -> Option<Self> {
+        use StageEvent as E;
+        Some(match (self, event) {
+            (Self::Asking, E::Lost) => Self::Resting,
+            (Self::Asking, E::LostTooLate | E::Refused | E::Cancelled) | (Self::Resting, E::Cancelled) => {
+                Self::Over
+            }
+            (Self::Resting, E::Rested) => Self::Asking,
+            _ => return None,
+        })
+    }
+}
+
+/// Whether time counted for a join that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// The node was on its way into a round all the time.
+    Counted,
+    /// It stood by for a while, where no time counts.
+    StandingBy,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// The join failed.
+    Failed(ErrorKind, Waited),
+    /// Its caller wants no more of it.
+    Cancelled,
+    /// Time passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Join, with a session made where there is none, within what [`Rejoin::left`] says.
+    Ask,
+    /// Come back with [`Input::Tick`] then.
+    Rest(Instant),
+    /// Tell the caller.
+    GiveUp,
+}
+
+/// Why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It has not been tried.
+    Begun,
+    /// The session was lost: the server went, or took the node for dead. A new one may still find a round in time.
+    SessionLost,
+    /// The session was lost when there was no time for another one.
+    NoTimeLeft,
+    /// The failure is none that another session could mend.
+    Refused,
+    /// The caller wants no more of it.
+    Cancelled,
+}
+
+/// Between a session that was lost and the next one.
+pub const PAUSE: Duration = Duration::from_millis(50);
+
+/// One wish to join, until it has a round or is given up.
+#[derive(Clone, Copy, Debug)]
+pub struct Rejoin {
+    stage: Stage,
+    reason: Reason,
+    join_timeout: Duration,
+    began: Instant,
+    rests_until: Instant,
+}
+
+impl Rejoin {
+    /// A wish that is given so long.
+    #[must_use]
+    pub const fn new(now: Instant, join_timeout: Duration) -> Self {
+        Self { stage: Stage::Asking, reason: Reason::Begun, join_timeout, began: now, rests_until: now }
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        let (event, reason) = match input {
+            Input::Failed(ErrorKind::ServerGone | ErrorKind::SessionEnded, waited) => {
+                if waited == Waited::StandingBy {
+                    // No time counted, so the node has its whole time again.
+                    self.began = now;
+                }
+                if self.left(now) > PAUSE {
+                    (StageEvent::Lost, Reason::SessionLost)
+                } else {
+                    (StageEvent::LostTooLate, Reason::NoTimeLeft)
+                }
+            }
+            Input::Failed(..) => (StageEvent::Refused, Reason::Refused),
+            Input::Cancelled => (StageEvent::Cancelled, Reason::Cancelled),
+            Input::Tick if self.stage == Stage::Resting && self.rests_until <= now => {
+                (StageEvent::Rested, self.reason)
+            }
+            Input::Tick => return,
+        };
+        if let Some(next) = self.stage.on(event) {
+            (self.stage, self.reason) = (next, reason);
+            self.rests_until = now + PAUSE;
+        }
+    }
+
+    /// What is to be done, and why.
+    #[must_use]
+    pub const fn decide(&self) -> (Action, Reason) {
+        let action = match self.stage {
+            Stage::Asking => Action::Ask,
+            Stage::Resting => Action::Rest(self.rests_until),
+            Stage::Over => Action::GiveUp,
+        };
+        (action, self.reason)
+    }
+
+    /// How long the join may still take.
+    #[must_use]
+    pub fn left(&self, now: Instant) -> Duration {
+        (self.began + self.join_timeout).since(now)
+    }
+
+    /// How long it has taken, as far as time counted.
+    #[must_use]
+    pub fn taken(&self, now: Instant) -> Duration {
+        now.since(self.began)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use core::fmt::Write;
+    use std::string::String;
+    use std::vec::Vec;
+
+    use StageEvent as E;
+
+    const STAGES: [Stage; 3] = [Stage::Asking, Stage::Resting, Stage::Over];
+    const EVENTS: [E; 5] = [E::Lost, E::LostTooLate, E::Refused, E::Cancelled, E::Rested];
+    const AT: fn(u64) -> Instant = Instant::from_millis;
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_table_of_stages_and_events_is_as_written_down() {
+        let mut table = String::new();
+        for stage in STAGES {
+            for event in EVENTS {
+                let next = stage.on(event).map_or("-".into(), |next| std::format!("{next:?}"));
+                writeln!(table, "{stage:?} {event:?} -> {next}").expect("a string");
+            }
+        }
+        assert_eq!(table, include_str!("rejoin/transitions.snapshot"), "\n{table}");
+    }
+
+    #[test]
+    fn the_graph_in_the_guide_is_that_of_the_table() {
+        let mut graph = String::from("```mermaid\nstateDiagram-v2\n");
+        for from in STAGES {
+            for to in STAGES {
+                let between = EVENTS.iter().filter(|&&event| from.on(event) == Some(to));
+                let names: Vec<String> = between.map(|event| std::format!("{event:?}")).collect();
+                if !names.is_empty() {
+                    writeln!(graph, "    {from:?} --> {to:?}: {}", names.join(", ")).expect("a string");
+                }
+            }
+        }
+        graph += "```\n";
+        let guide = include_str!("../../../docs/handlers.md");
+        assert!(guide.contains(&graph), "docs/handlers.md does not hold this graph:\n{graph}");
+    }
+
+    #[test]
+    fn a_lost_session_is_followed_by_another_as_long_as_there_is_time() {
+        for kind in [ErrorKind::ServerGone, ErrorKind::SessionEnded] {
+            let mut rejoin = Rejoin::new(AT(0), SECOND);
+            assert_eq!(rejoin.decide(), (Action::Ask, Reason::Begun));
+            rejoin.handle(AT(700), Input::Failed(kind, Waited::Counted));
+            assert_eq!(rejoin.decide(), (Action::Rest(AT(750)), Reason::SessionLost));
+            rejoin.handle(AT(749), Input::Tick);
+            assert_eq!(rejoin.decide(), (Action::Rest(AT(750)), Reason::SessionLost));
+            rejoin.handle(AT(750), Input::Tick);
+            assert_eq!(rejoin.decide(), (Action::Ask, Reason::SessionLost));
+            assert_eq!(rejoin.left(AT(750)), Duration::from_millis(250), "it is one wish, and one time");
+            rejoin.handle(AT(950), Input::Failed(kind, Waited::Counted));
+            assert_eq!(rejoin.decide(), (Action::GiveUp, Reason::NoTimeLeft));
+            assert_eq!(rejoin.taken(AT(950)), Duration::from_millis(950));
+        }
+    }
+
+    #[test]
+    fn what_another_session_cannot_mend_is_told_at_once() {
+        for kind in [ErrorKind::TimedOut, ErrorKind::Conflict, ErrorKind::Refused, ErrorKind::WrongProtocol] {
+            let mut rejoin = Rejoin::new(AT(0), SECOND);
+            rejoin.handle(AT(1), Input::Failed(kind, Waited::Counted));
+            assert_eq!(rejoin.decide(), (Action::GiveUp, Reason::Refused), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn who_stood_by_has_the_whole_time_again() {
+        let mut rejoin = Rejoin::new(AT(0), SECOND);
+        rejoin.handle(AT(60_000), Input::Failed(ErrorKind::ServerGone, Waited::StandingBy));
+        assert_eq!(rejoin.decide(), (Action::Rest(AT(60_050)), Reason::SessionLost));
+        rejoin.handle(AT(60_050), Input::Tick);
+        assert_eq!(rejoin.left(AT(60_050)), Duration::from_millis(950));
+        assert_eq!(rejoin.taken(AT(60_050)), Duration::from_millis(50));
+    }
+
+    #[test]
+    fn who_was_cancelled_neither_asks_nor_rests() {
+        let mut asking = Rejoin::new(AT(0), SECOND);
+        let mut resting = asking;
+        resting.handle(AT(1), Input::Failed(ErrorKind::ServerGone, Waited::Counted));
+        for rejoin in [&mut asking, &mut resting] {
+            rejoin.handle(AT(2), Input::Cancelled);
+            assert_eq!(rejoin.decide(), (Action::GiveUp, Reason::Cancelled));
+            rejoin.handle(AT(100), Input::Tick);
+            rejoin.handle(AT(100), Input::Failed(ErrorKind::TimedOut, Waited::Counted));
+            assert_eq!(rejoin.decide(), (Action::GiveUp, Reason::Cancelled), "the first reason stays");
+        }
+    }
+}
