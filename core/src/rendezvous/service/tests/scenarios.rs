@@ -295,6 +295,34 @@ fn a_spare_may_leave_or_die_without_a_word() {
     assert_eq!(world.status(), "Complete 0 0/0/2/0/0");
 }
 
+/// The round that the maximum brings is that of its members: a spare that goes in the meantime neither holds it up nor is
+/// missed in it, and one more that found no seat goes as quietly.
+#[test]
+fn the_maximum_is_reached_while_a_spare_leaves() {
+    for goes in [World::leave, World::die] {
+        let mut world = World::new(settings(3, 3));
+        assert_eq!(world.standby("s"), "s stands by after 0");
+        world.join_all("a b");
+        // With the spare there are enough, and the last call runs.
+        assert_eq!(world.status(), "LastCall 0 2/0/0/0/1");
+        assert_eq!(goes(&mut world, "s"), "");
+        assert_eq!(world.status(), "Gathering 0 2/0/0/0/0");
+        assert_eq!(world.join("c"), "c seated; open 0; a is 0/3 in 0; b is 1/3 in 0; c is 2/3 in 0");
+        assert_eq!(world.join("d"), "d stands by after 0");
+        assert_eq!(goes(&mut world, "d"), "");
+        assert_eq!(world.status(), "Complete 0 0/0/3/0/0");
+        assert_eq!((world.pass(secs(600)).as_str(), world.service.poll_timeout()), ("", None));
+
+        // The other way round: the maximum first, in the same moment.
+        let mut world = World::new(settings(2, 3));
+        world.standby("s");
+        world.join_all("a b");
+        assert_eq!(world.join("c"), "c seated; open 0; a is 0/3 in 0; b is 1/3 in 0; c is 2/3 in 0");
+        assert_eq!(goes(&mut world, "s"), "");
+        assert_eq!(world.status(), "Complete 0 0/0/3/0/0");
+    }
+}
+
 #[test]
 fn a_round_may_be_left_to_stand_by() {
     let mut world = World::new(settings(1, 2));
