@@ -1,11 +1,13 @@
 //! A node: what a launcher would do with its part in a run, and what its workers would do with the store. It is one
 //! process after the other on one host.
 
+mod work;
+
 use super::super::deed::{Deed, End};
 use super::super::dice::Dice;
 use super::super::history::Wrong;
 use super::super::network::{Notice, Stream};
-use super::super::script::{Habits as StormHabits, Next, Storm};
+use super::super::script::{Habits as StormHabits, Storm};
 use super::super::world::{Happening, Stage};
 use super::clock::Clock;
 use super::order::{Brief, Order, Parcel, Request, answer_to};
@@ -19,11 +21,8 @@ use rendezvous_core::rendezvous::participant::{Entry, Part, Role};
 use rendezvous_core::session::client::{End as SessionEnd, SessionOptions};
 use rendezvous_core::store::dial::DialOptions;
 use rendezvous_core::store::op::{Key, Keys, Pairs};
-use rendezvous_core::store::txn::{Compare, Condition, Write};
 use rendezvous_core::time::{Duration, Instant};
-use rendezvous_core::wire::native::{
-    BarrierEnd, ClientFrame, FaultCode, List, Participants, ServerFrame, Why,
-};
+use rendezvous_core::wire::native::{BarrierEnd, ClientFrame, FaultCode, ServerFrame, Why};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How a node behaves for the whole run.
@@ -48,6 +47,8 @@ pub(super) struct Node {
     storm: Storm,
     /// Its round, live or over.
     seat: Option<Seat>,
+    /// Since when it has a round that it had given up.
+    unwanted_since: Option<Instant>,
     /// Others wait, or died: it ought to come back.
     called: bool,
     heard: BTreeSet<(u64, String)>,
@@ -71,9 +72,9 @@ const HEARTBEATS_MISSED_MAX: u32 = 3;
 pub(super) const SILENCE_MAX: Duration = Duration::from_millis(3100);
 /// The longest pause of a node when all is well.
 pub(super) const PAUSE_MAX: Duration = Duration::from_millis(500);
-const WATCHES_MAX: usize = 3;
-/// The same for all who arrive: the first one's holds for all, and later ones shall not give up before it.
-const BARRIER_MS: u64 = 1500;
+/// The longest stay in a round that it had given up, when a node has a connection: it leaves at once, unless so many
+/// requests are under way that there is no room for one more.
+const UNWANTED_MAX: Duration = Duration::from_secs(1);
 
 impl Node {
     pub(super) fn new(number: usize, mut dice: Dice, stage: &mut Stage, rules: &Rules) -> Self {
@@ -98,6 +99,7 @@ impl Node {
             process: None,
             storm: Storm::new(number, stage.field, habits),
             seat: None,
+            unwanted_since: None,
             called: false,
             heard: BTreeSet::new(),
             marks: 0,
@@ -161,7 +163,13 @@ impl Node {
     }
 
     pub(super) fn overdue(&self, now: Instant) -> Option<String> {
-        let order = self.process.as_ref()?.overdue(now)?;
+        let process = self.process.as_ref()?;
+        if let Some((since, untroubled)) = self.unwanted_since.zip(process.untroubled_since)
+            && since.max(untroubled).max(self.trouble_until) + UNWANTED_MAX < now
+        {
+            return Some(format!("{} stays in a round that it had given up", self.name));
+        }
+        let order = process.overdue(now)?;
         Some(format!("{} waits for {order}, which outlives its deadline", self.name))
     }
 
@@ -200,6 +208,7 @@ impl Node {
         );
         self.process = Some(process);
         (self.seat, self.called, self.watches, self.has_lease) = (None, false, 0, false);
+        self.unwanted_since = None;
         self.heard.clear();
         self.leases.clear();
         self.wake(stage, Duration::ZERO);
@@ -375,175 +384,7 @@ impl Node {
         let order = Order::Join { late: referee.closed_in(&self.run) };
         if self.ask(stage, Way::Join, operation, span, &entry.frame(role), order).is_some() {
             self.called = false;
-        }
-    }
-
-    /// What workers do: with the store as it is common to all, and with the keys of their round.
-    fn work(&mut self, stage: &mut Stage, referee: &mut Referee) {
-        if !stage.stormy {
-            if self.dice.percent(15) {
-                self.mark(stage, b"/w/");
-            }
-            return;
-        }
-        let namespace = self.seat.as_ref().map(|seat| seat.namespace.clone());
-        match (self.dice.index(100), namespace) {
-            (0..8, _) => self.mark(stage, b"/w/"),
-            (8..14, _) => self.watch(stage, b"/w/"),
-            (14..16, _) => {
-                let grant = ClientFrame::LeaseGrant { ttl_ms: 0 };
-                let own = self.leased_key();
-                let granted =
-                    self.ask(stage, Way::Plain, Operation::LeaseGrant, self.span(), &grant, Order::Grant);
-                if let Some(id) = granted {
-                    self.leases.insert(id, own);
-                }
-            }
-            (60..70, _) => {
-                // Several on their way at a time.
-                let name = format!("n/{}", self.dice.index(2));
-                for _ in 0..4 {
-                    self.perform(stage, Deed::Add { name: name.clone(), delta: 1 }, self.span());
-                }
-            }
-            (16..60, Some(namespace)) => self.work_in_round(stage, referee, &namespace),
-            _ => {
-                if let Next::Do(order) = self.storm.next(&mut self.dice) {
-                    self.perform(stage, order.deed, order.timeout);
-                }
-            }
-        }
-    }
-
-    /// A key that vanishes with the session of its process.
-    fn leased_key(&self) -> Vec<u8> {
-        let number = self.process.as_ref().map_or(0, |process| process.number);
-        format!("/l/{number}").into_bytes()
-    }
-
-    /// The key, if it is known to be there for as long as the session lives.
-    pub(super) fn own_lease(&self) -> Option<(Vec<u8>, bool)> {
-        self.process.as_ref().map(|_| (self.leased_key(), self.has_lease))
-    }
-
-    fn perform(&mut self, stage: &mut Stage, deed: Deed, span: Duration) {
-        let Some(request) = Request::of(&deed, span) else { return };
-        let Some(process) = self.process.as_mut().filter(|process| process.has_room()) else { return };
-        let (id, began) = (stage.history.begin(self.number, deed.clone()), stage.now);
-        if process.begin(stage, Way::Plain, request, Order::Deed(id, deed, began)).is_none() {
-            // It never began.
-            let _ = stage.history.end(id, End::Failed(ErrorKind::Cancelled, Effect::None), None);
-        }
-    }
-
-    fn mark(&mut self, stage: &mut Stage, prefix: &[u8]) {
-        self.marks += 1;
-        let key = [prefix, format!("{}", self.dice.index(3)).as_bytes()].concat();
-        let value = format!("{} of {}", self.marks, self.name).into_bytes();
-        let set = ClientFrame::Set { key: Key::raw(&key), value: &value };
-        let order = Order::Mark { key: key.clone(), value: value.clone(), began: stage.now };
-        self.ask(stage, Way::Plain, Operation::Set, self.span(), &set, order);
-    }
-
-    fn watch(&mut self, stage: &mut Stage, prefix: &[u8]) {
-        if self.watches < WATCHES_MAX {
-            let watch = ClientFrame::WatchPrefix { prefix: Key::raw(prefix), from_revision: 0 };
-            let order = Order::Watch { prefix: prefix.to_vec() };
-            if self.ask(stage, Way::Plain, Operation::Watch, self.span(), &watch, order).is_some() {
-                self.watches += 1;
-            }
-        }
-    }
-
-    fn work_in_round(&mut self, stage: &mut Stage, referee: &mut Referee, namespace: &[u8]) {
-        let at = |name: &str| [namespace, name.as_bytes()].concat();
-        let (span, began) = (self.span(), stage.now);
-        let patience = self.dice.span(Duration::from_millis(100), Duration::from_secs(2));
-        let millis = u64::try_from(patience.as_millis()).unwrap_or(0).max(1);
-        match self.dice.index(20) {
-            0..4 => {
-                let name = String::from_utf8_lossy(&at("n")).trim_start_matches('/').to_owned();
-                // Several on their way at a time.
-                for _ in 0..self.dice.pick(&[1, 1, 4]) {
-                    let delta = 1 + i64::from(self.dice.percent(30));
-                    self.perform(stage, Deed::Add { name: name.clone(), delta }, span);
-                }
-            }
-            4..7 => self.mark(stage, &at("w/")),
-            7 | 8 => self.watch(stage, &at("w/")),
-            9..12 => {
-                let (Some(process), Some(seat)) = (&self.process, &self.seat) else { return };
-                let Some(epoch) = process.epoch.filter(|_| process.has_room()) else { return };
-                let (key, count, name) = (at("b"), seat.nodes, process.name.clone());
-                let participants = Participants::Count(count);
-                let barrier = ClientFrame::Barrier {
-                    key: Key::raw(&key),
-                    generation: 0,
-                    name: name.as_bytes(),
-                    timeout_ms: BARRIER_MS,
-                    participants,
-                };
-                let begun = referee.arrives(epoch, &key, &name, count);
-                let order = Order::Barrier { key: key.clone(), count, begun };
-                self.ask(
-                    stage,
-                    Way::Plain,
-                    Operation::Barrier,
-                    Duration::from_millis(BARRIER_MS),
-                    &barrier,
-                    order,
-                );
-            }
-            12 | 13 => {
-                let key = at("q");
-                let push = ClientFrame::QueuePush { key: Key::raw(&key), value: b"item" };
-                let order = Order::Other { what: "push", key: key.clone(), began };
-                self.ask(stage, Way::Plain, Operation::QueuePush, span, &push, order);
-            }
-            14 | 15 => {
-                let (never, t, v) = (at("never"), at("t"), at("v"));
-                let compares = [Compare { key: Key::raw(&never), condition: Condition::Absent }];
-                let writes = [
-                    Write::Add { key: Key::raw(&t), delta: 1 },
-                    Write::Set { key: Key::raw(&v), value: b"by a transaction" },
-                ];
-                let txn = ClientFrame::Txn {
-                    compares: List::new(&compares),
-                    then: List::new(&writes),
-                    otherwise: List::new(&[]),
-                };
-                let order = Order::Other { what: "txn", key: t.clone(), began };
-                self.ask(stage, Way::Plain, Operation::Txn, span, &txn, order);
-            }
-            16 => {
-                let ttl_ms = if self.dice.percent(50) { 0 } else { millis };
-                let grant = ClientFrame::LeaseGrant { ttl_ms };
-                if let Some(id) =
-                    self.ask(stage, Way::Plain, Operation::LeaseGrant, span, &grant, Order::Grant)
-                {
-                    self.leases.insert(id, at(&format!("l/{}", self.number)));
-                }
-            }
-            17 => {
-                let key = at("absent");
-                let get = ClientFrame::Get { timeout_ms: millis, key: Key::raw(&key) };
-                let order = Order::Other { what: "wait", key: Vec::new(), began };
-                self.ask(stage, Way::Plain, Operation::Get, patience, &get, order);
-            }
-            18 => {
-                let (run, round) =
-                    (self.run.clone().into_bytes(), self.seat.as_ref().map_or(0, |seat| seat.round));
-                let (run_id, first_node_rank, count_max) = (Key::raw(&run), 0, 100);
-                let members = ClientFrame::Members { run_id, round, first_node_rank, count_max };
-                let order = Order::Other { what: "members", key: Vec::new(), began };
-                self.ask(stage, Way::Plain, Operation::Members, span, &members, order);
-            }
-            _ => {
-                let prefix = at("v");
-                let delete = ClientFrame::DeletePrefix { prefix: Key::raw(&prefix) };
-                let order = Order::Other { what: "delete prefix", key: prefix.clone(), began };
-                self.ask(stage, Way::Plain, Operation::DeletePrefix, span, &delete, order);
-            }
+            self.unwanted_since = None;
         }
     }
 
@@ -763,6 +604,7 @@ impl Node {
             NodeWord::Formed(seat) => {
                 let late = matches!(order, Some(Order::Join { late: Some(life) }) if life == epoch);
                 referee.formed(epoch, (&self.run, &name), &seat, late)?;
+                self.unwanted_since = order.is_none().then_some(stage.now);
                 self.seat = Some(seat);
                 self.called = false;
                 self.heard.clear();
@@ -788,6 +630,9 @@ impl Node {
             | NodeWord::LeftBehind(_)
             | NodeWord::Replaced
             | NodeWord::Left => {}
+        }
+        if !matches!(self.part(), Some(Part::InRound | Part::InLastRound | Part::Between)) {
+            self.unwanted_since = None;
         }
         Ok(())
     }
