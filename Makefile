@@ -98,7 +98,7 @@ fuzz: ## Each fuzz target for FUZZ_SECONDS; needs a nightly toolchain and cargo-
 	set -e; targets=$$($(CARGO) +nightly fuzz list); for target in $$targets; do $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); done
 
 clean: ## Remove all that was built, PyTorch's environment too
-	rm -rf target fuzz/target tests/nostd/*/target
+	rm -rf target fuzz/target tests/nostd/*/target tests/planted/target
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

@@ -3,6 +3,7 @@
 //! Everything outside [`driver`] is sans-IO: bytes, time and randomness come in as arguments, and what is to be done
 //! comes out as data. Three feature steps: none (no allocator: codec and client machines), `alloc` (the store engine
 //! and the server machines), `std` (the driver over sockets). `cfg(feature = …)` stands in this file and nowhere else.
+//! `planted-bugs` is no step: with it bugs can be planted in the machines, and nothing that is shipped has it.
 #![no_std]
 #![warn(clippy::alloc_instead_of_core, clippy::std_instead_of_alloc, clippy::std_instead_of_core)]
 #![cfg_attr(test, allow(clippy::std_instead_of_alloc, reason = "tests run where std is"))]
@@ -18,6 +19,11 @@ pub mod ids;
 pub mod limits;
 #[cfg(feature = "alloc")]
 mod ordered;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
+#[cfg(not(feature = "planted-bugs"))]
+#[path = "planted/absent.rs"]
+mod planted;
 pub mod rng;
 pub mod time;
 

@@ -13,6 +13,7 @@ mod liveness;
 mod memory;
 mod net;
 mod nostd;
+mod planted;
 mod process;
 mod rdzv;
 mod sim;

@@ -16,6 +16,7 @@ pub use phase::{Phase, PhaseEvent};
 
 use crate::limits::{BARRIER_COST_BYTES, BarrierLimits};
 use crate::ordered::{Index, Named, Number, Set};
+use crate::planted;
 use crate::time::Instant;
 use crate::wire::native::{Participants, Why};
 use alloc::boxed::Box;
@@ -423,8 +424,8 @@ impl Barriers {
         self.arrivals.insert(arrive.arrival, Seat { barrier: id, member });
         let missing = barrier.participants() - barrier.members.waiting();
         let is_twice = earlier.is_some() && planted!(self, NameCountsTwice);
-        let is_early = barrier.participants() > 2 && planted!(self, ReleasedTooEarly);
-        if missing == 0 || missing == 1 && (is_twice || is_early) {
+        let is_early = planted!(self, ReleasedTooEarly) || planted::has(planted::Bug::EarlyBarrier);
+        if missing == 0 || missing == 1 && (is_twice || is_early && barrier.participants() > 2) {
             self.conclude(id, PhaseEvent::Completed, self.released.clone(), None);
         } else if known.is_none() || is_first {
             self.charge(id);

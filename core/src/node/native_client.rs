@@ -19,6 +19,7 @@ pub use event::{BeginError, Ending, Event, Failed, Input, Output, Taken, ToWrite
 
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::FrameLimits;
+use crate::planted::{self, Bug};
 use crate::rendezvous::participant::{self, OutOfTurn, Participant};
 use crate::session::client::{ClientSession, Due, End, Identity, Received, SessionOptions};
 use crate::session::life::ClientState;
@@ -532,7 +533,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     /// its seat with it.
     fn leave_of_unwanted_round(&mut self, now: Instant) -> Option<ToWrite> {
         let may_leave = self.participant.part().on_event(participant::PartEvent::AskToLeave).is_some();
-        self.leave_due &= may_leave;
+        self.leave_due &= may_leave && !planted::has(Bug::KeptSeat);
         if !self.leave_due || self.session.state() != ClientState::Live {
             return None;
         }

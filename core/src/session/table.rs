@@ -10,6 +10,7 @@ use super::life::{ServerAction, ServerEvent, ServerState};
 use crate::ids::ConnId;
 use crate::limits::SessionLimits;
 use crate::ordered::{Map, Number, Set};
+use crate::planted::{self, Bug};
 use crate::time::{Duration, Instant};
 use crate::wire::native::{Buffer, Fault, FaultCode, Label, Message, ServerFrame, Why, append_frame};
 use crate::wire::sink::Sink;
@@ -498,8 +499,10 @@ impl Sessions {
         if session.granted.grace_ms == 0 {
             return Ok(session.conn);
         }
+        let loses_answers = planted::has(Bug::LostAnswer);
         #[cfg(test)]
-        if self.flaw == Some(super::simulation::Flaw::DetachedAnswerLost) && session.conn.is_none() {
+        let loses_answers = loses_answers || self.flaw == Some(super::simulation::Flaw::DetachedAnswerLost);
+        if loses_answers && session.conn.is_none() {
             return Ok(None);
         }
         session.window_bytes += bytes.len() as u64;
@@ -589,6 +592,9 @@ impl Sessions {
         };
         session.acknowledge(hello.received)?;
         session.state = state;
+        if planted::has(Bug::RepeatedRequest) {
+            session.request_last = session.request_last.saturating_sub(1);
+        }
         session.heard = now;
         if let Some(old) = session.conn.replace(conn) {
             debug_assert_eq!(action, ServerAction::Supersede);

@@ -8,6 +8,7 @@
 
 mod agenda;
 mod client;
+pub mod command;
 mod deed;
 mod dice;
 mod elastic;

@@ -14,6 +14,7 @@ use crate::barrier::service::Barriers;
 use crate::ids::ConnId;
 use crate::limits::{ServerLimits, SessionLimits};
 use crate::ordered::{Map, Named};
+use crate::planted::{self, Bug};
 use crate::rendezvous::service::Rendezvous;
 use crate::session::table::{FrameRefused, Hello, Input, Output, Scratch, SessionId, Sessions, Verdict};
 use crate::store::engine::Engine;
@@ -420,6 +421,9 @@ impl Native {
                     self.speak(desk, conn, &welcome);
                     let mut line = desk.conns.line(Some(conn));
                     self.sessions.unreceived(session).for_each(|frame| line.put(frame));
+                    if resumed && planted::has(Bug::ForgottenWaiter) {
+                        self.end_waits(desk, session);
+                    }
                     if resumed {
                         self.resume_watches(desk, session);
                     } else {

@@ -10,6 +10,7 @@ use super::settings::RunSettings;
 use super::state::{Phase, PhaseEvent, Place, PlaceEvent};
 use super::{ParticipantId, RunId};
 use crate::ordered::{Index, Map, Named, Number, Set};
+use crate::planted;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -412,8 +413,10 @@ impl Run {
                 if was_in_live_round && let Some((round, rank)) = last {
                     let loss = Arc::new(Loss { round, node, rank, why });
                     self.tell_active(&Event::NodeLost(loss), fx);
+                    let forgets_one = planted::has(planted::Bug::UntoldSurvivor);
                     #[cfg(test)]
-                    if fx.bug == Some(Bug::ForgetOneSurvivor) {
+                    let forgets_one = forgets_one || fx.bug == Some(Bug::ForgetOneSurvivor);
+                    if forgets_one {
                         fx.outputs.pop_back();
                     }
                 }

@@ -2,6 +2,7 @@
 
 use super::{Counts, Effects, Member, Run};
 use crate::ordered::Named;
+use crate::planted;
 use crate::rendezvous::service::ParticipantId;
 use crate::rendezvous::service::event::{Event, JoinFailure, NAMES_MAX, Output, Shortfall};
 use crate::rendezvous::service::policy::{self, Action, Candidate, RankOrder, Reason, View, decide};
@@ -157,7 +158,7 @@ impl Run {
             }
         }
         let record = self.rank(round);
-        self.next_round += 1;
+        self.next_round += u64::from(!planted::has(planted::Bug::ReusedRound));
         if let Some(old) = round.checked_sub(2) {
             fx.outputs.push_back(Output::Delete(self.namespace(old)));
         }
@@ -236,8 +237,10 @@ impl Run {
             _ => {}
         }
         self.phase_event(PhaseEvent::RoundEnded);
+        let reopens = planted::has(planted::Bug::ReopenedRun);
         #[cfg(test)]
-        if fx.bug == Some(Bug::ReopenClosed) {
+        let reopens = reopens || fx.bug == Some(Bug::ReopenClosed);
+        if reopens {
             self.phase = Phase::Gathering;
         }
         let members: Vec<_> = self.members.iter().map(|(id, member)| (id, member.place)).collect();

@@ -1,0 +1,101 @@
+//! The simulator over machines in which a bug is planted: it hunts all bugs, or plays seeds with one of them.
+
+use rendezvous_core::planted::{Bug, MARK, plant};
+use rendezvous_tests::sim::{Failure, Kind, Options, Sabotage, Voice, command, run};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: sim --hunt COUNT
+           find each bug within COUNT seeds, and play the same seeds without it
+       sim --planted NAME, and what the simulator of the workspace takes behind it, as
+       sim --planted NAME --seed N [--trace]
+       sim --planted NAME --from N --count M";
+
+const OPTIONS: Options = Options { world: Kind::Elastic, sabotage: Sabotage::None, voice: Voice::Quiet };
+
+/// What is said of it, and of no other.
+const fn own_reason(bug: Bug) -> &'static str {
+    match bug {
+        Bug::SkippedFence | Bug::ShortFence => "which is over since",
+        Bug::ForgottenWaiter => "was not answered in time",
+        // It has a gap in the numbers of its frames.
+        Bug::LostAnswer => "breach of the protocol",
+        Bug::KeptSeat => "stays in a round",
+        Bug::RepeatedRequest => "refused: AlreadyJoined",
+        Bug::ReusedRound => "was formed behind",
+        Bug::UntoldSurvivor => "was not told that",
+        Bug::ReopenedRun => "the closed run",
+        Bug::EarlyBarrier => "opened for",
+        Bug::UndyingLease => "outlives the session that it hangs on",
+    }
+}
+
+fn main() -> ExitCode {
+    println!("{MARK}");
+    let mut arguments = std::env::args().skip(1);
+    match (arguments.next().as_deref(), arguments.next()) {
+        (Some("--hunt"), Some(count)) => match count.parse() {
+            Ok(count) => hunt(count),
+            Err(_) => usage(),
+        },
+        (Some("--planted"), Some(name)) => {
+            match Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name) {
+                Some(bug) => {
+                    plant(Some(bug));
+                    let world = ["--world", Kind::Elastic.name()].map(str::to_owned);
+                    let ended = command::main(world.into_iter().chain(arguments));
+                    println!(
+                        "with {bug:?}: cargo run --manifest-path tests/planted/Cargo.toml -- --planted {bug:?} --seed N"
+                    );
+                    ended
+                }
+                None => usage(),
+            }
+        }
+        _ => usage(),
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}\nnames: {:?}", Bug::ALL);
+    ExitCode::from(2)
+}
+
+/// Each bug is found, for its own reason, and without it the same seeds are clean.
+fn hunt(count: u64) -> ExitCode {
+    let (mut played, mut missed) = (0, false);
+    for bug in Bug::ALL {
+        plant(Some(bug));
+        let is_own = |failure: &Failure| failure.what.contains(own_reason(bug));
+        let (mut first, mut own) = (None, None);
+        for seed in 0..count {
+            if let Err(failure) = run(seed, &OPTIONS) {
+                first.get_or_insert(seed);
+                if is_own(&failure) {
+                    own = Some(failure);
+                    break;
+                }
+            }
+        }
+        match (own, first) {
+            (Some(Failure { seed, what, .. }), first) => {
+                println!("{bug:?}: seed {seed}: {what}; first noticed at {}", first.unwrap_or(seed));
+                played = played.max(seed + 1);
+            }
+            (None, first) => {
+                missed = true;
+                println!("{bug:?}: not found in {count} seeds; first noticed at {first:?}");
+            }
+        }
+    }
+    plant(None);
+    for failure in (0..played).filter_map(|seed| run(seed, &OPTIONS).err()) {
+        missed = true;
+        println!("nothing is planted: {failure}");
+    }
+    if missed {
+        return ExitCode::FAILURE;
+    }
+    println!("{} bugs found; without them {played} seeds are clean", Bug::ALL.len());
+    ExitCode::SUCCESS
+}

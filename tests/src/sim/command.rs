@@ -1,0 +1,130 @@
+//! The command line of the simulator: it plays one seed, aloud if asked, or many quietly.
+
+use super::{Kind, Options, Report, Sabotage, Voice, run};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: sim --seed N [--world store|elastic] [--sabotage NAME] [--trace]
+           play one seed, and with --trace print all that happens; without a world, in both
+       sim --from N --count M [--world store|elastic] [--sabotage NAME]
+           play many and print those that fail
+bugs that are planted in the machines: cargo run --manifest-path tests/planted/Cargo.toml";
+
+/// Does what the arguments say.
+#[must_use]
+pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
+    let Some(command) = Command::read(arguments) else {
+        eprintln!("{USAGE}");
+        for kind in Kind::ALL {
+            eprintln!("names for --world {}: {:?}", kind.name(), kind.sabotages());
+        }
+        return ExitCode::from(2);
+    };
+    let played = command.worlds.iter().map(|&world| match command.seeds {
+        Seeds::One(seed) => one(seed, command.options(world)),
+        Seeds::Many { from, count } => many(from, count, command.options(world)),
+    });
+    // All are played, whatever comes of the first.
+    let played: Vec<bool> = played.collect();
+    if played.into_iter().all(|well| well) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+enum Seeds {
+    One(u64),
+    Many { from: u64, count: u64 },
+}
+
+struct Command {
+    seeds: Seeds,
+    worlds: Vec<Kind>,
+    sabotage: Sabotage,
+    voice: Voice,
+}
+
+impl Command {
+    fn read(mut arguments: impl Iterator<Item = String>) -> Option<Self> {
+        let (mut seed, mut from, mut count, mut sabotage) = (None, None, None, Sabotage::None);
+        let (mut world, mut voice) = (None, Voice::Quiet);
+        while let Some(name) = arguments.next() {
+            if name == "--trace" {
+                voice = Voice::Loud;
+                continue;
+            }
+            let value = arguments.next()?;
+            match name.as_str() {
+                "--seed" => seed = Some(value.parse().ok()?),
+                "--from" => from = Some(value.parse().ok()?),
+                "--count" => count = Some(value.parse().ok()?),
+                "--world" => world = Some(Kind::ALL.into_iter().find(|kind| kind.name() == value)?),
+                "--sabotage" => {
+                    let all = Kind::ALL.iter().flat_map(|kind| kind.sabotages());
+                    sabotage = *all.into_iter().find(|one| format!("{one:?}") == value)?;
+                }
+                _ => return None,
+            }
+        }
+        let seeds = match (seed, from, count) {
+            (Some(seed), None, None) => Seeds::One(seed),
+            (None, Some(from), Some(count)) => Seeds::Many { from, count },
+            _ => return None,
+        };
+        // What is wrong on purpose is wrong in one kind of world.
+        let fits = |kind: &Kind| {
+            world.is_none_or(|world| world == *kind)
+                && (sabotage == Sabotage::None || kind.sabotages().contains(&sabotage))
+        };
+        let worlds: Vec<Kind> = Kind::ALL.into_iter().filter(fits).collect();
+        (!worlds.is_empty()).then_some(Self { seeds, worlds, sabotage, voice })
+    }
+
+    const fn options(&self, world: Kind) -> Options {
+        Options { world, sabotage: self.sabotage, voice: self.voice }
+    }
+}
+
+fn one(seed: u64, options: Options) -> bool {
+    let played = run(seed, &options);
+    match &played {
+        Ok(report) => println!("{}: all is well: {report:?}", options.world.name()),
+        // The trace stands above already.
+        Err(failure) if options.voice == Voice::Loud => {
+            eprintln!("{}: seed {seed}: {}", options.world.name(), failure.what);
+        }
+        Err(failure) => eprintln!("{failure}"),
+    }
+    played.is_ok()
+}
+
+fn many(from: u64, count: u64, options: Options) -> bool {
+    let (mut failed, mut reports) = (0, Vec::new());
+    for seed in from..from.saturating_add(count) {
+        match run(seed, &options) {
+            Ok(report) => reports.push(report),
+            Err(failure) => {
+                failed += 1;
+                eprintln!("{failure}\n");
+            }
+        }
+    }
+    let sum = |number: fn(&Report) -> u64| reports.iter().map(number).sum::<u64>();
+    println!(
+        "{}: {count} seeds, {failed} failed; {} events, {} deeds, {} of them answered, {} s of virtual time, {} keys undecided",
+        options.world.name(),
+        sum(|report| report.events),
+        sum(|report| report.deeds as u64),
+        sum(|report| report.answered as u64),
+        sum(|report| report.virtual_time.as_secs()),
+        sum(|report| report.undecided as u64),
+    );
+    if options.world == Kind::Elastic {
+        println!(
+            "{} rounds, {} sessions resumed, {} changes told, {} arrivals released, {} late writes refused",
+            sum(|report| report.rounds),
+            sum(|report| report.resumed),
+            sum(|report| report.changes),
+            sum(|report| report.released),
+            sum(|report| report.stale),
+        );
+    }
+    failed == 0
+}
