@@ -1,0 +1,208 @@
+//! One barrier: which generation is open, who is awaited, and how the last ones ended.
+
+use super::event::{Arrive, End, Names, Refusal};
+use super::members::{MemberId, Members};
+use super::phase::{Phase, PhaseEvent};
+use crate::limits::BARRIER_COST_BYTES;
+use crate::time::Instant;
+use crate::wire::native::Participants;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use foldhash::fast::SeedableRandomState;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaited {
+    Count(u32),
+    /// All members.
+    Listed,
+}
+
+#[derive(Debug)]
+pub(super) struct Barrier {
+    pub(super) key: Box<[u8]>,
+    pub(super) generation: u64,
+    pub(super) phase: Phase,
+    /// By whom and with which deadline the generation was begun, if it is open.
+    pub(super) set_by: MemberId,
+    pub(super) deadline: Instant,
+    pub(super) awaited: Awaited,
+    pub(super) members: Members,
+    /// Whether the last end was that of these participants.
+    pub(super) was_theirs: bool,
+    /// How the last generations ended, the latest at the back.
+    pub(super) ends: VecDeque<Arc<End>>,
+    pub(super) end_bytes: usize,
+    /// Its place among those at which nobody waits.
+    pub(super) idle_since: u64,
+    /// What it was charged for.
+    pub(super) charged: u64,
+}
+
+/// What an arrival finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Its generation is open, or can be begun.
+    Place,
+    /// Its generation is over.
+    Recorded(u64),
+}
+
+impl Awaited {
+    pub(super) fn participants(self, members: &Members) -> u32 {
+        match self {
+            Self::Count(count) => count,
+            Self::Listed => u32::try_from(members.len()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl Barrier {
+    /// One at which nobody has arrived yet.
+    pub(super) fn new(key: &[u8]) -> Self {
+        Self {
+            key: key.into(),
+            generation: 1,
+            phase: Phase::Unbegun,
+            set_by: 0,
+            deadline: Instant::ORIGIN,
+            awaited: Awaited::Listed,
+            members: Members::default(),
+            was_theirs: false,
+            ends: VecDeque::new(),
+            end_bytes: 0,
+            idle_since: 0,
+            charged: 0,
+        }
+    }
+
+    pub(super) fn step(&mut self, event: PhaseEvent) {
+        let next = self.phase.on_event(event);
+        debug_assert!(next.is_some(), "{:?} {event:?}", self.phase);
+        self.phase = next.unwrap_or(self.phase);
+    }
+
+    pub(super) fn participants(&self) -> u32 {
+        self.awaited.participants(&self.members)
+    }
+
+    /// The last generation that is over; 0: none.
+    pub(super) const fn over(&self) -> u64 {
+        if self.phase.is_over() { self.generation } else { self.generation - 1 }
+    }
+
+    /// How a generation ended, if that is remembered.
+    pub(super) fn end(&self, generation: u64) -> Option<&Arc<End>> {
+        let back = self.over().checked_sub(generation)?;
+        let at = self.ends.len().checked_sub(usize::try_from(back).ok()?.checked_add(1)?)?;
+        self.ends.get(at)
+    }
+
+    pub(super) fn awaits(&self, participants: &Participants<'_>, hasher: &SeedableRandomState) -> bool {
+        match (self.awaited, participants) {
+            (Awaited::Count(own), Participants::Count(others)) => own == *others,
+            (Awaited::Listed, Participants::Names(names)) => self.members.are(*names, hasher),
+            _ => false,
+        }
+    }
+
+    /// Where an arrival belongs.
+    pub(super) fn find(
+        &self,
+        arrive: &Arrive<'_>,
+        is_as_before: bool,
+        hasher: &SeedableRandomState,
+    ) -> Result<Found, Refusal> {
+        let over = self.over();
+        match arrive.generation {
+            0 if self.phase == Phase::Open => Ok(Found::Place),
+            0 => {
+                let failed = self.was_theirs && self.end(over).is_some_and(|end| **end != End::Released);
+                let member =
+                    self.members.find(arrive.name, hasher).and_then(|member| self.members.get(member));
+                let is_awaited = self.awaited != Awaited::Listed || member.is_some();
+                let has_heard = member.is_some_and(|member| member.heard == over);
+                let is_late = failed && is_as_before && is_awaited && !has_heard;
+                Ok(if is_late { Found::Recorded(over) } else { Found::Place })
+            }
+            asked if asked == over + 1 => Ok(Found::Place),
+            asked if self.end(asked).is_some() => Ok(Found::Recorded(asked)),
+            _ => {
+                let oldest = if over == 0 { 0 } else { over + 1 - self.ends.len() as u64 };
+                Err(Refusal::UnknownGeneration { oldest, next: over + 1 })
+            }
+        }
+    }
+
+    pub(super) fn conflict(&self) -> Refusal {
+        let set_by = self.members.get(self.set_by).map(|member| member.name.clone()).unwrap_or_default();
+        let count = match self.awaited {
+            Awaited::Count(count) => count,
+            Awaited::Listed => 0,
+        };
+        Refusal::Conflict { set_by, count }
+    }
+
+    /// How many are missing, but for the one who asks, and the first of their names. Who is missing of a number is known
+    /// when all who are there were released together the last time, and nobody has come in another's place.
+    pub(super) fn absent(&self, asks: Option<Option<MemberId>>, named_max: usize) -> (u32, Names) {
+        let own = asks.flatten();
+        let own_waits = own.and_then(|own| self.members.get(own)).is_some_and(|own| own.arrival.is_some());
+        let own_place = u32::from(asks.is_some() && !own_waits);
+        let count = self.participants() - self.members.waiting() - own_place;
+        match self.awaited {
+            Awaited::Listed => (count, named(&self.members, named_max, |id, _| Some(id) != own)),
+            Awaited::Count(_) => {
+                let over = self.over();
+                let was_there = |id, heard| Some(id) != own && over > 0 && heard == over;
+                let were_released = self.end(over).is_some_and(|end| **end == End::Released);
+                let missing = self
+                    .members
+                    .iter()
+                    .filter(|(id, member)| member.arrival.is_none() && was_there(*id, member.heard))
+                    .count();
+                if were_released && usize::try_from(count) == Ok(missing) {
+                    (count, named(&self.members, named_max, was_there))
+                } else {
+                    (count, Names::default())
+                }
+            }
+        }
+    }
+
+    pub(super) fn record(&mut self, end: Arc<End>, kept_max: usize) {
+        while self.ends.len() >= kept_max.max(1) {
+            let forgotten = self.ends.pop_front();
+            self.end_bytes -= forgotten.map_or(0, |end| end.bytes());
+        }
+        self.end_bytes += end.bytes();
+        self.ends.push_back(end);
+    }
+
+    /// Most names that it knows; a list is what it is.
+    pub(super) fn members_max(&self) -> usize {
+        self.participants() as usize * 4 + 8
+    }
+
+    /// Makes place for a name more at a barrier that waits for a number, if too many came and went.
+    pub(super) fn forget_strangers(&mut self, hasher: &SeedableRandomState) {
+        if self.members.len() >= self.members_max() {
+            let (over, set_by) = (self.over(), self.set_by);
+            self.members.retain(hasher, |id, member| {
+                member.arrival.is_some() || id == set_by || (over > 0 && member.heard == over)
+            });
+        }
+    }
+
+    pub(super) fn cost(&self) -> u64 {
+        let ends = self.end_bytes as u64 + self.ends.len() as u64 * 64;
+        self.key.len() as u64 + BARRIER_COST_BYTES + self.members.bytes() + ends
+    }
+}
+
+/// The first names of those who do not wait and for whom `is_meant` holds.
+pub(super) fn named(members: &Members, named_max: usize, is_meant: impl Fn(MemberId, u64) -> bool) -> Names {
+    let absent =
+        members.iter().filter(|(id, member)| member.arrival.is_none() && is_meant(*id, member.heard));
+    absent.take(named_max).map(|(_, member)| &*member.name).collect()
+}
