@@ -5,6 +5,9 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use rendezvous_core::driver::loop_client::{Loop, LoopEvent, SessionEvent};
+use rendezvous_core::driver::native_client::{NativeClient, NativeClientOptions};
+use rendezvous_core::driver::native_store::NativeStore;
 use rendezvous_core::driver::server::{Server, ServerOptions};
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::store_client::StoreOptions;
@@ -21,11 +24,22 @@ fn client(server: &Server) -> Store {
         .expect("the server listens")
 }
 
+fn native_client(server: &Server) -> Store {
+    let session =
+        NativeClient::connect("127.0.0.1", server.local_addr().port(), NativeClientOptions::default());
+    Store::over(Arc::new(NativeStore::new(session.expect("the server listens"))))
+}
+
+/// Each thread drives its own socket in c10d; a session is driven by its thread, to which the caller hands each call.
 fn operations(criterion: &mut Criterion) {
     let server = server();
-    let store = client(&server);
+    operations_of(criterion, "stack", &client(&server));
+    operations_of(criterion, "stack_by_session", &native_client(&server));
+}
+
+fn operations_of(criterion: &mut Criterion, name: &str, store: &Store) {
     store.set(b"key", &[7; 64], Timeout::Default).expect("set");
-    let mut group = criterion.benchmark_group("stack");
+    let mut group = criterion.benchmark_group(name);
     group.bench_function("add", |bencher| {
         bencher.iter(|| store.add(b"counter", 1, Timeout::Default).expect("add"));
     });
@@ -44,6 +58,43 @@ fn operations(criterion: &mut Criterion) {
         bencher.iter(|| store.get(b"large", &mut value, Timeout::Default).expect("get"));
     });
     group.finish();
+}
+
+/// One request of the native language, of a session that its thread drives, and of one in a loop that the caller turns.
+fn session_threads(criterion: &mut Criterion) {
+    let server = server();
+    let port = server.local_addr().port();
+    let mut group = criterion.benchmark_group("run_info");
+    let session =
+        NativeClient::connect("127.0.0.1", port, NativeClientOptions::default()).expect("the server listens");
+    group.bench_function("by_session_thread", |bencher| {
+        bencher.iter(|| session.run_info(b"run", Duration::from_secs(10)).expect("answered"));
+    });
+    let mut events = Loop::new().expect("an event queue");
+    let id = events.add_session("127.0.0.1", port, NativeClientOptions::default());
+    group.bench_function("by_calling_thread", |bencher| {
+        bencher.iter(|| {
+            let mut session = events.session(id).expect("it is there");
+            session.run_info(b"run", Timeout::Default).expect("submitted");
+            while !completes(&mut events) {}
+        });
+    });
+    group.finish();
+}
+
+/// Waits for the next event of a loop; whether a call was answered.
+fn completes(events: &mut Loop) -> bool {
+    events.turn().expect("a turn");
+    let Some(event) = events.next_event() else {
+        let mut fd = libc::pollfd { fd: events.fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor of a loop that lives on.
+        unsafe { libc::poll(&raw mut fd, 1, 1000) };
+        return false;
+    };
+    match event {
+        LoopEvent::Session(_, SessionEvent::Completed { result, .. }) => result.is_ok(),
+        _ => false,
+    }
 }
 
 /// One sample is a run of rounds: `n` threads arrive under a fresh key each time.
@@ -78,5 +129,5 @@ fn rank(store: &Store, n: u32, run: u64, rounds: u64) -> Duration {
     began.elapsed()
 }
 
-criterion_group!(benches, operations, barriers);
+criterion_group!(benches, operations, session_threads, barriers);
 criterion_main!(benches);
