@@ -4,7 +4,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rendezvous_benches::frame;
 use rendezvous_core::ids::ConnId;
-use rendezvous_core::limits::{EngineLimits, ServerLimits};
+use rendezvous_core::limits::{EngineLimits, HistoryLimits, ServerLimits};
 use rendezvous_core::node::server::{Birth, Input, Output, Server};
 use rendezvous_core::store::engine::Engine;
 use rendezvous_core::store::op::{Key, Request};
@@ -48,6 +48,39 @@ fn engine(criterion: &mut Criterion) {
                     engine.apply(conn(0), &Request::Add { key: Key::raw(b"/counter"), delta: 1 }).is_ok(),
                 )
             });
+        });
+        group.bench_function(BenchmarkId::new("set_fresh_and_delete", keys), |bencher| {
+            bencher.iter(|| {
+                turn = (turn + 7919) % keys;
+                let name = format!("/key/{turn}/fresh");
+                let key = Key::raw(name.as_bytes());
+                engine.apply(conn(0), &Request::Set { key, value: &[7; 64] }).expect("there is room");
+                black_box(engine.apply(conn(0), &Request::Delete { key }).is_ok())
+            });
+        });
+    }
+    group.finish();
+}
+
+/// What goes by prefix costs what lies beneath it, however large the store is.
+fn prefixes(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("prefix");
+    for keys in [1_000_usize, 100_000, 1_000_000] {
+        let mut engine = Engine::new(EngineLimits::default(), 1);
+        engine.start_history(HistoryLimits::default());
+        let set = |engine: &mut Engine, name: &str| {
+            let request = Request::Set { key: Key::raw(name.as_bytes()), value: &[7; 64] };
+            engine.apply(conn(0), &request).expect("there is room");
+        };
+        (0..keys).for_each(|index| set(&mut engine, &format!("/key/{index}")));
+        group.bench_function(BenchmarkId::new("set_8_and_discard", keys), |bencher| {
+            bencher.iter(|| {
+                (0..8).for_each(|index| set(&mut engine, &format!("/key/round/{index}")));
+                engine.discard(b"/key/round/");
+            });
+        });
+        group.bench_function(BenchmarkId::new("page_of_100", keys), |bencher| {
+            bencher.iter(|| black_box(engine.page(b"/key/", b"/key/5", 100).0.iter().count()));
         });
     }
     group.finish();
@@ -122,5 +155,5 @@ fn server(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, engine, server);
+criterion_group!(benches, engine, prefixes, server);
 criterion_main!(benches);

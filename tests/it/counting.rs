@@ -13,6 +13,13 @@ static ALLOCATIONS_OF_ALL: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    /// Bytes that this thread took and has not given back; what another thread gives back counts there.
+    static HELD_BYTES: Cell<i64> = const { Cell::new(0) };
+}
+
+fn hold(bytes: usize, before: usize) {
+    let change = bytes.cast_signed() as i64 - before.cast_signed() as i64;
+    HELD_BYTES.try_with(|held| held.set(held.get() + change)).ok();
 }
 
 fn count() {
@@ -26,23 +33,27 @@ fn count() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
+        hold(layout.size(), 0);
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
+        hold(layout.size(), 0);
         // SAFETY: the caller's promise.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count();
+        hold(new_size, layout.size());
         // SAFETY: the caller's promise.
         unsafe { System.realloc(old, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
+        hold(0, layout.size());
         // SAFETY: the caller's promise.
         unsafe { System.dealloc(old, layout) }
     }
@@ -62,12 +73,21 @@ pub(crate) fn allocations_of_all_threads(work: impl FnOnce()) -> u64 {
     ALLOCATIONS_OF_ALL.load(Ordering::SeqCst) - before
 }
 
+/// What `work` makes, and how many bytes more this thread holds with it.
+pub(crate) fn held_bytes<T>(work: impl FnOnce() -> T) -> (T, i64) {
+    let before = HELD_BYTES.get();
+    let made = work();
+    (made, HELD_BYTES.get() - before)
+}
+
 #[test]
 fn allocations_are_counted() {
     let mut kept = Vec::new();
     assert_eq!(allocations(|| kept.push(1)), 1);
     assert_eq!(allocations(|| kept.reserve(100)), 1, "growing counts, too");
     assert_eq!(allocations(|| assert_eq!(kept.pop(), Some(1))), 0);
+    let (made, held) = held_bytes(|| vec![0_u8; 100]);
+    assert_eq!((held, held_bytes(|| drop(made)).1), (100, -100));
     let elsewhere =
         || std::thread::scope(|scope| scope.spawn(|| vec![1; 10]).join().map(drop).expect("a thread"));
     assert!(allocations_of_all_threads(elsewhere) > allocations(|| ()), "those of another thread count, too");

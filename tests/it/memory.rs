@@ -1,14 +1,15 @@
 //! How much memory a server takes, and how often it asks for some.
 
-use crate::counting::{allocations, allocations_of_all_threads};
+use crate::counting::{allocations, allocations_of_all_threads, held_bytes};
 use crate::net::Client;
 use crate::rdzv::RdzvServer;
 use rendezvous_core::driver::server::{Server as RunningServer, ServerOptions};
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::ids::ConnId;
-use rendezvous_core::limits::ServerLimits;
+use rendezvous_core::limits::{EngineLimits, HistoryLimits, KEY_COST_BYTES, ServerLimits};
 use rendezvous_core::node::server::{Birth, Input, Output, Server};
+use rendezvous_core::store::engine::Engine;
 use rendezvous_core::store::op::{Key, Keys, Request};
 use rendezvous_core::time::Instant;
 use rendezvous_tests::frames;
@@ -211,4 +212,39 @@ fn steady_calls_on_existing_keys_allocate_nothing_on_either_side() {
     (0..50).for_each(|_| round());
     assert_eq!(allocations_of_all_threads(|| (0..200).for_each(|_| round())), 0);
     server.stop().expect("it ran");
+}
+
+/// What a key takes beside its bytes and those of its value; first with c10d clients alone, and then with the order of
+/// names, which native clients need.
+#[test]
+fn a_key_takes_about_what_it_is_charged() {
+    const KEYS: u32 = 100_000;
+    let filled = |history: Option<HistoryLimits>| {
+        held_bytes(|| {
+            let mut engine = Engine::new(EngineLimits::default(), 1);
+            if let Some(history) = history {
+                engine.start_history(history);
+            }
+            for number in 0..KEYS {
+                let key = format!("/key/{:08x}", number.wrapping_mul(0x9e37_79b9));
+                let request = Request::Set { key: Key::raw(key.as_bytes()), value: b"v" };
+                engine.apply(ConnId { index: 0, generation: 0 }, &request).expect("there is room");
+            }
+            engine
+        })
+    };
+    let net = i64::from(KEYS) * 14;
+    let (plain, plain_bytes) = filled(None);
+    // None of the changes are kept: they are charged elsewhere.
+    let (ordered, ordered_bytes) = filled(Some(HistoryLimits { changes_max: 0, ..HistoryLimits::default() }));
+    let (each, more) =
+        ((plain_bytes - net) / i64::from(KEYS), (ordered_bytes - plain_bytes) / i64::from(KEYS));
+    println!("a key takes {each} bytes beside its own, and {more} more with its place in the order");
+    assert_eq!((plain.key_count(), ordered.key_count()), (100_000, 100_000));
+    // A table that has just doubled has room for twice as many.
+    assert!(
+        each < 2 * KEY_COST_BYTES.cast_signed(),
+        "{each} bytes for a key that is charged {KEY_COST_BYTES}"
+    );
+    assert!(more <= 12, "{more} bytes for a place in the order");
 }

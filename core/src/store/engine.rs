@@ -9,6 +9,7 @@ mod fences;
 mod history;
 mod leases;
 mod native;
+mod order;
 mod slots;
 mod value;
 mod waits;

@@ -5,7 +5,7 @@
 use super::fences::Fences;
 use super::history::{ChangeRef, History, WatchError, WatchId, Watched};
 use super::leases::{LeaseError, LeaseId, Leases};
-use super::slots::{Slot, SlotId};
+use super::slots::SlotId;
 use super::value::{Value, ValueRef};
 use super::{ApplyError, Engine, KeyList, Stale, cost, number, one_piece};
 use crate::ids::WaiterId;
@@ -16,6 +16,7 @@ use crate::store::txn::{Compare, Condition, Write};
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::Bound;
 
 /// What native sessions need beside the keys.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ impl Engine {
             let history = History::new(limits, revision);
             Box::new(Extras { limits, history, leases: Leases::default() })
         });
+        // Now, and not when the store has grown: native clients ask by prefix.
+        self.slots.keep_order();
     }
 
     /// The oldest change that can be told of; `None` while there is no history.
@@ -61,11 +64,13 @@ impl Engine {
     /// more.
     #[must_use]
     pub fn page(&self, prefix: &[u8], after: &[u8], count_max: usize) -> (KeyList<'_>, bool) {
-        let mut sorted = self.slots.beneath(prefix, |slot| !matches!(slot.value, Value::Absent));
-        sorted.retain(|&id| after.is_empty() || *self.slots[id].key > *after);
-        let more = sorted.len() > count_max;
-        sorted.truncate(count_max);
-        (KeyList { slots: &self.slots, sorted }, more)
+        let is_within = !after.is_empty() && after >= prefix;
+        let from = if is_within { Bound::Excluded(after) } else { Bound::Included(prefix) };
+        self.slots.beneath(prefix, from, |all| {
+            let mut behind = all.filter(|&id| self.slots.is_present(id));
+            let sorted = behind.by_ref().take(count_max).collect();
+            (KeyList { slots: &self.slots, sorted }, behind.next().is_some())
+        })
     }
 
     /// Removes all keys beneath a prefix, and the queues there; how many keys that were.
@@ -85,10 +90,13 @@ impl Engine {
         fences.raise(stem, number);
         let mut in_vain = Vec::new();
         if self.waits.registrations() > 0 {
-            let is_hopeless = |slot: &Slot| !slot.waiters.is_empty() && fences.find(&slot.key).is_some();
-            for slot in self.slots.beneath(stem, is_hopeless) {
-                self.waits.list(&self.slots[slot].waiters, &mut in_vain);
-            }
+            self.slots.keep_order();
+            self.slots.beneath(stem, Bound::Included(stem), |all| {
+                let awaited = all.map(|id| &self.slots[id]).filter(|slot| !slot.waiters.is_empty());
+                for slot in awaited.filter(|slot| fences.find(&slot.key).is_some()) {
+                    self.waits.list(&slot.waiters, &mut in_vain);
+                }
+            });
         }
         in_vain.iter().for_each(|&waiter| self.waits.forget(waiter, &mut self.slots));
         in_vain
@@ -152,8 +160,10 @@ impl Engine {
     fn check_prefix(&self, prefix: &[u8]) -> Result<(), ApplyError> {
         let Some(fences) = &self.fences else { return Ok(()) };
         let found: Option<Stale> = fences.find(prefix).or_else(|| {
-            let keys = self.slots.beneath(prefix, |slot| fences.find(&slot.key).is_some());
-            keys.first().and_then(|&slot| fences.find(&self.slots[slot].key))
+            self.slots.beneath(prefix, Bound::Included(prefix), |all| {
+                let mut stale = all.filter_map(|id| fences.find(&self.slots[id].key));
+                stale.next()
+            })
         });
         found.map_or(Ok(()), |stale| Err(ApplyError::Stale(stale)))
     }
@@ -343,11 +353,13 @@ impl Engine {
 
     fn remove_beneath(&mut self, prefix: &[u8]) -> u64 {
         let mut removed = 0;
-        for slot in self.slots.beneath(prefix, |_| true) {
+        self.slots.keep_order();
+        let all: Vec<SlotId> = self.slots.beneath(prefix, Bound::Included(prefix), |all| all.collect());
+        for slot in all {
             if self.slots.drop_queue(slot) {
                 self.revision += 1;
             }
-            let had_value = !matches!(self.slots[slot].value, Value::Absent);
+            let had_value = self.slots.is_present(slot);
             if had_value {
                 self.clear(slot);
             } else {

@@ -1,6 +1,7 @@
 //! The table of keys. One slot holds all that goes by one name: value, queue and waiters, so that each request finds
 //! it with one look-up.
 
+use super::order::Order;
 use super::value::{Value, ValueRef};
 use super::waits::WaitList;
 use crate::limits::{ITEM_COST_BYTES, KEY_COST_BYTES};
@@ -8,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::hash::BuildHasher;
-use core::ops::{Index, IndexMut};
+use core::ops::{Bound, Index, IndexMut};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use hashbrown::HashTable;
@@ -44,6 +45,8 @@ pub(super) struct Slots {
     hasher: SeedableRandomState,
     /// The slots that have a value, so that listing them costs nothing for those that are only waited for.
     present: Vec<SlotId>,
+    /// All slots by their keys, from the first time that somebody needs them so.
+    order: Option<Order>,
     stored_bytes: u64,
 }
 
@@ -54,6 +57,7 @@ impl Slots {
             index: HashTable::new(),
             hasher: SeedableRandomState::with_seed(seed, SharedSeed::global_fixed()),
             present: Vec::new(),
+            order: None,
             stored_bytes: 0,
         }
     }
@@ -94,6 +98,9 @@ impl Slots {
         self.stored_bytes += key.len() as u64 + KEY_COST_BYTES;
         let hasher = &self.hasher;
         self.index.insert_unique(hash, id, |&id| hasher.hash_one(&*slots[id as usize].key));
+        if let Some(order) = &mut self.order {
+            order.insert(id, |id| &slots[id as usize].key);
+        }
         id
     }
 
@@ -106,6 +113,10 @@ impl Slots {
         let hash = self.hasher.hash_one(&*slot.key);
         if let Ok(entry) = self.index.find_entry(hash, |&other| other == id) {
             entry.remove();
+        }
+        if let Some(order) = &mut self.order {
+            let slots = &self.slots;
+            order.remove(id, |id| &slots[id as usize].key);
         }
         self.stored_bytes -= self.slots.remove(id as usize).key.len() as u64 + KEY_COST_BYTES;
         // Tables that a burst has blown up shrink again; not on each removal, so that a steady store never moves.
@@ -186,15 +197,50 @@ impl Slots {
         true
     }
 
-    /// The slots that have a value, in the order of their keys.
-    pub(super) fn sorted(&self) -> Vec<SlotId> {
-        self.in_order(self.present.iter().copied())
+    /// Keeps all slots in order from here on, so that to ask for those beneath a prefix takes no look at the others. A
+    /// new key then costs a search, which c10d clients alone do not make necessary.
+    pub(super) fn keep_order(&mut self) {
+        if self.order.is_none() {
+            self.order = Some(self.all_in_order());
+        }
     }
 
-    /// The slots whose keys begin with `prefix` and that are wanted, in the order of their keys.
-    pub(super) fn beneath(&self, prefix: &[u8], wanted: impl Fn(&Slot) -> bool) -> Vec<SlotId> {
-        let found = self.slots.iter().filter(|(_, slot)| slot.key.starts_with(prefix) && wanted(slot));
-        self.in_order(found.map(|(index, _)| as_place(index)))
+    /// The slots that have a value, in the order of their keys.
+    pub(super) fn sorted(&self) -> Vec<SlotId> {
+        match &self.order {
+            Some(order) => {
+                let all = order.range(Bound::Unbounded, |id| &self[id].key);
+                all.filter(|&id| self.is_present(id)).collect()
+            }
+            None => self.in_order(self.present.iter().copied()),
+        }
+    }
+
+    /// Has `read` read the slots whose keys begin with `prefix`, in the order of their keys; those from `from` on.
+    pub(super) fn beneath<R>(
+        &self,
+        prefix: &[u8],
+        from: Bound<&[u8]>,
+        read: impl FnOnce(&mut dyn Iterator<Item = SlotId>) -> R,
+    ) -> R {
+        let made;
+        let order = match &self.order {
+            Some(order) => order,
+            None => {
+                made = self.all_in_order();
+                &made
+            }
+        };
+        let all = order.range(from, |id| &*self[id].key);
+        read(&mut all.take_while(|&id| self[id].key.starts_with(prefix)))
+    }
+
+    fn all_in_order(&self) -> Order {
+        Order::of_sorted(&self.in_order(self.slots.iter().map(|(index, _)| as_place(index))))
+    }
+
+    pub(super) fn is_present(&self, id: SlotId) -> bool {
+        !matches!(self[id].value, Value::Absent)
     }
 
     /// A heap sorts with far less code than a slice does, and lists of keys are rare.

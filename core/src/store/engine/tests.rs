@@ -2,6 +2,7 @@ extern crate std;
 
 use super::*;
 use crate::ids::ConnId;
+use crate::limits::HistoryLimits;
 use crate::rng::Rng;
 use std::collections::BTreeMap;
 use std::string::{String, ToString};
@@ -353,7 +354,10 @@ fn revisions_grow_with_each_change_and_only_then() {
 fn values_agree_with_a_plain_map_and_nothing_is_left_behind() {
     for seed in 0..50 {
         let (mut engine, mut rng, mut model) = (engine(), Rng::new(seed), BTreeMap::<String, String>::new());
-        for _ in 0..400 {
+        for step in 0..400 {
+            if step == seed * 10 {
+                engine.start_history(HistoryLimits::default());
+            }
             let name = format!("k{}", rng.below(12));
             let conn = [A, B, C][usize::try_from(rng.below(3)).unwrap()];
             let value = rng.below(1000).to_string();
@@ -394,6 +398,8 @@ fn values_agree_with_a_plain_map_and_nothing_is_left_behind() {
                 }
             }
             assert_eq!(engine.key_count(), model.len(), "seed {seed}");
+            let names: Vec<String> = model.keys().map(|name| format!("/{name}")).collect();
+            assert_eq!(seen(&mut engine, A, &Request::ListKeys), format!("{names:?}"), "seed {seed}");
         }
         [A, B, C].into_iter().for_each(|conn| engine.forget_waits(conn));
         for name in model.keys() {
