@@ -412,7 +412,7 @@ typedef struct {
   uint64_t keys;
   // Bytes of keys, values and queued items now, with what each costs beside them.
   uint64_t stored_bytes;
-  // Bytes received but not used, and answers not sent, now.
+  // Bytes received but not used, answers not sent, and what native sessions hold, now.
   uint64_t buffered_bytes;
   // Waits and barriers pending now.
   uint64_t waiting;

@@ -119,7 +119,8 @@ pub struct ServerLimits {
     pub unsent_bytes_high: usize,
     /// Longest single answer, in bytes; a request for more ends the connection.
     pub answer_bytes_max: usize,
-    /// Received and unsent bytes of all connections together; the connection that would pass it is closed.
+    /// Received and unsent bytes of all connections, and what all sessions hold, together. Where there would be more,
+    /// whoever holds most is ended, connection or session.
     pub buffered_bytes_max: u64,
     /// From accept to a complete greeting.
     pub handshake_timeout: Duration,
@@ -149,6 +150,11 @@ impl Default for ServerLimits {
     }
 }
 
+/// What a request that waits, or a watch, is charged beside the bytes of its keys: its place in the tables.
+pub const WAIT_COST_BYTES: u64 = 192;
+/// What a frame that is kept for a session is charged beside its bytes, where what a server holds is added up.
+pub const KEPT_COST_BYTES: u64 = 64;
+
 /// Bounds on the sessions of the native protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
@@ -163,6 +169,9 @@ pub struct SessionLimits {
     pub window_bytes: u64,
     /// Most requests of one session that are pending.
     pub pending_max: usize,
+    /// Copies of the keys that one session's requests wait for, and names that it watches, in bytes, with
+    /// [`WAIT_COST_BYTES`] for each.
+    pub waiting_bytes_max: u64,
     /// Longest time that a session outlives its connection.
     pub grace_max: Duration,
     /// Shortest interval of heartbeats that a client may ask for.
@@ -185,6 +194,7 @@ impl Default for SessionLimits {
             window_frames: 1024,
             window_bytes: 1 << 20,
             pending_max: 4096,
+            waiting_bytes_max: 64 << 20,
             grace_max: Duration::from_secs(3600),
             heartbeat_min: Duration::from_millis(10),
             heartbeat_default: Duration::from_secs(5),

@@ -45,7 +45,7 @@ pub struct rdzv_server_stats {
     pub keys: u64,
     /// Bytes of keys, values and queued items now, with what each costs beside them.
     pub stored_bytes: u64,
-    /// Bytes received but not used, and answers not sent, now.
+    /// Bytes received but not used, answers not sent, and what native sessions hold, now.
     pub buffered_bytes: u64,
     /// Waits and barriers pending now.
     pub waiting: u64,

@@ -79,6 +79,7 @@ impl Server {
             keys: self.engine.key_count(),
             stored_bytes: self.engine.stored_bytes(),
             waiting: self.engine.waiting(),
+            buffered_bytes: self.buffered_bytes(),
             sessions: self.native.as_ref().map_or(0, |native| native.sessions()),
             ..self.stats
         }
@@ -349,6 +350,7 @@ impl Server {
     /// What follows for native clients from an input, whoever it came from.
     fn settle(&mut self) {
         self.with_native(Native::tell_watchers);
+        self.keep_within_buffers();
         while let Some((conn, reason)) = self.native.as_mut().and_then(|native| native.next_to_close()) {
             self.stats.expelled += u64::from(reason.is_expulsion());
             self.close_when_sent(conn, reason);
@@ -408,14 +410,33 @@ impl Server {
         }
     }
 
-    /// Brings the books on buffered bytes up to date. Where they pass the limit, those who hold most are ended.
+    /// Brings the books on buffered bytes up to date.
     fn charge(&mut self, id: ConnId) {
         let Some(change) = self.conns.charge(id) else { return };
         self.stats.buffered_bytes = self.stats.buffered_bytes.saturating_add_signed(change);
-        while self.stats.buffered_bytes > self.limits.buffered_bytes_max {
-            let Some(greediest) = self.conns.greediest() else { return };
-            self.stats.expelled += 1;
-            self.remove(greediest, CloseReason::BuffersFull(self.limits.buffered_bytes_max));
+        self.keep_within_buffers();
+    }
+
+    /// What connections and sessions hold together.
+    fn buffered_bytes(&self) -> u64 {
+        self.stats.buffered_bytes + self.native.as_ref().map_or(0, |native| native.held_bytes())
+    }
+
+    /// Where the buffered bytes pass their limit, those who hold most are ended.
+    fn keep_within_buffers(&mut self) {
+        while self.buffered_bytes() > self.limits.buffered_bytes_max {
+            let conn = self.conns.greediest();
+            let session = self.native.as_ref().and_then(|native| native.greediest());
+            match (conn, session) {
+                (conn, Some((session, held))) if conn.is_none_or(|(_, charged)| charged < held) => {
+                    self.with_native(|native, desk| native.expel(desk, session));
+                }
+                (Some((conn, _)), _) => {
+                    self.stats.expelled += 1;
+                    self.remove(conn, CloseReason::BuffersFull(self.limits.buffered_bytes_max));
+                }
+                (None, _) => return,
+            }
         }
     }
 

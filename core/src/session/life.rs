@@ -28,6 +28,8 @@ pub enum ServerEvent {
     GracePassed,
     /// BYE.
     Left,
+    /// It holds more than the server has room for.
+    Expelled,
     /// The server stops.
     Stopped,
 }
@@ -59,7 +61,7 @@ impl ServerState {
             (Self::Attached, E::Lost) => (Self::Detached, ServerAction::Wait),
             (Self::Attached, E::LostForGood | E::Silent | E::Left)
             | (Self::Detached, E::GracePassed)
-            | (Self::Attached | Self::Detached, E::Stopped) => (Self::Over, ServerAction::End),
+            | (Self::Attached | Self::Detached, E::Expelled | E::Stopped) => (Self::Over, ServerAction::End),
             _ => return None,
         })
     }
@@ -134,8 +136,17 @@ mod tests {
     use ServerEvent as S;
 
     const SERVER_STATES: [ServerState; 3] = [ServerState::Attached, ServerState::Detached, ServerState::Over];
-    const SERVER_EVENTS: [S; 8] =
-        [S::Resumed, S::Forged, S::Lost, S::LostForGood, S::Silent, S::GracePassed, S::Left, S::Stopped];
+    const SERVER_EVENTS: [S; 9] = [
+        S::Resumed,
+        S::Forged,
+        S::Lost,
+        S::LostForGood,
+        S::Silent,
+        S::GracePassed,
+        S::Left,
+        S::Expelled,
+        S::Stopped,
+    ];
     const CLIENT_STATES: [T; 6] = [T::New, T::Greeting, T::Live, T::Broken, T::Resuming, T::Over];
     const CLIENT_EVENTS: [C; 7] =
         [C::Connected, C::Opened, C::Resumed, C::Refused, C::Lost, C::LostForGood, C::Ended];

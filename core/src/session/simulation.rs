@@ -47,6 +47,7 @@ const LIMITS: SessionLimits = SessionLimits {
     window_frames: 6,
     window_bytes: 300,
     pending_max: 16,
+    waiting_bytes_max: 1000,
     grace_max: Duration::from_millis(400),
     heartbeat_min: Duration::from_millis(1),
     heartbeat_default: Duration::from_millis(50),

@@ -8,7 +8,7 @@ mod small;
 
 use super::life::{ServerAction, ServerEvent, ServerState};
 use crate::ids::ConnId;
-use crate::limits::SessionLimits;
+use crate::limits::{KEPT_COST_BYTES, SessionLimits};
 use crate::ordered::{Map, Number, Set};
 use crate::planted::{self, Bug};
 use crate::time::{Duration, Instant};
@@ -77,6 +77,11 @@ pub enum Input<'a> {
         conn: ConnId,
         /// [`Why::Connection`], [`Why::HostSilent`] or [`Why::Protocol`].
         why: Why,
+    },
+    /// A session holds more than there is room for.
+    Expel {
+        /// Which one.
+        session: SessionId,
     },
     /// The server stops.
     Stop,
@@ -204,6 +209,8 @@ struct Session {
     /// Frames `sent - window.len() + 1 ..= sent`.
     window: VecDeque<Kept>,
     window_bytes: u64,
+    /// What its requests that wait and its watches take.
+    waiting_bytes: u64,
 }
 
 /// All sessions of a server.
@@ -215,6 +222,8 @@ pub struct Sessions {
     sessions: Map<SessionId, Session>,
     of_conn: OfConn,
     deadlines: Set<(Instant, SessionId)>,
+    /// What all sessions hold.
+    held_bytes: u64,
     /// The last sessions that ended, with their reasons.
     ended: VecDeque<(SessionId, Why)>,
     outputs: VecDeque<Output>,
@@ -269,6 +278,7 @@ impl Sessions {
             sessions: Map::new(),
             of_conn: OfConn::default(),
             deadlines: Set::new(),
+            held_bytes: 0,
             ended: VecDeque::new(),
             outputs: VecDeque::new(),
             scratch: Scratch::default(),
@@ -319,6 +329,43 @@ impl Sessions {
         self.sessions.get(session).map_or((0, 0), |session| (session.window.len(), session.window_bytes))
     }
 
+    /// What all sessions hold: frames that are kept for them, and what was charged with [`Sessions::charge`].
+    #[must_use]
+    pub const fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
+    /// The session that holds most, and how much.
+    #[must_use]
+    pub fn greediest(&self) -> Option<(SessionId, u64)> {
+        let holders = self.sessions.iter().map(|(id, session)| (session.held_bytes(), id));
+        holders.max().map(|(held, id)| (id, held))
+    }
+
+    /// Charges a session for a request that waits, or for a watch; [`Sessions::discharge`] gives it back.
+    ///
+    /// # Errors
+    /// What the request is answered with: the session has no room for it. Nothing was charged.
+    pub fn charge(&mut self, session: SessionId, bytes: u64) -> Result<(), Fault<'static>> {
+        let limit = self.limits.waiting_bytes_max;
+        let Some(session) = self.sessions.get_mut(session) else { return Ok(()) };
+        if session.waiting_bytes.saturating_add(bytes) > limit {
+            let text = b"bytes of requests that wait and of watches";
+            return Err(Fault { text, ..Fault::new(FaultCode::TooMany, limit, 0) });
+        }
+        session.waiting_bytes += bytes;
+        self.held_bytes += bytes;
+        Ok(())
+    }
+
+    /// What was charged is over. A session that has ended has it back already.
+    pub fn discharge(&mut self, session: SessionId, bytes: u64) {
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.waiting_bytes -= bytes;
+            self.held_bytes -= bytes;
+        }
+    }
+
     /// Feeds one input. `now` must not be earlier than in any call before.
     ///
     /// # Errors
@@ -348,6 +395,7 @@ impl Sessions {
                 let event = if graceless { ServerEvent::LostForGood } else { ServerEvent::Lost };
                 self.event(now, session, event, why);
             }
+            Input::Expel { session } => self.event(now, session, ServerEvent::Expelled, Why::Limit),
             Input::Stop => {
                 let all: Vec<SessionId> = self.sessions.iter().map(|(id, _)| id).collect();
                 for session in all {
@@ -387,7 +435,7 @@ impl Sessions {
         let id = self.of(conn).ok_or(Fault::session_ended(None))?;
         let session = self.sessions.get_mut(id).ok_or(Fault::session_ended(None))?;
         session.heard = now;
-        session.acknowledge(received)?;
+        self.held_bytes -= session.acknowledge(received)?;
         Ok((id, session))
     }
 
@@ -506,11 +554,12 @@ impl Sessions {
             return Ok(None);
         }
         session.window_bytes += bytes.len() as u64;
+        self.held_bytes += bytes.len() as u64 + KEPT_COST_BYTES;
         session.window.push_back(Kept { id, is_answer: is_answer == IsAnswer::Yes, bytes: bytes.into() });
         while session.window.len() > self.limits.window_frames as usize
             || session.window_bytes > self.limits.window_bytes
         {
-            session.forget_oldest();
+            self.held_bytes -= session.forget_oldest();
         }
         Ok(session.conn)
     }
@@ -542,6 +591,7 @@ impl Sessions {
             sent: 0,
             window: VecDeque::new(),
             window_bytes: 0,
+            waiting_bytes: 0,
         };
         self.sessions.insert(id, session);
         self.of_conn.insert(conn, id);
@@ -590,7 +640,7 @@ impl Sessions {
         let Some((state, action)) = session.state.on(ServerEvent::Resumed) else {
             return Err(Fault::session_ended(None));
         };
-        session.acknowledge(hello.received)?;
+        self.held_bytes -= session.acknowledge(hello.received)?;
         session.state = state;
         if planted::has(Bug::RepeatedRequest) {
             session.request_last = session.request_last.saturating_sub(1);
@@ -649,6 +699,7 @@ impl Sessions {
     #[inline(never)]
     fn end(&mut self, id: SessionId, event: ServerEvent, why: Why) {
         let Some(session) = self.sessions.remove(id) else { return };
+        self.held_bytes -= session.held_bytes();
         if let Some(due) = session.armed {
             self.deadlines.remove((due, id));
         }
@@ -709,20 +760,26 @@ impl Session {
         self.sent + 1 - self.window.len() as u64
     }
 
-    fn acknowledge(&mut self, received: u64) -> Result<(), Fault<'static>> {
+    fn held_bytes(&self) -> u64 {
+        self.window_bytes + self.window.len() as u64 * KEPT_COST_BYTES + self.waiting_bytes
+    }
+
+    /// Forgets what was received; what that gives back.
+    fn acknowledge(&mut self, received: u64) -> Result<u64, Fault<'static>> {
         if received > self.sent {
             return Err(Fault::new(FaultCode::FalseAcknowledgement, received, self.sent));
         }
+        let mut given_back = 0;
         while self.oldest() <= received {
-            self.forget_oldest();
+            given_back += self.forget_oldest();
         }
-        Ok(())
+        Ok(given_back)
     }
 
-    fn forget_oldest(&mut self) {
-        if let Some(kept) = self.window.pop_front() {
-            self.window_bytes -= kept.bytes.len() as u64;
-        }
+    fn forget_oldest(&mut self) -> u64 {
+        let Some(kept) = self.window.pop_front() else { return 0 };
+        self.window_bytes -= kept.bytes.len() as u64;
+        kept.bytes.len() as u64 + KEPT_COST_BYTES
     }
 
     /// How long it may be silent, or away; `None` without end.

@@ -192,14 +192,14 @@ impl Conns {
         Some(change)
     }
 
-    /// The connection that holds most.
-    pub(super) fn greediest(&self) -> Option<ConnId> {
+    /// The connection that holds most, and how much.
+    pub(super) fn greediest(&self) -> Option<(ConnId, u64)> {
         let places = self.places.iter().zip(0..);
         let holders = places.filter_map(|(conn, index)| {
             let conn = conn.as_ref()?;
             Some((conn.charged, ConnId { index, generation: conn.generation }))
         });
-        holders.max().map(|(_, id)| id)
+        holders.max().map(|(charged, id)| (id, charged))
     }
 
     /// A table that many connections have blown up shrinks when few are left; returns its new length then.

@@ -271,7 +271,7 @@ pub struct Stats {
     pub keys: usize,
     /// Bytes of keys, values and queued items now, with what each costs beside them.
     pub stored_bytes: u64,
-    /// Memory of bytes received but not used, and of answers not sent, now.
+    /// Memory of bytes received but not used, of answers not sent, and of what native sessions hold, now.
     pub buffered_bytes: u64,
     /// Waits and barriers pending now.
     pub waiting: usize,

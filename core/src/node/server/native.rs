@@ -100,6 +100,23 @@ impl Native {
         self.sessions.len()
     }
 
+    /// What sessions hold: frames that are kept, copies of requests, names of watches.
+    pub(super) const fn held_bytes(&self) -> u64 {
+        self.sessions.held_bytes()
+    }
+
+    /// The session that holds most, and how much.
+    pub(super) fn greediest(&self) -> Option<(SessionId, u64)> {
+        self.sessions.greediest()
+    }
+
+    /// Ends a session that holds too much.
+    pub(super) fn expel(&mut self, desk: &mut Desk<'_>, session: SessionId) {
+        // It was there just now.
+        let _ = self.sessions.handle(desk.now, Input::Expel { session });
+        self.drain_sessions(desk);
+    }
+
     pub(super) fn next_to_close(&mut self) -> Option<(ConnId, CloseReason)> {
         self.to_close.pop_front()
     }

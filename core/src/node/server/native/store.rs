@@ -182,6 +182,9 @@ impl Native {
     fn park(&mut self, desk: &mut Desk<'_>, pending: Pending) {
         let waiter = WaiterId::Request(self.waiting.next_place());
         let (session, id) = (pending.session, pending.request);
+        if let Err(fault) = self.sessions.charge(session, pending.cost()) {
+            return self.fail(desk, session, id, fault);
+        }
         let parked = match (&pending.what, pending.keys().iter().next()) {
             (Awaited::Item, Some(key)) => desk.engine.wait_for_item(waiter, key).map(|()| true),
             _ => {
@@ -189,12 +192,22 @@ impl Native {
                 desk.engine.apply(waiter, &wait).map(|applied| matches!(applied.answer, Answer::Parked))
             }
         };
+        if let Ok(true) = parked {
+            return self.waiting.insert(pending);
+        }
+        self.sessions.discharge(session, pending.cost());
         match parked {
-            Ok(true) => self.waiting.insert(pending),
             // A queue goes by a name that is asked for as a value: nothing to wait for.
-            Ok(false) => self.answer_once(desk, session, id, &pending.what, pending.keys()),
+            Ok(_) => self.answer_once(desk, session, id, &pending.what, pending.keys()),
             Err(error) => self.fail(desk, session, id, fault_of(&error)),
         }
+    }
+
+    /// Takes a request out that waits no more.
+    fn unpark(&mut self, place: u32) -> Option<Pending> {
+        let pending = self.waiting.remove(place)?;
+        self.sessions.discharge(pending.session, pending.cost());
+        Some(pending)
     }
 
     /// Answers a request if all that it waits for is there.
@@ -327,7 +340,7 @@ impl Native {
     /// Answers the requests whose waits have ended. What they waited for may be gone again; they wait on then.
     pub(in crate::node::server) fn serve_released(&mut self, desk: &mut Desk<'_>) {
         while let Some(place) = self.waiting.released.pop_front() {
-            let Some(pending) = self.waiting.remove(place) else { continue };
+            let Some(pending) = self.unpark(place) else { continue };
             let (session, id) = (pending.session, pending.request);
             if let Awaited::Presence = pending.what {
                 // All keys have been there, if not at the same time.
@@ -348,7 +361,7 @@ impl Native {
                     self.to_close.push_back((conn, CloseReason::Refused(error)));
                 }
                 WaiterId::Request(place) => {
-                    if let Some(pending) = self.waiting.remove(place) {
+                    if let Some(pending) = self.unpark(place) {
                         self.fail(desk, pending.session, pending.request, fault_of(&error));
                     }
                 }
@@ -360,7 +373,7 @@ impl Native {
     pub(super) fn expire_waits(&mut self, desk: &mut Desk<'_>) {
         while let Some(place) = self.waiting.expired(desk.now) {
             desk.engine.forget_waits(WaiterId::Request(place));
-            let Some(pending) = self.waiting.remove(place) else { continue };
+            let Some(pending) = self.unpark(place) else { continue };
             let (session, id, timeout_ms) = (pending.session, pending.request, pending.timeout_ms);
             match pending.what {
                 Awaited::Item => {
@@ -376,13 +389,13 @@ impl Native {
     pub(super) fn cancel_wait(&mut self, desk: &mut Desk<'_>, session: SessionId, request: u64) -> bool {
         let Some(place) = self.waiting.find(session, request) else { return false };
         desk.engine.forget_waits(WaiterId::Request(place));
-        self.waiting.remove(place).is_some()
+        self.unpark(place).is_some()
     }
 
     pub(super) fn end_waits(&mut self, desk: &mut Desk<'_>, session: SessionId) {
         while let Some(place) = self.waiting.of_session(session) {
             desk.engine.forget_waits(WaiterId::Request(place));
-            self.waiting.remove(place);
+            self.unpark(place);
         }
     }
 }

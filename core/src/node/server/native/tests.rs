@@ -160,6 +160,8 @@ impl Rig {
     }
 }
 
+mod bounds;
+
 fn rig() -> Rig {
     Rig::new(ServerLimits::default())
 }

@@ -1,5 +1,6 @@
 //! Requests that wait for keys: which they are, whose, and until when.
 
+use crate::limits::WAIT_COST_BYTES;
 use crate::ordered::{Index, Set};
 use crate::session::table::SessionId;
 use crate::store::op::Keys;
@@ -46,6 +47,11 @@ impl Pending {
             key.pieces().into_iter().for_each(|piece| packed.extend_from_slice(piece));
         }
         Self { session, request, timeout_ms, deadline, what, count: keys.len(), packed }
+    }
+
+    /// What its session is charged for it.
+    pub(super) const fn cost(&self) -> u64 {
+        self.packed.len() as u64 + WAIT_COST_BYTES
     }
 
     pub(super) fn keys(&self) -> Keys<'_> {

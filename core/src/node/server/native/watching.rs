@@ -2,6 +2,7 @@
 
 use super::store::fault_of;
 use super::{Desk, Native, millis};
+use crate::limits::WAIT_COST_BYTES;
 use crate::ordered::{Index, Map, Set};
 use crate::planted::{self, Bug};
 use crate::session::table::SessionId;
@@ -17,11 +18,20 @@ const TOLD_BYTES_MAX: usize = 256 * 1024;
 pub(super) struct Watching {
     /// By session and request.
     of_request: Index<(SessionId, u64), WatchId>,
-    watches: Map<WatchId, (SessionId, u64)>,
+    watches: Map<WatchId, Watcher>,
     /// Watches with something to tell to one who does not read just now.
     held_back: Set<(SessionId, WatchId)>,
     leases: Map<LeaseId, (SessionId, u64)>,
     leases_of: Set<(SessionId, LeaseId)>,
+}
+
+/// Whose a watch is.
+#[derive(Clone, Copy, Debug)]
+struct Watcher {
+    session: SessionId,
+    request: u64,
+    /// What the session is charged for it.
+    cost: u64,
 }
 
 impl Watching {
@@ -86,14 +96,22 @@ impl Native {
         what: Watched<'_>,
         from_revision: u64,
     ) -> Result<Option<u64>, Fault<'static>> {
-        let watch = desk.engine.watch(what, from_revision).map_err(|error| match error {
+        let (Watched::Key(name) | Watched::Prefix(name)) = what;
+        // The name stands in the watch, and in the index that finds it.
+        let cost = 2 * name.len() as u64 + WAIT_COST_BYTES;
+        self.sessions.charge(session, cost)?;
+        let begun = desk.engine.watch(what, from_revision);
+        if begun.is_err() {
+            self.sessions.discharge(session, cost);
+        }
+        let watch = begun.map_err(|error| match error {
             WatchError::Compacted { oldest } => Fault::new(FaultCode::Compacted, oldest, 0),
             WatchError::TooMany(limit) => {
                 Fault { text: b"watches", ..Fault::new(FaultCode::TooMany, limit as u64, 0) }
             }
             WatchError::Unknown => Fault::new(FaultCode::NotFound, 0, 0),
         })?;
-        self.watching.watches.insert(watch, (session, id));
+        self.watching.watches.insert(watch, Watcher { session, request: id, cost });
         self.watching.of_request.insert((session, id), watch);
         Ok(None)
     }
@@ -107,7 +125,7 @@ impl Native {
 
     /// Tells of as many changes as a frame has room for. When there are more, the engine names the watch again.
     fn tell(&mut self, desk: &mut Desk<'_>, watch: WatchId) {
-        let Some(&(session, id)) = self.watching.watches.get(watch) else { return };
+        let Some(&Watcher { session, request: id, .. }) = self.watching.watches.get(watch) else { return };
         let conn = self.sessions.conn_of(session).and_then(|conn| desk.conns.get(conn));
         let takes_more = |unsent: usize| unsent < desk.limits.unsent_bytes_high;
         if !conn.is_some_and(|conn| takes_more(conn.outbox.unsent().len())) {
@@ -168,9 +186,10 @@ impl Native {
 
     fn end_watch(&mut self, desk: &mut Desk<'_>, watch: WatchId) {
         desk.engine.unwatch(watch);
-        let Some(owner) = self.watching.watches.remove(watch) else { return };
-        self.watching.of_request.remove(owner);
-        self.watching.held_back.remove((owner.0, watch));
+        let Some(Watcher { session, request, cost }) = self.watching.watches.remove(watch) else { return };
+        self.sessions.discharge(session, cost);
+        self.watching.of_request.remove((session, request));
+        self.watching.held_back.remove((session, watch));
     }
 
     fn forget_lease(&mut self, lease: LeaseId) -> Option<(SessionId, u64)> {
