@@ -1761,7 +1761,7 @@ rdzv_status rdzv_rendezvous_handler_is_closed(const rdzv_rendezvous_handler *han
                                               int32_t *closed,
                                               rdzv_error **error);
 
-// Closes the rendezvous, for good: nobody may join any more.
+// Closes the rendezvous, for good: nobody may join any more, for as long as the server remembers the run.
 rdzv_status rdzv_rendezvous_handler_set_closed(const rdzv_rendezvous_handler *handler, rdzv_error **error);
 
 // How many nodes wait for the next round; the number goes to `*count`.

@@ -289,7 +289,9 @@ impl Default for ClientLimits {
 /// Bounds on the rendezvous service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RendezvousLimits {
-    /// Most run ids that are remembered. Closed ones count, since a closed run stays closed.
+    /// Most run ids that are remembered. Closed ones count, since a closed run stays closed for as long as it is
+    /// remembered. Where there would be more, the run is forgotten that has been closed and without a node for longest, or
+    /// else the one that has been without a node for longest; only where each has a node, a new one is refused.
     pub runs_max: usize,
     /// Longest run id, in bytes.
     pub run_id_bytes_max: usize,

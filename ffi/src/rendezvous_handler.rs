@@ -158,7 +158,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_is_closed(
     }
 }
 
-/// Closes the rendezvous, for good: nobody may join any more.
+/// Closes the rendezvous, for good: nobody may join any more, for as long as the server remembers the run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_set_closed(
     handler: *const rdzv_rendezvous_handler,

@@ -2,7 +2,7 @@
 //!
 //! Nodes say once that they join, and are told: who they are when the round is formed, that others wait, that one of
 //! them died, that the round is over. The service knows a participant as a number and an event as data. What is to be
-//! done with keys ([`Output::RoundOpened`], [`Output::Fence`], [`Output::Delete`]) is for its owner to do in the same
+//! done with keys ([`Output::RoundOpened`], [`Output::Fence`], [`Output::Delete`], [`Output::Forgotten`]) is for its owner to do in the same
 //! turn. `docs/rendezvous.md` is the guide to what it does and why.
 //!
 //! [`Rendezvous::handle`] what happened, drain [`Rendezvous::poll_output`], and come back with [`Input::Tick`] at
@@ -33,7 +33,7 @@ use crate::rendezvous::timeouts::TimeoutError;
 use crate::time::Instant;
 use alloc::sync::Arc;
 use core::fmt;
-use run::{Departure, Effects, Run, Wish};
+use run::{Departure, Effects, Rest, Run, Wish};
 use slab::Slab;
 
 /// The name of a run.
@@ -88,6 +88,12 @@ pub struct Rendezvous {
     places: Named<RunPlace>,
     participants: Index<ParticipantId, RunPlace>,
     timers: Set<(Instant, RunPlace)>,
+    /// The runs that nobody is in, in the order in which they are forgotten: those that are closed, and then the others,
+    /// each from when that began.
+    resting: Index<(Rest, u64), RunPlace>,
+    rested: u64,
+    /// No forgotten run had a round of this number or above.
+    first_round: u64,
     effects: Effects,
 }
 
@@ -101,6 +107,9 @@ impl Rendezvous {
             places: Named::new(),
             participants: Index::new(),
             timers: Set::new(),
+            resting: Index::new(),
+            rested: 0,
+            first_round: 0,
             effects: Effects::default(),
         }
     }
@@ -160,7 +169,7 @@ impl Rendezvous {
         self.run(run_id).map_or(0, |run| run.counts.waiting)
     }
 
-    /// Whether the run was closed. One that is unknown was not.
+    /// Whether the run was closed. One that is unknown was not, or is forgotten.
     #[must_use]
     pub fn is_closed(&self, run_id: &str) -> bool {
         self.run(run_id).is_some_and(|run| run.phase.is_closed())
@@ -255,11 +264,35 @@ impl Rendezvous {
             return Ok(place);
         }
         if self.runs.len() >= self.limits.runs_max {
+            self.forget_one();
+        }
+        if self.runs.len() >= self.limits.runs_max {
             return Err(over("runs", self.runs.len() + 1, self.limits.runs_max));
         }
-        let place = self.runs.insert(Run::new(run_id.into()));
+        let place = self.runs.insert(Run::new(run_id.into(), self.first_round));
         self.places.insert(run_id.as_bytes(), place);
         Ok(place)
+    }
+
+    /// Forgets the run that has had nobody in it for longest, of those that are closed if there is one.
+    fn forget_one(&mut self) {
+        let Some((_, place)) = self.resting.first() else { return };
+        let run = self.remove(place);
+        self.effects.outputs.extend(run.kept().map(Output::Delete));
+        self.first_round = self.first_round.max(run.next_round);
+        self.effects.outputs.push_back(Output::Forgotten(run.id));
+    }
+
+    fn remove(&mut self, place: RunPlace) -> Run {
+        let run = self.runs.remove(place);
+        self.places.remove(run.id.as_bytes());
+        if let Some(rests) = run.rests {
+            self.resting.remove(rests);
+        }
+        if let Some(armed) = run.armed {
+            self.timers.remove((armed, place));
+        }
+        run
     }
 
     /// One turn of one run: first what time has brought, then what happened, then what follows.
@@ -282,9 +315,19 @@ impl Rendezvous {
             }
             run.armed = wake;
         }
+        let rest = run.rest();
+        if run.rests.map(|(rest, _)| rest) != rest {
+            if let Some(old) = run.rests.take() {
+                self.resting.remove(old);
+            }
+            if let Some(rest) = rest {
+                self.rested += 1;
+                run.rests = Some((rest, self.rested));
+                self.resting.insert((rest, self.rested), place);
+            }
+        }
         if run.is_blank() {
-            self.places.remove(run.id.as_bytes());
-            self.runs.remove(place);
+            self.remove(place);
         }
         for participant in self.effects.departed.drain(..) {
             self.participants.remove(participant);

@@ -109,8 +109,11 @@ pub enum Output {
     RoundOpened(Namespace),
     /// From now on, nothing may be written beneath the keys of a round: it is over. Once for each round.
     Fence(Namespace),
-    /// The keys of a round that is two rounds old are to be deleted. The fence stays.
+    /// The keys of a round that is two rounds old, or whose run is forgotten, are to be deleted. The fence stays.
     Delete(Namespace),
+    /// A run was forgotten to make room for another. The fences of its rounds may go: no round of this service has one of
+    /// their numbers again, not even in a run of the same name.
+    Forgotten(RunId),
     /// To be told to a participant.
     Tell {
         /// To whom.

@@ -106,8 +106,10 @@ pub(super) struct Run {
     /// What the run was begun with, and by whom; `None` while nobody is in it.
     founding: Option<(RunSettings, Arc<NodeName>)>,
     closed_by: Option<Arc<NodeName>>,
+    /// The number of its first round.
+    first_round: u64,
     /// The number of the next round to be formed. It never goes back, so no round meets another's keys.
-    next_round: u64,
+    pub(super) next_round: u64,
     /// The last round, as long as somebody has been in the run since.
     pub(super) record: Option<RoundRecord>,
     members: Map<ParticipantId, Member>,
@@ -123,17 +125,20 @@ pub(super) struct Run {
     hosts: Named<HostRecord>,
     /// When the service wakes this run.
     pub(super) armed: Option<Instant>,
+    /// Where it stands among those that nobody is in.
+    pub(super) rests: Option<(Rest, u64)>,
 }
 
 impl Run {
-    pub(super) const fn new(id: RunId) -> Self {
+    pub(super) const fn new(id: RunId, first_round: u64) -> Self {
         Self {
             id,
             phase: Phase::Gathering,
             counts: Counts { joining: 0, waiting: 0, active: 0, due: 0, standby: 0 },
             founding: None,
             closed_by: None,
-            next_round: 0,
+            first_round,
+            next_round: first_round,
             record: None,
             members: Map::new(),
             names: Named::new(),
@@ -146,15 +151,28 @@ impl Run {
             told_waiting: false,
             hosts: Named::new(),
             armed: None,
+            rests: None,
         }
     }
 
     /// Whether nothing of it is worth remembering.
     pub(super) fn is_blank(&self) -> bool {
         self.phase == Phase::Gathering
-            && self.next_round == 0
+            && self.next_round == self.first_round
             && self.members.is_empty()
             && self.hosts.is_empty()
+    }
+
+    /// How it rests; `None` while somebody is in it.
+    pub(super) fn rest(&self) -> Option<Rest> {
+        let rest = if self.phase.is_closed() { Rest::Closed } else { Rest::Open };
+        self.members.is_empty().then_some(rest)
+    }
+
+    /// The rounds whose keys are not deleted yet, of a run that nobody is in.
+    pub(super) fn kept(&self) -> impl Iterator<Item = Namespace> {
+        let oldest = self.next_round.saturating_sub(2).max(self.first_round);
+        (oldest..self.next_round).map(|round| self.namespace(round))
     }
 
     pub(super) fn nodes(&self) -> usize {
@@ -489,5 +507,22 @@ impl Number for Wish {
 
     fn from_number(number: u64) -> Self {
         if number == Self::Seat.number() { Self::Seat } else { Self::Spare }
+    }
+}
+
+/// How a run rests that nobody is in. Those that are closed are forgotten first: nothing will happen in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    Closed,
+    Open,
+}
+
+impl Number for Rest {
+    fn number(self) -> u64 {
+        self as u64
+    }
+
+    fn from_number(number: u64) -> Self {
+        if number == Self::Closed.number() { Self::Closed } else { Self::Open }
     }
 }

@@ -1,5 +1,6 @@
 extern crate alloc;
 
+mod forgetting;
 mod scenarios;
 mod simulation;
 mod table;
@@ -143,6 +144,7 @@ fn tell(output: &Output) -> Option<String> {
         Output::RoundOpened(keys) => format!("open {}", keys.round),
         Output::Fence(keys) => format!("fence {}", keys.round),
         Output::Delete(keys) => format!("delete {}", keys.round),
+        Output::Forgotten(run_id) => format!("forget {run_id}"),
         Output::Decided { .. } => return None,
         Output::Tell { participant, event } => {
             let told = match event {

@@ -1,6 +1,6 @@
 //! Keys that nothing may change any more: those of rounds that are over.
 
-use crate::ordered::{Named, Set};
+use crate::ordered::{Index, Named};
 use crate::planted::{self, Bug};
 
 /// A write that came too late.
@@ -16,20 +16,33 @@ pub struct Stale {
 #[derive(Debug, Default)]
 pub(super) struct Fences {
     over: Named<u64>,
-    /// The lengths that stems have, so that a look-up tries no others.
-    lengths: Set<usize>,
+    /// The lengths that stems have, so that a look-up tries no others, and how many have it.
+    lengths: Index<usize, usize>,
 }
 
 impl Fences {
     pub(super) fn raise(&mut self, stem: &[u8], number: u64) {
-        self.lengths.insert(stem.len());
+        if !self.over.contains(stem) {
+            let count = self.lengths.get(stem.len()).unwrap_or(0);
+            self.lengths.insert(stem.len(), count + 1);
+        }
         let over = self.over.entry(stem, || number);
         *over = number.max(*over);
     }
 
+    pub(super) fn lift(&mut self, stem: &[u8]) {
+        if self.over.remove(stem).is_none() {
+            return;
+        }
+        match self.lengths.get(stem.len()) {
+            Some(count) if count > 1 => self.lengths.insert(stem.len(), count - 1),
+            _ => self.lengths.remove(stem.len()),
+        };
+    }
+
     /// Whether `key` lies behind a fence.
     pub(super) fn find(&self, key: &[u8]) -> Option<Stale> {
-        self.lengths.iter().find_map(|length| {
+        self.lengths.iter().find_map(|(length, _)| {
             let (stem, rest) = key.split_at_checked(length)?;
             let &over = self.over.get(stem)?;
             let over = if planted::has(Bug::ShortFence) { over.checked_sub(1)? } else { over };
@@ -74,5 +87,19 @@ mod tests {
             assert_eq!(fences.find(key.as_bytes()), None, "{key}");
         }
         assert_eq!(fences.find(b"/r.a.1/k"), Some(Stale { round: 1, over: 3 }));
+    }
+
+    #[test]
+    fn a_fence_that_is_lifted_leaves_those_of_the_same_length() {
+        let mut fences = Fences::default();
+        for stem in [&b"/r.a."[..], b"/r.b.", b"/r.job."] {
+            fences.raise(stem, 1);
+        }
+        for (stem, left) in [(&b"/r.b."[..], 2), (b"/r.b.", 2), (b"/r.job.", 1), (b"/r.a.", 0)] {
+            fences.lift(stem);
+            let held = [&b"/r.a.1/k"[..], b"/r.b.1/k", b"/r.job.1/k"];
+            assert_eq!(held.iter().filter(|key| fences.find(key).is_some()).count(), left);
+        }
+        assert!(fences.lengths.is_empty());
     }
 }

@@ -102,6 +102,13 @@ impl Engine {
         in_vain
     }
 
+    /// Takes the fence of these keys away: nobody will use them any more.
+    pub fn lift_fence(&mut self, stem: &[u8]) {
+        if let Some(fences) = &mut self.fences {
+            fences.lift(stem);
+        }
+    }
+
     /// Removes all keys beneath a prefix, fenced or not: they are the caller's own.
     pub fn discard(&mut self, prefix: &[u8]) {
         self.released.clear();

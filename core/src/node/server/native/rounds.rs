@@ -298,6 +298,7 @@ impl Native {
                     self.end_in_vain(desk, in_vain, stale);
                 }
                 Output::Delete(namespace) => desk.engine.discard(&prefix(&namespace)),
+                Output::Forgotten(run_id) => desk.engine.lift_fence(&stem(&Namespace { run_id, round: 0 })),
                 Output::Tell { participant, event } => self.tell_participant(desk, participant, &event),
                 Output::Decided { run_id, round, action, reason } => {
                     desk.events.push_back(ServerEvent::Run { run_id, round, action, reason });

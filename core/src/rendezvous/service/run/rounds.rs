@@ -159,7 +159,7 @@ impl Run {
         }
         let record = self.rank(round);
         self.next_round += u64::from(!planted::has(planted::Bug::ReusedRound));
-        if let Some(old) = round.checked_sub(2) {
+        if let Some(old) = round.checked_sub(2).filter(|&old| old >= self.first_round) {
             fx.outputs.push_back(Output::Delete(self.namespace(old)));
         }
         #[cfg(test)]

@@ -204,6 +204,7 @@ impl Sim {
             match output {
                 Output::Decided { action: Action::CompleteRound, reason, .. } => why = Some(reason),
                 Output::Decided { .. } => {}
+                Output::Forgotten(_) => return Err("the only run was forgotten".into()),
                 Output::RoundOpened(keys) => {
                     check!(self.live.is_none(), "round {} opens while {:?} is live", keys.round, self.live);
                     check!(keys.round == self.opened, "round {} opens, not {}", keys.round, self.opened);

@@ -1,7 +1,7 @@
 //! What native clients make a server hold, and what becomes of those who make it hold too much.
 
 use super::*;
-use crate::limits::SessionLimits;
+use crate::limits::{RendezvousLimits, SessionLimits};
 
 fn limited(waiting_bytes_max: u64, buffered_bytes_max: u64) -> Rig {
     let session = SessionLimits { waiting_bytes_max, ..SessionLimits::default() };
@@ -92,4 +92,48 @@ fn where_the_buffers_are_full_the_session_that_holds_most_ends_though_it_has_no_
     assert_eq!(told.last().map(String::as_str), Some("0 SessionOver { why: Limit }"));
     assert_eq!(rig.closed[&other], CloseReason::SessionOver(Why::Limit));
     assert_eq!(rig.asked(writer, 2, &ClientFrame::NumKeys {}), ["2 Number 1"], "nobody else is disturbed");
+}
+
+#[test]
+fn the_keys_of_a_run_that_is_forgotten_go_and_nothing_is_left_of_its_fence() {
+    let rendezvous = RendezvousLimits { runs_max: 1, ..RendezvousLimits::default() };
+    let mut rig = Rig::new(ServerLimits { rendezvous, ..ServerLimits::default() });
+    let conn = rig.open(0, "n");
+    let join = |run_id| match join("n") {
+        ClientFrame::Join {
+            node,
+            address,
+            local_world_size,
+            node_rank,
+            join_timeout_ms,
+            terms,
+            labels,
+            ..
+        } => ClientFrame::Join {
+            run_id: key(run_id),
+            node,
+            address,
+            local_world_size,
+            node_rank,
+            join_timeout_ms,
+            terms: Terms { nodes_min: 1, nodes_max: 1, ..terms },
+            labels,
+        },
+        other => other,
+    };
+    rig.ask(conn, 1, &join("old"));
+    let written = "/torch.rendezvous.old.0/k";
+    rig.ask(conn, 2, &ClientFrame::Set { key: key(written), value: b"v" });
+    rig.ask(conn, 3, &ClientFrame::Leave { run_id: key("old") });
+    rig.ask(conn, 4, &ClientFrame::Set { key: key(written), value: b"w" });
+    let told = rig.lines(conn);
+    assert_eq!(told.last().map(String::as_str), Some("4 Error StaleRound 0 1 "), "{told:?}");
+    assert_eq!(rig.server.engine().key_count(), 1);
+    let told = rig.asked(conn, 5, &join("new"));
+    assert!(told.iter().any(|line| line.starts_with("5 Round 1 ")), "{told:?}");
+    assert_eq!(rig.server.engine().key_count(), 0);
+    assert_eq!(rig.asked(conn, 6, &ClientFrame::Set { key: key(written), value: b"w" }), ["6 Done"]);
+    let other = rig.open(1, "m");
+    let refused = rig.asked(other, 1, &ClientFrame::Close { run_id: key("third") });
+    assert_eq!(refused, ["1 Error TooMany 1 0 runs: 2 is over the limit of 1"]);
 }

@@ -1,0 +1,144 @@
+//! More runs than are remembered.
+
+use super::*;
+use crate::rng::Rng;
+use alloc::collections::BTreeMap;
+
+fn world(runs_max: usize) -> World {
+    let mut world = World::new(settings(1, 1));
+    world.service = Rendezvous::new(RendezvousLimits { runs_max, ..RendezvousLimits::default() });
+    world
+}
+
+impl World {
+    fn join_run(&mut self, run_id: &str, node: &str) -> String {
+        let join = Join { run_id: run_id.into(), ..self.request(node) };
+        self.join_as(node, join)
+    }
+
+    fn close_run(&mut self, run_id: &str) -> String {
+        self.give(Input::Close { participant: id("z"), run_id: run_id.into() })
+    }
+
+    fn knows(&self, run_ids: &str) -> String {
+        run_ids
+            .split(' ')
+            .filter(|run_id| self.service.status(run_id).is_some())
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+}
+
+#[test]
+fn the_run_that_was_closed_first_makes_room_and_then_the_one_that_was_left_first() {
+    let mut world = world(4);
+    world.join_run("open1", "a");
+    world.leave("a");
+    world.join_run("open2", "a");
+    world.leave("a");
+    world.join_run("closed1", "a");
+    world.close_run("closed1");
+    assert_eq!(world.close_run("closed2"), "", "though nobody ever was in it");
+    // The first one was closed before, but a node is in it still.
+    assert_eq!(world.close_run("closed3"), "forget closed2");
+    assert_eq!(world.leave("a"), "fence 0");
+    assert_eq!(world.join_run("new1", "b"), "forget closed3; b seated; open 0; b is 0/1 in 0");
+    assert_eq!(world.join_run("new2", "c"), "delete 0; forget closed1; c seated; open 1; c is 0/1 in 1");
+    // Who was in it again since counts from then on.
+    world.join_run("open1", "a");
+    world.leave("a");
+    assert_eq!(world.join_run("new3", "d"), "delete 0; forget open2; d seated; open 1; d is 0/1 in 1");
+    assert_eq!(
+        world.join_run("new4", "e"),
+        "delete 0; delete 1; forget open1; e seated; open 2; e is 0/1 in 2"
+    );
+    let refused = "error: runs: 5 is over the limit of 4";
+    assert_eq!((world.join_run("new5", "f"), world.close_run("new5")), (refused.into(), refused.into()));
+    assert_eq!(world.knows("open1 open2 closed1 closed2 new1 new2 new3 new4 new5"), "new1 new2 new3 new4");
+    world.leave("c");
+    assert_eq!(world.join_run("new5", "f"), "delete 1; forget new2; f seated; open 2; f is 0/1 in 2");
+}
+
+#[test]
+fn closed_is_final_until_it_is_forgotten_and_numbers_are_for_ever() {
+    let mut world = world(1);
+    world.join_run("j", "a");
+    world.leave("a");
+    world.close_run("j");
+    assert_eq!(world.join_run("j", "b"), "error: the rendezvous 'j' is closed");
+    assert_eq!(world.close_run("k"), "delete 0; forget j");
+    assert_eq!(world.join_run("j", "b"), "forget k; b seated; open 1; b is 0/1 in 1");
+    // Two rounds later the keys of its first round go, and none that it never had.
+    assert_eq!(world.join_run("j", "b"), "b seated; fence 1; open 2; b is 0/1 in 2");
+    assert_eq!(world.join_run("j", "b"), "b seated; fence 2; delete 1; open 3; b is 0/1 in 3");
+}
+
+/// Nodes come to many runs and go again, with room for a few, and a checker that knows who is in which.
+#[test]
+fn no_run_with_a_node_is_forgotten_and_no_key_outlives_its_run() {
+    const RUNS_MAX: usize = 4;
+    let (mut forgotten, mut refused) = (0, 0);
+    for seed in 0..100 {
+        let (mut rng, mut world) = (Rng::new(seed), world(RUNS_MAX));
+        // Of each run the rounds whose keys are kept, and the highest number ever.
+        let (mut kept, mut highest) = (BTreeMap::<String, Vec<u64>>::new(), BTreeMap::<String, u64>::new());
+        let mut within: BTreeMap<String, String> = BTreeMap::new();
+        for _ in 0..300 {
+            let mut pick = |bound| usize::try_from(rng.below(bound)).unwrap_or(0);
+            let (run_id, node) =
+                (format!("run{}", pick(8)), format!("{}", ["a", "b", "c", "d", "e"][pick(5)]));
+            let dice = pick(100);
+            let own = within.get(&node).cloned();
+            let before = world.service.runs.len();
+            let input = match (own, dice) {
+                (None, 0..60) => {
+                    let mut join = Join { run_id: run_id.as_str().into(), ..world.request(&node) };
+                    join.settings = settings(1, 2);
+                    Input::Join { participant: id(&node), join }
+                }
+                (Some(_), 0..60) => Input::Leave { participant: id(&node) },
+                (_, 60..80) => Input::Close { participant: id("z"), run_id: run_id.as_str().into() },
+                _ => Input::Ended { participant: id(&node), why: EndReason::HostSilent },
+            };
+            world.now = world.now + secs(40);
+            world.service.handle(world.now, Input::Tick).expect("time passes");
+            if let Err(error) = world.service.handle(world.now, input) {
+                let busy: alloc::collections::BTreeSet<_> = within.values().collect();
+                if let InputError::LimitExceeded { .. } = error {
+                    assert_eq!((before, busy.len()), (RUNS_MAX, RUNS_MAX), "seed {seed}: {error}");
+                    refused += 1;
+                }
+            }
+            while let Some(output) = world.service.poll_output() {
+                match output {
+                    Output::RoundOpened(keys) => {
+                        let last = highest.insert((*keys.run_id).into(), keys.round);
+                        assert!(last.is_none_or(|last| last < keys.round), "seed {seed}: {keys:?} once more");
+                        kept.entry((*keys.run_id).into()).or_default().push(keys.round);
+                    }
+                    Output::Delete(keys) => {
+                        let rounds = kept.get_mut(&*keys.run_id).expect("it had rounds");
+                        assert_eq!(rounds.remove(0), keys.round, "seed {seed}");
+                    }
+                    Output::Forgotten(run_id) => {
+                        assert!(kept.remove(&*run_id).is_none_or(|rounds| rounds.is_empty()), "seed {seed}");
+                        assert!(!within.values().any(|own| **own == *run_id), "seed {seed}: {run_id}");
+                        forgotten += 1;
+                    }
+                    _ => {}
+                }
+            }
+            within = ["a", "b", "c", "d", "e"]
+                .iter()
+                .filter_map(|node| {
+                    let (run_id, _) = world.service.place(id(node))?;
+                    Some((String::from(*node), String::from(&**run_id)))
+                })
+                .collect();
+            assert!(world.service.runs.len() <= RUNS_MAX && kept.len() <= RUNS_MAX, "seed {seed}");
+            let idle = world.service.runs.iter().filter(|(_, run)| run.nodes() == 0).count();
+            assert_eq!(idle, world.service.resting.len(), "seed {seed}");
+        }
+    }
+    assert!(forgotten > 1000 && refused > 20, "{forgotten} forgotten, {refused} refused");
+}
