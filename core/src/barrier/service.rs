@@ -5,6 +5,7 @@
 //! [`Barriers::poll_timeout`]. Time never goes back between inputs.
 
 mod barrier;
+mod deadlines;
 mod event;
 mod members;
 mod phase;
@@ -76,6 +77,8 @@ pub struct Barriers {
     /// Those who wait.
     arrivals: Index<ArrivalId, Seat>,
     deadlines: Set<(Instant, BarrierId)>,
+    /// Those who wait less long than their generation may take.
+    early: Set<(Instant, Seat)>,
     /// The barriers at which somebody waits for names. Sessions end rarely enough for a look at each of them.
     open_lists: Set<BarrierId>,
     /// The barriers at which nobody waits, by when that began.
@@ -113,6 +116,7 @@ impl Barriers {
             keys: Named::new(),
             arrivals: Index::new(),
             deadlines: Set::new(),
+            early: Set::new(),
             open_lists: Set::new(),
             idle: Index::new(),
             idle_last: 0,
@@ -148,7 +152,8 @@ impl Barriers {
     /// When to come back with [`Input::Tick`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(when, _)| when)
+        let early = self.early.first().map(|(when, _)| when);
+        self.deadlines.first().map(|(when, _)| when).into_iter().chain(early).min()
     }
 
     /// How many barriers there are, those included at which nobody waits.
@@ -187,13 +192,6 @@ impl Barriers {
         })
     }
 
-    fn expire(&mut self, now: Instant) {
-        while let Some((_, id)) = self.deadlines.first().filter(|&(when, _)| when <= now) {
-            let (absent_count, absent) = self.barriers[id].absent(None, self.limits.absent_named_max);
-            self.conclude(id, PhaseEvent::Expired, Arc::new(End::TimedOut { absent_count, absent }), None);
-        }
-    }
-
     fn arrive(&mut self, now: Instant, arrive: &Arrive<'_>) -> Result<(), Refusal> {
         self.check(arrive)?;
         let id = self.keys.get(arrive.key).copied();
@@ -216,7 +214,7 @@ impl Barriers {
                 if !is_as_before && !planted!(self, ConflictUnchecked) {
                     return Err(self.barriers[id].conflict());
                 }
-                self.arrive_next(id, arrive)
+                self.arrive_next(now, id, arrive)
             }
             Found::Place if is_as_before => self.arrive_again(now, id, arrive),
             Found::Place => self.arrive_first(now, Some(id), arrive),
@@ -307,7 +305,7 @@ impl Barriers {
             return Err(Refusal::NotAParticipant);
         }
         if arrive.timeout.is_zero() && barrier.participants() > 1 {
-            self.try_once(id, member, arrive);
+            self.tell_absent(id, member, arrive.arrival);
             return Ok(());
         }
         self.check_arrivals()?;
@@ -319,7 +317,7 @@ impl Barriers {
     }
 
     /// An arrival at an open generation.
-    fn arrive_next(&mut self, id: BarrierId, arrive: &Arrive<'_>) -> Result<(), Refusal> {
+    fn arrive_next(&mut self, now: Instant, id: BarrierId, arrive: &Arrive<'_>) -> Result<(), Refusal> {
         let barrier = &self.barriers[id];
         let member = barrier.members.find(arrive.name, &self.hasher);
         if barrier.awaited == Awaited::Listed && member.is_none() {
@@ -331,7 +329,7 @@ impl Barriers {
             if let Some(earlier) = earlier {
                 self.outputs.push_back(Output::Superseded { arrival: earlier, by: arrive.arrival });
             }
-            self.try_once(id, member, arrive);
+            self.tell_absent(id, member, arrive.arrival);
             if let Some(earlier) = earlier {
                 self.take_back(earlier);
             }
@@ -343,7 +341,7 @@ impl Barriers {
         if member.is_none() {
             self.make_room(members::cost(arrive.name), Some(id))?;
         }
-        self.seat(id, member, arrive);
+        self.seat(now, id, member, arrive);
         Ok(())
     }
 
@@ -359,11 +357,11 @@ impl Barriers {
         if barrier.awaited == Awaited::Listed {
             self.open_lists.insert(id);
         }
-        self.seat(id, known, arrive);
+        self.seat(now, id, known, arrive);
     }
 
     /// One more waits, whose name is known if it has a place; the last one releases all.
-    fn seat(&mut self, id: BarrierId, known: Option<MemberId>, arrive: &Arrive<'_>) {
+    fn seat(&mut self, now: Instant, id: BarrierId, known: Option<MemberId>, arrive: &Arrive<'_>) {
         if planted!(self, DeadlineMoves) && self.barriers[id].phase == Phase::Open {
             let barrier = &mut self.barriers[id];
             self.deadlines.remove((barrier.deadline, id));
@@ -386,6 +384,10 @@ impl Barriers {
             self.outputs.push_back(Output::Superseded { arrival: earlier, by: arrive.arrival });
         }
         self.arrivals.insert(arrive.arrival, Seat { barrier: id, member });
+        let until = now + arrive.timeout;
+        let is_early = until < barrier.deadline && !planted!(self, OwnTimeIgnored);
+        self.set_until(id, member, is_early.then_some(until));
+        let barrier = &self.barriers[id];
         let missing = barrier.participants() - barrier.members.waiting();
         let is_twice = earlier.is_some() && planted!(self, NameCountsTwice);
         let is_early = planted!(self, ReleasedTooEarly) || planted::has(planted::Bug::EarlyBarrier);
@@ -396,11 +398,11 @@ impl Barriers {
         }
     }
 
-    /// Tells one who does not wait who is missing.
-    fn try_once(&mut self, id: BarrierId, member: Option<MemberId>, arrive: &Arrive<'_>) {
+    /// Tells one who waits no longer who is missing.
+    fn tell_absent(&mut self, id: BarrierId, member: Option<MemberId>, arrival: ArrivalId) {
         let barrier = &self.barriers[id];
         let (absent_count, absent) = barrier.absent(Some(member), self.limits.absent_named_max);
-        self.tell_missed(arrive.arrival, barrier.over() + 1, absent_count, absent);
+        self.tell_missed(arrival, barrier.over() + 1, absent_count, absent);
     }
 
     fn tell_missed(&mut self, arrival: ArrivalId, generation: u64, absent_count: u32, absent: Names) {
@@ -433,6 +435,7 @@ impl Barriers {
             return;
         }
         let Some(Seat { barrier: id, member }) = self.arrivals.remove(arrival) else { return };
+        self.set_until(id, member, None);
         let barrier = &mut self.barriers[id];
         barrier.members.take_back(member);
         if barrier.members.waiting() > 0 {
@@ -488,7 +491,7 @@ impl Barriers {
     /// The generation is over. All who wait are told, but for those of a session that is no more.
     fn conclude(&mut self, id: BarrierId, event: PhaseEvent, end: Arc<End>, gone: Option<OwnerId>) {
         let forgets_one = planted!(self, WaiterForgotten);
-        let Self { barriers, arrivals, outputs, hasher, .. } = self;
+        let Self { barriers, arrivals, early, outputs, hasher, .. } = self;
         let barrier = &mut barriers[id];
         barrier.step(event);
         let generation = barrier.generation;
@@ -499,7 +502,10 @@ impl Barriers {
         if all_are_here {
             *arrivals = Index::new();
         }
-        barrier.members.conclude(generation, |arrival| {
+        barrier.members.conclude(generation, |member, arrival, until| {
+            if let Some(until) = until {
+                early.remove((until, Seat { barrier: id, member }));
+            }
             if !all_are_here {
                 arrivals.remove(arrival);
             }

@@ -60,8 +60,8 @@ pub struct Arrive<'a> {
     pub generation: u64,
     /// Who.
     pub name: &'a [u8],
-    /// How long the generation may take if it begins with this arrival. Zero: be answered at once, and leave no trace
-    /// unless all are there.
+    /// How long it waits, and how long the generation may take if it begins with this arrival. Zero: be answered at once,
+    /// and leave no trace unless all are there.
     pub timeout: Duration,
     /// Who is awaited.
     pub participants: Participants<'a>,

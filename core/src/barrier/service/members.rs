@@ -4,6 +4,7 @@
 use super::event::{ArrivalId, Refusal};
 use crate::limits::{BarrierLimits, MEMBER_COST_BYTES};
 use crate::store::op::{Key, Keys};
+use crate::time::Instant;
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::vec;
@@ -21,6 +22,8 @@ pub(super) struct Member {
     pub(super) name: Box<[u8]>,
     /// Its request, while it waits.
     pub(super) arrival: Option<ArrivalId>,
+    /// Until when it waits, if that is before the generation's deadline.
+    pub(super) until: Option<Instant>,
     /// The last generation whose end it has heard; 0: none.
     pub(super) heard: u64,
 }
@@ -119,7 +122,7 @@ impl Members {
     /// A name that is not there yet.
     pub(super) fn insert(&mut self, name: &[u8], hasher: &SeedableRandomState) -> MemberId {
         let Self { members, index, .. } = self;
-        let id = members.insert(Member { name: name.into(), arrival: None, heard: 0 });
+        let id = members.insert(Member { name: name.into(), arrival: None, until: None, heard: 0 });
         index.insert_unique(hasher.hash_one(name), id, |&id| hasher.hash_one(&*members[id].name));
         self.name_bytes += name.len() as u64;
         id
@@ -139,12 +142,17 @@ impl Members {
         earlier
     }
 
-    /// Those who waited have heard the end of `generation`; each of them is told to `tell`.
-    pub(super) fn conclude(&mut self, generation: u64, mut tell: impl FnMut(ArrivalId)) {
-        for (_, member) in &mut self.members {
+    /// Those who waited have heard the end of `generation`; each of them is told to `tell`, and until when it would have
+    /// waited.
+    pub(super) fn conclude(
+        &mut self,
+        generation: u64,
+        mut tell: impl FnMut(MemberId, ArrivalId, Option<Instant>),
+    ) {
+        for (id, member) in &mut self.members {
             if let Some(arrival) = member.arrival.take() {
                 member.heard = generation;
-                tell(arrival);
+                tell(id, arrival, member.until.take());
             }
         }
         self.waiting = 0;

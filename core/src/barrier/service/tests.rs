@@ -17,6 +17,7 @@ pub(super) enum Flaw {
     ConflictUnchecked,
     TryStays,
     DeadlineMoves,
+    OwnTimeIgnored,
     NameCountsTwice,
     ReleasedTooEarly,
     WithdrawnStays,

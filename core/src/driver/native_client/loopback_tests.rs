@@ -498,6 +498,30 @@ fn a_stopped_server_is_told_to_those_who_wait() {
 }
 
 #[test]
+fn who_has_less_time_than_others_at_a_barrier_is_told_who_is_missing() {
+    const NAMES: &[&[u8]] = &[b"a", b"b", b"c"];
+    let server = server();
+    let [a, b] = [session(&server, "a"), session(&server, "b")];
+    let all = Participants::Names(Keys::scoped(b"", NAMES));
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| a.barrier(b"epoch", 0, b"a", all, WHILE));
+        let absent = |timeout| match b.barrier(b"epoch", 0, b"b", all, timeout).expect("told by the server") {
+            BarrierResult::TimedOut { absent, .. } => absent,
+            other => panic!("{other:?}"),
+        };
+        let missing = [Box::from("c")];
+        let began = b.clock().now();
+        while absent(NOW) != missing {
+            assert!(b.clock().now().since(began) < SOON, "a has not come");
+        }
+        assert_eq!(absent(Timeout::After(Duration::from_millis(30))), missing);
+        assert!(b.barrier_cancel(b"epoch", b"b", WHILE).expect("told"), "a waits on");
+        let told = waiting.join().expect("no panic").expect("told");
+        assert!(matches!(told, BarrierResult::Cancelled { .. }), "{told:?}");
+    });
+}
+
+#[test]
 fn a_barrier_says_how_it_ended() {
     let server = server();
     let (a, b) = (session(&server, "a"), session(&server, "b"));

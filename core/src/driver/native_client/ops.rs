@@ -157,8 +157,9 @@ impl NativeClient {
         answers.collect()
     }
 
-    /// Arrives at a barrier under `name` and waits for the others. The first to arrive says who is awaited and until
-    /// when. `generation` 0 is the one that is open, or the next.
+    /// Arrives at a barrier under `name` and waits for the others. The first to arrive says who is awaited and until when
+    /// all may wait; who gives himself less time is told alone who is missing then, and the others wait on. `generation`
+    /// 0 is the one that is open, or the next.
     ///
     /// # Errors
     /// Others arrived with other participants, or why else it is not known how it ended.

@@ -51,6 +51,46 @@ fn the_first_one_sets_the_deadline_for_all() {
 }
 
 #[test]
+fn who_has_less_time_than_the_others_is_told_alone_who_is_missing() {
+    let briefly = |world: &mut World, name| {
+        let request = Arrive { timeout: secs(10), ..world.request(name) };
+        world.give(Input::Arrive(request))
+    };
+    let mut world = World::new(list(ABC));
+    world.arrive("a");
+    assert_eq!(briefly(&mut world, "b"), "");
+    assert_eq!(world.barriers.poll_timeout(), Some(Instant::ORIGIN + secs(10)));
+    assert_eq!(world.pass(secs(10)), "b is told of 1: the time was up, and 1 were missing: c");
+    assert_eq!(world.status(), "1 Open 1/3", "a waits on");
+    // Both deadlines have passed at once: b has left before the others were counted.
+    briefly(&mut world, "b");
+    assert_eq!(
+        world.pass(secs(60)),
+        "b is told of 1: the time was up, and 1 were missing: c; \
+         a is told of 1: the time was up, and 2 were missing: b, c"
+    );
+
+    // Who is replaced, or released, leaves no deadline behind.
+    let mut world = World::new(count(2));
+    world.arrive("a");
+    world.arrive("a");
+    briefly(&mut world, "a");
+    assert_eq!(world.arrive("a"), "a is replaced by a");
+    assert_eq!(world.barriers.poll_timeout(), Some(Instant::ORIGIN + secs(60)));
+    briefly(&mut world, "a");
+    world.arrive("b");
+    assert_eq!((world.barriers.poll_timeout(), world.pass(secs(60))), (None, String::new()));
+
+    // Alone, it takes its generation with it, as who goes back.
+    let mut world = World::new(count(3));
+    world.arrive("a");
+    briefly(&mut world, "b");
+    world.withdraw("a");
+    assert_eq!(world.pass(secs(10)), "b is told of 1: the time was up, and 2 were missing");
+    assert!(world.barriers.is_empty() && world.barriers.poll_timeout().is_none());
+}
+
+#[test]
 fn who_comes_at_the_deadline_is_late() {
     let mut world = World::new(count(2));
     world.arrive("a");

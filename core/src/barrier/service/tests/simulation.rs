@@ -78,7 +78,8 @@ struct Open {
     awaited: Awaited,
     deadline: Instant,
     set_by: usize,
-    waiting: BTreeMap<usize, ArrivalId>,
+    /// By name, and until when.
+    waiting: BTreeMap<usize, (ArrivalId, Instant)>,
 }
 
 /// One barrier, as the specification has it.
@@ -113,8 +114,8 @@ impl Model {
 
     fn conclude(&mut self, end: Answer, answers: &mut Answers, gone: Option<OwnerId>) {
         let Some(open) = self.open.take() else { return };
-        let told = open.waiting.values().filter(|arrival| Some(arrival.owner) != gone);
-        answers.extend(told.map(|&arrival| (arrival, end.clone())));
+        let told = open.waiting.values().filter(|(arrival, _)| Some(arrival.owner) != gone);
+        answers.extend(told.map(|&(arrival, _)| (arrival, end.clone())));
         self.heard = open.waiting.keys().copied().collect();
         self.whose = Some(open.awaited);
         self.ends.push(end);
@@ -138,7 +139,26 @@ impl Model {
         Answer::TimedOut(self.next(), count, names)
     }
 
+    /// The next deadline, and whether it comes before that of all.
+    fn due(&self) -> Option<(Instant, bool)> {
+        let open = self.open.as_ref()?;
+        let own = open.waiting.values().map(|&(_, until)| until).min();
+        Some(own.filter(|&until| until < open.deadline).map_or((open.deadline, false), |until| (until, true)))
+    }
+
     fn expire(&mut self, now: Instant, answers: &mut Answers) {
+        while let Some((when, true)) = self.due().filter(|&(when, _)| when <= now) {
+            let Some(open) = &self.open else { return };
+            let gone: Vec<(usize, ArrivalId)> = open
+                .waiting
+                .iter()
+                .filter(|(_, (_, until))| *until == when)
+                .map(|(&name, &(arrival, _))| (name, arrival))
+                .collect();
+            let told = gone.iter().map(|&(name, arrival)| (arrival, self.missed(&open.awaited, Some(name))));
+            answers.extend(told);
+            gone.into_iter().for_each(|(_, arrival)| self.take_back(arrival));
+        }
         if let Some(open) = self.open.as_ref().filter(|open| open.deadline <= now) {
             let end = self.missed(&open.awaited, None);
             self.conclude(end, answers, None);
@@ -181,7 +201,8 @@ impl Model {
         if !awaited.admits(name) {
             return answer(Answer::Refused(Refused::NotAParticipant));
         }
-        let earlier = self.open.as_ref().and_then(|open| open.waiting.get(&name)).copied();
+        let earlier =
+            self.open.as_ref().and_then(|open| open.waiting.get(&name)).map(|&(arrival, _)| arrival);
         let here = self.open.as_ref().map_or(0, |open| open.waiting.len()) + usize::from(earlier.is_none());
         if let Some(earlier) = earlier {
             answers.push((earlier, Answer::Superseded));
@@ -203,7 +224,7 @@ impl Model {
             set_by: name,
             waiting: BTreeMap::new(),
         });
-        open.waiting.insert(name, arrival);
+        open.waiting.insert(name, (arrival, now + timeout));
         if here == awaited.len() {
             self.conclude(Answer::Released(next), answers, None);
         }
@@ -216,7 +237,7 @@ impl Model {
 
     fn take_back(&mut self, arrival: ArrivalId) {
         if let Some(open) = &mut self.open {
-            open.waiting.retain(|_, waiting| *waiting != arrival);
+            open.waiting.retain(|_, waiting| waiting.0 != arrival);
             if open.waiting.is_empty() {
                 self.open = None;
             }
@@ -228,8 +249,8 @@ impl Model {
         let mut own: Vec<(ArrivalId, usize)> = open
             .waiting
             .iter()
-            .filter(|(_, arrival)| arrival.owner == owner)
-            .map(|(&name, &arrival)| (arrival, name))
+            .filter(|(_, (arrival, _))| arrival.owner == owner)
+            .map(|(&name, &(arrival, _))| (arrival, name))
             .collect();
         own.sort();
         if why == Why::Left && matches!(open.awaited, Awaited::Count(_)) {
@@ -359,7 +380,7 @@ impl Sim {
         if sorted.0 != sorted.1 {
             return Err(format!("{what}: {:?} and not {:?}", sorted.0, sorted.1));
         }
-        let due = self.models.iter().filter_map(|model| model.open.as_ref()).map(|open| open.deadline).min();
+        let due = self.models.iter().filter_map(Model::due).map(|(when, _)| when).min();
         if self.barriers.poll_timeout() != due {
             return Err(format!("{:?} is due, not {due:?}", self.barriers.poll_timeout()));
         }
@@ -413,7 +434,7 @@ impl Sim {
         }
         let mut expected = self.expire();
         let open = self.models[at].open.as_ref();
-        let due = open.map_or(self.now + timeout, |open| open.deadline);
+        let due = open.map_or(Instant::MAX, |open| open.deadline).min(self.now + timeout);
         let due = if timeout.is_zero() { self.now } else { due };
         self.fates.insert(arrival, Fate { due, answers: 0 });
         let asked = Asked { arrival, generation, name, timeout, awaited: awaited.clone() };
@@ -435,7 +456,7 @@ impl Sim {
             .models
             .iter()
             .flat_map(|model| &model.open)
-            .flat_map(|open| open.waiting.values().copied())
+            .flat_map(|open| open.waiting.values().map(|&(arrival, _)| arrival))
             .collect();
         if waiting.is_empty() {
             return self.compare("tick", Input::Tick, None, expected);
@@ -574,6 +595,7 @@ fn every_planted_flaw_is_found() {
         Flaw::ConflictUnchecked,
         Flaw::TryStays,
         Flaw::DeadlineMoves,
+        Flaw::OwnTimeIgnored,
         Flaw::NameCountsTwice,
         Flaw::ReleasedTooEarly,
         Flaw::WithdrawnStays,
