@@ -70,15 +70,10 @@ enum Awaited {
     CancelDue,
     /// Nobody does.
     No,
-    /// Nobody does, and yet the server is to have it, over reconnects as well.
-    Unheard,
-}
-
-impl Awaited {
-    /// Whether the request may be taken back where it did not arrive.
-    const fn is_unwanted(self) -> bool {
-        matches!(self, Self::CancelDue | Self::No)
-    }
+    /// Nobody does: it tells the server that nobody awaits anything of this one any more.
+    Cancels(u64),
+    /// Nobody does: it leaves a round that nobody waited for, over reconnects as well.
+    Leaves,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -315,17 +310,17 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         if let Some(nonce) = self.heartbeat.take() {
             return Some(ToWrite::Frame(self.session.label(now, 0), ClientFrame::Heartbeat { nonce }));
         }
-        if let Some(id) = self.session.next_to_send() {
-            let place = self.place(id)?;
-            let call = &mut self.pending[place];
-            call.sent = true;
-            let label = self.session.label(now, id);
-            return Some(match call.awaited {
-                Awaited::Unheard => ToWrite::Leave(label),
-                _ => ToWrite::Request(id, label),
-            });
-        }
-        self.cancellation(now).or_else(|| self.leave_of_unwanted_round(now))
+        let next = self.session.next_to_send().or_else(|| self.cancellation(now));
+        let id = next.or_else(|| self.leave_of_unwanted_round(now))?;
+        let place = self.place(id)?;
+        let call = &mut self.pending[place];
+        call.sent = true;
+        let label = self.session.label(now, id);
+        Some(match call.awaited {
+            Awaited::Cancels(request) => ToWrite::Frame(label, ClientFrame::Cancel { request }),
+            Awaited::Leaves => ToWrite::Leave(label),
+            Awaited::Yes | Awaited::CancelDue | Awaited::No => ToWrite::Request(id, label),
+        })
     }
 
     /// HELLO, from a node of this name.
@@ -493,20 +488,32 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     fn welcome(&mut self, now: Instant, frame: &ServerFrame<'_>) {
         self.dialer.handle(now, DialInput::Greeted);
         self.follow_dialer(now);
-        if let ServerFrame::Welcome { key_bytes_max, value_bytes_max, list_max, frame_bytes_max, .. } = *frame
+        if let ServerFrame::Welcome {
+            key_bytes_max,
+            value_bytes_max,
+            list_max,
+            frame_bytes_max,
+            request_last,
+            ..
+        } = *frame
         {
             let frame_bytes_max = usize::try_from(frame_bytes_max).unwrap_or(usize::MAX);
             self.limits = FrameLimits { key_bytes_max, value_bytes_max, keys_max: list_max, frame_bytes_max };
+            self.withdraw_unwanted(request_last);
         }
-        self.withdraw_unwanted();
     }
 
-    /// What nobody awaits any more and did not arrive is not sent again. The node has to know before it reads on: a wish
-    /// of its own that came to nothing leaves it where it was.
-    fn withdraw_unwanted(&mut self) {
+    /// What nobody awaits any more and did not arrive is not sent again, unless it cancels what did. The node has to know
+    /// before it reads on: a wish of its own that came to nothing leaves it where it was.
+    fn withdraw_unwanted(&mut self, request_last: u64) {
         let Self { pending, session, participant, .. } = self;
         pending.retain(|call| {
-            let is_withdrawn = call.awaited.is_unwanted() && session.withdraw(call.id);
+            let is_unwanted = match call.awaited {
+                Awaited::Yes | Awaited::Leaves => false,
+                Awaited::CancelDue | Awaited::No => true,
+                Awaited::Cancels(request) => request > request_last,
+            };
+            let is_withdrawn = is_unwanted && session.withdraw(call.id);
             if is_withdrawn {
                 participant.withdraw(call.id);
             }
@@ -514,37 +521,32 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         });
     }
 
-    /// A request that nobody awaits any more: the server is told so, once there is room for one more.
-    fn cancellation(&mut self, now: Instant) -> Option<ToWrite> {
+    /// A request that nobody awaits any more: the server is to be told so, once there is room for one more. The id of what
+    /// tells it.
+    fn cancellation(&mut self, now: Instant) -> Option<u64> {
         if self.session.state() != ClientState::Live {
             return None;
         }
         let place = self.pending.iter().position(|call| call.awaited == Awaited::CancelDue)?;
-        let request = self.pending[place].id;
-        let id = self.enter(now, Operation::CancelWait, Duration::ZERO, Awaited::No)?;
+        let cancels = Awaited::Cancels(self.pending[place].id);
+        let id = self.enter(now, Operation::CancelWait, Duration::ZERO, cancels)?;
         self.pending[place].awaited = Awaited::No;
-        if let Some(entry) = self.pending.last_mut() {
-            entry.sent = true;
-        }
-        Some(ToWrite::Frame(self.session.label(now, id), ClientFrame::Cancel { request }))
+        Some(id)
     }
 
     /// The round that nobody waited for is left, once there is room for one more request; unless it is over by then, and
     /// its seat with it.
-    fn leave_of_unwanted_round(&mut self, now: Instant) -> Option<ToWrite> {
+    fn leave_of_unwanted_round(&mut self, now: Instant) -> Option<u64> {
         let may_leave = self.participant.part().on_event(participant::PartEvent::AskToLeave).is_some();
         self.leave_due &= may_leave && !planted::has(Bug::KeptSeat);
         if !self.leave_due || self.session.state() != ClientState::Live {
             return None;
         }
-        let id = self.enter(now, Operation::Leave, Duration::ZERO, Awaited::Unheard)?;
+        let id = self.enter(now, Operation::Leave, Duration::ZERO, Awaited::Leaves)?;
         self.leave_due = false;
         // Where it stands it may leave, as was just asked.
         let _ = self.participant.leave(id);
-        if let Some(entry) = self.pending.last_mut() {
-            entry.sent = true;
-        }
-        Some(ToWrite::Leave(self.session.label(now, id)))
+        Some(id)
     }
 
     fn enter(&mut self, now: Instant, operation: Operation, span: Duration, awaited: Awaited) -> Option<u64> {

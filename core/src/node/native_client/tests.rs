@@ -298,6 +298,48 @@ fn a_deadline_ends_a_call_and_the_server_is_told() {
 }
 
 #[test]
+fn a_cancel_that_was_lost_with_its_connection_is_sent_again() {
+    let is_cancel = |written: &[ToWrite], id, request, flags| {
+        let expected = |label: &Label| (label.id, label.flags) == (id, flags);
+        let [ToWrite::Frame(label, ClientFrame::Cancel { request: of })] = written else { return false };
+        expected(label) && *of == request
+    };
+    let resume = |client: &mut Client, millis, request_last| {
+        client.handle(NOW(millis), Input::Ended(Cause::Closed));
+        assert_eq!(outputs(client), [Output::Resolve]);
+        connect(client, millis);
+        writes(client, millis);
+        assert_eq!(give(client, millis, &bytes_of(0, 0, &welcome(true, request_last, 2000))), "Open");
+        writes(client, millis)
+    };
+    let mut client = live(2000);
+    let waits = begin(&mut client, 0, Operation::Get);
+    writes(&mut client, 0);
+    client.cancel(NOW(1), waits).expect("under way");
+    assert!(is_cancel(&writes(&mut client, 1), 2, waits, 0));
+    // The request arrived, and the cancel did not; nor did it the second time.
+    let written = resume(&mut client, 2, 1);
+    assert!(is_cancel(&written, 2, waits, FLAG_RESENT), "{written:?}");
+    let written = resume(&mut client, 3, 1);
+    assert!(is_cancel(&written, 2, waits, FLAG_RESENT), "{written:?}");
+    // It arrived, and is awaited no longer than its answer takes.
+    assert_eq!(resume(&mut client, 4, 2), []);
+    let fault = Fault::new(FaultCode::Cancelled, 0, 0);
+    assert_eq!(give(&mut client, 5, &bytes_of(1, 1, &ServerFrame::Error { fault })), "Nothing");
+    let verdict = ServerFrame::Verdict { holds: true, revision: 1 };
+    assert_eq!(give(&mut client, 5, &bytes_of(2, 2, &verdict)), "Nothing");
+    assert_eq!((client.pending.len(), resume(&mut client, 6, 2)), (0, Bytes::new()));
+
+    // Where the request did not arrive either, there is nothing to cancel.
+    let mut client = live(2000);
+    let waits = begin(&mut client, 0, Operation::Get);
+    writes(&mut client, 0);
+    client.cancel(NOW(1), waits).expect("under way");
+    writes(&mut client, 1);
+    assert_eq!((resume(&mut client, 2, 0), client.pending.len()), (Bytes::new(), 0));
+}
+
+#[test]
 fn the_table_is_bounded_and_long_bodies_are_refused() {
     let mut client = live(0);
     for _ in 0..4 {
