@@ -275,6 +275,10 @@ enum Command {
     Call(Box<Submitted>),
     /// The call with this ticket, which was sent before.
     Cancel(u64),
+    /// The watch of this request: nobody reads its pushes any more.
+    EndWatch(u64),
+    /// The lease of this request: it goes on, and nobody asks what becomes of it.
+    LeaveLease(u64),
     CancelAll,
     Stop,
 }

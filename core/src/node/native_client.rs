@@ -176,10 +176,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         if body_bytes as u64 > bytes_max {
             return Err(BeginError::Limit(LimitError::Frame { bytes: body_bytes as u64, bytes_max }));
         }
-        self.enter(now, operation, span, Awaited::Yes).ok_or({
-            let count = PENDING as u64;
-            BeginError::Limit(LimitError::Operations { count })
-        })
+        self.enter(now, operation, span, Awaited::Yes).ok_or(Self::FULL)
     }
 
     /// Begins to join, as [`NativeClient::begin`]. While the node stands by, no time counts.
@@ -236,6 +233,25 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         let place = self.place(id).filter(|&place| self.pending[place].awaited == Awaited::Yes)?;
         Some(self.give_up(now, place, ErrorKind::Cancelled))
     }
+
+    /// Nobody reads the pushes of this watch any more, which was answered before: the server is told so, now or once there
+    /// is a connection again. Only a part of the places is for that, so that it never keeps a call out.
+    ///
+    /// # Errors
+    /// There is no room for that yet, or the client is over, and the watch with it.
+    pub fn end_watch(&mut self, now: Instant, id: u64) -> Result<(), BeginError> {
+        if let Some(ending) = self.ending {
+            return Err(BeginError::Over(ending));
+        }
+        let cancels = self.pending.iter().filter(|call| matches!(call.awaited, Awaited::Cancels(_)));
+        if cancels.count() >= (PENDING / 4).max(1) {
+            return Err(Self::FULL);
+        }
+        let begun = self.enter(now, Operation::CancelWait, Duration::ZERO, Awaited::Cancels(id));
+        begun.map(drop).ok_or(Self::FULL)
+    }
+
+    const FULL: BeginError = BeginError::Limit(LimitError::Operations { count: PENDING as u64 });
 
     /// Takes in what happened.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {

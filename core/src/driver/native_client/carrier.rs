@@ -47,25 +47,11 @@ pub(in crate::driver) struct Asked {
     pub(in crate::driver) kind: u16,
     pub(in crate::driver) body: Vec<u8>,
     began: Instant,
-    heard: Heard,
-}
-
-/// Whether somebody wants to hear how a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
-    Yes,
-    No,
 }
 
 impl Asked {
     pub(in crate::driver) fn new(operation: Operation, frame: &ClientFrame<'_>) -> Self {
-        Self {
-            operation,
-            kind: frame.kind(),
-            body: body_of(frame),
-            began: Instant::ORIGIN,
-            heard: Heard::Yes,
-        }
+        Self { operation, kind: frame.kind(), body: body_of(frame), began: Instant::ORIGIN }
     }
 
     /// How long ago it was begun.
@@ -138,6 +124,8 @@ pub(in crate::driver) struct Carrier {
     token: Token,
     /// Those whose answer is awaited, or that may have to be written again.
     requests: BTreeMap<u64, Asked>,
+    /// Watches that nobody reads, and that the server is to be told of once there is room.
+    unread: VecDeque<u64>,
     /// The run of the last request to join.
     run_id: Vec<u8>,
     lookup: Option<Lookup>,
@@ -173,6 +161,7 @@ impl Carrier {
             keep_alive: options.keep_alive,
             token,
             requests: BTreeMap::new(),
+            unread: VecDeque::new(),
             run_id: Vec::new(),
             lookup: None,
             addresses: Vec::new(),
@@ -239,11 +228,20 @@ impl Carrier {
         }
     }
 
-    /// Ends a stream of pushes that nobody reads.
+    /// Ends a watch that nobody reads; [`Carrier::carry_out`] tells the server.
     pub(in crate::driver) fn forget(&mut self, request: u64) {
-        let cancel = Asked::new(Operation::CancelWait, &ClientFrame::Cancel { request });
-        // Where there is no room or no session, there is nobody either who would miss it.
-        self.begin(Asked { heard: Heard::No, ..cancel }, Duration::ZERO, Way::Plain).ok();
+        self.unread.push_back(request);
+        self.end_watches();
+    }
+
+    fn end_watches(&mut self) {
+        let now = self.clock.now();
+        while let Some(&request) = self.unread.front() {
+            if let Err(BeginError::Limit(_)) = self.machine.end_watch(now, request) {
+                return;
+            }
+            self.unread.pop_front();
+        }
     }
 
     /// Gives a request up.
@@ -306,6 +304,7 @@ impl Carrier {
                 }
             }
             self.fail_all();
+            self.end_watches();
             self.write();
             if !self.flush() {
                 break;
@@ -349,14 +348,14 @@ impl Carrier {
     }
 
     fn tell_failed(&mut self, id: u64, mut loss: Loss) {
-        if let Some(asked) = self.requests.remove(&id).filter(|asked| asked.heard == Heard::Yes) {
+        if let Some(asked) = self.requests.remove(&id) {
             loss.failure.elapsed = asked.since_begun(self.clock.now());
             self.told.push_back(Told::Failed(id, asked, loss));
         }
     }
 
     fn tell_answered(&mut self, answer: Answered) {
-        if let Some(asked) = self.requests.remove(&answer.id).filter(|asked| asked.heard == Heard::Yes) {
+        if let Some(asked) = self.requests.remove(&answer.id) {
             self.told.push_back(Told::Answered(asked, answer));
         }
     }

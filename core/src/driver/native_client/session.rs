@@ -138,6 +138,11 @@ impl Session {
             match command {
                 Command::Call(call) => self.begin(*call),
                 Command::Cancel(ticket) => self.cancel(ticket),
+                Command::EndWatch(id) => {
+                    self.streams.remove(&id);
+                    self.carrier.forget(id);
+                }
+                Command::LeaveLease(id) => drop(self.streams.remove(&id)),
                 Command::CancelAll => self.carrier.cancel_all(),
                 Command::Stop => return Flow::Stop,
             }

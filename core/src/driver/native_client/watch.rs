@@ -1,8 +1,7 @@
 //! Watches and leases: requests that go on telling after they were answered.
 
-use super::carrier::Asked;
 use super::inbox::{Inbox, Last};
-use super::{Answered, Loss, NativeClient, NativeError, Submitted, Way, millis};
+use super::{Answered, Command, Loss, NativeClient, NativeError, Way, millis};
 use crate::driver::store::Timeout;
 use crate::error::Operation;
 use crate::store::op::{Key, Keys};
@@ -110,10 +109,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let cancel = ClientFrame::Cancel { request: self.id };
-        let asked = Asked::new(Operation::CancelWait, &cancel);
-        let (span, way) = (Duration::ZERO, Way::Plain);
-        self.client.submit(Submitted { asked, span, way, ticket: None, inbox: None, reply: None });
+        self.client.0.thread.send(Command::EndWatch(self.id));
     }
 }
 
@@ -122,6 +118,8 @@ impl Drop for Watch {
 #[derive(Debug)]
 pub struct Lease {
     client: NativeClient,
+    /// By which it was granted.
+    id: u64,
     lease: u64,
     inbox: Arc<Inbox<Answered>>,
 }
@@ -183,6 +181,12 @@ impl Lease {
     }
 }
 
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.client.0.thread.send(Command::LeaveLease(self.id));
+    }
+}
+
 impl NativeClient {
     /// Watches a key: tells of each change from `from_revision` on (0: from now on).
     ///
@@ -223,7 +227,7 @@ impl NativeClient {
         let grant = ClientFrame::LeaseGrant { ttl_ms: millis(ttl) };
         let (answer, inbox) = self.begin_stream(Operation::LeaseGrant, &grant, (None, 0), timeout)?;
         let number = self.number_in(Operation::LeaseGrant, &answer)?;
-        Ok(Lease { client: self.clone(), lease: number.cast_unsigned(), inbox })
+        Ok(Lease { client: self.clone(), id: answer.id, lease: number.cast_unsigned(), inbox })
     }
 
     fn begin_stream(
@@ -242,9 +246,12 @@ impl NativeClient {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PENDING;
     use super::super::loopback_tests::{server, session};
     use super::*;
     use crate::error::ErrorKind;
+    use crate::store::txn::Write as TxnWrite;
+    use alloc::vec;
     use std::thread;
 
     const SOON: Duration = Duration::from_secs(20);
@@ -272,6 +279,34 @@ mod tests {
         // Both go on.
         assert_eq!(watch.next(Duration::ZERO).expect("alive"), None);
         assert_eq!(lease.wait_over(Duration::ZERO).expect("alive"), None);
+    }
+
+    #[test]
+    fn who_drops_a_watch_or_a_lease_leaves_nothing_of_it_behind() {
+        let server = server();
+        let client = session(&server, "n0");
+        let lease = client.lease(Duration::ZERO, Timeout::Default).expect("granted");
+        lease.attach(&[b"leased"], Timeout::Default).expect("attached");
+        let kept = client.watch_key(b"k", 0, Timeout::Default).expect("begun");
+        let mut inboxes = vec![Arc::downgrade(&lease.inbox)];
+        drop(lease);
+        // More of them at a time than the session has room for requests.
+        let watch = |_| client.watch_key(b"k", 0, Timeout::Default).expect("begun");
+        let watches: Vec<Watch> = (0..2 * PENDING).map(watch).collect();
+        inboxes.extend(watches.iter().map(|watch| Arc::downgrade(&watch.inbox)));
+        assert!(inboxes.iter().skip(1).all(|inbox| inbox.strong_count() > 1));
+        drop(watches);
+        // What is asked later is obeyed later: at the first answer, all of them are gone on this side.
+        let count = |client: &NativeClient| client.delete_prefix(b"nobody", Timeout::Default).expect("done");
+        assert_eq!(count(&client), 0);
+        assert!(inboxes.iter().all(|inbox| inbox.strong_count() == 0));
+        // The one that was kept tells of each change, in order.
+        for value in [b"1", b"2"] {
+            let write = [TxnWrite::Set { key: client.key_of(b"k"), value }];
+            assert!(client.txn(&[], &write, &[], Timeout::Default).expect("done"));
+            let change = kept.next(SOON).expect("alive").expect("a change");
+            assert_eq!(change.value.as_deref(), Some(&value[..]));
+        }
     }
 
     #[test]

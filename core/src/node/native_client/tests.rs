@@ -340,6 +340,43 @@ fn a_cancel_that_was_lost_with_its_connection_is_sent_again() {
 }
 
 #[test]
+fn a_watch_that_nobody_reads_ends_at_the_server_whatever_happens_on_the_way() {
+    let mut client = live(2000);
+    let watch = begin(&mut client, 0, Operation::Watch);
+    writes(&mut client, 0);
+    give(&mut client, 1, &bytes_of(watch, 1, &DONE));
+    // There is no connection just now, and none for longer than an answer may take.
+    client.handle(NOW(2), Input::Ended(Cause::Closed));
+    outputs(&mut client);
+    client.end_watch(NOW(2), watch).expect("there is room");
+    assert_eq!(client.next_failed(NOW(1900)), None);
+    connect(&mut client, 1900);
+    writes(&mut client, 1900);
+    give(&mut client, 1901, &bytes_of(0, 0, &welcome(true, 1, 2000)));
+    let written = writes(&mut client, 1901);
+    assert!(
+        matches!(written[..], [ToWrite::Frame(label, ClientFrame::Cancel { request: 1 })] if label.id == 2),
+        "{written:?}"
+    );
+    let over = ServerFrame::WatchOver { why: Why::Cancelled, oldest: 0 };
+    assert!(give(&mut client, 1902, &bytes_of(watch, 2, &over)).starts_with("Pushed(1, WatchOver"));
+    let verdict = ServerFrame::Verdict { holds: true, revision: 1 };
+    assert_eq!(give(&mut client, 1902, &bytes_of(2, 3, &verdict)), "Nothing");
+
+    // Most of the table is for calls.
+    let full = Err(BeginError::Limit(LimitError::Operations { count: 4 }));
+    client.end_watch(NOW(1903), watch).expect("there is room");
+    assert_eq!(client.end_watch(NOW(1903), watch), full);
+    for _ in 0..3 {
+        begin(&mut client, 1903, Operation::Get);
+    }
+    writes(&mut client, 1903);
+    give(&mut client, 1904, &bytes_of(3, 4, &verdict));
+    begin(&mut client, 1904, Operation::Get);
+    assert_eq!(client.end_watch(NOW(1904), watch), full);
+}
+
+#[test]
 fn the_table_is_bounded_and_long_bodies_are_refused() {
     let mut client = live(0);
     for _ in 0..4 {
