@@ -264,6 +264,8 @@ struct Submitted {
     asked: Asked,
     span: Duration,
     way: Way,
+    /// The number of the calls that it is cancelled with.
+    calls: u64,
     /// By which it is cancelled alone.
     ticket: Option<u64>,
     /// Where its pushes go.
@@ -279,7 +281,8 @@ enum Command {
     EndWatch(u64),
     /// The lease of this request: it goes on, and nobody asks what becomes of it.
     LeaveLease(u64),
-    CancelAll,
+    /// The calls of this number, that were sent before.
+    CancelAll(u64),
     Stop,
 }
 
@@ -315,11 +318,11 @@ impl Shared {
         inbox
     }
 
-    /// Sends away whoever waits for pushes now.
-    fn interrupt(&self) {
-        self.events.interrupt();
+    /// Has those who wait for pushes see whether they are cancelled.
+    fn nudge(&self) {
+        self.events.nudge();
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams.iter().filter_map(Weak::upgrade).for_each(|stream| stream.interrupt());
+        streams.iter().filter_map(Weak::upgrade).for_each(|stream| stream.nudge());
     }
 }
 
@@ -337,12 +340,20 @@ impl Thread {
     }
 }
 
-/// A session with a native server. Clones share it.
+/// A session with a native server. Clones share it, and their calls are cancelled together.
 ///
 /// When the last of them is dropped, the connection ends without a word, as it does when a process dies: whoever takes
 /// part in a round, and unwinds, must not look as if it were done. [`NativeClient::close`] says goodbye.
 #[derive(Clone)]
-pub struct NativeClient(Arc<Inner>);
+pub struct NativeClient(Arc<Inner>, Arc<Calls>);
+
+/// Calls that are cancelled together: those of a handle and its clones.
+#[derive(Default)]
+struct Calls {
+    /// Which of the session's.
+    number: u64,
+    pauses: Pauses,
+}
 
 struct Inner {
     peer: Box<str>,
@@ -351,9 +362,10 @@ struct Inner {
     options: NativeClientOptions,
     answer_limits: FrameLimits,
     clock: Clock,
-    pauses: Pauses,
     /// How many calls had one.
     tickets: AtomicU64,
+    /// How many handles are cancelled apart from the first one.
+    handles: AtomicU64,
     shared: Arc<Shared>,
     thread: Thread,
 }
@@ -424,18 +436,26 @@ impl NativeClient {
             });
         let (waker, clock, thread) = begun.map_err(|error| system_error(&peer, &error))?;
         let thread = Thread { commands, waker, handle: Mutex::new(Some(thread)) };
-        Ok(Self(Arc::new(Inner {
+        let inner = Inner {
             peer,
             host: host.into(),
             port,
             options,
             answer_limits,
             clock,
-            pauses: Pauses::default(),
             tickets: AtomicU64::new(0),
+            handles: AtomicU64::new(0),
             shared,
             thread,
-        })))
+        };
+        Ok(Self(Arc::new(inner), Arc::default()))
+    }
+
+    /// The same session, to be cancelled apart: [`NativeClient::cancel`] of the one leaves the other's calls alone.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        let number = self.0.handles.fetch_add(1, Ordering::Relaxed) + 1;
+        Self(Arc::clone(&self.0), Arc::new(Calls { number, pauses: Pauses::default() }))
     }
 
     /// The server as `host:port`.
@@ -456,11 +476,18 @@ impl NativeClient {
         self.0.shared.fate.get().is_some()
     }
 
-    /// Ends all calls that are under way, in whatever thread, with [`ErrorKind::Cancelled`]. Later calls are as ever.
+    /// Ends all calls of this handle and its clones that are under way, in whatever thread, with
+    /// [`ErrorKind::Cancelled`], and so their waits for pushes and events. Later calls are as ever.
     pub fn cancel(&self) {
-        self.0.pauses.cancel();
-        self.0.shared.interrupt();
-        self.0.thread.send(Command::CancelAll);
+        self.1.pauses.cancel();
+        self.0.shared.nudge();
+        self.0.thread.send(Command::CancelAll(self.1.number));
+    }
+
+    /// Tells whether this handle's calls were cancelled since it was asked for.
+    fn cancelled_since(&self) -> impl Fn() -> bool {
+        let (calls, epoch) = (&self.1, self.1.pauses.epoch());
+        move || calls.pauses.epoch() != epoch
     }
 
     /// Ends the session with a word to the server, so that nobody takes it for dead.
@@ -529,7 +556,8 @@ impl NativeClient {
         };
         let ticket = call.map(|_| self.0.tickets.fetch_add(1, Ordering::Relaxed));
         let asked = Asked::new(operation, frame);
-        self.submit(Submitted { asked, span, way, ticket, inbox, reply: Some(reply) });
+        let calls = self.1.number;
+        self.submit(Submitted { asked, span, way, calls, ticket, inbox, reply: Some(reply) });
         // Behind the call in the channel, also when it was cancelled before: so it is never lost.
         let _watch = call.zip(ticket).map(|(call, ticket)| {
             let client = self.clone();
@@ -582,7 +610,7 @@ impl NativeClient {
     }
 
     pub(in crate::driver) fn pauses(&self) -> &Pauses {
-        &self.0.pauses
+        &self.1.pauses
     }
 
     /// A key of the server's, as its users know it.

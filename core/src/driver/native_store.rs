@@ -13,10 +13,10 @@ use alloc::sync::Arc;
 pub struct NativeStore(NativeClient);
 
 impl NativeStore {
-    /// The store of a session.
+    /// The store of a session. To cancel its calls cancels nothing else that is asked of the session.
     #[must_use]
-    pub const fn new(client: NativeClient) -> Self {
-        Self(client)
+    pub fn new(client: &NativeClient) -> Self {
+        Self(client.apart())
     }
 
     /// One with a session of its own.

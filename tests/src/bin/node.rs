@@ -229,5 +229,5 @@ fn obey(settings: &Arc<Settings>, client: NativeClient, words: &[&str]) -> Resul
 }
 
 fn store(client: &NativeClient) -> Store {
-    Store::over(Arc::new(NativeStore::new(client.clone())))
+    Store::over(Arc::new(NativeStore::new(client)))
 }

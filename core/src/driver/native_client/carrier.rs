@@ -251,12 +251,6 @@ impl Carrier {
         }
     }
 
-    /// Gives all requests up.
-    pub(in crate::driver) fn cancel_all(&mut self) {
-        let ids: Vec<u64> = self.requests.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.cancel(id));
-    }
-
     /// Whether [`Carrier::turn`] has something to do at `now`.
     pub(in crate::driver) fn is_due(&self, now: Instant) -> bool {
         let is_found = |lookup: &Lookup| lookup.lock().unwrap_or_else(PoisonError::into_inner).is_some();

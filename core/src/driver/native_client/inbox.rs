@@ -18,8 +18,6 @@ pub(super) struct Inbox<T> {
 struct State<T> {
     queue: VecDeque<T>,
     last: Option<Last>,
-    /// How often those who wait were sent away.
-    interruptions: u64,
 }
 
 /// Why nothing more will come.
@@ -29,7 +27,7 @@ pub(super) enum Last {
     Overrun,
     /// The session is over.
     Over(Ending),
-    /// Who waits is sent away; more may come.
+    /// Who waits is cancelled; more may come.
     Interrupted,
 }
 
@@ -42,7 +40,7 @@ pub(super) enum Put {
 
 impl<T> Inbox<T> {
     pub(super) const fn new(places: usize) -> Self {
-        let state = State { queue: VecDeque::new(), last: None, interruptions: 0 };
+        let state = State { queue: VecDeque::new(), last: None };
         Self { state: Mutex::new(state), changed: Condvar::new(), places }
     }
 
@@ -84,18 +82,7 @@ impl<T> Inbox<T> {
         self.changed.notify_all();
     }
 
-    /// Sends away whoever waits now.
-    pub(super) fn interrupt(&self) {
-        self.lock().interruptions += 1;
-        self.changed.notify_all();
-    }
-
-    /// The next one; waits up to `span` for it.
-    pub(super) fn next(&self, span: Duration) -> Result<Option<T>, Last> {
-        self.next_with(span, || false, VecDeque::pop_front)
-    }
-
-    /// As [`Inbox::next`], until `is_cancelled`, which is asked again after [`Inbox::nudge`].
+    /// The next one; waits up to `span` for it, and until `is_cancelled`, which is asked again after [`Inbox::nudge`].
     pub(super) fn next_unless(
         &self,
         span: Duration,
@@ -121,9 +108,8 @@ impl<T> Inbox<T> {
     ) -> Result<Option<R>, Last> {
         let deadline = from_now(span);
         let mut state = self.lock();
-        let interruptions = state.interruptions;
         loop {
-            if state.interruptions != interruptions || is_cancelled() {
+            if is_cancelled() {
                 return Err(Last::Interrupted);
             }
             if let Some(taken) = take(&mut state.queue) {

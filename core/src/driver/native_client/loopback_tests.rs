@@ -2,6 +2,7 @@
 
 use super::tests::{entry, options, terms};
 use super::*;
+use crate::driver::native_store::NativeStore;
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store::{Store, Timeout};
 use crate::driver::store_client::StoreOptions;
@@ -112,7 +113,7 @@ fn a_death_is_told_at_once_and_the_survivors_meet_again() {
         all.iter().map(|(name, _, joined)| (name.as_str(), joined.round, joined.nodes)).collect();
     assert_eq!(ranks, [("n0", 1, 2), ("n2", 1, 2)]);
     // The keys of the round before are fenced, whichever protocol asks.
-    let store = Store::over(Arc::new(crate::driver::native_store::NativeStore::new(all[0].1.clone())));
+    let store = Store::over(Arc::new(NativeStore::new(&all[0].1)));
     let error = store.with_prefix(b"torch.rendezvous.run.0").set(b"k", b"v", NOW).expect_err("it is over");
     assert_eq!(error.kind(), ErrorKind::StaleRound, "{error}");
     store.with_prefix(b"torch.rendezvous.run.1").set(b"k", b"v", NOW).expect("it is live");
@@ -322,7 +323,7 @@ fn within_the_grace_a_broken_connection_costs_nothing() {
     let server = server();
     let cut = Cut::before(&server);
     let client = session_of(cut.address.port(), "n0", SOON);
-    let store = Store::over(Arc::new(crate::driver::native_store::NativeStore::new(client.clone())));
+    let store = Store::over(Arc::new(NativeStore::new(&client)));
     let watch = client.watch_key(b"n", 0, WHILE).expect("begun");
     let lease = client.lease(Duration::ZERO, WHILE).expect("granted");
     lease.attach(&[b"mine"], WHILE).expect("attached");
@@ -347,7 +348,7 @@ fn within_the_grace_a_broken_connection_costs_nothing() {
     assert!(store.check(&[b"mine"], WHILE).expect("asked"), "the session lived on, and its lease with it");
     client.close(SOON).expect("heard");
     let other = session(&server, "n1");
-    let other = Store::over(Arc::new(crate::driver::native_store::NativeStore::new(other)));
+    let other = Store::over(Arc::new(NativeStore::new(&other)));
     assert!(!other.check(&[b"mine"], WHILE).expect("asked"), "it ended, and its keys went");
 }
 
@@ -495,6 +496,40 @@ fn a_stopped_server_is_told_to_those_who_wait() {
         assert!(error.to_string().ends_with("the server ended the session: the server stopped"), "{error}");
     });
     assert!(client.is_over());
+}
+
+#[test]
+fn to_cancel_what_a_store_was_asked_is_to_cancel_nothing_else() {
+    let server = server();
+    let client = session(&server, "a");
+    let store = || Store::over(Arc::new(NativeStore::new(&client)));
+    let (cancelled, spared) = (store(), store());
+    let beneath = cancelled.with_prefix(b"beneath");
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| client.join(&as_node("a", nodes(2, 2)), Role::Member));
+        while client.next_event(SOON).expect("alive") != Some(NodeEvent::Seated) {}
+        let hearing = scope.spawn(|| client.next_event(SOON));
+        let reading = scope.spawn(|| spared.get_owned(b"k", WHILE));
+        let mut waiting =
+            [&cancelled, &beneath].map(|store| Some(scope.spawn(|| store.get_owned(b"k", WHILE))));
+        while waiting.iter().flatten().any(|waiting| !waiting.is_finished()) {
+            cancelled.cancel();
+            thread::yield_now();
+        }
+        for waiting in &mut waiting {
+            let error = waiting.take().expect("once").join().expect("no panic").expect_err("cancelled");
+            assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+        }
+        // The node is on its way, and so are the other store's call and who waits for what happens.
+        let other = session(&server, "b");
+        assert_eq!(other.join(&as_node("b", nodes(2, 2)), Role::Member).expect("a round").nodes, 2);
+        assert_eq!(joining.join().expect("no panic").expect("a round").nodes, 2);
+        cancelled.set(b"k", b"v", WHILE).expect("later calls are as ever");
+        assert_eq!(reading.join().expect("no panic").expect("set"), b"v");
+        drop(other);
+        let heard = hearing.join().expect("no panic").expect("alive");
+        assert!(matches!(heard, Some(NodeEvent::Round(RoundEvent::PeerDied { .. }))), "{heard:?}");
+    });
 }
 
 #[test]

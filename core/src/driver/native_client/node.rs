@@ -197,7 +197,7 @@ impl NativeClient {
     /// # Errors
     /// The session is over.
     pub fn next_event(&self, timeout: Duration) -> Result<Option<NodeEvent>, NativeError> {
-        self.event(self.0.shared.events.next(timeout))
+        self.event(self.0.shared.events.next_unless(timeout, self.cancelled_since()))
     }
 
     /// As [`NativeClient::next_event`], until `call` is cancelled.
@@ -208,7 +208,8 @@ impl NativeClient {
     ) -> Result<Option<NodeEvent>, NativeError> {
         let shared = Arc::clone(&self.0.shared);
         let _watch = call.watch(move || shared.events.nudge());
-        self.event(self.0.shared.events.next_unless(timeout, || call.is_cancelled()))
+        let cancelled = self.cancelled_since();
+        self.event(self.0.shared.events.next_unless(timeout, || call.is_cancelled() || cancelled()))
     }
 
     fn event(&self, next: Result<Option<NodeEvent>, Last>) -> Result<Option<NodeEvent>, NativeError> {

@@ -12,6 +12,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use crossbeam_channel::Receiver;
 use std::io;
@@ -21,6 +22,7 @@ const SOCKET: Token = Token(0);
 
 /// Who waits for an answer.
 struct Caller {
+    calls: u64,
     ticket: Option<u64>,
     inbox: Option<Arc<Inbox<Answered>>>,
     reply: Option<Reply<Result<Answered, Loss>>>,
@@ -143,7 +145,7 @@ impl Session {
                     self.carrier.forget(id);
                 }
                 Command::LeaveLease(id) => drop(self.streams.remove(&id)),
-                Command::CancelAll => self.carrier.cancel_all(),
+                Command::CancelAll(calls) => self.cancel_all(calls),
                 Command::Stop => return Flow::Stop,
             }
         }
@@ -158,8 +160,14 @@ impl Session {
         }
     }
 
+    fn cancel_all(&mut self, calls: u64) {
+        let is_one = |&(_, caller): &(&u64, &Caller)| caller.calls == calls;
+        let ids: Vec<u64> = self.callers.iter().filter(is_one).map(|(&id, _)| id).collect();
+        ids.into_iter().for_each(|id| self.carrier.cancel(id));
+    }
+
     fn begin(&mut self, submitted: Submitted) {
-        let Submitted { asked, span, way, ticket, inbox, reply } = submitted;
+        let Submitted { asked, span, way, calls, ticket, inbox, reply } = submitted;
         let is_join = matches!(way, Way::Join(_));
         match self.carrier.begin(asked, span, way) {
             Ok(id) => {
@@ -168,7 +176,7 @@ impl Session {
                     self.shared.events.clear();
                     self.shared.stood_by.store(false, Ordering::Release);
                 }
-                self.callers.insert(id, Caller { ticket, inbox, reply });
+                self.callers.insert(id, Caller { calls, ticket, inbox, reply });
             }
             Err(refused) => {
                 if let Some(reply) = reply {

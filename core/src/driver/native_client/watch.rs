@@ -70,7 +70,7 @@ impl Watch {
     /// # Errors
     /// Why there will be none, or that the call was cancelled.
     pub fn next(&self, timeout: Duration) -> Result<Option<Change>, WatchError> {
-        match self.inbox.next_with(timeout, || false, |queue| self.take(queue)) {
+        match self.inbox.next_with(timeout, self.client.cancelled_since(), |queue| self.take(queue)) {
             Ok(taken) => taken.transpose(),
             Err(Last::Overrun) => Err(WatchError::Overrun),
             Err(Last::Interrupted) => Err(WatchError::Cancelled(self.client.cancelled(Operation::Watch))),
@@ -167,7 +167,7 @@ impl Lease {
     /// # Errors
     /// The session is over, and the lease with it; or the call was cancelled, and the lease goes on.
     pub fn wait_over(&self, timeout: Duration) -> Result<Option<Why>, NativeError> {
-        match self.inbox.next(timeout) {
+        match self.inbox.next_unless(timeout, self.client.cancelled_since()) {
             Ok(None) | Err(Last::Overrun) => Ok(None),
             Err(Last::Interrupted) => Err(self.client.cancelled(Operation::LeaseGrant)),
             Ok(Some(push)) => match push.frame(&self.client.0.answer_limits) {

@@ -261,7 +261,7 @@ impl RendezvousHandler for RdzvRendezvous {
             }
         };
         let (link, joined) = self.join(&call)?;
-        let store = Store::over(Arc::new(NativeStore::new(link.client)));
+        let store = Store::over(Arc::new(NativeStore::new(&link.client)));
         // The session's store puts a slash before every key, and the prefix store one behind its prefix.
         let prefix = joined.namespace.strip_prefix(b"/").unwrap_or(&joined.namespace);
         let store = store.with_prefix(prefix.strip_suffix(b"/").unwrap_or(prefix));

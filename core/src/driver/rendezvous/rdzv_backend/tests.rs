@@ -279,7 +279,7 @@ fn a_cancel_is_never_lost_and_waits_for_nothing() {
         assert_eq!((info.nodes, info.nodes_standby), (0, 0), "the server knows it, too");
         // And a store's calls go on.
         thread::scope(|scope| {
-            let store = Store::over(Arc::new(NativeStore::new(link.client.clone())));
+            let store = Store::over(Arc::new(NativeStore::new(&link.client)));
             let waiting = scope.spawn(move || store.get_owned(b"k", Timeout::After(SOON)));
             node.cancel();
             node.run_info().expect("a later call is as ever");
