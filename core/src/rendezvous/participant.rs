@@ -357,7 +357,8 @@ impl Participant {
         }))
     }
 
-    /// A push of the request `id`. `None`: it means nothing, or nothing any more.
+    /// A push of the request `id`. `None`: it means nothing, or nothing any more. While the node asks to come back, it is
+    /// still told of the round that it is in.
     pub fn push<'b>(&mut self, id: u64, frame: &ServerFrame<'b>) -> Option<Event<'b>> {
         let is_footing = self.footing.is_some_and(|footing| footing.join == id);
         if id != self.join && !is_footing {
@@ -375,16 +376,19 @@ impl Participant {
             ServerFrame::LeftBehind { round, .. } => (PartEvent::LeaveBehind, Event::LeftBehind { round }),
             ServerFrame::Replaced { session, .. } => (PartEvent::Replace, Event::Replaced { session }),
             // These move nobody.
-            ServerFrame::NodesWaiting { nodes, .. } => return self.in_round(Event::NodesWaiting { nodes }),
+            ServerFrame::NodesWaiting { nodes, .. } => {
+                return self.in_round(id, Event::NodesWaiting { nodes });
+            }
             ServerFrame::PeerDied { round, node_rank, node, why, .. } => {
-                return self.in_round(Event::PeerDied { round, node_rank, node, why });
+                return self.in_round(id, Event::PeerDied { round, node_rank, node, why });
             }
             _ => return None,
         };
+        let is_leaving = self.part == Leaving;
         if let Some(footing) = self.footing.as_mut().filter(|_| is_footing) {
-            // It asks to come back, and wants no more of that round. But it may have to stay there.
-            footing.part = footing.part.on_event(event).unwrap_or(footing.part);
-            return None;
+            // It asks to come back, but it may have to stay there: what happens to that round concerns it until then.
+            footing.part = footing.part.on_event(event)?;
+            return (!is_leaving).then_some(told);
         }
         self.step(event).map(|()| told)
     }
@@ -409,8 +413,12 @@ impl Participant {
         self.step(PartEvent::EndSession).is_some()
     }
 
-    fn in_round<'b>(&self, told: Event<'b>) -> Option<Event<'b>> {
-        matches!(self.part, InRound | InLastRound).then_some(told)
+    fn in_round<'b>(&self, id: u64, told: Event<'b>) -> Option<Event<'b>> {
+        let part = match self.footing {
+            Some(footing) if footing.join == id && self.part != Leaving => footing.part,
+            _ => self.part,
+        };
+        matches!(part, InRound | InLastRound).then_some(told)
     }
 
     /// Its wish came to nothing, and the server has it where it stood, under the request that brought it there; the

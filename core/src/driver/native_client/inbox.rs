@@ -73,8 +73,9 @@ impl<T> Inbox<T> {
         self.changed.notify_all();
     }
 
-    pub(super) fn clear(&self) {
-        self.lock().queue.clear();
+    /// Forgets those of which `keep` says no.
+    pub(super) fn retain(&self, keep: impl FnMut(&T) -> bool) {
+        self.lock().queue.retain(keep);
     }
 
     pub(super) fn end(&self, ending: Ending) {

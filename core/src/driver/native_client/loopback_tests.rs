@@ -498,6 +498,42 @@ fn a_stopped_server_is_told_to_those_who_wait() {
     assert!(client.is_over());
 }
 
+/// The round is the node's still, whatever it asked for.
+#[test]
+fn a_death_is_told_to_a_node_whose_wish_to_come_back_was_refused() {
+    let server = server();
+    let mut all = join_all(clients(&server, 2), nodes(2, 2));
+    let (_, dead, _) = all.pop().expect("two");
+    let (name, client, _) = all.pop().expect("one more");
+    drop(dead);
+    // Behind the answer that the round is over, all has been told that happened before.
+    let began = client.clock().now();
+    while client.run_info(b"run", SOON).expect("known").complete {
+        assert!(client.clock().now().since(began) < SOON, "nobody noticed");
+    }
+    let refused = client.join(&as_node(&name, nodes(2, 3)), Role::Member).expect_err("other terms");
+    assert_eq!(refused.fault().map(|fault| fault.code), Some(FaultCode::BoundsConflict));
+    let died = next_round_event(&client);
+    assert!(matches!(died, RoundEvent::PeerDied { round: 0, node_rank: 1, .. }), "{died:?}");
+    let over = next_round_event(&client);
+    assert_eq!(over, RoundEvent::RoundOver { round: 0, why: Why::TooFewNodes });
+
+    // A new round forgets what nobody asked for of the one before.
+    let other = session(&server, "other");
+    let both = [("other".to_string(), other.clone()), (name.clone(), client.clone())];
+    join_all(both.into(), nodes(2, 2));
+    drop(other);
+    while client.run_info(b"run", SOON).expect("known").complete {
+        assert!(client.clock().now().since(began) < SOON, "nobody noticed");
+    }
+    let another = ("another".to_string(), session(&server, "another"));
+    let all = join_all(Vec::from([another, (name, client.clone())]), nodes(2, 2));
+    assert_eq!(all[0].2.round, 2);
+    drop(all);
+    let died = next_round_event(&client);
+    assert!(matches!(died, RoundEvent::PeerDied { round: 2, .. }), "{died:?}");
+}
+
 #[test]
 fn to_cancel_what_a_store_was_asked_is_to_cancel_nothing_else() {
     let server = server();

@@ -82,6 +82,11 @@ impl NodeEvent {
         })
     }
 
+    /// Whether it concerns no round, but the way to one.
+    pub(super) const fn is_before_round(&self) -> bool {
+        matches!(self, Self::Seated | Self::StandingBy { .. })
+    }
+
     /// As something that is kept; `None` where the answer to a call tells it.
     pub(super) fn of(event: &Event<'_>) -> Option<Self> {
         Some(match *event {
@@ -191,8 +196,9 @@ impl NativeClient {
         self.0.shared.stood_by.load(Ordering::Acquire)
     }
 
-    /// What happens to the node, in order; waits up to `timeout` for it. `None`: nothing happened. Joining again forgets
-    /// what was not asked for. When nobody asks for too long, the oldest are forgotten.
+    /// What happens to the node, in order; waits up to `timeout` for it. `None`: nothing happened. When a round is formed,
+    /// what was not asked for of the one before is forgotten; a join that comes to nothing forgets nothing. When nobody
+    /// asks for too long, the oldest are forgotten.
     ///
     /// # Errors
     /// The session is over.

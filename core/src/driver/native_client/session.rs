@@ -7,6 +7,7 @@ use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Token, Waker};
 use crate::driver::reply::Reply;
 use crate::driver::socket::classify;
+use crate::error::Operation;
 use crate::node::native_client::Ending;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -172,8 +173,6 @@ impl Session {
         match self.carrier.begin(asked, span, way) {
             Ok(id) => {
                 if is_join {
-                    // What happened to the round before concerns nobody any more.
-                    self.shared.events.clear();
                     self.shared.stood_by.store(false, Ordering::Release);
                 }
                 self.callers.insert(id, Caller { calls, ticket, inbox, reply });
@@ -207,7 +206,11 @@ impl Session {
                     opened.answer(Ok(()));
                 }
             }
-            Told::Answered(_, answer) => {
+            Told::Answered(asked, answer) => {
+                if matches!(asked.operation, Operation::Join | Operation::Standby) {
+                    // What happened to the round before concerns nobody any more.
+                    self.shared.events.retain(NodeEvent::is_before_round);
+                }
                 let Some(Caller { inbox, reply, .. }) = self.callers.remove(&answer.id) else { return };
                 if let Some(inbox) = inbox {
                     self.streams.insert(answer.id, inbox);

@@ -108,7 +108,8 @@ fn a_node_joins_is_told_of_its_round_and_comes_back() {
     assert!(matches!(node.push(1, &died), Some(Event::PeerDied { node: b"a", .. })));
     assert!(matches!(node.push(1, &over(0)), Some(Event::RoundOver { round: 0, .. })));
     node.join(3).expect("its round is over");
-    assert_eq!(node.push(1, &WAITING), None, "of the round before");
+    assert_eq!(node.push(1, &WAITING), None, "that round is over");
+    assert_eq!(node.push(1, &died), None);
     assert_eq!(node.answer(1, &round(0)), Ok(None));
     assert!(matches!(node.answer(3, &round(1)), Ok(Some(Event::Formed(_)))));
     assert_eq!(node.round(), Some(1));
@@ -147,6 +148,12 @@ fn who_leaves_hears_no_more_of_the_run() {
     assert_eq!(node.push(1, &over(0)), None);
     assert_eq!(node.answer(2, &DONE), Ok(Some(Event::Left)));
     assert_eq!(node.part(), Outside);
+
+    // Not even while it asked to come back before that.
+    let mut node = joined();
+    node.join(2).expect("it comes back");
+    node.leave(3).expect("joining");
+    assert_eq!((node.push(1, &WAITING), node.push(1, &over(0))), (None, None));
 
     // Its join is still pending when it leaves, and may even succeed at the last moment.
     for last in [error(FaultCode::Cancelled), round(0)] {
@@ -229,7 +236,12 @@ fn a_wish_to_come_back_that_came_to_nothing_leaves_the_node_where_it_stands() {
             let mut node = joined();
             assert!(before.iter().all(|frame| node.push(1, frame).is_some()));
             node.join(2).expect("it comes back");
-            assert!(node.is_own(1) && meanwhile.iter().all(|frame| node.push(1, frame).is_none()));
+            assert!(node.is_own(1));
+            let hears = matches!((before, part), (_, InRound | InLastRound) | ([], _));
+            assert_eq!(node.push(1, &died).is_some(), hears, "{before:?}: it is in that round still");
+            assert_eq!(node.push(1, &WAITING).is_some(), hears);
+            assert!(meanwhile.iter().all(|frame| node.push(1, frame).is_some()), "{meanwhile:?}");
+            assert_eq!(node.part(), Joining);
             way(&mut node);
             assert_eq!((node.part(), node.is_own(2)), (part, false), "{before:?} {meanwhile:?}");
             let hears = matches!(part, InRound | InLastRound);
@@ -254,7 +266,7 @@ fn a_wish_to_come_back_that_came_to_nothing_leaves_the_node_where_it_stands() {
     let mut node = joined();
     node.join(2).expect("it comes back");
     assert_eq!(node.push(2, &SEAT), Some(Event::Seated));
-    assert_eq!((node.push(1, &over(0)), node.is_own(1)), (None, false));
+    assert_eq!((node.push(1, &over(0)), node.push(1, &died), node.is_own(1)), (None, None, false));
     refused(&mut node, FaultCode::TooMany);
     assert_eq!(node.part(), Outside);
 }
