@@ -86,7 +86,7 @@ fn no_run_with_a_node_is_forgotten_and_no_key_outlives_its_run() {
         for _ in 0..300 {
             let mut pick = |bound| usize::try_from(rng.below(bound)).unwrap_or(0);
             let (run_id, node) =
-                (format!("run{}", pick(8)), format!("{}", ["a", "b", "c", "d", "e"][pick(5)]));
+                (format!("run{}", pick(8)), String::from(["a", "b", "c", "d", "e"][pick(5)]));
             let dice = pick(100);
             let own = within.get(&node).cloned();
             let before = world.service.runs.len();
