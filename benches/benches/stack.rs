@@ -27,7 +27,7 @@ fn client(server: &Server) -> Store {
 fn native_client(server: &Server) -> Store {
     let session =
         NativeClient::connect("127.0.0.1", server.local_addr().port(), NativeClientOptions::default());
-    Store::over(Arc::new(NativeStore::new(session.expect("the server listens"))))
+    Store::over(Arc::new(NativeStore::new(&session.expect("the server listens"))))
 }
 
 /// Each thread drives its own socket in c10d; a session is driven by its thread, to which the caller hands each call.
