@@ -75,12 +75,13 @@ impl Server {
     /// Counts and sizes.
     #[must_use]
     pub fn stats(&self) -> Stats {
+        let native = self.native.as_ref();
         Stats {
             keys: self.engine.key_count(),
             stored_bytes: self.engine.stored_bytes(),
-            waiting: self.engine.waiting(),
+            waiting: self.engine.waiting() + native.map_or(0, |native| native.arrivals()),
             buffered_bytes: self.buffered_bytes(),
-            sessions: self.native.as_ref().map_or(0, |native| native.sessions()),
+            sessions: native.map_or(0, |native| native.sessions()),
             ..self.stats
         }
     }

@@ -117,6 +117,11 @@ impl Native {
         self.drain_sessions(desk);
     }
 
+    /// How many wait at barriers.
+    pub(super) fn arrivals(&self) -> usize {
+        self.barriers.waiting()
+    }
+
     pub(super) fn next_to_close(&mut self) -> Option<(ConnId, CloseReason)> {
         self.to_close.pop_front()
     }

@@ -819,7 +819,9 @@ fn a_barrier_releases_all_breaks_at_once_and_names_the_absent() {
     let names: [&[u8]; 3] = [b"a", b"b", b"c"];
     let listed = Participants::Names(Keys::scoped(b"", &names));
     assert_eq!(rig.asked(a, 1, &arrive("a", 1000, two)), [""; 0]);
+    assert_eq!(rig.server.stats().waiting, 1);
     assert_eq!(rig.asked(b, 1, &arrive("b", 1000, two)), ["1 BarrierOver 1 Released"]);
+    assert_eq!(rig.server.stats().waiting, 0);
     assert_eq!(rig.lines(a), ["1 BarrierOver 1 Released"]);
     assert_eq!(rig.asked(a, 2, &arrive("a", 1000, two)), [""; 0]);
     assert!(
