@@ -124,6 +124,18 @@ typedef int32_t rdzv_status;
 // A participant of the barrier died.
 #define RDZV_BARRIER_BROKEN 28
 
+// The server does not remember changes that far back; `rdzv_error_revision` tells the oldest that it does.
+#define RDZV_COMPACTED 29
+
+// The round that the key belongs to is over: nothing beneath its prefix can be changed any more.
+#define RDZV_STALE_ROUND 30
+
+// There is no such lease, round or generation of a barrier, or not any more.
+#define RDZV_NOT_FOUND 31
+
+// Others asked for the same in another way, and were first.
+#define RDZV_CONFLICT 32
+
 // The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
 // static.
 const char *rdzv_status_name(rdzv_status status);
@@ -244,12 +256,20 @@ size_t rdzv_error_rank_count(const rdzv_error *error);
 int64_t rdzv_error_rank(const rdzv_error *error, size_t index);
 
 // How many nodes the error names: the names of its ranks, in their order, where the caller gave names to
-// ranks. 0 when there are none, and for NULL.
+// ranks; of a barrier whose participants have names, those who did not come, 256 at most, or the one who
+// died. 0 when there are none, and for NULL.
 size_t rdzv_error_node_count(const rdzv_error *error);
 
 // The node's name at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Not
 // NUL-terminated. Lives as long as the error.
 const uint8_t *rdzv_error_node(const rdzv_error *error, size_t index, size_t *len);
+
+// Of `RDZV_COMPACTED`, the oldest revision that the server can tell of: read the keys afresh, and watch from
+// then on. 0 otherwise, and for NULL.
+uint64_t rdzv_error_revision(const rdzv_error *error);
+
+// The generation of a named barrier that was not released. 0 otherwise, and for NULL.
+uint64_t rdzv_error_generation(const rdzv_error *error);
 
 // -----------------------------------------------------------------------------------------------------------
 // The context: what the handles of one user of the library share, and nobody else.
@@ -500,6 +520,26 @@ rdzv_status rdzv_store_options_set_keep_alive(rdzv_store_options *options,
                                               uint32_t probes,
                                               int64_t unacknowledged_ms_max,
                                               rdzv_error **error);
+
+// The name of the session of `rdzv_store_connect_native`: what others are told at barriers and in errors.
+// UTF-8; empty by default.
+rdzv_status rdzv_store_options_set_node(rdzv_store_options *options,
+                                        const uint8_t *node,
+                                        size_t node_len,
+                                        rdzv_error **error);
+
+// How long a session of `rdzv_store_connect_native` outlives its connection, in milliseconds. With 0, the
+// default, it ends with it; else the connection is made again, and each operation has its effect once.
+rdzv_status rdzv_store_options_set_grace_ms(rdzv_store_options *options,
+                                            int64_t grace_ms,
+                                            rdzv_error **error);
+
+// How long a session of `rdzv_store_connect_native` may be silent, in milliseconds above 0 (default: 5,000),
+// and how many such silences, at least 1, end it (default: 3).
+rdzv_status rdzv_store_options_set_heartbeat(rdzv_store_options *options,
+                                             int64_t heartbeat_ms,
+                                             uint32_t heartbeats_missed_max,
+                                             rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
 // A client of a store.
@@ -772,6 +812,442 @@ rdzv_status rdzv_store_with_prefix(const rdzv_store *store,
                                    rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
+// Stores over the native protocol: revisions, prefixes, pages, barriers by name.
+// -----------------------------------------------------------------------------------------------------------
+
+// Connects to a server of ours over the native protocol, trying again until the connect timeout of `options`
+// has passed. The keys are those that `rdzv_store_connect` shows. All calls share one session and one
+// connection, which a thread of the library's drives; handles with prefixes, watches and leases keep the
+// session alive. It ends, and its leases and watches with it, when the last of them is freed, after the
+// grace of `options`; without that at once. `context` may be NULL for a fresh one. On success `*out` is
+// yours until `rdzv_store_free`.
+//
+// Errors: as of `rdzv_store_connect`.
+rdzv_status rdzv_store_connect_native(const rdzv_context *context,
+                                      const rdzv_store_options *options,
+                                      rdzv_store **out,
+                                      rdzv_error **error);
+
+// Ends the session of a native store with a word to the server, and all that lives on it: leases with their
+// keys, watches, other handles. Nobody takes it for dead, and no grace passes. Later calls fail.
+//
+// Errors of this and all operations of native stores: those of `rdzv_store_set`; `RDZV_UNSUPPORTED`, whose
+// message names the kind, of a store of another one.
+rdzv_status rdzv_store_end_session(const rdzv_store *store, int64_t timeout_ms, rdzv_error **error);
+
+// Waits for a key and reads its value into `value`, and the revision of the store that its last change made
+// into `*revision`. With `timeout_ms` 0 a key without a value is no failure: its revision is 0.
+//
+// Errors besides: `RDZV_TIMED_OUT` when the key was not set in time.
+rdzv_status rdzv_store_get_with_revision(const rdzv_store *store,
+                                         const uint8_t *key,
+                                         size_t key_len,
+                                         int64_t timeout_ms,
+                                         rdzv_buffer *value,
+                                         uint64_t *revision,
+                                         rdzv_error **error);
+
+// The same for several keys at once: their values replace the content of `values`, in their order, and
+// `revisions` has room for `key_count` numbers.
+rdzv_status rdzv_store_multi_get_with_revisions(const rdzv_store *store,
+                                                const rdzv_bytes *keys,
+                                                size_t key_count,
+                                                int64_t timeout_ms,
+                                                rdzv_list *values,
+                                                uint64_t *revisions,
+                                                rdzv_error **error);
+
+// Lists the first `count_max` keys, in byte order, that begin with `prefix` and come behind `after` (with
+// length 0: from the first on); they replace the content of `keys`. Whether others follow, 1 or 0, goes to
+// `*more`; the next page begins behind the last key of this one.
+rdzv_status rdzv_store_list_keys_page(const rdzv_store *store,
+                                      const uint8_t *prefix,
+                                      size_t prefix_len,
+                                      const uint8_t *after,
+                                      size_t after_len,
+                                      uint32_t count_max,
+                                      int64_t timeout_ms,
+                                      rdzv_list *keys,
+                                      int32_t *more,
+                                      rdzv_error **error);
+
+// Removes all keys that begin with `prefix`, and queues too; how many keys that were goes to `*count`.
+rdzv_status rdzv_store_delete_prefix(const rdzv_store *store,
+                                     const uint8_t *prefix,
+                                     size_t prefix_len,
+                                     int64_t timeout_ms,
+                                     int64_t *count,
+                                     rdzv_error **error);
+
+// Arrives at a barrier under `name` (with length 0: the session's, which `rdzv_store_options_set_node`
+// gives) and waits for the others: those of these names, or `count` of them when `name_count` is 0. The
+// first to arrive says who is awaited and until when. Such a barrier is no key, and serves again and again,
+// in generations from 1 on; `generation` 0 is the one that is open or comes next. Which one it was goes to
+// `*released`, which may be NULL.
+//
+// Errors besides: `RDZV_TIMED_OUT`, with the missing among the error's nodes as far as they are known;
+// `RDZV_BARRIER_BROKEN`, with who died there; `RDZV_CANCELLED`, also by `rdzv_store_cancel_named_barrier`;
+// the generation of these three is in `rdzv_error_generation`. `RDZV_CONFLICT` (others await other
+// participants), `RDZV_INVALID_ARGUMENT` (nobody awaits this name, or there is none), `RDZV_NOT_FOUND` (the
+// generation is not remembered, or not yet to come).
+rdzv_status rdzv_store_named_barrier(const rdzv_store *store,
+                                     const uint8_t *key,
+                                     size_t key_len,
+                                     uint64_t generation,
+                                     const uint8_t *name,
+                                     size_t name_len,
+                                     uint32_t count,
+                                     const rdzv_bytes *names,
+                                     size_t name_count,
+                                     int64_t timeout_ms,
+                                     uint64_t *released,
+                                     rdzv_error **error);
+
+// Ends a named barrier for all who wait at it, as `name`, or the session's. Whether somebody did, 1 or 0,
+// goes to `*waited`.
+rdzv_status rdzv_store_cancel_named_barrier(const rdzv_store *store,
+                                            const uint8_t *key,
+                                            size_t key_len,
+                                            const uint8_t *name,
+                                            size_t name_len,
+                                            int64_t timeout_ms,
+                                            int32_t *waited,
+                                            rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Transactions and batches: what the server does in one turn.
+// -----------------------------------------------------------------------------------------------------------
+
+// The answers to a batch. Reusable, like `rdzv_buffer`. One thread at a time.
+typedef struct rdzv_answers rdzv_answers;
+
+// Requests that are carried out in order in one turn, and answered each for itself: one that fails stops
+// none. Make one, put them together, and send it as often as you like; it copies what it is given. One
+// thread at a time.
+typedef struct rdzv_batch rdzv_batch;
+
+// A transaction: tests of keys, writes that are done in one turn if all of them hold, and others that are
+// done if not. Nobody sees a part of it. Make one, put together what is to be tested and done, and commit it
+// as often as you like; it copies what it is given. Keys are those of the store that it is committed to. One
+// thread at a time.
+typedef struct rdzv_txn rdzv_txn;
+
+// The answer to one request of a batch. `data` is lent until the answers are filled again or freed, or until
+// the next call on the loop.
+typedef struct {
+  // Set it to `sizeof(rdzv_answer)` before the call; afterwards it tells how many bytes were filled.
+  uint32_t struct_size;
+  // How it ended.
+  rdzv_status status;
+  // add: the sum; queue_len and delete_prefix: the count; check and delete_key: 1 or 0.
+  int64_t number;
+  // compare_set: what now stands there, NULL without a value; of a failure one sentence.
+  const uint8_t *data;
+  // Its length in bytes.
+  size_t len;
+} rdzv_answer;
+
+// An empty transaction, yours until `rdzv_txn_free`. Never NULL: a process without memory is aborted.
+rdzv_txn *rdzv_txn_new(void);
+
+// Frees a transaction. NULL is ignored.
+void rdzv_txn_free(rdzv_txn *txn);
+
+// Tests that the key has a value.
+//
+// Errors of this and all tests and writes below: `RDZV_INVALID_ARGUMENT`; `RDZV_LIMIT_EXCEEDED` when there
+// are 131,072 of them already.
+rdzv_status rdzv_txn_require_present(rdzv_txn *txn, const uint8_t *key, size_t key_len, rdzv_error **error);
+
+// Tests that the key has no value.
+rdzv_status rdzv_txn_require_absent(rdzv_txn *txn, const uint8_t *key, size_t key_len, rdzv_error **error);
+
+// Tests that the key last changed at this revision of the store; 0 means that it has no value.
+rdzv_status rdzv_txn_require_revision(rdzv_txn *txn,
+                                      const uint8_t *key,
+                                      size_t key_len,
+                                      uint64_t revision,
+                                      rdzv_error **error);
+
+// Tests that this is the key's value.
+rdzv_status rdzv_txn_require_value(rdzv_txn *txn,
+                                   const uint8_t *key,
+                                   size_t key_len,
+                                   const uint8_t *value,
+                                   size_t value_len,
+                                   rdzv_error **error);
+
+// From now on, writes are those that are done when a test does not hold.
+rdzv_status rdzv_txn_otherwise(rdzv_txn *txn, rdzv_error **error);
+
+// Stores a value.
+rdzv_status rdzv_txn_set(rdzv_txn *txn,
+                         const uint8_t *key,
+                         size_t key_len,
+                         const uint8_t *value,
+                         size_t value_len,
+                         rdzv_error **error);
+
+// Removes a key, if it is there.
+rdzv_status rdzv_txn_delete_key(rdzv_txn *txn, const uint8_t *key, size_t key_len, rdzv_error **error);
+
+// Removes all keys that begin with `prefix`, and queues too.
+rdzv_status rdzv_txn_delete_prefix(rdzv_txn *txn,
+                                   const uint8_t *prefix,
+                                   size_t prefix_len,
+                                   rdzv_error **error);
+
+// Adds to the decimal number under a key, as `rdzv_store_add`.
+rdzv_status rdzv_txn_add(rdzv_txn *txn,
+                         const uint8_t *key,
+                         size_t key_len,
+                         int64_t delta,
+                         rdzv_error **error);
+
+// Adds bytes behind a value, which is created if missing.
+rdzv_status rdzv_txn_append(rdzv_txn *txn,
+                            const uint8_t *key,
+                            size_t key_len,
+                            const uint8_t *value,
+                            size_t value_len,
+                            rdzv_error **error);
+
+// Commits a transaction to a native store. Whether its tests held, 1 or 0, goes to `*holds`: with 0 the
+// writes behind `rdzv_txn_otherwise` were done. The store's revision behind it goes to `*revision`, which
+// may be NULL. Which test did not hold the server does not tell.
+//
+// Errors besides those of `rdzv_store_end_session`, of which each means that nothing was done:
+// `RDZV_LIMIT_EXCEEDED`, `RDZV_INVALID_ARGUMENT` (a value to add to is not a number), `RDZV_STALE_ROUND`.
+rdzv_status rdzv_store_commit(const rdzv_store *store,
+                              const rdzv_txn *txn,
+                              int64_t timeout_ms,
+                              int32_t *holds,
+                              uint64_t *revision,
+                              rdzv_error **error);
+
+// An empty batch, yours until `rdzv_batch_free`. Never NULL: a process without memory is aborted.
+rdzv_batch *rdzv_batch_new(void);
+
+// Frees a batch. NULL is ignored.
+void rdzv_batch_free(rdzv_batch *batch);
+
+// Stores a value. Errors of this and the requests below: as of `rdzv_txn_require_present`.
+rdzv_status rdzv_batch_set(rdzv_batch *batch,
+                           const uint8_t *key,
+                           size_t key_len,
+                           const uint8_t *value,
+                           size_t value_len,
+                           rdzv_error **error);
+
+// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty; the answer is
+// what then stands there.
+rdzv_status rdzv_batch_compare_set(rdzv_batch *batch,
+                                   const uint8_t *key,
+                                   size_t key_len,
+                                   const uint8_t *expected,
+                                   size_t expected_len,
+                                   const uint8_t *desired,
+                                   size_t desired_len,
+                                   rdzv_error **error);
+
+// Adds to the decimal number under a key; the answer is the sum.
+rdzv_status rdzv_batch_add(rdzv_batch *batch,
+                           const uint8_t *key,
+                           size_t key_len,
+                           int64_t delta,
+                           rdzv_error **error);
+
+// Asks whether the key is there.
+rdzv_status rdzv_batch_check(rdzv_batch *batch, const uint8_t *key, size_t key_len, rdzv_error **error);
+
+// Removes a key; the answer is whether it was there.
+rdzv_status rdzv_batch_delete_key(rdzv_batch *batch, const uint8_t *key, size_t key_len, rdzv_error **error);
+
+// Removes all keys that begin with `prefix`, and queues too; the answer is how many keys that were.
+rdzv_status rdzv_batch_delete_prefix(rdzv_batch *batch,
+                                     const uint8_t *prefix,
+                                     size_t prefix_len,
+                                     rdzv_error **error);
+
+// Adds bytes behind a value, which is created if missing.
+rdzv_status rdzv_batch_append(rdzv_batch *batch,
+                              const uint8_t *key,
+                              size_t key_len,
+                              const uint8_t *value,
+                              size_t value_len,
+                              rdzv_error **error);
+
+// Puts an item at the end of a queue.
+rdzv_status rdzv_batch_queue_push(rdzv_batch *batch,
+                                  const uint8_t *key,
+                                  size_t key_len,
+                                  const uint8_t *item,
+                                  size_t item_len,
+                                  rdzv_error **error);
+
+// Counts the items of a queue.
+rdzv_status rdzv_batch_queue_len(rdzv_batch *batch, const uint8_t *key, size_t key_len, rdzv_error **error);
+
+// No answers yet; yours until `rdzv_answers_free`. Never NULL: a process without memory is aborted.
+rdzv_answers *rdzv_answers_new(void);
+
+// Frees answers. NULL is ignored.
+void rdzv_answers_free(rdzv_answers *answers);
+
+// How many answers there are. 0 for NULL.
+size_t rdzv_answers_count(const rdzv_answers *answers);
+
+// Fills `*out`, of which `struct_size` must be set, with the answer at `index` (from 0).
+//
+// Errors: `RDZV_INVALID_ARGUMENT` beyond the last.
+rdzv_status rdzv_answers_get(const rdzv_answers *answers, size_t index, rdzv_answer *out, rdzv_error **error);
+
+// Sends a batch to a native store; the answers, in the order of the requests, replace those in `answers`.
+//
+// Errors: those of `rdzv_store_end_session`, of which each means that nothing was done; what happens to one
+// request is in its answer.
+rdzv_status rdzv_store_batch(const rdzv_store *store,
+                             const rdzv_batch *batch,
+                             int64_t timeout_ms,
+                             rdzv_answers *answers,
+                             rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Watches and leases: what a native server goes on telling of.
+// -----------------------------------------------------------------------------------------------------------
+
+// `rdzv_change.kind`: nothing has changed in time.
+#define RDZV_CHANGE_NONE 0
+
+// `rdzv_change.kind`: the key has a new value.
+#define RDZV_CHANGE_PUT 1
+
+// `rdzv_change.kind`: the key was removed.
+#define RDZV_CHANGE_DELETE 2
+
+// A lease: keys that are attached to it are removed when it ends, be that with its session, when it is
+// revoked, or when its time is up. Any thread may use it. It keeps its store's session alive; the store's
+// handle may be freed before.
+typedef struct rdzv_lease rdzv_lease;
+
+// Tells of changes of a key, or of all keys beneath a prefix, in the order of their revisions, each once.
+// Any thread may use it. It keeps its store's session alive; the store's handle may be freed before.
+typedef struct rdzv_watch rdzv_watch;
+
+// A change that a watch tells of.
+typedef struct {
+  // Set it to `sizeof(rdzv_change)` before the call; afterwards it tells how many bytes were filled.
+  uint32_t struct_size;
+  // `RDZV_CHANGE_NONE`, `RDZV_CHANGE_PUT` or `RDZV_CHANGE_DELETE`.
+  int32_t kind;
+  // The store's revision that it made.
+  uint64_t revision;
+} rdzv_change;
+
+// Watches a key: each change from `from_revision` on is told, with 0 from now on; what is there already is
+// not. To know a key and miss nothing, watch it and then read it. On success `*out` is yours until
+// `rdzv_watch_free`.
+//
+// Errors besides those of `rdzv_store_end_session`: `RDZV_COMPACTED` when the server does not remember that
+// revision any more; `rdzv_error_revision` tells the oldest that it does.
+rdzv_status rdzv_store_watch_key(const rdzv_store *store,
+                                 const uint8_t *key,
+                                 size_t key_len,
+                                 uint64_t from_revision,
+                                 int64_t timeout_ms,
+                                 rdzv_watch **out,
+                                 rdzv_error **error);
+
+// Watches all keys that begin with `prefix`, as `rdzv_store_watch_key`.
+rdzv_status rdzv_store_watch_prefix(const rdzv_store *store,
+                                    const uint8_t *prefix,
+                                    size_t prefix_len,
+                                    uint64_t from_revision,
+                                    int64_t timeout_ms,
+                                    rdzv_watch **out,
+                                    rdzv_error **error);
+
+// Ends a watch and frees it. No other call on it may be under way: cancel and wait for them first. NULL is
+// ignored.
+void rdzv_watch_free(rdzv_watch *watch);
+
+// The store's revision when the watch began. 0 for NULL.
+uint64_t rdzv_watch_revision(const rdzv_watch *watch);
+
+// Waits up to `timeout_ms` (0 looks once; -1: the default of the store's handle) for the next change, and
+// fills `*change`, of which `struct_size` must be set; its kind is `RDZV_CHANGE_NONE` when there was none.
+// The key replaces the content of `key`, and the new value that of `value`; both may be NULL. Of several
+// threads that wait, each gets another change.
+//
+// Errors: `RDZV_COMPACTED` (nobody read for so long that it fell behind the server's history: read the keys
+// afresh, and watch anew), `RDZV_LIMIT_EXCEEDED` (nobody asked for so long that 4,096 packets of changes
+// wait here), `RDZV_CANCELLED`, `RDZV_SERVER_GONE` (the session is over). But for a cancel by
+// `rdzv_store_cancel`, what it told last it tells from then on.
+rdzv_status rdzv_watch_next(const rdzv_watch *watch,
+                            int64_t timeout_ms,
+                            rdzv_change *change,
+                            rdzv_buffer *key,
+                            rdzv_buffer *value,
+                            rdzv_error **error);
+
+// Ends the calls that wait in `rdzv_watch_next`, in whatever thread, and all later ones, with
+// `RDZV_CANCELLED`: a thread that is to stop is stopped, whether it waits already or not. NULL is ignored.
+void rdzv_watch_cancel(const rdzv_watch *watch);
+
+// Makes a lease that ends `ttl_ms` milliseconds after it was granted or last renewed, and with its session
+// at the latest; with 0 only then. On success `*out` is yours until `rdzv_lease_free`.
+rdzv_status rdzv_store_grant_lease(const rdzv_store *store,
+                                   int64_t ttl_ms,
+                                   int64_t timeout_ms,
+                                   rdzv_lease **out,
+                                   rdzv_error **error);
+
+// Frees a lease's handle and leaves the lease as it is. No other call on it may be under way. NULL is
+// ignored.
+void rdzv_lease_free(rdzv_lease *lease);
+
+// The lease's number at the server. 0 for NULL.
+uint64_t rdzv_lease_number(const rdzv_lease *lease);
+
+// Lets keys vanish with the lease: attach them, then set them, so that none is left behind when this
+// process dies in between. A key hangs on the last lease that it was attached to, and on none once it was
+// removed.
+//
+// Errors besides: `RDZV_NOT_FOUND` when the lease is over.
+rdzv_status rdzv_lease_attach(const rdzv_lease *lease,
+                              const rdzv_bytes *keys,
+                              size_t key_count,
+                              int64_t timeout_ms,
+                              rdzv_error **error);
+
+// Gives the lease its whole time again.
+//
+// Errors besides: `RDZV_NOT_FOUND` when the lease is over.
+rdzv_status rdzv_lease_renew(const rdzv_lease *lease, int64_t timeout_ms, rdzv_error **error);
+
+// Ends the lease, and removes its keys; how many that were goes to `*count`, unless `count` is NULL.
+//
+// Errors besides: `RDZV_NOT_FOUND` when the lease is over.
+rdzv_status rdzv_lease_revoke(const rdzv_lease *lease,
+                              int64_t timeout_ms,
+                              int64_t *count,
+                              rdzv_error **error);
+
+// Waits up to `timeout_ms` (0 looks once; -1: the default of the store's handle) for the lease to end by
+// itself. Why it did goes to `*why`: `RDZV_WHY_DEADLINE`, or 0 when it did not end. What is revoked does not
+// end by itself.
+//
+// Errors besides: `RDZV_CANCELLED`; `RDZV_SERVER_GONE` when the session is over, and the lease with it.
+rdzv_status rdzv_lease_wait_over(const rdzv_lease *lease,
+                                 int64_t timeout_ms,
+                                 int32_t *why,
+                                 rdzv_error **error);
+
+// Ends the calls that wait in `rdzv_lease_wait_over`, in whatever thread, and all later ones, with
+// `RDZV_CANCELLED`. The lease goes on. NULL is ignored.
+void rdzv_lease_cancel(const rdzv_lease *lease);
+
+// -----------------------------------------------------------------------------------------------------------
 // Stores in code of yours.
 // -----------------------------------------------------------------------------------------------------------
 
@@ -904,7 +1380,8 @@ typedef struct rdzv_loop rdzv_loop;
 typedef struct {
   // Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
   uint32_t struct_size;
-  // `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, or one of a node's: `RDZV_EVENT_NODE_OPEN` and so on.
+  // `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, one of a node's: `RDZV_EVENT_NODE_OPEN` and so on, or one of
+  // a native store's: `RDZV_EVENT_CHANGE` and so on.
   int32_t kind;
   // The operation, as its submission named it: a number above 0 that this loop gives once.
   uint64_t operation;
@@ -912,17 +1389,22 @@ typedef struct {
   uint32_t store;
   // How it ended.
   rdzv_status status;
-  // add: the sum; num_keys and queue_len: the count; check and delete_key: 1 or 0.
+  // add: the sum; num_keys, queue_len, delete_prefix and revoke_lease: the count; check, delete_key and
+  // commit: 1 or 0; grant_lease: the lease; a node's barrier: the generation.
   int64_t number;
-  // get, compare_set and queue_pop: the value; `RDZV_EVENT_ROUND`: a node's name. NULL otherwise.
+  // get, compare_set and queue_pop: the value; `RDZV_EVENT_ROUND`: a node's name; `RDZV_EVENT_CHANGE`: the
+  // key. NULL otherwise.
   const uint8_t *data;
   // Its length in bytes.
   size_t len;
-  // multi_get and list_keys: how many items `rdzv_loop_item` has; a node's members: how many
-  // `rdzv_loop_member` has.
+  // multi_get, list_keys and `RDZV_EVENT_CHANGE`: how many items `rdzv_loop_item` has; a node's members:
+  // how many `rdzv_loop_member` has; batch: how many `rdzv_loop_answer` has.
   size_t item_count;
   // The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
   const rdzv_error *error;
+  // `RDZV_EVENT_CHANGE`: the revision of the store that it made; commit and the beginning of a watch: the
+  // store's. 0 otherwise.
+  uint64_t revision;
 } rdzv_event;
 
 // Makes a loop without stores. `context` may be NULL for a fresh one. On success `*out` is yours until
@@ -960,8 +1442,8 @@ rdzv_status rdzv_loop_add_store(rdzv_loop *event_loop,
                                 uint32_t *store,
                                 rdzv_error **error);
 
-// Closes a store's connections and forgets it. No event of its operations follows. An unknown store is
-// ignored.
+// Closes a store's connections and forgets it. No event of its operations follows. A native store's session
+// ends without a word to the server; `rdzv_loop_node_shutdown` says goodbye. An unknown store is ignored.
 rdzv_status rdzv_loop_remove_store(rdzv_loop *event_loop, uint32_t store, rdzv_error **error);
 
 // Gives an operation up: its event has status `RDZV_CANCELLED`, unless it is over already. An unknown one
@@ -2078,8 +2560,8 @@ rdzv_status rdzv_loop_node_set_closed(rdzv_loop *event_loop,
                                       uint64_t *operation,
                                       rdzv_error **error);
 
-// Submits the goodbye: the node leaves its run, and its session ends. Its event comes before
-// `RDZV_EVENT_NODE_OVER`.
+// Submits the goodbye: the node leaves its run, and its session, or a native store's, ends. Its event comes
+// before `RDZV_EVENT_NODE_OVER`.
 rdzv_status rdzv_loop_node_shutdown(rdzv_loop *event_loop,
                                     uint32_t node,
                                     int64_t timeout_ms,
@@ -2129,6 +2611,127 @@ rdzv_status rdzv_loop_run_info(rdzv_loop *event_loop, rdzv_run_info *out, rdzv_e
 
 // The member at `index` (from 0), when the last event was the end of `rdzv_loop_node_members`.
 rdzv_status rdzv_loop_member(rdzv_loop *event_loop, size_t index, rdzv_member *out, rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// What native stores have beyond the others, in an event loop of the caller's.
+// -----------------------------------------------------------------------------------------------------------
+
+// `rdzv_event.kind`: the watch that `operation` began tells of a change: `data` and `len` have the key,
+// `revision` the store's revision, and the item 0 (`rdzv_loop_item`) the new value; `item_count` is 0 when
+// the key was removed.
+#define RDZV_EVENT_CHANGE 7
+
+// `rdzv_event.kind`: the watch that `operation` began tells of nothing more, for the reason in `status`.
+#define RDZV_EVENT_WATCH_OVER 8
+
+// `rdzv_event.kind`: the lease that `operation` made has ended by itself, and its keys are gone; `number` is
+// the reason, such as `RDZV_WHY_DEADLINE`.
+#define RDZV_EVENT_LEASE_OVER 9
+
+// Adds a store over the native protocol, and sets out to its server. `options` are copied. A number above 0
+// that names the store in this loop goes to `*store`. It takes all operations of stores but for
+// `rdzv_loop_store_barrier`; of those of nodes `rdzv_loop_node_barrier` and `rdzv_loop_node_shutdown`.
+// `RDZV_EVENT_NODE_OPEN` tells that its session is open, and `RDZV_EVENT_NODE_OVER` that it is over, and its
+// leases and watches with it.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` when the options have no endpoint.
+rdzv_status rdzv_loop_add_native_store(rdzv_loop *event_loop,
+                                       const rdzv_store_options *options,
+                                       uint32_t *store,
+                                       rdzv_error **error);
+
+// Submits `rdzv_store_watch_key`. The event's revision is the store's when the watch began; an event of kind
+// `RDZV_EVENT_CHANGE` follows for each change, until `rdzv_loop_cancel` ends the operation or an event of
+// kind `RDZV_EVENT_WATCH_OVER` tells why there are no more.
+//
+// Errors of this and the submissions below: those of `rdzv_loop_store_set`; `RDZV_UNSUPPORTED` of a store
+// that is neither a native one nor a node.
+rdzv_status rdzv_loop_store_watch_key(rdzv_loop *event_loop,
+                                      uint32_t store,
+                                      const uint8_t *key,
+                                      size_t key_len,
+                                      uint64_t from_revision,
+                                      int64_t timeout_ms,
+                                      uint64_t *operation,
+                                      rdzv_error **error);
+
+// Submits `rdzv_store_watch_prefix`, as `rdzv_loop_store_watch_key`.
+rdzv_status rdzv_loop_store_watch_prefix(rdzv_loop *event_loop,
+                                         uint32_t store,
+                                         const uint8_t *prefix,
+                                         size_t prefix_len,
+                                         uint64_t from_revision,
+                                         int64_t timeout_ms,
+                                         uint64_t *operation,
+                                         rdzv_error **error);
+
+// Submits `rdzv_store_grant_lease`. The event's number is the lease's, which the operations below take. When
+// it ends by itself, an event of kind `RDZV_EVENT_LEASE_OVER` follows.
+rdzv_status rdzv_loop_store_grant_lease(rdzv_loop *event_loop,
+                                        uint32_t store,
+                                        int64_t ttl_ms,
+                                        int64_t timeout_ms,
+                                        uint64_t *operation,
+                                        rdzv_error **error);
+
+// Submits `rdzv_lease_attach` for the lease of this number.
+rdzv_status rdzv_loop_store_attach_lease(rdzv_loop *event_loop,
+                                         uint32_t store,
+                                         uint64_t lease,
+                                         const rdzv_bytes *keys,
+                                         size_t key_count,
+                                         int64_t timeout_ms,
+                                         uint64_t *operation,
+                                         rdzv_error **error);
+
+// Submits `rdzv_lease_renew` for the lease of this number.
+rdzv_status rdzv_loop_store_renew_lease(rdzv_loop *event_loop,
+                                        uint32_t store,
+                                        uint64_t lease,
+                                        int64_t timeout_ms,
+                                        uint64_t *operation,
+                                        rdzv_error **error);
+
+// Submits `rdzv_lease_revoke` for the lease of this number; the event's number is how many keys went.
+rdzv_status rdzv_loop_store_revoke_lease(rdzv_loop *event_loop,
+                                         uint32_t store,
+                                         uint64_t lease,
+                                         int64_t timeout_ms,
+                                         uint64_t *operation,
+                                         rdzv_error **error);
+
+// Submits `rdzv_store_delete_prefix`; the event's number is how many keys went.
+rdzv_status rdzv_loop_store_delete_prefix(rdzv_loop *event_loop,
+                                          uint32_t store,
+                                          const uint8_t *prefix,
+                                          size_t prefix_len,
+                                          int64_t timeout_ms,
+                                          uint64_t *operation,
+                                          rdzv_error **error);
+
+// Submits `rdzv_store_commit`; the event's number is 1 when all tests held, else 0, and its revision the
+// store's behind it.
+rdzv_status rdzv_loop_store_commit(rdzv_loop *event_loop,
+                                   uint32_t store,
+                                   const rdzv_txn *txn,
+                                   int64_t timeout_ms,
+                                   uint64_t *operation,
+                                   rdzv_error **error);
+
+// Submits `rdzv_store_batch`; the event has the number of answers in `item_count`, and `rdzv_loop_answer`
+// gives each.
+rdzv_status rdzv_loop_store_batch(rdzv_loop *event_loop,
+                                  uint32_t store,
+                                  const rdzv_batch *batch,
+                                  int64_t timeout_ms,
+                                  uint64_t *operation,
+                                  rdzv_error **error);
+
+// The answer at `index` (from 0), when the last event was the end of `rdzv_loop_store_batch`. What it points
+// to is lent until the next call on the loop.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` beyond the last.
+rdzv_status rdzv_loop_answer(rdzv_loop *event_loop, size_t index, rdzv_answer *out, rdzv_error **error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -50,6 +50,21 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// Whether it is a node's part in a run, and its failure one of the rendezvous.
+    #[must_use]
+    pub const fn is_of_the_rendezvous(self) -> bool {
+        matches!(
+            self,
+            Self::Join
+                | Self::Standby
+                | Self::Leave
+                | Self::Close
+                | Self::Members
+                | Self::RunInfo
+                | Self::Bye
+        )
+    }
+
     /// The name in errors and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {

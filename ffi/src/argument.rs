@@ -108,6 +108,14 @@ pub(crate) fn positive_ms(millis: i64, name: &str) -> Result<Duration, Fault> {
     }
 }
 
+/// A span that may be zero.
+pub(crate) fn zero_or_more_ms(millis: i64, name: &str) -> Result<Duration, Fault> {
+    match millis {
+        0 => Ok(Duration::ZERO),
+        millis => positive_ms(millis, name),
+    }
+}
+
 /// How many take part in something: one at least.
 pub(crate) fn participants(world_size: i64) -> Result<i64, Fault> {
     match world_size {

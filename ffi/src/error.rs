@@ -3,11 +3,16 @@
 use crate::guard;
 use crate::status::rdzv_status;
 use std::ffi::{CString, c_char};
+use std::ops::Deref;
 use std::ptr::null;
 
-/// A failure on its way to C.
+/// A failure on its way to C. Behind a pointer, since every function of this border may have to hand one through.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct Fault(Box<Details>);
+
+/// What is known of a failure.
+#[derive(Debug, Default)]
+pub(crate) struct Details {
     pub(crate) status: rdzv_status,
     pub(crate) message: String,
     pub(crate) operation: String,
@@ -19,27 +24,37 @@ pub(crate) struct Fault {
     pub(crate) cause: String,
     pub(crate) ranks: Vec<i64>,
     pub(crate) nodes: Vec<Vec<u8>>,
+    pub(crate) revision: u64,
+    pub(crate) generation: u64,
 }
 
 impl Fault {
+    #[cold]
+    #[inline(never)]
+    fn of(status: rdzv_status, message: String) -> Self {
+        Self(Box::new(Details { status, message, ..Details::default() }))
+    }
+
     pub(crate) fn new(status: rdzv_status, message: impl Into<String>) -> Self {
-        Self {
-            status,
-            message: message.into(),
-            operation: String::new(),
-            peer: String::new(),
-            phase: String::new(),
-            elapsed_ms: 0,
-            os_error: 0,
-            keys: Vec::new(),
-            cause: String::new(),
-            ranks: Vec::new(),
-            nodes: Vec::new(),
-        }
+        Self::of(status, message.into())
     }
 
     pub(crate) fn during(self, operation: &str) -> Self {
-        Self { operation: operation.into(), ..self }
+        self.with(|known| known.operation = operation.into())
+    }
+
+    /// The same with more that is known.
+    pub(crate) fn with(mut self, tell: impl FnOnce(&mut Details)) -> Self {
+        tell(&mut self.0);
+        self
+    }
+}
+
+impl Deref for Fault {
+    type Target = Details;
+
+    fn deref(&self) -> &Details {
+        &self.0
     }
 }
 
@@ -58,6 +73,8 @@ pub struct rdzv_error {
     cause: CString,
     ranks: Vec<i64>,
     nodes: Vec<Vec<u8>>,
+    revision: u64,
+    generation: u64,
 }
 
 impl rdzv_error {
@@ -66,6 +83,7 @@ impl rdzv_error {
     }
 
     pub(crate) fn new(fault: Fault) -> Self {
+        let fault = *fault.0;
         let text = |text: String| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
         Self {
             status: fault.status,
@@ -79,6 +97,8 @@ impl rdzv_error {
             cause: text(fault.cause),
             ranks: fault.ranks,
             nodes: fault.nodes,
+            revision: fault.revision,
+            generation: fault.generation,
         }
     }
 }
@@ -183,7 +203,8 @@ pub unsafe extern "C" fn rdzv_error_rank(error: *const rdzv_error, index: usize)
 }
 
 /// How many nodes the error names: the names of its ranks, in their order, where the caller gave names to
-/// ranks. 0 when there are none, and for NULL.
+/// ranks; of a barrier whose participants have names, those who did not come, 256 at most, or the one who
+/// died. 0 when there are none, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_node_count(error: *const rdzv_error) -> usize {
     // SAFETY: as the header wants it.
@@ -200,4 +221,19 @@ pub unsafe extern "C" fn rdzv_error_node(
 ) -> *const u8 {
     // SAFETY: as the header wants it.
     unsafe { guard::read(error, null(), |error| crate::buffer::item(&error.nodes, index, len)) }
+}
+
+/// Of `RDZV_COMPACTED`, the oldest revision that the server can tell of: read the keys afresh, and watch from
+/// then on. 0 otherwise, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_revision(error: *const rdzv_error) -> u64 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, 0, |error| error.revision) }
+}
+
+/// The generation of a named barrier that was not released. 0 otherwise, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_generation(error: *const rdzv_error) -> u64 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, 0, |error| error.generation) }
 }

@@ -9,6 +9,7 @@ use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_OK, rdzv_status};
 use crate::store::{call_fault, timeout};
 use crate::store_options::rdzv_store_options;
+use crate::turn::Answers;
 use rendezvous_core::driver::loop_client::{Loop, LoopEvent, Session, StoreId, SubmitError};
 use rendezvous_core::driver::native_client::{Joined, MemberInfo, RunInfo};
 use rendezvous_core::driver::store::Timeout;
@@ -39,12 +40,13 @@ pub struct rdzv_loop {
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) value: Vec<u8>,
-    items: Vec<Vec<u8>>,
+    pub(crate) items: Vec<Vec<u8>>,
     error: Option<Box<rdzv_error>>,
     pub(crate) seat: Option<Joined>,
     pub(crate) round_event: Option<RoundEvent>,
     pub(crate) run_info: Option<RunInfo>,
     pub(crate) members: Vec<MemberInfo>,
+    pub(crate) answers: Answers,
 }
 
 /// What happened in a loop. All that it points to is lent until the next call on the loop.
@@ -53,7 +55,8 @@ pub(crate) struct Told {
 pub struct rdzv_event {
     /// Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
     pub struct_size: u32,
-    /// `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, or one of a node's: `RDZV_EVENT_NODE_OPEN` and so on.
+    /// `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, one of a node's: `RDZV_EVENT_NODE_OPEN` and so on, or one of
+    /// a native store's: `RDZV_EVENT_CHANGE` and so on.
     pub kind: i32,
     /// The operation, as its submission named it: a number above 0 that this loop gives once.
     pub operation: u64,
@@ -61,17 +64,22 @@ pub struct rdzv_event {
     pub store: u32,
     /// How it ended.
     pub status: rdzv_status,
-    /// add: the sum; num_keys and queue_len: the count; check and delete_key: 1 or 0.
+    /// add: the sum; num_keys, queue_len, delete_prefix and revoke_lease: the count; check, delete_key and
+    /// commit: 1 or 0; grant_lease: the lease; a node's barrier: the generation.
     pub number: i64,
-    /// get, compare_set and queue_pop: the value; `RDZV_EVENT_ROUND`: a node's name. NULL otherwise.
+    /// get, compare_set and queue_pop: the value; `RDZV_EVENT_ROUND`: a node's name; `RDZV_EVENT_CHANGE`: the
+    /// key. NULL otherwise.
     pub data: *const u8,
     /// Its length in bytes.
     pub len: usize,
-    /// multi_get and list_keys: how many items `rdzv_loop_item` has; a node's members: how many
-    /// `rdzv_loop_member` has.
+    /// multi_get, list_keys and `RDZV_EVENT_CHANGE`: how many items `rdzv_loop_item` has; a node's members:
+    /// how many `rdzv_loop_member` has; batch: how many `rdzv_loop_answer` has.
     pub item_count: usize,
     /// The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
     pub error: *const rdzv_error,
+    /// `RDZV_EVENT_CHANGE`: the revision of the store that it made; commit and the beginning of a watch: the
+    /// store's. 0 otherwise.
+    pub revision: u64,
 }
 
 /// The size of `rdzv_event` in the first header.
@@ -92,9 +100,9 @@ pub unsafe extern "C" fn rdzv_loop_new(
         guard::call(error, || {
             let out = place(out, "out")?;
             let shared = shared(context)?;
-            let stores = Loop::new().map_err(|cause| Fault {
-                os_error: cause.raw_os_error().unwrap_or(0),
-                ..Fault::new(RDZV_EXHAUSTED, format!("no descriptors for an event loop: {cause}"))
+            let stores = Loop::new().map_err(|cause| {
+                Fault::new(RDZV_EXHAUSTED, format!("no descriptors for an event loop: {cause}"))
+                    .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
             })?;
             let made = rdzv_loop { poison: Arc::default(), stores, shared, told: Told::default() };
             out.put(Box::into_raw(Box::new(made)));
@@ -129,9 +137,10 @@ pub unsafe extern "C" fn rdzv_loop_turn(
     // SAFETY: passed on as they came.
     unsafe {
         operate(event_loop, error, |this| {
-            this.stores.turn().map_err(|cause| Fault {
-                os_error: cause.raw_os_error().unwrap_or(0),
-                ..Fault::new(RDZV_IO, format!("the event queue failed: {cause}")).during("turn")
+            this.stores.turn().map_err(|cause| {
+                Fault::new(RDZV_IO, format!("the event queue failed: {cause}"))
+                    .during("turn")
+                    .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
             })
         })
     }
@@ -192,8 +201,8 @@ pub unsafe extern "C" fn rdzv_loop_add_store(
     }
 }
 
-/// Closes a store's connections and forgets it. No event of its operations follows. An unknown store is
-/// ignored.
+/// Closes a store's connections and forgets it. No event of its operations follows. A native store's session
+/// ends without a word to the server; `rdzv_loop_node_shutdown` says goodbye. An unknown store is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_remove_store(
     event_loop: *mut rdzv_loop,
@@ -242,16 +251,19 @@ impl Told {
             len: 0,
             item_count: 0,
             error: null(),
+            revision: 0,
         };
         let event = match event {
             None => return shown,
             Some(LoopEvent::Store(event)) => event,
             Some(LoopEvent::Session(session, event)) => {
-                let run_id = stores.session(session);
-                let run_id = run_id.as_ref().and_then(Session::run_id).unwrap_or_default();
-                let Shown { kind, operation, number, fault } = self.keep(run_id, event);
+                let member = stores.session(session);
+                let run_id = member.as_ref().and_then(Session::run_id);
+                let peer = member.as_ref().map_or("", Session::peer);
+                let Shown { kind, operation, number, revision, fault } = self.keep((run_id, peer), event);
                 (shown.kind, shown.operation, shown.number) = (kind, operation, number);
-                (shown.store, shown.item_count) = (session.as_u32(), self.members.len());
+                (shown.store, shown.revision) = (session.as_u32(), revision);
+                shown.item_count = self.members.len() + self.items.len() + self.answers.count();
                 if !self.value.is_empty() {
                     (shown.data, shown.len) = (self.value.as_ptr(), self.value.len());
                 }
@@ -284,7 +296,7 @@ impl Told {
                 | Outcome::Missing
                 | Outcome::QueueEmpty => {}
             },
-            Err(failure) => self.fail(&mut shown, Fault { keys: event.keys, ..call_fault(&failure) }),
+            Err(failure) => self.fail(&mut shown, call_fault(&failure).with(|known| known.keys = event.keys)),
         }
         shown
     }
@@ -323,13 +335,37 @@ pub(crate) unsafe fn enter(
     body(this)
 }
 
+/// What is to be submitted. No closure behind a pointer, as in [`guard`].
+trait Submit {
+    fn run(&mut self, submission: &mut Submission<'_>) -> Result<CallId, Fault>;
+}
+
+impl<F: FnOnce(&mut Submission<'_>) -> Result<CallId, Fault>> Submit for Option<F> {
+    fn run(&mut self, submission: &mut Submission<'_>) -> Result<CallId, Fault> {
+        self.take().map_or(Ok(CallId(0)), |request| request(submission))
+    }
+}
+
 /// Submits an operation; `request` gets the scope that a key stands beneath.
 unsafe fn submit(
-    (event_loop, store): (*mut rdzv_loop, u32),
+    at: (*mut rdzv_loop, u32),
     timeout_ms: i64,
     operation: *mut u64,
     error: *mut *mut rdzv_error,
     request: impl FnOnce(&mut Submission<'_>) -> Result<CallId, Fault>,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe { submitted(at, timeout_ms, operation, error, &mut Some(request)) }
+}
+
+/// Stands once in the library, whatever the number of operations.
+#[inline(never)]
+unsafe fn submitted(
+    (event_loop, store): (*mut rdzv_loop, u32),
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+    request: &mut dyn Submit,
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
@@ -339,7 +375,7 @@ unsafe fn submit(
             let scope = this.stores.scope(store).map(Box::<[u8]>::from);
             let scope = scope.ok_or_else(|| invalid(SubmitError::UnknownStore.to_string()))?;
             let mut submission = Submission { stores: &mut this.stores, store, timeout, scope: &scope };
-            operation.put(request(&mut submission)?.0);
+            operation.put(request.run(&mut submission)?.0);
             Ok(())
         })
     }

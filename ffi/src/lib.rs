@@ -4,7 +4,6 @@
 //! module is the title of its section there.
 #![allow(non_camel_case_types, reason = "the names are those of the C header")]
 #![allow(clippy::missing_safety_doc, reason = "what a caller owes is said in the words of the C header")]
-#![allow(clippy::result_large_err, reason = "failures are rare, and end at the border")]
 
 // The header presents the modules in this order: what one of them names must stand in an earlier group.
 mod status;
@@ -25,6 +24,12 @@ mod store_options;
 mod store;
 
 mod store_kinds;
+
+mod native_store;
+
+mod turn;
+
+mod watch;
 
 mod custom_store;
 
@@ -48,6 +53,8 @@ mod store_utilities;
 
 mod loop_node;
 
+mod loop_native;
+
 #[cfg(feature = "fault-injection")]
 mod fault_injection;
 mod guard;
@@ -62,7 +69,9 @@ pub use error::*;
 pub use event_loop::*;
 #[cfg(feature = "fault-injection")]
 pub use fault_injection::*;
+pub use loop_native::*;
 pub use loop_node::*;
+pub use native_store::*;
 pub use rendezvous_event::*;
 pub use rendezvous_handler::*;
 pub use rendezvous_info::*;
@@ -77,4 +86,6 @@ pub use store_info::*;
 pub use store_kinds::*;
 pub use store_options::*;
 pub use store_utilities::*;
+pub use turn::*;
 pub use version::*;
+pub use watch::*;

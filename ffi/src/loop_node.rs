@@ -4,20 +4,21 @@ use crate::argument::{bytes, invalid, list, place, reference};
 use crate::error::{Fault, rdzv_error};
 use crate::event_loop::{Told, enter, poison_of, rdzv_loop, submit_fault};
 use crate::guard;
+use crate::loop_native::{RDZV_EVENT_CHANGE, RDZV_EVENT_LEASE_OVER, RDZV_EVENT_WATCH_OVER};
+use crate::native_store::{barrier_end, native_fault};
 use crate::rendezvous_event::{EVENT_FIRST_SIZE, projected, rdzv_round_event};
 use crate::rendezvous_fault::handler_fault;
 use crate::rendezvous_parameters::rdzv_rendezvous_parameters;
 use crate::sized;
-use crate::status::{RDZV_BARRIER_BROKEN, RDZV_CANCELLED, RDZV_TIMED_OUT, rdzv_status};
+use crate::status::rdzv_status;
 use crate::store::{call_fault, timeout};
+use crate::turn::Answers;
+use crate::watch::watch_fault;
 use rendezvous_core::driver::loop_client::{Session, SessionAnswer, SessionEvent, SessionId, SubmitError};
-use rendezvous_core::driver::native_client::{BarrierResult, NativeError, NodeEvent};
+use rendezvous_core::driver::native_client::{NativeError, NodeEvent};
 use rendezvous_core::driver::rendezvous::refusal;
 use rendezvous_core::driver::store::Timeout;
-use rendezvous_core::error::Operation;
 use rendezvous_core::store::call::CallId;
-use rendezvous_core::store::op::{Key, Keys};
-use rendezvous_core::wire::native::Participants;
 
 /// `rdzv_event.kind`: the node's session is open, for the first time or again after its connection broke.
 pub const RDZV_EVENT_NODE_OPEN: i32 = 2;
@@ -161,13 +162,49 @@ pub unsafe extern "C" fn rdzv_loop_remove_node(
     }
 }
 
+/// What is to be begun for a node. No closure behind a pointer, as in [`guard`].
+trait OnNode {
+    fn run(
+        &mut self,
+        session: &mut Session<'_>,
+        run_id: &str,
+        timeout: Timeout,
+    ) -> Result<Result<CallId, SubmitError>, Fault>;
+}
+
+impl<F: FnOnce(&mut Session<'_>, &str, Timeout) -> Result<Result<CallId, SubmitError>, Fault>> OnNode
+    for Option<F>
+{
+    fn run(
+        &mut self,
+        session: &mut Session<'_>,
+        run_id: &str,
+        timeout: Timeout,
+    ) -> Result<Result<CallId, SubmitError>, Fault> {
+        self.take().map_or(Ok(Ok(CallId(0))), |begin| begin(session, run_id, timeout))
+    }
+}
+
 /// Submits something for a node.
 unsafe fn submit(
-    (event_loop, node): (*mut rdzv_loop, u32),
+    at: (*mut rdzv_loop, u32),
     timeout_ms: i64,
     operation: *mut u64,
     error: *mut *mut rdzv_error,
     begin: impl FnOnce(&mut Session<'_>, &str, Timeout) -> Result<Result<CallId, SubmitError>, Fault>,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe { submitted(at, timeout_ms, operation, error, &mut Some(begin)) }
+}
+
+/// Stands once in the library, whatever the number of operations.
+#[inline(never)]
+unsafe fn submitted(
+    (event_loop, node): (*mut rdzv_loop, u32),
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+    begin: &mut dyn OnNode,
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
@@ -176,7 +213,7 @@ unsafe fn submit(
             let mut session = this.stores.session(SessionId::from_u32(node));
             let session = session.as_mut().ok_or_else(|| invalid("the loop has no node of this number"))?;
             let run_id = session.run_id().unwrap_or_default().to_string();
-            operation.put(begin(session, &run_id, timeout)?.map_err(submit_fault)?.0);
+            operation.put(begin.run(session, &run_id, timeout)?.map_err(submit_fault)?.0);
             Ok(())
         })
     }
@@ -241,8 +278,8 @@ pub unsafe extern "C" fn rdzv_loop_node_set_closed(
     }
 }
 
-/// Submits the goodbye: the node leaves its run, and its session ends. Its event comes before
-/// `RDZV_EVENT_NODE_OVER`.
+/// Submits the goodbye: the node leaves its run, and its session, or a native store's, ends. Its event comes
+/// before `RDZV_EVENT_NODE_OVER`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_node_shutdown(
     event_loop: *mut rdzv_loop,
@@ -317,12 +354,7 @@ pub unsafe extern "C" fn rdzv_loop_node_barrier(
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, |session, _, timeout| {
             let (key, names) = (bytes(key, key_len, "key")?, list(names, name_count, "names")?);
-            let awaited = match names.as_slice() {
-                [] => Participants::Count(world_size),
-                names => Participants::Names(Keys::scoped(b"", names)),
-            };
-            let own = session.node().to_string();
-            Ok(session.barrier(Key::scoped(b"/", key), 0, own.as_bytes(), awaited, timeout))
+            Ok(session.barrier(key, 0, (world_size, &names), timeout))
         })
     }
 }
@@ -446,13 +478,14 @@ pub(crate) struct Shown {
     pub(crate) kind: i32,
     pub(crate) operation: u64,
     pub(crate) number: i64,
+    pub(crate) revision: u64,
     pub(crate) fault: Option<Fault>,
 }
 
 impl Told {
-    /// Keeps what a node's event lends out.
-    pub(crate) fn keep(&mut self, run_id: &str, event: SessionEvent) -> Shown {
-        let plain = |kind| Shown { kind, operation: 0, number: 0, fault: None };
+    /// Keeps what an event of a node or a native store of this server lends out. A node has a run.
+    pub(crate) fn keep(&mut self, (run_id, peer): (Option<&str>, &str), event: SessionEvent) -> Shown {
+        let plain = |kind| Shown { kind, operation: 0, number: 0, revision: 0, fault: None };
         match event {
             SessionEvent::Open => plain(RDZV_EVENT_NODE_OPEN),
             SessionEvent::Node(NodeEvent::Seated) => plain(RDZV_EVENT_NODE_SEATED),
@@ -466,32 +499,57 @@ impl Told {
                 plain(RDZV_EVENT_ROUND)
             }
             SessionEvent::Over(ended) => {
-                let fault = ended.err().map(|error| fault_of(error, run_id));
+                let fault = ended.err().map(|error| match run_id {
+                    Some(run_id) => fault_of(error, run_id),
+                    None => native_fault(&error),
+                });
                 Shown { fault, ..plain(RDZV_EVENT_NODE_OVER) }
             }
             SessionEvent::Completed { call, operation, result } => {
-                let (number, fault) = match result {
-                    Ok(answer) => self.answered(answer),
-                    Err(error) if operation == Operation::Barrier => {
-                        let error = error.into();
-                        (0, Some(call_fault(&error)))
+                let mut shown = Shown { operation: call.0, ..plain(crate::event_loop::RDZV_EVENT_COMPLETED) };
+                match result {
+                    Ok(answer) => self.answered(&mut shown, answer, peer),
+                    Err(error) if operation.is_of_the_rendezvous() => {
+                        shown.fault = Some(fault_of(error, run_id.unwrap_or_default()));
                     }
-                    Err(error) => (0, Some(fault_of(error, run_id))),
-                };
-                Shown { kind: crate::event_loop::RDZV_EVENT_COMPLETED, operation: call.0, number, fault }
+                    Err(error) => shown.fault = Some(native_fault(&error)),
+                }
+                shown
+            }
+            SessionEvent::Changed(call, change) => {
+                (self.value, self.items) = (change.key, change.value.into_iter().collect());
+                Shown { operation: call.0, revision: change.revision, ..plain(RDZV_EVENT_CHANGE) }
+            }
+            SessionEvent::WatchOver(call, error) => {
+                let fault = Some(watch_fault(&error));
+                Shown { operation: call.0, fault, ..plain(RDZV_EVENT_WATCH_OVER) }
+            }
+            SessionEvent::LeaseOver { call, why, .. } => {
+                Shown { operation: call.0, number: why.number().into(), ..plain(RDZV_EVENT_LEASE_OVER) }
             }
         }
     }
 
-    fn answered(&mut self, answer: SessionAnswer) -> (i64, Option<Fault>) {
+    fn answered(&mut self, shown: &mut Shown, answer: SessionAnswer, peer: &str) {
         match answer {
             SessionAnswer::Done => {}
             SessionAnswer::Joined(seat) => self.seat = Some(seat),
             SessionAnswer::RunInfo(info) => self.run_info = Some(info),
             SessionAnswer::Members(members) => self.members = members,
-            SessionAnswer::Barrier(end) => return barrier_end(end),
+            SessionAnswer::Barrier(end) => match barrier_end(end, peer) {
+                Ok(generation) => shown.number = i64::try_from(generation).unwrap_or(i64::MAX),
+                Err(fault) => {
+                    shown.number = i64::try_from(fault.generation).unwrap_or(i64::MAX);
+                    shown.fault = Some(fault);
+                }
+            },
+            SessionAnswer::Watching(revision) => shown.revision = revision,
+            SessionAnswer::Number(number) => shown.number = number,
+            SessionAnswer::Txn(done) => {
+                (shown.number, shown.revision) = (i64::from(done.holds), done.revision);
+            }
+            SessionAnswer::Batch(answers) => self.answers = Answers::new(answers),
         }
-        (0, None)
     }
 }
 
@@ -499,31 +557,7 @@ fn fault_of(error: NativeError, run_id: &str) -> Fault {
     let known = call_fault(error.call());
     let elapsed = error.call().elapsed();
     let told = handler_fault(&refusal(error, run_id, elapsed));
-    Fault { status: told.status, message: told.message, cause: told.cause, ..known }
-}
-
-fn barrier_end(end: BarrierResult) -> (i64, Option<Fault>) {
-    let number = |generation: u64| i64::try_from(generation).unwrap_or(i64::MAX);
-    let failed = |status, words: String, nodes: Vec<Vec<u8>>| {
-        Some(Fault { nodes, phase: "waiting".into(), ..Fault::new(status, words).during("barrier") })
-    };
-    match end {
-        BarrierResult::Released { generation } => (number(generation), None),
-        BarrierResult::Broken { generation, who, why } => {
-            let words = format!("the barrier was broken: {who} died: {why}");
-            (number(generation), failed(RDZV_BARRIER_BROKEN, words, vec![who.as_bytes().to_vec()]))
-        }
-        BarrierResult::TimedOut { generation, absent_count, absent } => {
-            let mut words = format!("the barrier timed out: {absent_count} did not come");
-            if !absent.is_empty() {
-                words = format!("{words}: {}", absent.join(", "));
-            }
-            let nodes = absent.iter().map(|name| name.as_bytes().to_vec()).collect();
-            (number(generation), failed(RDZV_TIMED_OUT, words, nodes))
-        }
-        BarrierResult::Cancelled { generation, by } => {
-            let words = format!("the barrier was cancelled by {by}");
-            (number(generation), failed(RDZV_CANCELLED, words, Vec::new()))
-        }
-    }
+    known.with(|known| {
+        (known.status, known.message, known.cause) = (told.status, told.message.clone(), told.cause.clone());
+    })
 }

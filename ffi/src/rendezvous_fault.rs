@@ -71,7 +71,9 @@ fn rendezvous_fault(error: &RendezvousError) -> Fault {
     let known = inner.downcast_ref::<CallError>().map(call_fault);
     let cause = inner.to_string();
     let message = format!("{error} Inner exception: {cause}");
-    Fault { status, message, cause, ..known.unwrap_or_else(|| Fault::new(status, "")) }
+    known.unwrap_or_else(|| Fault::new(status, "")).with(|known| {
+        (known.status, known.message, known.cause) = (status, message, cause);
+    })
 }
 
 pub(crate) fn publish_fault(error: &PublishError) -> Fault {
@@ -84,7 +86,7 @@ pub(crate) fn publish_fault(error: &PublishError) -> Fault {
             (RDZV_EXHAUSTED, error.source().and_then(|source| source.downcast_ref()).map_or(0, io))
         }
     };
-    Fault { os_error, ..Fault::new(status, error.to_string()) }
+    Fault::new(status, error.to_string()).with(|known| known.os_error = os_error)
 }
 
 #[cold]
@@ -96,13 +98,16 @@ pub(crate) fn handler_fault(error: &HandlerError) -> Fault {
         HandlerError::Static(error) => invalid_fault(error),
         HandlerError::Rdzv(error) => invalid_fault(error),
         HandlerError::HostName(cause) => {
-            Fault { os_error: cause.raw_os_error().unwrap_or(0), ..Fault::new(RDZV_IO, error.to_string()) }
+            let os_error = cause.raw_os_error().unwrap_or(0);
+            Fault::new(RDZV_IO, error.to_string()).with(|known| known.os_error = os_error)
         }
         HandlerError::NotJoined { .. } => Fault::new(RDZV_INVALID_ARGUMENT, error.to_string()),
         HandlerError::Joining { .. } => Fault::new(RDZV_REENTRANT, error.to_string()),
         HandlerError::Registry(error) => registry_fault(error),
         HandlerError::Url(error) => url_fault(error),
-        HandlerError::Hosting(error) => Fault { message: error.to_string(), ..start_fault(&error.cause) },
+        HandlerError::Hosting(error) => {
+            start_fault(&error.cause).with(|known| known.message = error.to_string())
+        }
         HandlerError::Store(error) => call_fault(error),
         HandlerError::Publish(error) => publish_fault(error),
         HandlerError::NoEvents { .. } => Fault::new(RDZV_UNSUPPORTED, error.to_string()),
@@ -118,18 +123,17 @@ pub(crate) fn meeting_fault(error: &MeetingError, peer: &str, are_named: bool) -
     match error {
         MeetingError::Group(error) => invalid_fault(error),
         MeetingError::Store(error) => call_fault(error),
-        MeetingError::Missing(missing) => Fault {
-            peer: peer.into(),
-            phase: "waiting".into(),
-            elapsed_ms: i64::try_from(missing.timeout.as_millis()).unwrap_or(i64::MAX),
-            ranks: missing.missing.clone(),
-            nodes: if are_named {
-                missing.missing_names().iter().map(|name| name.clone().into_bytes()).collect()
-            } else {
-                Vec::new()
-            },
-            ..Fault::new(RDZV_TIMED_OUT, error.to_string()).during("barrier")
-        },
+        MeetingError::Missing(missing) => {
+            Fault::new(RDZV_TIMED_OUT, error.to_string()).during("barrier").with(|known| {
+                (known.peer, known.phase) = (peer.into(), "waiting".into());
+                known.elapsed_ms = i64::try_from(missing.timeout.as_millis()).unwrap_or(i64::MAX);
+                known.ranks.clone_from(&missing.missing);
+                if are_named {
+                    let names = missing.missing_names();
+                    known.nodes = names.iter().map(|name| name.clone().into_bytes()).collect();
+                }
+            })
+        }
         MeetingError::Unexpected(_) => Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {error}")),
     }
 }

@@ -11,13 +11,12 @@ use crate::rendezvous_info::{info_handle, rdzv_rendezvous_info};
 use crate::rendezvous_parameters::rdzv_rendezvous_parameters;
 use crate::sized;
 use crate::status::rdzv_status;
-use crate::store::timeout;
+use crate::store::span;
 use rendezvous_core::driver::rendezvous::{HandlerError, RendezvousHandler};
-use rendezvous_core::driver::store::{Timeout, Timeouts};
+use rendezvous_core::driver::store::Timeouts;
 use std::fmt;
 use std::ptr::null;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// One node's part in a rendezvous, of whatever backend. Any thread may use it, several at a time; what
 /// waits in one can be cancelled from another. A call ends by the deadline that the backend has for it.
@@ -203,11 +202,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_event(
     unsafe {
         operate(handler, error, |of| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
-            let timeout = match timeout(timeout_ms)? {
-                Timeout::Default => Timeouts::default().call,
-                Timeout::Once => Duration::ZERO,
-                Timeout::After(span) => span,
-            };
+            let timeout = span(timeout_ms, Timeouts::default().call)?;
             Ok(of.handler.next_event(timeout).map(|happened| {
                 let (told, about) = projected(happened.as_ref());
                 sized::put(event, given, &told);

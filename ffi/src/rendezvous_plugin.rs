@@ -561,7 +561,7 @@ unsafe fn tell(
         // SAFETY: NULL, or the answer of the call that is under way.
         let Some(answer) = (unsafe { answer.as_mut() }) else { return };
         if let Err(fault) = body(answer) {
-            answer.flaw.get_or_insert(fault.message);
+            answer.flaw.get_or_insert_with(|| fault.message.clone());
         }
     });
 }

@@ -63,11 +63,10 @@ pub(crate) fn start_fault(error: &StartError) -> Fault {
         StartErrorKind::Exhausted => RDZV_EXHAUSTED,
         StartErrorKind::PermissionDenied | StartErrorKind::Io => RDZV_IO,
     };
-    Fault {
-        peer: error.address.clone(),
-        os_error: error.cause.raw_os_error().unwrap_or(0),
-        ..Fault::new(status, error.to_string()).during("listen")
-    }
+    Fault::new(status, error.to_string()).during("listen").with(|known| {
+        known.peer.clone_from(&error.address);
+        known.os_error = error.cause.raw_os_error().unwrap_or(0);
+    })
 }
 
 fn server_fault(failure: &ServerFailure, operation: &str) -> Fault {
@@ -77,7 +76,8 @@ fn server_fault(failure: &ServerFailure, operation: &str) -> Fault {
         ServerFailure::Stopped => (RDZV_CLOSED, 0),
         ServerFailure::Unresponsive => (RDZV_TIMED_OUT, 0),
     };
-    Fault { os_error, ..Fault::new(status, format!("{operation}: {failure}")).during(operation) }
+    let fault = Fault::new(status, format!("{operation}: {failure}")).during(operation);
+    fault.with(|known| known.os_error = os_error)
 }
 
 /// Binds and starts to serve; when it returns `RDZV_OK`, clients can connect. `context` may be NULL for a

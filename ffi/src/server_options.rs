@@ -142,9 +142,9 @@ pub unsafe extern "C" fn rdzv_server_options_set_listen_fd(
             }
             // SAFETY: duplicating a number that is no descriptor fails with an error and does nothing else.
             let duplicate = BorrowedFd::borrow_raw(fd).try_clone_to_owned();
-            options.adopted = Some(duplicate.map_err(|cause| Fault {
-                os_error: cause.raw_os_error().unwrap_or(0),
-                ..invalid(format!("descriptor {fd} cannot be adopted: {cause}"))
+            options.adopted = Some(duplicate.map_err(|cause| {
+                invalid(format!("descriptor {fd} cannot be adopted: {cause}"))
+                    .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
             })?);
             Ok(())
         })

@@ -61,6 +61,14 @@ pub const RDZV_ALREADY_REGISTERED: rdzv_status = 26;
 pub const RDZV_BACKEND_MISMATCH: rdzv_status = 27;
 /// A participant of the barrier died.
 pub const RDZV_BARRIER_BROKEN: rdzv_status = 28;
+/// The server does not remember changes that far back; `rdzv_error_revision` tells the oldest that it does.
+pub const RDZV_COMPACTED: rdzv_status = 29;
+/// The round that the key belongs to is over: nothing beneath its prefix can be changed any more.
+pub const RDZV_STALE_ROUND: rdzv_status = 30;
+/// There is no such lease, round or generation of a barrier, or not any more.
+pub const RDZV_NOT_FOUND: rdzv_status = 31;
+/// Others asked for the same in another way, and were first.
+pub const RDZV_CONFLICT: rdzv_status = 32;
 
 /// The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
 /// static.
@@ -97,6 +105,10 @@ pub extern "C" fn rdzv_status_name(status: rdzv_status) -> *const core::ffi::c_c
             RDZV_ALREADY_REGISTERED => c"already registered",
             RDZV_BACKEND_MISMATCH => c"backend mismatch",
             RDZV_BARRIER_BROKEN => c"barrier broken",
+            RDZV_COMPACTED => c"compacted",
+            RDZV_STALE_ROUND => c"stale round",
+            RDZV_NOT_FOUND => c"not found",
+            RDZV_CONFLICT => c"conflict",
             _ => c"unknown status",
         };
         name.as_ptr()

@@ -47,15 +47,17 @@ pub(crate) const fn status_of(kind: ErrorKind) -> rdzv_status {
         ErrorKind::Corrupt => RDZV_CORRUPT,
         ErrorKind::Reentrant => RDZV_REENTRANT,
         ErrorKind::Io => RDZV_IO,
-        ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::StaleRound => RDZV_INVALID_ARGUMENT,
-        ErrorKind::Compacted => RDZV_LIMIT_EXCEEDED,
+        ErrorKind::NotFound => RDZV_NOT_FOUND,
+        ErrorKind::Conflict => RDZV_CONFLICT,
+        ErrorKind::StaleRound => RDZV_STALE_ROUND,
+        ErrorKind::Compacted => RDZV_COMPACTED,
         ErrorKind::SessionEnded => RDZV_SERVER_GONE,
         ErrorKind::Closed => RDZV_CLOSED,
     }
 }
 
 /// All kinds, for the way back from a status.
-const KINDS: [ErrorKind; 14] = [
+const KINDS: [ErrorKind; 18] = [
     ErrorKind::TimedOut,
     ErrorKind::Refused,
     ErrorKind::ServerGone,
@@ -70,6 +72,10 @@ const KINDS: [ErrorKind; 14] = [
     ErrorKind::Corrupt,
     ErrorKind::Reentrant,
     ErrorKind::Io,
+    ErrorKind::NotFound,
+    ErrorKind::Conflict,
+    ErrorKind::StaleRound,
+    ErrorKind::Compacted,
 ];
 
 /// The kind of failure that a plug-in's status tells of.
@@ -81,14 +87,11 @@ pub(crate) fn kind_of(status: rdzv_status) -> ErrorKind {
 #[inline(never)]
 pub(crate) fn call_fault(error: &CallError) -> Fault {
     let status = status_of(error.kind());
-    Fault {
-        operation: error.operation().name().into(),
-        peer: error.peer().into(),
-        phase: error.phase().name().into(),
-        elapsed_ms: i64::try_from(error.elapsed().as_millis()).unwrap_or(i64::MAX),
-        os_error: if let Cause::Os(number) = error.cause() { number } else { 0 },
-        ..Fault::new(status, error.to_string())
-    }
+    Fault::new(status, error.to_string()).during(error.operation().name()).with(|known| {
+        (known.peer, known.phase) = (error.peer().into(), error.phase().name().into());
+        known.elapsed_ms = i64::try_from(error.elapsed().as_millis()).unwrap_or(i64::MAX);
+        known.os_error = if let Cause::Os(number) = error.cause() { number } else { 0 };
+    })
 }
 
 /// `timeout_ms` as the core has it.
@@ -104,16 +107,40 @@ pub(crate) fn timeout(timeout_ms: i64) -> Result<Timeout, Fault> {
     }
 }
 
+/// How long a call waits that says so itself.
+pub(crate) fn span(timeout_ms: i64, default: Duration) -> Result<Duration, Fault> {
+    Ok(match timeout(timeout_ms)? {
+        Timeout::Default => default,
+        Timeout::Once => Duration::ZERO,
+        Timeout::After(span) => span,
+    })
+}
+
 /// Most keys that an error names.
 const KEYS_NAMED_MAX: usize = 64;
+
+/// The failure of an operation on these keys.
+#[cold]
+#[inline(never)]
+pub(crate) fn of_keys(fault: Fault, keys: &[&[u8]]) -> Fault {
+    fault.with(|known| known.keys = keys.iter().take(KEYS_NAMED_MAX).map(|key| key.to_vec()).collect())
+}
 
 /// The end of an operation on these keys.
 #[inline(never)]
 fn done(result: Result<(), CallError>, keys: &[&[u8]]) -> Result<(), Fault> {
-    result.map_err(|error| {
-        let keys = keys.iter().take(KEYS_NAMED_MAX).map(|key| key.to_vec()).collect();
-        Fault { keys, ..call_fault(&error) }
-    })
+    result.map_err(|error| of_keys(call_fault(&error), keys))
+}
+
+/// What is to be done with a store. No closure behind a pointer, as in [`guard`].
+trait OnStore {
+    fn run(&mut self, store: &Store, timeout: Timeout) -> Result<(), Fault>;
+}
+
+impl<F: FnOnce(&Store, Timeout) -> Result<(), Fault>> OnStore for Option<F> {
+    fn run(&mut self, store: &Store, timeout: Timeout) -> Result<(), Fault> {
+        self.take().map_or(Ok(()), |body| body(store, timeout))
+    }
 }
 
 /// Runs an operation on a store.
@@ -123,12 +150,24 @@ unsafe fn operate(
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&Store, Timeout) -> Result<(), Fault>,
 ) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe { operated(store, timeout_ms, error, &mut Some(body)) }
+}
+
+/// Stands once in the library, whatever the number of operations.
+#[inline(never)]
+unsafe fn operated(
+    store: *const rdzv_store,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+    body: &mut dyn OnStore,
+) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let store = reference(store, "store")?;
             store.shared.refuse_sink()?;
-            body(&store.store, timeout(timeout_ms)?)
+            body.run(&store.store, timeout(timeout_ms)?)
         })
     }
 }

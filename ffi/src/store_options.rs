@@ -1,10 +1,11 @@
 //! How a client is set up.
 
-use crate::argument::{invalid, place, positive_ms, reference_mut, text};
+use crate::argument::{invalid, place, positive_ms, reference_mut, text, zero_or_more_ms};
 use crate::error::rdzv_error;
 use crate::guard;
 use crate::server_options::keep_alive;
 use crate::status::rdzv_status;
+use rendezvous_core::driver::native_client::NativeClientOptions;
 use rendezvous_core::driver::store_client::StoreOptions;
 use std::time::Duration;
 
@@ -14,6 +15,28 @@ use std::time::Duration;
 pub struct rdzv_store_options {
     pub(crate) endpoint: Option<(String, u16)>,
     pub(crate) options: StoreOptions,
+    node: String,
+    grace: Duration,
+    heartbeat: Option<(Duration, u32)>,
+}
+
+impl rdzv_store_options {
+    /// What they say to a store over the native protocol.
+    pub(crate) fn native(&self) -> NativeClientOptions {
+        let defaults = NativeClientOptions::default();
+        let unset = (defaults.heartbeat, defaults.heartbeats_missed_max);
+        let (heartbeat, heartbeats_missed_max) = self.heartbeat.unwrap_or(unset);
+        NativeClientOptions {
+            node: self.node.clone(),
+            grace: self.grace,
+            heartbeat,
+            heartbeats_missed_max,
+            connect_timeout: self.options.connect_timeout,
+            timeouts: self.options.timeouts(),
+            keep_alive: self.options.keep_alive,
+            ..defaults
+        }
+    }
 }
 
 /// Options with every default, but no endpoint yet. On success `*out` is yours until
@@ -92,10 +115,7 @@ pub unsafe extern "C" fn rdzv_store_options_set_connect_timeout_ms(
     unsafe {
         guard::call(error, || {
             let options = reference_mut(options, "options")?;
-            options.options.connect_timeout = match connect_timeout_ms {
-                0 => Duration::ZERO,
-                millis => positive_ms(millis, "connect_timeout_ms")?,
-            };
+            options.options.connect_timeout = zero_or_more_ms(connect_timeout_ms, "connect_timeout_ms")?;
             Ok(())
         })
     }
@@ -136,6 +156,63 @@ pub unsafe extern "C" fn rdzv_store_options_set_keep_alive(
             let options = reference_mut(options, "options")?;
             options.options.keep_alive =
                 Some(keep_alive(idle_ms, interval_ms, probes, unacknowledged_ms_max)?);
+            Ok(())
+        })
+    }
+}
+
+/// The name of the session of `rdzv_store_connect_native`: what others are told at barriers and in errors.
+/// UTF-8; empty by default.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_options_set_node(
+    options: *mut rdzv_store_options,
+    node: *const u8,
+    node_len: usize,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            reference_mut(options, "options")?.node = text(node, node_len, "node")?.into();
+            Ok(())
+        })
+    }
+}
+
+/// How long a session of `rdzv_store_connect_native` outlives its connection, in milliseconds. With 0, the
+/// default, it ends with it; else the connection is made again, and each operation has its effect once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_options_set_grace_ms(
+    options: *mut rdzv_store_options,
+    grace_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            reference_mut(options, "options")?.grace = zero_or_more_ms(grace_ms, "grace_ms")?;
+            Ok(())
+        })
+    }
+}
+
+/// How long a session of `rdzv_store_connect_native` may be silent, in milliseconds above 0 (default: 5,000),
+/// and how many such silences, at least 1, end it (default: 3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_options_set_heartbeat(
+    options: *mut rdzv_store_options,
+    heartbeat_ms: i64,
+    heartbeats_missed_max: u32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let options = reference_mut(options, "options")?;
+            if heartbeats_missed_max == 0 {
+                return Err(invalid("`heartbeats_missed_max` is 0; it must be above 0"));
+            }
+            options.heartbeat = Some((positive_ms(heartbeat_ms, "heartbeat_ms")?, heartbeats_missed_max));
             Ok(())
         })
     }

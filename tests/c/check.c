@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <time.h>
@@ -109,6 +110,20 @@ void await_waiting(const rdzv_server *server, uint64_t count) {
     if (now_ms() > deadline_ms) FAIL("%llu waits are pending", (unsigned long long)stats.waiting);
     OK(rdzv_server_get_stats(server, &stats, &error));
   } while (stats.waiting != count);
+}
+
+rdzv_event await_event(rdzv_loop *loop) {
+  const long long deadline_ms = now_ms() + PATIENCE_MS;
+  rdzv_event event = {.struct_size = sizeof event};
+  for (;;) {
+    OK(rdzv_loop_turn(loop, &error));
+    OK(rdzv_loop_next_event(loop, &event, &error));
+    CHECK_NUMBER(event.struct_size, sizeof event);
+    if (event.kind != RDZV_EVENT_NONE) return event;
+    struct pollfd polled = {rdzv_loop_fd(loop), POLLIN, 0};
+    const long long left_ms = deadline_ms - now_ms();
+    CHECK(left_ms > 0 && poll(&polled, 1, (int)left_ms) == 1);
+  }
 }
 
 long long now_ms(void) {

@@ -88,6 +88,9 @@ const char *peer_text(uint16_t port);
 // Returns when this many waits and barriers are pending at the server.
 void await_waiting(const rdzv_server *server, uint64_t count);
 
+// Turns the loop, when its descriptor says so, until something has happened.
+rdzv_event await_event(rdzv_loop *loop);
+
 // Milliseconds of a clock that never goes back.
 long long now_ms(void);
 

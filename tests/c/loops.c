@@ -4,8 +4,7 @@
 #include "peers.h"
 #include "tests.h"
 
-#include <poll.h>
-#include <unistd.h>
+#include <stddef.h>
 
 // A loop with one store in it.
 struct looped {
@@ -27,21 +26,6 @@ static struct looped loop_at(uint16_t port) {
   // They were copied.
   rdzv_store_options_free(options);
   return made;
-}
-
-// Turns the loop, when its descriptor says so, until something has happened.
-static rdzv_event await_event(rdzv_loop *loop) {
-  const long long deadline_ms = now_ms() + PATIENCE_MS;
-  rdzv_event event = {.struct_size = sizeof event};
-  for (;;) {
-    OK(rdzv_loop_turn(loop, &error));
-    OK(rdzv_loop_next_event(loop, &event, &error));
-    CHECK_NUMBER(event.struct_size, sizeof event);
-    if (event.kind != RDZV_EVENT_NONE) return event;
-    struct pollfd polled = {rdzv_loop_fd(loop), POLLIN, 0};
-    const long long left_ms = deadline_ms - now_ms();
-    CHECK(left_ms > 0 && poll(&polled, 1, (int)left_ms) == 1);
-  }
 }
 
 // The event of this operation, which comes next and ends well.
@@ -211,9 +195,15 @@ void loops_refuse_bad_arguments(void) {
   rdzv_event event = {.struct_size = sizeof event, .number = 77};
   FAILS(INVALID, rdzv_loop_next_event(NULL, &event, &error));
   FAILS(INVALID, rdzv_loop_next_event(loop, NULL, &error));
-  event.struct_size = sizeof event - 1;
+  event.struct_size = offsetof(rdzv_event, revision) - 1;
   FAILS(INVALID, rdzv_loop_next_event(loop, &event, &error));
-  CHECK(event.number == 77 && event.struct_size == sizeof event - 1);
+  CHECK(event.number == 77 && event.struct_size == offsetof(rdzv_event, revision) - 1);
+  // Programs that know no revisions yet are told what they know.
+  event.struct_size = offsetof(rdzv_event, revision);
+  event.revision = 77;
+  OK(rdzv_loop_next_event(loop, &event, &error));
+  CHECK(event.number == 0 && event.revision == 77 && event.struct_size == offsetof(rdzv_event, revision));
+  event = (rdzv_event){.struct_size = sizeof event, .number = 77};
   FAILS(INVALID, rdzv_loop_add_store(NULL, options, &store, &error));
   FAILS(INVALID, rdzv_loop_add_store(loop, NULL, &store, &error));
   // There is no endpoint yet.

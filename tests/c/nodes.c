@@ -3,27 +3,13 @@
 #include "operations.h"
 #include "tests.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-
-static rdzv_event next_event(rdzv_loop *loop) {
-  const long long deadline_ms = now_ms() + PATIENCE_MS;
-  rdzv_event event = {.struct_size = sizeof event};
-  for (;;) {
-    OK(rdzv_loop_turn(loop, &error));
-    OK(rdzv_loop_next_event(loop, &event, &error));
-    if (event.kind != RDZV_EVENT_NONE) return event;
-    struct pollfd polled = {rdzv_loop_fd(loop), POLLIN, 0};
-    const long long left_ms = deadline_ms - now_ms();
-    CHECK(left_ms > 0 && poll(&polled, 1, (int)left_ms) == 1);
-  }
-}
 
 // The next event that says more than that a session is open, or where a node waits.
 static rdzv_event next_news(rdzv_loop *loop) {
   for (;;) {
-    const rdzv_event event = next_event(loop);
+    const rdzv_event event = await_event(loop);
     if (event.kind != RDZV_EVENT_NODE_OPEN && event.kind != RDZV_EVENT_NODE_SEATED) return event;
   }
 }

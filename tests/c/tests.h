@@ -29,6 +29,21 @@ void loops_do_every_operation(void);
 void loop_events_tell_of_failures(void);
 void loops_refuse_bad_arguments(void);
 
+// native_stores.c
+void native_stores_have_revisions_pages_and_prefixes(void);
+void watches_tell_of_changes(void);
+void watches_and_leases_are_cancelled_from_other_threads(void);
+void leases_end_and_their_keys_with_them(void);
+void transactions_are_done_whole_or_not(void);
+void batches_answer_each_request(void);
+void named_barriers_tell_who_is_missing(void);
+void other_stores_have_none_of_it(void);
+void native_stores_refuse_bad_arguments(void);
+
+// native_loops.c
+void loops_have_native_stores(void);
+void loops_refuse_what_native_stores_alone_have(void);
+
 // nodes.c
 void nodes_of_a_loop_meet_die_and_meet_again(void);
 void nodes_of_a_loop_fail_with_the_reason(void);

@@ -99,7 +99,8 @@ fn layout_of_rust() -> String {
         RDZV_QUEUE_EMPTY RDZV_ADDRESS_IN_USE RDZV_IO RDZV_CLOSED RDZV_REENTRANT RDZV_EXHAUSTED
         RDZV_UNSUPPORTED RDZV_CORRUPT RDZV_RENDEZVOUS_CLOSED RDZV_RENDEZVOUS_TIMED_OUT RDZV_RENDEZVOUS_CONNECTION
         RDZV_RENDEZVOUS_STATE RDZV_RENDEZVOUS_GRACEFUL_EXIT RDZV_NOT_REGISTERED RDZV_ALREADY_REGISTERED
-        RDZV_BACKEND_MISMATCH RDZV_BARRIER_BROKEN);
+        RDZV_BACKEND_MISMATCH RDZV_BARRIER_BROKEN RDZV_COMPACTED RDZV_STALE_ROUND RDZV_NOT_FOUND RDZV_CONFLICT);
+    numbers!(text, RDZV_CHANGE_NONE RDZV_CHANGE_PUT RDZV_CHANGE_DELETE);
     numbers!(text, RDZV_STORE_SET RDZV_STORE_GET RDZV_STORE_ADD RDZV_STORE_COMPARE_SET RDZV_STORE_WAIT
         RDZV_STORE_CHECK RDZV_STORE_DELETE_KEY RDZV_STORE_NUM_KEYS RDZV_STORE_LIST_KEYS RDZV_STORE_APPEND
         RDZV_STORE_MULTI_GET RDZV_STORE_MULTI_SET RDZV_STORE_QUEUE_PUSH RDZV_STORE_QUEUE_POP
@@ -108,7 +109,8 @@ fn layout_of_rust() -> String {
     numbers!(text, RDZV_LOG_ERROR RDZV_LOG_WARN RDZV_LOG_INFO RDZV_LOG_DEBUG);
     numbers!(text, RDZV_FAMILY_AS_GIVEN RDZV_FAMILY_DUAL_STACK);
     numbers!(text, RDZV_EVENT_NONE RDZV_EVENT_COMPLETED RDZV_EVENT_NODE_OPEN RDZV_EVENT_NODE_SEATED
-        RDZV_EVENT_NODE_STANDING_BY RDZV_EVENT_ROUND RDZV_EVENT_NODE_OVER);
+        RDZV_EVENT_NODE_STANDING_BY RDZV_EVENT_ROUND RDZV_EVENT_NODE_OVER RDZV_EVENT_CHANGE RDZV_EVENT_WATCH_OVER
+        RDZV_EVENT_LEASE_OVER);
     numbers!(text, RDZV_CONFIG_MISSING RDZV_CONFIG_NONE RDZV_CONFIG_BOOL RDZV_CONFIG_INT RDZV_CONFIG_FLOAT
         RDZV_CONFIG_TEXT);
     numbers!(text, RDZV_ROUND_EVENT_NONE RDZV_ROUND_EVENT_NODES_WAITING RDZV_ROUND_EVENT_PEER_DIED
@@ -120,8 +122,10 @@ fn layout_of_rust() -> String {
         RDZV_WHY_STALLED RDZV_WHY_REPLACED);
     layout!(text, rdzv_bytes { data len });
     layout!(text, rdzv_event {
-        struct_size kind operation store status number data len item_count error
+        struct_size kind operation store status number data len item_count error revision
     });
+    layout!(text, rdzv_change { struct_size kind revision });
+    layout!(text, rdzv_answer { struct_size status number data len });
     layout!(text, rdzv_log_record { struct_size level target message message_len });
     layout!(text, rdzv_log_sink { struct_size level_max user_data log destroy });
     layout!(text, rdzv_store_question {

@@ -272,6 +272,10 @@ impl Backend for FileStore {
         &self.peer
     }
 
+    fn kind(&self) -> &'static str {
+        "a store in a file"
+    }
+
     fn timeouts(&self) -> Timeouts {
         self.options.timeouts
     }

@@ -335,6 +335,10 @@ impl Backend for HashStore {
         "this process"
     }
 
+    fn kind(&self) -> &'static str {
+        "a store of this process alone"
+    }
+
     fn timeouts(&self) -> Timeouts {
         self.options.timeouts
     }

@@ -4,6 +4,7 @@
 //! [`Loop::next_event`]s. Deadlines, pauses and look-ups make the descriptor readable too.
 
 mod line;
+mod native;
 mod node;
 mod session;
 
@@ -157,11 +158,14 @@ impl Loop {
         self.members_made
     }
 
-    /// Ends a store with its connections. Its calls end with it: no event of them follows.
+    /// Ends a store with its connections. Its calls end with it: no event of them follows. A session's ends as
+    /// [`Loop::remove_session`] ends it.
     pub fn remove_store(&mut self, store: StoreId) {
         if self.stores.remove(store).is_some() {
             let is_of_it = |event: &LoopEvent| matches!(event, LoopEvent::Store(over) if over.store == store);
             self.happened.retain(|event| !is_of_it(event));
+        } else {
+            self.remove_session(SessionId(store.0));
         }
     }
 
@@ -256,7 +260,7 @@ impl Loop {
             member.client.cancel(now, call);
             member.carry_out(&mut self.events, &mut self.happened);
         } else if let Some(session) = self.sessions.get_mut(SessionId(store.0)) {
-            session.cancel(call);
+            session.cancel(call, &mut self.happened);
             session.carry_out(&self.events, &mut self.happened);
         }
         self.changed();

@@ -10,10 +10,12 @@ mod inbox;
 mod node;
 mod ops;
 mod session;
+mod turn;
 mod watch;
 
 pub use node::{Joined, MemberInfo, NodeEvent, RunInfo};
-pub use ops::{BarrierResult, BatchAnswer};
+pub use ops::{BarrierResult, BatchAnswer, KeysPage, TxnResult, Versioned, participants};
+pub use turn::{Batch, Branch, Step, Test, Txn};
 pub use watch::{Change, Lease, Watch, WatchError};
 
 use crate::driver::call_error::CallError;
@@ -27,7 +29,7 @@ use crate::driver::store_client::{endpoint_text, random_seed};
 use crate::driver::threads;
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
-use crate::node::native_client::fault::{EndWords, Words};
+use crate::node::native_client::fault::{EndWords, Words, failure_of};
 use crate::node::native_client::{Ending, NativeOptions};
 use crate::session::client::SessionOptions;
 use crate::store::dial::{DialOptions, Rounds};
@@ -178,6 +180,12 @@ impl NativeError {
     pub fn fault(&self) -> Option<&ServerFault> {
         self.fault.as_deref()
     }
+
+    /// Of [`ErrorKind::Compacted`]: the oldest revision that the server can tell of.
+    #[must_use]
+    pub fn oldest_revision(&self) -> Option<u64> {
+        self.fault().filter(|fault| fault.code == FaultCode::Compacted).map(|fault| fault.first)
+    }
 }
 
 impl From<NativeError> for CallError {
@@ -197,6 +205,11 @@ pub(in crate::driver) struct Loss {
 impl Loss {
     pub(in crate::driver) const fn of(failure: Failure) -> Self {
         Self { failure, fault: None, ending: None }
+    }
+
+    /// A request was answered with this.
+    pub(in crate::driver) fn of_fault(fault: &Fault<'_>) -> Self {
+        Self { failure: failure_of(fault), fault: Some(Box::new(ServerFault::of(fault))), ending: None }
     }
 
     pub(in crate::driver) fn of_ending(ending: Ending) -> Self {
@@ -340,12 +353,20 @@ impl Thread {
     }
 }
 
-/// A session with a native server. Clones share it, and their calls are cancelled together.
+/// A session with a native server, and the keys beneath a scope. Clones share it, and their calls are cancelled together.
 ///
 /// When the last of them is dropped, the connection ends without a word, as it does when a process dies: whoever takes
 /// part in a round, and unwinds, must not look as if it were done. [`NativeClient::close`] says goodbye.
 #[derive(Clone)]
-pub struct NativeClient(Arc<Inner>, Arc<Calls>);
+pub struct NativeClient(Arc<Inner>, Arc<View>, Arc<Calls>);
+
+/// What a handle shows of a session.
+struct View {
+    /// What stands before its keys.
+    scope: Box<[u8]>,
+    /// How long its calls may take.
+    timeouts: Timeouts,
+}
 
 /// Calls that are cancelled together: those of a handle and its clones.
 #[derive(Default)]
@@ -436,6 +457,7 @@ impl NativeClient {
             });
         let (waker, clock, thread) = begun.map_err(|error| system_error(&peer, &error))?;
         let thread = Thread { commands, waker, handle: Mutex::new(Some(thread)) };
+        let view = View { scope: options.scope.clone(), timeouts: options.timeouts };
         let inner = Inner {
             peer,
             host: host.into(),
@@ -448,14 +470,23 @@ impl NativeClient {
             shared,
             thread,
         };
-        Ok(Self(Arc::new(inner), Arc::default()))
+        Ok(Self(Arc::new(inner), Arc::new(view), Arc::default()))
     }
 
     /// The same session, to be cancelled apart: [`NativeClient::cancel`] of the one leaves the other's calls alone.
     #[must_use]
     pub fn apart(&self) -> Self {
         let number = self.0.handles.fetch_add(1, Ordering::Relaxed) + 1;
-        Self(Arc::clone(&self.0), Arc::new(Calls { number, pauses: Pauses::default() }))
+        let calls = Calls { number, pauses: Pauses::default() };
+        Self(Arc::clone(&self.0), Arc::clone(&self.1), Arc::new(calls))
+    }
+
+    /// The same session with the keys beneath another scope, and with other timeouts of its own. Calls of both are
+    /// cancelled together.
+    #[must_use]
+    pub fn beneath(&self, scope: &[u8], timeouts: Timeouts) -> Self {
+        let view = View { scope: scope.into(), timeouts };
+        Self(Arc::clone(&self.0), Arc::new(view), Arc::clone(&self.2))
     }
 
     /// The server as `host:port`.
@@ -470,6 +501,12 @@ impl NativeClient {
         &self.0.options
     }
 
+    /// How long this handle's calls may take.
+    #[must_use]
+    pub fn timeouts(&self) -> Timeouts {
+        self.1.timeouts
+    }
+
     /// Whether the session is over.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -479,14 +516,14 @@ impl NativeClient {
     /// Ends all calls of this handle and its clones that are under way, in whatever thread, with
     /// [`ErrorKind::Cancelled`], and so their waits for pushes and events. Later calls are as ever.
     pub fn cancel(&self) {
-        self.1.pauses.cancel();
+        self.2.pauses.cancel();
         self.0.shared.nudge();
-        self.0.thread.send(Command::CancelAll(self.1.number));
+        self.0.thread.send(Command::CancelAll(self.2.number));
     }
 
     /// Tells whether this handle's calls were cancelled since it was asked for.
     fn cancelled_since(&self) -> impl Fn() -> bool {
-        let (calls, epoch) = (&self.1, self.1.pauses.epoch());
+        let (calls, epoch) = (&self.2, self.2.pauses.epoch());
         move || calls.pauses.epoch() != epoch
     }
 
@@ -545,6 +582,18 @@ impl NativeClient {
         inbox: Option<Arc<Inbox<Answered>>>,
         call: Option<&Cancellable>,
     ) -> Result<Answered, Loss> {
+        self.exchange_asked(Asked::new(operation, frame), span, way, inbox, call)
+    }
+
+    /// As [`NativeClient::exchange`], of a request that is encoded already.
+    fn exchange_asked(
+        &self,
+        asked: Asked,
+        span: Duration,
+        way: Way,
+        inbox: Option<Arc<Inbox<Answered>>>,
+        call: Option<&Cancellable>,
+    ) -> Result<Answered, Loss> {
         if let Some(&ending) = self.0.shared.fate.get() {
             return Err(Loss::of_ending(ending));
         }
@@ -555,8 +604,7 @@ impl NativeClient {
             _ => span + self.0.options.answer_slack + THREAD_PATIENCE,
         };
         let ticket = call.map(|_| self.0.tickets.fetch_add(1, Ordering::Relaxed));
-        let asked = Asked::new(operation, frame);
-        let calls = self.1.number;
+        let calls = self.2.number;
         self.submit(Submitted { asked, span, way, calls, ticket, inbox, reply: Some(reply) });
         // Behind the call in the channel, also when it was cancelled before: so it is never lost.
         let _watch = call.zip(ticket).map(|(call, ticket)| {
@@ -602,7 +650,7 @@ impl NativeClient {
     }
 
     fn key<'a>(&'a self, name: &'a [u8]) -> Key<'a> {
-        Key::scoped(&self.0.options.scope, name)
+        Key::scoped(&self.1.scope, name)
     }
 
     pub(in crate::driver) fn clock(&self) -> Clock {
@@ -610,14 +658,14 @@ impl NativeClient {
     }
 
     pub(in crate::driver) fn pauses(&self) -> &Pauses {
-        &self.1.pauses
+        &self.2.pauses
     }
+}
 
-    /// A key of the server's, as its users know it.
-    fn name_of(&self, key: &Key<'_>) -> Vec<u8> {
-        let whole = key.pieces().concat();
-        whole.strip_prefix(&*self.0.options.scope).map(<[u8]>::to_vec).unwrap_or(whole)
-    }
+/// What a key of the server's is to those whose keys stand beneath `scope`.
+pub(in crate::driver) fn name_beneath(scope: &[u8], key: &Key<'_>) -> Vec<u8> {
+    let whole = key.pieces().concat();
+    whole.strip_prefix(scope).map(<[u8]>::to_vec).unwrap_or(whole)
 }
 
 pub(in crate::driver) const fn plain(kind: ErrorKind) -> Failure {

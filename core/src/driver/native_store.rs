@@ -37,6 +37,14 @@ impl Backend for NativeStore {
         self.0.peer()
     }
 
+    fn kind(&self) -> &'static str {
+        "a store over the native protocol"
+    }
+
+    fn native(&self) -> Option<&NativeClient> {
+        Some(&self.0)
+    }
+
     fn timeouts(&self) -> Timeouts {
         self.0.options().timeouts
     }

@@ -386,6 +386,10 @@ impl Backend for PluginStore {
         &self.options.name
     }
 
+    fn kind(&self) -> &'static str {
+        "a store of the program's own code"
+    }
+
     fn timeouts(&self) -> Timeouts {
         self.options.timeouts
     }

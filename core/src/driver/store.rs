@@ -17,7 +17,7 @@ use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
 use crate::driver::file_store::{FileStore, FileStoreOptions};
 use crate::driver::hash_store::{HashStore, HashStoreOptions};
-use crate::driver::native_client::NativeClientOptions;
+use crate::driver::native_client::{NativeClient, NativeClientOptions};
 use crate::driver::native_store::NativeStore;
 use crate::driver::store_client::{Client, StoreOptions};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
@@ -102,6 +102,14 @@ pub trait Backend: Send + Sync {
 
     /// What errors call the store: `host:port`, a path, a name.
     fn peer(&self) -> &str;
+
+    /// What it is, as errors say it.
+    fn kind(&self) -> &'static str;
+
+    /// The session with a native server that it lives on, if it is of that kind.
+    fn native(&self) -> Option<&NativeClient> {
+        None
+    }
 
     /// What its timeouts stand for.
     fn timeouts(&self) -> Timeouts;
@@ -237,6 +245,17 @@ impl Store {
         let twin = Self::over(self.backend.duplicate()?);
         twin.set_timeout(self.timeout());
         Ok(Self { scope: self.scope.clone(), meeting: self.meeting, ..twin })
+    }
+
+    /// What a store over the native protocol can do beyond the others, with this handle's keys and default timeout.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`], of this operation, with the store's kind: it is of another one.
+    pub fn native(&self, operation: Operation) -> Result<NativeClient, CallError> {
+        match self.backend.native() {
+            Some(client) => Ok(client.beneath(&self.scope, self.timeouts())),
+            None => Err(not_native(operation, self.peer(), self.backend.kind())),
+        }
     }
 
     /// What errors call the store: `host:port`, a path, a name.
@@ -612,6 +631,15 @@ pub(super) const NOT_RELEASED: Failure = Failure {
 /// A call that was given up.
 pub(super) const CANCELLED: Failure =
     Failure { kind: ErrorKind::Cancelled, cause: Cause::Unknown, ..NOT_RELEASED };
+
+/// The store is of another kind than the native one, which alone has the operation.
+#[cold]
+pub(super) fn not_native(operation: Operation, peer: &str, kind: &str) -> CallError {
+    let (kind_of_error, cause, phase) = (ErrorKind::Unsupported, Cause::NoOperation, Phase::Sending);
+    let failure = Failure { kind: kind_of_error, cause, phase, ..NOT_RELEASED };
+    CallError::new(operation, (None, 0), peer, failure)
+        .with_words(Some(alloc::format!("it is {kind}").into()))
+}
 
 fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)

@@ -169,6 +169,10 @@ impl Backend for Client {
         &self.peer
     }
 
+    fn kind(&self) -> &'static str {
+        "a store over the c10d protocol"
+    }
+
     fn timeouts(&self) -> Timeouts {
         self.options.timeouts()
     }

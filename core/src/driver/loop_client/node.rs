@@ -3,7 +3,7 @@
 use super::session::{LoopSession, SessionEvent};
 use super::{Loop, LoopEvent, SessionId, SubmitError};
 use crate::driver::native_client::calls::patient_millis;
-use crate::driver::native_client::{NativeClientOptions, Way};
+use crate::driver::native_client::{NativeClientOptions, Way, participants};
 use crate::driver::rendezvous::{HandlerError, entry_of, host_name, labels_of, session_options};
 use crate::driver::store::Timeout;
 use crate::driver::store_client::{endpoint_text, random_seed};
@@ -15,7 +15,7 @@ use crate::rendezvous::rdzv_settings::RdzvSettings;
 use crate::store::call::CallId;
 use crate::store::op::Key;
 use crate::time::Duration;
-use crate::wire::native::{ClientFrame, Participants};
+use crate::wire::native::ClientFrame;
 use alloc::boxed::Box;
 
 impl Loop {
@@ -69,7 +69,7 @@ impl Loop {
         Some(Session { events: self, id: session })
     }
 
-    fn session_changed(&mut self, session: SessionId) {
+    pub(super) fn session_changed(&mut self, session: SessionId) {
         if let Some(member) = self.sessions.get_mut(session) {
             member.carry_out(&self.events, &mut self.happened);
         }
@@ -80,12 +80,12 @@ impl Loop {
 /// A session of a loop. Each function but the last ones submits a call; its end is an event.
 #[derive(Debug)]
 pub struct Session<'l> {
-    events: &'l mut Loop,
-    id: SessionId,
+    pub(super) events: &'l mut Loop,
+    pub(super) id: SessionId,
 }
 
 impl Session<'_> {
-    fn begin(
+    pub(super) fn begin(
         &mut self,
         operation: Operation,
         frame: &ClientFrame<'_>,
@@ -98,7 +98,7 @@ impl Session<'_> {
         Ok(id)
     }
 
-    fn span(&self, timeout: Timeout) -> Duration {
+    pub(super) fn span(&self, timeout: Timeout) -> Duration {
         let member = self.events.sessions.get(self.id);
         member.map_or(Duration::ZERO, |member| member.options.timeouts.patience(timeout).0)
     }
@@ -142,6 +142,12 @@ impl Session<'_> {
     #[must_use]
     pub fn run_id(&self) -> Option<&str> {
         Some(self.events.sessions.get(self.id)?.settings.as_ref()?.0.run_id.as_str())
+    }
+
+    /// The server, as errors tell it.
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        self.events.sessions.get(self.id).map_or("", |member| &member.peer)
     }
 
     /// The node's name.
@@ -193,22 +199,23 @@ impl Session<'_> {
         self.begin(Operation::Members, &ask, self.span(timeout), Way::Plain)
     }
 
-    /// Arrives at a barrier under `name` and waits for the others, as
-    /// [`crate::driver::native_client::NativeClient::barrier`]. The key stands beneath the scope already.
+    /// Arrives at a barrier under the session's name and waits for the others: those of these names, or `count` of them
+    /// when there are none; as [`crate::driver::native_client::NativeClient::barrier`].
     ///
     /// # Errors
     /// As [`Session::close_run`].
     pub fn barrier(
         &mut self,
-        key: Key<'_>,
+        key: &[u8],
         generation: u64,
-        name: &[u8],
-        participants: Participants<'_>,
+        (count, names): (u32, &[&[u8]]),
         timeout: Timeout,
     ) -> Result<CallId, SubmitError> {
         let member = self.events.sessions.get(self.id).ok_or(SubmitError::UnknownStore)?;
         let (span, patience) = member.options.timeouts.patience(timeout);
-        let timeout_ms = patient_millis(span, patience);
+        let (timeout_ms, participants) = (patient_millis(span, patience), participants(count, names));
+        let (scope, name) = (member.options.scope.clone(), member.options.node.clone());
+        let (key, name) = (Key::scoped(&scope, key), name.as_bytes());
         let barrier = ClientFrame::Barrier { key, generation, name, timeout_ms, participants };
         self.begin(Operation::Barrier, &barrier, span, Way::Plain)
     }

@@ -6,8 +6,8 @@ use crate::driver::event_loop::{EventLoop, Ready, Token};
 use crate::driver::native_client::calls::{Listing, call_of, check, frame_of, settle};
 use crate::driver::native_client::carrier::{Asked, Carrier, Told};
 use crate::driver::native_client::{
-    Answered, BarrierResult, Joined, Loss, MemberInfo, NativeClientOptions, NativeError, NodeEvent, RunInfo,
-    Way, plain,
+    Answered, BarrierResult, BatchAnswer, Change, Joined, Loss, MemberInfo, NativeClientOptions, NativeError,
+    NodeEvent, RunInfo, TxnResult, WatchError, Way, plain,
 };
 use crate::driver::sorted_map::SortedMap;
 use crate::driver::store::take::{List, strip_scope};
@@ -19,9 +19,9 @@ use crate::rendezvous::rdzv_settings::RdzvSettings;
 use crate::store::call::{Call, CallId, Outcome};
 use crate::store::op::{Key, Request};
 use crate::time::{Duration, Instant};
-use crate::wire::native::ClientFrame;
+use crate::wire::native::{ClientFrame, ServerFrame, Why};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 /// What a session's call was answered.
@@ -37,17 +37,35 @@ pub enum SessionAnswer {
     Members(Vec<MemberInfo>),
     /// How a barrier ended.
     Barrier(BarrierResult),
+    /// The watch has begun, at this revision of the store.
+    Watching(u64),
+    /// A number: the lease's own, or how many keys were removed.
+    Number(i64),
+    /// What became of a transaction.
+    Txn(TxnResult),
+    /// The answers to a batch, in order.
+    Batch(Vec<BatchAnswer>),
 }
 
 impl SessionAnswer {
     /// What an answer means; `None` when it is none to that.
-    fn of(operation: Operation, answer: &Answered, limits: &FrameLimits) -> Option<Self> {
+    fn of(operation: Operation, answer: &Answered, limits: &FrameLimits, peer: &str) -> Option<Self> {
         let frame = answer.frame(limits)?;
         Some(match operation {
             Operation::Join | Operation::Standby => Self::Joined(Joined::of(&frame)?),
             Operation::RunInfo => Self::RunInfo(RunInfo::of(&frame)?),
             Operation::Members => Self::Members(MemberInfo::list_of(&frame)?),
             Operation::Barrier => Self::Barrier(BarrierResult::of(&frame)?),
+            Operation::Txn => Self::Txn(TxnResult::of(&frame)?),
+            Operation::Batch => Self::Batch(BatchAnswer::list_of(&frame, peer)?),
+            Operation::Watch => match frame {
+                ServerFrame::Done { revision } => Self::Watching(revision),
+                _ => return None,
+            },
+            Operation::LeaseGrant | Operation::LeaseRevoke | Operation::DeletePrefix => match frame {
+                ServerFrame::Number { number, .. } => Self::Number(number),
+                _ => return None,
+            },
             _ => Self::Done,
         })
     }
@@ -66,6 +84,19 @@ pub enum SessionEvent {
         operation: Operation,
         /// The answer.
         result: Result<SessionAnswer, NativeError>,
+    },
+    /// A watch tells of a change.
+    Changed(CallId, Change),
+    /// A watch tells of nothing more.
+    WatchOver(CallId, WatchError),
+    /// A lease has ended by itself, and its keys are gone.
+    LeaseOver {
+        /// By which it was granted.
+        call: CallId,
+        /// Its number at the server.
+        lease: u64,
+        /// Why it ended.
+        why: Why,
     },
     /// Something happened to the node.
     Node(NodeEvent),
@@ -94,6 +125,8 @@ pub(super) struct LoopSession {
     pub(super) settings: Option<(RdzvSettings, Box<str>)>,
     /// By the request for the page that is awaited.
     listed: SortedMap<u64, Listed>,
+    /// Watches that go on, by their requests.
+    watches: BTreeSet<u64>,
 }
 
 /// Bits of a call's number that count the calls of one session.
@@ -108,7 +141,11 @@ fn keys_of<'a>(frame: &ClientFrame<'a>) -> (Option<Key<'a>>, usize) {
         | ClientFrame::Close { run_id: key }
         | ClientFrame::RunInfo { run_id: key }
         | ClientFrame::Members { run_id: key, .. }
+        | ClientFrame::WatchKey { key, .. }
+        | ClientFrame::WatchPrefix { prefix: key, .. }
+        | ClientFrame::DeletePrefix { prefix: key }
         | ClientFrame::Barrier { key, .. } => (Some(key), 1),
+        ClientFrame::LeaseAttach { keys, .. } => (keys.iter().next(), keys.len()),
         _ => (None, 0),
     }
 }
@@ -125,7 +162,16 @@ impl LoopSession {
     ) -> Self {
         let (clock, token) = (*events.clock(), Token(u64::from(id.as_u32()) << 32));
         let carrier = Carrier::new(server, &options, (clock, seed), token);
-        Self { id, began: clock.now(), peer, options, carrier, settings: None, listed: SortedMap::default() }
+        Self {
+            id,
+            began: clock.now(),
+            peer,
+            options,
+            carrier,
+            settings: None,
+            listed: SortedMap::default(),
+            watches: BTreeSet::new(),
+        }
     }
 
     fn call_id(&self, request: u64) -> CallId {
@@ -140,10 +186,21 @@ impl LoopSession {
         span: Duration,
         way: Way,
     ) -> Result<CallId, CallError> {
-        let begun = self.carrier.begin(Asked::new(operation, frame), span, way);
-        match begun {
+        self.begin_asked(Asked::new(operation, frame), keys_of(frame), span, way)
+    }
+
+    /// Begins a call that is encoded already.
+    pub(super) fn begin_asked(
+        &mut self,
+        asked: Asked,
+        keys: (Option<Key<'_>>, usize),
+        span: Duration,
+        way: Way,
+    ) -> Result<CallId, CallError> {
+        let operation = asked.operation;
+        match self.carrier.begin(asked, span, way) {
             Ok(request) => Ok(self.call_id(request)),
-            Err(loss) => Err(loss.into_error(operation, keys_of(frame), &self.peer).into()),
+            Err(loss) => Err(loss.into_error(operation, keys, &self.peer).into()),
         }
     }
 
@@ -176,11 +233,19 @@ impl LoopSession {
         Ok(id)
     }
 
-    /// Gives a call up.
-    pub(super) fn cancel(&mut self, call: CallId) {
+    /// Gives a call up, or ends the watch that it began.
+    pub(super) fn cancel(&mut self, call: CallId, happened: &mut VecDeque<LoopEvent>) {
         // Of a call that takes several requests, the one that is under way.
         let page = self.listed.iter_mut().find(|(_, listed)| listed.call == call).map(|(request, _)| request);
         let first = call.0.wrapping_sub(u64::from(self.id.as_u32()) << CALLS_PER_SESSION_BITS);
+        if self.watches.remove(&first) {
+            self.carrier.forget(first);
+            let cancelled = Loss::of(plain(ErrorKind::Cancelled));
+            let cancelled = cancelled.into_error(Operation::Watch, (None, 0), &self.peer);
+            let over = SessionEvent::WatchOver(call, WatchError::Cancelled(cancelled));
+            happened.push_back(LoopEvent::Session(self.id, over));
+            return;
+        }
         self.carrier.cancel(page.unwrap_or(first));
     }
 
@@ -213,10 +278,28 @@ impl LoopSession {
                 happened.extend(self.ended(now, id, &asked, Err(loss)));
                 return;
             }
-            // There are no watches and no leases in a loop.
-            Told::Pushed(_) => return,
+            Told::Pushed(push) => return self.pushed(&push, happened),
             Told::Node(event) => SessionEvent::Node(event),
             Told::Over(ending) => SessionEvent::Over(self.over(now, ending)),
+        };
+        happened.push_back(LoopEvent::Session(self.id, event));
+    }
+
+    fn pushed(&mut self, push: &Answered, happened: &mut VecDeque<LoopEvent>) {
+        let (call, limits) = (self.call_id(push.id), *self.carrier.limits());
+        let event = match push.frame(&limits) {
+            Some(ServerFrame::LeaseOver { lease, why }) => SessionEvent::LeaseOver { call, lease, why },
+            // What was under way when the watch was given up is told no more.
+            Some(ServerFrame::Changed { changes }) if self.watches.contains(&push.id) => {
+                let told = |change| SessionEvent::Changed(call, Change::of(&change, &self.options.scope));
+                let changes = changes.iter().map(told);
+                return happened.extend(changes.map(|event| LoopEvent::Session(self.id, event)));
+            }
+            Some(ServerFrame::WatchOver { why, oldest }) if self.watches.remove(&push.id) => {
+                SessionEvent::WatchOver(call, WatchError::of(why, oldest))
+            }
+            // Of a later version.
+            _ => return,
         };
         happened.push_back(LoopEvent::Session(self.id, event));
     }
@@ -245,8 +328,11 @@ impl LoopSession {
         if let Some(call) = call_of(operation, &frame) {
             return self.call_ended(now, request, (asked, &call), answer);
         }
+        if operation == Operation::Watch && answer.is_ok() {
+            self.watches.insert(request);
+        }
         let answer = match answer {
-            Ok(answer) => SessionAnswer::of(operation, &answer, &limits)
+            Ok(answer) => SessionAnswer::of(operation, &answer, &limits, &self.peer)
                 .ok_or_else(|| Loss::of(plain(ErrorKind::WrongProtocol))),
             // Closing is done when the session is over, however the server said so.
             Err(loss) if operation == Operation::Bye && self.carrier.ending() == Some(Ending::Left) => {

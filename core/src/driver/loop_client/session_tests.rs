@@ -4,14 +4,17 @@ use super::*;
 use crate::driver::event_loop::becomes_readable;
 use crate::driver::native_client::loopback_tests::{Cut, as_node, nodes};
 use crate::driver::native_client::tests::options;
-use crate::driver::native_client::{BarrierResult, Joined, NativeClient, NativeClientOptions, NodeEvent};
+use crate::driver::native_client::{
+    BarrierResult, Batch, BatchAnswer, Branch, Change, Joined, NativeClient, NativeClientOptions, NodeEvent,
+    Step, Test, Txn, TxnResult, WatchError,
+};
 use crate::driver::server::{Server, ServerOptions};
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::participant::{Entry, Part, Role};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::store::call::Outcome;
 use crate::store::op::{Keys, Pairs};
-use crate::wire::native::{FaultCode, LastCall, Participants, Terms, Why};
+use crate::wire::native::{FaultCode, LastCall, Terms, Why};
 use alloc::format;
 use alloc::string::{String, ToString};
 use std::net::TcpListener;
@@ -333,10 +336,8 @@ fn a_barrier_releases_all_or_names_who_is_missing() {
     let server = server();
     let mut events = Loop::new().expect("a loop");
     let sessions = add_all(&mut events, &server, 3);
-    let count = Participants::Count(3);
-    let key = Key::scoped(b"/", b"epoch");
-    for (node, session) in &sessions {
-        of(&mut events, *session).barrier(key, 0, node.as_bytes(), count, WHILE).expect("submitted");
+    for (_, session) in &sessions {
+        of(&mut events, *session).barrier(b"epoch", 0, (3, &[]), WHILE).expect("submitted");
     }
     for _ in 0..3 {
         let (_, event) = next_of(&mut events);
@@ -348,12 +349,98 @@ fn a_barrier_releases_all_or_names_who_is_missing() {
     }
     let after = Timeout::After(Duration::from_millis(30));
     let names: [&[u8]; 2] = [b"n0", b"n1"];
-    let both = Participants::Names(Keys::scoped(b"", &names));
-    let call = of(&mut events, sessions[0].1).barrier(key, 0, b"n0", both, after).expect("submitted");
+    let call = of(&mut events, sessions[0].1).barrier(b"epoch", 0, (0, &names), after).expect("submitted");
     let end = end_of(&mut events, call).expect("told how it ended");
     let absent = alloc::vec!["n1".into()];
     let missing = BarrierResult::TimedOut { generation: 2, absent_count: 1, absent };
     assert_eq!(end, SessionAnswer::Barrier(missing));
+}
+
+#[test]
+fn watches_leases_and_turns_are_events_of_a_loop() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let session = add(&mut events, &server, "n0");
+    let watch = of(&mut events, session).watch_prefix(b"dir/", 0, WHILE).expect("submitted");
+    assert_eq!(end_of(&mut events, watch).expect("begun"), SessionAnswer::Watching(0));
+    let call = of(&mut events, session).lease(Duration::ZERO, WHILE).expect("submitted");
+    let SessionAnswer::Number(lease) = end_of(&mut events, call).expect("granted") else {
+        panic!("no lease")
+    };
+    let lease = lease.cast_unsigned();
+    let call = of(&mut events, session).lease_attach(lease, &[b"dir/a"], WHILE).expect("submitted");
+    assert_eq!(end_of(&mut events, call).expect("attached"), SessionAnswer::Done);
+    let call = of(&mut events, session).lease_renew(lease, WHILE).expect("submitted");
+    assert_eq!(end_of(&mut events, call).expect("renewed"), SessionAnswer::Done);
+    let changed = |events: &mut Loop, of: CallId| match next_of(events).1 {
+        SessionEvent::Changed(call, change) if call == of => {
+            (change.key, change.value.map(|value| String::from_utf8(value).expect("text")))
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut txn = Txn::default();
+    txn.require(b"dir/a", Test::Absent);
+    txn.push(Branch::Then, b"dir/a", Step::Set { value: b"1"[..].into() });
+    for (holds, revision) in [(true, 1), (false, 1)] {
+        let call = of(&mut events, session).commit(&txn, WHILE).expect("submitted");
+        // The change is told before the answer or behind it.
+        let mut rest = Vec::new();
+        while rest.len() < 1 + usize::from(holds) {
+            rest.push(next_of(&mut events).1);
+        }
+        let done = SessionAnswer::Txn(TxnResult { holds, revision });
+        let is_answer = |event: &SessionEvent| {
+            matches!(event, SessionEvent::Completed { call: over, result: Ok(answer), .. }
+                if *over == call && *answer == done)
+        };
+        assert!(rest.iter().any(is_answer), "{rest:?}");
+    }
+    let call = of(&mut events, session).lease_revoke(lease, WHILE).expect("submitted");
+    let mut both = [next_of(&mut events).1, next_of(&mut events).1];
+    both.sort_by_key(|event| matches!(event, SessionEvent::Completed { .. }));
+    let [SessionEvent::Changed(_, Change { value: None, .. }), SessionEvent::Completed { call: over, .. }] =
+        both
+    else {
+        panic!("{both:?}")
+    };
+    assert_eq!(over, call);
+    let mut batch = Batch::default();
+    batch.push(b"n", Step::Add { delta: 2 });
+    batch.push(b"n", Step::Check);
+    let call = of(&mut events, session).batch(&batch, WHILE).expect("submitted");
+    let answers = alloc::vec![BatchAnswer::Number(2), BatchAnswer::Verdict(true)];
+    assert_eq!(end_of(&mut events, call).expect("done"), SessionAnswer::Batch(answers));
+
+    // From a revision on, and no more once it was given up.
+    let again = of(&mut events, session).watch_key(b"dir/a", 1, WHILE).expect("submitted");
+    assert!(matches!(end_of(&mut events, again).expect("begun"), SessionAnswer::Watching(_)));
+    assert_eq!(changed(&mut events, again), (b"dir/a".to_vec(), Some("1".to_string())));
+    assert_eq!(changed(&mut events, again), (b"dir/a".to_vec(), None));
+    events.cancel(session.store(), again);
+    let (_, over) = next_of(&mut events);
+    assert!(
+        matches!(over, SessionEvent::WatchOver(call, WatchError::Cancelled(_)) if call == again),
+        "{over:?}"
+    );
+    events.cancel(session.store(), again);
+    let call = of(&mut events, session).delete_prefix(b"", WHILE).expect("submitted");
+    assert_eq!(end_of(&mut events, call).expect("removed"), SessionAnswer::Number(1));
+
+    // A lease that ends by itself says so, and its keys are told to have gone.
+    let call = of(&mut events, session).lease(Duration::from_millis(20), WHILE).expect("submitted");
+    let SessionAnswer::Number(brief) = end_of(&mut events, call).expect("granted") else {
+        panic!("no lease")
+    };
+    let (_, over) = next_of(&mut events);
+    let SessionEvent::LeaseOver { call: of_lease, lease, why } = over else { panic!("{over:?}") };
+    assert_eq!((of_lease, lease, why), (call, brief.cast_unsigned(), Why::Deadline));
+    let late = of(&mut events, session).lease_renew(lease, WHILE).expect("submitted");
+    assert_eq!(end_of(&mut events, late).expect_err("it is over").kind(), ErrorKind::NotFound);
+
+    let store = events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default());
+    let error = events.native(store, Operation::Txn).expect_err("another kind");
+    assert!(matches!(error, SubmitError::Call(error) if error.kind() == ErrorKind::Unsupported));
+    assert!(matches!(events.native(StoreId(77), Operation::Txn), Err(SubmitError::UnknownStore)));
 }
 
 #[test]

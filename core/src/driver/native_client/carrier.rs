@@ -9,7 +9,6 @@ use crate::driver::resolve::{Found, literal, look_up};
 use crate::driver::socket::{KeepAlive, classify, finish_connect, open_socket, start_connect};
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
-use crate::node::native_client::fault::failure_of;
 use crate::node::native_client::{BeginError, Ending, Event, Failed, Input, Output, Taken, ToWrite};
 use crate::rendezvous::participant;
 use crate::store::dial::Family;
@@ -494,13 +493,8 @@ impl Carrier {
             participant::Event::Closed { .. } | participant::Event::NotNeeded => answer.fault(&self.limits),
             _ => None,
         };
-        let loss = failure.map(|fault| Loss {
-            failure: failure_of(&fault),
-            fault: Some(Box::new(ServerFault::of(&fault))),
-            ending: None,
-        });
-        match loss {
-            Some(loss) => self.tell_failed(answer.id, loss),
+        match failure {
+            Some(fault) => self.tell_failed(answer.id, Loss::of_fault(&fault)),
             None => self.tell_answered(answer),
         }
     }

@@ -9,8 +9,7 @@ use crate::driver::store_client::StoreOptions;
 use crate::rendezvous::participant::{Entry, Role};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::store::op::Keys;
-use crate::store::txn::{Compare, Condition, Write as TxnWrite};
-use crate::wire::native::{Batched, LastCall, Participants, Terms, Why};
+use crate::wire::native::{LastCall, Participants, Terms, Why};
 use alloc::format;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -436,31 +435,73 @@ fn many_threads_share_a_session_and_a_wait_holds_up_nobody() {
 }
 
 #[test]
+fn handles_beneath_a_prefix_have_keys_revisions_and_a_default_timeout_of_their_own() {
+    let server = server();
+    let options = options(Duration::ZERO);
+    let store = Store::connect_native("127.0.0.1", server.local_addr().port(), options).expect("connected");
+    let beneath = store.with_prefix(b"job");
+    beneath.set_timeout(Duration::from_millis(20));
+    let whole = store.native(Operation::Watch).expect("native");
+    let client = beneath.native(Operation::Watch).expect("native");
+    let watch = client.watch_prefix(b"", 0, WHILE).expect("begun");
+    let lease = client.lease(Duration::ZERO, WHILE).expect("granted");
+    lease.attach(&[b"mine"], WHILE).expect("attached");
+    let mut txn = Txn::default();
+    txn.require(b"mine", Test::Revision(0));
+    txn.push(Branch::Then, b"mine", Step::Set { value: b"v"[..].into() });
+    let revision = client.commit(&txn, WHILE).expect("done").revision;
+    store.set(b"other", b"o", WHILE).expect("set");
+    beneath.set(b"two", b"2", WHILE).expect("set");
+    let value = |value: &[u8], revision| Versioned { revision, value: value.to_vec() };
+    let absent = Versioned::default();
+    assert_eq!(whole.read(&[b"job/mine", b"mine"], NOW).expect("read"), [value(b"v", revision), absent]);
+    assert_eq!(client.read(&[b"mine"], WHILE).expect("read"), [value(b"v", revision)]);
+    assert_eq!(client.read(&[b"never"], Timeout::Default).expect_err("late").kind(), ErrorKind::TimedOut);
+    let first = client.list_page(b"", b"", 1, WHILE).expect("listed");
+    assert_eq!(first, KeysPage { keys: vec![b"mine".to_vec()], more: true });
+    let rest = client.list_page(b"", b"mine", 9, WHILE).expect("listed");
+    assert_eq!(rest, KeysPage { keys: vec![b"two".to_vec()], more: false });
+    assert_eq!(lease.revoke(WHILE).expect("ended"), 1);
+    assert_eq!(client.delete_prefix(b"", WHILE).expect("removed"), 1);
+    let told: Vec<Vec<u8>> =
+        (0..4).map(|_| watch.next(SOON).expect("alive").expect("a change").key).collect();
+    assert_eq!(told, [&b"mine"[..], b"two", b"mine", b"two"]);
+
+    let c10d = Store::connect("127.0.0.1", server.local_addr().port(), StoreOptions::default());
+    let error = c10d.expect("connected").native(Operation::Txn).expect_err("another kind");
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().ends_with("it is a store over the c10d protocol"), "{error}");
+}
+
+#[test]
 fn transactions_batches_prefixes_watches_and_leases() {
     let server = server();
     let client = session(&server, "n0");
-    let (a, b) = (client.key_of(b"dir/a"), client.key_of(b"dir/b"));
+    let (a, b): (&[u8], &[u8]) = (b"dir/a", b"dir/b");
+    let set = |value: &[u8]| Step::Set { value: value.into() };
     let watch = client.watch_prefix(b"dir/", 0, NOW).expect("begun");
-    let absent = [Compare { key: a, condition: Condition::Absent }];
-    let writes = [TxnWrite::Set { key: a, value: b"1" }, TxnWrite::Add { key: b, delta: 2 }];
-    assert!(client.txn(&absent, &writes, &[], NOW).expect("done"));
-    assert!(!client.txn(&absent, &[], &[TxnWrite::Delete { key: a }], NOW).expect("done otherwise"));
-    let answers = client
-        .batch(
-            &[
-                Batched(ClientFrame::Add { key: b, delta: 3 }),
-                Batched(ClientFrame::CompareSet { key: a, expected: b"", desired: b"new" }),
-                Batched(ClientFrame::Set { key: client.key_of(b"dir/text"), value: b"text" }),
-                Batched(ClientFrame::Add { key: client.key_of(b"dir/text"), delta: 1 }),
-            ],
-            NOW,
-        )
-        .expect("carried out");
+    let mut txn = Txn::default();
+    txn.require(a, Test::Absent);
+    txn.push(Branch::Then, a, set(b"1"));
+    txn.push(Branch::Then, b, Step::Add { delta: 2 });
+    txn.push(Branch::Otherwise, a, Step::Delete);
+    let done = client.commit(&txn, NOW).expect("done");
+    let otherwise = client.commit(&txn, NOW).expect("done otherwise");
+    assert!(done.holds && !otherwise.holds && otherwise.revision == done.revision + 1);
+    let mut batch = Batch::default();
+    batch.push(b, Step::Add { delta: 3 });
+    batch.push(a, Step::CompareSet { expected: b""[..].into(), desired: b"new"[..].into() });
+    batch.push(b"dir/text", set(b"text"));
+    batch.push(b"dir/text", Step::Add { delta: 1 });
+    let answers = client.batch(&batch, NOW).expect("carried out");
     assert_eq!(
         answers[..3],
         [BatchAnswer::Number(5), BatchAnswer::Value(Some(b"new".to_vec())), BatchAnswer::Done]
     );
-    assert!(matches!(&answers[3], BatchAnswer::Failed(fault) if fault.code == FaultCode::NotANumber));
+    let BatchAnswer::Failed(error) = &answers[3] else { panic!("{answers:?}") };
+    assert_eq!(error.fault().map(|fault| fault.code), Some(FaultCode::NotANumber));
+    let words = error.to_string();
+    assert!(words.starts_with("batch ") && words.ends_with("not a decimal number of 64 bits"), "{words}");
     assert_eq!(client.delete_prefix(b"dir/", NOW).expect("removed"), 3);
     let changes: Vec<Change> = (0..9).map(|_| watch.next(SOON).expect("alive").expect("a change")).collect();
     let told: Vec<(&[u8], Option<&[u8]>)> =
@@ -474,8 +515,9 @@ fn transactions_batches_prefixes_watches_and_leases() {
     let brief = client.lease(Duration::from_millis(30), NOW).expect("granted");
     brief.renew(NOW).expect("it lives");
     brief.attach(&[b"dir/leased"], NOW).expect("attached");
-    let answer =
-        client.batch(&[Batched(ClientFrame::Set { key: client.key_of(b"dir/leased"), value: b"" })], NOW);
+    let mut batch = Batch::default();
+    batch.push(b"dir/leased", set(b""));
+    let answer = client.batch(&batch, NOW);
     assert_eq!(answer.expect("carried out"), [BatchAnswer::Done]);
     assert_eq!(brief.wait_over(SOON).expect("alive"), Some(Why::Deadline));
     assert_eq!(brief.renew(NOW).expect_err("it is over").kind(), ErrorKind::NotFound);

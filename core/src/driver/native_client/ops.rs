@@ -2,16 +2,16 @@
 //! that such a store is made of.
 
 use super::calls::{Listing, check, frame_of, patient_millis, settle};
-use super::{Answered, Loss, NativeClient, NativeError, ServerFault, Way, text_of};
+use super::turn::{Batch, Txn};
+use super::{Answered, Loss, NativeClient, NativeError, Way, name_beneath, text_of};
 use crate::driver::call_error::Refusal;
 use crate::driver::store::Timeout;
 use crate::driver::store::take::Take;
 use crate::error::Operation;
 use crate::store::call::{Call, Outcome, Patience};
-use crate::store::op::{Key, Request};
-use crate::store::txn::{Compare, Write};
+use crate::store::op::{Key, Keys, Request};
 use crate::time::Duration;
-use crate::wire::native::{BarrierEnd, Batched, ClientFrame, List, Participants, ServerFrame, Why};
+use crate::wire::native::{BarrierEnd, Batched, ClientFrame, Participants, ServerFrame, Why};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -66,6 +66,15 @@ impl BarrierResult {
     }
 }
 
+/// Who is awaited at a barrier: those of these names, or so many when there are none.
+#[must_use]
+pub fn participants<'a>(count: u32, names: &'a [&'a [u8]]) -> Participants<'a> {
+    match names {
+        [] => Participants::Count(count),
+        names => Participants::Names(Keys::scoped(b"", names)),
+    }
+}
+
 /// The answer to one request of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchAnswer {
@@ -78,12 +87,68 @@ pub enum BatchAnswer {
     /// Whether it holds.
     Verdict(bool),
     /// It failed; the others did not.
-    Failed(ServerFault),
+    Failed(NativeError),
+}
+
+impl BatchAnswer {
+    /// Those that an answer holds, in order; `None` when it is none to a batch.
+    pub(in crate::driver) fn list_of(frame: &ServerFrame<'_>, peer: &str) -> Option<Vec<Self>> {
+        let ServerFrame::BatchDone { answers } = frame else { return None };
+        let answers = answers.iter().map(|Batched(answer)| match answer {
+            ServerFrame::Done { .. } => Some(Self::Done),
+            ServerFrame::Number { number, .. } => Some(Self::Number(number)),
+            ServerFrame::Value { value, .. } => Some(Self::Value(value.map(<[u8]>::to_vec))),
+            ServerFrame::Verdict { holds, .. } => Some(Self::Verdict(holds)),
+            ServerFrame::Error { fault } => {
+                let error = Loss::of_fault(&fault).into_error(Operation::Batch, (None, 0), peer);
+                Some(Self::Failed(error))
+            }
+            _ => None,
+        });
+        answers.collect()
+    }
+}
+
+/// What became of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxnResult {
+    /// Whether all its tests held.
+    pub holds: bool,
+    /// The store's revision behind it.
+    pub revision: u64,
+}
+
+impl TxnResult {
+    /// What the answer to a transaction tells; `None` when it is none.
+    pub(in crate::driver) const fn of(frame: &ServerFrame<'_>) -> Option<Self> {
+        match *frame {
+            ServerFrame::Verdict { holds, revision } => Some(Self { holds, revision }),
+            _ => None,
+        }
+    }
+}
+
+/// A value, and when it was last changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Versioned {
+    /// The revision of the store that its last change made; 0: it has no value.
+    pub revision: u64,
+    /// The value; empty when there is none.
+    pub value: Vec<u8>,
+}
+
+/// Keys in byte order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeysPage {
+    /// The keys, as their users know them.
+    pub keys: Vec<Vec<u8>>,
+    /// Whether others follow.
+    pub more: bool,
 }
 
 impl NativeClient {
     pub(super) fn span(&self, timeout: Timeout) -> (Duration, Patience) {
-        self.0.options.timeouts.patience(timeout)
+        self.1.timeouts.patience(timeout)
     }
 
     pub(super) fn number_in(&self, operation: Operation, answer: &Answered) -> Result<i64, NativeError> {
@@ -104,62 +169,78 @@ impl NativeClient {
         self.number_in(Operation::DeletePrefix, &answer)
     }
 
-    /// A key as a transaction or a batch names it.
-    #[must_use]
-    pub fn key_of<'a>(&'a self, name: &'a [u8]) -> Key<'a> {
-        self.key(name)
+    /// Reads values with their revisions, when all are there. With a timeout of zero those that are missing have the
+    /// revision 0.
+    ///
+    /// # Errors
+    /// They were not all set in time, or why else they are not known.
+    pub fn read(&self, keys: &[&[u8]], timeout: Timeout) -> Result<Vec<Versioned>, NativeError> {
+        let (span, patience) = self.span(timeout);
+        let keys = Keys::scoped(&self.1.scope, keys);
+        let read = ClientFrame::MultiGet { timeout_ms: patient_millis(span, patience), keys };
+        let answer = self.ask(Operation::MultiGet, &read, span, (keys.iter().next(), keys.len()))?;
+        let Some(ServerFrame::Values { values }) = answer.frame(&self.0.answer_limits) else {
+            return Err(self.odd(Operation::MultiGet));
+        };
+        let values = values.iter().map(|found| match found.value {
+            Some(value) => Versioned { revision: found.revision, value: value.to_vec() },
+            None => Versioned::default(),
+        });
+        Ok(values.collect())
     }
 
-    /// If all of `compares` hold, does `then`, otherwise `otherwise`, in one turn; whether it was `then`. Keys are those
-    /// of [`NativeClient::key_of`].
+    /// Lists the first `count_max` keys that begin with `prefix` and come behind `after` in byte order (empty: from the
+    /// first on).
+    ///
+    /// # Errors
+    /// Why they are not known.
+    pub fn list_page(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+        count_max: u32,
+        timeout: Timeout,
+    ) -> Result<KeysPage, NativeError> {
+        let prefix = self.key(prefix);
+        let after = if after.is_empty() { Key::raw(b"") } else { self.key(after) };
+        let list = ClientFrame::ListKeys { prefix, after, count_max };
+        let answer = self.ask(Operation::ListKeys, &list, self.span(timeout).0, (Some(prefix), 1))?;
+        let Some(ServerFrame::KeyList { more, keys }) = answer.frame(&self.0.answer_limits) else {
+            return Err(self.odd(Operation::ListKeys));
+        };
+        Ok(KeysPage { keys: keys.iter().map(|key| name_beneath(&self.1.scope, &key)).collect(), more })
+    }
+
+    /// If all tests of the transaction hold, does its writes, otherwise those of its other branch, in one turn.
     ///
     /// # Errors
     /// Why none of it was done.
-    pub fn txn(
-        &self,
-        compares: &[Compare<'_>],
-        then: &[Write<'_>],
-        otherwise: &[Write<'_>],
-        timeout: Timeout,
-    ) -> Result<bool, NativeError> {
-        let (compares, then) = (List::new(compares), List::new(then));
-        let txn = ClientFrame::Txn { compares, then, otherwise: List::new(otherwise) };
-        let answer = self.ask(Operation::Txn, &txn, self.span(timeout).0, (None, 0))?;
-        match answer.frame(&self.0.answer_limits) {
-            Some(ServerFrame::Verdict { holds, .. }) => Ok(holds),
-            _ => Err(self.odd(Operation::Txn)),
-        }
+    pub fn commit(&self, txn: &Txn, timeout: Timeout) -> Result<TxnResult, NativeError> {
+        let asked = txn.asked(&self.1.scope);
+        let answer = self.exchange_asked(asked, self.span(timeout).0, Way::Plain, None, None);
+        let answer = answer.map_err(|loss| self.error(Operation::Txn, (None, 0), loss))?;
+        let frame = answer.frame(&self.0.answer_limits);
+        frame.as_ref().and_then(TxnResult::of).ok_or_else(|| self.odd(Operation::Txn))
     }
 
-    /// Carries out requests in order in one turn, each for itself. Legal are those of
-    /// [`ClientFrame::is_batchable`]; keys are those of [`NativeClient::key_of`].
+    /// Carries out the requests of a batch in order in one turn, each for itself.
     ///
     /// # Errors
     /// Why none of them was carried out.
-    pub fn batch(
-        &self,
-        requests: &[Batched<ClientFrame<'_>>],
-        timeout: Timeout,
-    ) -> Result<Vec<BatchAnswer>, NativeError> {
-        let batch = ClientFrame::Batch { requests: List::new(requests) };
-        let answer = self.ask(Operation::Batch, &batch, self.span(timeout).0, (None, 0))?;
-        let Some(ServerFrame::BatchDone { answers }) = answer.frame(&self.0.answer_limits) else {
-            return Err(self.odd(Operation::Batch));
-        };
-        let answers = answers.iter().map(|Batched(answer)| match answer {
-            ServerFrame::Done { .. } => Ok(BatchAnswer::Done),
-            ServerFrame::Number { number, .. } => Ok(BatchAnswer::Number(number)),
-            ServerFrame::Value { value, .. } => Ok(BatchAnswer::Value(value.map(<[u8]>::to_vec))),
-            ServerFrame::Verdict { holds, .. } => Ok(BatchAnswer::Verdict(holds)),
-            ServerFrame::Error { fault } => Ok(BatchAnswer::Failed(ServerFault::of(&fault))),
-            _ => Err(self.odd(Operation::Batch)),
-        });
-        answers.collect()
+    pub fn batch(&self, batch: &Batch, timeout: Timeout) -> Result<Vec<BatchAnswer>, NativeError> {
+        let asked = batch.asked(&self.1.scope);
+        let answer = self.exchange_asked(asked, self.span(timeout).0, Way::Plain, None, None);
+        let answer = answer.map_err(|loss| self.error(Operation::Batch, (None, 0), loss))?;
+        let frame = answer.frame(&self.0.answer_limits);
+        frame
+            .as_ref()
+            .and_then(|frame| BatchAnswer::list_of(frame, &self.0.peer))
+            .ok_or_else(|| self.odd(Operation::Batch))
     }
 
-    /// Arrives at a barrier under `name` and waits for the others. The first to arrive says who is awaited and until when
-    /// all may wait; who gives himself less time is told alone who is missing then, and the others wait on. `generation`
-    /// 0 is the one that is open, or the next.
+    /// Arrives at a barrier under `name` (empty: the session's) and waits for the others. The first to arrive says who is
+    /// awaited and until when all may wait; who gives himself less time is told alone who is missing then, and the others
+    /// wait on. `generation` 0 is the one that is open, or the next.
     ///
     /// # Errors
     /// Others arrived with other participants, or why else it is not known how it ended.
@@ -173,7 +254,7 @@ impl NativeClient {
     ) -> Result<BarrierResult, NativeError> {
         let (span, patience) = self.span(timeout);
         let timeout_ms = patient_millis(span, patience);
-        let key = self.key(key);
+        let (key, name) = (self.key(key), self.name_or_own(name));
         let barrier = ClientFrame::Barrier { key, generation, name, timeout_ms, participants };
         let answer = self.ask(Operation::Barrier, &barrier, span, (Some(key), 1))?;
         let frame = answer.frame(&self.0.answer_limits);
@@ -185,13 +266,18 @@ impl NativeClient {
     /// # Errors
     /// Why that is not known.
     pub fn barrier_cancel(&self, key: &[u8], name: &[u8], timeout: Timeout) -> Result<bool, NativeError> {
-        let key = self.key(key);
+        let (key, name) = (self.key(key), self.name_or_own(name));
         let cancel = ClientFrame::BarrierCancel { key, name };
         let answer = self.ask(Operation::BarrierCancel, &cancel, self.span(timeout).0, (Some(key), 1))?;
         match answer.frame(&self.0.answer_limits) {
             Some(ServerFrame::Verdict { holds, .. }) => Ok(holds),
             _ => Err(self.odd(Operation::BarrierCancel)),
         }
+    }
+
+    /// Who says something under no name says it under the session's.
+    fn name_or_own<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
+        if name.is_empty() { self.0.options.node.as_bytes() } else { name }
     }
 
     /// Performs a store's call, with the meaning that it has on the c10d protocol. Keys are whole.

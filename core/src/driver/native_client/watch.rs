@@ -1,19 +1,20 @@
 //! Watches and leases: requests that go on telling after they were answered.
 
 use super::inbox::{Inbox, Last};
-use super::{Answered, Command, Loss, NativeClient, NativeError, Way, millis};
+use super::{Answered, Command, Loss, NativeClient, NativeError, Way, millis, name_beneath};
 use crate::driver::store::Timeout;
-use crate::error::Operation;
+use crate::error::{ErrorKind, Operation};
 use crate::store::op::{Key, Keys};
 use crate::time::Duration;
 use crate::wire::native::{ClientFrame, ServerFrame, Why};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use std::sync::{Mutex, PoisonError};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// One change of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// The store's revision that it made.
     pub revision: u64,
@@ -21,6 +22,17 @@ pub struct Change {
     pub key: Vec<u8>,
     /// The new value; `None` when the key was removed.
     pub value: Option<Vec<u8>>,
+}
+
+impl Change {
+    /// As it came, to those whose keys stand beneath `scope`.
+    pub(in crate::driver) fn of(change: &crate::wire::native::Change<'_>, scope: &[u8]) -> Self {
+        Self {
+            revision: change.revision,
+            key: name_beneath(scope, &change.key),
+            value: change.value.map(<[u8]>::to_vec),
+        }
+    }
 }
 
 /// Why a watch tells of nothing more.
@@ -46,6 +58,36 @@ pub enum WatchError {
     Lost(NativeError),
 }
 
+impl WatchError {
+    /// Which kind of failure.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Compacted { .. } => ErrorKind::Compacted,
+            Self::Overrun | Self::Ended(Why::Limit) => ErrorKind::LimitExceeded,
+            Self::Ended(_) => ErrorKind::Cancelled,
+            Self::Cancelled(error) | Self::Lost(error) => error.kind(),
+        }
+    }
+
+    /// Of [`ErrorKind::Compacted`]: the oldest revision that the server can tell of.
+    #[must_use]
+    pub const fn oldest_revision(&self) -> Option<u64> {
+        match self {
+            Self::Compacted { oldest } => Some(*oldest),
+            _ => None,
+        }
+    }
+
+    /// What the server's last word on a watch means.
+    pub(in crate::driver) const fn of(why: Why, oldest: u64) -> Self {
+        match why {
+            Why::Compacted => Self::Compacted { oldest },
+            why => Self::Ended(why),
+        }
+    }
+}
+
 /// Tells of changes, in the order of their revisions, each once. Dropping it ends it.
 #[derive(Debug)]
 pub struct Watch {
@@ -53,6 +95,9 @@ pub struct Watch {
     id: u64,
     revision: u64,
     inbox: Arc<Inbox<Answered>>,
+    is_cancelled: AtomicBool,
+    /// The server's last word on it.
+    ended: OnceLock<(Why, u64)>,
     /// Changes that came in one frame with others. Locked only while the inbox is.
     ready: Mutex<VecDeque<Change>>,
 }
@@ -70,7 +115,9 @@ impl Watch {
     /// # Errors
     /// Why there will be none, or that the call was cancelled.
     pub fn next(&self, timeout: Duration) -> Result<Option<Change>, WatchError> {
-        match self.inbox.next_with(timeout, self.client.cancelled_since(), |queue| self.take(queue)) {
+        let has_ended = self.client.cancelled_since();
+        let is_over = || is_set(&self.is_cancelled) || has_ended();
+        match self.inbox.next_with(timeout, is_over, |queue| self.take(queue)) {
             Ok(taken) => taken.transpose(),
             Err(Last::Overrun) => Err(WatchError::Overrun),
             Err(Last::Interrupted) => Err(WatchError::Cancelled(self.client.cancelled(Operation::Watch))),
@@ -81,6 +128,13 @@ impl Watch {
         }
     }
 
+    /// Ends the call that waits for the next change, and every one that comes after it: so whoever is to stop is stopped,
+    /// whether it waits already or not.
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Release);
+        self.inbox.nudge();
+    }
+
     /// The first change of those that came.
     fn take(&self, queue: &mut VecDeque<Answered>) -> Option<Result<Change, WatchError>> {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,23 +142,25 @@ impl Watch {
             if let Some(change) = ready.pop_front() {
                 return Some(Ok(change));
             }
+            if let Some(&(why, oldest)) = self.ended.get() {
+                return Some(Err(WatchError::of(why, oldest)));
+            }
             match queue.pop_front()?.frame(&self.client.0.answer_limits) {
                 Some(ServerFrame::Changed { changes }) => {
-                    ready.extend(changes.iter().map(|change| Change {
-                        revision: change.revision,
-                        key: self.client.name_of(&change.key),
-                        value: change.value.map(<[u8]>::to_vec),
-                    }));
+                    ready.extend(changes.iter().map(|change| Change::of(&change, &self.client.1.scope)));
                 }
-                Some(ServerFrame::WatchOver { why: Why::Compacted, oldest }) => {
-                    return Some(Err(WatchError::Compacted { oldest }));
+                Some(ServerFrame::WatchOver { why, oldest }) => {
+                    self.ended.get_or_init(|| (why, oldest));
                 }
-                Some(ServerFrame::WatchOver { why, .. }) => return Some(Err(WatchError::Ended(why))),
                 // A push of a later version.
                 _ => {}
             }
         }
     }
+}
+
+fn is_set(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::Acquire)
 }
 
 impl Drop for Watch {
@@ -122,6 +178,9 @@ pub struct Lease {
     id: u64,
     lease: u64,
     inbox: Arc<Inbox<Answered>>,
+    is_cancelled: AtomicBool,
+    /// Why it is over, once somebody heard of it.
+    over: OnceLock<Why>,
 }
 
 impl Lease {
@@ -136,7 +195,7 @@ impl Lease {
     /// # Errors
     /// The lease is over, or why else they do not.
     pub fn attach(&self, keys: &[&[u8]], timeout: Timeout) -> Result<(), NativeError> {
-        let keys = Keys::scoped(&self.client.0.options.scope, keys);
+        let keys = Keys::scoped(&self.client.1.scope, keys);
         let attach = ClientFrame::LeaseAttach { lease: self.lease, keys };
         let first = (keys.iter().next(), keys.len());
         self.client.ask(Operation::LeaseAttach, &attach, self.client.span(timeout).0, first).map(drop)
@@ -162,22 +221,39 @@ impl Lease {
         self.client.number_in(Operation::LeaseRevoke, &answer)
     }
 
-    /// Waits up to `timeout` for the lease to end by itself, and tells why it did.
+    /// Waits up to `timeout` for the lease to end by itself, and tells why it did, to everybody who asks.
     ///
     /// # Errors
     /// The session is over, and the lease with it; or the call was cancelled, and the lease goes on.
     pub fn wait_over(&self, timeout: Duration) -> Result<Option<Why>, NativeError> {
-        match self.inbox.next_unless(timeout, self.client.cancelled_since()) {
-            Ok(None) | Err(Last::Overrun) => Ok(None),
-            Err(Last::Interrupted) => Err(self.client.cancelled(Operation::LeaseGrant)),
-            Ok(Some(push)) => match push.frame(&self.client.0.answer_limits) {
-                Some(ServerFrame::LeaseOver { why, .. }) => Ok(Some(why)),
-                _ => Ok(None),
+        let has_ended = self.client.cancelled_since();
+        let told = self.inbox.next_with(
+            timeout,
+            || is_set(&self.is_cancelled) || has_ended(),
+            |queue| {
+                while let Some(push) = queue.pop_front() {
+                    if let Some(ServerFrame::LeaseOver { why, .. }) = push.frame(&self.client.0.answer_limits)
+                    {
+                        return Some(*self.over.get_or_init(|| why));
+                    }
+                }
+                self.over.get().copied()
             },
+        );
+        match told {
+            Ok(told) => Ok(told),
+            Err(Last::Overrun) => Ok(None),
+            Err(Last::Interrupted) => Err(self.client.cancelled(Operation::LeaseGrant)),
             Err(Last::Over(ending)) => {
                 Err(self.client.error(Operation::LeaseGrant, (None, 0), Loss::of_ending(ending)))
             }
         }
+    }
+
+    /// Ends the call that waits for the lease to end, and every one that comes after it. The lease goes on.
+    pub fn cancel_wait(&self) {
+        self.is_cancelled.store(true, Ordering::Release);
+        self.inbox.nudge();
     }
 }
 
@@ -216,7 +292,15 @@ impl NativeClient {
         let Some(ServerFrame::Done { revision }) = answer.frame(&self.0.answer_limits) else {
             return Err(self.odd(Operation::Watch));
         };
-        Ok(Watch { client: self.clone(), id: answer.id, revision, inbox, ready: Mutex::default() })
+        Ok(Watch {
+            client: self.clone(),
+            id: answer.id,
+            revision,
+            inbox,
+            is_cancelled: AtomicBool::new(false),
+            ended: OnceLock::new(),
+            ready: Mutex::default(),
+        })
     }
 
     /// Makes a lease for `ttl` (zero: for as long as the session lives).
@@ -227,7 +311,9 @@ impl NativeClient {
         let grant = ClientFrame::LeaseGrant { ttl_ms: millis(ttl) };
         let (answer, inbox) = self.begin_stream(Operation::LeaseGrant, &grant, (None, 0), timeout)?;
         let number = self.number_in(Operation::LeaseGrant, &answer)?;
-        Ok(Lease { client: self.clone(), id: answer.id, lease: number.cast_unsigned(), inbox })
+        let (client, id, lease) = (self.clone(), answer.id, number.cast_unsigned());
+        let (is_cancelled, over) = (AtomicBool::new(false), OnceLock::new());
+        Ok(Lease { client, id, lease, inbox, is_cancelled, over })
     }
 
     fn begin_stream(
@@ -246,11 +332,10 @@ impl NativeClient {
 
 #[cfg(test)]
 mod tests {
+    use super::super::turn::{Batch, Step};
     use super::super::PENDING;
     use super::super::loopback_tests::{server, session};
     use super::*;
-    use crate::error::ErrorKind;
-    use crate::store::txn::Write as TxnWrite;
     use alloc::vec;
     use std::thread;
 
@@ -302,10 +387,39 @@ mod tests {
         assert!(inboxes.iter().all(|inbox| inbox.strong_count() == 0));
         // The one that was kept tells of each change, in order.
         for value in [b"1", b"2"] {
-            let write = [TxnWrite::Set { key: client.key_of(b"k"), value }];
-            assert!(client.txn(&[], &write, &[], Timeout::Default).expect("done"));
+            let mut batch = Batch::default();
+            batch.push(b"k", Step::Set { value: value.as_slice().into() });
+            client.batch(&batch, Timeout::Default).expect("done");
             let change = kept.next(SOON).expect("alive").expect("a change");
             assert_eq!(change.value.as_deref(), Some(&value[..]));
+        }
+    }
+
+    #[test]
+    fn who_is_to_stop_is_stopped_whenever_he_waits() {
+        let server = server();
+        let client = session(&server, "n0");
+        let watch = client.watch_key(b"k", 0, Timeout::Default).expect("begun");
+        let lease = client.lease(Duration::ZERO, Timeout::Default).expect("granted");
+        thread::scope(|scope| {
+            let watching = scope.spawn(|| watch.next(LONG));
+            let waiting = scope.spawn(|| lease.wait_over(LONG));
+            watch.cancel();
+            lease.cancel_wait();
+            assert!(matches!(watching.join().expect("no panic"), Err(WatchError::Cancelled(_))));
+            assert_eq!(waiting.join().expect("no panic").expect_err("stopped").kind(), ErrorKind::Cancelled);
+        });
+        assert!(matches!(watch.next(LONG), Err(WatchError::Cancelled(_))));
+        lease.renew(Timeout::Default).expect("the lease goes on");
+    }
+
+    #[test]
+    fn everybody_who_asks_hears_why_a_lease_ended() {
+        let server = server();
+        let client = session(&server, "n0");
+        let lease = client.lease(Duration::from_millis(20), Timeout::Default).expect("granted");
+        for _ in 0..2 {
+            assert_eq!(lease.wait_over(SOON).expect("alive"), Some(Why::Deadline));
         }
     }
 

@@ -1,0 +1,144 @@
+//! What a native server's store can do beyond the others, from within a loop.
+
+use super::node::Session;
+use super::{Loop, SessionId, StoreId, SubmitError};
+use crate::driver::native_client::carrier::Asked;
+use crate::driver::native_client::{Batch, Txn, Way, millis};
+use crate::driver::store::{Timeout, not_native};
+use crate::error::Operation;
+use crate::store::call::CallId;
+use crate::store::op::{Key, Keys};
+use crate::time::Duration;
+use crate::wire::native::ClientFrame;
+
+impl Loop {
+    /// The session whose keys a store is, to ask this operation of it.
+    ///
+    /// # Errors
+    /// The store is none of a session's ([`crate::error::ErrorKind::Unsupported`], with its kind), or there is no such
+    /// store.
+    pub fn native(&mut self, store: StoreId, operation: Operation) -> Result<Session<'_>, SubmitError> {
+        if let Some(member) = self.stores.get(store) {
+            return Err(not_native(operation, &member.peer, "a store over the c10d protocol").into());
+        }
+        self.session(SessionId(store.0)).ok_or(SubmitError::UnknownStore)
+    }
+}
+
+/// Keys are those that the store's users know.
+impl Session<'_> {
+    fn scope(&self) -> alloc::boxed::Box<[u8]> {
+        self.events.sessions.get(self.id).map(|member| member.options.scope.clone()).unwrap_or_default()
+    }
+
+    fn begin_asked(&mut self, asked: Asked, timeout: Timeout) -> Result<CallId, SubmitError> {
+        let span = self.span(timeout);
+        let member = self.events.sessions.get_mut(self.id).ok_or(SubmitError::UnknownStore)?;
+        let id = member.begin_asked(asked, (None, 0), span, Way::Plain)?;
+        self.events.session_changed(self.id);
+        Ok(id)
+    }
+
+    /// Watches a key from `from_revision` on (0: from now on); the answer is [`super::SessionAnswer::Watching`], and
+    /// [`super::SessionEvent::Changed`] events follow, until [`super::SessionEvent::WatchOver`]. To cancel the call ends
+    /// the watch.
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn watch_key(
+        &mut self,
+        key: &[u8],
+        from_revision: u64,
+        timeout: Timeout,
+    ) -> Result<CallId, SubmitError> {
+        let (scope, span) = (self.scope(), self.span(timeout));
+        let watch = ClientFrame::WatchKey { key: Key::scoped(&scope, key), from_revision };
+        self.begin(Operation::Watch, &watch, span, Way::Plain)
+    }
+
+    /// Watches all keys beneath a prefix, as [`Session::watch_key`].
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn watch_prefix(
+        &mut self,
+        prefix: &[u8],
+        from_revision: u64,
+        timeout: Timeout,
+    ) -> Result<CallId, SubmitError> {
+        let (scope, span) = (self.scope(), self.span(timeout));
+        let watch = ClientFrame::WatchPrefix { prefix: Key::scoped(&scope, prefix), from_revision };
+        self.begin(Operation::Watch, &watch, span, Way::Plain)
+    }
+
+    /// Makes a lease for `ttl` (zero: for as long as the session lives). The answer is its number;
+    /// [`super::SessionEvent::LeaseOver`] follows when it ends by itself.
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn lease(&mut self, ttl: Duration, timeout: Timeout) -> Result<CallId, SubmitError> {
+        let grant = ClientFrame::LeaseGrant { ttl_ms: millis(ttl) };
+        self.begin(Operation::LeaseGrant, &grant, self.span(timeout), Way::Plain)
+    }
+
+    /// Lets keys vanish with a lease.
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn lease_attach(
+        &mut self,
+        lease: u64,
+        keys: &[&[u8]],
+        timeout: Timeout,
+    ) -> Result<CallId, SubmitError> {
+        let (scope, span) = (self.scope(), self.span(timeout));
+        let attach = ClientFrame::LeaseAttach { lease, keys: Keys::scoped(&scope, keys) };
+        self.begin(Operation::LeaseAttach, &attach, span, Way::Plain)
+    }
+
+    /// Gives a lease its whole time again.
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn lease_renew(&mut self, lease: u64, timeout: Timeout) -> Result<CallId, SubmitError> {
+        let renew = ClientFrame::LeaseRenew { lease };
+        self.begin(Operation::LeaseRenew, &renew, self.span(timeout), Way::Plain)
+    }
+
+    /// Ends a lease, and removes its keys; the answer is how many that were.
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn lease_revoke(&mut self, lease: u64, timeout: Timeout) -> Result<CallId, SubmitError> {
+        let revoke = ClientFrame::LeaseRevoke { lease };
+        self.begin(Operation::LeaseRevoke, &revoke, self.span(timeout), Way::Plain)
+    }
+
+    /// Removes all keys beneath a prefix, and queues too; the answer is how many keys that were.
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn delete_prefix(&mut self, prefix: &[u8], timeout: Timeout) -> Result<CallId, SubmitError> {
+        let (scope, span) = (self.scope(), self.span(timeout));
+        let delete = ClientFrame::DeletePrefix { prefix: Key::scoped(&scope, prefix) };
+        self.begin(Operation::DeletePrefix, &delete, span, Way::Plain)
+    }
+
+    /// If all tests of the transaction hold, does its writes, otherwise those of its other branch, in one turn.
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn commit(&mut self, txn: &Txn, timeout: Timeout) -> Result<CallId, SubmitError> {
+        let asked = txn.asked(&self.scope());
+        self.begin_asked(asked, timeout)
+    }
+
+    /// Carries out the requests of a batch in order in one turn, each for itself.
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn batch(&mut self, batch: &Batch, timeout: Timeout) -> Result<CallId, SubmitError> {
+        let asked = batch.asked(&self.scope());
+        self.begin_asked(asked, timeout)
+    }
+}

@@ -1,0 +1,160 @@
+//! What the server does in one turn, and what a program puts together before: transactions and batches. Keys stand in
+//! them as their users know them; what is before them comes with the store that they are for.
+
+use super::carrier::Asked;
+use crate::error::Operation;
+use crate::store::op::{Key, Keys};
+use crate::store::txn::{Compare, Condition, Write};
+use crate::wire::native::{Batched, ClientFrame, List};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// What must hold for a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// It has a value.
+    Present,
+    /// It has none.
+    Absent,
+    /// It last changed at this revision of the store; 0 means that it has no value.
+    Revision(u64),
+    /// This is its value.
+    Value(Box<[u8]>),
+}
+
+/// One thing that is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the requests of the same name")]
+pub enum Step {
+    /// Stores a value.
+    Set { value: Box<[u8]> },
+    /// Removes a key, if it is there.
+    Delete,
+    /// Removes all keys beneath a prefix.
+    DeletePrefix,
+    /// Adds to a number.
+    Add { delta: i64 },
+    /// Adds bytes behind a value.
+    Append { value: Box<[u8]> },
+    /// Stores a value if the present one is as expected; in a batch only.
+    CompareSet { expected: Box<[u8]>, desired: Box<[u8]> },
+    /// Asks whether the key is there; in a batch only.
+    Check,
+    /// Puts an item at the end of a queue; in a batch only.
+    QueuePush { item: Box<[u8]> },
+    /// Counts the items of a queue; in a batch only.
+    QueueLen,
+}
+
+/// Keys and what is to be done with them.
+type Steps = Vec<(Box<[u8]>, Step)>;
+
+/// Which writes of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Branch {
+    /// Those that are done if all tests hold.
+    Then,
+    /// Those that are done if not.
+    Otherwise,
+}
+
+/// Tests, and what is to be done when all of them hold, and when not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Txn {
+    tests: Vec<(Box<[u8]>, Test)>,
+    then: Steps,
+    otherwise: Steps,
+}
+
+impl Txn {
+    /// One more test.
+    pub fn require(&mut self, key: &[u8], test: Test) {
+        self.tests.push((key.into(), test));
+    }
+
+    /// One more write. A step that is for batches only is left out.
+    pub fn push(&mut self, branch: Branch, key: &[u8], step: Step) {
+        let steps = match branch {
+            Branch::Then => &mut self.then,
+            Branch::Otherwise => &mut self.otherwise,
+        };
+        steps.push((key.into(), step));
+    }
+
+    /// The request, for a store whose keys stand beneath `scope`.
+    pub(in crate::driver) fn asked(&self, scope: &[u8]) -> Asked {
+        let compares: Vec<Compare<'_>> =
+            self.tests.iter().map(|(key, test)| compare(Key::scoped(scope, key), test)).collect();
+        let (then, otherwise) = (beneath(scope, &self.then), beneath(scope, &self.otherwise));
+        let (then, otherwise) = (writes(&then), writes(&otherwise));
+        let (then, otherwise) = (List::new(&then), List::new(&otherwise));
+        Asked::new(Operation::Txn, &ClientFrame::Txn { compares: List::new(&compares), then, otherwise })
+    }
+}
+
+/// Requests that are carried out in order in one turn, each for itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch(Steps);
+
+impl Batch {
+    /// One more request.
+    pub fn push(&mut self, key: &[u8], step: Step) {
+        self.0.push((key.into(), step));
+    }
+
+    /// The request, for a store whose keys stand beneath `scope`.
+    pub(in crate::driver) fn asked(&self, scope: &[u8]) -> Asked {
+        let steps = beneath(scope, &self.0);
+        let names: Vec<[&[u8]; 1]> = steps.iter().map(|(key, _)| [&**key]).collect();
+        let requests: Vec<Batched<ClientFrame<'_>>> =
+            steps.iter().zip(&names).map(|(step, name)| Batched(request(step, name))).collect();
+        Asked::new(Operation::Batch, &ClientFrame::Batch { requests: List::new(&requests) })
+    }
+}
+
+type Scoped<'a> = Vec<(Box<[u8]>, &'a Step)>;
+
+/// The steps with whole keys.
+fn beneath<'a>(scope: &[u8], steps: &'a Steps) -> Scoped<'a> {
+    steps.iter().map(|(key, step)| ([scope, key].concat().into(), step)).collect()
+}
+
+fn compare<'a>(key: Key<'a>, test: &'a Test) -> Compare<'a> {
+    let condition = match test {
+        Test::Present => Condition::Exists,
+        Test::Absent => Condition::Absent,
+        Test::Revision(revision) => Condition::Revision(*revision),
+        Test::Value(value) => Condition::Value(value),
+    };
+    Compare { key, condition }
+}
+
+fn writes<'a>(steps: &'a Scoped<'_>) -> Vec<Write<'a>> {
+    let write = |(whole, step): &'a (Box<[u8]>, &Step)| {
+        let key = Key::raw(whole);
+        Some(match step {
+            Step::Set { value } => Write::Set { key, value },
+            Step::Delete => Write::Delete { key },
+            Step::DeletePrefix => Write::DeletePrefix { prefix: whole },
+            Step::Add { delta } => Write::Add { key, delta: *delta },
+            Step::Append { value } => Write::Append { key, value },
+            Step::CompareSet { .. } | Step::Check | Step::QueuePush { .. } | Step::QueueLen => return None,
+        })
+    };
+    steps.iter().filter_map(write).collect()
+}
+
+fn request<'a>((whole, step): &'a (Box<[u8]>, &Step), name: &'a [&'a [u8]; 1]) -> ClientFrame<'a> {
+    let key = Key::raw(whole);
+    match step {
+        Step::Set { value } => ClientFrame::Set { key, value },
+        Step::Delete => ClientFrame::Delete { key },
+        Step::DeletePrefix => ClientFrame::DeletePrefix { prefix: key },
+        Step::Add { delta } => ClientFrame::Add { key, delta: *delta },
+        Step::Append { value } => ClientFrame::Append { key, value },
+        Step::CompareSet { expected, desired } => ClientFrame::CompareSet { key, expected, desired },
+        Step::Check => ClientFrame::Check { keys: Keys::scoped(b"", name) },
+        Step::QueuePush { item } => ClientFrame::QueuePush { key, value: item },
+        Step::QueueLen => ClientFrame::QueueLen { key },
+    }
+}

@@ -1,0 +1,330 @@
+//! What native stores have beyond the others, in an event loop of the caller's.
+
+use crate::argument::{bytes, invalid, list, place, rdzv_bytes, reference, zero_or_more_ms};
+use crate::error::{Fault, rdzv_error};
+use crate::event_loop::{enter, poison_of, rdzv_loop, submit_fault};
+use crate::guard;
+use crate::sized;
+use crate::status::rdzv_status;
+use crate::store::timeout;
+use crate::store_options::rdzv_store_options;
+use crate::turn::{ANSWER_FIRST_SIZE, rdzv_answer, rdzv_batch, rdzv_txn};
+use rendezvous_core::driver::loop_client::{Session, StoreId, SubmitError};
+use rendezvous_core::driver::store::Timeout;
+use rendezvous_core::error::Operation;
+use rendezvous_core::store::call::CallId;
+
+/// `rdzv_event.kind`: the watch that `operation` began tells of a change: `data` and `len` have the key,
+/// `revision` the store's revision, and the item 0 (`rdzv_loop_item`) the new value; `item_count` is 0 when
+/// the key was removed.
+pub const RDZV_EVENT_CHANGE: i32 = 7;
+/// `rdzv_event.kind`: the watch that `operation` began tells of nothing more, for the reason in `status`.
+pub const RDZV_EVENT_WATCH_OVER: i32 = 8;
+/// `rdzv_event.kind`: the lease that `operation` made has ended by itself, and its keys are gone; `number` is
+/// the reason, such as `RDZV_WHY_DEADLINE`.
+pub const RDZV_EVENT_LEASE_OVER: i32 = 9;
+
+/// Adds a store over the native protocol, and sets out to its server. `options` are copied. A number above 0
+/// that names the store in this loop goes to `*store`. It takes all operations of stores but for
+/// `rdzv_loop_store_barrier`; of those of nodes `rdzv_loop_node_barrier` and `rdzv_loop_node_shutdown`.
+/// `RDZV_EVENT_NODE_OPEN` tells that its session is open, and `RDZV_EVENT_NODE_OVER` that it is over, and its
+/// leases and watches with it.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` when the options have no endpoint.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_add_native_store(
+    event_loop: *mut rdzv_loop,
+    options: *const rdzv_store_options,
+    store: *mut u32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(poison_of(event_loop).as_deref(), error, || {
+            enter(event_loop, |this| {
+                let (store, options) = (place(store, "store")?, reference(options, "options")?);
+                let (host, port) =
+                    options.endpoint.as_ref().ok_or_else(|| invalid("the options have no endpoint"))?;
+                store.put(this.stores.add_session(host, *port, options.native()).as_u32());
+                Ok(())
+            })
+        })
+    }
+}
+
+/// What is to be begun on a native store. No closure behind a pointer, as in [`guard`].
+trait OnSession {
+    fn run(
+        &mut self,
+        session: &mut Session<'_>,
+        timeout: Timeout,
+    ) -> Result<Result<CallId, SubmitError>, Fault>;
+}
+
+impl<F: FnOnce(&mut Session<'_>, Timeout) -> Result<Result<CallId, SubmitError>, Fault>> OnSession
+    for Option<F>
+{
+    fn run(
+        &mut self,
+        session: &mut Session<'_>,
+        timeout: Timeout,
+    ) -> Result<Result<CallId, SubmitError>, Fault> {
+        self.take().map_or(Ok(Ok(CallId(0))), |begin| begin(session, timeout))
+    }
+}
+
+/// Submits an operation that native stores alone have.
+unsafe fn submit(
+    at: (*mut rdzv_loop, u32, Operation),
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+    begin: impl FnOnce(&mut Session<'_>, Timeout) -> Result<Result<CallId, SubmitError>, Fault>,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe { submitted(at, timeout_ms, operation, error, &mut Some(begin)) }
+}
+
+/// Stands once in the library, whatever the number of operations.
+#[inline(never)]
+unsafe fn submitted(
+    (event_loop, store, which): (*mut rdzv_loop, u32, Operation),
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+    begin: &mut dyn OnSession,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(poison_of(event_loop).as_deref(), error, || {
+            enter(event_loop, |this| {
+                let (operation, timeout) = (place(operation, "operation")?, timeout(timeout_ms)?);
+                let mut session =
+                    this.stores.native(StoreId::from_u32(store), which).map_err(submit_fault)?;
+                operation.put(begin.run(&mut session, timeout)?.map_err(submit_fault)?.0);
+                Ok(())
+            })
+        })
+    }
+}
+
+/// Submits `rdzv_store_watch_key`. The event's revision is the store's when the watch began; an event of kind
+/// `RDZV_EVENT_CHANGE` follows for each change, until `rdzv_loop_cancel` ends the operation or an event of
+/// kind `RDZV_EVENT_WATCH_OVER` tells why there are no more.
+///
+/// Errors of this and the submissions below: those of `rdzv_loop_store_set`; `RDZV_UNSUPPORTED` of a store
+/// that is neither a native one nor a node.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_store_watch_key(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    key: *const u8,
+    key_len: usize,
+    from_revision: u64,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store, Operation::Watch), timeout_ms, operation, error, |session, timeout| {
+            Ok(session.watch_key(bytes(key, key_len, "key")?, from_revision, timeout))
+        })
+    }
+}
+
+/// Submits `rdzv_store_watch_prefix`, as `rdzv_loop_store_watch_key`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_store_watch_prefix(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    prefix: *const u8,
+    prefix_len: usize,
+    from_revision: u64,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store, Operation::Watch), timeout_ms, operation, error, |session, timeout| {
+            Ok(session.watch_prefix(bytes(prefix, prefix_len, "prefix")?, from_revision, timeout))
+        })
+    }
+}
+
+/// Submits `rdzv_store_grant_lease`. The event's number is the lease's, which the operations below take. When
+/// it ends by itself, an event of kind `RDZV_EVENT_LEASE_OVER` follows.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_store_grant_lease(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    ttl_ms: i64,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit(
+            (event_loop, store, Operation::LeaseGrant),
+            timeout_ms,
+            operation,
+            error,
+            |session, timeout| Ok(session.lease(zero_or_more_ms(ttl_ms, "ttl_ms")?, timeout)),
+        )
+    }
+}
+
+/// Submits `rdzv_lease_attach` for the lease of this number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_store_attach_lease(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    lease: u64,
+    keys: *const rdzv_bytes,
+    key_count: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit(
+            (event_loop, store, Operation::LeaseAttach),
+            timeout_ms,
+            operation,
+            error,
+            |session, timeout| Ok(session.lease_attach(lease, &list(keys, key_count, "keys")?, timeout)),
+        )
+    }
+}
+
+/// Submits `rdzv_lease_renew` for the lease of this number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_store_renew_lease(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    lease: u64,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit(
+            (event_loop, store, Operation::LeaseRenew),
+            timeout_ms,
+            operation,
+            error,
+            |session, timeout| Ok(session.lease_renew(lease, timeout)),
+        )
+    }
+}
+
+/// Submits `rdzv_lease_revoke` for the lease of this number; the event's number is how many keys went.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_store_revoke_lease(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    lease: u64,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit(
+            (event_loop, store, Operation::LeaseRevoke),
+            timeout_ms,
+            operation,
+            error,
+            |session, timeout| Ok(session.lease_revoke(lease, timeout)),
+        )
+    }
+}
+
+/// Submits `rdzv_store_delete_prefix`; the event's number is how many keys went.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_store_delete_prefix(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    prefix: *const u8,
+    prefix_len: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit(
+            (event_loop, store, Operation::DeletePrefix),
+            timeout_ms,
+            operation,
+            error,
+            |session, timeout| Ok(session.delete_prefix(bytes(prefix, prefix_len, "prefix")?, timeout)),
+        )
+    }
+}
+
+/// Submits `rdzv_store_commit`; the event's number is 1 when all tests held, else 0, and its revision the
+/// store's behind it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_store_commit(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    txn: *const rdzv_txn,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store, Operation::Txn), timeout_ms, operation, error, |session, timeout| {
+            Ok(session.commit(&reference(txn, "txn")?.txn, timeout))
+        })
+    }
+}
+
+/// Submits `rdzv_store_batch`; the event has the number of answers in `item_count`, and `rdzv_loop_answer`
+/// gives each.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_store_batch(
+    event_loop: *mut rdzv_loop,
+    store: u32,
+    batch: *const rdzv_batch,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        submit((event_loop, store, Operation::Batch), timeout_ms, operation, error, |session, timeout| {
+            Ok(session.batch(&reference(batch, "batch")?.batch, timeout))
+        })
+    }
+}
+
+/// The answer at `index` (from 0), when the last event was the end of `rdzv_loop_store_batch`. What it points
+/// to is lent until the next call on the loop.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` beyond the last.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_answer(
+    event_loop: *mut rdzv_loop,
+    index: usize,
+    out: *mut rdzv_answer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(poison_of(event_loop).as_deref(), error, || {
+            enter(event_loop, |this| {
+                let given = sized::given_size(out, ANSWER_FIRST_SIZE, "out")?;
+                let shown = this.told.answers.shown(index);
+                sized::put(out, given, &shown.ok_or_else(|| invalid("the last event has no such answer"))?);
+                Ok(())
+            })
+        })
+    }
+}

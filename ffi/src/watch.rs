@@ -1,0 +1,356 @@
+//! Watches and leases: what a native server goes on telling of.
+
+use crate::argument::{bytes, list, place, rdzv_bytes, reference, reference_mut, zero_or_more_ms};
+use crate::buffer::rdzv_buffer;
+use crate::context::Shared;
+use crate::error::{Fault, rdzv_error};
+use crate::guard::{self, Poison};
+use crate::native_store::{native, native_fault};
+use crate::sized;
+use crate::status::rdzv_status;
+use crate::store::{of_keys, rdzv_store, span, status_of, timeout};
+use rendezvous_core::driver::native_client::{Change, Lease, NativeClient, NativeError, Watch, WatchError};
+use rendezvous_core::driver::store::Timeout;
+use rendezvous_core::error::Operation;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// `rdzv_change.kind`: nothing has changed in time.
+pub const RDZV_CHANGE_NONE: i32 = 0;
+/// `rdzv_change.kind`: the key has a new value.
+pub const RDZV_CHANGE_PUT: i32 = 1;
+/// `rdzv_change.kind`: the key was removed.
+pub const RDZV_CHANGE_DELETE: i32 = 2;
+
+/// A change that a watch tells of.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_change {
+    /// Set it to `sizeof(rdzv_change)` before the call; afterwards it tells how many bytes were filled.
+    pub struct_size: u32,
+    /// `RDZV_CHANGE_NONE`, `RDZV_CHANGE_PUT` or `RDZV_CHANGE_DELETE`.
+    pub kind: i32,
+    /// The store's revision that it made.
+    pub revision: u64,
+}
+
+const CHANGE_FIRST_SIZE: usize = 16;
+
+/// Tells of changes of a key, or of all keys beneath a prefix, in the order of their revisions, each once.
+/// Any thread may use it. It keeps its store's session alive; the store's handle may be freed before.
+#[derive(Debug)]
+pub struct rdzv_watch {
+    poison: Poison,
+    watch: Watch,
+    default: Duration,
+    shared: Arc<Shared>,
+}
+
+/// A lease: keys that are attached to it are removed when it ends, be that with its session, when it is
+/// revoked, or when its time is up. Any thread may use it. It keeps its store's session alive; the store's
+/// handle may be freed before.
+#[derive(Debug)]
+pub struct rdzv_lease {
+    poison: Poison,
+    lease: Lease,
+    default: Duration,
+    shared: Arc<Shared>,
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn watch_fault(error: &WatchError) -> Fault {
+    let known = match error {
+        WatchError::Cancelled(error) | WatchError::Lost(error) => native_fault(error),
+        error => Fault::new(status_of(error.kind()), error.to_string()).during("watch"),
+    };
+    known.with(|known| known.revision = error.oldest_revision().unwrap_or(known.revision))
+}
+
+/// Makes something that goes on telling.
+unsafe fn open<T>(
+    (store, operation): (*const rdzv_store, Operation),
+    timeout_ms: i64,
+    out: *mut *mut T,
+    error: *mut *mut rdzv_error,
+    make: impl FnOnce(&NativeClient, Timeout, Duration, Arc<Shared>) -> Result<T, Fault>,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
+            let store = reference(store, "store")?;
+            let client = native(store, operation)?;
+            let (out, timeout) = (place(out, "out")?, timeout(timeout_ms)?);
+            let made = make(&client, timeout, store.store.timeout(), Arc::clone(&store.shared))?;
+            out.put(Box::into_raw(Box::new(made)));
+            Ok(())
+        })
+    }
+}
+
+/// Watches a key: each change from `from_revision` on is told, with 0 from now on; what is there already is
+/// not. To know a key and miss nothing, watch it and then read it. On success `*out` is yours until
+/// `rdzv_watch_free`.
+///
+/// Errors besides those of `rdzv_store_end_session`: `RDZV_COMPACTED` when the server does not remember that
+/// revision any more; `rdzv_error_revision` tells the oldest that it does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_watch_key(
+    store: *const rdzv_store,
+    key: *const u8,
+    key_len: usize,
+    from_revision: u64,
+    timeout_ms: i64,
+    out: *mut *mut rdzv_watch,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        open((store, Operation::Watch), timeout_ms, out, error, |client, timeout, default, shared| {
+            let key = bytes(key, key_len, "key")?;
+            watch(client.watch_key(key, from_revision, timeout), key, default, shared)
+        })
+    }
+}
+
+/// Watches all keys that begin with `prefix`, as `rdzv_store_watch_key`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_watch_prefix(
+    store: *const rdzv_store,
+    prefix: *const u8,
+    prefix_len: usize,
+    from_revision: u64,
+    timeout_ms: i64,
+    out: *mut *mut rdzv_watch,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        open((store, Operation::Watch), timeout_ms, out, error, |client, timeout, default, shared| {
+            let prefix = bytes(prefix, prefix_len, "prefix")?;
+            watch(client.watch_prefix(prefix, from_revision, timeout), prefix, default, shared)
+        })
+    }
+}
+
+/// What a watch is to C.
+fn watch(
+    begun: Result<Watch, NativeError>,
+    key: &[u8],
+    default: Duration,
+    shared: Arc<Shared>,
+) -> Result<rdzv_watch, Fault> {
+    let watch = begun.map_err(|error| of_keys(native_fault(&error), &[key]))?;
+    Ok(rdzv_watch { poison: Poison::default(), watch, default, shared })
+}
+
+/// Ends a watch and frees it. No other call on it may be under way: cancel and wait for them first. NULL is
+/// ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_watch_free(watch: *mut rdzv_watch) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(watch) };
+}
+
+/// The store's revision when the watch began. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_watch_revision(watch: *const rdzv_watch) -> u64 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(watch, 0, |of| of.watch.revision()) }
+}
+
+/// Waits up to `timeout_ms` (0 looks once; -1: the default of the store's handle) for the next change, and
+/// fills `*change`, of which `struct_size` must be set; its kind is `RDZV_CHANGE_NONE` when there was none.
+/// The key replaces the content of `key`, and the new value that of `value`; both may be NULL. Of several
+/// threads that wait, each gets another change.
+///
+/// Errors: `RDZV_COMPACTED` (nobody read for so long that it fell behind the server's history: read the keys
+/// afresh, and watch anew), `RDZV_LIMIT_EXCEEDED` (nobody asked for so long that 4,096 packets of changes
+/// wait here), `RDZV_CANCELLED`, `RDZV_SERVER_GONE` (the session is over). But for a cancel by
+/// `rdzv_store_cancel`, what it told last it tells from then on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_watch_next(
+    watch: *const rdzv_watch,
+    timeout_ms: i64,
+    change: *mut rdzv_change,
+    key: *mut rdzv_buffer,
+    value: *mut rdzv_buffer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call_on(watch.as_ref().map(|watch| &watch.poison), error, || {
+            let of = reference(watch, "watch")?;
+            of.shared.refuse_sink()?;
+            let given = sized::given_size(change, CHANGE_FIRST_SIZE, "change")?;
+            let next = of.watch.next(span(timeout_ms, of.default)?);
+            let next = next.map_err(|error| watch_fault(&error))?;
+            let (kind, revision) = match &next {
+                None => (RDZV_CHANGE_NONE, 0),
+                Some(Change { value: None, revision, .. }) => (RDZV_CHANGE_DELETE, *revision),
+                Some(Change { value: Some(_), revision, .. }) => (RDZV_CHANGE_PUT, *revision),
+            };
+            let told = next.unwrap_or_default();
+            if let Ok(key) = reference_mut(key, "key") {
+                key.put(&told.key);
+            }
+            if let Ok(value) = reference_mut(value, "value") {
+                value.put(&told.value.unwrap_or_default());
+            }
+            sized::put(change, given, &rdzv_change { struct_size: 0, kind, revision });
+            Ok(())
+        })
+    }
+}
+
+/// Ends the calls that wait in `rdzv_watch_next`, in whatever thread, and all later ones, with
+/// `RDZV_CANCELLED`: a thread that is to stop is stopped, whether it waits already or not. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_watch_cancel(watch: *const rdzv_watch) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(watch, (), |of| of.watch.cancel()) };
+}
+
+/// Makes a lease that ends `ttl_ms` milliseconds after it was granted or last renewed, and with its session
+/// at the latest; with 0 only then. On success `*out` is yours until `rdzv_lease_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_grant_lease(
+    store: *const rdzv_store,
+    ttl_ms: i64,
+    timeout_ms: i64,
+    out: *mut *mut rdzv_lease,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        open((store, Operation::LeaseGrant), timeout_ms, out, error, |client, timeout, default, shared| {
+            let lease = client.lease(zero_or_more_ms(ttl_ms, "ttl_ms")?, timeout);
+            let lease = lease.map_err(|error| native_fault(&error))?;
+            Ok(rdzv_lease { poison: Poison::default(), lease, default, shared })
+        })
+    }
+}
+
+/// Frees a lease's handle and leaves the lease as it is. No other call on it may be under way. NULL is
+/// ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_lease_free(lease: *mut rdzv_lease) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(lease) };
+}
+
+/// The lease's number at the server. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_lease_number(lease: *const rdzv_lease) -> u64 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(lease, 0, |of| of.lease.number()) }
+}
+
+/// Runs an operation on a lease.
+unsafe fn on_lease(
+    lease: *const rdzv_lease,
+    error: *mut *mut rdzv_error,
+    body: impl FnOnce(&rdzv_lease) -> Result<(), Fault>,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(lease.as_ref().map(|lease| &lease.poison), error, || {
+            let lease = reference(lease, "lease")?;
+            lease.shared.refuse_sink()?;
+            body(lease)
+        })
+    }
+}
+
+/// Lets keys vanish with the lease: attach them, then set them, so that none is left behind when this
+/// process dies in between. A key hangs on the last lease that it was attached to, and on none once it was
+/// removed.
+///
+/// Errors besides: `RDZV_NOT_FOUND` when the lease is over.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_lease_attach(
+    lease: *const rdzv_lease,
+    keys: *const rdzv_bytes,
+    key_count: usize,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        on_lease(lease, error, |of| {
+            let keys = list(keys, key_count, "keys")?;
+            let attached = of.lease.attach(&keys, timeout(timeout_ms)?);
+            attached.map_err(|error| of_keys(native_fault(&error), &keys))
+        })
+    }
+}
+
+/// Gives the lease its whole time again.
+///
+/// Errors besides: `RDZV_NOT_FOUND` when the lease is over.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_lease_renew(
+    lease: *const rdzv_lease,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        on_lease(lease, error, |of| {
+            of.lease.renew(timeout(timeout_ms)?).map_err(|error| native_fault(&error))
+        })
+    }
+}
+
+/// Ends the lease, and removes its keys; how many that were goes to `*count`, unless `count` is NULL.
+///
+/// Errors besides: `RDZV_NOT_FOUND` when the lease is over.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_lease_revoke(
+    lease: *const rdzv_lease,
+    timeout_ms: i64,
+    count: *mut i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        on_lease(lease, error, |of| {
+            let removed = of.lease.revoke(timeout(timeout_ms)?).map_err(|error| native_fault(&error))?;
+            if let Ok(count) = place(count, "count") {
+                count.put(removed);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Waits up to `timeout_ms` (0 looks once; -1: the default of the store's handle) for the lease to end by
+/// itself. Why it did goes to `*why`: `RDZV_WHY_DEADLINE`, or 0 when it did not end. What is revoked does not
+/// end by itself.
+///
+/// Errors besides: `RDZV_CANCELLED`; `RDZV_SERVER_GONE` when the session is over, and the lease with it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_lease_wait_over(
+    lease: *const rdzv_lease,
+    timeout_ms: i64,
+    why: *mut i32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        on_lease(lease, error, |of| {
+            let (why, span) = (place(why, "why")?, span(timeout_ms, of.default)?);
+            let over = of.lease.wait_over(span).map_err(|error| native_fault(&error))?;
+            why.put(over.map_or(0, |over| i32::from(over.number())));
+            Ok(())
+        })
+    }
+}
+
+/// Ends the calls that wait in `rdzv_lease_wait_over`, in whatever thread, and all later ones, with
+/// `RDZV_CANCELLED`. The lease goes on. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_lease_cancel(lease: *const rdzv_lease) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(lease, (), |of| of.lease.cancel_wait()) };
+}
