@@ -4,7 +4,8 @@
 // throws `rdzv::exception` (and does not exist under -fno-exceptions). Handles are move-only and free themselves.
 // `c_handle()` lends the C handle, `release()` gives it away.
 //
-// This header brings those of event loops, of rendezvous (handlers and URLs) and of the store's utilities along;
+// This header brings those of native stores, of event loops, of rendezvous (handlers and URLs) and of the store's
+// utilities along;
 // rendezvous_custom_store.hpp and rendezvous_custom_backend.hpp, for plug-ins of yours, are beside it.
 //
 // Timeouts are std::chrono::milliseconds: 0 tries once, `default_timeout` takes the handle's own, there is no infinite.
@@ -73,6 +74,10 @@ enum class status : std::int32_t {
   already_registered = RDZV_ALREADY_REGISTERED,
   backend_mismatch = RDZV_BACKEND_MISMATCH,
   barrier_broken = RDZV_BARRIER_BROKEN,
+  compacted = RDZV_COMPACTED,
+  stale_round = RDZV_STALE_ROUND,
+  not_found = RDZV_NOT_FOUND,
+  conflict = RDZV_CONFLICT,
 };
 
 /// The short name of a status, such as "timed out".
@@ -156,7 +161,7 @@ class error {
       ranks.push_back(rdzv_error_rank(details_.get(), i));
     return ranks;
   }
-  /// Their names, where the caller gave names to ranks.
+  /// Their names, where the caller gave names to ranks; of a named barrier those who are missing, or the one who died.
   std::vector<std::string> nodes() const {
     std::vector<std::string> nodes;
     for (std::size_t i = 0, count = rdzv_error_node_count(details_.get()); i < count; ++i) {
@@ -166,6 +171,11 @@ class error {
     }
     return nodes;
   }
+
+  /// Of `status::compacted`: the oldest revision that the server can tell of. 0 otherwise.
+  std::uint64_t revision() const { return rdzv_error_revision(details_.get()); }
+  /// The generation of a named barrier that was not released. 0 otherwise.
+  std::uint64_t generation() const { return rdzv_error_generation(details_.get()); }
 
   // The five kinds of failure of a rendezvous.
   bool is_rendezvous_closed() const noexcept { return code_ == status::rendezvous_closed; }
@@ -184,7 +194,7 @@ class error {
 };
 
 #if defined(__cpp_exceptions)
-/// What `or_throw` throws; for the failures of a rendezvous one of the types below.
+/// What `or_throw` throws; for the failures of a rendezvous and some of native stores one of the types below.
 class exception : public std::exception {
  public:
   explicit exception(rdzv::error details)
@@ -223,6 +233,27 @@ class rendezvous_graceful_exit : public rendezvous_exception {
   using rendezvous_exception::rendezvous_exception;
 };
 
+/// A watch fell behind: `error().revision()` is the oldest that can be watched from.
+class compacted : public exception {
+  using exception::exception;
+};
+/// The round that the key belongs to is over: come back for the next one.
+class stale_round : public exception {
+  using exception::exception;
+};
+/// A lease, or a generation of a barrier, is not there, or not any more.
+class not_found : public exception {
+  using exception::exception;
+};
+/// Others asked for the same in another way, and were first.
+class conflict : public exception {
+  using exception::exception;
+};
+/// Somebody died whom a barrier awaited: `error().nodes()` tells who.
+class barrier_broken : public exception {
+  using exception::exception;
+};
+
 namespace detail {
 
 [[noreturn]] inline void throw_as_its_kind(error failure) {
@@ -237,6 +268,16 @@ namespace detail {
       throw rendezvous_state(std::move(failure));
     case status::rendezvous_graceful_exit:
       throw rendezvous_graceful_exit(std::move(failure));
+    case status::compacted:
+      throw compacted(std::move(failure));
+    case status::stale_round:
+      throw stale_round(std::move(failure));
+    case status::not_found:
+      throw not_found(std::move(failure));
+    case status::conflict:
+      throw conflict(std::move(failure));
+    case status::barrier_broken:
+      throw barrier_broken(std::move(failure));
     default:
       throw exception(std::move(failure));
   }
@@ -475,6 +516,15 @@ struct store_options {
   std::chrono::milliseconds connect_timeout{300000};
   /// For the answer to an operation that does not wait (timeout 0).
   std::chrono::milliseconds answer_timeout{30000};
+
+  // Of native stores alone:
+  /// The session's name, as others are told it at barriers and in errors.
+  std::string node = {};
+  /// How long the session outlives its connection; with 0 it ends with it.
+  std::chrono::milliseconds grace{0};
+  /// How long the session may be silent, and how many such silences end it.
+  std::chrono::milliseconds heartbeat{5000};
+  std::uint32_t heartbeats_missed_max = 3;
 };
 
 namespace detail {
@@ -489,6 +539,11 @@ inline result<options_handle> c_options(std::string_view host, std::uint16_t por
   if (!failure) failure = failure_of(rdzv_store_options_set_timeout_ms, made, options.timeout.count());
   if (!failure) failure = failure_of(rdzv_store_options_set_connect_timeout_ms, made, options.connect_timeout.count());
   if (!failure) failure = failure_of(rdzv_store_options_set_answer_timeout_ms, made, options.answer_timeout.count());
+  if (!failure) failure = failure_of(rdzv_store_options_set_node, made, bytes(options.node), options.node.size());
+  if (!failure) failure = failure_of(rdzv_store_options_set_grace_ms, made, options.grace.count());
+  if (!failure)
+    failure = failure_of(rdzv_store_options_set_heartbeat, made, options.heartbeat.count(),
+                         options.heartbeats_missed_max);
   if (failure) return std::move(*failure);
   return owned;
 }
@@ -729,6 +784,7 @@ class store {
 #undef RDZV_DETAIL_NAMESPACE
 
 // The other parts, each of which can be included alone.
+#include "rendezvous_native.hpp"
 #include "rendezvous_event_loop.hpp"
 #include "rendezvous_handler.hpp"
 #include "rendezvous_utilities.hpp"

@@ -17,7 +17,7 @@ inline namespace RDZV_DETAIL_NAMESPACE {
 enum class event_kind : std::int32_t {
   /// An operation is over.
   completed = RDZV_EVENT_COMPLETED,
-  /// A node's session is open.
+  /// A node's or a native store's session is open.
   node_open = RDZV_EVENT_NODE_OPEN,
   /// A node has a seat in the round that forms.
   node_seated = RDZV_EVENT_NODE_SEATED,
@@ -25,8 +25,15 @@ enum class event_kind : std::int32_t {
   node_standing_by = RDZV_EVENT_NODE_STANDING_BY,
   /// Something happened to a node's round: `happened`, and the name that it is about in `value`.
   round = RDZV_EVENT_ROUND,
-  /// A node's session is over, for the reason in `code` and `message`.
+  /// A node's or a native store's session is over, for the reason in `code` and `message`.
   node_over = RDZV_EVENT_NODE_OVER,
+  /// The watch that `operation` began tells of a change: of the key in `value`, at `revision`, to the item 0; without
+  /// items the key was removed.
+  change = RDZV_EVENT_CHANGE,
+  /// The watch that `operation` began tells of nothing more, for the reason in `code` and `message`.
+  watch_over = RDZV_EVENT_WATCH_OVER,
+  /// The lease that `operation` made has ended by itself, for the reason in `number`, an RDZV_WHY_ number.
+  lease_over = RDZV_EVENT_LEASE_OVER,
 };
 
 /// A node's place in a round.
@@ -43,6 +50,17 @@ struct loop_round {
   std::string key_prefix;
 };
 
+/// A member of a round.
+struct loop_member {
+  std::uint32_t node_rank = 0;
+  std::uint32_t local_world_size = 0;
+  /// The global rank of its first worker.
+  std::uint64_t rank_first = 0;
+  std::string node;
+  /// Where it is reached, as it said.
+  std::string address;
+};
+
 /// What happened in an event loop.
 struct loop_event {
   event_kind kind = event_kind::completed;
@@ -52,12 +70,22 @@ struct loop_event {
   status code = status::ok;
   /// One sentence when `code` is not ok.
   std::string message;
-  /// add: the sum; num_keys and queue_len: the count; check and delete_key: 1 or 0.
+  /// Of a barrier that was not released: who is missing, or died.
+  std::vector<std::string> nodes;
+  /// add: the sum; num_keys, queue_len, delete_prefix and revoke_lease: the count; check, delete_key and commit: 1 or 0;
+  /// grant_lease: the lease; node_barrier: the generation.
   std::int64_t number = 0;
-  /// get, compare_set, queue_pop.
+  /// event_kind::change, commit and the beginning of a watch: the store's revision; of status::compacted the oldest that
+  /// can be watched from.
+  std::uint64_t revision = 0;
+  /// get, compare_set, queue_pop; event_kind::change: the key.
   std::string value;
-  /// multi_get, list_keys.
+  /// multi_get, list_keys; event_kind::change: the new value.
   std::vector<std::string> items;
+  /// The end of a batch.
+  std::vector<batch_answer> answers;
+  /// The end of a node's members.
+  std::vector<loop_member> members;
   /// The end of a node's next_rendezvous.
   std::optional<loop_round> joined;
   /// The end of a node's run_info.
@@ -98,14 +126,11 @@ class event_loop {
     told.store = event.store;
     told.operation = event.operation;
     told.code = static_cast<status>(event.status);
-    if (event.error != nullptr) told.message = rdzv_error_message(event.error);
     told.number = event.number;
+    told.revision = event.revision;
     told.value = detail::text(event.data, event.len);
-    for (std::size_t i = 0; i < event.item_count; ++i) {
-      std::size_t size = 0;
-      const std::uint8_t* item = rdzv_loop_item(c_handle(), i, &size);
-      told.items.emplace_back(detail::text(item, size));
-    }
+    if (event.error != nullptr) take_failure(told, event.error);
+    for (std::size_t i = 0; i < event.item_count; ++i) take_item(told, i);
     rdzv_round round{};
     round.struct_size = sizeof round;
     if (rdzv_loop_round(c_handle(), &round, nullptr) == RDZV_OK) {
@@ -133,6 +158,20 @@ class event_loop {
     if (auto failure = detail::failure_of(rdzv_loop_add_store, c_handle(), &options, &made)) return std::move(*failure);
     return made;
   }
+  /// Adds a store over the native protocol, and sets out to its server. It takes all operations of stores but `barrier`.
+  result<store_id> add_native_store(std::string_view host, std::uint16_t port, const store_options& options = {}) {
+    auto owned = detail::c_options(host, port, options);
+    if (!owned) return std::move(owned).error();
+    return add_native_store(**owned);
+  }
+  /// The same with options of the C ABI.
+  result<store_id> add_native_store(const rdzv_store_options& options) {
+    store_id made = 0;
+    if (auto failure = detail::failure_of(rdzv_loop_add_native_store, c_handle(), &options, &made))
+      return std::move(*failure);
+    return made;
+  }
+  /// Forgets a store; a native one without a word to the server, as `remove_node`. `shutdown` says goodbye.
   result<void> remove_store(store_id store) { return detail::call(rdzv_loop_remove_store, c_handle(), store); }
   /// Adds a node of the `rdzv` backend, and sets out to its server. Operations of stores take it for a store as well.
   /// `parameters` are those of `rendezvous_parameters::c_handle`.
@@ -221,6 +260,47 @@ class event_loop {
     return submit(rdzv_loop_store_ping, store, detail::count(timeout));
   }
 
+  // What native stores and nodes have beyond the others; as the functions of the same name in `native_store` and `lease`.
+  /// `event_kind::change` follows for each change, until `cancel` ends it or `event_kind::watch_over` comes.
+  result<operation> watch_key(store_id store, std::string_view key, std::uint64_t from_revision = 0,
+                              milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_store_watch_key, store, detail::bytes(key), key.size(), from_revision,
+                  detail::count(timeout));
+  }
+  result<operation> watch_prefix(store_id store, std::string_view prefix, std::uint64_t from_revision = 0,
+                                 milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_store_watch_prefix, store, detail::bytes(prefix), prefix.size(), from_revision,
+                  detail::count(timeout));
+  }
+  /// The event's number is the lease's, for those below; `event_kind::lease_over` follows when it ends by itself.
+  result<operation> grant_lease(store_id store, milliseconds ttl, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_store_grant_lease, store, static_cast<std::int64_t>(ttl.count()), detail::count(timeout));
+  }
+  result<operation> attach_lease(store_id store, std::uint64_t lease, const std::vector<std::string>& keys,
+                                 milliseconds timeout = default_timeout) {
+    const auto views = detail::views(keys);
+    return submit(rdzv_loop_store_attach_lease, store, lease, views.data(), views.size(), detail::count(timeout));
+  }
+  result<operation> renew_lease(store_id store, std::uint64_t lease, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_store_renew_lease, store, lease, detail::count(timeout));
+  }
+  result<operation> revoke_lease(store_id store, std::uint64_t lease, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_store_revoke_lease, store, lease, detail::count(timeout));
+  }
+  result<operation> delete_prefix(store_id store, std::string_view prefix, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_store_delete_prefix, store, detail::bytes(prefix), prefix.size(), detail::count(timeout));
+  }
+  result<operation> commit(store_id store, const txn& what, milliseconds timeout = default_timeout) {
+    auto made = what.c_txn();
+    if (!made) return std::move(made).error();
+    return submit(rdzv_loop_store_commit, store, static_cast<const rdzv_txn*>(made->get()), detail::count(timeout));
+  }
+  result<operation> send(store_id store, const batch& what, milliseconds timeout = default_timeout) {
+    auto made = what.c_batch();
+    if (!made) return std::move(made).error();
+    return submit(rdzv_loop_store_batch, store, static_cast<const rdzv_batch*>(made->get()), detail::count(timeout));
+  }
+
   // What a node does. Each returns at once, as above.
   /// Joins the run's next round: for the first time, after a death, after the end of its round.
   result<operation> next_rendezvous(store_id node) { return submit(rdzv_loop_node_next_rendezvous, node); }
@@ -234,13 +314,25 @@ class event_loop {
   result<operation> run_info(store_id node, milliseconds timeout = default_timeout) {
     return submit(rdzv_loop_node_run_info, node, detail::count(timeout));
   }
-  /// Arrives at a barrier for so many nodes; the event's number is its generation.
+  /// Members of a round, from the node rank `first` on, at most `count_max` of them.
+  result<operation> members(store_id node, std::uint64_t round, std::uint32_t first, std::uint32_t count_max,
+                            milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_node_members, node, round, first, count_max, detail::count(timeout));
+  }
+  /// Arrives at a barrier for so many nodes; the event's number is its generation. Native stores take it, too.
   result<operation> node_barrier(store_id node, std::string_view key, std::uint32_t world_size,
                                  milliseconds timeout = default_timeout) {
     return submit(rdzv_loop_node_barrier, node, detail::bytes(key), key.size(), world_size,
                   static_cast<const rdzv_bytes*>(nullptr), std::size_t{0}, detail::count(timeout));
   }
-  /// Says goodbye: the node leaves its run, and its session ends.
+  /// The same for the nodes of these names.
+  result<operation> node_barrier(store_id node, std::string_view key, const std::vector<std::string>& names,
+                                 milliseconds timeout = default_timeout) {
+    const auto views = detail::views(names);
+    return submit(rdzv_loop_node_barrier, node, detail::bytes(key), key.size(), std::uint32_t{0}, views.data(),
+                  views.size(), detail::count(timeout));
+  }
+  /// Says goodbye: the node leaves its run, and its session, or a native store's, ends.
   result<operation> shutdown(store_id node, milliseconds timeout = default_timeout) {
     return submit(rdzv_loop_node_shutdown, node, detail::count(timeout));
   }
@@ -253,6 +345,33 @@ class event_loop {
 
  private:
   explicit event_loop(rdzv_loop* made) noexcept : handle_(made) {}
+
+  static void take_failure(loop_event& told, const rdzv_error* details) {
+    told.message = rdzv_error_message(details);
+    if (told.code == status::compacted) told.revision = rdzv_error_revision(details);
+    for (std::size_t i = 0, count = rdzv_error_node_count(details); i < count; ++i) {
+      std::size_t size = 0;
+      const std::uint8_t* node = rdzv_error_node(details, i, &size);
+      told.nodes.emplace_back(detail::text(node, size));
+    }
+  }
+
+  /// What there is so many of: items, members or answers.
+  void take_item(loop_event& told, std::size_t index) {
+    std::size_t size = 0;
+    rdzv_answer answer{};
+    answer.struct_size = sizeof answer;
+    rdzv_member member{};
+    member.struct_size = sizeof member;
+    if (const std::uint8_t* item = rdzv_loop_item(c_handle(), index, &size))
+      told.items.emplace_back(detail::text(item, size));
+    else if (rdzv_loop_answer(c_handle(), index, &answer, nullptr) == RDZV_OK)
+      told.answers.push_back(detail::cpp_answer(answer));
+    else if (rdzv_loop_member(c_handle(), index, &member, nullptr) == RDZV_OK)
+      told.members.push_back({member.node_rank, member.local_world_size, member.rank_first,
+                              std::string(detail::text(member.node, member.node_len)),
+                              std::string(detail::text(member.address, member.address_len))});
+  }
 
   template <class Function, class... Arguments>
   result<operation> submit(Function function, Arguments... arguments) {

@@ -95,6 +95,7 @@ class rendezvous_parameters {
     return detail::call(rdzv_rendezvous_parameters_set_text, handle_.get(), detail::bytes(key), key.size(),
                         detail::bytes(value), value.size());
   }
+  result<void> set(std::string_view key, const std::string& value) { return set(key, std::string_view(value)); }
   result<void> set(std::string_view key, const char* value) { return set(key, std::string_view(value)); }
   result<void> set(std::string_view key, int value) {
     return detail::call(rdzv_rendezvous_parameters_set_int, handle_.get(), detail::bytes(key), key.size(),

@@ -1,5 +1,6 @@
 // rendezvous_handler.hpp, rendezvous_utilities.hpp and rendezvous_custom_backend.hpp from a program's side.
-#include <rendezvous.hpp>
+#include "hpp_check.hpp"
+
 #include <rendezvous_custom_backend.hpp>
 
 #include <chrono>
@@ -25,28 +26,6 @@ void rendezvous_in_cpp();
 
 namespace {
 
-constexpr auto patience = 20s;
-
-void check(bool is_so, const char* what, int line) {
-  if (is_so) return;
-  std::fprintf(stderr, "hpp_rendezvous.cpp:%d: not so: %s\n", line, what);
-  std::_Exit(1);
-}
-#define CHECK(condition) check(static_cast<bool>(condition), #condition, __LINE__)
-
-template <class T>
-T value_of(rdzv::result<T> result, int line) {
-  if (!result.has_value()) {
-    std::fprintf(stderr, "hpp_rendezvous.cpp:%d: %s\n", line, result.error().message().c_str());
-    std::_Exit(1);
-  }
-  return *std::move(result);
-}
-#define VALUE(call) value_of((call), __LINE__)
-
-template <class T>
-constexpr bool is_move_only = std::is_nothrow_move_constructible_v<T> && std::is_move_assignable_v<T> &&
-                              !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
 static_assert(is_move_only<rdzv::rendezvous_parameters> && is_move_only<rdzv::rendezvous_handler>);
 static_assert(is_move_only<rdzv::rendezvous_info> && is_move_only<rdzv::url_rendezvous>);
 static_assert(is_move_only<rdzv::store_info> && !std::is_copy_constructible_v<rdzv::store_timeout>);

@@ -1,9 +1,8 @@
-// rendezvous.hpp from a program's side. It is compiled together with hpp_rendezvous.cpp and hpp_second.cpp,
-// with and without exceptions.
-#include <rendezvous.hpp>
-#include <rendezvous_custom_store.hpp>
+// rendezvous.hpp from a program's side. It is compiled together with hpp_native.cpp, hpp_rendezvous.cpp and
+// hpp_second.cpp, with and without exceptions.
+#include "hpp_check.hpp"
 
-#include <poll.h>
+#include <rendezvous_custom_store.hpp>
 
 #include <chrono>
 #include <condition_variable>
@@ -23,6 +22,9 @@
 
 using namespace std::chrono_literals;
 
+// In hpp_native.cpp.
+void native_stores_in_cpp();
+
 // In hpp_rendezvous.cpp.
 void rendezvous_in_cpp();
 
@@ -31,29 +33,8 @@ std::string get_elsewhere(rdzv::store& store, const std::string& key);
 
 namespace {
 
-constexpr auto patience = 20s;
-
-void check(bool is_so, const char* what, int line) {
-  if (is_so) return;
-  std::fprintf(stderr, "hpp_test.cpp:%d: not so: %s\n", line, what);
-  std::_Exit(1);
-}
-#define CHECK(condition) check(static_cast<bool>(condition), #condition, __LINE__)
-
-template <class T>
-T value_of(rdzv::result<T> result, int line) {
-  if (!result.has_value()) {
-    std::fprintf(stderr, "hpp_test.cpp:%d: %s\n", line, result.error().message().c_str());
-    std::_Exit(1);
-  }
-  return *std::move(result);
-}
-#define VALUE(call) value_of((call), __LINE__)
 #define DONE(call) CHECK(call)
 
-template <class T>
-constexpr bool is_move_only = std::is_nothrow_move_constructible_v<T> && std::is_move_assignable_v<T> &&
-                              !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
 static_assert(is_move_only<rdzv::store> && is_move_only<rdzv::server> && is_move_only<rdzv::context>);
 static_assert(is_move_only<rdzv::event_loop>);
 static_assert(std::is_move_constructible_v<rdzv::error> && !std::is_copy_constructible_v<rdzv::error>);
@@ -159,16 +140,6 @@ void cancelling() {
   store.cancel();
   CHECK(pending.get() == rdzv::status::cancelled);
   DONE(store.ping());
-}
-
-// The next event; the descriptor tells when there may be one.
-rdzv::loop_event await_event(rdzv::event_loop& loop) {
-  for (;;) {
-    DONE(loop.turn());
-    if (auto event = VALUE(loop.next_event())) return *std::move(event);
-    pollfd polled{loop.fd(), POLLIN, 0};
-    CHECK(poll(&polled, 1, static_cast<int>(std::chrono::milliseconds(patience).count())) == 1);
-  }
 }
 
 void event_loops() {
@@ -329,6 +300,7 @@ int main() {
   event_loops();
   logging();
   stores_without_a_server();
+  native_stores_in_cpp();
   rendezvous_in_cpp();
 #if defined(__cpp_exceptions)
   exceptions();

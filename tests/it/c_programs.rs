@@ -217,10 +217,10 @@ fn fault_test_passes_under_valgrind() {
     fault_test("fault_test").run_under_valgrind();
 }
 
-/// The C++ headers in three units of one program.
+/// The C++ headers in several units of one program.
 fn hpp_test(name: &str, standard: &'static str) -> Build {
-    let units =
-        ["hpp_test.cpp", "hpp_rendezvous.cpp", "hpp_second.cpp"].map(|unit| folder_of("tests/c").join(unit));
+    let units = ["hpp_test.cpp", "hpp_native.cpp", "hpp_rendezvous.cpp", "hpp_second.cpp"];
+    let units = units.map(|unit| folder_of("tests/c").join(unit));
     Build::cpp(name, standard, &units).linked_with(library::shipped()).with(&["-O0"])
 }
 

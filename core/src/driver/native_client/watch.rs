@@ -332,9 +332,9 @@ impl NativeClient {
 
 #[cfg(test)]
 mod tests {
-    use super::super::turn::{Batch, Step};
     use super::super::PENDING;
     use super::super::loopback_tests::{server, session};
+    use super::super::turn::{Batch, Step};
     use super::*;
     use alloc::vec;
     use std::thread;

@@ -1,0 +1,49 @@
+// What the tests of the C++ headers share.
+#ifndef HPP_CHECK_HPP
+#define HPP_CHECK_HPP
+
+#include <rendezvous.hpp>
+
+#include <poll.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <type_traits>
+#include <utility>
+
+// When a test gives up. Nothing is measured by it.
+inline constexpr std::chrono::seconds patience{20};
+
+inline void check(bool is_so, const char* what, const char* file, int line) {
+  if (is_so) return;
+  std::fprintf(stderr, "%s:%d: not so: %s\n", file, line, what);
+  std::_Exit(1);
+}
+#define CHECK(condition) check(static_cast<bool>(condition), #condition, __FILE__, __LINE__)
+
+template <class T>
+T value_of(rdzv::result<T> result, const char* file, int line) {
+  if (!result.has_value()) {
+    std::fprintf(stderr, "%s:%d: %s\n", file, line, result.error().message().c_str());
+    std::_Exit(1);
+  }
+  return *std::move(result);
+}
+#define VALUE(call) value_of((call), __FILE__, __LINE__)
+
+template <class T>
+constexpr bool is_move_only = std::is_nothrow_move_constructible_v<T> && std::is_move_assignable_v<T> &&
+                              !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
+
+// The next event; the descriptor tells when there may be one.
+inline rdzv::loop_event await_event(rdzv::event_loop& loop) {
+  for (;;) {
+    CHECK(loop.turn());
+    if (auto event = VALUE(loop.next_event())) return *std::move(event);
+    pollfd polled{loop.fd(), POLLIN, 0};
+    CHECK(poll(&polled, 1, static_cast<int>(std::chrono::milliseconds(patience).count())) == 1);
+  }
+}
+
+#endif  // HPP_CHECK_HPP
