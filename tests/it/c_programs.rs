@@ -390,6 +390,51 @@ fn program_of_the_readme_does_what_it_says() {
     assert!(ran.stderr.contains("RANK is not set"), "{}", ran.stderr);
 }
 
+/// Somebody leads and dies while the program follows; it takes over, and others after it.
+#[test]
+fn program_of_native_stores_elects_one_leader_after_the_other() {
+    use rendezvous_core::driver::native_client::NativeClientOptions;
+    use rendezvous_core::driver::store::{Store, Timeout};
+    use rendezvous_core::error::Operation;
+    use rendezvous_core::time::Duration as Span;
+    let program = documented("docs/native-stores.md", "native_stores");
+    let server = crate::net::start(rendezvous_core::limits::ServerLimits::default());
+    let port = server.local_addr().port();
+    let connect = || {
+        let store = Store::connect_native("127.0.0.1", port, NativeClientOptions::default());
+        store.expect("it runs").with_prefix(b"election")
+    };
+    let elect = |name: &str| {
+        run(Command::new(&program).args(["127.0.0.1", &port.to_string(), name]), PATIENCE)
+            .or_fail(name)
+            .stdout
+    };
+    let (leader, witness) = (connect(), connect());
+    let lease = leader.native(Operation::LeaseGrant).expect("native").lease(Span::ZERO, Timeout::Default);
+    lease.expect("granted").attach(&[b"alive/ghost"], Timeout::Default).expect("attached");
+    for (key, value) in [("alive/ghost", ""), ("leader", "ghost")] {
+        leader.set(key.as_bytes(), value.as_bytes(), Timeout::Default).expect("set");
+    }
+    let alive = witness.native(Operation::Watch).expect("native");
+    let alive = alive.watch_prefix(b"alive/ada/", 0, Timeout::Default).expect("begun");
+    let words = std::thread::scope(|scope| {
+        let follower = scope.spawn(|| elect("ada"));
+        assert!(alive.next(Span::from_secs(20)).expect("it goes on").is_some(), "ada comes");
+        drop(leader);
+        follower.join().expect("it ends")
+    });
+    let lines: Vec<_> = words.lines().collect();
+    assert!(
+        lines.last().is_some_and(|line| line.starts_with("ada/") && line.contains(" leads in term ")),
+        "{words}"
+    );
+    let term = |words: &str| words.trim_end().rsplit(' ').next().and_then(|term| term.parse::<u64>().ok());
+    let plan = witness.get_owned(b"plan", Timeout::Once).expect("it is there");
+    assert!(plan.starts_with(b"by ada/"), "{plan:?}");
+    let next = elect("bob");
+    assert!(next.starts_with("bob/") && next.contains(" leads") && term(&next) > term(&words), "{next}");
+}
+
 #[test]
 fn program_of_the_guide_compiles() {
     documented("docs/cpp-guide.md", "guide");
