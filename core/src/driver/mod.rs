@@ -24,3 +24,6 @@ pub mod store;
 pub mod store_client;
 pub mod threads;
 mod workers;
+
+#[cfg(test)]
+mod forked;

@@ -1,9 +1,9 @@
 //! Writers that are killed while they append, or may not write as much, as real processes.
 
 use super::*;
+use crate::driver::forked::{end_of, in_a_child};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Longer than two pages at most, so that most writes end in another page than they began in.
 fn value(number: u64) -> Vec<u8> {
@@ -23,28 +23,6 @@ fn start_writer(file: &TemporaryFile) -> (libc::pid_t, UnixStream) {
         })
     });
     (child, ours)
-}
-
-/// Runs `work` in another process, which ends with 0 if it succeeds.
-fn in_a_child(work: impl FnOnce() -> Option<()>) -> libc::pid_t {
-    // SAFETY: the child uses what `fork` leaves to one thread: its memory, its descriptors and the allocator, whose
-    // locks the C library takes care of. It ends without running anything of the parent's.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "{}", std::io::Error::last_os_error());
-    if child == 0 {
-        let is_done = catch_unwind(AssertUnwindSafe(work)).is_ok_and(|done| done.is_some());
-        // SAFETY: ends this process at once.
-        unsafe { libc::_exit(i32::from(!is_done)) }
-    }
-    child
-}
-
-/// Waits for a child; how it ended.
-fn end_of(child: libc::pid_t) -> libc::c_int {
-    let mut status = 0;
-    // SAFETY: the process is a child that nobody has waited for; `status` is valid for writing.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    status
 }
 
 #[test]
