@@ -14,6 +14,7 @@ pub mod loop_client;
 pub mod native_client;
 pub mod native_store;
 pub mod plugin_store;
+pub mod process;
 pub mod rendezvous;
 pub mod reply;
 mod resolve;

@@ -87,11 +87,20 @@ pub(super) fn finish_connect(socket: &Socket) -> io::Result<()> {
 
 /// Waits until a descriptor is writable or has failed; false: the time is up.
 pub(super) fn wait_writable(fd: RawFd, span: Duration) -> io::Result<bool> {
+    wait(fd, libc::POLLOUT, span)
+}
+
+/// Waits until a descriptor is readable or has failed; false: the time is up.
+pub(super) fn wait_readable(fd: RawFd, span: Duration) -> io::Result<bool> {
+    wait(fd, libc::POLLIN, span)
+}
+
+fn wait(fd: RawFd, events: libc::c_short, span: Duration) -> io::Result<bool> {
     let began = std::time::Instant::now();
     loop {
         let left = span.saturating_sub(began.elapsed());
         let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-        let mut watched = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+        let mut watched = libc::pollfd { fd, events, revents: 0 };
         // SAFETY: one valid `pollfd`.
         match unsafe { libc::poll(&raw mut watched, 1, millis) } {
             0 if left <= Duration::from_millis(i32::MAX as u64) => return Ok(false),

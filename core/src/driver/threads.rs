@@ -10,18 +10,23 @@ use std::thread::{Builder, JoinHandle};
 /// # Errors
 /// The system has no room for one more thread.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    // A thread inherits the mask of the one that starts it, so this thread blocks all signals for a moment.
+    with_signals_blocked(|| Builder::new().name(name.to_string()).spawn(body))
+}
+
+/// Does `work` while every signal is blocked in this thread. It must not unwind.
+pub(super) fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
-    // A thread inherits the mask of the one that starts it, so this thread blocks all signals for a moment.
     // SAFETY: both sets are valid for writing, and `sigfillset` initialises the first.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    let thread = Builder::new().name(name.to_string()).spawn(body);
+    let done = work();
     // SAFETY: `pthread_sigmask` initialised the set above; it cannot fail with these arguments.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    thread
+    done
 }
 
 #[cfg(test)]

@@ -1,0 +1,84 @@
+//! What a guard tells.
+
+use super::error::SpawnStep;
+use super::guard::packet::Report;
+use alloc::vec::Vec;
+
+/// What happened beneath a guard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GuardEvent {
+    /// A worker is its own program, or its function is about to be called.
+    Started {
+        /// Its number, as the agent gave it.
+        worker: u32,
+        /// The process, which leads a session and a group of the same number. It is the worker's until
+        /// [`GuardEvent::Exited`] was taken, and may be another's then.
+        pid: u32,
+    },
+    /// A worker did not become what it should.
+    NotStarted {
+        /// Its number, which is free again.
+        worker: u32,
+        /// What failed.
+        step: SpawnStep,
+        /// The system's number.
+        errno: i32,
+    },
+    /// A worker has ended; those of one guard in the order of their ends.
+    Exited {
+        /// Its number, which is free again.
+        worker: u32,
+        /// The process that it was.
+        pid: u32,
+        /// How it ended.
+        status: ExitStatus,
+        /// When the guard saw it: the system's monotonic clock, in nanoseconds.
+        at_ns: u64,
+        /// What a function returned.
+        returned: Returned,
+    },
+    /// Nothing lives beneath the guard, and nothing is asked for: the end of every stop, and of the last process if none
+    /// was asked for.
+    Empty,
+    /// The answer to [`Guard::survivors`](super::Guard::survivors).
+    Survivors {
+        /// The first of them, 16 at most.
+        pids: Vec<u32>,
+        /// How many there are.
+        count: u32,
+    },
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// By itself, with this code (0 to 255).
+    Code(i32),
+    /// By a signal.
+    Signal {
+        /// Its number.
+        signal: i32,
+        /// The system has written its memory to a file.
+        core_dumped: bool,
+    },
+}
+
+impl ExitStatus {
+    pub(super) const fn of(report: &Report) -> Self {
+        match report.how {
+            libc::CLD_EXITED => Self::Code(report.value),
+            how => Self::Signal { signal: report.value, core_dumped: how == libc::CLD_DUMPED },
+        }
+    }
+}
+
+/// What a worker returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Returned {
+    /// Nothing whole: it was a program, or a function that did not come to its end.
+    Nothing,
+    /// What the function left, which may be no bytes.
+    Bytes(Vec<u8>),
+    /// The function left more than the guard's options allow: so many bytes.
+    TooLong(u64),
+}

@@ -1,0 +1,132 @@
+//! Where a program is, and what the system tells of a process.
+
+use super::guard::stat::Stat;
+use alloc::vec::Vec;
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Why no program was found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FindError {
+    /// There is nothing of that name in any of these places.
+    #[error("there is no program {name:?}; looked at {}", Places(.looked_at))]
+    NotFound {
+        /// What was looked for.
+        name: PathBuf,
+        /// Where it might have been.
+        looked_at: Vec<PathBuf>,
+    },
+    /// There is a file, but it may not be run.
+    #[error("{} may not be run", .0.display())]
+    NotExecutable(PathBuf),
+    /// There is a directory of that name.
+    #[error("{} is a directory", .0.display())]
+    IsDirectory(PathBuf),
+}
+
+struct Places<'a>(&'a [PathBuf]);
+
+impl core::fmt::Display for Places<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("nothing: there is no search path");
+        }
+        self.0.iter().enumerate().try_for_each(|(number, place)| {
+            write!(f, "{}{}", if number == 0 { "" } else { ", " }, place.display())
+        })
+    }
+}
+
+/// Finds a program as `execvp` does: a name with a slash is a path; any other is looked for in each folder of `path_env`,
+/// which are separated by colons; an empty one stands for the current directory. What is there but cannot be run is passed
+/// over, and told of when nothing else is found.
+///
+/// # Errors
+/// See [`FindError`].
+pub fn find_program(name: &OsStr, path_env: Option<&OsStr>) -> Result<PathBuf, FindError> {
+    let not_found = |looked_at| FindError::NotFound { name: name.into(), looked_at };
+    if name.is_empty() {
+        return Err(not_found(Vec::new()));
+    }
+    if name.as_bytes().contains(&b'/') {
+        let path = Path::new(name);
+        return match look(path) {
+            Found::Program => Ok(path.into()),
+            Found::Nothing => Err(not_found(Vec::from([path.into()]))),
+            Found::Unusable(error) => Err(error),
+        };
+    }
+    let mut looked_at = Vec::new();
+    let mut unusable = None;
+    for folder in path_env.unwrap_or_default().as_bytes().split(|letter| *letter == b':') {
+        if path_env.is_none() {
+            break;
+        }
+        let folder = if folder.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(folder)) };
+        let path = folder.join(name);
+        match look(&path) {
+            Found::Program => return Ok(path),
+            Found::Nothing => {}
+            Found::Unusable(error) => unusable = unusable.or(Some(error)),
+        }
+        looked_at.push(path);
+    }
+    Err(unusable.unwrap_or_else(|| not_found(looked_at)))
+}
+
+enum Found {
+    Program,
+    Nothing,
+    Unusable(FindError),
+}
+
+fn look(path: &Path) -> Found {
+    let Ok(is_directory) = path.metadata().map(|of| of.is_dir()) else { return Found::Nothing };
+    if is_directory {
+        return Found::Unusable(FindError::IsDirectory(path.into()));
+    }
+    let Ok(text) = CString::new(path.as_os_str().as_bytes()) else { return Found::Nothing };
+    // SAFETY: the path ends with a zero.
+    let is_executable =
+        unsafe { libc::faccessat(libc::AT_FDCWD, text.as_ptr(), libc::X_OK, libc::AT_EACCESS) } == 0;
+    if is_executable { Found::Program } else { Found::Unusable(FindError::NotExecutable(path.into())) }
+}
+
+/// What a process is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessState {
+    /// It runs, or would.
+    Running,
+    /// It waits for an event, and can be interrupted.
+    Sleeping,
+    /// It waits in the system, and no signal reaches it: state D.
+    Uninterruptible,
+    /// A signal or a debugger has stopped it.
+    Stopped,
+    /// It has ended, and nobody has waited for it.
+    Ended,
+    /// Another letter of proc(5).
+    Other(u8),
+}
+
+/// What a process is doing.
+///
+/// # Errors
+/// `NotFound` when there is none of that number; or that of the system.
+pub fn process_state(pid: u32) -> io::Result<ProcessState> {
+    let stat = Stat::of(pid.cast_signed()).map_err(|number| match number {
+        // It ended between two looks.
+        libc::ESRCH => io::ErrorKind::NotFound.into(),
+        number => io::Error::from_raw_os_error(number),
+    })?;
+    Ok(match stat.state {
+        b'R' => ProcessState::Running,
+        b'S' | b'I' => ProcessState::Sleeping,
+        b'D' => ProcessState::Uninterruptible,
+        b'T' | b't' => ProcessState::Stopped,
+        b'Z' | b'X' => ProcessState::Ended,
+        other => ProcessState::Other(other),
+    })
+}

@@ -1,0 +1,251 @@
+//! How a worker is started.
+//!
+//! A program is started on a stack of its own in the guard's memory, while the guard waits: no page is copied, however
+//! large the agent was. A function gets a copy of all, as after any `fork`. Either has a session of its own, and dies with
+//! the guard: the guard has one thread, so the system's word that the parent died means what it says.
+
+use super::block::Block;
+use super::packet::{Carried, Request, request, stdio};
+use super::system::{check, close, close_from, errno, open, read};
+use crate::driver::process::function::{Call, Function};
+use core::mem::MaybeUninit;
+use libc::{c_char, c_int, c_void, pid_t};
+use std::os::fd::RawFd;
+
+/// Where a start can fail. The numbers travel.
+pub(crate) mod step {
+    use libc::c_int;
+
+    pub(crate) const STOPPING: c_int = 1;
+    pub(crate) const REQUEST: c_int = 2;
+    pub(crate) const FORK: c_int = 3;
+    pub(crate) const SESSION: c_int = 4;
+    pub(crate) const STDIO: c_int = 5;
+    pub(crate) const DIRECTORY: c_int = 6;
+    pub(crate) const EXEC: c_int = 7;
+}
+
+/// The step that failed, and the system's number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failed {
+    pub(super) step: c_int,
+    pub(super) errno: c_int,
+}
+
+/// What all workers have in common.
+pub(super) struct Ground {
+    /// The upper end of the stack for children.
+    pub(super) stack_top: *mut c_void,
+    /// The name that the agent has among processes.
+    pub(super) name: [u8; 16],
+    pub(super) function: Option<*const Function>,
+    pub(super) guard: pid_t,
+}
+
+/// A standard stream of a child.
+#[derive(Clone, Copy)]
+enum Stream {
+    /// That of the guard.
+    Inherit,
+    Null,
+    Fd(RawFd),
+}
+
+/// One start, as the child sees it.
+struct Launch<'a> {
+    ground: &'a Ground,
+    block: &'a Block,
+    stdio: [Stream; 3],
+    blocked: u64,
+    /// Where a failure is told; closed by success.
+    outcome: RawFd,
+}
+
+/// Starts a worker, and returns when it is its own program or function, or could not become it.
+pub(super) fn start(ground: &Ground, request: &Request, carried: &Carried) -> Result<pid_t, Failed> {
+    let refuse = |errno| Failed { step: step::REQUEST, errno };
+    if carried.is_cut {
+        return Err(refuse(libc::EMFILE));
+    }
+    let block = Block::map(carried.at(0), request.block_bytes).map_err(refuse)?;
+    let mut place = 1_usize;
+    let stdio = request.stdio.map(|stream| match stream {
+        stdio::NULL => Stream::Null,
+        stdio::CARRIED => {
+            let fd = carried.at(place);
+            place = place.wrapping_add(1);
+            Stream::Fd(fd)
+        }
+        _ => Stream::Inherit,
+    });
+    let mut ends = [-1; 2];
+    // SAFETY: `ends` is valid for writing.
+    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }).map_err(refuse)?;
+    let [news, outcome] = ends;
+    let launch = Launch { ground, block: &block, stdio, blocked: request.blocked, outcome };
+    let child = match (request.kind, ground.function) {
+        (request::START_FUNCTION, Some(function)) => launch.fork(function, request.worker, carried.at(place)),
+        (request::START_FUNCTION, None) => Err(libc::ENOSYS),
+        _ => launch.clone_vm(),
+    };
+    close(outcome);
+    let failed = match child {
+        Ok(_) => told(news),
+        Err(errno) => Some(Failed { step: step::FORK, errno }),
+    };
+    close(news);
+    match (child, failed) {
+        (Ok(child), None) => Ok(child),
+        (child, failed) => {
+            if let Ok(child) = child {
+                // It has told its last word. Nobody else waits for it.
+                super::system::wait(libc::P_PID, child.cast_unsigned(), 0).ok();
+            }
+            Err(failed.unwrap_or(Failed { step: step::FORK, errno: libc::EIO }))
+        }
+    }
+}
+
+/// What the child had to tell before it closed its end.
+fn told(news: RawFd) -> Option<Failed> {
+    let mut bytes = [0_u8; 8];
+    let taken = read(news, &mut bytes).unwrap_or(0);
+    let [a, b, c, d, e, f, g, h] = bytes;
+    let failed =
+        Failed { step: c_int::from_ne_bytes([a, b, c, d]), errno: c_int::from_ne_bytes([e, f, g, h]) };
+    (taken == bytes.len()).then_some(failed)
+}
+
+impl Launch<'_> {
+    /// Starts a program. The guard stands still until the child is it, or has ended.
+    fn clone_vm(&self) -> Result<pid_t, c_int> {
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        // SAFETY: the child runs on the stack that ends there, which nobody else uses while the guard stands still, and
+        // ends as another program or by `_exit`. All signals are blocked and none has a handler.
+        let child = unsafe {
+            libc::clone(
+                become_program,
+                self.ground.stack_top,
+                flags,
+                core::ptr::from_ref(self).cast_mut().cast(),
+            )
+        };
+        check(child)
+    }
+
+    /// Forks, and calls the function in the child.
+    fn fork(&self, function: *const Function, worker: u32, returned: RawFd) -> Result<pid_t, c_int> {
+        // SAFETY: the guard has one thread. The C library's `fork`, so that the child may allocate.
+        let child = check(unsafe { libc::fork() })?;
+        if child == 0 {
+            self.become_function(function, worker, returned);
+        }
+        Ok(child)
+    }
+
+    /// What both kinds of worker do first.
+    fn prepare(&self) -> Result<(), Failed> {
+        let failed = |step| move |errno| Failed { step, errno };
+        // SAFETY: numbers only.
+        unsafe {
+            check(libc::setsid()).map_err(failed(step::SESSION))?;
+            check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)).map_err(failed(step::SESSION))?;
+            // The guard may have died before that.
+            if libc::getppid() != self.ground.guard {
+                libc::_exit(1);
+            }
+        }
+        for (stream, number) in self.stdio.into_iter().zip(0..) {
+            let fd = match stream {
+                Stream::Inherit => continue,
+                // What it leaves open is closed when the worker is what it is to be.
+                Stream::Null => {
+                    open(libc::AT_FDCWD, c"/dev/null", libc::O_RDWR).map_err(failed(step::STDIO))?
+                }
+                Stream::Fd(fd) => fd,
+            };
+            // SAFETY: numbers only; the guard's own standard streams stay as they are in the guard.
+            check(unsafe { libc::dup2(fd, number) }).map_err(failed(step::STDIO))?;
+        }
+        if let Some(directory) = self.block.directory() {
+            // SAFETY: the block's texts end with zeros.
+            check(unsafe { libc::chdir(directory) }).map_err(failed(step::DIRECTORY))?;
+        }
+        let blocked = signal_set(self.blocked);
+        // SAFETY: the set is valid for reading.
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const blocked, core::ptr::null_mut()) };
+        Ok(())
+    }
+
+    fn tell(&self, failed: Failed) {
+        // SAFETY: the structure is two numbers, valid for reading; nothing is to be done about a failure.
+        unsafe {
+            libc::write(self.outcome, core::ptr::from_ref(&failed).cast(), size_of::<Failed>());
+        }
+    }
+
+    fn become_function(&self, function: *const Function, worker: u32, returned: RawFd) -> ! {
+        if let Err(failed) = self.prepare() {
+            self.tell(failed);
+            // SAFETY: ends this process at once.
+            unsafe { libc::_exit(NOT_STARTED) }
+        }
+        // SAFETY: the name ends with a zero. The pipe takes the place of one of the guard's own descriptors, of which
+        // this copy needs none: not even the one where failures are told, for there was none. The environment is that
+        // of the block, which stays; this process has one thread.
+        unsafe {
+            libc::prctl(libc::PR_SET_NAME, self.ground.name.as_ptr());
+            libc::dup3(returned, RETURNED, libc::O_CLOEXEC);
+            close_from(RETURNED + 1);
+            environ = self.block.environment().cast_mut();
+        }
+        // SAFETY: the block's lists end with nulls and their texts with zeros, and it stays until this process ends.
+        let call = unsafe { Call::new(worker, self.block.arguments()) };
+        // SAFETY: the function lived in the agent when it forked the guard, and nothing in the guard has touched it.
+        let function = unsafe { &*function };
+        call.run(function, RETURNED)
+    }
+}
+
+unsafe extern "C" {
+    static mut environ: *const *const c_char;
+}
+
+/// Where a function's child finds the pipe for what it returns.
+const RETURNED: RawFd = 3;
+/// The exit code of a child that did not become what it should; nobody sees it.
+const NOT_STARTED: c_int = 127;
+
+/// The life of a program's child. It shares the guard's memory, and writes only to its own stack.
+extern "C" fn become_program(launch: *mut c_void) -> c_int {
+    // SAFETY: the guard stands still in `clone_vm`, which holds the structure.
+    let launch = unsafe { &*launch.cast::<Launch<'_>>() };
+    let failed = match launch.prepare() {
+        Err(failed) => failed,
+        Ok(()) => {
+            let block = launch.block;
+            // SAFETY: texts and lists of the block end with zeros. It returns only when it has failed.
+            unsafe { libc::execve(block.path(), block.arguments(), block.environment()) };
+            Failed { step: step::EXEC, errno: errno() }
+        }
+    };
+    launch.tell(failed);
+    // SAFETY: ends the child, and leaves the guard's memory alone.
+    unsafe { libc::_exit(NOT_STARTED) }
+}
+
+/// Signals as the system wants them: signal 1 is bit 0.
+fn signal_set(bits: u64) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: `sigemptyset` initialises the set; numbers that are no signals are refused without consequences.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in 1..=64 {
+            if bits & (1 << (signal - 1)) != 0 {
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+        }
+        set.assume_init()
+    }
+}

@@ -1,0 +1,94 @@
+//! What the guard has to tell, in order, until the socket takes it.
+
+use super::packet::{Report, report, send};
+use super::room::{Letter, Slot, Stage};
+use super::system::close;
+use libc::c_int;
+use std::os::fd::RawFd;
+
+/// Of a letter that tells of no worker in the table.
+pub(super) const NO_SLOT: usize = usize::MAX;
+
+/// A ring of letters.
+pub(super) struct Letters {
+    places: &'static mut [Letter],
+    first: usize,
+    count: usize,
+    socket: RawFd,
+}
+
+impl Letters {
+    pub(super) const fn new(places: &'static mut [Letter], socket: RawFd) -> Self {
+        Self { places, first: 0, count: 0, socket }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How many more there may be.
+    pub(super) const fn room(&self) -> usize {
+        self.places.len().saturating_sub(self.count)
+    }
+
+    /// Where the letter is that stands so many behind the first.
+    fn place(&self, behind: usize) -> usize {
+        let place = self.first.wrapping_add(behind);
+        if place < self.places.len() { place } else { place.wrapping_sub(self.places.len()) }
+    }
+
+    /// Puts a letter behind the others. Whoever adds has seen to it that there is room.
+    pub(super) fn add(&mut self, report: Report, slot: usize) {
+        let last = self.place(self.count.wrapping_sub(1));
+        // Of two of these in a row, the second says it all.
+        if self.count > 0
+            && matches!(report.kind, report::EMPTY | report::SURVIVORS)
+            && let Some(last) = self.places.get_mut(last).filter(|last| last.report.kind == report.kind)
+        {
+            last.report = report;
+            return;
+        }
+        if self.room() > 0 {
+            let place = self.place(self.count);
+            if let Some(place) = self.places.get_mut(place) {
+                *place = Letter { report, slot };
+                self.count = self.count.wrapping_add(1);
+            }
+        }
+    }
+
+    /// Sends what the socket takes. Slots whose last word has gone are free again.
+    pub(super) fn send(&mut self, slots: &mut [Slot]) -> Result<(), c_int> {
+        while self.count > 0 {
+            let Some(Letter { report, slot }) = self.places.get(self.first).copied() else { return Ok(()) };
+            let slot = slots.get_mut(slot);
+            let pidfd = slot.as_ref().map_or(-1, |slot| slot.pidfd);
+            let beside = [pidfd];
+            let beside: &[RawFd] = if report.kind == report::STARTED && pidfd >= 0 { &beside } else { &[] };
+            let sent = match send(self.socket, &report, beside) {
+                Err(libc::ETOOMANYREFS) => send(self.socket, &report, &[]),
+                sent => sent,
+            };
+            match sent {
+                Ok(()) => {}
+                Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            self.first = self.place(1);
+            self.count = self.count.wrapping_sub(1);
+            if let Some(slot) = slot.filter(|_| report.kind == report::EXITED) {
+                free(slot);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn free(slot: &mut Slot) {
+    if slot.pidfd >= 0 {
+        // The slot owns it, and it is watched no more.
+        close(slot.pidfd);
+    }
+    slot.pidfd = -1;
+    slot.stage = Stage::Free;
+}

@@ -1,0 +1,157 @@
+//! What a guard does first: it leaves behind what it has of the agent, and keeps what is the workers'.
+
+use super::packet::pointer;
+use super::system::{check, close, close_from, open, open_pidfd};
+use core::mem::MaybeUninit;
+use libc::c_int;
+use std::os::fd::RawFd;
+
+/// Where it can fail. The numbers travel.
+pub(crate) mod step {
+    use libc::c_int;
+
+    pub(crate) const SUBREAPER: c_int = 1;
+    pub(crate) const DESCRIPTORS: c_int = 2;
+    pub(crate) const EVENTS: c_int = 3;
+}
+
+/// The descriptors that the guard works with. It has no others, but for standard input, output and error, which are those
+/// of the agent: workers inherit them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Descriptors {
+    /// To the agent.
+    pub(super) socket: RawFd,
+    /// What the guard waits for.
+    pub(super) events: RawFd,
+    /// Tells that children have ended.
+    pub(super) children: RawFd,
+}
+
+/// Names what is waited for. Workers come behind these.
+pub(super) const AGENT: u64 = 0;
+pub(super) const SOCKET: u64 = 1;
+pub(super) const CHILDREN: u64 = 2;
+pub(super) const FIRST_WORKER: u64 = 16;
+
+const SOCKET_FD: RawFd = 3;
+pub(super) const AGENT_FD: RawFd = 4;
+
+/// The step that failed, and the system's number.
+pub(super) struct Failed {
+    pub(super) step: c_int,
+    pub(super) errno: c_int,
+}
+
+/// Leaves the agent's session, its handlers and its descriptors. All signals are blocked, and stay it.
+///
+/// `agent` is readable when the agent's process has ended; -1 where the system has no such thing.
+pub(super) fn set_up(socket: RawFd, agent: RawFd) -> Result<Descriptors, Failed> {
+    let failed = |step| move |errno| Failed { step, errno };
+    // SAFETY: numbers, and a name that ends with a zero. `setsid` cannot fail in a process that was just forked.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"rdzv-guard".as_ptr());
+        libc::setsid();
+        // Who loses his parent beneath the guard comes to the guard.
+        check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1)).map_err(failed(step::SUBREAPER))?;
+    }
+    // SAFETY: an action of zeros is the default one, without flags. Signals that cannot have one are refused.
+    unsafe {
+        let default: libc::sigaction = core::mem::zeroed();
+        for signal in 1..=64 {
+            libc::sigaction(signal, &raw const default, core::ptr::null_mut());
+        }
+    }
+    let has_agent = agent >= 0;
+    keep_descriptors(socket, agent).map_err(failed(step::DESCRIPTORS))?;
+    let descriptors = open_events(has_agent).map_err(failed(step::EVENTS))?;
+    Ok(descriptors)
+}
+
+fn keep_descriptors(socket: RawFd, agent: RawFd) -> Result<(), c_int> {
+    // They may stand where others are to be.
+    let above = |fd| {
+        // SAFETY: numbers only.
+        check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, AGENT_FD + 1) })
+    };
+    let socket = above(socket)?;
+    let agent = if agent < 0 { None } else { Some(above(agent)?) };
+    for (from, to) in [(Some(socket), SOCKET_FD), (agent, AGENT_FD)] {
+        // Whatever stood there is of no use to the guard.
+        match from {
+            Some(from) => {
+                // SAFETY: numbers only.
+                check(unsafe { libc::dup3(from, to, libc::O_CLOEXEC) })?;
+            }
+            None => close(to),
+        }
+    }
+    close_from(AGENT_FD + 1);
+    for standard in 0..3 {
+        // SAFETY: numbers only.
+        let flags = unsafe { libc::fcntl(standard, libc::F_GETFD) };
+        if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
+            // The agent has none, or something of its own stands there.
+            let null = open(libc::AT_FDCWD, c"/dev/null", libc::O_RDWR)?;
+            // SAFETY: numbers only. Where `null` took the free place itself, only the flag has to go.
+            unsafe {
+                if null == standard {
+                    check(libc::fcntl(standard, libc::F_SETFD, 0))?;
+                } else {
+                    check(libc::dup2(null, standard))?;
+                    libc::close(null);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn open_events(has_agent: bool) -> Result<Descriptors, c_int> {
+    let mut child_ends = MaybeUninit::uninit();
+    // SAFETY: `sigemptyset` initialises the set.
+    let child_ends = unsafe {
+        libc::sigemptyset(child_ends.as_mut_ptr());
+        libc::sigaddset(child_ends.as_mut_ptr(), libc::SIGCHLD);
+        child_ends.assume_init()
+    };
+    // SAFETY: flags, and a set that is valid for reading.
+    let (events, children) = unsafe {
+        let events = check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?;
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        (events, check(libc::signalfd(-1, &raw const child_ends, flags))?)
+    };
+    watch(events, children, CHILDREN)?;
+    control(events, libc::EPOLL_CTL_ADD, SOCKET_FD, libc::EPOLLIN | libc::EPOLLRDHUP, SOCKET)?;
+    if has_agent {
+        watch(events, AGENT_FD, AGENT)?;
+    }
+    Ok(Descriptors { socket: SOCKET_FD, events, children })
+}
+
+/// Waits for a descriptor to become readable, too.
+pub(super) fn watch(events: RawFd, fd: RawFd, token: u64) -> Result<c_int, c_int> {
+    control(events, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, token)
+}
+
+/// Waits for something else, or no more.
+pub(super) fn control(
+    events: RawFd,
+    operation: c_int,
+    fd: RawFd,
+    interest: c_int,
+    token: u64,
+) -> Result<c_int, c_int> {
+    let mut event = libc::epoll_event { events: interest.cast_unsigned(), u64: token };
+    // SAFETY: the event is valid for reading.
+    check(unsafe { libc::epoll_ctl(events, operation, fd, pointer(&mut event).cast()) })
+}
+
+/// Watches for the end of a worker, if the system can: its descriptor, or -1.
+pub(super) fn watch_worker(events: RawFd, pid: libc::pid_t, token: u64) -> RawFd {
+    let Ok(pidfd) = open_pidfd(pid) else { return -1 };
+    if watch(events, pidfd, token).is_ok() {
+        return pidfd;
+    }
+    close(pidfd);
+    -1
+}

@@ -1,0 +1,223 @@
+//! The system calls of the guard that need more than a line. Nothing here allocates or takes a lock.
+
+use core::ffi::CStr;
+use libc::{c_int, c_long, pid_t};
+use std::os::fd::RawFd;
+
+/// The number of the last error.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the address is that of a number of this thread's.
+    unsafe { *libc::__errno_location() }
+}
+
+/// What a system call returned, or its error.
+pub(crate) fn check(returned: c_int) -> Result<c_int, c_int> {
+    if returned < 0 { Err(errno()) } else { Ok(returned) }
+}
+
+/// The same of a call that has no name in the C library.
+fn narrow(returned: c_long) -> Result<c_int, c_int> {
+    check(c_int::try_from(returned).unwrap_or(c_int::MAX))
+}
+
+/// Closes a descriptor that this process has no use for any more.
+pub(crate) fn close(fd: RawFd) {
+    // SAFETY: numbers only; the caller owns the descriptor, or knows of nobody who does.
+    unsafe { libc::close(fd) };
+}
+
+/// A descriptor that is readable when a process has ended. `ENOSYS` where the system has none.
+pub(crate) fn open_pidfd(pid: pid_t) -> Result<RawFd, c_int> {
+    // SAFETY: numbers only. The descriptor is made to close on exec.
+    narrow(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+}
+
+/// The monotonic clock, in nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for writing.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned())
+}
+
+/// What `waitid` tells of a process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waited {
+    pub(crate) pid: pid_t,
+    /// `CLD_EXITED`, `CLD_KILLED` or `CLD_DUMPED`.
+    pub(crate) how: c_int,
+    /// The exit code or the signal.
+    pub(crate) value: c_int,
+}
+
+/// Asks for children that have ended. `None`: there are some, but none has ended.
+///
+/// # Errors
+/// `ECHILD` when there are none.
+pub(crate) fn wait(which: libc::idtype_t, id: libc::id_t, flags: c_int) -> Result<Option<Waited>, c_int> {
+    // SAFETY: a record of zeros is one that tells of nobody.
+    let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };
+    loop {
+        // SAFETY: `info` is valid for writing.
+        match check(unsafe { libc::waitid(which, id, &raw mut info, libc::WEXITED | flags) }) {
+            Ok(_) => break,
+            Err(libc::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // SAFETY: `waitid` filled it in, or left the zeros.
+    let (pid, value) = unsafe { (info.si_pid(), info.si_status()) };
+    Ok((pid != 0).then_some(Waited { pid, how: info.si_code, value }))
+}
+
+/// Closes every descriptor from `first` on.
+pub(crate) fn close_from(first: RawFd) {
+    // SAFETY: the caller owns all descriptors of its process from there on, and uses none of them any more.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    if closed == 0 {
+        return;
+    }
+    // An older system: as the process's own folder tells them. What is closed meanwhile may shift what is read, so this
+    // is done until nothing is left.
+    loop {
+        let mut closed_any = false;
+        let listed = each_number(c"/proc/self/fd", &mut |folder, number| {
+            // The listing's own goes last.
+            if number >= first && number != folder {
+                // SAFETY: as above.
+                closed_any |= unsafe { libc::close(number) } == 0;
+            }
+        });
+        if listed.is_err() {
+            // Those that are not open are an error without consequences.
+            (first..FDS_WITHOUT_PROC).for_each(close);
+            return;
+        }
+        if !closed_any {
+            return;
+        }
+    }
+}
+
+/// How far descriptors are closed where the system tells nothing of them.
+const FDS_WITHOUT_PROC: RawFd = 65_536;
+
+/// Calls `found` with each name in a folder that is a number, and with the folder's own descriptor.
+///
+/// # Errors
+/// The folder cannot be read.
+pub(crate) fn each_number(folder: &CStr, found: &mut dyn FnMut(RawFd, c_int)) -> Result<(), c_int> {
+    let fd = open(libc::AT_FDCWD, folder, libc::O_RDONLY | libc::O_DIRECTORY)?;
+    let mut room = Entries([0; 2048]);
+    let ended = loop {
+        // SAFETY: `room` is valid for writing so many bytes.
+        let read = unsafe { libc::syscall(libc::SYS_getdents64, fd, room.0.as_mut_ptr(), room.0.len()) };
+        match narrow(read) {
+            Ok(0) => break Ok(()),
+            Ok(read) => {
+                let mut rest = room.0.get(..read.cast_unsigned() as usize).unwrap_or(&[]);
+                while let Some((entry, behind)) = next_entry(rest) {
+                    if let Some(number) = decimal(entry) {
+                        found(fd, number);
+                    }
+                    rest = behind;
+                }
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    close(fd);
+    ended
+}
+
+/// Room for a part of a folder, aligned as the system's entries are.
+#[repr(C, align(8))]
+struct Entries([u8; 2048]);
+
+/// The name of the first entry, and what is behind it. An entry is its number (8 bytes), its place (8), its length (2),
+/// its type (1), its name and a zero.
+fn next_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
+    let length = usize::from(u16::from_ne_bytes([*entries.get(16)?, *entries.get(17)?]));
+    let name = entries.get(19..length)?;
+    let end = name.iter().position(|letter| *letter == 0)?;
+    Some((name.get(..end)?, entries.get(length..)?))
+}
+
+/// A number, if that is what all of the text is.
+pub(crate) fn decimal(text: &[u8]) -> Option<c_int> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0_i32, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| i32::from(digit.wrapping_sub(b'0')))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// Opens a file; it is closed on exec.
+pub(crate) fn open(folder: RawFd, path: &CStr, flags: c_int) -> Result<RawFd, c_int> {
+    loop {
+        // SAFETY: the path ends with a zero.
+        match check(unsafe { libc::openat(folder, path.as_ptr(), flags | libc::O_CLOEXEC) }) {
+            Err(libc::EINTR) => {}
+            opened => return opened,
+        }
+    }
+}
+
+/// Reads once; no more than there is room for.
+pub(crate) fn read(fd: RawFd, room: &mut [u8]) -> Result<usize, c_int> {
+    loop {
+        // SAFETY: `room` is valid for writing so many bytes.
+        let taken = unsafe { libc::read(fd, room.as_mut_ptr().cast(), room.len()) };
+        match usize::try_from(taken) {
+            Ok(taken) => return Ok(taken),
+            Err(_) if errno() == libc::EINTR => {}
+            Err(_) => return Err(errno()),
+        }
+    }
+}
+
+/// A path of a few parts, without an allocation.
+#[derive(Debug)]
+pub(crate) struct ShortPath {
+    text: [u8; 64],
+    length: usize,
+}
+
+impl ShortPath {
+    pub(crate) const fn new() -> Self {
+        Self { text: [0; 64], length: 0 }
+    }
+
+    /// What does not fit is left out; the last byte stays zero.
+    pub(crate) fn text(mut self, text: &[u8]) -> Self {
+        for letter in text {
+            if let Some(place) = self.text.get_mut(self.length).filter(|_| self.length < 63) {
+                *place = *letter;
+                self.length = self.length.wrapping_add(1);
+            }
+        }
+        self
+    }
+
+    pub(crate) fn number(self, number: pid_t) -> Self {
+        let mut digits = [0_u8; 10];
+        let (mut at, mut rest) = (digits.len(), number.unsigned_abs());
+        loop {
+            at = at.saturating_sub(1);
+            if let Some(place) = digits.get_mut(at) {
+                *place = b'0'.wrapping_add((rest % 10).to_le_bytes()[0]);
+            }
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.text(digits.get(at..).unwrap_or(&[]))
+    }
+
+    pub(crate) fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.text).unwrap_or(c"")
+    }
+}

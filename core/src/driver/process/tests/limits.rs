@@ -1,0 +1,250 @@
+//! Many workers, few processes, no descriptors.
+
+use super::*;
+use crate::driver::forked::{end_of, in_a_child};
+use crate::rng::Rng;
+
+const TRUE: &str = "/bin/true";
+
+#[test]
+fn two_hundred_workers_in_one_go() {
+    let mut guard = start();
+    let (mut ours, theirs) = pipe().expect("a pipe");
+    for worker in 0..200 {
+        let scene = words(&["return", "70000", "1"]);
+        let script = shell("printf x; exit 1");
+        let program = if worker % 2 == 0 { playing(&scene, &theirs) } else { saying(&script, &theirs) };
+        guard.spawn(worker, &program).expect("asked");
+    }
+    drop(theirs);
+    let mut order = Vec::new();
+    let mut ended = 0;
+    loop {
+        match next(&mut guard) {
+            GuardEvent::Started { worker, .. } => order.push(worker),
+            GuardEvent::Exited { worker, status, returned, .. } => {
+                ended += 1;
+                assert_eq!(status, ExitStatus::Code(1));
+                let bytes = (worker % 2 == 0).then(|| std::vec![7; 70_000]);
+                assert!(returned == bytes.map_or(Returned::Nothing, Returned::Bytes), "worker {worker}");
+            }
+            GuardEvent::Empty => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(order.into_iter().eq(0..200), "in the order in which they were asked for");
+    assert_eq!(ended, 200);
+    assert_eq!(rest(&mut ours).len(), 100);
+}
+
+#[test]
+fn a_stop_takes_back_what_was_only_asked_for() {
+    let mut guard = start();
+    let (_ours, theirs) = pipe().expect("a pipe");
+    let scene = words(&["deaf"]);
+    for worker in 0..200 {
+        guard.spawn(worker, &playing(&scene, &theirs)).expect("asked");
+    }
+    guard.kill().expect("asked");
+    let mut open: Vec<u32> = (0..200).collect();
+    let mut refused = 0;
+    loop {
+        match next(&mut guard) {
+            GuardEvent::Started { worker, .. } => assert!(open.contains(&worker)),
+            GuardEvent::NotStarted { worker, step, errno } => {
+                assert_eq!((step, errno), (SpawnStep::Stopping, libc::ECANCELED));
+                open.retain(|other| *other != worker);
+                refused += 1;
+            }
+            GuardEvent::Exited { worker, status, .. } => {
+                assert_eq!(status, killed_by(libc::SIGKILL));
+                open.retain(|other| *other != worker);
+            }
+            GuardEvent::Empty => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(open.is_empty(), "each is answered: {open:?}");
+    assert!(refused >= 100, "most were not begun: {refused}");
+}
+
+fn open_descriptors(process: &str) -> usize {
+    std::fs::read_dir(std::format!("/proc/{process}/fd")).expect("a folder").count()
+}
+
+/// Pages of memory of a process that are there.
+fn resident_pages(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(std::format!("/proc/{pid}/statm")).expect("it lives");
+    text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number")
+}
+
+#[test]
+fn two_thousand_workers_leak_nothing() {
+    // In a process where nobody else opens or closes anything.
+    let child = in_a_child(|| {
+        let mut guard = start();
+        let process = guard.pid().to_string();
+        let mut memory = 0;
+        let mut fds = (0, 0);
+        let mut asked = 0;
+        let (_ours, theirs) = pipe().expect("a pipe");
+        let scene = words(&["return", "3", "0"]);
+        for round in 0..2 {
+            let until = if round == 0 { 50 } else { 2050 };
+            loop {
+                while asked < until && guard.inner.as_ref()?.workers.len() < 8 {
+                    let program = match asked % 50 {
+                        0 => playing(&scene, &theirs),
+                        1 => Program::new(at("/nowhere")),
+                        _ => Program {
+                            stdin: Stdio::Null,
+                            stdout: Stdio::Fd(theirs.as_fd()),
+                            ..Program::new(at(TRUE))
+                        },
+                    };
+                    guard.spawn(asked, &program).expect("asked");
+                    asked += 1;
+                }
+                if next(&mut guard) == GuardEvent::Empty && asked == until {
+                    break;
+                }
+            }
+            if round == 0 {
+                fds = (open_descriptors("self"), open_descriptors(&process));
+                memory = resident_pages(guard.pid());
+            }
+        }
+        assert_eq!((open_descriptors("self"), open_descriptors(&process)), fds);
+        let now = resident_pages(guard.pid());
+        assert!(now <= memory + 64, "{memory} pages became {now}");
+        Some(())
+    });
+    assert_eq!(end_of(child), 0);
+}
+
+#[test]
+fn empty_is_never_told_when_somebody_was_asked_for_since() {
+    for seed in 0..30 {
+        let mut rng = Rng::new(seed);
+        let mut guard = start();
+        let mut open = Vec::new();
+        for _ in 0..100 {
+            let free: Vec<u32> = (0..4).filter(|worker| !open.contains(worker)).collect();
+            match rng.below(8) {
+                0..3 if !free.is_empty() => {
+                    let worker = free[usize::try_from(rng.below(free.len() as u64)).expect("small")];
+                    let entry = if rng.below(3) == 0 { at("/nowhere") } else { at(TRUE) };
+                    guard.spawn(worker, &Program::new(entry)).expect("asked");
+                    open.push(worker);
+                }
+                3 => guard.kill().expect("asked"),
+                4 => guard.pass(libc::SIGCONT).expect("asked"),
+                5 => drop(becomes_readable(guard.as_raw_fd(), Duration::from_millis(1))),
+                _ => match guard.next_event().expect("the guard lives") {
+                    Some(GuardEvent::Exited { worker, .. } | GuardEvent::NotStarted { worker, .. }) => {
+                        open.retain(|other| *other != worker);
+                    }
+                    Some(GuardEvent::Empty) => assert!(open.is_empty(), "seed {seed}: {open:?}"),
+                    _ => {}
+                },
+            }
+        }
+        guard.kill().expect("asked");
+        loop {
+            match next(&mut guard) {
+                GuardEvent::Exited { worker, .. } | GuardEvent::NotStarted { worker, .. } => {
+                    open.retain(|other| *other != worker);
+                }
+                GuardEvent::Empty => break,
+                _ => {}
+            }
+        }
+        assert!(open.is_empty(), "seed {seed}: {open:?}");
+    }
+}
+
+/// Makes this process a user's who has no other processes, and may have so many.
+fn become_user_with(processes: u64) {
+    let user = 1_000_000 + std::process::id();
+    let limit = libc::rlimit { rlim_cur: processes, rlim_max: processes };
+    // SAFETY: numbers, and a limit that lives.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit), 0);
+        assert_eq!(libc::syscall(libc::SYS_setresgid, user, user, user), 0);
+        assert_eq!(libc::syscall(libc::SYS_setresuid, user, user, user), 0);
+    }
+}
+
+#[test]
+fn no_room_for_one_more_process_is_told() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        // Who is not root cannot become somebody whose processes nobody else starts.
+        std::eprintln!("NOT TESTED: a limit of processes; run this as root");
+        return;
+    }
+    let child = in_a_child(|| {
+        become_user_with(1);
+        let none = Guard::start(&GuardOptions::default()).expect_err("no room");
+        assert_eq!(none, GuardError::NotStarted(StartStep::Fork, libc::EAGAIN));
+        Some(())
+    });
+    assert_eq!(end_of(child), 0);
+    let child = in_a_child(|| {
+        become_user_with(2);
+        let mut guard = start();
+        let (_ours, theirs) = pipe().expect("a pipe");
+        let scene = words(&["alone"]);
+        for program in [Program::new(at(TRUE)), playing(&scene, &theirs)] {
+            guard.spawn(1, &program).expect("asked");
+            assert_eq!(refused(&mut guard, 1), (SpawnStep::Fork, libc::EAGAIN));
+        }
+        Some(())
+    });
+    assert_eq!(end_of(child), 0);
+}
+
+#[test]
+fn no_room_for_one_more_descriptor_is_told() {
+    let child = in_a_child(|| {
+        let mut guard = start();
+        let limit = |count| {
+            let limit = libc::rlimit { rlim_cur: count, rlim_max: 4096 };
+            // SAFETY: numbers, and a limit that lives.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+        };
+        limit(0);
+        let refused = guard.spawn(1, &Program::new(at(TRUE)));
+        assert_eq!(refused, Err(GuardError::NotPrepared(libc::EMFILE)));
+        let none = Guard::start(&GuardOptions::default()).expect_err("no room");
+        assert_eq!(none, GuardError::NotStarted(StartStep::Prepare, libc::EMFILE));
+        limit(1024);
+        guard.spawn(1, &Program::new(at(TRUE))).expect("asked");
+        started(&mut guard, 1);
+        Some(())
+    });
+    assert_eq!(end_of(child), 0);
+}
+
+#[test]
+fn an_agent_may_have_no_standard_streams() {
+    for closed in [&[0, 1, 2][..], &[1], &[0, 2]] {
+        let child = in_a_child(|| {
+            // SAFETY: numbers only; nobody in this process uses them from here on.
+            closed.iter().for_each(|fd| drop(unsafe { OwnedFd::from_raw_fd(*fd) }));
+            let mut guard = start();
+            let script = shell("exit 4");
+            guard.spawn(1, &Program { arguments: &script, ..Program::new(at(SHELL)) }).ok()?;
+            started(&mut guard, 1);
+            let inherited = ended(&mut guard, 1).0 == ExitStatus::Code(4);
+            // The pipe may itself stand where a standard stream should.
+            let (mut ours, theirs) = pipe().ok()?;
+            let script = shell("cat; echo said; echo nothing >&2");
+            guard.spawn(2, &Program { stdin: Stdio::Null, ..saying(&script, &theirs) }).ok()?;
+            drop(theirs);
+            let said = rest(&mut ours) == b"said\n";
+            (inherited && said).then_some(())
+        });
+        assert_eq!(end_of(child), 0, "without {closed:?}");
+    }
+}

@@ -1,0 +1,172 @@
+//! What the tests' function does as a worker. It tells of each of its processes on standard output.
+
+use super::*;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+pub(super) fn play(call: &Call<'_>, returned: &mut Vec<u8>) -> i32 {
+    let arguments: Vec<&str> = call.arguments().iter().map(|text| text.to_str().expect("text")).collect();
+    let number = |text: &str| text.parse::<usize>().expect("a number");
+    match arguments.as_slice() {
+        ["return", count, code] => {
+            returned.resize(number(count), 7);
+            i32::try_from(number(code)).expect("a code")
+        }
+        ["panic"] => {
+            returned.push(1);
+            std::panic::set_hook(std::boxed::Box::new(|_| {}));
+            panic!("as asked")
+        }
+        // SAFETY: ends this process at once.
+        ["exit", code] => unsafe { libc::_exit(i32::try_from(number(code)).expect("a code")) },
+        ["leave"] => {
+            fork(|| idle());
+            returned.extend_from_slice(b"left");
+            0
+        }
+        ["world", ..] => {
+            *returned = world(call, &arguments);
+            0
+        }
+        ["alone"] => {
+            tell();
+            idle()
+        }
+        ["deaf"] => {
+            ignore_term();
+            tell();
+            idle()
+        }
+        ["family"] => family(),
+        ["deaf family"] => {
+            ignore_term();
+            family()
+        }
+        ["chain"] => chain(),
+        ["silent"] => silent(),
+        ["counts"] => {
+            // SAFETY: the handler does what a handler may.
+            unsafe { libc::signal(libc::SIGTERM, count as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+            tell();
+            idle()
+        }
+        other => panic!("no such scene: {other:?}"),
+    }
+}
+
+fn world(call: &Call<'_>, arguments: &[&str]) -> Vec<u8> {
+    let mut seen = std::format!("{}|{}|", call.worker(), arguments.join(",")).into_bytes();
+    for (name, value) in std::env::vars_os() {
+        seen.extend_from_slice(&[name.as_bytes(), b"=", value.as_bytes(), b"|"].concat());
+    }
+    seen.extend(std::env::current_dir().expect("a folder").into_os_string().into_vec());
+    let mut fds: Vec<u32> = std::fs::read_dir("/proc/self/fd")
+        .expect("a folder")
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+                .expect("a number")
+        })
+        .collect();
+    fds.sort_unstable();
+    let fds: Vec<String> = fds.iter().map(ToString::to_string).collect();
+    // SAFETY: numbers only.
+    let (session, group) = unsafe { (libc::getsid(0), libc::getpgrp()) };
+    seen.extend(std::format!("|{}|{session},{group}", fds.join(",")).into_bytes());
+    seen
+}
+
+/// Tells of this process.
+pub(super) fn tell() {
+    let number = std::process::id().to_le_bytes();
+    // SAFETY: four bytes that live.
+    unsafe { libc::write(1, number.as_ptr().cast(), number.len()) };
+}
+
+pub(super) fn idle() -> ! {
+    loop {
+        // SAFETY: no arguments.
+        unsafe { libc::pause() };
+    }
+}
+
+fn ignore_term() {
+    // SAFETY: numbers only.
+    unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
+}
+
+extern "C" fn count(_: libc::c_int) {
+    // SAFETY: one byte that lives.
+    unsafe { libc::write(1, b"t".as_ptr().cast(), 1) };
+}
+
+fn fork(child: impl FnOnce()) {
+    // SAFETY: this process has one thread.
+    if unsafe { libc::fork() } == 0 {
+        child();
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(0) }
+    }
+}
+
+fn leave_session() {
+    // SAFETY: no arguments.
+    unsafe { libc::setsid() };
+}
+
+/// A worker, a child in its group, one in a session of its own, and a daemon: four.
+fn family() -> ! {
+    fork(|| {
+        tell();
+        idle()
+    });
+    fork(|| {
+        leave_session();
+        tell();
+        idle()
+    });
+    fork(|| {
+        leave_session();
+        fork(|| {
+            leave_session();
+            tell();
+            idle()
+        });
+    });
+    tell();
+    idle()
+}
+
+/// Twenty processes, each the parent of the next, each in a session of its own, and all deaf.
+fn chain() -> ! {
+    ignore_term();
+    for _ in 0..19 {
+        tell();
+        // SAFETY: this process has one thread.
+        if unsafe { libc::fork() } != 0 {
+            idle()
+        }
+        leave_session();
+    }
+    tell();
+    idle()
+}
+
+/// A deaf worker whose child hears, and has a child in a session of its own that hears, too. That one's parent ends without
+/// a word to the guard: its own parent lives.
+fn silent() -> ! {
+    fork(|| {
+        fork(|| {
+            leave_session();
+            tell();
+            idle()
+        });
+        tell();
+        idle()
+    });
+    ignore_term();
+    tell();
+    idle()
+}
