@@ -49,6 +49,12 @@ pub mod store {
 pub mod wire;
 
 // L3
+/// Supervision of worker processes: what they are told, what becomes of their output, and what is told of their ends.
+#[cfg(feature = "alloc")]
+pub mod agent {
+    pub mod streams;
+    pub mod template;
+}
 /// Nobody goes on before all are there.
 pub mod barrier {
     pub mod by_keys;

@@ -320,3 +320,16 @@ impl Default for RendezvousLimits {
         }
     }
 }
+
+/// Longest text before a line on the console, in bytes. It is written once for each line, however short that is.
+pub const PREFIX_BYTES_MAX: usize = 256;
+/// Longest line that is kept whole until it ends, in bytes; what is longer is passed on in pieces of this length.
+pub const LINE_BYTES_MAX: usize = 64 * 1024;
+/// Last lines of a worker's standard error that a failure report holds.
+pub const TAIL_LINES: usize = 20;
+/// Longest line of these, in bytes; the rest of it is left out and counted.
+pub const TAIL_LINE_BYTES_MAX: usize = 1024;
+/// Longest error file, in bytes; a longer one is not read.
+pub const ERROR_FILE_BYTES_MAX: usize = 1 << 20;
+/// Longest name of a folder that a run id gives, in bytes.
+pub const RUN_FOLDER_BYTES_MAX: usize = 100;
