@@ -52,6 +52,8 @@ pub mod wire;
 /// Supervision of worker processes: what they are told, what becomes of their output, and what is told of their ends.
 #[cfg(feature = "alloc")]
 pub mod agent {
+    pub mod error_file;
+    pub mod log_layout;
     pub mod log_lines;
     pub mod streams;
     pub mod template;

@@ -548,7 +548,7 @@ fn a_wish_that_was_given_up_and_never_arrived_leaves_the_node_where_it_was() {
         outputs(client);
         writes(client, 2);
         assert_eq!(give(client, 3, &bytes_of(0, 0, &welcome(true, request_last, 2000))), "Open");
-        assert_eq!(ids(&writes(client, 3)), [], "it is not sent again");
+        assert!(ids(&writes(client, 3)).is_empty(), "it is not sent again");
     };
     let mut client = live(2000);
     let join = client.begin_join(NOW(0), Operation::Join, (0x40, 8), SECOND).expect("outside");
@@ -587,7 +587,7 @@ fn a_wish_to_come_back_that_never_arrived_leaves_the_node_in_its_round() {
     let died = ServerFrame::PeerDied { run_id: RUN, round: 0, node_rank: 1, node: b"b", why: Why::Heartbeat };
     let told = give(&mut client, 5, &bytes_of(join, 2, &died));
     assert!(told.starts_with("Node(None, PeerDied"), "{told}");
-    assert_eq!(ids(&writes(&mut client, 5)), [], "it is not sent again");
+    assert!(ids(&writes(&mut client, 5)).is_empty(), "it is not sent again");
     assert_eq!(client.participant().part(), Part::InRound);
     client.begin_leave(NOW(6), (0x42, 8), SECOND).expect("in a round");
 }
