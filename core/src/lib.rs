@@ -53,6 +53,7 @@ pub mod wire;
 #[cfg(feature = "alloc")]
 pub mod agent {
     pub mod error_file;
+    pub mod failure;
     pub mod log_layout;
     pub mod log_lines;
     pub mod streams;
