@@ -52,6 +52,7 @@ pub mod wire;
 /// Supervision of worker processes: what they are told, what becomes of their output, and what is told of their ends.
 #[cfg(feature = "alloc")]
 pub mod agent {
+    pub mod console_backlog;
     pub mod error_file;
     pub mod failure;
     pub mod log_layout;

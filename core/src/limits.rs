@@ -333,3 +333,11 @@ pub const TAIL_LINE_BYTES_MAX: usize = 1024;
 pub const ERROR_FILE_BYTES_MAX: usize = 1 << 20;
 /// Longest name of a folder that a run id gives, in bytes.
 pub const RUN_FOLDER_BYTES_MAX: usize = 100;
+/// Bytes that a console has not taken yet from which on workers wait for it. It is passed by what one read brings.
+pub const CONSOLE_FULL_BYTES: usize = 256 * 1024;
+/// The same from which on what comes is left out, and counted.
+pub const CONSOLE_BYTES_MAX: usize = 1 << 20;
+/// How long a console may take nothing before those whose output has a file do without it.
+pub const CONSOLE_STALL: Duration = Duration::from_secs(1);
+/// End of a redirected standard error in which its last lines are looked for, in bytes.
+pub const TAIL_BYTES_MAX: usize = 64 * 1024;

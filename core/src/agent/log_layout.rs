@@ -52,29 +52,43 @@ pub struct LogSettings {
 pub enum Destination {
     /// Where the agent's own goes; the agent sees nothing of it.
     Inherit,
+    /// Through the agent, as it is and at once, to where the agent's own goes; its last lines are kept.
+    PassedOn,
     /// Into its file, by the worker itself.
     File,
     /// Through the agent to the console.
     Console,
     /// Through the agent into its file and to the console.
     FileAndConsole,
+    /// To the agent, which shows nothing of it; its last lines are kept.
+    Kept,
     /// Nowhere.
     Null,
 }
 
+impl Files {
+    /// What a user means who names this folder.
+    #[must_use]
+    pub fn in_folder(path: &[u8]) -> Self {
+        if path == b"/dev/null" { Self::Discarded } else { Self::Kept }
+    }
+}
+
 impl LogSettings {
-    /// Where the stream goes.
+    /// Where the stream goes. Of standard error the last lines are to be had wherever it goes.
     #[must_use]
     pub fn destination(&self, local_rank: u32, stream: Stream) -> Destination {
         let is_tee = self.tee.of(local_rank).includes(stream);
         let is_file = is_tee || self.redirects.of(local_rank).includes(stream);
         let is_shown = self.local_ranks.lets_pass(local_rank);
+        let is_told = stream == Stream::Stderr;
         match self.files {
             Files::Kept if is_tee && is_shown => Destination::FileAndConsole,
             Files::Kept if is_file => Destination::File,
             Files::Discarded if is_tee && is_shown => Destination::Console,
-            Files::Discarded if is_file => Destination::Null,
-            _ if is_shown => Destination::Inherit,
+            _ if is_shown && !is_file && is_told => Destination::PassedOn,
+            _ if is_shown && !is_file => Destination::Inherit,
+            _ if is_told => Destination::Kept,
             _ => Destination::Null,
         }
     }
@@ -138,7 +152,7 @@ pub const ERROR_FILE: &str = "error.json";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Destination::{Console, File, FileAndConsole, Inherit, Null};
+    use Destination::{Console, File, FileAndConsole, Inherit, Kept, Null, PassedOn};
 
     fn settings(files: Files, redirects: &str, tee: &str, ranks: &str) -> LogSettings {
         LogSettings {
@@ -150,33 +164,39 @@ mod tests {
         }
     }
 
-    /// Redirected, tee'd, of a worker that the console shows; and where the stream goes, with and without files.
+    /// Redirected, tee'd, of a worker that the console shows; and where each stream goes, with and without files.
     #[test]
     fn each_stream_has_its_place() {
         for (redirects, tee, ranks, with_files, without) in [
-            ("0", "0", "", Inherit, Inherit),
-            ("1", "0", "", File, Null),
-            ("0", "1", "", FileAndConsole, Console),
-            ("1", "1", "", FileAndConsole, Console),
-            ("0", "0", "0", Inherit, Inherit),
-            ("0", "0", "1", Null, Null),
-            ("1", "0", "1", File, Null),
-            ("0", "1", "1", File, Null),
-            ("1", "1", "1", File, Null),
+            ("0", "0", "", [Inherit, PassedOn], [Inherit, PassedOn]),
+            ("3", "0", "", [File, File], [Null, Kept]),
+            ("0", "3", "", [FileAndConsole, FileAndConsole], [Console, Console]),
+            ("3", "3", "", [FileAndConsole, FileAndConsole], [Console, Console]),
+            ("0", "0", "0", [Inherit, PassedOn], [Inherit, PassedOn]),
+            ("0", "0", "1", [Null, Kept], [Null, Kept]),
+            ("3", "0", "1", [File, File], [Null, Kept]),
+            ("0", "3", "1", [File, File], [Null, Kept]),
+            ("3", "3", "1", [File, File], [Null, Kept]),
         ] {
             for (files, expected) in [(Files::Kept, with_files), (Files::Discarded, without)] {
                 let settings = settings(files, redirects, tee, ranks);
-                let found = settings.destination(0, Stream::Stdout);
+                let found = Stream::ALL.map(|stream| settings.destination(0, stream));
                 assert_eq!(found, expected, "{files:?}: redirects {redirects}, tee {tee}, console {ranks:?}");
             }
         }
     }
 
     #[test]
+    fn the_null_device_means_no_files() {
+        assert_eq!(Files::in_folder(b"/dev/null"), Files::Discarded);
+        assert_eq!(Files::in_folder(b"logs"), Files::Kept);
+    }
+
+    #[test]
     fn streams_and_ranks_have_places_of_their_own() {
         let settings = settings(Files::Kept, "0:1,12:2", "12:1", "");
         assert_eq!(settings.destination(0, Stream::Stdout), File);
-        assert_eq!(settings.destination(0, Stream::Stderr), Inherit);
+        assert_eq!(settings.destination(0, Stream::Stderr), PassedOn);
         assert_eq!(settings.destination(1, Stream::Stdout), Inherit);
         assert_eq!(settings.destination(12, Stream::Stdout), FileAndConsole);
         assert_eq!(settings.destination(12, Stream::Stderr), File);

@@ -26,7 +26,8 @@ pub struct Shown {
 /// The machine of one stream.
 #[derive(Debug)]
 pub struct LogLines {
-    prefix: Vec<u8>,
+    /// `None`: no line is shown.
+    prefix: Option<Vec<u8>>,
     needles: Vec<Vec<u8>>,
     /// What has come since the last line, draft or piece.
     pending: Vec<u8>,
@@ -57,9 +58,16 @@ impl LogLines {
     /// A stream of which nothing has come yet.
     #[must_use]
     pub fn new(prefix: Vec<u8>, needles: &[String]) -> Self {
+        let needles = needles.iter().map(|needle| needle.as_bytes().to_vec()).collect();
+        Self { prefix: Some(prefix), needles, ..Self::unshown() }
+    }
+
+    /// The same, of which only the last lines are kept and nothing is shown.
+    #[must_use]
+    pub fn unshown() -> Self {
         Self {
-            prefix,
-            needles: needles.iter().map(|needle| needle.as_bytes().to_vec()).collect(),
+            prefix: None,
+            needles: Vec::new(),
             pending: Vec::new(),
             line: LineState::Nothing,
             tail: Tail::default(),
@@ -149,9 +157,10 @@ impl LogLines {
     }
 
     fn show(&self, line: &[u8], shown: &mut Shown) {
+        let Some(prefix) = &self.prefix else { return };
         let write = |to: &mut Vec<u8>| {
-            to.reserve(self.prefix.len() + line.len() + 1);
-            to.extend_from_slice(&self.prefix);
+            to.reserve(prefix.len() + line.len() + 1);
+            to.extend_from_slice(prefix);
             to.extend_from_slice(line);
             to.push(b'\n');
         };
@@ -366,6 +375,16 @@ mod tests {
         }
         assert!(passed > 64 << 20);
         assert_eq!(lines.tail().len(), 1);
+    }
+
+    #[test]
+    fn what_is_not_shown_has_last_lines_too() {
+        let (mut lines, mut shown) = (LogLines::unshown(), Shown::default());
+        lines.push(b"loading\nstep 1\rstep 2", &mut shown);
+        assert_eq!(lines.tail(), ["loading", "step 2"]);
+        lines.finish(&mut shown);
+        assert_eq!(lines.tail(), ["loading", "step 2"]);
+        assert!(shown.console.is_empty() && shown.filtered.is_empty());
     }
 
     /// Any cut of the same bytes shows the same lines.
