@@ -47,6 +47,9 @@ pub enum ErrorFileNote {
     /// It is JSON, but it says nothing that an error file says.
     #[error("the error file has no message")]
     NoMessage,
+    /// Something else is in its place: a folder, a pipe.
+    #[error("the error file is no file")]
+    NotAFile,
     /// The system refused it.
     #[error("the error file cannot be read (error {errno} of the system)")]
     Unreadable {

@@ -24,6 +24,7 @@ mod sorted_map;
 pub mod store;
 pub mod store_client;
 pub mod threads;
+pub mod worker_logs;
 mod workers;
 
 #[cfg(test)]

@@ -1,0 +1,174 @@
+//! Folders and files on disk.
+
+use super::error::{LogError, errno};
+use super::{LogFolder, attempt_folder};
+use crate::agent::log_layout::run_folder;
+use crate::agent::log_lines::{LogLines, Shown};
+use crate::driver::store_client::random_seed;
+use crate::limits::TAIL_BYTES_MAX;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::path::{Path, PathBuf};
+
+/// How often a name with a random end may be taken.
+const TRIES: u32 = 16;
+
+/// The folder of a run.
+#[derive(Debug)]
+pub(super) struct RunFolder {
+    path: PathBuf,
+    /// The lowest number that the next attempt may have.
+    next: u64,
+}
+
+impl RunFolder {
+    pub(super) fn open(run_id: &str, folder: LogFolder<'_>) -> Result<Self, LogError> {
+        let path = match folder {
+            LogFolder::Temporary => {
+                let all = std::env::temp_dir();
+                let own = make_new(DirBuilder::new().mode(0o700), &all, |random| {
+                    format!("torchelastic_{random:08x}")
+                })?;
+                make_new(&DirBuilder::new(), &own, |random| run_folder(run_id, random))?
+            }
+            LogFolder::In(folder) => {
+                let folder = make_folders(folder)?;
+                make_new(&DirBuilder::new(), &folder, |random| run_folder(run_id, random))?
+            }
+            LogFolder::OfRun(folder) => make_folders(folder)?,
+        };
+        Ok(Self { path, next: 0 })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A folder that was not there before: the number asked for, or the next.
+    pub(super) fn make_attempt(&mut self, attempt: u64) -> Result<(u64, PathBuf), LogError> {
+        // Somebody may have tidied up meanwhile.
+        make_folders(&self.path)?;
+        let mut number = attempt.max(self.next);
+        loop {
+            let path = self.path.join(attempt_folder(number));
+            match std::fs::create_dir(&path) {
+                Ok(()) => {
+                    self.next = number + 1;
+                    return Ok((number, path));
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+                Err(error) => return Err(LogError::Folder { path, errno: errno(&error) }),
+            }
+        }
+    }
+}
+
+/// Makes a folder with a name of its own.
+fn make_new(builder: &DirBuilder, parent: &Path, name: impl Fn(u32) -> String) -> Result<PathBuf, LogError> {
+    let mut tries = 1..=TRIES;
+    loop {
+        #[expect(clippy::cast_possible_truncation, reason = "some bits of it are as good as all")]
+        let path = parent.join(name(random_seed() as u32));
+        match builder.create(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries.next().is_some() => {}
+            Err(error) => return Err(LogError::Folder { path, errno: errno(&error) }),
+        }
+    }
+}
+
+/// Makes the folder and those above it, if they are missing. Returns its absolute path: workers may begin elsewhere.
+fn make_folders(path: &Path) -> Result<PathBuf, LogError> {
+    let refused = |error: io::Error| match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            let file = path.ancestors().find(|part| part.exists() && !part.is_dir());
+            LogError::NotAFolder { path: file.unwrap_or(path).into() }
+        }
+        _ => LogError::Folder { path: path.into(), errno: errno(&error) },
+    };
+    let absolute = std::path::absolute(path).map_err(refused)?;
+    std::fs::create_dir_all(&absolute).map_err(refused)?;
+    Ok(absolute)
+}
+
+/// Makes one folder.
+pub(super) fn make_folder(path: PathBuf) -> Result<PathBuf, LogError> {
+    match std::fs::create_dir(&path) {
+        Ok(()) => Ok(path),
+        Err(error) => Err(LogError::Folder { path, errno: errno(&error) }),
+    }
+}
+
+/// A file that is only ever appended to.
+#[derive(Debug)]
+pub(super) struct LogFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl LogFile {
+    /// Makes a file that was not there before.
+    pub(super) fn create(path: PathBuf) -> Result<Self, LogError> {
+        match OpenOptions::new().read(true).append(true).create_new(true).open(&path) {
+            Ok(file) => Ok(Self { file, path }),
+            Err(error) => Err(LogError::File { path, errno: errno(&error) }),
+        }
+    }
+
+    /// The same file for a worker to write and for [`tail`] to read.
+    pub(super) fn shared(self) -> Result<(OwnedFd, File), LogError> {
+        match self.file.try_clone() {
+            Ok(file) => Ok((file.into(), self.file)),
+            Err(error) => Err(LogError::File { path: self.path, errno: errno(&error) }),
+        }
+    }
+
+    /// Appends to the file, if there is one. One that does not take it is given up: a full disk that has room again would
+    /// leave a gap that nobody sees. Returns the line that says so.
+    pub(super) fn write(file: &mut Option<Self>, bytes: &[u8]) -> Option<String> {
+        let open = file.as_mut()?;
+        let error = open.file.write_all(bytes).err()?;
+        let path = open.path.display();
+        let note = format!("rdzv: cannot write {path}: {error}; nothing more goes into this file\n");
+        *file = None;
+        Some(note)
+    }
+}
+
+/// The last lines of the end of a file.
+pub(super) fn tail(file: &File) -> Vec<String> {
+    let mut lines = LogLines::unshown();
+    if let Ok(end) = end_of(file) {
+        lines.push(&end, &mut Shown::default());
+    }
+    lines.tail()
+}
+
+fn end_of(file: &File) -> io::Result<Vec<u8>> {
+    let length = file.metadata()?.len();
+    // One byte more tells whether a line begins there.
+    let start = length.saturating_sub(TAIL_BYTES_MAX as u64 + 1);
+    let mut end = alloc::vec![0; TAIL_BYTES_MAX + 1];
+    let mut count = 0;
+    loop {
+        match file.read_at(&mut end[count..], start + count as u64) {
+            Ok(0) => break,
+            Ok(more) => count += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    end.truncate(count);
+    // The end of a line is none, but where it is all there is.
+    if start > 0
+        && let Some(at) = end.iter().position(|&byte| byte == b'\n').filter(|at| at + 1 < end.len())
+    {
+        end.drain(..=at);
+    }
+    Ok(end)
+}
