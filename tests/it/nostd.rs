@@ -21,6 +21,8 @@ mod node;
 mod node_of_a_run;
 #[path = "../nostd/canary_b/src/rendezvous.rs"]
 mod rendezvous;
+#[path = "../nostd/canary_b/src/reports.rs"]
+mod reports;
 #[path = "../nostd/canary_b/src/session.rs"]
 mod session;
 #[path = "../nostd/canary_b/src/store.rs"]
@@ -75,5 +77,5 @@ fn every_song_is_right() {
     assert!(ground::sings() && codec::sings() && client::sings() && native::sings());
     assert!(node_of_a_run::sings());
     assert!(store::sings() && node::sings() && multi_client::sings() && session::sings());
-    assert!(rendezvous::sings() && handlers::sings() && barrier::sings());
+    assert!(rendezvous::sings() && handlers::sings() && barrier::sings() && reports::sings());
 }

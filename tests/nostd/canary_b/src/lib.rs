@@ -1,4 +1,4 @@
-//! The store, the server, the rendezvous and the barriers, with an allocator and without std.
+//! The store, the server, the rendezvous, the barriers and reports on workers, with an allocator and without std.
 #![no_std]
 
 #[cfg(canary_trip)]
@@ -10,6 +10,7 @@ mod client;
 mod handlers;
 mod node;
 mod rendezvous;
+mod reports;
 mod session;
 mod store;
 
@@ -24,6 +25,7 @@ pub extern "C" fn canary_b() -> u32 {
         handlers::sings(),
         session::sings(),
         barrier::sings(),
+        reports::sings(),
     ];
     songs.into_iter().map(u32::from).sum()
 }
