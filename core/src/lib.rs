@@ -112,6 +112,18 @@ pub mod session {
     mod simulation;
 }
 
+/// How worker processes are supervised.
+#[cfg(feature = "alloc")]
+pub mod agent {
+    pub mod environment;
+    pub mod group;
+    pub mod phase;
+    pub mod ranks;
+    pub mod reason;
+    pub mod spec;
+    pub mod supervisor;
+}
+
 // L4
 /// Composition machines: the only ones that own several machines.
 pub mod node {

@@ -1,0 +1,241 @@
+//! How workers get their ranks: the agents tell the first of them their roles and sizes, and it tells each where its
+//! ranks begin. The keys and values are PyTorch's, so that agents of both kinds can number one job.
+
+use super::group::Worker;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use serde_json::{Value, json};
+
+/// Where an agent's workers begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranks {
+    /// The global rank of its first worker.
+    pub global_rank_first: u64,
+    /// The workers of the job.
+    pub world_size: u64,
+    /// The role rank of its first worker.
+    pub role_rank_first: u64,
+    /// The workers of its role.
+    pub role_world_size: u64,
+}
+
+impl Ranks {
+    /// Those of an agent among others that are like it.
+    #[must_use]
+    pub fn of_identical(group_rank: u64, group_world_size: u64, local_world_size: u32) -> Self {
+        let (first, all) =
+            (group_rank * u64::from(local_world_size), group_world_size * u64::from(local_world_size));
+        Self { global_rank_first: first, world_size: all, role_rank_first: first, role_world_size: all }
+    }
+
+    /// The workers that begin there.
+    #[must_use]
+    pub fn workers(&self, local_world_size: u32) -> Vec<Worker> {
+        let worker = |local_rank: u32| Worker {
+            local_rank,
+            global_rank: self.global_rank_first + u64::from(local_rank),
+            role_rank: self.role_rank_first + u64::from(local_rank),
+            world_size: self.world_size,
+            role_world_size: self.role_world_size,
+            pid: None,
+            exit: None,
+        };
+        (0..local_world_size).map(worker).collect()
+    }
+}
+
+/// The key under which an agent tells its role and size.
+#[must_use]
+pub fn role_info_key(group_rank: u64) -> String {
+    format!("torchelastic/role_info/{group_rank}")
+}
+
+/// The key under which an agent is told where its ranks begin.
+#[must_use]
+pub fn assigned_ranks_key(group_rank: u64) -> String {
+    format!("torchelastic/assigned_ranks/{group_rank}")
+}
+
+/// What an agent tells of itself.
+#[must_use]
+pub fn role_info(role: &str, group_rank: u64, local_world_size: u32) -> Vec<u8> {
+    json!({ "role": role, "rank": group_rank, "local_world_size": local_world_size }).to_string().into_bytes()
+}
+
+/// What stands under a key and is not what belongs there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RanksError {
+    /// No JSON of the right shape.
+    #[error("agent {group_rank} tells its role in words that make no sense: {text}")]
+    RoleInfo {
+        /// Whose.
+        group_rank: u64,
+        /// The beginning of what was read.
+        text: Box<str>,
+    },
+    /// More workers than numbers.
+    #[error("the agents have too many workers to number them")]
+    TooMany,
+    /// No JSON of the right shape.
+    #[error("the ranks assigned to agent {group_rank} make no sense: {text}")]
+    Assigned {
+        /// Whose.
+        group_rank: u64,
+        /// The beginning of what was read.
+        text: Box<str>,
+    },
+}
+
+/// How much of what makes no sense is quoted.
+const QUOTED_CHARS_MAX: usize = 200;
+
+fn quoted(value: &[u8]) -> Box<str> {
+    String::from_utf8_lossy(value).chars().take(QUOTED_CHARS_MAX).collect::<String>().into()
+}
+
+/// Where the ranks of each agent begin, from what they told, in the order of their group ranks.
+///
+/// # Errors
+/// One told nonsense.
+pub fn assign(role_infos: &[Vec<u8>]) -> Result<Vec<Ranks>, RanksError> {
+    let mut agents = Vec::with_capacity(role_infos.len());
+    for (value, group_rank) in role_infos.iter().zip(0..) {
+        agents.push(
+            read_role_info(value).ok_or_else(|| RanksError::RoleInfo { group_rank, text: quoted(value) })?,
+        );
+    }
+    // The roles that there are, each with its workers so far: there are few.
+    let mut roles: Vec<(&str, u64)> = Vec::new();
+    let mut ranks = Vec::with_capacity(agents.len());
+    let mut world_size = 0_u64;
+    for (role, size) in &agents {
+        let place = roles.iter().position(|(known, _)| known == role);
+        let place = place.unwrap_or_else(|| {
+            roles.push((role, 0));
+            roles.len() - 1
+        });
+        let in_role = &mut roles[place].1;
+        ranks.push((place, world_size, *in_role));
+        *in_role = in_role.checked_add(*size).ok_or(RanksError::TooMany)?;
+        world_size = world_size.checked_add(*size).ok_or(RanksError::TooMany)?;
+    }
+    let whole = |(place, global_rank_first, role_rank_first): (usize, u64, u64)| Ranks {
+        global_rank_first,
+        world_size,
+        role_rank_first,
+        role_world_size: roles[place].1,
+    };
+    Ok(ranks.into_iter().map(whole).collect())
+}
+
+fn read_role_info(value: &[u8]) -> Option<(String, u64)> {
+    let mut info: Value = serde_json::from_slice(value).ok()?;
+    let size = info.get("local_world_size")?.as_u64()?;
+    let Value::String(role) = info.get_mut("role")?.take() else { return None };
+    Some((role, size))
+}
+
+/// What an agent is told.
+#[must_use]
+pub fn assigned(ranks: &Ranks) -> Vec<u8> {
+    json!([ranks.global_rank_first, ranks.world_size, ranks.role_rank_first, ranks.role_world_size])
+        .to_string()
+        .into_bytes()
+}
+
+/// What an agent was told.
+///
+/// # Errors
+/// It is nonsense.
+pub fn read_assigned(group_rank: u64, value: &[u8]) -> Result<Ranks, RanksError> {
+    let read = || {
+        let numbers: Value = serde_json::from_slice(value).ok()?;
+        let [global_rank_first, world_size, role_rank_first, role_world_size] =
+            numbers.as_array()?.as_slice()
+        else {
+            return None;
+        };
+        Some(Ranks {
+            global_rank_first: global_rank_first.as_u64()?,
+            world_size: world_size.as_u64()?,
+            role_rank_first: role_rank_first.as_u64()?,
+            role_world_size: role_world_size.as_u64()?,
+        })
+    };
+    read().ok_or_else(|| RanksError::Assigned { group_rank, text: quoted(value) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+    use alloc::vec;
+
+    #[test]
+    fn agents_of_different_roles_and_sizes_are_numbered_in_their_order() {
+        let infos: Vec<_> = [("trainer", 2), ("ps", 1), ("trainer", 3)]
+            .iter()
+            .zip(0..)
+            .map(|(&(role, size), rank)| role_info(role, rank, size))
+            .collect();
+        let ranks = assign(&infos).expect("sense");
+        let told = |global_rank_first, role_rank_first, role_world_size| Ranks {
+            global_rank_first,
+            world_size: 6,
+            role_rank_first,
+            role_world_size,
+        };
+        assert_eq!(ranks, [told(0, 0, 5), told(2, 0, 1), told(3, 2, 5)]);
+        for (ranks, group_rank) in ranks.iter().zip(0..) {
+            assert_eq!(read_assigned(group_rank, &assigned(ranks)), Ok(*ranks));
+        }
+        let last = ranks[2].workers(3);
+        assert_eq!((last[2].global_rank, last[2].role_rank, last[2].local_rank), (5, 4, 2));
+    }
+
+    #[test]
+    fn identical_agents_need_no_store() {
+        let infos: Vec<_> = (0..3).map(|rank| role_info("default", rank, 4)).collect();
+        let through_store = assign(&infos).expect("sense");
+        let alone: Vec<_> = (0..3).map(|rank| Ranks::of_identical(rank, 3, 4)).collect();
+        assert_eq!(alone, through_store);
+    }
+
+    #[test]
+    fn the_values_are_those_of_pytorch() {
+        // As Python's json reads them; its writer puts a space behind each comma and colon.
+        let theirs = br#"{"role": "default", "rank": 1, "local_world_size": 2}"#.to_vec();
+        let ranks = assign(&[role_info("default", 0, 1), theirs]).expect("sense");
+        assert_eq!(ranks[1].role_world_size, 3);
+        assert_eq!(read_assigned(1, b"[1, 3, 1, 3]").expect("sense"), ranks[1]);
+        assert_eq!(role_info_key(7), "torchelastic/role_info/7");
+        assert_eq!(assigned_ranks_key(0), "torchelastic/assigned_ranks/0");
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        let good = role_info("default", 0, 1);
+        for bad in [
+            "",
+            "[]",
+            "{}",
+            r#"{"role": 1, "local_world_size": 1}"#,
+            r#"{"role": "a", "local_world_size": -1}"#,
+        ] {
+            let error = assign(&[good.clone(), bad.as_bytes().to_vec()]).expect_err("nonsense");
+            assert!(error.to_string().starts_with("agent 1 tells its role"), "{error}");
+        }
+        let many = br#"{"role": "a", "local_world_size": 18446744073709551615}"#.to_vec();
+        assert_eq!(assign(&[many.clone(), many]), Err(RanksError::TooMany));
+        for bad in ["", "{}", "[1,2,3]", "[1,2,3,-4]", "[1,2,3,4,5]"] {
+            assert!(read_assigned(3, bad.as_bytes()).is_err(), "{bad}");
+        }
+        let long = vec![b'x'; 10_000];
+        let RanksError::Assigned { text, .. } = read_assigned(3, &long).expect_err("nonsense") else {
+            panic!()
+        };
+        assert_eq!(text.len(), QUOTED_CHARS_MAX);
+    }
+}

@@ -1,0 +1,164 @@
+//! Why an agent does what it does: what its logs, events and errors print.
+
+use super::group::ExitStatus;
+use crate::time::Duration;
+use alloc::boxed::Box;
+use core::fmt;
+
+/// Who asked an agent to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopCause {
+    /// A signal came, which is passed on to the workers.
+    Signal(i32),
+    /// The program asked.
+    Asked,
+}
+
+/// Why a worker could not be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// There is no such program, or it may not be run: it will be so the next time.
+    Lasting,
+    /// The system has no room for it now.
+    Passing,
+}
+
+/// Why there is no round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRound {
+    /// The agent stood by, and was not needed.
+    NotNeeded,
+    /// The rendezvous is closed.
+    Closed,
+    /// Anything else.
+    Failed,
+}
+
+/// Why something happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The agent was told to begin.
+    Begun,
+    /// The last step was done.
+    Done,
+    /// A worker failed.
+    WorkerFailed {
+        /// Which.
+        local_rank: u32,
+        /// How it ended.
+        exit: ExitStatus,
+    },
+    /// A worker was not started.
+    NotStarted {
+        /// Which.
+        local_rank: u32,
+        /// Whether another try may help.
+        hindrance: Hindrance,
+        /// What went wrong.
+        words: Box<str>,
+    },
+    /// A worker has hung in the kernel for too long.
+    Stuck {
+        /// Which.
+        local_rank: u32,
+        /// For how long.
+        since: Duration,
+    },
+    /// Nodes wait for the next round.
+    NodesWaiting {
+        /// How many.
+        nodes: u64,
+    },
+    /// Another member of the round died.
+    PeerDied {
+        /// Who, and how that was noticed.
+        words: Box<str>,
+    },
+    /// The round is over.
+    RoundOver {
+        /// Why.
+        words: Box<str>,
+    },
+    /// The next round was formed without this agent.
+    LeftBehind,
+    /// Another process joined under this agent's name.
+    Replaced,
+    /// Another agent's workers failed for good.
+    JobFailed {
+        /// What that agent said.
+        words: Box<str>,
+    },
+    /// The rendezvous is lost.
+    ServerLost {
+        /// How.
+        words: Box<str>,
+    },
+    /// There is no round.
+    NoRound {
+        /// Which sort of failure.
+        kind: NoRound,
+        /// What went wrong.
+        words: Box<str>,
+    },
+    /// The ranks could not be learnt.
+    NoRanks {
+        /// What went wrong.
+        words: Box<str>,
+    },
+    /// The agent no longer sees its workers.
+    LostSight {
+        /// How.
+        words: Box<str>,
+    },
+    /// Somebody asked the agent to stop.
+    Stop(StopCause),
+    /// Not all agents came to the exit barrier.
+    NotAllParted {
+        /// Who did not, as far as it is known.
+        words: Box<str>,
+    },
+    /// All workers ended well.
+    Succeeded,
+    /// The stop timeout has passed.
+    StopTimeout,
+    /// Processes outlived being killed.
+    GaveUp,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Begun => f.write_str("begun"),
+            Self::Done => f.write_str("done"),
+            Self::WorkerFailed { local_rank, exit: ExitStatus::Code(code) } => {
+                write!(f, "worker {local_rank} ended with exit code {code}")
+            }
+            Self::WorkerFailed { local_rank, exit: ExitStatus::Signal(signal) } => {
+                write!(f, "worker {local_rank} was ended by signal {signal}")
+            }
+            Self::NotStarted { local_rank, words, .. } => {
+                write!(f, "worker {local_rank} was not started: {words}")
+            }
+            Self::Stuck { local_rank, since } => {
+                write!(f, "worker {local_rank} has hung in the kernel for {} s", since.as_secs())
+            }
+            Self::NodesWaiting { nodes: 1 } => f.write_str("a node waits for the next round"),
+            Self::NodesWaiting { nodes } => write!(f, "{nodes} nodes wait for the next round"),
+            Self::PeerDied { words } | Self::RoundOver { words } | Self::JobFailed { words } => {
+                f.write_str(words)
+            }
+            Self::LeftBehind => f.write_str("the next round was formed without this agent"),
+            Self::Replaced => f.write_str("another process joined under this agent's name"),
+            Self::ServerLost { words } => write!(f, "the rendezvous is lost: {words}"),
+            Self::NoRound { words, .. } => write!(f, "no round: {words}"),
+            Self::NoRanks { words } => write!(f, "the workers got no ranks: {words}"),
+            Self::LostSight { words } => write!(f, "the agent lost sight of its workers: {words}"),
+            Self::Stop(StopCause::Signal(signal)) => write!(f, "signal {signal}"),
+            Self::Stop(StopCause::Asked) => f.write_str("asked to stop"),
+            Self::NotAllParted { words } => write!(f, "not all agents ended with this one: {words}"),
+            Self::Succeeded => f.write_str("all workers succeeded"),
+            Self::StopTimeout => f.write_str("the stop timeout has passed"),
+            Self::GaveUp => f.write_str("processes outlived being killed"),
+        }
+    }
+}

@@ -1,0 +1,547 @@
+//! The agent's run loop as a machine: it meets the other agents, has its workers started, and decides what a death, a
+//! newcomer or a signal means. It starts nothing and waits for nothing itself: what is to be done comes out as
+//! [`Output`], and what came of it goes in as [`Input`].
+
+mod input;
+#[cfg(test)]
+mod tests;
+
+pub use input::{Failed, Farewell, Input, InputError, Membership, Notice, Output, Round, Timing, Verdict};
+
+use super::group::{ExitStatus, WorkerGroup, WorkerState};
+use super::phase::{Phase, PhaseEvent};
+use super::reason::{Hindrance, NoRound, Reason, StopCause};
+use super::spec::{SpecError, WorkerSpec};
+use crate::time::{Duration, Instant};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// How workers are being stopped.
+#[derive(Clone, Copy, Debug)]
+struct Stopping {
+    began: Instant,
+    until: Instant,
+    step: StopStep,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StopStep {
+    /// They were told.
+    Told,
+    /// They were killed.
+    Killed,
+}
+
+/// What has to be known of a start until the next one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clocks {
+    /// When the phase began.
+    phase_began: Instant,
+    timing: Timing,
+}
+
+/// One agent, from its first round to its end.
+#[derive(Debug)]
+pub struct Supervisor {
+    spec: WorkerSpec,
+    phase: Phase,
+    group: WorkerGroup,
+    restarts_left: u32,
+    starts: u64,
+    /// How many calls were asked for.
+    calls: u64,
+    /// The call under way; other answers are passed over.
+    call: Option<u64>,
+    /// Whether something may live beneath the agent.
+    is_inhabited: bool,
+    stopping: Option<Stopping>,
+    /// Of this start, in the order in which they happened.
+    failures: Vec<Failed>,
+    verdict: Option<Verdict>,
+    /// Whether the others were told that the job has failed.
+    is_announced: bool,
+    clocks: Clocks,
+    outputs: VecDeque<Output>,
+}
+
+impl Supervisor {
+    /// An agent that has not begun.
+    ///
+    /// # Errors
+    /// The spec makes no sense.
+    pub fn new(spec: WorkerSpec) -> Result<Self, SpecError> {
+        spec.check()?;
+        let group = WorkerGroup { role: spec.role.clone(), ..WorkerGroup::default() };
+        Ok(Self {
+            restarts_left: spec.max_restarts,
+            spec,
+            phase: Phase::Idle,
+            group,
+            starts: 0,
+            calls: 0,
+            call: None,
+            is_inhabited: false,
+            stopping: None,
+            failures: Vec::new(),
+            verdict: None,
+            is_announced: false,
+            clocks: Clocks::default(),
+            outputs: VecDeque::new(),
+        })
+    }
+
+    /// What it supervises.
+    #[must_use]
+    pub const fn spec(&self) -> &WorkerSpec {
+        &self.spec
+    }
+
+    /// What it is about.
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Its workers as they are now.
+    #[must_use]
+    pub const fn group(&self) -> &WorkerGroup {
+        &self.group
+    }
+
+    /// How often its workers may still fail without an end to it all.
+    #[must_use]
+    pub const fn restarts_left(&self) -> u32 {
+        self.restarts_left
+    }
+
+    /// How it ended, once that is certain.
+    #[must_use]
+    pub const fn verdict(&self) -> Option<&Verdict> {
+        self.verdict.as_ref()
+    }
+
+    /// What is to be done next.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Supervisor::handle_timeout`] is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.stopping.map(|stopping| stopping.until)
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let Some(stopping) = self.stopping.filter(|stopping| stopping.until <= now) else { return };
+        match stopping.step {
+            StopStep::Told => self.kill(now, Reason::StopTimeout),
+            StopStep::Killed => {
+                self.tell(Notice::GaveUp { since: now.since(stopping.began) });
+                self.clear(now, Reason::GaveUp);
+            }
+        }
+    }
+
+    /// Something happened.
+    ///
+    /// # Errors
+    /// It cannot have happened: there is no such worker. Nothing has changed then.
+    pub fn handle(&mut self, now: Instant, input: Input) -> Result<(), InputError> {
+        if let Some(local_rank) = input.local_rank()
+            && self.worker(local_rank).is_none()
+        {
+            return Err(InputError::NoSuchWorker { local_rank });
+        }
+        match input {
+            Input::Begin if self.phase == Phase::Idle => self.enter(now, PhaseEvent::Begin, Reason::Begun),
+            Input::Begin => return Err(InputError::BegunBefore),
+            Input::Met { call, round } if self.takes(call, Phase::Meeting) => self.met(now, round),
+            Input::NotMet { call, kind, words } if self.takes(call, Phase::Meeting) => {
+                self.give_up(now, Reason::NoRound { kind, words });
+            }
+            Input::Assigned { call, ranks } if self.takes(call, Phase::Assigning) => {
+                self.group.workers = ranks.workers(self.spec.local_world_size);
+                self.enter(now, PhaseEvent::Assign, Reason::Done);
+            }
+            Input::NotAssigned { call, words } if self.takes(call, Phase::Assigning) => {
+                self.spend(now, Reason::NoRanks { words });
+            }
+            Input::Parted { call } if self.takes(call, Phase::Parting) => {
+                self.enter(now, PhaseEvent::Part, Reason::Done);
+            }
+            Input::NotParted { call, words } if self.takes(call, Phase::Parting) => {
+                self.part_early(now, Reason::NotAllParted { words });
+            }
+            Input::Closed { call } if self.takes(call, Phase::Closing) => {
+                self.enter(now, PhaseEvent::Close, Reason::Done);
+            }
+            // An answer that nobody waits for any more.
+            Input::Met { .. }
+            | Input::NotMet { .. }
+            | Input::Assigned { .. }
+            | Input::NotAssigned { .. }
+            | Input::Parted { .. }
+            | Input::NotParted { .. }
+            | Input::Closed { .. } => {}
+            Input::Started { local_rank, pid } => self.started(now, local_rank, pid),
+            Input::NotStarted { local_rank, hindrance, words } => {
+                self.not_started(now, local_rank, hindrance, words);
+            }
+            Input::Exited { local_rank, exit, at } => self.exited(now, local_rank, exit, at),
+            Input::Stuck { local_rank, since } => {
+                if matches!(self.phase, Phase::Starting | Phase::Running) {
+                    self.group.state = WorkerState::Unhealthy;
+                    self.give_up(now, Reason::Stuck { local_rank, since });
+                }
+            }
+            Input::Empty => {
+                self.is_inhabited = false;
+                if self.stopping.is_some() {
+                    self.clear(now, Reason::Done);
+                }
+            }
+            Input::LostSight { words } => self.lost_sight(now, words),
+            Input::Member(membership) => self.member(now, membership),
+            Input::Stop(cause) => self.stop(now, cause),
+            Input::Pass { signal } => {
+                if matches!(self.phase, Phase::Starting | Phase::Running) {
+                    self.outputs.push_back(Output::Pass { signal });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this is the answer that the phase waits for. It comes once.
+    fn takes(&mut self, call: u64, phase: Phase) -> bool {
+        self.phase == phase && self.call.take_if(|&mut awaited| awaited == call).is_some()
+    }
+
+    fn worker(&mut self, local_rank: u32) -> Option<&mut super::group::Worker> {
+        self.group.workers.get_mut(usize::try_from(local_rank).ok()?)
+    }
+
+    fn tell(&mut self, notice: Notice) {
+        self.outputs.push_back(Output::Tell(notice));
+    }
+
+    /// The one door between phases. Whoever calls it has asked whether the event has its place.
+    fn enter(&mut self, now: Instant, event: PhaseEvent, reason: Reason) {
+        let from = self.phase;
+        let Some(to) = from.on(event) else { return };
+        self.phase = to;
+        let took = now.since(self.clocks.phase_began);
+        self.clocks.phase_began = now;
+        match from {
+            Phase::Restarting => self.clocks.timing.stop = took,
+            Phase::Meeting => self.clocks.timing.rendezvous = took,
+            Phase::Assigning => self.clocks.timing.assign = took,
+            Phase::Starting => self.clocks.timing.start = took,
+            _ => {}
+        }
+        match to {
+            Phase::Running => self.group.state = WorkerState::Healthy,
+            Phase::Parting => self.group.state = WorkerState::Succeeded,
+            Phase::Meeting if from == Phase::Idle => self.group.state = WorkerState::Init,
+            Phase::Meeting => self.group.state = WorkerState::Stopped,
+            _ => {}
+        }
+        self.tell(Notice::Phase { from, to, reason: reason.clone() });
+        match to {
+            Phase::Meeting => {
+                self.group.workers.clear();
+                self.group.group_rank = None;
+                self.ask(|call| Output::Meet { call });
+            }
+            Phase::Assigning => self.ask(|call| Output::Assign { call }),
+            Phase::Starting => self.start(),
+            Phase::Running => {
+                let timing = self.clocks.timing;
+                self.tell(Notice::Running { attempt: self.group.attempt, timing });
+                self.clocks.timing = Timing::default();
+            }
+            Phase::Restarting | Phase::Ending => self.begin_stop(now, &reason),
+            Phase::Parting => self.ask(|call| Output::Part { call }),
+            Phase::Closing => {
+                // Only who knows that the job is over closes the run.
+                let is_over = self.is_announced || self.verdict == Some(Verdict::Succeeded { missing: None });
+                let farewell = if is_over { Farewell::Close } else { Farewell::Leave };
+                self.ask(|call| Output::Close { call, farewell });
+            }
+            Phase::Over => self.outputs.push_back(Output::Over),
+            Phase::Idle => {}
+        }
+        if to == Phase::Running {
+            self.look_whether_all_succeeded(now);
+        }
+    }
+
+    fn ask(&mut self, output: impl FnOnce(u64) -> Output) {
+        self.calls += 1;
+        self.call = Some(self.calls);
+        self.outputs.push_back(output(self.calls));
+    }
+
+    /// Nobody waits for the answer to the call under way any more.
+    fn cancel(&mut self) {
+        if let Some(call) = self.call.take() {
+            self.outputs.push_back(Output::Cancel { call });
+        }
+    }
+
+    fn met(&mut self, now: Instant, round: Round) {
+        self.group.group_rank = Some(round.group_rank);
+        self.group.group_world_size = round.group_world_size;
+        self.group.round = round.number;
+        self.enter(now, PhaseEvent::Meet, Reason::Done);
+    }
+
+    fn start(&mut self) {
+        self.group.attempt = self.starts;
+        self.group.restart_count = self.spec.max_restarts - self.restarts_left;
+        self.starts += 1;
+        self.failures.clear();
+        self.is_inhabited = true;
+        self.outputs.push_back(Output::Start { attempt: self.group.attempt });
+    }
+
+    fn started(&mut self, now: Instant, local_rank: u32, pid: u32) {
+        self.is_inhabited = true;
+        if let Some(worker) = self.worker(local_rank) {
+            worker.pid = Some(pid);
+        }
+        if self.phase == Phase::Starting && self.group.workers.iter().all(|worker| worker.pid.is_some()) {
+            self.enter(now, PhaseEvent::Start, Reason::Done);
+        }
+    }
+
+    fn not_started(
+        &mut self,
+        now: Instant,
+        local_rank: u32,
+        hindrance: Hindrance,
+        words: alloc::boxed::Box<str>,
+    ) {
+        if self.phase != Phase::Starting {
+            return;
+        }
+        let reason = Reason::NotStarted { local_rank, hindrance, words };
+        match hindrance {
+            Hindrance::Passing => self.spend(now, reason),
+            Hindrance::Lasting => self.give_up(now, reason),
+        }
+    }
+
+    fn exited(&mut self, now: Instant, local_rank: u32, exit: ExitStatus, at: Instant) {
+        let pid = self.worker(local_rank).and_then(|worker| {
+            worker.exit = Some(exit);
+            worker.pid
+        });
+        // Who was told to end is no failure, however it takes that; who died before is one, although it is heard late.
+        let was_told = self.stopping.is_some_and(|stopping| stopping.began < at);
+        self.tell(Notice::Exited { local_rank, exit, was_told });
+        if exit.is_success() {
+            self.look_whether_all_succeeded(now);
+        } else if !was_told {
+            self.failures.push(Failed { local_rank, pid, exit, at });
+            if matches!(self.phase, Phase::Starting | Phase::Running) {
+                self.group.state = WorkerState::Failed;
+                self.clocks.timing.detect = now.since(at);
+                self.spend(now, Reason::WorkerFailed { local_rank, exit });
+            }
+        }
+    }
+
+    fn look_whether_all_succeeded(&mut self, now: Instant) {
+        let succeeded = |worker: &super::group::Worker| worker.exit.is_some_and(ExitStatus::is_success);
+        if self.phase == Phase::Running && self.group.workers.iter().all(succeeded) {
+            self.enter(now, PhaseEvent::Succeed, Reason::Succeeded);
+        }
+    }
+
+    /// A failure: another try, if there is one left.
+    fn spend(&mut self, now: Instant, reason: Reason) {
+        match self.restarts_left.checked_sub(1) {
+            Some(left) => {
+                self.restarts_left = left;
+                self.renew(now, reason);
+            }
+            None => self.give_up(now, reason),
+        }
+    }
+
+    fn renew(&mut self, now: Instant, reason: Reason) {
+        self.cancel();
+        self.enter(now, PhaseEvent::Renew, reason);
+    }
+
+    fn give_up(&mut self, now: Instant, reason: Reason) {
+        if self.phase.on(PhaseEvent::GiveUp).is_none() {
+            return;
+        }
+        self.cancel();
+        let verdict = Verdict::of(&reason);
+        self.group.state = verdict.state();
+        if verdict.concerns_all() && self.group.group_rank.is_some() {
+            self.is_announced = true;
+            self.outputs.push_back(Output::Announce { reason: reason.clone() });
+        }
+        self.verdict = Some(verdict);
+        self.enter(now, PhaseEvent::GiveUp, reason);
+    }
+
+    /// The workers have succeeded, whatever the others do.
+    fn part_early(&mut self, now: Instant, reason: Reason) {
+        self.cancel();
+        self.verdict = Some(Verdict::Succeeded { missing: Some(reason.clone()) });
+        self.enter(now, PhaseEvent::Part, reason);
+    }
+
+    fn begin_stop(&mut self, now: Instant, reason: &Reason) {
+        if self.phase == Phase::Ending && self.verdict.is_none() {
+            self.verdict = Some(Verdict::Succeeded { missing: None });
+        }
+        let signal = match reason {
+            Reason::Stop(StopCause::Signal(signal)) => *signal,
+            _ => self.spec.stop_signal,
+        };
+        if let Some(stopping) = self.stopping {
+            // They are being stopped already, and their time runs; another signal may say more to them.
+            if stopping.step == StopStep::Told && signal != self.spec.stop_signal {
+                self.outputs.push_back(Output::Signal { signal });
+            }
+        } else if !self.is_inhabited {
+            self.clear(now, Reason::Done);
+        } else {
+            let until = now + self.spec.stop_timeout;
+            self.stopping = Some(Stopping { began: now, until, step: StopStep::Told });
+            if self.spec.stop_timeout.is_zero() {
+                self.kill(now, Reason::StopTimeout);
+            } else {
+                self.outputs.push_back(Output::Signal { signal });
+            }
+        }
+    }
+
+    fn kill(&mut self, now: Instant, reason: Reason) {
+        let Some(stopping) = &mut self.stopping else { return };
+        stopping.step = StopStep::Killed;
+        stopping.until = now + self.spec.kill_timeout;
+        self.tell(Notice::Killing { reason });
+        self.outputs.push_back(Output::Kill);
+    }
+
+    /// Nothing lives beneath any more, as far as that can be had.
+    fn clear(&mut self, now: Instant, reason: Reason) {
+        self.stopping = None;
+        self.is_inhabited = false;
+        if !self.failures.is_empty() {
+            let failures = core::mem::take(&mut self.failures);
+            self.outputs.push_back(Output::Report { group: self.group.clone(), failures });
+        }
+        self.enter(now, PhaseEvent::Clear, reason);
+    }
+
+    fn lost_sight(&mut self, now: Instant, words: alloc::boxed::Box<str>) {
+        match self.phase {
+            Phase::Parting => self.part_early(now, Reason::LostSight { words }),
+            Phase::Ending | Phase::Closing | Phase::Over => {}
+            _ => self.give_up(now, Reason::LostSight { words }),
+        }
+    }
+
+    fn member(&mut self, now: Instant, membership: Membership) {
+        let in_round = matches!(
+            self.phase,
+            Phase::Assigning | Phase::Starting | Phase::Running | Phase::Restarting | Phase::Parting
+        );
+        if !in_round {
+            return;
+        }
+        let (reason, is_final) = match membership {
+            Membership::NodesWaiting { nodes: 0 } => return,
+            Membership::NodesWaiting { nodes } => (Reason::NodesWaiting { nodes }, false),
+            Membership::PeerDied { words } => (Reason::PeerDied { words }, false),
+            Membership::RoundOver { words } => (Reason::RoundOver { words }, false),
+            Membership::LeftBehind => (Reason::LeftBehind, false),
+            Membership::Replaced => (Reason::Replaced, true),
+            Membership::JobFailed { words } => (Reason::JobFailed { words }, true),
+            Membership::ServerLost { words } => (Reason::ServerLost { words }, true),
+        };
+        match (self.phase, is_final) {
+            // Its own workers are done, and their result stands. Who comes back wants a round, and cannot have it alone;
+            // who died does not come.
+            (Phase::Parting, true) => self.part_early(now, reason),
+            (Phase::Parting, false) if matches!(reason, Reason::PeerDied { .. }) => {
+                self.part_early(now, reason)
+            }
+            (Phase::Restarting, false) => {}
+            (_, false) => self.renew(now, reason),
+            (_, true) => self.give_up(now, reason),
+        }
+    }
+
+    fn stop(&mut self, now: Instant, cause: StopCause) {
+        match self.phase {
+            Phase::Over => {}
+            Phase::Closing => {
+                self.cancel();
+                self.enter(now, PhaseEvent::Close, Reason::Stop(cause));
+            }
+            // Whoever asks twice will not wait.
+            Phase::Ending => {
+                if self.stopping.is_some_and(|stopping| stopping.step == StopStep::Told) {
+                    self.kill(now, Reason::Stop(cause));
+                }
+            }
+            _ => self.give_up(now, Reason::Stop(cause)),
+        }
+    }
+}
+
+impl Verdict {
+    /// What follows from giving up for this reason.
+    fn of(reason: &Reason) -> Self {
+        match reason {
+            Reason::NoRound { kind: NoRound::NotNeeded, .. } => Self::NotNeeded,
+            Reason::Stop(cause) => Self::Stopped { cause: *cause },
+            Reason::LostSight { .. } => Self::LostSight { reason: reason.clone() },
+            _ => Self::Failed { reason: reason.clone() },
+        }
+    }
+
+    /// The state that the group ends in.
+    const fn state(&self) -> WorkerState {
+        match self {
+            Self::Succeeded { .. } | Self::NotNeeded => WorkerState::Succeeded,
+            Self::Stopped { .. } => WorkerState::Stopped,
+            Self::LostSight { .. } => WorkerState::Unknown,
+            Self::Failed { .. } => WorkerState::Failed,
+        }
+    }
+
+    /// Whether the other agents are to hear of it at once: without this agent's workers, theirs would wait in vain.
+    const fn concerns_all(&self) -> bool {
+        match self {
+            Self::Failed { reason } => !matches!(
+                reason,
+                Reason::NoRound { .. }
+                    | Reason::Replaced
+                    | Reason::JobFailed { .. }
+                    | Reason::ServerLost { .. }
+            ),
+            Self::LostSight { .. } => true,
+            Self::Succeeded { .. } | Self::NotNeeded | Self::Stopped { .. } => false,
+        }
+    }
+}
+
+/// How long the phases of a restart took, together.
+impl Timing {
+    /// From the death of a worker to the start of the last new one.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.detect + self.stop + self.rendezvous + self.assign + self.start
+    }
+}

@@ -1,0 +1,403 @@
+use super::*;
+use crate::agent::group::Worker;
+use crate::agent::ranks::Ranks;
+use alloc::string::String;
+use alloc::{format, vec};
+use core::fmt::Write;
+
+const STOP: Duration = Duration::from_secs(30);
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+fn spec() -> WorkerSpec {
+    WorkerSpec { max_restarts: 1, ..WorkerSpec::new(2) }
+}
+
+/// An agent with somebody who does what it asks.
+struct Play {
+    agent: Supervisor,
+    now: Instant,
+    call: u64,
+    outputs: Vec<Output>,
+}
+
+impl Play {
+    fn new(spec: WorkerSpec) -> Self {
+        let agent = Supervisor::new(spec).expect("a good spec");
+        Self { agent, now: at(0), call: 0, outputs: Vec::new() }
+    }
+
+    fn give(&mut self, input: Input) -> &mut Self {
+        self.agent.handle(self.now, input).expect("it can happen");
+        self.drain()
+    }
+
+    fn drain(&mut self) -> &mut Self {
+        while let Some(output) = self.agent.poll_output() {
+            match output {
+                Output::Meet { call }
+                | Output::Assign { call }
+                | Output::Part { call }
+                | Output::Close { call, .. } => self.call = call,
+                _ => {}
+            }
+            self.outputs.push(output);
+        }
+        self
+    }
+
+    fn pass(&mut self, span: Duration) -> &mut Self {
+        self.now = self.now + span;
+        self.agent.handle_timeout(self.now);
+        self.drain()
+    }
+
+    fn met(&mut self) -> &mut Self {
+        let round = Round { group_rank: 0, group_world_size: 2, number: Some(0) };
+        self.give(Input::Met { call: self.call, round })
+    }
+
+    fn assigned(&mut self) -> &mut Self {
+        let ranks = Ranks { global_rank_first: 4, world_size: 6, role_rank_first: 2, role_world_size: 4 };
+        self.give(Input::Assigned { call: self.call, ranks })
+    }
+
+    fn started(&mut self) -> &mut Self {
+        for local_rank in 0..self.agent.spec().local_world_size {
+            self.give(Input::Started { local_rank, pid: 100 + local_rank });
+        }
+        self
+    }
+
+    fn exited(&mut self, local_rank: u32, exit: ExitStatus) -> &mut Self {
+        let at = self.now;
+        self.give(Input::Exited { local_rank, exit, at })
+    }
+
+    fn running(&mut self) -> &mut Self {
+        self.give(Input::Begin).met().assigned().started()
+    }
+
+    fn parting(&mut self) -> &mut Self {
+        self.running().exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0)).give(Input::Empty)
+    }
+
+    /// What came out since the last look, without what is only told.
+    fn deeds(&mut self) -> Vec<Output> {
+        self.outputs.drain(..).filter(|output| !matches!(output, Output::Tell(_))).collect()
+    }
+
+    fn phase(&self) -> Phase {
+        self.agent.phase()
+    }
+}
+
+/// An agent in each of its phases.
+fn in_phase(phase: Phase) -> Play {
+    let mut play = Play::new(spec());
+    match phase {
+        Phase::Idle => &mut play,
+        Phase::Meeting => play.give(Input::Begin),
+        Phase::Assigning => play.give(Input::Begin).met(),
+        Phase::Starting => play.give(Input::Begin).met().assigned(),
+        Phase::Running => play.running(),
+        Phase::Restarting => play.running().give(Input::Member(Membership::NodesWaiting { nodes: 1 })),
+        Phase::Parting => play.parting(),
+        Phase::Ending => play.running().give(Input::Stop(StopCause::Asked)),
+        Phase::Closing => play.running().give(Input::Stop(StopCause::Asked)).give(Input::Empty),
+        Phase::Over => {
+            play.running().give(Input::Stop(StopCause::Asked)).give(Input::Empty);
+            let call = play.call;
+            play.give(Input::Closed { call })
+        }
+    };
+    assert_eq!(play.phase(), phase);
+    play.outputs.clear();
+    play
+}
+
+fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
+    let words = || "words".into();
+    let (call, late) = (play.call, play.call.wrapping_sub(1));
+    let round = Round { group_rank: 1, group_world_size: 3, number: Some(7) };
+    let ranks = Ranks { global_rank_first: 0, world_size: 2, role_rank_first: 0, role_world_size: 2 };
+    let died = ExitStatus::Signal(9);
+    vec![
+        ("met", Input::Met { call, round }),
+        ("met, late", Input::Met { call: late, round }),
+        ("not met: not needed", Input::NotMet { call, kind: NoRound::NotNeeded, words: words() }),
+        ("not met: closed", Input::NotMet { call, kind: NoRound::Closed, words: words() }),
+        ("assigned", Input::Assigned { call, ranks }),
+        ("assigned, late", Input::Assigned { call: late, ranks }),
+        ("not assigned", Input::NotAssigned { call, words: words() }),
+        ("started 0", Input::Started { local_rank: 0, pid: 7 }),
+        (
+            "not started: for lack of room",
+            Input::NotStarted { local_rank: 0, hindrance: Hindrance::Passing, words: words() },
+        ),
+        (
+            "not started: no such program",
+            Input::NotStarted { local_rank: 0, hindrance: Hindrance::Lasting, words: words() },
+        ),
+        ("exited 0 well", Input::Exited { local_rank: 0, exit: ExitStatus::Code(0), at: play.now }),
+        ("exited 0 badly", Input::Exited { local_rank: 0, exit: died, at: play.now }),
+        ("exited 0 badly, later", Input::Exited { local_rank: 0, exit: died, at: play.now + STOP }),
+        ("stuck", Input::Stuck { local_rank: 1, since: STOP }),
+        ("empty", Input::Empty),
+        ("lost sight", Input::LostSight { words: words() }),
+        ("nodes waiting", Input::Member(Membership::NodesWaiting { nodes: 2 })),
+        ("no nodes waiting", Input::Member(Membership::NodesWaiting { nodes: 0 })),
+        ("peer died", Input::Member(Membership::PeerDied { words: words() })),
+        ("round over", Input::Member(Membership::RoundOver { words: words() })),
+        ("left behind", Input::Member(Membership::LeftBehind)),
+        ("replaced", Input::Member(Membership::Replaced)),
+        ("job failed", Input::Member(Membership::JobFailed { words: words() })),
+        ("server lost", Input::Member(Membership::ServerLost { words: words() })),
+        ("parted", Input::Parted { call }),
+        ("not parted", Input::NotParted { call, words: words() }),
+        ("closed", Input::Closed { call }),
+        ("signal", Input::Stop(StopCause::Signal(2))),
+        ("asked to stop", Input::Stop(StopCause::Asked)),
+        ("to pass on", Input::Pass { signal: 10 }),
+    ]
+}
+
+fn brief(output: &Output) -> String {
+    match output {
+        Output::Meet { .. } => "meet".into(),
+        Output::Assign { .. } => "assign".into(),
+        Output::Part { .. } => "part".into(),
+        Output::Close { farewell, .. } => format!("{farewell:?}").to_lowercase(),
+        Output::Cancel { .. } => "cancel".into(),
+        Output::Announce { .. } => "announce".into(),
+        Output::Start { attempt } => format!("start {attempt}"),
+        Output::Signal { signal } => format!("signal {signal}"),
+        Output::Kill => "kill".into(),
+        Output::Pass { signal } => format!("pass {signal}"),
+        Output::Report { failures, .. } => {
+            let ranks: Vec<_> = failures.iter().map(|failed| failed.local_rank).collect();
+            format!("report {ranks:?}")
+        }
+        Output::Tell(_) => unreachable!("left out"),
+        Output::Over => "over".into(),
+    }
+}
+
+#[test]
+fn every_input_in_every_phase_is_in_the_snapshot() {
+    let mut table = String::new();
+    for phase in Phase::ALL {
+        let mut silent = Vec::new();
+        for number in 0..inputs(&in_phase(phase)).len() {
+            let mut play = in_phase(phase);
+            let (name, input) = inputs(&play).swap_remove(number);
+            let result = play.agent.handle(play.now, input);
+            play.drain();
+            let mut row = match result {
+                Ok(()) => format!("{:?}", play.phase()),
+                Err(error) => format!("error: {error}"),
+            };
+            for deed in play.deeds() {
+                row += &format!(" · {}", brief(&deed));
+            }
+            let restarts = spec().max_restarts - play.agent.restarts_left();
+            if restarts > 0 {
+                row += &format!(" ({restarts} spent)");
+            }
+            if row == format!("{phase:?}") {
+                silent.push(name);
+            } else {
+                writeln!(table, "{phase:?} | {name} => {row}").expect("a string");
+            }
+        }
+        writeln!(table, "{phase:?} | nothing comes of: {}\n", silent.join("; ")).expect("a string");
+    }
+    assert_eq!(table, include_str!("table.snapshot"), "\n{table}");
+}
+
+#[test]
+fn a_failure_spends_the_budget_and_a_newcomer_does_not() {
+    let mut play = Play::new(spec());
+    play.running().give(Input::Member(Membership::NodesWaiting { nodes: 1 })).give(Input::Empty);
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Meeting, 1));
+    play.met().assigned().started();
+    assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (1, 0));
+    play.exited(1, ExitStatus::Code(3)).give(Input::Empty);
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Meeting, 0));
+    play.met().assigned().started();
+    assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (2, 1));
+    play.outputs.clear();
+    play.pass(Duration::from_millis(10)).exited(0, ExitStatus::Signal(11)).pass(Duration::from_millis(10));
+    let reason = Reason::WorkerFailed { local_rank: 0, exit: ExitStatus::Signal(11) };
+    assert_eq!(play.deeds(), [Output::Announce { reason: reason.clone() }, Output::Signal { signal: 15 }]);
+    play.exited(1, ExitStatus::Signal(15)).give(Input::Empty);
+    let failures = vec![Failed { local_rank: 0, pid: Some(100), exit: ExitStatus::Signal(11), at: at(10) }];
+    let (call, group) = (play.call, play.agent.group().clone());
+    assert_eq!(
+        play.deeds(),
+        [Output::Report { group, failures }, Output::Close { call, farewell: Farewell::Close }]
+    );
+    play.give(Input::Closed { call });
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
+    assert_eq!(play.agent.group().state, WorkerState::Failed);
+}
+
+#[test]
+fn a_budget_of_none_is_legal() {
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.running().exited(0, ExitStatus::Code(1));
+    assert_eq!(play.phase(), Phase::Ending);
+}
+
+#[test]
+fn who_died_before_the_others_were_told_has_failed_too() {
+    let mut play = Play::new(WorkerSpec { local_world_size: 3, ..spec() });
+    play.running().pass(Duration::from_millis(10));
+    let now = play.now;
+    // Both died in one millisecond; the second is heard after the first had its consequences.
+    play.give(Input::Exited { local_rank: 2, exit: ExitStatus::Code(1), at: at(9) });
+    play.give(Input::Exited { local_rank: 0, exit: ExitStatus::Code(1), at: at(9) });
+    play.give(Input::Exited { local_rank: 1, exit: ExitStatus::Code(1), at: now + Duration::from_millis(1) });
+    play.outputs.clear();
+    play.give(Input::Empty);
+    let Some(Output::Report { group, failures }) = play.deeds().into_iter().next() else {
+        panic!("no report")
+    };
+    assert_eq!(group.workers.len(), 3, "those that failed, although the agent has gone on");
+    assert_eq!(failures.iter().map(|failed| failed.local_rank).collect::<Vec<_>>(), [2, 0]);
+    assert_eq!(play.agent.restarts_left(), 0, "one restart for both");
+}
+
+#[test]
+fn who_does_not_listen_is_killed_and_who_outlives_that_is_given_up() {
+    let mut play = Play::new(spec());
+    play.running().give(Input::Member(Membership::RoundOver { words: "over".into() }));
+    assert_eq!(play.agent.poll_timeout(), Some(play.now + STOP));
+    play.outputs.clear();
+    play.pass(STOP - Duration::from_millis(1));
+    assert_eq!(play.deeds(), []);
+    play.pass(Duration::from_millis(1));
+    assert_eq!(play.deeds(), [Output::Kill]);
+    play.pass(Duration::from_secs(5));
+    assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Meeting, None));
+}
+
+#[test]
+fn a_stop_timeout_of_nothing_kills_at_once() {
+    let mut play = Play::new(WorkerSpec { stop_timeout: Duration::ZERO, ..spec() });
+    play.running();
+    play.outputs.clear();
+    play.exited(0, ExitStatus::Code(1));
+    assert_eq!(play.deeds(), [Output::Kill]);
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut play = in_phase(Phase::Running);
+    play.give(Input::Stop(StopCause::Signal(2)));
+    assert_eq!(play.deeds(), [Output::Signal { signal: 2 }]);
+    play.give(Input::Stop(StopCause::Signal(2)));
+    assert_eq!(play.deeds(), [Output::Kill]);
+    play.give(Input::Stop(StopCause::Signal(2)));
+    assert_eq!(play.deeds(), []);
+    play.give(Input::Empty);
+    let call = play.call;
+    assert_eq!(play.deeds(), [Output::Close { call, farewell: Farewell::Leave }]);
+    play.give(Input::Stop(StopCause::Signal(2)));
+    assert_eq!(play.deeds(), [Output::Cancel { call }, Output::Over]);
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Stopped { cause: StopCause::Signal(2) }));
+}
+
+#[test]
+fn a_signal_while_workers_are_stopped_runs_on_the_same_clock() {
+    let mut play = in_phase(Phase::Restarting);
+    let until = play.agent.poll_timeout();
+    play.pass(Duration::from_secs(10)).give(Input::Stop(StopCause::Signal(3)));
+    assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Ending, until));
+    assert_eq!(play.deeds(), [Output::Signal { signal: 3 }]);
+}
+
+#[test]
+fn workers_that_end_before_all_are_started_count() {
+    let mut play = in_phase(Phase::Starting);
+    play.give(Input::Started { local_rank: 0, pid: 7 }).exited(0, ExitStatus::Code(0));
+    assert_eq!(play.phase(), Phase::Starting);
+    play.give(Input::Started { local_rank: 1, pid: 8 });
+    assert_eq!(play.phase(), Phase::Running);
+    play.exited(1, ExitStatus::Code(0));
+    assert_eq!(play.phase(), Phase::Parting);
+    let mut play = in_phase(Phase::Starting);
+    play.give(Input::Started { local_rank: 0, pid: 7 }).exited(0, ExitStatus::Code(0));
+    play.give(Input::Started { local_rank: 1, pid: 8 }).exited(1, ExitStatus::Code(2));
+    assert_eq!(play.phase(), Phase::Restarting);
+}
+
+#[test]
+fn success_is_told_to_all_and_closes_the_run() {
+    let mut play = in_phase(Phase::Parting);
+    let call = play.call;
+    play.give(Input::Parted { call });
+    let call = play.call;
+    assert_eq!(play.deeds(), [Output::Close { call, farewell: Farewell::Close }]);
+    play.give(Input::Closed { call });
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing: None }));
+    assert_eq!(play.agent.group().state, WorkerState::Succeeded);
+}
+
+#[test]
+fn who_has_succeeded_does_not_wait_for_the_dead_and_leaves_the_run_open() {
+    let mut play = in_phase(Phase::Parting);
+    play.give(Input::Member(Membership::PeerDied { words: "node b died".into() }));
+    let call = play.call;
+    assert_eq!(play.deeds().pop(), Some(Output::Close { call, farewell: Farewell::Leave }));
+    play.give(Input::Closed { call });
+    let missing = Some(Reason::PeerDied { words: "node b died".into() });
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing }));
+}
+
+#[test]
+fn what_lingers_after_success_is_stopped_when_all_have_parted() {
+    let mut play = Play::new(spec());
+    play.running().exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
+    let call = play.call;
+    play.outputs.clear();
+    play.give(Input::Parted { call });
+    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }]);
+    play.give(Input::Empty);
+    assert_eq!(play.phase(), Phase::Closing);
+}
+
+#[test]
+fn the_time_of_each_phase_of_a_restart_is_told() {
+    let ms = Duration::from_millis;
+    let mut play = Play::new(spec());
+    play.running().pass(ms(100));
+    play.give(Input::Exited { local_rank: 0, exit: ExitStatus::Code(1), at: at(98) });
+    play.pass(ms(3)).give(Input::Empty).pass(ms(5)).met().pass(ms(7)).assigned();
+    play.outputs.clear();
+    play.pass(ms(11)).started();
+    let timing = Timing { detect: ms(2), stop: ms(3), rendezvous: ms(5), assign: ms(7), start: ms(11) };
+    assert!(play.outputs.contains(&Output::Tell(Notice::Running { attempt: 1, timing })));
+    assert_eq!(timing.total(), ms(28));
+}
+
+#[test]
+fn a_group_can_be_kept_while_the_agent_goes_on() {
+    let mut play = in_phase(Phase::Running);
+    let group = play.agent.group().clone();
+    play.exited(1, ExitStatus::Code(1)).give(Input::Empty);
+    assert_eq!(group.state, WorkerState::Healthy);
+    let worker = Worker {
+        local_rank: 1,
+        global_rank: 5,
+        role_rank: 3,
+        world_size: 6,
+        role_world_size: 4,
+        pid: Some(101),
+        exit: None,
+    };
+    assert_eq!(group.workers[1], worker);
+    assert_eq!(play.agent.group().state, WorkerState::Stopped);
+}
