@@ -53,11 +53,18 @@ pub mod wire;
 #[cfg(feature = "alloc")]
 pub mod agent {
     pub mod console_backlog;
+    pub mod environment;
     pub mod error_file;
     pub mod failure;
+    pub mod group;
     pub mod log_layout;
     pub mod log_lines;
+    pub mod phase;
+    pub mod ranks;
+    pub mod reason;
+    pub mod spec;
     pub mod streams;
+    pub mod supervisor;
     pub mod template;
 }
 /// Nobody goes on before all are there.
@@ -110,18 +117,6 @@ pub mod session {
 
     #[cfg(all(test, feature = "alloc"))]
     mod simulation;
-}
-
-/// How worker processes are supervised.
-#[cfg(feature = "alloc")]
-pub mod agent {
-    pub mod environment;
-    pub mod group;
-    pub mod phase;
-    pub mod ranks;
-    pub mod reason;
-    pub mod spec;
-    pub mod supervisor;
 }
 
 // L4

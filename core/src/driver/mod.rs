@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "std is at home here")]
 
+pub mod agent;
 pub mod call_error;
 pub mod canceller;
 pub mod clock;

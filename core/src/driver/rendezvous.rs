@@ -16,7 +16,7 @@ mod url;
 pub use context::{Context, CreateHandler};
 pub use foreign::{ForeignBackend, ForeignOptions, ForeignUrls};
 pub use handler::{HandlerError, NodeStore, RendezvousHandler};
-pub(in crate::driver) use host_name::host_name;
+pub use host_name::host_name;
 pub use hosting::{HostedServers, HostingError};
 pub use rdzv_backend::{RdzvBackend, RdzvRendezvous, refusal};
 pub(in crate::driver) use rdzv_backend::{entry_of, labels_of, session_options};

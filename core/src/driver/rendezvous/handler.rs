@@ -113,6 +113,18 @@ pub enum HandlerError {
     },
 }
 
+impl HandlerError {
+    /// Whether [`RendezvousHandler::cancel`] ended the call.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        match self {
+            Self::Store(error) => matches!(error.kind(), ErrorKind::Cancelled),
+            Self::Plugin { kind, .. } => matches!(kind, ErrorKind::Cancelled),
+            _ => false,
+        }
+    }
+}
+
 /// One node's part in a rendezvous. Any thread may call.
 pub trait RendezvousHandler: Send + Sync {
     /// The name of the backend that it is of.

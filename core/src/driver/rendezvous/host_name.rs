@@ -5,7 +5,10 @@ use alloc::vec;
 use std::io;
 
 /// The host's own name, as the system keeps it.
-pub(in crate::driver) fn host_name() -> io::Result<String> {
+///
+/// # Errors
+/// That of the system.
+pub fn host_name() -> io::Result<String> {
     let mut name = vec![0_u8; 256];
     // SAFETY: the buffer has the length that is named; the last byte stays 0 whatever the system writes.
     let status = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };

@@ -1,0 +1,433 @@
+//! An agent that runs: [`Supervisor`] with threads, sockets and processes around it.
+//!
+//! The thread that turns it never blocks. Two threads of its own make the calls that do: one stands in the rendezvous, one
+//! meets the other agents in the round's store. What they learn comes back through a channel that makes the agent's
+//! descriptor readable.
+
+mod control;
+mod errand;
+mod local;
+mod membership;
+mod numbering;
+mod told;
+mod workers;
+
+#[cfg(test)]
+mod tests;
+
+pub use control::AgentControl;
+pub use local::{LocalEntry, LocalError, LocalOptions, LocalWorkers};
+pub use workers::{Start, WorkerEvent, Workers};
+
+use crate::agent::environment::AgentStore;
+use crate::agent::failure::WorkerGroupFailure;
+use crate::agent::spec::{SpecError, WorkerSpec};
+use crate::agent::supervisor::{Input, Notice, Output, Round, Supervisor, Verdict};
+use crate::driver::event_loop::{EventLoop, Interest, Token, Watch};
+use crate::driver::rendezvous::RendezvousHandler;
+use crate::rendezvous::store_info::RendezvousStoreInfo;
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use control::Snapshot;
+use crossbeam_channel::{Receiver, unbounded};
+use errand::Errands;
+use membership::{CurrentStore, Info, Member};
+use numbering::{Numbered, Numbering};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::PoisonError;
+use told::{Teller, Told};
+
+/// How an agent is to be.
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    /// What it supervises.
+    pub spec: WorkerSpec,
+    /// What it calls itself when it tells others of a failure; a host's name, most often.
+    pub name: String,
+    /// What the workers' program is called in reports.
+    pub entry_name: String,
+    /// Where workers of other nodes reach this one, if it hosts their store; without it, as the rendezvous knows it.
+    pub local_addr: Option<String>,
+    /// Where the workers find their store; without it, each round has a store of its own, which the first agent serves.
+    pub master: Option<RendezvousStoreInfo>,
+}
+
+/// An agent that cannot be, or cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The spec makes no sense.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// No descriptors or threads.
+    #[error("the agent has no room on this system: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Something that an agent tells of.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AgentEvent {
+    /// What the machine tells.
+    Notice(Notice),
+    /// Workers of one start failed, and nothing of that start lives any more.
+    WorkersFailed(WorkerGroupFailure),
+    /// The agent is done: [`Agent::result`] says how.
+    Over,
+}
+
+/// What came of it all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgentResult {
+    /// How the agent ended.
+    pub verdict: Verdict,
+    /// What its workers returned, by global rank, where they were functions and all ended well.
+    pub returned: BTreeMap<u64, Vec<u8>>,
+    /// The failures of the last start, if there were any.
+    pub failure: Option<WorkerGroupFailure>,
+}
+
+/// Which thread makes the machine's call.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Membership,
+    Numbering,
+}
+
+const WORKERS: Token = Token(0);
+/// How soon a call is interrupted again that the last time was missed.
+const PRESS_INTERVAL: Duration = Duration::from_millis(2);
+
+/// One agent. One thread turns it; others have its [`AgentControl`].
+///
+/// Dropping it before it is over ends its workers at once, and this node has left the rendezvous then.
+pub struct Agent {
+    machine: Supervisor,
+    entry_name: String,
+    // The threads go before what they interrupt.
+    membership: Errands<membership::Ask>,
+    numbering: Errands<numbering::Ask>,
+    // A watch goes before what it watches.
+    #[expect(dead_code, reason = "held: the descriptor becomes readable by it")]
+    watch: Watch,
+    workers: Box<dyn Workers>,
+    events: EventLoop,
+    handler: Arc<dyn RendezvousHandler>,
+    store: CurrentStore,
+    told: Receiver<Told>,
+    teller: Teller,
+    snapshot: Arc<Snapshot>,
+    asked: Asked,
+    info: Option<Arc<Info>>,
+    numbered: Option<Box<Numbered>>,
+    returned: BTreeMap<u32, Vec<u8>>,
+    failure: Option<WorkerGroupFailure>,
+    happened: VecDeque<AgentEvent>,
+}
+
+impl core::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Agent").field("phase", &self.machine.phase()).finish_non_exhaustive()
+    }
+}
+
+impl Agent {
+    /// An agent, which begins with its first turn.
+    ///
+    /// # Errors
+    /// See [`AgentError`].
+    pub fn new(
+        options: AgentOptions,
+        handler: Arc<dyn RendezvousHandler>,
+        mut workers: Box<dyn Workers>,
+    ) -> Result<Self, AgentError> {
+        let mut machine = Supervisor::new(options.spec.clone())?;
+        let events = EventLoop::new()?;
+        workers.begin(*events.clock());
+        let watch = events.watch(workers.fd(), Interest::Read, WORKERS)?;
+        let (sender, told) = unbounded();
+        let teller = Teller::new(sender, events.waker());
+        let store = CurrentStore::default();
+        let member = Member {
+            handler: Arc::clone(&handler),
+            monitor_interval: options.spec.monitor_interval,
+            name: options.name,
+            store: Arc::clone(&store),
+            teller: teller.clone(),
+        };
+        let (interrupted, its_store) = (Arc::clone(&handler), Arc::clone(&store));
+        let interrupt = move || {
+            interrupted.cancel();
+            cancel(&its_store);
+        };
+        let membership = Errands::start("rdzv-member", interrupt, move |asks| member.run(&asks))?;
+        let numbering = Numbering {
+            spec: options.spec,
+            master: options.master,
+            agent_store: if handler.use_agent_store() { AgentStore::Shared } else { AgentStore::OfRankZero },
+            local_addr: options.local_addr,
+            teller: teller.clone(),
+        };
+        let its_store = Arc::clone(&store);
+        let interrupt = move || cancel(&its_store);
+        let numbering = Errands::start("rdzv-number", interrupt, move |asks| numbering.run(&asks))?;
+        let snapshot = Arc::new(Snapshot::new(machine.group().clone()));
+        let now = events.clock().now();
+        // A machine that is new begins.
+        machine.handle(now, Input::Begin).ok();
+        let mut agent = Self {
+            machine,
+            entry_name: options.entry_name,
+            membership,
+            numbering,
+            watch,
+            workers,
+            events,
+            handler,
+            store,
+            told,
+            teller,
+            snapshot,
+            asked: Asked::Membership,
+            info: None,
+            numbered: None,
+            returned: BTreeMap::new(),
+            failure: None,
+            happened: VecDeque::new(),
+        };
+        agent.progress();
+        Ok(agent)
+    }
+
+    /// For other threads.
+    #[must_use]
+    pub fn control(&self) -> AgentControl {
+        AgentControl::new(self.teller.clone(), Arc::clone(&self.snapshot))
+    }
+
+    /// The machine, to look at.
+    #[must_use]
+    pub const fn supervisor(&self) -> &Supervisor {
+        &self.machine
+    }
+
+    /// Does what is to be done by now; never blocks.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn turn(&mut self) -> Result<(), AgentError> {
+        // Whoever is ready is asked anyway.
+        for _ in self.events.poll()? {}
+        self.progress();
+        Ok(())
+    }
+
+    /// As [`Agent::turn`], for a thread that has nothing else to do: it waits until there is something to do.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn wait(&mut self) -> Result<(), AgentError> {
+        let until = self.deadline();
+        for _ in self.events.wait(until)? {}
+        self.progress();
+        Ok(())
+    }
+
+    /// The next thing to tell, in order.
+    pub fn next_event(&mut self) -> Option<AgentEvent> {
+        self.happened.pop_front()
+    }
+
+    /// What came of it, once it is over.
+    #[must_use]
+    pub fn result(&self) -> Option<AgentResult> {
+        let verdict = self.machine.verdict().filter(|_| self.is_over())?.clone();
+        let ranks = self.machine.group().workers.iter();
+        let returned = match verdict {
+            Verdict::Succeeded { .. } => ranks
+                .filter_map(|worker| {
+                    Some((worker.global_rank, self.returned.get(&worker.local_rank)?.clone()))
+                })
+                .collect(),
+            _ => BTreeMap::new(),
+        };
+        Some(AgentResult { verdict, returned, failure: self.failure.clone() })
+    }
+
+    /// Turns the agent until it is over. `tell` hears of everything as it happens.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn run(&mut self, mut tell: impl FnMut(&mut Self, AgentEvent)) -> Result<AgentResult, AgentError> {
+        loop {
+            while let Some(event) = self.next_event() {
+                tell(self, event);
+            }
+            if let Some(result) = self.result() {
+                return Ok(result);
+            }
+            self.wait()?;
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.machine.phase() == crate::agent::phase::Phase::Over
+    }
+
+    fn now(&self) -> Instant {
+        self.events.clock().now()
+    }
+
+    /// When something is to be done although nothing happens.
+    fn deadline(&self) -> Option<Instant> {
+        let is_behind = self.membership.is_behind() || self.numbering.is_behind();
+        let press = is_behind.then(|| self.now() + PRESS_INTERVAL);
+        [press, self.machine.poll_timeout(), self.workers.deadline()].into_iter().flatten().min()
+    }
+
+    fn progress(&mut self) {
+        loop {
+            if let Ok(told) = self.told.try_recv() {
+                self.hear(told);
+            } else if let Some(event) = self.workers.next_event() {
+                self.saw(event);
+            } else if self.machine.poll_timeout().is_some_and(|due| due <= self.now()) {
+                self.machine.handle_timeout(self.now());
+            } else {
+                break;
+            }
+            self.perform_all();
+        }
+        self.perform_all();
+        self.membership.press();
+        self.numbering.press();
+        self.snapshot.publish(self.machine.group());
+        if let Some(deadline) = self.deadline() {
+            self.events.wake_at(deadline);
+        }
+    }
+
+    fn give(&mut self, input: Input) {
+        // Workers that the machine does not have are those of an attempt that it gave up.
+        self.machine.handle(self.now(), input).ok();
+    }
+
+    fn hear(&mut self, told: Told) {
+        match told {
+            Told::Input(input) => self.give(input),
+            Told::Met { call, info } => {
+                let round = Round {
+                    group_rank: info.rank.unsigned_abs(),
+                    group_world_size: info.world_size.unsigned_abs(),
+                    number: info.place.as_ref().map(|place| place.round),
+                };
+                self.info = Some(info);
+                self.give(Input::Met { call, round });
+            }
+            Told::Numbered { call, numbered } => {
+                let ranks = numbered.ranks;
+                // The server of the last start goes now, when its workers are gone.
+                self.numbered = Some(numbered);
+                self.give(Input::Assigned { call, ranks });
+            }
+        }
+    }
+
+    fn saw(&mut self, event: WorkerEvent) {
+        let input = match event {
+            WorkerEvent::Started { local_rank, pid } => Input::Started { local_rank, pid },
+            WorkerEvent::NotStarted { local_rank, hindrance, words } => {
+                Input::NotStarted { local_rank, hindrance, words }
+            }
+            WorkerEvent::Exited { local_rank, exit, at, returned } => {
+                if let Some(returned) = returned {
+                    self.returned.insert(local_rank, returned);
+                }
+                Input::Exited { local_rank, exit, at }
+            }
+            WorkerEvent::Stuck { local_rank, since } => Input::Stuck { local_rank, since },
+            WorkerEvent::Empty => Input::Empty,
+            WorkerEvent::LostSight { words } => Input::LostSight { words },
+        };
+        self.give(input);
+    }
+
+    fn perform_all(&mut self) {
+        while let Some(output) = self.machine.poll_output() {
+            self.perform(output);
+        }
+    }
+
+    fn perform(&mut self, output: Output) {
+        match output {
+            Output::Meet { call } => self.ask_member(membership::Ask::Meet { call }),
+            Output::Close { call, farewell } => self.ask_member(membership::Ask::Close { call, farewell }),
+            Output::Assign { call } => self.ask_for_numbers(|info| numbering::Ask::Assign { call, info }),
+            Output::Part { call } => self.ask_for_numbers(|info| numbering::Ask::Part { call, info }),
+            Output::Cancel { .. } => match self.asked {
+                Asked::Membership => self.membership.ask(membership::Ask::Rest),
+                Asked::Numbering => self.numbering.ask(numbering::Ask::Rest),
+            },
+            Output::Announce { reason } => self.membership.ask(membership::Ask::Announce { reason }),
+            Output::Start { .. } => {
+                self.returned.clear();
+                self.failure = None;
+                self.start();
+            }
+            Output::Signal { signal } => self.workers.signal(signal),
+            Output::Kill => self.workers.kill(),
+            Output::Pass { signal } => self.workers.pass(signal),
+            Output::Report { group, failures } => {
+                let failures = self.workers.failures(&group, &failures);
+                self.failure = WorkerGroupFailure::new(&self.entry_name, failures);
+                self.happened.extend(self.failure.clone().map(AgentEvent::WorkersFailed));
+            }
+            Output::Tell(notice) => self.happened.push_back(AgentEvent::Notice(notice)),
+            Output::Over => {
+                self.numbered = None;
+                self.info = None;
+                *self.store.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                self.happened.push_back(AgentEvent::Over);
+            }
+        }
+    }
+
+    fn ask_member(&mut self, ask: membership::Ask) {
+        self.asked = Asked::Membership;
+        self.membership.ask(ask);
+    }
+
+    fn ask_for_numbers(&mut self, ask: impl FnOnce(Arc<Info>) -> numbering::Ask) {
+        // The machine asks for them in a round only.
+        let Some(info) = self.info.clone() else { return };
+        self.asked = Asked::Numbering;
+        self.numbering.ask(ask(info));
+    }
+
+    fn start(&mut self) {
+        let Some(numbered) = &self.numbered else { return };
+        self.workers.start(&Start {
+            group: self.machine.group(),
+            master: &numbered.master,
+            agent_store: numbered.agent_store,
+            run_id: self.handler.run_id(),
+            max_restarts: self.machine.spec().max_restarts,
+        });
+    }
+}
+
+impl AsRawFd for Agent {
+    /// Readable whenever [`Agent::turn`] has something to do; the same for the agent's life.
+    fn as_raw_fd(&self) -> RawFd {
+        self.events.fd()
+    }
+}
+
+fn cancel(store: &CurrentStore) {
+    if let Some(store) = &*store.lock().unwrap_or_else(PoisonError::into_inner) {
+        store.cancel();
+    }
+}

@@ -1,0 +1,393 @@
+//! Workers that are processes of this host, beneath a guard.
+
+use super::workers::{Start, WorkerEvent, Workers};
+use crate::agent::environment::{Devices, Job, of_worker};
+use crate::agent::error_file::ErrorFile;
+use crate::agent::failure::{Place, ProcessFailure, Stop, WorkerEnd};
+use crate::agent::group::{ExitStatus, Worker, WorkerGroup};
+use crate::agent::log_layout::LogSettings;
+use crate::agent::reason::Hindrance;
+use crate::agent::supervisor::Failed;
+use crate::agent::template::{self, Origin};
+use crate::driver::clock::Clock;
+use crate::driver::process::{
+    self, Entry, Guard, GuardError, GuardEvent, GuardLost, GuardOptions, Program, Registered, Returned, Stdio,
+};
+use crate::driver::worker_logs::{
+    Attempt, Consoles, LogError, LogFolder, Output, WorkerLogs, WorkerOutputs, read_error_file,
+};
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// What each worker runs.
+#[derive(Clone, Debug)]
+pub enum LocalEntry {
+    /// The program at this path.
+    Program(PathBuf),
+    /// A function of this program.
+    Function(Registered),
+}
+
+/// What workers on this host are to be.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// What each runs.
+    pub entry: LocalEntry,
+    /// Its arguments; for a program the first one is, by custom, its own name. `${local_rank}` in them stands for the
+    /// worker's local rank.
+    pub arguments: Vec<OsString>,
+    /// Variables over those of the agent's own environment, which the workers inherit.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Where it begins; without one, where the agent is.
+    pub directory: Option<PathBuf>,
+    /// What devices it sees.
+    pub devices: Devices,
+    /// The name of this host in reports.
+    pub host: String,
+    /// What becomes of their output.
+    pub logs: LogSettings,
+    /// Where its files are; without one, in a new folder for temporary files.
+    pub log_dir: Option<PathBuf>,
+}
+
+/// Why there can be no workers on this host.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// Nothing can be started.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// Their output has no place.
+    #[error(transparent)]
+    Logs(#[from] LogError),
+}
+
+/// How long the output of workers that are gone is waited for: something that left them may hold it open for ever.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Workers that are processes of this host.
+#[derive(Debug)]
+pub struct LocalWorkers {
+    guard: Guard,
+    options: LocalOptions,
+    inherited: Vec<(OsString, OsString)>,
+    /// The guard's number of the worker with local rank 0.
+    first: u32,
+    count: u32,
+    clock: Clock,
+    /// The system's clock at the beginning of the agent's, in nanoseconds.
+    origin_ns: u64,
+    happened: VecDeque<WorkerEvent>,
+    is_lost: bool,
+    logs: WorkerLogs,
+    /// Where workers of this start tell why they failed, by local rank.
+    error_files: Vec<Option<PathBuf>>,
+}
+
+impl LocalWorkers {
+    /// Starts the guard, which is best done early (see [`Guard::start`]), and makes the run's folder for logs.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn new(options: LocalOptions, run_id: &str, local_world_size: u32) -> Result<Self, LocalError> {
+        let function = match &options.entry {
+            LocalEntry::Function(function) => Some(function.clone()),
+            LocalEntry::Program(_) => None,
+        };
+        let guard = Guard::start(&GuardOptions {
+            function,
+            workers_max: local_world_size,
+            ..GuardOptions::default()
+        })?;
+        let folder = match &options.log_dir {
+            Some(path) => LogFolder::In(path),
+            None => LogFolder::Temporary,
+        };
+        let logs = WorkerLogs::open(options.logs.clone(), run_id, folder, Consoles::standard())?;
+        let clock = Clock::new();
+        Ok(Self {
+            guard,
+            options,
+            inherited: std::env::vars_os().collect(),
+            first: 0,
+            count: 0,
+            origin_ns: origin_ns(&clock),
+            clock,
+            happened: VecDeque::new(),
+            is_lost: false,
+            logs,
+            error_files: Vec::new(),
+        })
+    }
+
+    /// The local rank of a worker of this start.
+    fn local_rank(&self, number: u32) -> Option<u32> {
+        Some(number.wrapping_sub(self.first)).filter(|local_rank| *local_rank < self.count)
+    }
+
+    /// What each worker's streams are to be.
+    fn outputs(&mut self, start: &Start<'_>) -> Result<Attempt, LogError> {
+        let hostname = self.options.host.split('.').next().unwrap_or_default();
+        let origins: Vec<Origin<'_>> = start
+            .group
+            .workers
+            .iter()
+            .map(|worker| Origin {
+                role_name: &start.group.role,
+                local_rank: worker.local_rank,
+                rank: worker.global_rank,
+                hostname,
+            })
+            .collect();
+        self.logs.start_attempt(start.group.attempt, &origins)
+    }
+
+    fn start_one(
+        &mut self,
+        start: &Start<'_>,
+        worker: &Worker,
+        outputs: &WorkerOutputs,
+    ) -> Result<(), (Hindrance, Box<str>)> {
+        let lasting = |words: String| (Hindrance::Lasting, words.into());
+        let job = Job {
+            run_id: start.run_id,
+            max_restarts: start.max_restarts,
+            master_addr: &start.master.master_addr,
+            master_port: start.master.master_port,
+            agent_store: start.agent_store,
+            devices: self.options.devices,
+            timer_file: None,
+        };
+        let has = |name: &str| {
+            let found = self.inherited.iter().find(|(known, _)| known == name);
+            found.map(|(_, value)| value.to_string_lossy().into_owned())
+        };
+        let error_file = outputs.error_file.as_deref().map(Path::to_string_lossy).unwrap_or_default();
+        let set = of_worker(&job, start.group, worker, &error_file, &has);
+        let set = set.map_err(|error| lasting(error.to_string()))?;
+        let set = set.into_iter().map(|(name, value)| (name.into(), value.into()));
+        let environment = merged(&self.inherited, set.chain(self.options.environment.iter().cloned()));
+        let arguments: Vec<OsString> = self
+            .options
+            .arguments
+            .iter()
+            .map(|argument| OsString::from_vec(template::argument(argument.as_bytes(), worker.local_rank)))
+            .collect();
+        let program = Program {
+            arguments: &arguments,
+            environment: &environment,
+            directory: self.options.directory.as_deref(),
+            stdout: stdio(&outputs.stdout),
+            stderr: stdio(&outputs.stderr),
+            ..Program::new(match &self.options.entry {
+                LocalEntry::Program(path) => Entry::Path(path),
+                LocalEntry::Function(_) => Entry::Function,
+            })
+        };
+        let number = self.first.wrapping_add(worker.local_rank);
+        self.guard.spawn(number, &program).map_err(|error| match error {
+            GuardError::NotPrepared(errno) => (hindrance(errno), error.to_string().into()),
+            _ => lasting(error.to_string()),
+        })
+    }
+
+    fn saw(&mut self, event: GuardEvent) -> Option<WorkerEvent> {
+        Some(match event {
+            GuardEvent::Started { worker, pid } => {
+                WorkerEvent::Started { local_rank: self.local_rank(worker)?, pid }
+            }
+            GuardEvent::NotStarted { worker, step, errno } => WorkerEvent::NotStarted {
+                local_rank: self.local_rank(worker)?,
+                hindrance: hindrance(errno),
+                words: self.not_started(step, errno),
+            },
+            GuardEvent::Exited { worker, status, at_ns, returned, .. } => WorkerEvent::Exited {
+                local_rank: self.local_rank(worker)?,
+                exit: match status {
+                    process::ExitStatus::Code(code) => ExitStatus::Code(code),
+                    process::ExitStatus::Signal { signal, .. } => ExitStatus::Signal(signal),
+                },
+                at: Instant::from_nanos(at_ns.saturating_sub(self.origin_ns)),
+                returned: match returned {
+                    Returned::Bytes(bytes) => Some(bytes),
+                    Returned::Nothing | Returned::TooLong(_) => None,
+                },
+            },
+            GuardEvent::Empty => {
+                // Before anybody asks for the last lines, or starts the next ones.
+                self.logs.finish_attempt(DRAIN_PATIENCE);
+                WorkerEvent::Empty
+            }
+            GuardEvent::Survivors { .. } => return None,
+        })
+    }
+
+    fn error_file(&self, local_rank: u32) -> ErrorFile {
+        let path = usize::try_from(local_rank).ok().and_then(|place| self.error_files.get(place)?.as_deref());
+        path.map_or(ErrorFile::Absent, read_error_file)
+    }
+
+    /// A time of the agent's clock in seconds since 1970, by what the host's clock shows now.
+    fn epoch_s(&self, at: Instant) -> u64 {
+        let ago = self.clock.now().since(at);
+        let since_1970 =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        since_1970.saturating_sub(ago).as_secs()
+    }
+
+    fn not_started(&self, step: process::SpawnStep, errno: i32) -> Box<str> {
+        let error = std::io::Error::from_raw_os_error(errno);
+        let entry = match &self.options.entry {
+            LocalEntry::Program(path) => path.to_string_lossy(),
+            LocalEntry::Function(_) => "the function".into(),
+        };
+        format!("{entry}: {step}: {error}").into()
+    }
+
+    /// What was asked of a guard that is gone, has been done: the system kills workers whose guard has ended.
+    fn tell_if_lost(&mut self, told: Result<(), GuardError>) {
+        // A signal that there is not reaches nobody.
+        if let Err(GuardError::Lost(lost)) = told {
+            self.lose(lost);
+        }
+    }
+
+    fn lose(&mut self, lost: GuardLost) {
+        if !self.is_lost {
+            self.is_lost = true;
+            self.happened.push_back(WorkerEvent::LostSight { words: lost.to_string().into() });
+        }
+        self.happened.push_back(WorkerEvent::Empty);
+    }
+}
+
+fn stdio(output: &Output) -> Stdio<'_> {
+    match output {
+        Output::Inherit => Stdio::Inherit,
+        Output::Null => Stdio::Null,
+        Output::Fd(fd) => Stdio::Fd(fd.as_fd()),
+    }
+}
+
+/// Whether another try may help.
+const fn hindrance(errno: i32) -> Hindrance {
+    match errno {
+        libc::EAGAIN
+        | libc::ENOMEM
+        | libc::EMFILE
+        | libc::ENFILE
+        | libc::ENOSPC
+        | libc::ETXTBSY
+        | libc::ECANCELED => Hindrance::Passing,
+        _ => Hindrance::Lasting,
+    }
+}
+
+/// What the system's monotonic clock showed when this one began, in nanoseconds.
+fn origin_ns(clock: &Clock) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: valid for writing; this clock is everywhere.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let now_ns = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
+    now_ns.saturating_sub(clock.now().as_nanos())
+}
+
+/// The variables of `base`, with those of `over` set; the last one of a name counts.
+fn merged(
+    base: &[(OsString, OsString)],
+    over: impl Iterator<Item = (OsString, OsString)>,
+) -> Vec<(OsString, OsString)> {
+    let mut all: BTreeMap<OsString, OsString> = base.iter().cloned().collect();
+    all.extend(over);
+    all.into_iter().collect()
+}
+
+impl Workers for LocalWorkers {
+    fn begin(&mut self, clock: Clock) {
+        self.origin_ns = origin_ns(&clock);
+        self.clock = clock;
+    }
+
+    fn fd(&self) -> RawFd {
+        self.guard.as_raw_fd()
+    }
+
+    fn start(&mut self, start: &Start<'_>) {
+        self.first = self.first.wrapping_add(self.count);
+        self.count = u32::try_from(start.group.workers.len()).unwrap_or(u32::MAX);
+        let attempt = match self.outputs(start) {
+            Ok(attempt) => attempt,
+            Err(error) => {
+                let (hindrance, words) = (Hindrance::Lasting, error.to_string().into());
+                return self.happened.push_back(WorkerEvent::NotStarted { local_rank: 0, hindrance, words });
+            }
+        };
+        for (worker, outputs) in start.group.workers.iter().zip(&attempt.workers) {
+            if let Err((hindrance, words)) = self.start_one(start, worker, outputs) {
+                let local_rank = worker.local_rank;
+                self.happened.push_back(WorkerEvent::NotStarted { local_rank, hindrance, words });
+            }
+        }
+        self.error_files = attempt.workers.into_iter().map(|outputs| outputs.error_file).collect();
+    }
+
+    fn signal(&mut self, signal: i32) {
+        let told = self.guard.signal(signal);
+        self.tell_if_lost(told);
+    }
+
+    fn kill(&mut self) {
+        let told = self.guard.kill();
+        self.tell_if_lost(told);
+    }
+
+    fn pass(&mut self, signal: i32) {
+        let told = self.guard.pass(signal);
+        self.tell_if_lost(told);
+    }
+
+    fn next_event(&mut self) -> Option<WorkerEvent> {
+        loop {
+            if let Some(event) = self.happened.pop_front() {
+                return Some(event);
+            }
+            match self.guard.next_event() {
+                Ok(None) => return None,
+                Ok(Some(event)) => {
+                    if let Some(event) = self.saw(event) {
+                        return Some(event);
+                    }
+                }
+                Err(_) if self.is_lost => return None,
+                Err(lost) => self.lose(lost),
+            }
+        }
+    }
+
+    fn failures(&mut self, group: &WorkerGroup, failed: &[Failed]) -> Vec<ProcessFailure> {
+        let place = Place { host: &self.options.host, group_rank: group.group_rank.unwrap_or(0) };
+        let end = |(seen, failed): (u64, &Failed)| {
+            let worker = group.workers.get(usize::try_from(failed.local_rank).ok()?)?;
+            let end = WorkerEnd {
+                local_rank: failed.local_rank,
+                global_rank: worker.global_rank,
+                pid: failed.pid.unwrap_or(0),
+                exit_code: failed.exit.exit_code(),
+                stop: Stop::NotAsked,
+                seen,
+                seen_at_s: self.epoch_s(failed.at),
+                error_file: self.error_file(failed.local_rank),
+                stderr_tail: self.logs.tail(failed.local_rank),
+            };
+            ProcessFailure::new(place, end)
+        };
+        (0..).zip(failed).filter_map(end).collect()
+    }
+}

@@ -1,0 +1,231 @@
+//! The thread that stands in the rendezvous for the agent: it joins, listens while the round lasts, and goes.
+
+use super::errand::{Asks, Errand, Haste};
+use super::told::{Teller, Told};
+use crate::agent::reason::{NoRound, Reason};
+use crate::agent::supervisor::{Farewell, Input, Membership};
+use crate::driver::rendezvous::{HandlerError, NodeStore, RendezvousHandler};
+use crate::driver::store::Timeout;
+use crate::error::ErrorKind;
+use crate::rendezvous::error::RendezvousErrorKind;
+use crate::rendezvous::round_event::RoundEvent;
+use crate::rendezvous::store_info::RendezvousInfo;
+use crate::time::Duration;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use std::sync::{Mutex, PoisonError};
+
+/// Where an agent whose workers failed for good says so.
+const FAILURE_KEY: &[u8] = b"torchelastic/agent/failure";
+/// How long a wait for events lasts; nothing depends on it.
+const LISTEN_INTERVAL: Duration = Duration::from_secs(60);
+/// How long the announcement may take.
+const ANNOUNCE_TIMEOUT: Timeout = Timeout::After(Duration::from_secs(5));
+
+/// What the round gave.
+pub(super) type Info = RendezvousInfo<Arc<NodeStore>>;
+
+/// What the agent asks for.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Meet {
+        call: u64,
+    },
+    Announce {
+        reason: Reason,
+    },
+    Close {
+        call: u64,
+        farewell: Farewell,
+    },
+    /// Nothing: what was asked before is not wanted any more.
+    Rest,
+}
+
+impl Errand for Ask {
+    fn haste(&self) -> Haste {
+        match self {
+            // Others wait for it, and it has deadlines of its own.
+            Self::Announce { .. } => Haste::Finished,
+            Self::Meet { .. } | Self::Close { .. } | Self::Rest => Haste::GivenUp,
+        }
+    }
+}
+
+/// The store of the round, for whoever is to end a wait there.
+pub(super) type CurrentStore = Arc<Mutex<Option<Arc<NodeStore>>>>;
+
+/// The thread's own.
+pub(super) struct Member {
+    pub(super) handler: Arc<dyn RendezvousHandler>,
+    pub(super) monitor_interval: Duration,
+    /// What this agent calls itself when it tells others.
+    pub(super) name: String,
+    pub(super) store: CurrentStore,
+    pub(super) teller: Teller,
+}
+
+impl Member {
+    pub(super) fn run(self, asks: &Asks<Ask>) {
+        let mut info: Option<Arc<Info>> = None;
+        while let Some(ask) = asks.next() {
+            match ask {
+                Ask::Meet { call } => {
+                    self.keep(None);
+                    info = self.meet(call);
+                    if let Some(info) = &info {
+                        self.listen(asks, info);
+                    }
+                }
+                Ask::Announce { reason } => self.announce(info.as_deref(), &reason),
+                Ask::Close { call, farewell } => {
+                    self.close(farewell);
+                    self.teller.input(Input::Closed { call });
+                }
+                Ask::Rest => {}
+            }
+        }
+    }
+
+    fn keep(&self, store: Option<Arc<NodeStore>>) {
+        *self.store.lock().unwrap_or_else(PoisonError::into_inner) = store;
+    }
+
+    fn meet(&self, call: u64) -> Option<Arc<Info>> {
+        match self.handler.next_rendezvous() {
+            Ok(info) => {
+                let info = Arc::new(info);
+                self.keep(Some(Arc::clone(&info.store)));
+                self.teller.tell(Told::Met { call, info: Arc::clone(&info) });
+                Some(info)
+            }
+            Err(error) => {
+                let (kind, words) = (no_round(&error), words_of(&error));
+                self.teller.input(Input::NotMet { call, kind, words });
+                None
+            }
+        }
+    }
+
+    /// Until something else is asked.
+    fn listen(&self, asks: &Asks<Ask>, info: &Info) {
+        let round = info.place.as_ref().map(|place| place.round);
+        while !asks.is_wanted() {
+            let membership = match self.handler.next_event(LISTEN_INTERVAL) {
+                Ok(None) => continue,
+                Ok(Some(event)) => self.of_event(event, round, info),
+                Err(HandlerError::NoEvents { .. }) => return self.poll(asks, info),
+                Err(error) if error.is_cancelled() => continue,
+                Err(error) => {
+                    self.teller.member(Membership::ServerLost { words: words_of(&error) });
+                    return;
+                }
+            };
+            if let Some(membership) = membership {
+                self.teller.member(membership);
+            }
+        }
+    }
+
+    /// What an event means for the round that the agent is in. Events of earlier rounds may have waited here.
+    fn of_event(&self, event: RoundEvent, current: Option<u64>, info: &Info) -> Option<Membership> {
+        let words = || event.to_string().into();
+        match event {
+            RoundEvent::NodesWaiting { nodes: 0 } => None,
+            RoundEvent::NodesWaiting { .. } => match self.handler.num_nodes_waiting() {
+                Ok(0) | Err(_) => None,
+                Ok(nodes) => Some(Membership::NodesWaiting { nodes }),
+            },
+            RoundEvent::PeerDied { round, .. } if Some(round) == current => {
+                Some(Membership::PeerDied { words: words() })
+            }
+            RoundEvent::RoundOver { round, .. } if Some(round) == current => {
+                Some(Membership::RoundOver { words: words() })
+            }
+            RoundEvent::LeftBehind { round } if current.is_none_or(|current| round > current) => {
+                Some(Membership::LeftBehind)
+            }
+            RoundEvent::PeerDied { .. } | RoundEvent::RoundOver { .. } | RoundEvent::LeftBehind { .. } => {
+                None
+            }
+            // Whoever closes the run because its workers failed has said so before.
+            RoundEvent::RunClosed { .. } => {
+                failure_told(info, Timeout::Once).map(|words| Membership::JobFailed { words })
+            }
+            RoundEvent::Replaced => Some(Membership::Replaced),
+        }
+    }
+
+    /// For backends that tell nothing: looks, and meanwhile waits for the one key that may tell.
+    fn poll(&self, asks: &Asks<Ask>, info: &Info) {
+        while !asks.is_wanted() {
+            if let Some(words) = failure_told(info, Timeout::After(self.monitor_interval)) {
+                return self.teller.member(Membership::JobFailed { words });
+            }
+            if asks.is_wanted() {
+                return;
+            }
+            match self.handler.num_nodes_waiting() {
+                Ok(0) => {}
+                Ok(nodes) => self.teller.member(Membership::NodesWaiting { nodes }),
+                Err(error) if error.is_cancelled() => {}
+                Err(error) => {
+                    return self.teller.member(Membership::ServerLost { words: words_of(&error) });
+                }
+            }
+        }
+    }
+
+    /// Tells the others why they wait in vain, and closes the run. That nobody is left to hear it changes nothing.
+    fn announce(&self, info: Option<&Info>, reason: &Reason) {
+        let Some(info) = info else { return };
+        let words = format!("{} (group rank {}): {reason}", self.name, info.rank);
+        let mut before = Vec::new();
+        // What interrupted the call before this one may have hit this one.
+        for _ in 0..2 {
+            // Who was first has told the root cause.
+            let told =
+                info.store.compare_set(FAILURE_KEY, b"", words.as_bytes(), &mut before, ANNOUNCE_TIMEOUT);
+            if !told.is_err_and(|error| error.kind() == ErrorKind::Cancelled) {
+                break;
+            }
+        }
+        self.handler.set_closed().ok();
+    }
+
+    fn close(&self, farewell: Farewell) {
+        if farewell == Farewell::Close {
+            self.handler.set_closed().ok();
+        }
+        self.handler.shutdown();
+    }
+}
+
+/// What an agent said whose workers failed for good.
+fn failure_told(info: &Info, timeout: Timeout) -> Option<Box<str>> {
+    let words = info.store.get_owned(FAILURE_KEY, timeout).ok()?;
+    Some(String::from_utf8_lossy(&words).into())
+}
+
+/// The error and, where it only says what sort it is of, what lies behind it.
+fn words_of(error: &HandlerError) -> Box<str> {
+    match core::error::Error::source(error) {
+        Some(cause) => format!("{error} {cause}").into(),
+        None => error.to_string().into(),
+    }
+}
+
+fn no_round(error: &HandlerError) -> NoRound {
+    match error {
+        HandlerError::Rendezvous(error) => match error.kind() {
+            RendezvousErrorKind::GracefulExit => NoRound::NotNeeded,
+            RendezvousErrorKind::Closed => NoRound::Closed,
+            _ => NoRound::Failed,
+        },
+        HandlerError::Store(error) if error.kind() == ErrorKind::Closed => NoRound::Closed,
+        _ => NoRound::Failed,
+    }
+}

@@ -1,0 +1,181 @@
+//! The thread that meets the other agents in the round's store: there the workers get their numbers and their own store,
+//! and there the agents part.
+
+use super::errand::{Asks, Errand, Haste};
+use super::membership::Info;
+use super::told::{Teller, Told};
+use crate::agent::environment::AgentStore;
+use crate::agent::ranks::{
+    Ranks, RanksError, assign, assigned, assigned_ranks_key, read_assigned, role_info, role_info_key,
+};
+use crate::agent::spec::{RankAssignment, WorkerSpec};
+use crate::agent::supervisor::Input;
+use crate::driver::call_error::CallError;
+use crate::driver::elastic_store::{MeetingError, barrier};
+use crate::driver::rendezvous::{HostedServers, HostingError, PublishError, build, host_name};
+use crate::driver::server::Server;
+use crate::driver::store::{Store, Timeout};
+use crate::elastic_store::barrier::BarrierOptions;
+use crate::rendezvous::store_info::RendezvousStoreInfo;
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use std::io;
+
+/// The exit barrier's keys, as PyTorch's agents have them.
+const EXIT_BARRIER_PREFIX: &str = "torchelastic/agent/terminal_state";
+
+/// What the agent asks for.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Assign {
+        call: u64,
+        info: Arc<Info>,
+    },
+    Part {
+        call: u64,
+        info: Arc<Info>,
+    },
+    /// Nothing: what was asked before is not wanted any more.
+    Rest,
+}
+
+impl Errand for Ask {
+    fn haste(&self) -> Haste {
+        Haste::GivenUp
+    }
+}
+
+/// What the workers of a round are told.
+#[derive(Debug)]
+pub(super) struct Numbered {
+    pub(super) ranks: Ranks,
+    pub(super) master: RendezvousStoreInfo,
+    /// Who serves there.
+    pub(super) agent_store: AgentStore,
+    /// The workers' store, where this agent hosts it.
+    #[expect(dead_code, reason = "held: it serves until the next round")]
+    pub(super) server: Option<Arc<Server>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum NumberingError {
+    #[error("this host's name is not known: {0}")]
+    HostName(#[from] io::Error),
+    #[error(transparent)]
+    Hosting(#[from] HostingError),
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    #[error(transparent)]
+    Store(#[from] CallError),
+    #[error(transparent)]
+    Ranks(#[from] RanksError),
+}
+
+/// The thread's own.
+pub(super) struct Numbering {
+    pub(super) spec: WorkerSpec,
+    /// Where the workers find their store, if the user has said so.
+    pub(super) master: Option<RendezvousStoreInfo>,
+    /// Who serves where the rendezvous says that they find it.
+    pub(super) agent_store: AgentStore,
+    /// Where others reach this host, if the caller knows.
+    pub(super) local_addr: Option<String>,
+    pub(super) teller: Teller,
+}
+
+impl Numbering {
+    pub(super) fn run(self, asks: &Asks<Ask>) {
+        while let Some(ask) = asks.next() {
+            match ask {
+                Ask::Assign { call, info } => match self.number(&info) {
+                    Ok(numbered) => self.teller.tell(Told::Numbered { call, numbered: Box::new(numbered) }),
+                    Err(error) => {
+                        self.teller.input(Input::NotAssigned { call, words: error.to_string().into() });
+                    }
+                },
+                Ask::Part { call, info } => self.teller.input(match self.part(&info) {
+                    Ok(()) => Input::Parted { call },
+                    Err(error) => Input::NotParted { call, words: error.to_string().into() },
+                }),
+                Ask::Rest => {}
+            }
+        }
+    }
+
+    fn number(&self, info: &Info) -> Result<Numbered, NumberingError> {
+        let (rank, world_size) = (info.rank.unsigned_abs(), info.world_size.unsigned_abs());
+        let timeout = Timeout::After(self.spec.assign_timeout);
+        let mut server = None;
+        let (master, agent_store) = match (&self.master, &info.place) {
+            (Some(master), _) => (master.clone(), AgentStore::OfRankZero),
+            (None, Some(_)) => {
+                let (master, hosted) = self.publish(info, timeout)?;
+                server = hosted;
+                (master, AgentStore::Shared)
+            }
+            (None, None) => (info.bootstrap_store_info.clone(), self.agent_store),
+        };
+        let ranks = match self.spec.rank_assignment {
+            RankAssignment::ThroughStore => self.learn(&info.store, rank, world_size, timeout)?,
+            RankAssignment::Identical => Ranks::of_identical(rank, world_size, self.spec.local_world_size),
+        };
+        Ok(Numbered { ranks, master, agent_store, server })
+    }
+
+    /// Each round has a store of its own for its workers, and so its own address: none of them ever sees what an earlier
+    /// attempt left, and none looks for a server that went with its node.
+    fn publish(
+        &self,
+        info: &Info,
+        timeout: Timeout,
+    ) -> Result<(RendezvousStoreInfo, Option<Arc<Server>>), NumberingError> {
+        let mut server = None;
+        let mut host = self.local_addr.clone();
+        if info.rank == 0 {
+            let address = match (&host, &info.place) {
+                (Some(address), _) => address.clone(),
+                (None, Some(place)) if !place.leader.is_empty() => place.leader.clone(),
+                (None, _) => host_name()?,
+            };
+            server = Some(HostedServers::default().host(&address, 0, None)?);
+            host = Some(address);
+        }
+        let port = server.as_ref().map(|server| server.local_addr().port());
+        let built = build(info.rank, &info.store, host.as_deref(), port, timeout)?;
+        Ok((built.info, server))
+    }
+
+    fn learn(
+        &self,
+        store: &Store,
+        rank: u64,
+        world_size: u64,
+        timeout: Timeout,
+    ) -> Result<Ranks, NumberingError> {
+        let info = role_info(&self.spec.role, rank, self.spec.local_world_size);
+        store.set(role_info_key(rank).as_bytes(), &info, timeout)?;
+        if rank == 0 {
+            let keys: Vec<String> = (0..world_size).map(role_info_key).collect();
+            let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+            let ranks = assign(&store.multi_get(&keys, timeout)?)?;
+            let told: Vec<(String, Vec<u8>)> = ranks
+                .iter()
+                .zip(0..)
+                .map(|(ranks, rank)| (assigned_ranks_key(rank), assigned(ranks)))
+                .collect();
+            let told: Vec<(&[u8], &[u8])> =
+                told.iter().map(|(key, value)| (key.as_bytes(), value.as_slice())).collect();
+            store.multi_set(&told, timeout)?;
+        }
+        let value = store.get_owned(assigned_ranks_key(rank).as_bytes(), timeout)?;
+        Ok(read_assigned(rank, &value)?)
+    }
+
+    fn part(&self, info: &Info) -> Result<(), MeetingError> {
+        let timeout = self.spec.exit_barrier_timeout;
+        let options = BarrierOptions { timeout, ..BarrierOptions::new(info.world_size, EXIT_BARRIER_PREFIX) };
+        barrier(&info.store, &options, None)
+    }
+}

@@ -1,0 +1,376 @@
+//! Agents with real processes, around a server of this process.
+
+use super::*;
+use crate::agent::group::{ExitStatus, WorkerState};
+use crate::agent::log_layout::LogSettings;
+use crate::agent::phase::Phase;
+use crate::agent::reason::{Hindrance, Reason, StopCause};
+use crate::driver::rendezvous::Context;
+use crate::driver::server::{Server, ServerOptions};
+use crate::rendezvous::parameters::RendezvousParameters;
+use alloc::format;
+use alloc::string::ToString;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::{fs, process};
+
+const SOON: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// A folder of a test's own, where its workers tell what they do.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("rdzv-agent-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("a folder");
+        Self(path)
+    }
+
+    /// What workers wrote into a file; a line each, sorted.
+    fn lines(&self, name: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.0.join(name)).unwrap_or_default();
+        let mut lines: Vec<String> = text.lines().map(ToString::to_string).collect();
+        lines.sort();
+        lines
+    }
+}
+
+impl Folder {
+    /// A pipe of that name, and the lines that come through it.
+    fn pipe(&self, name: &str) -> mpsc::Receiver<String> {
+        let path = self.0.join(name);
+        let made = process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
+        assert!(made.success());
+        // Open for writing, too: it does not end when nobody else writes.
+        let pipe = fs::File::options().read(true).write(true).open(path).expect("a pipe");
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            for line in io::BufRead::lines(io::BufReader::new(pipe)) {
+                let Ok(()) = tell.send(line.expect("read")) else { return };
+            }
+        });
+        told
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+struct Job {
+    server: Server,
+    folder: Folder,
+}
+
+impl Job {
+    fn new() -> Self {
+        let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
+        Self { server, folder: Folder::new() }
+    }
+
+    fn handler(&self, name: &str, nodes: (i64, i64), workers: u32) -> Arc<dyn RendezvousHandler> {
+        let endpoint = format!("127.0.0.1:{}", self.server.local_addr().port());
+        let parameters = RendezvousParameters::new("rdzv", &endpoint, "run", nodes.0, nodes.1)
+            .expect("valid")
+            .with("node", name)
+            .with("is_host", false)
+            .with("join_timeout", 20)
+            .with("last_call", "none")
+            .with("local_world_size", i64::from(workers))
+            .with_local_addr("127.0.0.1");
+        Arc::from(Context::default().create_handler(&parameters).expect("a handler"))
+    }
+
+    /// An agent whose workers run `script` in the job's folder.
+    fn agent(&self, name: &str, nodes: (i64, i64), spec: WorkerSpec, script: &str) -> Agent {
+        let options = LocalOptions {
+            entry: LocalEntry::Program("/bin/sh".into()),
+            arguments: ["sh", "-c", script, "worker", "${local_rank}"].map(OsString::from).into(),
+            environment: Vec::new(),
+            directory: Some(self.folder.0.clone()),
+            devices: crate::agent::environment::Devices::All,
+            host: name.into(),
+            logs: LogSettings::default(),
+            log_dir: Some(self.folder.0.join("logs")),
+        };
+        let workers = LocalWorkers::new(options, "run", spec.local_world_size).expect("a guard");
+        let handler = self.handler(name, nodes, spec.local_world_size);
+        let options = AgentOptions {
+            spec,
+            name: name.into(),
+            entry_name: "sh".into(),
+            local_addr: Some("127.0.0.1".into()),
+            master: None,
+        };
+        Agent::new(options, handler, Box::new(workers)).expect("an agent")
+    }
+
+    fn run(&self, name: &str, nodes: (i64, i64), spec: WorkerSpec, script: &str) -> Running {
+        Running::new(self.agent(name, nodes, spec, script))
+    }
+}
+
+/// An agent that its own thread turns.
+struct Running {
+    control: AgentControl,
+    events: mpsc::Receiver<AgentEvent>,
+    thread: JoinHandle<AgentResult>,
+}
+
+impl Running {
+    fn new(mut agent: Agent) -> Self {
+        let (tell, events) = mpsc::channel();
+        let control = agent.control();
+        let thread = thread::spawn(move || {
+            agent.run(|_, event| tell.send(event).unwrap_or_default()).expect("the system does its part")
+        });
+        Self { control, events, thread }
+    }
+
+    /// Waits for something to be told.
+    fn until<T>(&self, mut wanted: impl FnMut(&AgentEvent) -> Option<T>) -> T {
+        loop {
+            let event = self.events.recv_timeout(SOON).expect("it is told in time");
+            if let Some(found) = wanted(&event) {
+                return found;
+            }
+        }
+    }
+
+    fn until_running(&self) -> u64 {
+        self.until(|event| match event {
+            AgentEvent::Notice(Notice::Running { attempt, .. }) => Some(*attempt),
+            _ => None,
+        })
+    }
+
+    fn until_restarting(&self) -> Reason {
+        self.until(|event| match event {
+            AgentEvent::Notice(Notice::Phase { to: Phase::Restarting, reason, .. }) => Some(reason.clone()),
+            _ => None,
+        })
+    }
+
+    fn result(self) -> AgentResult {
+        self.until(|event| (*event == AgentEvent::Over).then_some(()));
+        self.thread.join().expect("no panic")
+    }
+}
+
+fn spec(workers: u32) -> WorkerSpec {
+    WorkerSpec { max_restarts: 0, ..WorkerSpec::new(workers) }
+}
+
+const SUCCEEDED: Verdict = Verdict::Succeeded { missing: None };
+
+#[test]
+fn workers_find_what_they_need_in_their_environment() {
+    let job = Job::new();
+    let script = "echo $1 $LOCAL_RANK $RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR \
+                  $TORCHELASTIC_RUN_ID $TORCHELASTIC_USE_AGENT_STORE >> said; test $MASTER_PORT -gt 0";
+    let result = job.run("a", (1, 1), spec(2), script).result();
+    assert_eq!(result, AgentResult { verdict: SUCCEEDED, returned: BTreeMap::new(), failure: None });
+    assert_eq!(
+        job.folder.lines("said"),
+        ["0 0 0 2 2 0 127.0.0.1 run True", "1 1 1 2 2 0 127.0.0.1 run True"]
+    );
+}
+
+#[test]
+fn a_worker_that_fails_is_started_again_with_all_others() {
+    let job = Job::new();
+    let script = "echo $TORCHELASTIC_RESTART_COUNT $RANK >> said
+        test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0
+        test $RANK = 1 && exit 3
+        exec sleep 1000";
+    let agent = job.run("a", (1, 1), WorkerSpec { max_restarts: 1, ..spec(3) }, script);
+    let reason = agent.until_restarting();
+    assert_eq!(reason, Reason::WorkerFailed { local_rank: 1, exit: ExitStatus::Code(3) });
+    let failure = agent.until(|event| match event {
+        AgentEvent::WorkersFailed(failure) => Some(failure.clone()),
+        _ => None,
+    });
+    assert_eq!((failure.root.global_rank, failure.root.exit_code), (1, 3));
+    assert_eq!(failure.others, []);
+    assert_eq!(agent.until_running(), 1);
+    let result = agent.result();
+    assert_eq!((result.verdict, result.failure), (SUCCEEDED, None));
+    // Of the first start, some may have been stopped before they said anything.
+    let said = job.folder.lines("said");
+    assert_eq!(said[said.len() - 3..], ["1 0", "1 1", "1 2"]);
+}
+
+#[test]
+fn when_the_budget_is_spent_the_failure_is_told() {
+    let job = Job::new();
+    // In arguments two dollars stand for one, as with torchrun.
+    let script = "test $RANK = 1 && echo 'what went wrong' >&2 && kill -SEGV $$$$; exec sleep 1000";
+    let agent = job.run("a", (1, 1), spec(2), script);
+    let control = agent.control.clone();
+    let result = agent.result();
+    let reason = Reason::WorkerFailed { local_rank: 1, exit: ExitStatus::Signal(11) };
+    assert_eq!(result.verdict, Verdict::Failed { reason });
+    let failure = result.failure.expect("there is one");
+    assert_eq!((failure.root.signal(), failure.root.host.as_str()), (Some("SIGSEGV"), "a"));
+    assert_eq!(failure.root.stderr_tail, ["what went wrong"]);
+    assert_eq!(control.worker_group().state, WorkerState::Failed);
+    // The run is closed for whoever comes later.
+    assert!(job.handler("b", (1, 1), 1).is_closed().expect("the server answers"));
+}
+
+#[test]
+fn a_program_that_is_not_there_ends_the_agent_at_once() {
+    let job = Job::new();
+    let options = LocalOptions {
+        entry: LocalEntry::Program("/nonexistent/trainer".into()),
+        arguments: Vec::new(),
+        environment: Vec::new(),
+        directory: None,
+        devices: crate::agent::environment::Devices::All,
+        host: "a".into(),
+        logs: LogSettings::default(),
+        log_dir: Some(job.folder.0.join("logs")),
+    };
+    let workers = LocalWorkers::new(options, "run", 2).expect("a guard");
+    let options = AgentOptions {
+        spec: WorkerSpec { max_restarts: 3, ..spec(2) },
+        name: "a".into(),
+        entry_name: "trainer".into(),
+        local_addr: Some("127.0.0.1".into()),
+        master: None,
+    };
+    let agent = Agent::new(options, job.handler("a", (1, 1), 2), Box::new(workers)).expect("an agent");
+    let Verdict::Failed { reason: Reason::NotStarted { hindrance, words, .. } } =
+        Running::new(agent).result().verdict
+    else {
+        panic!("it failed otherwise")
+    };
+    assert_eq!(hindrance, Hindrance::Lasting);
+    assert_eq!(&*words, "/nonexistent/trainer: running the program: No such file or directory (os error 2)");
+}
+
+#[test]
+fn another_thread_stops_the_agent() {
+    let job = Job::new();
+    let ready = job.folder.pipe("ready");
+    let script = "trap 'echo told >> said; exit 0' TERM; echo $RANK > ready; sleep 1000 & wait";
+    let agent = job.run("a", (1, 1), spec(2), script);
+    for _ in 0..2 {
+        ready.recv_timeout(SOON).expect("a worker is ready");
+    }
+    agent.control.stop();
+    let control = agent.control.clone();
+    assert_eq!(agent.result().verdict, Verdict::Stopped { cause: StopCause::Asked });
+    assert_eq!(control.worker_group().state, WorkerState::Stopped);
+    assert_eq!(job.folder.lines("said"), ["told", "told"]);
+    // It only left: the others go on.
+    assert!(!job.handler("b", (1, 1), 1).is_closed().expect("the server answers"));
+}
+
+#[test]
+fn who_does_not_stop_in_time_is_killed() {
+    let job = Job::new();
+    let spec = WorkerSpec { stop_timeout: Duration::from_millis(100), ..spec(2) };
+    let ready = job.folder.pipe("ready");
+    let agent = job.run("a", (1, 1), spec, "trap '' TERM; echo $RANK > ready; while :; do sleep 1000; done");
+    for _ in 0..2 {
+        ready.recv_timeout(SOON).expect("a worker is ready");
+    }
+    agent.control.stop();
+    agent.until(|event| {
+        matches!(event, AgentEvent::Notice(Notice::Killing { reason: Reason::StopTimeout })).then_some(())
+    });
+    assert_eq!(agent.result().verdict, Verdict::Stopped { cause: StopCause::Asked });
+}
+
+#[test]
+fn a_node_that_comes_later_makes_a_round_of_all() {
+    let job = Job::new();
+    let script = "echo $WORLD_SIZE $GROUP_RANK $MASTER_PORT >> said$WORLD_SIZE
+        test $WORLD_SIZE = 2 && exit 0
+        exec sleep 1000";
+    let first = job.run("a", (1, 2), spec(1), script);
+    assert_eq!(first.until_running(), 0);
+    let second = job.run("b", (1, 2), spec(1), script);
+    assert!(matches!(first.until_restarting(), Reason::NodesWaiting { nodes: 1 } | Reason::RoundOver { .. }));
+    assert_eq!(first.until_running(), 1);
+    assert_eq!((first.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
+    let said = job.folder.lines("said2");
+    let ports: Vec<&str> = said.iter().filter_map(|line| line.split(' ').nth(2)).collect();
+    assert_eq!(ports.len(), 2);
+    assert_eq!(ports[0], ports[1], "both find one store: {said:?}");
+}
+
+#[test]
+fn a_failure_that_is_final_ends_the_others_with_its_words() {
+    let job = Job::new();
+    let script = "test $GROUP_RANK = 1 && exit 9; exec sleep 1000";
+    let (first, second) = (job.run("a", (2, 2), spec(1), script), job.run("b", (2, 2), spec(1), script));
+    let verdicts = [first.result().verdict, second.result().verdict];
+    let mut own = 0;
+    for verdict in verdicts {
+        match verdict {
+            Verdict::Failed { reason: Reason::WorkerFailed { exit, .. } } => {
+                own += 1;
+                assert_eq!(exit, ExitStatus::Code(9));
+            }
+            Verdict::Failed { reason: Reason::JobFailed { words } } => {
+                assert!(words.contains("(group rank 1): worker 0 ended with exit code 9"), "{words}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(own, 1);
+}
+
+#[test]
+fn a_node_that_dies_makes_the_others_meet_again() {
+    let job = Job::new();
+    let script = "test $WORLD_SIZE = 1 && exit 0; exec sleep 1000";
+    let first = job.run("a", (1, 2), spec(1), script);
+    let second = job.agent("b", (1, 2), spec(1), script);
+    // `a` may have been alone for a moment, and have ended well in it.
+    let mut second = second;
+    let until = std::time::Instant::now() + SOON;
+    while second.supervisor().phase() != Phase::Running && std::time::Instant::now() < until {
+        second.wait().expect("the system does its part");
+    }
+    drop(second);
+    assert_eq!(first.result().verdict, SUCCEEDED);
+}
+
+#[test]
+fn a_server_that_is_lost_ends_the_agent_with_the_reason() {
+    let job = Job::new();
+    let agent = job.run("a", (1, 1), spec(1), "exec sleep 1000");
+    agent.until_running();
+    let Job { server, folder } = job;
+    drop(server);
+    let verdict = agent.result().verdict;
+    let Verdict::Failed { reason: Reason::ServerLost { words } } = verdict else { panic!("{verdict:?}") };
+    assert!(words.contains("127.0.0.1"), "{words}");
+    drop(folder);
+}
+
+#[test]
+fn an_agent_that_is_dropped_leaves_nobody_behind() {
+    let job = Job::new();
+    let ready = job.folder.pipe("ready");
+    // The one that left its session holds a lock as long as it lives.
+    let script = "(trap '' TERM; setsid flock lock sh -c 'echo > ready; sleep 1000' &); exec sleep 1000";
+    let mut agent = job.agent("a", (1, 1), spec(1), script);
+    while agent.supervisor().phase() != Phase::Running {
+        agent.wait().expect("the system does its part");
+    }
+    ready.recv_timeout(SOON).expect("it holds the lock");
+    drop(agent);
+    let lock = fs::File::open(job.folder.0.join("lock")).expect("it is there");
+    lock.try_lock().expect("nobody holds it any more");
+}

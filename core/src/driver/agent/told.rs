@@ -1,0 +1,48 @@
+//! What other threads tell the agent's own.
+
+use super::membership::Info;
+use super::numbering::Numbered;
+use crate::agent::supervisor::{Input, Membership};
+use crate::driver::event_loop::Waker;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use crossbeam_channel::Sender;
+
+/// One thing told.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// For the machine, as it is.
+    Input(Input),
+    /// There is a round.
+    Met { call: u64, info: Arc<Info> },
+    /// The workers have their numbers.
+    Numbered { call: u64, numbered: Box<Numbered> },
+}
+
+/// Tells, and wakes.
+#[derive(Clone, Debug)]
+pub(super) struct Teller {
+    told: Sender<Told>,
+    waker: Waker,
+}
+
+impl Teller {
+    pub(super) const fn new(told: Sender<Told>, waker: Waker) -> Self {
+        Self { told, waker }
+    }
+
+    pub(super) fn tell(&self, told: Told) {
+        // An agent that has ended listens no more.
+        if self.told.send(told).is_ok() {
+            self.waker.wake();
+        }
+    }
+
+    pub(super) fn input(&self, input: Input) {
+        self.tell(Told::Input(input));
+    }
+
+    pub(super) fn member(&self, membership: Membership) {
+        self.input(Input::Member(membership));
+    }
+}

@@ -1,0 +1,108 @@
+//! Who starts and watches an agent's workers: processes on this host, or whatever else somebody has.
+
+use crate::agent::environment::AgentStore;
+use crate::agent::failure::ProcessFailure;
+use crate::agent::group::{ExitStatus, WorkerGroup};
+use crate::agent::reason::Hindrance;
+use crate::agent::supervisor::Failed;
+use crate::rendezvous::store_info::RendezvousStoreInfo;
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use std::os::fd::RawFd;
+
+/// What is to be started.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// The workers, with their ranks; their attempt is the group's.
+    pub group: &'a WorkerGroup,
+    /// Where they find their store.
+    pub master: &'a RendezvousStoreInfo,
+    /// Who serves there.
+    pub agent_store: AgentStore,
+    /// The run.
+    pub run_id: &'a str,
+    /// How often the group may be started again, in all.
+    pub max_restarts: u32,
+}
+
+/// Something happened to workers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WorkerEvent {
+    /// A worker was started.
+    Started {
+        /// Which.
+        local_rank: u32,
+        /// Its process, or whatever number stands for it.
+        pid: u32,
+    },
+    /// A worker was not started.
+    NotStarted {
+        /// Which.
+        local_rank: u32,
+        /// Whether another try may help.
+        hindrance: Hindrance,
+        /// What went wrong.
+        words: Box<str>,
+    },
+    /// A worker ended.
+    Exited {
+        /// Which.
+        local_rank: u32,
+        /// How.
+        exit: ExitStatus,
+        /// When, by the clock that [`Workers::begin`] was given.
+        at: Instant,
+        /// What it returned, where workers can.
+        returned: Option<Vec<u8>>,
+    },
+    /// A worker hangs where no signal reaches it.
+    Stuck {
+        /// Which.
+        local_rank: u32,
+        /// For how long.
+        since: Duration,
+    },
+    /// Nothing lives any more of what was started, and nothing is to be started. It is told after each
+    /// [`Workers::signal`] and [`Workers::kill`], as soon as it is so.
+    Empty,
+    /// The workers cannot be seen any more.
+    LostSight {
+        /// Why.
+        words: Box<str>,
+    },
+}
+
+/// Who starts and watches workers. An agent calls from one thread, and nothing here may block.
+pub trait Workers: Send {
+    /// Called once, before anything else: the agent's clock, from whose beginning [`WorkerEvent::Exited`] counts.
+    fn begin(&mut self, clock: crate::driver::clock::Clock) {
+        let _ = clock;
+    }
+
+    /// Readable whenever [`Workers::next_event`] may have something.
+    fn fd(&self) -> RawFd;
+
+    /// When [`Workers::next_event`] is to be called even if the descriptor is not readable.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Starts all workers of the group. For each comes [`WorkerEvent::Started`] or [`WorkerEvent::NotStarted`].
+    fn start(&mut self, start: &Start<'_>);
+
+    /// Sends a signal to all that lives, and to what comes up until all of it is gone.
+    fn signal(&mut self, signal: i32);
+
+    /// Ends all that lives at once.
+    fn kill(&mut self);
+
+    /// Sends a signal to the workers.
+    fn pass(&mut self, signal: i32);
+
+    /// What happened.
+    fn next_event(&mut self) -> Option<WorkerEvent>;
+
+    /// All there is to tell of workers that failed; nothing of the group lives any more.
+    fn failures(&mut self, group: &WorkerGroup, failed: &[Failed]) -> Vec<ProcessFailure>;
+}
