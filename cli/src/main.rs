@@ -8,6 +8,7 @@ mod endpoint;
 mod failure;
 mod json;
 mod open_files;
+mod run;
 mod server;
 mod store;
 
@@ -21,6 +22,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(Box<run::RunArguments>),
     Server(server::ServerArguments),
     Store(store::StoreArguments),
     Bench(bench::BenchArguments),
@@ -28,6 +30,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
+        Command::Run(arguments) => run::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),
         Command::Store(arguments) => store::run(arguments),
         Command::Bench(arguments) => bench::run(&arguments),

@@ -1,0 +1,325 @@
+//! The flags of `rdzv run`: torchrun's, and what they mean.
+
+use super::{processors, surroundings};
+use clap::builder::BoolishValueParser;
+use clap::{ArgAction, Args, ValueEnum};
+use rendezvous_core::agent::log_layout::{Files, LogSettings};
+use rendezvous_core::agent::spec::RankAssignment;
+use rendezvous_core::agent::streams::{LocalRanksFilter, StdSetting, parse_needles};
+use rendezvous_core::rendezvous::parameters::RendezvousParameters;
+use rendezvous_core::rendezvous::parse::parse_config;
+use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a user has said makes no sense.
+#[derive(Debug)]
+pub(super) struct Usage(pub(super) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// What is told on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(super) enum LogLevel {
+    /// Nothing but failures
+    Warn,
+    /// A line for each thing that happens
+    Info,
+}
+
+/// Run a program as an elastic job: start workers here, meet the other nodes, restart what fails
+///
+/// The flags are torchrun's, in its spellings with dashes or underscores, and take their defaults from the same PET_*
+/// variables. Any program will do: COMMAND is run with Python if it ends in .py or -m is given, and directly otherwise.
+/// Flags of rdzv run end where COMMAND begins.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  rdzv run --nproc-per-node 4 --max-restarts 3 ./trainer --epochs 9
+                                   four workers on this host, started again up to three times when one fails
+  rdzv run --nproc-per-node 8 --nnodes 2 --rdzv-id job7 --rdzv-endpoint node0:29400 train.py
+                                   the same line on both hosts; the server runs on node0
+  rdzv run --nnodes 2:8 --max-restarts 3 --rdzv-id job7 --rdzv-endpoint node0:29400 ./trainer
+                                   goes on with as many hosts as there are, from two to eight
+  rdzv run --nnodes 2 --rdzv-backend static --node-rank 1 --master-addr node0 ./trainer
+                                   ranks are given by hand; nodes of torchrun take part in the same job
+
+Every worker finds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the rest of torchrun's variables in its
+environment. If a worker fails, all of the node's workers are stopped, the nodes meet again, and the workers start anew.
+
+Exit codes:
+  0  all workers ended well, or this node stood by and was not needed
+  1  they did not, or a signal stopped them; why is told on stderr
+  2  wrong usage")]
+pub(crate) struct RunArguments {
+    /// Nodes of the job, as N or MIN:MAX
+    #[arg(long, env = "PET_NNODES", default_value = "1:1", value_name = "N|MIN:MAX")]
+    nnodes: String,
+    /// Workers on this node: a number, cpu, gpu, or auto (gpu if there are any, else cpu)
+    #[arg(
+        long,
+        alias = "nproc_per_node",
+        env = "PET_NPROC_PER_NODE",
+        default_value = "1",
+        value_name = "N|WORD"
+    )]
+    nproc_per_node: String,
+    /// How the nodes meet: rdzv (a server of this library), static (ranks given by hand); c10d means rdzv
+    #[arg(
+        long,
+        alias = "rdzv_backend",
+        env = "PET_RDZV_BACKEND",
+        default_value = "rdzv",
+        value_name = "NAME"
+    )]
+    rdzv_backend: String,
+    /// Where the nodes meet, as HOST or HOST:PORT; the first node on HOST serves there
+    #[arg(
+        long,
+        alias = "rdzv_endpoint",
+        env = "PET_RDZV_ENDPOINT",
+        default_value = "",
+        value_name = "HOST[:PORT]"
+    )]
+    rdzv_endpoint: String,
+    /// The job: nodes that say the same are one group
+    #[arg(long, alias = "rdzv_id", env = "PET_RDZV_ID", default_value = "none", value_name = "ID")]
+    rdzv_id: String,
+    /// More of the rendezvous, as KEY=VALUE,KEY=VALUE: join_timeout, last_call_timeout, keep_alive_interval, ...
+    #[arg(long, alias = "rdzv_conf", env = "PET_RDZV_CONF", default_value = "", value_name = "CONF")]
+    rdzv_conf: String,
+    /// One node by itself, with a rendezvous of its own on a free port
+    #[arg(long, env = "PET_STANDALONE", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    standalone: bool,
+    /// How often the workers are started again after a failure of this node's
+    #[arg(long, alias = "max_restarts", env = "PET_MAX_RESTARTS", default_value_t = 0, value_name = "N")]
+    pub(super) max_restarts: u32,
+    /// How often to look for new nodes, in seconds, where the rendezvous does not tell of them by itself
+    #[arg(long, alias = "monitor_interval", env = "PET_MONITOR_INTERVAL", default_value = "0.1", value_name = "SECONDS", value_parser = seconds)]
+    pub(super) monitor_interval: Duration,
+    /// What the workers of this node do; each role has ranks of its own beside the global ones
+    #[arg(long, env = "PET_ROLE", default_value = "default", value_name = "NAME")]
+    pub(super) role: String,
+    /// COMMAND is a Python module
+    #[arg(short = 'm', long, env = "PET_MODULE", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    pub(super) module: bool,
+    /// Run COMMAND directly, even if it ends in .py
+    #[arg(long, alias = "no_python", env = "PET_NO_PYTHON", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    pub(super) no_python: bool,
+    /// The rank of this node; static only
+    #[arg(long, alias = "node_rank", env = "PET_NODE_RANK", default_value_t = 0, value_name = "RANK")]
+    node_rank: u32,
+    /// Where the workers' store is: the address of node 0 [static: 127.0.0.1]
+    #[arg(long, alias = "master_addr", env = "PET_MASTER_ADDR", value_name = "HOST")]
+    master_addr: Option<String>,
+    /// The port of the workers' store [static: 29500; else a free one in each round]
+    #[arg(long, alias = "master_port", env = "PET_MASTER_PORT", value_name = "PORT")]
+    master_port: Option<u16>,
+    /// Where other nodes reach this one, if its host name will not do
+    #[arg(long, alias = "local_addr", env = "PET_LOCAL_ADDR", value_name = "HOST")]
+    pub(super) local_addr: Option<String>,
+    /// Signals that stop the workers and the agent; SIGUSR1 and SIGUSR2 are passed on to the workers if they are not among them
+    #[arg(
+        long,
+        alias = "signals_to_handle",
+        env = "PET_SIGNALS_TO_HANDLE",
+        default_value = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        value_name = "NAMES"
+    )]
+    pub(super) signals_to_handle: String,
+    /// How long workers may take to end before they are killed, in seconds; at every stop
+    #[arg(long, alias = "shutdown_timeout", env = "PET_SHUTDOWN_TIMEOUT", default_value = "30", value_name = "SECONDS", value_parser = seconds)]
+    pub(super) shutdown_timeout: Duration,
+    /// Each worker sees one device, and LOCAL_RANK 0
+    #[arg(long, alias = "virtual_local_rank", env = "PET_VIRTUAL_LOCAL_RANK", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    pub(super) virtual_local_rank: bool,
+    /// Where log files and error files are [default: a new folder for temporary files]; /dev/null: nowhere
+    #[arg(long, alias = "log_dir", env = "PET_LOG_DIR", value_name = "DIR")]
+    pub(super) log_dir: Option<PathBuf>,
+    /// What goes to files and not to the console: 0 nothing, 1 stdout, 2 stderr, 3 both; or RANK:N,RANK:N by local rank
+    #[arg(short, long, env = "PET_REDIRECTS", default_value = "0", value_name = "N|MAP", value_parser = StdSetting::parse)]
+    redirects: StdSetting,
+    /// What goes to files and, behind a prefix, to the console; in the same words
+    #[arg(short, long, env = "PET_TEE", default_value = "0", value_name = "N|MAP", value_parser = StdSetting::parse)]
+    tee: StdSetting,
+    /// The prefix of lines on the console, with ${role_name}, ${local_rank}, ${rank} and ${hostname}
+    #[arg(
+        long,
+        alias = "log_line_prefix_template",
+        env = "PET_LOG_LINE_PREFIX_TEMPLATE",
+        value_name = "TEXT"
+    )]
+    log_line_prefix_template: Option<String>,
+    /// The only local ranks whose output is shown, separated by commas
+    #[arg(long, alias = "local_ranks_filter", env = "PET_LOCAL_RANKS_FILTER", default_value = "", value_name = "RANKS", value_parser = LocalRanksFilter::parse)]
+    local_ranks_filter: LocalRanksFilter,
+    /// Lines of tee'd stdout with any of these words go to filtered_stdout.log as well, of all workers together
+    #[arg(
+        long,
+        alias = "duplicate_stdout_filters",
+        env = "PET_DUPLICATE_STDOUT_FILTERS",
+        default_value = "",
+        value_name = "WORDS"
+    )]
+    duplicate_stdout_filters: String,
+    /// The same for stderr
+    #[arg(
+        long,
+        alias = "duplicate_stderr_filters",
+        env = "PET_DUPLICATE_STDERR_FILTERS",
+        default_value = "",
+        value_name = "WORDS"
+    )]
+    duplicate_stderr_filters: String,
+    /// Write the failures of the last start to this file, as JSON; null if there were none
+    #[arg(long, env = "RDZV_REPORT", value_name = "FILE")]
+    pub(super) report: Option<PathBuf>,
+    /// What to tell on stderr
+    #[arg(long, env = "RDZV_LOG", value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL")]
+    pub(super) log: LogLevel,
+    /// The program, and what it is told; ${local_rank} stands for the worker's local rank
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_string())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+/// As torchrun has it, a variable says that all agents have as many workers of one role.
+pub(super) fn rank_assignment() -> RankAssignment {
+    match surroundings::text("TORCH_ELASTIC_WORKER_IDENTICAL").as_deref() {
+        Some("1") => RankAssignment::Identical,
+        _ => RankAssignment::ThroughStore,
+    }
+}
+
+/// How the nodes meet.
+pub(super) struct Rendezvous {
+    pub(super) parameters: RendezvousParameters,
+    /// Where the workers find their store, if it is not in the round.
+    pub(super) master: Option<RendezvousStoreInfo>,
+    /// What the user should know.
+    pub(super) notes: Vec<String>,
+}
+
+impl RunArguments {
+    /// Workers on this node.
+    pub(super) fn workers(&self) -> Result<u32, Usage> {
+        processors::workers(&self.nproc_per_node)
+    }
+
+    /// What becomes of the workers' output.
+    pub(super) fn logs(&self) -> LogSettings {
+        let of_environment = || surroundings::text("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+        LogSettings {
+            files: self
+                .log_dir
+                .as_ref()
+                .map_or(Files::Kept, |path| Files::in_folder(path.as_os_str().as_bytes())),
+            redirects: self.redirects.clone(),
+            tee: self.tee.clone(),
+            local_ranks: self.local_ranks_filter.clone(),
+            prefix_template: self.log_line_prefix_template.clone().or_else(of_environment),
+            stdout_needles: parse_needles(&self.duplicate_stdout_filters),
+            stderr_needles: parse_needles(&self.duplicate_stderr_filters),
+        }
+    }
+
+    /// How few and how many nodes.
+    fn nodes(&self) -> Result<(u32, u32), Usage> {
+        let not_so = || Usage(format!("nnodes={} is not in \"MIN:MAX\" format", self.nnodes));
+        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| not_so());
+        let (min, max) = match self.nnodes.split_once(':') {
+            None => (number(&self.nnodes)?, number(&self.nnodes)?),
+            Some((min, max)) => (number(min)?, number(max)?),
+        };
+        if min == 0 || max < min {
+            return Err(Usage(format!("--nnodes {}: 0 < MIN <= MAX must hold", self.nnodes)));
+        }
+        Ok((min, max))
+    }
+
+    pub(super) fn rendezvous(&self) -> Result<Rendezvous, Usage> {
+        let (min, max) = self.nodes()?;
+        let mut notes = Vec::new();
+        let mut backend = self.rdzv_backend.as_str();
+        if backend == "c10d" {
+            notes.push(
+                "backend c10d: nodes meet by backend rdzv instead, so all of them must be rdzv's".into(),
+            );
+            backend = "rdzv";
+        }
+        let is_static = backend == "static";
+        let is_alone = max == 1 && self.rdzv_endpoint.is_empty() && !is_static;
+        let (mut endpoint, mut run_id) = (self.rdzv_endpoint.clone(), self.rdzv_id.clone());
+        if self.standalone || is_alone {
+            if self.standalone && max > 1 {
+                return Err(Usage(format!(
+                    "--standalone is one node by itself, but --nnodes is {}",
+                    self.nnodes
+                )));
+            }
+            (backend, endpoint) = ("rdzv", "localhost:0".into());
+            if self.rdzv_id == "none" || self.standalone {
+                run_id = random_id();
+            }
+        } else if is_static && endpoint.is_empty() {
+            let master = self.master_addr.as_deref().unwrap_or("127.0.0.1");
+            endpoint = format!("{}:{}", bracketed(master), self.master_port.unwrap_or(29500));
+        } else if endpoint.is_empty() {
+            return Err(Usage(format!(
+                "--nnodes {} needs --rdzv-endpoint HOST[:PORT], the same on every node; the first node on HOST serves there",
+                self.nnodes
+            )));
+        }
+        let usage = |error: &dyn std::fmt::Display| Usage(error.to_string());
+        let config = parse_config(&self.rdzv_conf).map_err(|error| usage(&error))?;
+        let (least, most) = (i64::from(min), i64::from(max));
+        let mut parameters = RendezvousParameters::new(backend, &endpoint, &run_id, least, most)
+            .map_err(|error| usage(&error))?
+            .with("timeout", 900)
+            .with("local_world_size", i64::from(self.workers()?));
+        if is_static {
+            parameters = parameters.with("rank", i64::from(self.node_rank));
+        } else if self.node_rank != 0 {
+            notes
+                .push(format!("--node-rank is for backend static; backend {backend} gives the ranks itself"));
+        }
+        for (key, value) in config.iter() {
+            parameters = parameters.with(key, value.clone());
+        }
+        if let Some(address) = &self.local_addr {
+            parameters = parameters.with_local_addr(address);
+        }
+        Ok(Rendezvous { parameters, master: self.master(is_static), notes })
+    }
+
+    /// The workers' store where the user has said both parts of its address.
+    fn master(&self, is_static: bool) -> Option<RendezvousStoreInfo> {
+        let (Some(address), Some(port), false) = (&self.master_addr, self.master_port, is_static) else {
+            return None;
+        };
+        Some(RendezvousStoreInfo { master_addr: address.clone(), master_port: port })
+    }
+}
+
+/// IPv6 addresses have colons of their own.
+fn bracketed(host: &str) -> String {
+    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_string() }
+}
+
+/// A run that nobody else has.
+fn random_id() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    format!("{:016x}", RandomState::new().hash_one(std::process::id()))
+}
