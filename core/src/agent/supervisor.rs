@@ -26,8 +26,8 @@ struct Stopping {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopStep {
-    /// They were told.
-    Told,
+    /// They were told, by this signal.
+    Told(i32),
     /// They were killed.
     Killed,
 }
@@ -135,7 +135,7 @@ impl Supervisor {
     pub fn handle_timeout(&mut self, now: Instant) {
         let Some(stopping) = self.stopping.filter(|stopping| stopping.until <= now) else { return };
         match stopping.step {
-            StopStep::Told => self.kill(now, Reason::StopTimeout),
+            StopStep::Told(_) => self.kill(now, Reason::StopTimeout),
             StopStep::Killed => {
                 self.tell(Notice::GaveUp { since: now.since(stopping.began) });
                 self.clear(now, Reason::GaveUp);
@@ -334,6 +334,7 @@ impl Supervisor {
     }
 
     fn exited(&mut self, now: Instant, local_rank: u32, exit: ExitStatus, at: Instant) {
+        let was_stopping = self.stopping.is_some();
         let pid = self.worker(local_rank).and_then(|worker| {
             worker.exit = Some(exit);
             worker.pid
@@ -350,6 +351,9 @@ impl Supervisor {
                 self.clocks.timing.detect = now.since(at);
                 self.spend(now, Reason::WorkerFailed { local_rank, exit });
             }
+        }
+        if was_stopping {
+            self.look_whether_only_remains_are_left();
         }
     }
 
@@ -408,19 +412,36 @@ impl Supervisor {
         };
         if let Some(stopping) = self.stopping {
             // They are being stopped already, and their time runs; another signal may say more to them.
-            if stopping.step == StopStep::Told && signal != self.spec.stop_signal {
-                self.outputs.push_back(Output::Signal { signal });
+            if stopping.step != StopStep::Killed && signal != self.spec.stop_signal {
+                self.tell_to_stop(signal);
             }
         } else if !self.is_inhabited {
             self.clear(now, Reason::Done);
         } else {
             let until = now + self.spec.stop_timeout;
-            self.stopping = Some(Stopping { began: now, until, step: StopStep::Told });
+            self.stopping = Some(Stopping { began: now, until, step: StopStep::Told(signal) });
             if self.spec.stop_timeout.is_zero() {
                 self.kill(now, Reason::StopTimeout);
             } else {
-                self.outputs.push_back(Output::Signal { signal });
+                self.tell_to_stop(signal);
             }
+        }
+    }
+
+    fn tell_to_stop(&mut self, signal: i32) {
+        self.outputs.push_back(Output::Signal { signal });
+        if let Some(stopping) = &mut self.stopping {
+            stopping.step = StopStep::Told(signal);
+        }
+    }
+
+    /// When the last worker has ended, what it left is told once more: what came up while it was told may have missed it.
+    fn look_whether_only_remains_are_left(&mut self) {
+        let lives = |worker: &super::group::Worker| worker.pid.is_some() && worker.exit.is_none();
+        if let Some(Stopping { step: StopStep::Told(signal), .. }) = self.stopping
+            && !self.group.workers.iter().any(lives)
+        {
+            self.outputs.push_back(Output::Signal { signal });
         }
     }
 
@@ -491,7 +512,7 @@ impl Supervisor {
             }
             // Whoever asks twice will not wait.
             Phase::Ending => {
-                if self.stopping.is_some_and(|stopping| stopping.step == StopStep::Told) {
+                if self.stopping.is_some_and(|stopping| stopping.step != StopStep::Killed) {
                     self.kill(now, Reason::Stop(cause));
                 }
             }

@@ -232,7 +232,9 @@ fn a_failure_spends_the_budget_and_a_newcomer_does_not() {
     play.pass(Duration::from_millis(10)).exited(0, ExitStatus::Signal(11)).pass(Duration::from_millis(10));
     let reason = Reason::WorkerFailed { local_rank: 0, exit: ExitStatus::Signal(11) };
     assert_eq!(play.deeds(), [Output::Announce { reason: reason.clone() }, Output::Signal { signal: 15 }]);
-    play.exited(1, ExitStatus::Signal(15)).give(Input::Empty);
+    play.exited(1, ExitStatus::Signal(15));
+    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }], "for what the workers have left");
+    play.give(Input::Empty);
     let failures = vec![Failed { local_rank: 0, pid: Some(100), exit: ExitStatus::Signal(11), at: at(10) }];
     let (call, group) = (play.call, play.agent.group().clone());
     assert_eq!(
@@ -242,6 +244,40 @@ fn a_failure_spends_the_budget_and_a_newcomer_does_not() {
     play.give(Input::Closed { call });
     assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
     assert_eq!(play.agent.group().state, WorkerState::Failed);
+}
+
+#[test]
+fn what_workers_leave_is_told_once_more_and_has_what_is_left_of_the_time() {
+    let mut play = Play::new(spec());
+    play.running().outputs.clear();
+    play.give(Input::Stop(StopCause::Signal(2)));
+    assert_eq!(play.deeds(), [Output::Signal { signal: 2 }]);
+    play.exited(0, ExitStatus::Code(0));
+    assert_eq!(play.deeds(), [], "another worker is still there");
+    play.pass(Duration::from_secs(10)).exited(1, ExitStatus::Signal(2));
+    assert_eq!(
+        play.deeds(),
+        [Output::Signal { signal: 2 }],
+        "a process that came up meanwhile has heard nothing yet"
+    );
+    play.pass(Duration::from_secs(19));
+    assert_eq!(play.deeds(), []);
+    play.pass(Duration::from_secs(1));
+    assert_eq!(play.deeds(), [Output::Kill]);
+}
+
+#[test]
+fn who_is_stopped_while_it_starts_has_its_remains_told_too() {
+    let mut play = Play::new(spec());
+    play.give(Input::Begin)
+        .met()
+        .assigned()
+        .give(Input::Stop(StopCause::Asked))
+        .started()
+        .exited(1, ExitStatus::Code(0));
+    play.outputs.clear();
+    play.exited(0, ExitStatus::Code(0));
+    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }]);
 }
 
 #[test]

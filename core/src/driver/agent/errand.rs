@@ -4,24 +4,39 @@ use crate::driver::threads;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// The thread waits to be asked.
-const IDLE: u8 = 0;
-/// It makes a call that may be ended.
-const ENDABLE: u8 = 1;
-/// It makes one that may not.
-const SHIELDED: u8 = 2;
+/// What the thread is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It waits to be asked.
+    Idle,
+    /// It makes calls for what it was asked.
+    Busy(Haste),
+}
+
+/// How far the thread has come. Whoever interrupts it holds the lock meanwhile, so that it cannot go on to the next ask
+/// and be hit there.
+#[derive(Debug)]
+struct Progress {
+    taken: u64,
+    state: State,
+}
+
+type Shared = Arc<Mutex<Progress>>;
+
+fn lock(progress: &Shared) -> MutexGuard<'_, Progress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The agent's end. When it is dropped, the call under way is ended, and the thread with it.
 pub(super) struct Errands<A> {
     asks: Option<Sender<A>>,
     asked: u64,
-    taken: Arc<AtomicU64>,
-    state: Arc<AtomicU8>,
+    progress: Shared,
     /// Ends the call that is under way. One that begins just then may miss it.
     interrupt: Box<dyn Fn() + Send>,
     thread: Option<JoinHandle<()>>,
@@ -31,8 +46,7 @@ pub(super) struct Errands<A> {
 #[derive(Debug)]
 pub(super) struct Asks<A> {
     asks: Receiver<A>,
-    taken: Arc<AtomicU64>,
-    state: Arc<AtomicU8>,
+    progress: Shared,
 }
 
 /// Whether what comes behind ends this.
@@ -64,12 +78,11 @@ impl<A: Errand> Errands<A> {
         body: impl FnOnce(Asks<A>) + Send + 'static,
     ) -> io::Result<Self> {
         let (sender, asks) = unbounded();
-        let taken = Arc::new(AtomicU64::new(0));
-        let state = Arc::new(AtomicU8::new(IDLE));
-        let end = Asks { asks, taken: Arc::clone(&taken), state: Arc::clone(&state) };
+        let progress = Arc::new(Mutex::new(Progress { taken: 0, state: State::Idle }));
+        let end = Asks { asks, progress: Arc::clone(&progress) };
         let thread = threads::spawn(name, move || body(end))?;
         let interrupt = Box::new(interrupt);
-        Ok(Self { asks: Some(sender), asked: 0, taken, state, interrupt, thread: Some(thread) })
+        Ok(Self { asks: Some(sender), asked: 0, progress, interrupt, thread: Some(thread) })
     }
 
     /// Asks for something; whatever is under way is given up for it.
@@ -84,12 +97,13 @@ impl<A: Errand> Errands<A> {
 
     /// Whether the thread has not come to the last ask yet. Until it has, [`Errands::press`] it from time to time.
     pub(super) fn is_behind(&self) -> bool {
-        self.taken.load(Ordering::Acquire) < self.asked
+        lock(&self.progress).taken < self.asked
     }
 
-    /// Ends what is under way before the last ask, if it may be ended. What was begun just now may be hit, too.
+    /// Ends what is under way before the last ask, if it may be ended.
     pub(super) fn press(&self) {
-        if self.is_behind() && self.state.load(Ordering::Acquire) == ENDABLE {
+        let progress = lock(&self.progress);
+        if progress.taken < self.asked && progress.state == State::Busy(Haste::GivenUp) {
             (self.interrupt)();
         }
     }
@@ -98,20 +112,18 @@ impl<A: Errand> Errands<A> {
 impl<A: Errand> Asks<A> {
     /// The next ask; `None` when there will be none.
     pub(super) fn next(&self) -> Option<A> {
-        self.state.store(IDLE, Ordering::Release);
+        lock(&self.progress).state = State::Idle;
         let ask = self.asks.recv().ok()?;
-        let state = match ask.haste() {
-            Haste::GivenUp => ENDABLE,
-            Haste::Finished => SHIELDED,
-        };
-        self.state.store(state, Ordering::Release);
-        self.taken.fetch_add(1, Ordering::Release);
+        let mut progress = lock(&self.progress);
+        progress.taken += 1;
+        progress.state = State::Busy(ask.haste());
+        drop(progress);
         Some(ask)
     }
 
     /// Whether there is no time for anything else: something was asked, or nothing will be.
     pub(super) fn is_wanted(&self) -> bool {
-        !self.asks.is_empty() || Arc::strong_count(&self.taken) == 1
+        !self.asks.is_empty() || Arc::strong_count(&self.progress) == 1
     }
 }
 
@@ -120,7 +132,7 @@ impl<A> Drop for Errands<A> {
         self.asks = None;
         // The thread sees that nobody asks any more as soon as its call has ended, which one interrupt may miss.
         let thread = self.thread.take();
-        self.taken = Arc::default();
+        self.progress = Arc::new(Mutex::new(Progress { taken: 0, state: State::Idle }));
         let Some(thread) = thread else { return };
         while !thread.is_finished() {
             (self.interrupt)();

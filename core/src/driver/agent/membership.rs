@@ -183,16 +183,8 @@ impl Member {
     fn announce(&self, info: Option<&Info>, reason: &Reason) {
         let Some(info) = info else { return };
         let words = format!("{} (group rank {}): {reason}", self.name, info.rank);
-        let mut before = Vec::new();
-        // What interrupted the call before this one may have hit this one.
-        for _ in 0..2 {
-            // Who was first has told the root cause.
-            let told =
-                info.store.compare_set(FAILURE_KEY, b"", words.as_bytes(), &mut before, ANNOUNCE_TIMEOUT);
-            if !told.is_err_and(|error| error.kind() == ErrorKind::Cancelled) {
-                break;
-            }
-        }
+        // Who was first has told the root cause.
+        info.store.compare_set(FAILURE_KEY, b"", words.as_bytes(), &mut Vec::new(), ANNOUNCE_TIMEOUT).ok();
         self.handler.set_closed().ok();
     }
 

@@ -11,7 +11,9 @@ use crate::rendezvous::parameters::RendezvousParameters;
 use alloc::format;
 use alloc::string::ToString;
 use std::ffi::OsString;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -76,13 +78,25 @@ impl Job {
     }
 
     fn handler(&self, name: &str, nodes: (i64, i64), workers: u32) -> Arc<dyn RendezvousHandler> {
-        let endpoint = format!("127.0.0.1:{}", self.server.local_addr().port());
+        self.handler_at(self.server.local_addr().port(), 0, name, nodes, workers)
+    }
+
+    fn handler_at(
+        &self,
+        port: u16,
+        grace: i64,
+        name: &str,
+        nodes: (i64, i64),
+        workers: u32,
+    ) -> Arc<dyn RendezvousHandler> {
+        let endpoint = format!("127.0.0.1:{port}");
         let parameters = RendezvousParameters::new("rdzv", &endpoint, "run", nodes.0, nodes.1)
             .expect("valid")
             .with("node", name)
             .with("is_host", false)
             .with("join_timeout", 20)
             .with("last_call", "none")
+            .with("grace", grace)
             .with("local_world_size", i64::from(workers))
             .with_local_addr("127.0.0.1");
         Arc::from(Context::default().create_handler(&parameters).expect("a handler"))
@@ -90,6 +104,17 @@ impl Job {
 
     /// An agent whose workers run `script` in the job's folder.
     fn agent(&self, name: &str, nodes: (i64, i64), spec: WorkerSpec, script: &str) -> Agent {
+        let handler = self.handler(name, nodes, spec.local_world_size);
+        self.agent_by(handler, name, spec, script)
+    }
+
+    fn agent_by(
+        &self,
+        handler: Arc<dyn RendezvousHandler>,
+        name: &str,
+        spec: WorkerSpec,
+        script: &str,
+    ) -> Agent {
         let options = LocalOptions {
             entry: LocalEntry::Program("/bin/sh".into()),
             arguments: ["sh", "-c", script, "worker", "${local_rank}"].map(OsString::from).into(),
@@ -101,7 +126,6 @@ impl Job {
             log_dir: Some(self.folder.0.join("logs")),
         };
         let workers = LocalWorkers::new(options, "run", spec.local_world_size).expect("a guard");
-        let handler = self.handler(name, nodes, spec.local_world_size);
         let options = AgentOptions {
             spec,
             name: name.into(),
@@ -333,15 +357,15 @@ fn a_failure_that_is_final_ends_the_others_with_its_words() {
 #[test]
 fn a_node_that_dies_makes_the_others_meet_again() {
     let job = Job::new();
-    let script = "test $WORLD_SIZE = 1 && exit 0; exec sleep 1000";
+    let script = "test -e died && test $WORLD_SIZE = 1 && exit 0; exec sleep 1000";
     let first = job.run("a", (1, 2), spec(1), script);
-    let second = job.agent("b", (1, 2), spec(1), script);
-    // `a` may have been alone for a moment, and have ended well in it.
-    let mut second = second;
-    let until = std::time::Instant::now() + SOON;
-    while second.supervisor().phase() != Phase::Running && std::time::Instant::now() < until {
+    first.until_running();
+    let mut second = job.agent("b", (1, 2), spec(1), script);
+    while second.supervisor().phase() != Phase::Running {
+        assert_ne!(second.supervisor().phase(), Phase::Over);
         second.wait().expect("the system does its part");
     }
+    fs::write(job.folder.0.join("died"), "").expect("room");
     drop(second);
     assert_eq!(first.result().verdict, SUCCEEDED);
 }
@@ -357,6 +381,95 @@ fn a_server_that_is_lost_ends_the_agent_with_the_reason() {
     let Verdict::Failed { reason: Reason::ServerLost { words } } = verdict else { panic!("{verdict:?}") };
     assert!(words.contains("127.0.0.1"), "{words}");
     drop(folder);
+}
+
+/// What stands between an agent and its server, and breaks every connection when it is told to.
+struct Relay {
+    port: u16,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Relay {
+    fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let own = listener.local_addr().expect("bound").port();
+        let streams = Arc::new(Mutex::new(Vec::new()));
+        let broken = Arc::clone(&streams);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let mut lock = broken.lock().expect("no panic");
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let copy = |stream: &TcpStream| stream.try_clone().expect("descriptors");
+                    lock.push(copy(from));
+                    let (mut from, mut to) = (copy(from), copy(to));
+                    thread::spawn(move || {
+                        io::copy(&mut from, &mut to).ok();
+                        to.shutdown(Shutdown::Both).ok();
+                    });
+                }
+            }
+        });
+        Self { port: own, streams }
+    }
+
+    /// How many it broke.
+    fn break_all(&self) -> usize {
+        let streams = core::mem::take(&mut *self.streams.lock().expect("no panic"));
+        for stream in &streams {
+            stream.shutdown(Shutdown::Both).ok();
+        }
+        streams.len() / 2
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_and_comes_back_within_its_grace_changes_nothing() {
+    let job = Job::new();
+    let relay = Relay::to(job.server.local_addr().port());
+    let go = job.folder.0.join("go");
+    let script = "until test -e go; do sleep 0.01; done";
+    let handler = job.handler_at(relay.port, 20, "a", (1, 2), 1);
+    let agent = Running::new(job.agent_by(handler, "a", spec(1), script));
+    agent.until_running();
+    for _ in 0..3 {
+        let until = std::time::Instant::now() + SOON;
+        while relay.break_all() == 0 {
+            assert!(std::time::Instant::now() < until, "the agent comes back");
+            thread::yield_now();
+        }
+    }
+    // What happens to the run it hears over the connection that it has now: a second node makes a new round.
+    let second = job.run("b", (1, 2), spec(1), script);
+    assert!(matches!(agent.until_restarting(), Reason::NodesWaiting { .. } | Reason::RoundOver { .. }));
+    assert_eq!(agent.until_running(), 1, "the breaks made no start");
+    fs::write(go, "").expect("room");
+    assert_eq!((agent.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
+}
+
+#[test]
+fn restarts_leave_no_descriptors_behind() {
+    let open = || fs::read_dir("/proc/self/fd").expect("proc").count();
+    let job = Job::new();
+    let spec = WorkerSpec { max_restarts: 150, ..spec(2) };
+    let mut agent = job.agent("a", (1, 1), spec, "exit 1");
+    let mut opened = Vec::new();
+    let mut events = Vec::new();
+    let result = agent.run(|_, event| {
+        if let AgentEvent::WorkersFailed(_) = event {
+            opened.push(open());
+        }
+        events.push(event);
+    });
+    assert!(matches!(result.expect("the system does its part").verdict, Verdict::Failed { .. }));
+    for event in &events {
+        let AgentEvent::Notice(Notice::Phase { to: Phase::Restarting, reason, .. }) = event else { continue };
+        assert!(matches!(reason, Reason::WorkerFailed { .. }), "{reason}");
+    }
+    assert_eq!(opened.len(), 151);
+    // A connection or a server of the last round may still be on its way out.
+    let (first, last) = (opened[20..40].iter().max(), opened[130..].iter().min());
+    assert!(last <= first, "{opened:?}");
 }
 
 #[test]
