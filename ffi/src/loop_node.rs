@@ -222,7 +222,8 @@ unsafe fn submitted(
 /// Submits the wish to join the run's next round. Its event comes when the round is complete, and
 /// `rdzv_loop_round` has the node's place in it; before, `RDZV_EVENT_NODE_SEATED` or
 /// `RDZV_EVENT_NODE_STANDING_BY` may tell how it stands. What happened to the node before is told no more.
-/// This is also how a node comes back after a death or the end of its round.
+/// This is also how a node comes back after a death or the end of its round. After `rdzv_loop_cancel` it may
+/// follow at once: it goes out when the server has answered the one that was given up.
 ///
 /// This and all submissions below return at once, as those of stores do, and name the operation in
 /// `*operation`, which `rdzv_loop_cancel` ends.

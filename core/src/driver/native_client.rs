@@ -263,11 +263,10 @@ impl Answered {
 }
 
 /// Which part of a session's machine a call goes through.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::driver) enum Way {
     Plain,
-    /// With the run that it is about.
-    Join(Vec<u8>),
+    Join,
     Leave,
     Bye,
 }
@@ -600,7 +599,7 @@ impl NativeClient {
         let (reply, answer) = ask();
         // A node that stands by waits for as long as it is needed.
         let patience = match way {
-            Way::Join(_) => Duration::MAX,
+            Way::Join => Duration::MAX,
             _ => span + self.0.options.answer_slack + THREAD_PATIENCE,
         };
         let ticket = call.map(|_| self.0.tickets.fetch_add(1, Ordering::Relaxed));
@@ -643,7 +642,6 @@ impl NativeClient {
         self.error(operation, (None, 0), Loss::of(plain(ErrorKind::Cancelled)))
     }
 
-    /// The answer is none to this request: the server breaks the protocol.
     #[cold]
     fn odd(&self, operation: Operation) -> NativeError {
         self.error(operation, (None, 0), Loss::of(plain(ErrorKind::WrongProtocol)))

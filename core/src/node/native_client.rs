@@ -7,7 +7,10 @@
 //! [`NativeClient::next_failed`].
 //!
 //! A round that comes when nobody waits for it any more is left at once: its seat belongs to somebody else. The caller
-//! keeps the name of the run that its node asked to join last, for the LEAVE that says so.
+//! keeps the name of the run in the Join that it wrote last, for the LEAVE that says so.
+//!
+//! A node has one wish at a time at the server. One that comes while an earlier one is given up and not answered yet, or
+//! while such a round is still to be left, is held until then, for as long as its own deadline allows.
 //!
 //! With a grace, a connection that ends is made again and the session resumed, so that each request has its effect
 //! once. Without one, the session ends with its connection; in exchange its first requests leave with HELLO.
@@ -20,7 +23,7 @@ pub use event::{BeginError, Ending, Event, Failed, Input, Output, Taken, ToWrite
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::planted::{self, Bug};
-use crate::rendezvous::participant::{self, OutOfTurn, Participant};
+use crate::rendezvous::participant::{self, OutOfTurn, Part, Participant};
 use crate::session::client::{ClientSession, Due, End, Identity, Received, SessionOptions};
 use crate::session::life::ClientState;
 use crate::store::dial::{DialInput, DialOptions, DialOutput, DialState, Dialer, Rounds};
@@ -76,15 +79,37 @@ enum Awaited {
     Leaves,
 }
 
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The session does not know it yet: what the node asked before is to be answered first.
+    Held,
+    /// It goes out as soon as there is a way.
+    Due,
+    Sent,
+}
+
+/// Whether the node may ask for a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Now,
+    /// Once the server has answered what nobody awaits any more.
+    Later,
+    Never,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Pending {
+    /// In the session.
     id: u64,
+    /// What the caller knows it by: one that was held has another id in the session.
+    call: u64,
     operation: Operation,
     began: Instant,
     deadline: Instant,
     span: Duration,
     awaited: Awaited,
-    sent: bool,
+    stage: Stage,
 }
 
 /// A client with room for `PENDING` requests.
@@ -179,7 +204,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         self.enter(now, operation, span, Awaited::Yes).ok_or(Self::FULL)
     }
 
-    /// Begins to join, as [`NativeClient::begin`]. While the node stands by, no time counts.
+    /// Begins to join, as [`NativeClient::begin`]. While the node stands by, no time counts; while an earlier wish of the
+    /// node that was given up is not answered yet, it does.
     ///
     /// # Errors
     /// See [`BeginError`].
@@ -190,14 +216,54 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         frame: (u16, usize),
         span: Duration,
     ) -> Result<u64, BeginError> {
-        let part = self.participant.part();
-        if part.on_event(participant::PartEvent::Ask).is_none() {
-            return Err(BeginError::OutOfTurn(OutOfTurn(part)));
+        let turn = self.turn();
+        if turn == Turn::Never || self.held().is_some() {
+            return Err(BeginError::OutOfTurn(OutOfTurn(self.participant.part())));
         }
         let id = self.begin(now, operation, frame, span)?;
-        // Who comes back wants the seat after all.
-        self.leave_due = false;
+        if turn == Turn::Later {
+            // It goes out behind what is asked in the meantime; the id only names it until then.
+            self.session.withdraw(id);
+            if let Some(call) = self.pending.last_mut() {
+                call.stage = Stage::Held;
+            }
+            return Ok(id);
+        }
         self.participant.join(id).map(|()| id).map_err(BeginError::OutOfTurn)
+    }
+
+    fn turn(&self) -> Turn {
+        let part = self.participant.part();
+        let may_ask = part.on_event(participant::PartEvent::Ask).is_some();
+        let is_own = |call: &Pending| call.awaited == Awaited::Yes && self.participant.is_own(call.id);
+        match part {
+            Part::Replaced => Turn::Never,
+            _ if may_ask && !self.owes_leave() => Turn::Now,
+            _ if self.pending.iter().any(is_own) => Turn::Never,
+            _ => Turn::Later,
+        }
+    }
+
+    /// The place of the wish that is held.
+    fn held(&self) -> Option<usize> {
+        self.pending.iter().position(|call| call.stage == Stage::Held)
+    }
+
+    /// The wish that is held goes out, if the node's turn has come.
+    fn release(&mut self) {
+        let Some(place) = self.held().filter(|_| self.turn() == Turn::Now) else { return };
+        // What is held has a place in the table, so there is room in the session.
+        let Ok(id) = self.session.begin() else { return };
+        let call = self.pending.remove(place);
+        let _ = self.pending.push(Pending { id, stage: Stage::Due, ..call });
+        // Its turn has come.
+        let _ = self.participant.join(id);
+    }
+
+    /// Whether the node has a seat that nobody wants, and has not asked to be let go yet.
+    fn owes_leave(&self) -> bool {
+        let part = self.participant.part();
+        self.leave_due && matches!(part, Part::InRound | Part::InLastRound | Part::Between)
     }
 
     /// Begins to leave.
@@ -215,7 +281,6 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             return Err(BeginError::OutOfTurn(OutOfTurn(part)));
         }
         let id = self.begin(now, Operation::Leave, frame, span)?;
-        self.leave_due = false;
         self.participant.leave(id).map(|()| id).map_err(BeginError::OutOfTurn)
     }
 
@@ -230,7 +295,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
 
     /// Gives a call up: its caller wants no more of it. `None`: it is over already.
     pub fn cancel(&mut self, now: Instant, id: u64) -> Option<Failed> {
-        let place = self.place(id).filter(|&place| self.pending[place].awaited == Awaited::Yes)?;
+        let is_it = |call: &Pending| call.call == id && call.awaited == Awaited::Yes;
+        let place = self.pending.iter().position(is_it)?;
         Some(self.give_up(now, place, ErrorKind::Cancelled))
     }
 
@@ -300,12 +366,19 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             self.pending.retain(|call| call.awaited == Awaited::Yes);
             let call = self.pending.pop()?;
             let failure = Failure { elapsed: now.since(call.began), ..ending.failure() };
-            let effect = if call.sent { effect_of(call.operation) } else { failure.effect };
+            let effect =
+                if call.stage == Stage::Sent { effect_of(call.operation) } else { failure.effect };
             return Some(Failed {
-                id: call.id,
+                id: call.call,
                 operation: call.operation,
                 failure: Failure { effect, ..failure },
             });
+        }
+        if let Some(place) = self.held().filter(|_| self.turn() == Turn::Never) {
+            let is_replaced = self.participant.part() == Part::Replaced;
+            // Otherwise it was taken back by a later wish to be let go.
+            let kind = if is_replaced { ErrorKind::InvalidArgument } else { ErrorKind::Cancelled };
+            return Some(self.give_up(now, place, kind));
         }
         let is_due = |call: &Pending| call.awaited == Awaited::Yes && call.deadline <= now;
         let place = self.pending.iter().position(is_due)?;
@@ -326,16 +399,17 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         if let Some(nonce) = self.heartbeat.take() {
             return Some(ToWrite::Frame(self.session.label(now, 0), ClientFrame::Heartbeat { nonce }));
         }
+        self.release();
         let next = self.session.next_to_send().or_else(|| self.cancellation(now));
         let id = next.or_else(|| self.leave_of_unwanted_round(now))?;
         let place = self.place(id)?;
         let call = &mut self.pending[place];
-        call.sent = true;
-        let label = self.session.label(now, id);
+        call.stage = Stage::Sent;
+        let (label, call) = (self.session.label(now, id), *call);
         Some(match call.awaited {
             Awaited::Cancels(request) => ToWrite::Frame(label, ClientFrame::Cancel { request }),
             Awaited::Leaves => ToWrite::Leave(label),
-            Awaited::Yes | Awaited::CancelDue | Awaited::No => ToWrite::Request(id, label),
+            Awaited::Yes | Awaited::CancelDue | Awaited::No => ToWrite::Request(call.call, label),
         })
     }
 
@@ -420,21 +494,22 @@ impl<const PENDING: usize> NativeClient<PENDING> {
                 return None;
             }
             Received::Push(id) if self.participant.is_own(id) => match self.participant.push(id, &frame) {
-                Some(event) => {
-                    self.pace(now, id, &event);
-                    Event::Node(None, event)
-                }
-                None => Event::Nothing,
+                Some(event) if self.pace(now, id, &event) => Event::Node(None, event),
+                _ => Event::Nothing,
             },
             Received::Push(id) => Event::Pushed(id, frame),
             Received::Answer(id) => self.answer(now, id, frame),
         })
     }
 
-    /// While a node stands by, no time counts; with a seat, its time begins anew.
-    fn pace(&mut self, now: Instant, id: u64, event: &participant::Event<'_>) {
-        let Some(place) = self.place(id) else { return };
+    /// While a node stands by, no time counts; with a seat, its time begins anew. Whether the event is anybody's: where a
+    /// wish stands that was given up concerns nobody.
+    fn pace(&mut self, now: Instant, id: u64, event: &participant::Event<'_>) -> bool {
+        let Some(place) = self.place(id) else { return true };
         let call = &mut self.pending[place];
+        if call.awaited != Awaited::Yes {
+            return !matches!(event, participant::Event::StandingBy { .. } | participant::Event::Seated);
+        }
         match event {
             participant::Event::StandingBy { .. } => call.deadline = Instant::MAX,
             participant::Event::Seated if call.deadline == Instant::MAX => {
@@ -442,6 +517,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             }
             _ => {}
         }
+        true
     }
 
     fn answer<'b>(&mut self, now: Instant, id: u64, frame: ServerFrame<'b>) -> Event<'b> {
@@ -454,8 +530,10 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         if self.participant.is_own(id) {
             return match self.participant.answer(id, &frame) {
                 Ok(Some(event)) => {
-                    self.leave_due |= !is_awaited && matches!(event, participant::Event::Formed(_));
-                    Event::Node(is_awaited.then_some(id), event)
+                    if matches!(event, participant::Event::Formed(_)) {
+                        self.leave_due = !is_awaited;
+                    }
+                    Event::Node(is_awaited.then_some(call.call), event)
                 }
                 Ok(None) if is_awaited => Self::failed(now, &call, frame),
                 Ok(None) => Event::Nothing,
@@ -470,7 +548,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     fn failed<'b>(now: Instant, call: &Pending, frame: ServerFrame<'b>) -> Event<'b> {
-        let Pending { id, operation, began, .. } = *call;
+        let Pending { call: id, operation, began, .. } = *call;
         let (failure, fault) = match frame {
             ServerFrame::Error { fault } => (failure_of(&fault), Some(fault)),
             // What a node asked for was answered after it had become moot.
@@ -498,7 +576,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         let failure = failure_of_end(End::Protocol, Cause::Unknown);
         let effect = effect_of(call.operation);
         let failure = Failure { elapsed: now.since(call.began), effect, ..failure };
-        Event::Failed(Failed { id: call.id, operation: call.operation, failure }, None)
+        Event::Failed(Failed { id: call.call, operation: call.operation, failure }, None)
     }
 
     fn welcome(&mut self, now: Instant, frame: &ServerFrame<'_>) {
@@ -553,9 +631,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     /// The round that nobody waited for is left, once there is room for one more request; unless it is over by then, and
     /// its seat with it.
     fn leave_of_unwanted_round(&mut self, now: Instant) -> Option<u64> {
-        let may_leave = self.participant.part().on_event(participant::PartEvent::AskToLeave).is_some();
-        self.leave_due &= may_leave && !planted::has(Bug::KeptSeat);
-        if !self.leave_due || self.session.state() != ClientState::Live {
+        self.leave_due &= !planted::has(Bug::KeptSeat);
+        if !self.owes_leave() || self.session.state() != ClientState::Live {
             return None;
         }
         let id = self.enter(now, Operation::Leave, Duration::ZERO, Awaited::Leaves)?;
@@ -572,8 +649,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         let id = self.session.begin().ok()?;
         let deadline = now + span + self.options.answer_slack;
         // Room was checked above.
-        let _ =
-            self.pending.push(Pending { id, operation, began: now, deadline, span, awaited, sent: false });
+        let (call, began, stage) = (id, now, Stage::Due);
+        let _ = self.pending.push(Pending { id, call, operation, began, deadline, span, awaited, stage });
         Some(id)
     }
 
@@ -587,8 +664,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
 
     /// Ends a call before its answer. If the server may have it, its place stays until that has answered.
     fn give_up(&mut self, now: Instant, place: usize, kind: ErrorKind) -> Failed {
-        let Pending { id, operation, began, sent, .. } = self.pending[place];
-        let withdrawn = self.session.withdraw(id);
+        let Pending { id, call, operation, began, stage, .. } = self.pending[place];
+        let withdrawn = stage == Stage::Held || self.session.withdraw(id);
         if withdrawn {
             self.pending.remove(place);
             self.participant.withdraw(id);
@@ -596,7 +673,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             self.pending[place].awaited = Awaited::CancelDue;
         }
         let (phase, cause) = match self.dialer.state() {
-            DialState::Ready if sent => (Phase::Waiting, Cause::NoAnswer),
+            DialState::Ready if stage == Stage::Sent => (Phase::Waiting, Cause::NoAnswer),
             DialState::Ready => (Phase::Sending, Cause::Unknown),
             _ => {
                 let failure = self.dialer.failure(now);
@@ -606,7 +683,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         let cause = if kind == ErrorKind::TimedOut { cause } else { Cause::Unknown };
         let effect = if withdrawn { Effect::None } else { effect_of(operation) };
         let failure = Failure { kind, phase, elapsed: now.since(began), cause, effect };
-        Failed { id, operation, failure }
+        Failed { id: call, operation, failure }
     }
 
     fn tick(&mut self, now: Instant) {
@@ -628,7 +705,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             }
             DialState::Ready => {
                 (self.opening, self.heartbeat) = (None, None);
-                if self.bye != 0 && self.place(self.bye).is_some_and(|place| self.pending[place].sent) {
+                if self.bye != 0 && self.place(self.bye).is_some_and(|place| self.pending[place].stage == Stage::Sent) {
                     return self.over(Ending::Left);
                 }
                 if let Some(end) = self.session.connection_ended() {

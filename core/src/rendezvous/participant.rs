@@ -30,7 +30,7 @@ pub enum Part {
     Lost,
     /// Another session has its name. It must not come back.
     Replaced,
-    /// The run is closed, for good.
+    /// The run is closed, for good: who asks for a place once more is told so.
     Closed,
 }
 
@@ -79,7 +79,7 @@ use Part::{
 type Transitions = &'static [(&'static [Part], PartEvent, Part)];
 
 const PARTS: Transitions = &[
-    (&[Outside, InRound, InLastRound, Between, Lost], PartEvent::Ask, Joining),
+    (&[Outside, InRound, InLastRound, Between, Lost, Closed], PartEvent::Ask, Joining),
     (&[Joining, Seated, StandingBy], PartEvent::Seat, Seated),
     (&[Joining, Seated, StandingBy], PartEvent::Park, StandingBy),
     (&[Joining, Seated, StandingBy], PartEvent::Form, InRound),

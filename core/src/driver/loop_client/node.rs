@@ -113,7 +113,7 @@ impl Session<'_> {
             Role::Member => Operation::Join,
             Role::Spare => Operation::Standby,
         };
-        let (span, way) = (Duration::from_millis(entry.join_timeout_ms), Way::Join(entry.run_id.to_vec()));
+        let (span, way) = (Duration::from_millis(entry.join_timeout_ms), Way::Join);
         let member = self.events.sessions.get_mut(self.id).ok_or(SubmitError::UnknownStore)?;
         let id = member.begin(operation, &entry.frame(role), span, way)?;
         let of_before = |event: &LoopEvent| matches!(event, LoopEvent::Session(of, SessionEvent::Node(_)) if *of == self.id);

@@ -195,8 +195,11 @@ fn time_that_is_up_and_calls_that_are_cancelled_say_so() {
     let early = of(&mut events, session).join(&as_node("n0", nodes(2, 2)), Role::Member);
     assert!(matches!(early, Err(SubmitError::Call(error)) if error.kind() == ErrorKind::InvalidArgument));
     of(&mut events, session).cancel(call);
+    // The server cannot have answered that yet.
+    let again = join(&mut events, session, "n0", nodes(1, 1));
     let error = end_of(&mut events, call).expect_err("cancelled");
     assert_eq!(error.kind(), ErrorKind::Cancelled);
+    assert!(matches!(end_of(&mut events, again), Ok(SessionAnswer::Joined(joined)) if joined.nodes == 1));
 
     // A server that says nothing costs the deadline and no more.
     let mute = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -62,6 +62,18 @@ impl Asked {
     pub(in crate::driver) fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ClientFrame<'a>> {
         ClientFrame::parse(self.kind, &self.body, limits).ok().flatten()
     }
+
+    fn run_to_join(&self, limits: &FrameLimits) -> Option<Vec<u8>> {
+        if !matches!(self.operation, Operation::Join | Operation::Standby) {
+            return None;
+        }
+        match self.frame(limits)? {
+            ClientFrame::Join { run_id, .. } | ClientFrame::Standby { run_id, .. } => {
+                Some(run_id.pieces().concat())
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A body that was encoded before.
@@ -125,7 +137,7 @@ pub(in crate::driver) struct Carrier {
     requests: BTreeMap<u64, Asked>,
     /// Watches that nobody reads, and that the server is to be told of once there is room.
     unread: VecDeque<u64>,
-    /// The run of the last request to join.
+    /// The run in the Join that was written last.
     run_id: Vec<u8>,
     lookup: Option<Lookup>,
     addresses: Vec<SocketAddr>,
@@ -204,17 +216,14 @@ impl Carrier {
     /// Begins a request; [`Carrier::carry_out`] sends it.
     pub(in crate::driver) fn begin(&mut self, asked: Asked, span: Duration, way: Way) -> Result<u64, Loss> {
         let (now, operation, frame) = (self.clock.now(), asked.operation, (asked.kind, asked.body.len()));
-        let begun = match &way {
+        let begun = match way {
             Way::Plain => self.machine.begin(now, operation, frame, span),
-            Way::Join(_) => self.machine.begin_join(now, operation, frame, span),
+            Way::Join => self.machine.begin_join(now, operation, frame, span),
             Way::Leave => self.machine.begin_leave(now, frame, span),
             Way::Bye => self.machine.begin_bye(now, span),
         };
         match begun {
             Ok(id) => {
-                if let Way::Join(run_id) = way {
-                    self.run_id = run_id;
-                }
                 self.requests.insert(id, Asked { began: now, ..asked });
                 Ok(id)
             }
@@ -519,7 +528,12 @@ impl Carrier {
                     encode_frame(&mut out, label, &hello)
                 }
                 ToWrite::Request(id, label) => match self.requests.get(&id) {
-                    Some(asked) => encode_frame(&mut out, label, &asked),
+                    Some(asked) => {
+                        if let Some(run_id) = asked.run_to_join(&self.limits) {
+                            self.run_id = run_id;
+                        }
+                        encode_frame(&mut out, label, &asked)
+                    }
                     // The machine takes back what nobody awaits.
                     None => Ok(()),
                 },

@@ -183,7 +183,7 @@ impl NativeClient {
             Role::Member => Operation::Join,
             Role::Spare => Operation::Standby,
         };
-        let (span, way) = (Duration::from_millis(entry.join_timeout_ms), Way::Join(entry.run_id.to_vec()));
+        let (span, way) = (Duration::from_millis(entry.join_timeout_ms), Way::Join);
         let keys = (Some(Key::raw(entry.run_id)), 1);
         let answer = self.exchange(operation, &entry.frame(role), span, way, None, call);
         let answer: Answered = answer.map_err(|loss| self.error(operation, keys, loss))?;

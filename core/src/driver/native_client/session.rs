@@ -169,7 +169,7 @@ impl Session {
 
     fn begin(&mut self, submitted: Submitted) {
         let Submitted { asked, span, way, calls, ticket, inbox, reply } = submitted;
-        let is_join = matches!(way, Way::Join(_));
+        let is_join = way == Way::Join;
         match self.carrier.begin(asked, span, way) {
             Ok(id) => {
                 if is_join {

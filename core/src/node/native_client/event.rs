@@ -78,7 +78,7 @@ pub enum ToWrite {
     Request(u64, Label),
     /// This frame.
     Frame(Label, ClientFrame<'static>),
-    /// LEAVE, for the run that the node asked to join last: its round came when nobody waited for it any more.
+    /// LEAVE, for the run in the Join that was written last: its round came when nobody waited for it any more.
     Leave(Label),
 }
 

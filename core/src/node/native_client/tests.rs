@@ -520,9 +520,145 @@ fn a_round_that_nobody_waits_for_is_left_when_there_is_room_unless_it_is_over_or
     assert!(!writes(&mut client, 3).iter().any(leaves), "its seat has gone with it");
     assert_eq!(client.participant().part(), Part::Outside);
 
+    // Who joins again gets a seat of his own.
     let mut client = in_an_unwanted_round(0, 0);
-    let join = client.begin_join(NOW(3), Operation::Join, (0x40, 8), SECOND).expect("in a round");
-    assert_eq!(ids(&writes(&mut client, 3)), [join]);
+    let join = begin_join(&mut client, 3);
+    let written = writes(&mut client, 3);
+    let [ToWrite::Leave(label)] = written[..] else { panic!("{written:?}") };
+    assert_eq!(give(&mut client, 4, &bytes_of(label.id, 2, &DONE)), "Node(None, Left)");
+    assert_eq!(ids(&writes(&mut client, 4)), [join]);
+}
+
+fn begin_join(client: &mut Client, millis: u64) -> u64 {
+    client.begin_join(NOW(millis), Operation::Join, (0x40, 8), SECOND).expect("its turn")
+}
+
+/// A live client whose join was given up after it was written; and so was the word to the server.
+fn with_a_join_given_up(grace_ms: u32) -> Client {
+    let mut client = live(grace_ms);
+    let id = begin_join(&mut client, 0);
+    writes(&mut client, 0);
+    client.cancel(NOW(1), id).expect("under way");
+    assert!(matches!(writes(&mut client, 1)[..], [ToWrite::Frame(_, ClientFrame::Cancel { request: 1 })]));
+    client
+}
+
+fn refused(code: FaultCode) -> ServerFrame<'static> {
+    ServerFrame::Error { fault: Fault::new(code, 0, 0) }
+}
+
+#[test]
+fn who_joins_again_before_his_last_wish_is_answered_joins_behind_it() {
+    let mut client = with_a_join_given_up(0);
+    let again = begin_join(&mut client, 1);
+    let third = client.begin_join(NOW(1), Operation::Join, (0x40, 8), SECOND);
+    assert_eq!(third, Err(BeginError::OutOfTurn(OutOfTurn(Part::Joining))));
+    let get = begin(&mut client, 1, Operation::Get);
+    assert_eq!(ids(&writes(&mut client, 1)), [get], "it holds nothing else up");
+    // Where the first one stands concerns nobody.
+    let parked = ServerFrame::Placed { run_id: RUN, seated: false, ahead: 3 };
+    assert_eq!(give(&mut client, 2, &bytes_of(1, 1, &parked)), "Nothing");
+    let told = give(&mut client, 2, &bytes_of(1, 2, &refused(FaultCode::Cancelled)));
+    assert!(told.starts_with("Node(None, Refused"), "{told}");
+    let written = writes(&mut client, 2);
+    // An acknowledgement goes before it.
+    let [_, ToWrite::Request(written, label)] = written[..] else { panic!("{written:?}") };
+    assert!(written == again && label.id > get, "{label:?}");
+    let told = give(&mut client, 3, &bytes_of(label.id, 3, &parked));
+    assert_eq!(told, "Node(None, StandingBy { ahead: 3 })");
+    let told = give(&mut client, 3, &bytes_of(label.id, 4, &round(0)));
+    assert!(told.starts_with(&alloc::format!("Node(Some({again}), Formed")), "{told}");
+    let leaves = writes(&mut client, 3).iter().any(|write| matches!(write, ToWrite::Leave(_)));
+    assert_eq!((leaves, client.participant().part()), (false, Part::InRound));
+}
+
+#[test]
+fn a_round_that_comes_for_a_wish_given_up_is_left_before_the_next_one_is_asked_for() {
+    let mut client = with_a_join_given_up(0);
+    let again = begin_join(&mut client, 1);
+    assert!(give(&mut client, 2, &bytes_of(1, 1, &round(0))).starts_with("Node(None, Formed"));
+    let written = writes(&mut client, 2);
+    let [ToWrite::Leave(label)] = written[..] else { panic!("{written:?}") };
+    give(&mut client, 3, &bytes_of(label.id, 2, &DONE));
+    assert_eq!(ids(&writes(&mut client, 3)), [again]);
+
+    // While it leaves, too.
+    let mut client = in_an_unwanted_round(0, 0);
+    let written = writes(&mut client, 2);
+    let [ToWrite::Leave(label)] = written[..] else { panic!("{written:?}") };
+    let again = begin_join(&mut client, 3);
+    assert_eq!(writes(&mut client, 3), []);
+    give(&mut client, 4, &bytes_of(label.id, 2, &DONE));
+    assert_eq!(ids(&writes(&mut client, 4)), [again]);
+}
+
+#[test]
+fn a_wish_that_is_held_ends_by_its_deadline_or_when_it_is_given_up_or_has_become_moot() {
+    let ended = |client: &mut Client, millis| {
+        let failed = client.next_failed(NOW(millis));
+        assert_eq!(client.next_failed(NOW(millis)), None);
+        failed.map(|failed| (failed.id, failed.failure.kind, failed.failure.effect))
+    };
+    // The server does not answer, or there is none just now.
+    for lost in [false, true] {
+        let mut client = with_a_join_given_up(60_000);
+        let again = begin_join(&mut client, 100);
+        if lost {
+            client.handle(NOW(101), Input::Ended(Cause::Closed));
+        }
+        assert!(client.poll_timeout().is_some_and(|at| at <= NOW(3100)));
+        assert_eq!(ended(&mut client, 3099), None);
+        assert_eq!(ended(&mut client, 3100), Some((again, ErrorKind::TimedOut, Effect::None)));
+        let third = begin_join(&mut client, 3101);
+        let failed = client.cancel(NOW(3102), third).expect("held");
+        assert_eq!((failed.id, failed.failure.kind), (third, ErrorKind::Cancelled));
+        assert_eq!(client.cancel(NOW(3102), third), None);
+    }
+    // It was taken back by a wish to be let go.
+    let mut client = with_a_join_given_up(0);
+    let again = begin_join(&mut client, 1);
+    client.begin_leave(NOW(2), (0x42, 8), SECOND).expect("joining");
+    assert_eq!(ended(&mut client, 2), Some((again, ErrorKind::Cancelled, Effect::None)));
+    // Somebody else has the name.
+    let mut client = with_a_join_given_up(0);
+    let again = begin_join(&mut client, 1);
+    give(&mut client, 2, &bytes_of(1, 1, &ServerFrame::Replaced { run_id: RUN, session: 6 }));
+    assert_eq!(ended(&mut client, 2), Some((again, ErrorKind::InvalidArgument, Effect::None)));
+    // The session is over.
+    let mut client = with_a_join_given_up(0);
+    let again = begin_join(&mut client, 1);
+    client.handle(NOW(2), Input::Ended(Cause::Closed));
+    assert_eq!(ended(&mut client, 2), Some((again, ErrorKind::ServerGone, Effect::None)));
+    // The run was closed: the server says so once more.
+    let mut client = with_a_join_given_up(0);
+    let again = begin_join(&mut client, 1);
+    give(&mut client, 2, &bytes_of(1, 1, &refused(FaultCode::RunClosed)));
+    let written = writes(&mut client, 2);
+    let [ToWrite::Request(written, label)] = written[..] else { panic!("{written:?}") };
+    assert_eq!(written, again);
+    let told = give(&mut client, 3, &bytes_of(label.id, 2, &refused(FaultCode::RunClosed)));
+    assert!(told.starts_with(&alloc::format!("Node(Some({again}), Closed")), "{told}");
+}
+
+#[test]
+fn an_unwanted_seat_is_left_although_a_later_wish_came_to_nothing() {
+    // The round, and then the end of the connection.
+    for leaves in [false, true] {
+        let mut client = in_an_unwanted_round(2000, 0);
+        client.handle(NOW(2), Input::Ended(Cause::Closed));
+        outputs(&mut client);
+        let wish = if leaves {
+            client.begin_leave(NOW(3), (0x42, 8), SECOND).expect("in a round")
+        } else {
+            begin_join(&mut client, 3)
+        };
+        client.cancel(NOW(4), wish).expect("given up");
+        connect(&mut client, 5);
+        writes(&mut client, 5);
+        give(&mut client, 6, &bytes_of(0, 0, &welcome(true, 1, 2000)));
+        let written = writes(&mut client, 6);
+        assert!(matches!(written[..], [ToWrite::Leave(_)]), "{written:?}");
+    }
 }
 
 /// The join that stands at the server is still the node's, and a second one would be refused.

@@ -126,7 +126,7 @@ fn who_does_not_get_in_is_told_why() {
         let mut node = Participant::new();
         node.join(1).expect("outside");
         assert_eq!(node.answer(1, &error(code)), Ok(Some(told)));
-        assert_eq!((node.part(), node.join(2).is_ok()), (part, part == Outside));
+        assert_eq!((node.part(), node.join(2)), (part, Ok(())));
     }
 }
 
@@ -137,7 +137,11 @@ fn a_closed_run_ends_with_its_round() {
     assert_eq!(node.push(1, &closed), Some(Event::Closed { by: b"b" }));
     assert_eq!(node.part(), InLastRound);
     assert!(node.push(1, &over(0)).is_some());
-    assert_eq!(node.join(2), Err(OutOfTurn(Closed)));
+    assert_eq!(node.part(), Closed);
+    // Who asks once more hears it from the server.
+    node.join(2).expect("in no round");
+    assert!(matches!(node.answer(2, &error(FaultCode::RunClosed)), Ok(Some(Event::Closed { .. }))));
+    assert_eq!(node.part(), Closed);
 }
 
 #[test]

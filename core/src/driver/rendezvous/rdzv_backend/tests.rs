@@ -292,6 +292,22 @@ fn a_cancel_is_never_lost_and_waits_for_nothing() {
 }
 
 #[test]
+fn who_is_cancelled_may_join_again_at_once() {
+    let (_server, port, elsewhere) = server();
+    let node = node(port, "n", (2, 2), &elsewhere);
+    thread::scope(|scope| {
+        for _ in 0..50 {
+            let waiting = scope.spawn(|| node.next_rendezvous());
+            while !waiting.is_finished() {
+                node.cancel();
+                thread::yield_now();
+            }
+            assert_cancelled(waiting.join().expect("no panic"));
+        }
+    });
+}
+
+#[test]
 fn who_waits_for_events_is_cancelled() {
     let (_server, port, elsewhere) = server();
     let node = node(port, "n", (1, 1), &elsewhere);
