@@ -216,6 +216,12 @@ impl Loss {
         Self { failure: ending.failure(), fault: None, ending: Some(Box::new(ending)) }
     }
 
+    /// The answer is none to this request: the server breaks the protocol. It may have done what it was asked.
+    pub(in crate::driver) const fn of_wrong_answer(operation: Operation) -> Self {
+        let effect = if operation.reads_only() { Effect::None } else { Effect::Possible };
+        Self::of(Failure { effect, ..plain(ErrorKind::WrongProtocol) })
+    }
+
     /// As an error of this operation on these keys.
     #[cold]
     pub(in crate::driver) fn into_error(
@@ -644,7 +650,7 @@ impl NativeClient {
 
     #[cold]
     fn odd(&self, operation: Operation) -> NativeError {
-        self.error(operation, (None, 0), Loss::of(plain(ErrorKind::WrongProtocol)))
+        self.error(operation, (None, 0), Loss::of_wrong_answer(operation))
     }
 
     fn key<'a>(&'a self, name: &'a [u8]) -> Key<'a> {

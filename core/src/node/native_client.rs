@@ -366,8 +366,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             self.pending.retain(|call| call.awaited == Awaited::Yes);
             let call = self.pending.pop()?;
             let failure = Failure { elapsed: now.since(call.began), ..ending.failure() };
-            let effect =
-                if call.stage == Stage::Sent { effect_of(call.operation) } else { failure.effect };
+            let effect = if call.stage == Stage::Sent { effect_of(call.operation) } else { failure.effect };
             return Some(Failed {
                 id: call.call,
                 operation: call.operation,
@@ -705,7 +704,9 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             }
             DialState::Ready => {
                 (self.opening, self.heartbeat) = (None, None);
-                if self.bye != 0 && self.place(self.bye).is_some_and(|place| self.pending[place].stage == Stage::Sent) {
+                if self.bye != 0
+                    && self.place(self.bye).is_some_and(|place| self.pending[place].stage == Stage::Sent)
+                {
                     return self.over(Ending::Left);
                 }
                 if let Some(end) = self.session.connection_ended() {

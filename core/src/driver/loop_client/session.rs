@@ -333,7 +333,7 @@ impl LoopSession {
         }
         let answer = match answer {
             Ok(answer) => SessionAnswer::of(operation, &answer, &limits, &self.peer)
-                .ok_or_else(|| Loss::of(plain(ErrorKind::WrongProtocol))),
+                .ok_or_else(|| Loss::of_wrong_answer(operation)),
             // Closing is done when the session is over, however the server said so.
             Err(loss) if operation == Operation::Bye && self.carrier.ending() == Some(Ending::Left) => {
                 drop(loss);

@@ -38,7 +38,7 @@ pub(in crate::driver) fn settle(
     let mut loss = match answer {
         Ok(answer) => {
             let outcome = answer.frame(limits).and_then(|frame| outcome_of(call, &frame, take));
-            return outcome.ok_or_else(|| Loss::of(plain(ErrorKind::WrongProtocol)));
+            return outcome.ok_or_else(|| Loss::of_wrong_answer(call.operation()));
         }
         Err(loss) => loss,
     };
@@ -79,7 +79,7 @@ impl Listing {
         take: &mut dyn Take,
     ) -> Result<Option<Outcome>, Loss> {
         let Some(ServerFrame::KeyList { more, keys }) = answer.frame(limits) else {
-            return Err(Loss::of(plain(ErrorKind::WrongProtocol)));
+            return Err(Loss::of_wrong_answer(Operation::ListKeys));
         };
         let mut last = None;
         for key in keys.iter() {

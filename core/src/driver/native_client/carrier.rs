@@ -63,6 +63,15 @@ impl Asked {
         ClientFrame::parse(self.kind, &self.body, limits).ok().flatten()
     }
 
+    /// Whether an answer that tells of each key or request tells of all of them, and of no others.
+    fn is_answered_by(&self, answer: &Answered, limits: &FrameLimits) -> bool {
+        if !matches!(self.operation, Operation::MultiGet | Operation::Batch) {
+            return true;
+        }
+        let frames = self.frame(limits).zip(answer.frame(limits));
+        frames.is_some_and(|(request, answer)| answer.tells_of_all(&request))
+    }
+
     fn run_to_join(&self, limits: &FrameLimits) -> Option<Vec<u8>> {
         if !matches!(self.operation, Operation::Join | Operation::Standby) {
             return None;
@@ -357,8 +366,14 @@ impl Carrier {
     }
 
     fn tell_answered(&mut self, answer: Answered) {
-        if let Some(asked) = self.requests.remove(&answer.id) {
+        let Some(asked) = self.requests.remove(&answer.id) else { return };
+        let is_whole = asked.is_answered_by(&answer, &self.limits);
+        if is_whole {
             self.told.push_back(Told::Answered(asked, answer));
+        } else {
+            let mut loss = Loss::of_wrong_answer(asked.operation);
+            loss.failure.elapsed = asked.since_begun(self.clock.now());
+            self.told.push_back(Told::Failed(answer.id, asked, loss));
         }
     }
 

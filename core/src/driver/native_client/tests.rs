@@ -445,6 +445,48 @@ fn a_watch_that_nobody_reads_is_ended() {
     assert_eq!(told.recv_timeout(SOON), Ok(1));
 }
 
+/// What is asked about each of several things is answered about each of them.
+#[test]
+fn an_answer_of_another_length_than_its_question_is_none() {
+    use crate::wire::native::{Batched, Found, List};
+    let (address, _server) = serve(
+        1,
+        Box::new(move |stage, id, frame| {
+            match *frame {
+                // As many as the time says, which the tests choose, and not as many as there are keys.
+                ClientFrame::MultiGet { timeout_ms, .. } => {
+                    let count = usize::try_from(timeout_ms / 1000).expect("few");
+                    let values = vec![Found { revision: 5, value: Some(b"x") }; count];
+                    stage.answer(id, &ServerFrame::Values { values: List::new(&values) });
+                }
+                ClientFrame::Batch { .. } => {
+                    let answers = [Batched(ServerFrame::Done { revision: 1 }); 2];
+                    stage.answer(id, &ServerFrame::BatchDone { answers: List::new(&answers) });
+                }
+                _ => {}
+            }
+            Then::GoOn
+        }),
+    );
+    let client =
+        NativeClient::connect("127.0.0.1", address.port(), options(Duration::ZERO)).expect("connected");
+    let seconds = |count| Timeout::After(Duration::from_secs(count));
+    for count in [1, 3] {
+        let error = client.read(&[b"k", b"l"], seconds(count)).expect_err("not two");
+        assert_eq!((error.kind(), error.call().failure().effect), (ErrorKind::WrongProtocol, Effect::None));
+    }
+    assert_eq!(client.read(&[b"k", b"l"], seconds(2)).map(|found| found.len()), Ok(2));
+    for count in [1, 3] {
+        let mut batch = Batch::default();
+        (0..count).for_each(|_| batch.push(b"k", Step::Delete));
+        let error = client.batch(&batch, WHILE).expect_err("not two");
+        assert_eq!(
+            (error.kind(), error.call().failure().effect),
+            (ErrorKind::WrongProtocol, Effect::Possible)
+        );
+    }
+}
+
 #[test]
 fn nobody_listens_and_the_deadline_holds() {
     let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();

@@ -290,6 +290,16 @@ impl ServerFrame<'_> {
     pub const fn is_numbered(kind: u16) -> bool {
         !matches!(kind, 0x8001..=0x800f)
     }
+
+    /// Whether an answer about each key or request of another frame tells of all of them, and of no others.
+    #[must_use]
+    pub const fn tells_of_all(&self, request: &ClientFrame<'_>) -> bool {
+        match (self, request) {
+            (Self::Values { values }, ClientFrame::MultiGet { keys, .. }) => values.len() == keys.len(),
+            (Self::BatchDone { answers }, ClientFrame::Batch { requests }) => answers.len() == requests.len(),
+            _ => true,
+        }
+    }
 }
 
 /// A frame within a frame: its kind stands before its fields.
