@@ -278,7 +278,8 @@ impl Barriers {
                 Awaited::Listed => named(&members, named_max, |id, _| Some(id) != listed),
             };
             let generation = id.map_or(1, |id| self.barriers[id].over() + 1);
-            self.tell_missed(arrive.arrival, generation, participants - 1, absent);
+            let end = Arc::new(End::TimedOut { absent_count: participants - 1, absent });
+            self.outputs.push_back(Output::Over { arrival: arrive.arrival, generation, end });
             return Ok(());
         }
         self.check_arrivals()?;
@@ -400,14 +401,14 @@ impl Barriers {
 
     /// Tells one who waits no longer who is missing.
     fn tell_absent(&mut self, id: BarrierId, member: Option<MemberId>, arrival: ArrivalId) {
-        let barrier = &self.barriers[id];
-        let (absent_count, absent) = barrier.absent(Some(member), self.limits.absent_named_max);
-        self.tell_missed(arrival, barrier.over() + 1, absent_count, absent);
+        let (generation, end) = (self.barriers[id].over() + 1, self.missed(id, member));
+        self.outputs.push_back(Output::Over { arrival, generation, end });
     }
 
-    fn tell_missed(&mut self, arrival: ArrivalId, generation: u64, absent_count: u32, absent: Names) {
-        let end = Arc::new(End::TimedOut { absent_count, absent });
-        self.outputs.push_back(Output::Over { arrival, generation, end });
+    /// Who is missing but for one who waits no longer.
+    fn missed(&self, id: BarrierId, member: Option<MemberId>) -> Arc<End> {
+        let (absent_count, absent) = self.barriers[id].absent(Some(member), self.limits.absent_named_max);
+        Arc::new(End::TimedOut { absent_count, absent })
     }
 
     /// Tells a late caller how it ended. Who has heard that the last one failed may begin the next.
@@ -422,8 +423,8 @@ impl Barriers {
             let may_stay = barrier.awaited != Awaited::Listed && has_room;
             let member =
                 known.or_else(|| may_stay.then(|| barrier.members.insert(arrive.name, &self.hasher)));
-            if let Some(member) = member.and_then(|member| barrier.members.get_mut(member)) {
-                member.heard = generation;
+            if let Some(member) = member {
+                barrier.members.hear(member, generation);
             }
             self.charge(id);
         }

@@ -147,7 +147,8 @@ impl Barrier {
     /// when all who are there were released together the last time, and nobody has come in another's place.
     pub(super) fn absent(&self, asks: Option<Option<MemberId>>, named_max: usize) -> (u32, Names) {
         let own = asks.flatten();
-        let own_waits = own.and_then(|own| self.members.get(own)).is_some_and(|own| own.arrival.is_some());
+        let asking = own.and_then(|own| self.members.get(own));
+        let own_waits = asking.is_some_and(|own| own.arrival.is_some());
         let own_place = u32::from(asks.is_some() && !own_waits);
         let count = self.participants() - self.members.waiting() - own_place;
         match self.awaited {
@@ -156,12 +157,8 @@ impl Barrier {
                 let over = self.over();
                 let was_there = |id, heard| Some(id) != own && over > 0 && heard == over;
                 let were_released = self.end(over).is_some_and(|end| **end == End::Released);
-                let missing = self
-                    .members
-                    .iter()
-                    .filter(|(id, member)| member.arrival.is_none() && was_there(*id, member.heard))
-                    .count();
-                if were_released && usize::try_from(count) == Ok(missing) {
+                let own_is_away = !own_waits && asking.is_some_and(|own| over > 0 && own.heard == over);
+                if were_released && count == self.members.away() - u32::from(own_is_away) {
                     (count, named(&self.members, named_max, was_there))
                 } else {
                     (count, Names::default())

@@ -34,6 +34,13 @@ pub(super) struct Members {
     index: HashTable<MemberId>,
     name_bytes: u64,
     waiting: u32,
+    /// The last generation that was over; 0: none.
+    over: u64,
+    /// How many of those who have heard its end do not wait.
+    away: u32,
+    /// How many were looked at, one by one.
+    #[cfg(test)]
+    pub(super) looked_at: core::cell::Cell<u64>,
 }
 
 /// What a name costs to keep.
@@ -97,6 +104,22 @@ impl Members {
         self.waiting
     }
 
+    /// How many of those who have heard the end of the last generation do not wait.
+    pub(super) const fn away(&self) -> u32 {
+        self.away
+    }
+
+    const fn was_there(&self, heard: u64) -> bool {
+        heard != 0 && heard == self.over
+    }
+
+    /// One that does not wait has heard the end of `generation`.
+    pub(super) fn hear(&mut self, id: MemberId, generation: u64) {
+        let Some(member) = self.members.get_mut(id) else { return };
+        let before = core::mem::replace(&mut member.heard, generation);
+        self.away += u32::from(self.was_there(generation) && !self.was_there(before));
+    }
+
     /// What all of them cost.
     pub(super) fn bytes(&self) -> u64 {
         self.name_bytes + self.members.len() as u64 * MEMBER_COST_BYTES
@@ -112,7 +135,10 @@ impl Members {
 
     /// In the order of the list, or that in which they found a place.
     pub(super) fn iter(&self) -> impl Iterator<Item = (MemberId, &Member)> {
-        self.members.iter()
+        let members = self.members.iter();
+        #[cfg(test)]
+        let members = members.inspect(|_| self.looked_at.set(self.looked_at.get() + 1));
+        members
     }
 
     pub(super) fn find(&self, name: &[u8], hasher: &SeedableRandomState) -> Option<MemberId> {
@@ -130,15 +156,19 @@ impl Members {
 
     /// One of them waits from now on; returns the request that waited in its place.
     pub(super) fn place(&mut self, id: MemberId, arrival: ArrivalId) -> Option<ArrivalId> {
-        let earlier = self.members.get_mut(id)?.arrival.replace(arrival);
+        let member = self.members.get_mut(id)?;
+        let (earlier, heard) = (member.arrival.replace(arrival), member.heard);
         self.waiting += u32::from(earlier.is_none());
+        self.away -= u32::from(earlier.is_none() && self.was_there(heard));
         earlier
     }
 
     /// One of them waits no more.
     pub(super) fn take_back(&mut self, id: MemberId) -> Option<ArrivalId> {
-        let earlier = self.members.get_mut(id)?.arrival.take();
+        let member = self.members.get_mut(id)?;
+        let (earlier, heard) = (member.arrival.take(), member.heard);
         self.waiting -= u32::from(earlier.is_some());
+        self.away += u32::from(earlier.is_some() && self.was_there(heard));
         earlier
     }
 
@@ -155,7 +185,7 @@ impl Members {
                 tell(id, arrival, member.until.take());
             }
         }
-        self.waiting = 0;
+        (self.over, self.away, self.waiting) = (generation, self.waiting, 0);
     }
 
     /// Forgets those for whom `keep` does not hold.
@@ -166,6 +196,7 @@ impl Members {
             let member = self.members.remove(id);
             self.name_bytes -= member.name.len() as u64;
             self.waiting -= u32::from(member.arrival.is_some());
+            self.away -= u32::from(member.arrival.is_none() && self.was_there(member.heard));
             if let Ok(entry) = self.index.find_entry(hasher.hash_one(&*member.name), |&other| other == id) {
                 entry.remove();
             }

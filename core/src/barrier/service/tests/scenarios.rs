@@ -29,6 +29,54 @@ fn all_who_wait_share_one_end() {
     assert!(ends.iter().all(|end| Arc::ptr_eq(end, &ends[0])));
 }
 
+/// One waits for long, many others do not, and one never comes.
+#[test]
+fn many_who_give_up_cost_a_look_at_each_and_no_more() {
+    const MANY: u32 = 2000;
+    let names: Vec<String> = (0..MANY).map(|number| format!("n{number}")).collect();
+    let all: Vec<&[u8]> = names.iter().map(String::as_bytes).chain([&b"missing"[..]]).collect();
+    let listed = Participants::Names(Keys::scoped(b"", &all));
+    for (participants, is_again) in [(count(MANY + 1), false), (count(MANY + 1), true), (listed, false)] {
+        let mut barriers = Barriers::new(BarrierLimits::default(), 1);
+        let arrive = |barriers: &mut Barriers, at, name: &[u8], owner, request, timeout| {
+            let arrival = ArrivalId { owner: OwnerId(owner), request };
+            let arrive = Arrive { arrival, key: KEY, generation: 0, name, timeout, participants };
+            barriers.handle(Instant::from_millis(at), Input::Arrive(arrive)).expect("awaited");
+        };
+        if is_again {
+            for (owner, name) in (1..).zip(&all) {
+                arrive(&mut barriers, 0, name, owner, 1, secs(600));
+            }
+            while barriers.poll_output().is_some() {}
+        }
+        for (owner, name) in (1..).zip(&names) {
+            let timeout = if owner == 1 { secs(600) } else { secs(10) };
+            arrive(&mut barriers, owner / 4, name.as_bytes(), owner, 2, timeout);
+        }
+        let members = |barriers: &Barriers| barriers.barriers[0].members.looked_at.take();
+        members(&barriers);
+        // Those of one moment, and then all others in one turn.
+        for at in [10_000, 60_000] {
+            barriers.handle(Instant::from_millis(at), Input::Tick).expect("a tick");
+        }
+        assert!(members(&barriers) < 4 * u64::from(MANY), "{participants:?}");
+        let told = core::iter::from_fn(|| barriers.poll_output());
+        let missing = told.map(|output| match output {
+            Output::Over { end, .. } => end,
+            other => panic!("{other:?}"),
+        });
+        let missing: Vec<(u32, usize)> = missing
+            .map(|end| match &*end {
+                End::TimedOut { absent_count, absent } => (*absent_count, absent.len()),
+                other => panic!("{other}"),
+            })
+            .collect();
+        assert_eq!((missing.len(), barriers.waiting()), (MANY as usize - 1, 1));
+        let is_named = usize::from(is_again || matches!(participants, Participants::Names(_)));
+        assert_eq!(missing[0], (1, is_named));
+    }
+}
+
 #[test]
 fn one_waits_for_nobody() {
     assert_eq!(World::new(count(1)).arrive("a"), "a is told of 1: all were there");
