@@ -424,7 +424,8 @@ typedef struct {
   uint64_t connections;
   // Connections accepted since the start.
   uint64_t accepted;
-  // Connections that the server ended because of the peer's conduct, since the start.
+  // Connections, and sessions without one, that the server ended because of the peer's conduct, since the
+  // start.
   uint64_t expelled;
   // Requests carried out since the start.
   uint64_t requests;
@@ -831,6 +832,9 @@ rdzv_status rdzv_store_connect_native(const rdzv_context *context,
 // Ends the session of a native store with a word to the server, and all that lives on it: leases with their
 // keys, watches, other handles. Nobody takes it for dead, and no grace passes. Later calls fail.
 //
+// The store of a round is on the session of its node: this says goodbye for the node, which leaves the run,
+// and the others hear of it. Its handler makes a new session for the next call.
+//
 // Errors of this and all operations of native stores: those of `rdzv_store_set`; `RDZV_UNSUPPORTED`, whose
 // message names the kind, of a store of another one.
 rdzv_status rdzv_store_end_session(const rdzv_store *store, int64_t timeout_ms, rdzv_error **error);
@@ -1016,8 +1020,10 @@ rdzv_status rdzv_txn_append(rdzv_txn *txn,
 // writes behind `rdzv_txn_otherwise` were done. The store's revision behind it goes to `*revision`, which
 // may be NULL. Which test did not hold the server does not tell.
 //
-// Errors besides those of `rdzv_store_end_session`, of which each means that nothing was done:
-// `RDZV_LIMIT_EXCEEDED`, `RDZV_INVALID_ARGUMENT` (a value to add to is not a number), `RDZV_STALE_ROUND`.
+// Errors besides those of `rdzv_store_end_session`: `RDZV_LIMIT_EXCEEDED`, `RDZV_INVALID_ARGUMENT` (a value to
+// add to is not a number), `RDZV_STALE_ROUND`: then nothing was done. When the server is gone, the time is up
+// or the call is cancelled after it was sent, it may have been done all the same, the whole of it; the message
+// tells whether it may.
 rdzv_status rdzv_store_commit(const rdzv_store *store,
                               const rdzv_txn *txn,
                               int64_t timeout_ms,
@@ -1104,8 +1110,9 @@ rdzv_status rdzv_answers_get(const rdzv_answers *answers, size_t index, rdzv_ans
 
 // Sends a batch to a native store; the answers, in the order of the requests, replace those in `answers`.
 //
-// Errors: those of `rdzv_store_end_session`, of which each means that nothing was done; what happens to one
-// request is in its answer.
+// Errors: those of `rdzv_store_end_session`. What happens to one request is in its answer. When the server is
+// gone, the time is up or the call is cancelled after it was sent, the batch may have been carried out all the
+// same, the whole of it; the message tells whether it may.
 rdzv_status rdzv_store_batch(const rdzv_store *store,
                              const rdzv_batch *batch,
                              int64_t timeout_ms,
@@ -2534,7 +2541,8 @@ rdzv_status rdzv_loop_remove_node(rdzv_loop *event_loop, uint32_t node, rdzv_err
 // Submits the wish to join the run's next round. Its event comes when the round is complete, and
 // `rdzv_loop_round` has the node's place in it; before, `RDZV_EVENT_NODE_SEATED` or
 // `RDZV_EVENT_NODE_STANDING_BY` may tell how it stands. What happened to the node before is told no more.
-// This is also how a node comes back after a death or the end of its round.
+// This is also how a node comes back after a death or the end of its round. After `rdzv_loop_cancel` it may
+// follow at once: it goes out when the server has answered the one that was given up.
 //
 // This and all submissions below return at once, as those of stores do, and name the operation in
 // `*operation`, which `rdzv_loop_cancel` ends.

@@ -341,7 +341,8 @@ class native_store : public store {
     if (!made) return std::move(made).error();
     return native_store(*std::move(made));
   }
-  /// Says goodbye to the server: the session ends, and its leases, watches and other handles with it.
+  /// Says goodbye to the server: the session ends, and its leases, watches and other handles with it. A round's store
+  /// is on the session of its node, which leaves the run then.
   result<void> end_session(milliseconds timeout = default_timeout) {
     return detail::call(rdzv_store_end_session, c_handle(), detail::count(timeout));
   }
@@ -408,7 +409,8 @@ class native_store : public store {
     return lease::adopt(made);
   }
 
-  /// Does a transaction in one turn. A failure means that nothing was done.
+  /// Does a transaction in one turn, all of it or nothing. When the server is gone, the time is up or the call is
+  /// cancelled after it was sent, it may have been done all the same: the error's message tells whether it may.
   result<txn_result> commit(const txn& what, milliseconds timeout = default_timeout) {
     auto made = what.c_txn();
     if (!made) return std::move(made).error();
@@ -419,8 +421,8 @@ class native_store : public store {
     if (failure) return std::move(*failure);
     return txn_result{holds != 0, revision};
   }
-  /// Carries out a batch in one turn; the answers stand in the order of its requests. Its own failure means that nothing
-  /// was done.
+  /// Carries out a batch in one turn; the answers stand in the order of its requests. When it fails by itself, as
+  /// `commit` may, it may have been carried out all the same, the whole of it.
   result<std::vector<batch_answer>> send(const batch& what, milliseconds timeout = default_timeout) {
     auto made = what.c_batch();
     if (!made) return std::move(made).error();

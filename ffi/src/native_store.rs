@@ -99,6 +99,9 @@ pub unsafe extern "C" fn rdzv_store_connect_native(
 /// Ends the session of a native store with a word to the server, and all that lives on it: leases with their
 /// keys, watches, other handles. Nobody takes it for dead, and no grace passes. Later calls fail.
 ///
+/// The store of a round is on the session of its node: this says goodbye for the node, which leaves the run,
+/// and the others hear of it. Its handler makes a new session for the next call.
+///
 /// Errors of this and all operations of native stores: those of `rdzv_store_set`; `RDZV_UNSUPPORTED`, whose
 /// message names the kind, of a store of another one.
 #[unsafe(no_mangle)]

@@ -214,7 +214,8 @@ impl NativeClient {
     /// If all tests of the transaction hold, does its writes, otherwise those of its other branch, in one turn.
     ///
     /// # Errors
-    /// Why none of it was done.
+    /// Why it is not known to be done. Whether all of it may have been all the same, [`crate::error::Failure::effect`]
+    /// tells; never a part of it.
     pub fn commit(&self, txn: &Txn, timeout: Timeout) -> Result<TxnResult, NativeError> {
         let asked = txn.asked(&self.1.scope);
         let answer = self.exchange_asked(asked, self.span(timeout).0, Way::Plain, None, None);
@@ -226,7 +227,8 @@ impl NativeClient {
     /// Carries out the requests of a batch in order in one turn, each for itself.
     ///
     /// # Errors
-    /// Why none of them was carried out.
+    /// Why there are no answers. Whether all of them may have been carried out all the same,
+    /// [`crate::error::Failure::effect`] tells; never a part of them.
     pub fn batch(&self, batch: &Batch, timeout: Timeout) -> Result<Vec<BatchAnswer>, NativeError> {
         let asked = batch.asked(&self.1.scope);
         let answer = self.exchange_asked(asked, self.span(timeout).0, Way::Plain, None, None);
