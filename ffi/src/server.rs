@@ -37,7 +37,8 @@ pub struct rdzv_server_stats {
     pub connections: u64,
     /// Connections accepted since the start.
     pub accepted: u64,
-    /// Connections that the server ended because of the peer's conduct, since the start.
+    /// Connections, and sessions without one, that the server ended because of the peer's conduct, since the
+    /// start.
     pub expelled: u64,
     /// Requests carried out since the start.
     pub requests: u64,

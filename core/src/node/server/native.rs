@@ -112,6 +112,8 @@ impl Native {
 
     /// Ends a session that holds too much.
     pub(super) fn expel(&mut self, desk: &mut Desk<'_>, session: SessionId) {
+        // With a connection, it is counted when that is closed.
+        desk.stats.expelled += u64::from(self.sessions.conn_of(session).is_none());
         // It was there just now.
         let _ = self.sessions.handle(desk.now, Input::Expel { session });
         self.drain_sessions(desk);

@@ -384,6 +384,29 @@ fn waits_end_in_time_by_cancel_or_with_their_session() {
 }
 
 #[test]
+fn a_session_that_holds_too_much_is_expelled_and_counted_with_a_connection_or_without() {
+    for attached in [true, false] {
+        let mut rig = Rig::new(ServerLimits { buffered_bytes_max: 20_000, ..ServerLimits::default() });
+        let (conn, other) = (rig.connect(0), rig.open(1, "other"));
+        rig.send(conn, &opening(0, &hello(0, 0, [0; 16], 60_000, "n")));
+        rig.got(conn);
+        // A wait is kept, with its key.
+        let long = [b'k'; 8000];
+        let wait = ClientFrame::Get { timeout_ms: 60_000, key: Key::raw(&long) };
+        rig.ask(conn, 1, &wait);
+        rig.ask(conn, 2, &wait);
+        if !attached {
+            rig.feed(Input::Lost { conn, os_error: 104 });
+        }
+        assert_eq!((rig.server.stats().sessions, rig.server.stats().expelled), (2, 0));
+        rig.ask(other, 1, &ClientFrame::Get { timeout_ms: 60_000, key: Key::raw(&long[1000..]) });
+        let ended = Event::SessionEnded { session: SessionId(2), why: Why::Limit };
+        assert!(rig.events.contains(&ended), "{:?}", rig.events);
+        assert_eq!((rig.server.stats().sessions, rig.server.stats().expelled), (1, 1), "{attached}");
+    }
+}
+
+#[test]
 fn a_value_that_is_gone_again_is_waited_for_on() {
     let mut rig = rig();
     let (conn, other) = (rig.open(0, "n"), rig.open(1, "m"));
