@@ -7,7 +7,7 @@ use crate::native_store::{native, native_fault};
 use crate::sized;
 use crate::status::{RDZV_LIMIT_EXCEEDED, RDZV_OK, rdzv_status};
 use crate::store::{rdzv_store, status_of, timeout};
-use rendezvous_core::driver::native_client::{Batch, BatchAnswer, Branch, Step, Test, Txn};
+use rendezvous_core::driver::native_client::{Batch, BatchAnswer, BatchStep, Branch, Step, Test, Txn};
 use rendezvous_core::error::Operation;
 use rendezvous_core::limits::KEYS_MAX;
 use std::ptr::null;
@@ -154,7 +154,7 @@ unsafe fn request(
     batch: *mut rdzv_batch,
     (key, key_len): (*const u8, usize),
     error: *mut *mut rdzv_error,
-    step: impl FnOnce() -> Result<Step, Fault>,
+    step: impl FnOnce() -> Result<BatchStep, Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
@@ -375,7 +375,9 @@ pub unsafe extern "C" fn rdzv_batch_set(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        request(batch, (key, key_len), error, || Ok(Step::Set { value: boxed(value, value_len, "value")? }))
+        request(batch, (key, key_len), error, || {
+            Ok(BatchStep::Write(Step::Set { value: boxed(value, value_len, "value")? }))
+        })
     }
 }
 
@@ -396,7 +398,7 @@ pub unsafe extern "C" fn rdzv_batch_compare_set(
     unsafe {
         request(batch, (key, key_len), error, || {
             let expected = boxed(expected, expected_len, "expected")?;
-            Ok(Step::CompareSet { expected, desired: boxed(desired, desired_len, "desired")? })
+            Ok(BatchStep::CompareSet { expected, desired: boxed(desired, desired_len, "desired")? })
         })
     }
 }
@@ -411,7 +413,7 @@ pub unsafe extern "C" fn rdzv_batch_add(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
-    unsafe { request(batch, (key, key_len), error, || Ok(Step::Add { delta })) }
+    unsafe { request(batch, (key, key_len), error, || Ok(BatchStep::Write(Step::Add { delta }))) }
 }
 
 /// Asks whether the key is there.
@@ -423,7 +425,7 @@ pub unsafe extern "C" fn rdzv_batch_check(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
-    unsafe { request(batch, (key, key_len), error, || Ok(Step::Check)) }
+    unsafe { request(batch, (key, key_len), error, || Ok(BatchStep::Check)) }
 }
 
 /// Removes a key; the answer is whether it was there.
@@ -435,7 +437,7 @@ pub unsafe extern "C" fn rdzv_batch_delete_key(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
-    unsafe { request(batch, (key, key_len), error, || Ok(Step::Delete)) }
+    unsafe { request(batch, (key, key_len), error, || Ok(BatchStep::Write(Step::Delete))) }
 }
 
 /// Removes all keys that begin with `prefix`, and queues too; the answer is how many keys that were.
@@ -447,7 +449,7 @@ pub unsafe extern "C" fn rdzv_batch_delete_prefix(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
-    unsafe { request(batch, (prefix, prefix_len), error, || Ok(Step::DeletePrefix)) }
+    unsafe { request(batch, (prefix, prefix_len), error, || Ok(BatchStep::Write(Step::DeletePrefix))) }
 }
 
 /// Adds bytes behind a value, which is created if missing.
@@ -463,7 +465,7 @@ pub unsafe extern "C" fn rdzv_batch_append(
     // SAFETY: passed on as they came.
     unsafe {
         request(batch, (key, key_len), error, || {
-            Ok(Step::Append { value: boxed(value, value_len, "value")? })
+            Ok(BatchStep::Write(Step::Append { value: boxed(value, value_len, "value")? }))
         })
     }
 }
@@ -480,7 +482,9 @@ pub unsafe extern "C" fn rdzv_batch_queue_push(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        request(batch, (key, key_len), error, || Ok(Step::QueuePush { item: boxed(item, item_len, "item")? }))
+        request(batch, (key, key_len), error, || {
+            Ok(BatchStep::QueuePush { item: boxed(item, item_len, "item")? })
+        })
     }
 }
 
@@ -493,7 +497,7 @@ pub unsafe extern "C" fn rdzv_batch_queue_len(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
-    unsafe { request(batch, (key, key_len), error, || Ok(Step::QueueLen)) }
+    unsafe { request(batch, (key, key_len), error, || Ok(BatchStep::QueueLen)) }
 }
 
 /// No answers yet; yours until `rdzv_answers_free`. Never NULL: a process without memory is aborted.

@@ -15,7 +15,7 @@ mod watch;
 
 pub use node::{Joined, MemberInfo, NodeEvent, RunInfo};
 pub use ops::{BarrierResult, BatchAnswer, KeysPage, TxnResult, Versioned, participants};
-pub use turn::{Batch, Branch, Step, Test, Txn};
+pub use turn::{Batch, BatchStep, Branch, Step, Test, Txn};
 pub use watch::{Change, Lease, Watch, WatchError};
 
 use crate::driver::call_error::CallError;

@@ -5,8 +5,8 @@ use crate::driver::event_loop::becomes_readable;
 use crate::driver::native_client::loopback_tests::{Cut, as_node, nodes};
 use crate::driver::native_client::tests::options;
 use crate::driver::native_client::{
-    BarrierResult, Batch, BatchAnswer, Branch, Change, Joined, NativeClient, NativeClientOptions, NodeEvent,
-    Step, Test, Txn, TxnResult, WatchError,
+    BarrierResult, Batch, BatchAnswer, BatchStep, Branch, Change, Joined, NativeClient, NativeClientOptions,
+    NodeEvent, Step, Test, Txn, TxnResult, WatchError,
 };
 use crate::driver::server::{Server, ServerOptions};
 use crate::rendezvous::parameters::RendezvousParameters;
@@ -409,7 +409,7 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
     assert_eq!(over, call);
     let mut batch = Batch::default();
     batch.push(b"n", Step::Add { delta: 2 });
-    batch.push(b"n", Step::Check);
+    batch.push(b"n", BatchStep::Check);
     let call = of(&mut events, session).batch(&batch, WHILE).expect("submitted");
     let answers = alloc::vec![BatchAnswer::Number(2), BatchAnswer::Verdict(true)];
     assert_eq!(end_of(&mut events, call).expect("done"), SessionAnswer::Batch(answers));

@@ -490,7 +490,7 @@ fn transactions_batches_prefixes_watches_and_leases() {
     assert!(done.holds && !otherwise.holds && otherwise.revision == done.revision + 1);
     let mut batch = Batch::default();
     batch.push(b, Step::Add { delta: 3 });
-    batch.push(a, Step::CompareSet { expected: b""[..].into(), desired: b"new"[..].into() });
+    batch.push(a, BatchStep::CompareSet { expected: b""[..].into(), desired: b"new"[..].into() });
     batch.push(b"dir/text", set(b"text"));
     batch.push(b"dir/text", Step::Add { delta: 1 });
     let answers = client.batch(&batch, NOW).expect("carried out");

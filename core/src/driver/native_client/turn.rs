@@ -22,7 +22,7 @@ pub enum Test {
     Value(Box<[u8]>),
 }
 
-/// One thing that is to be done.
+/// One write, in a transaction or a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the requests of the same name")]
 pub enum Step {
@@ -36,18 +36,32 @@ pub enum Step {
     Add { delta: i64 },
     /// Adds bytes behind a value.
     Append { value: Box<[u8]> },
-    /// Stores a value if the present one is as expected; in a batch only.
+}
+
+/// One request of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the requests of the same name")]
+pub enum BatchStep {
+    /// A write, as in a transaction.
+    Write(Step),
+    /// Stores a value if the present one is as expected.
     CompareSet { expected: Box<[u8]>, desired: Box<[u8]> },
-    /// Asks whether the key is there; in a batch only.
+    /// Asks whether the key is there.
     Check,
-    /// Puts an item at the end of a queue; in a batch only.
+    /// Puts an item at the end of a queue.
     QueuePush { item: Box<[u8]> },
-    /// Counts the items of a queue; in a batch only.
+    /// Counts the items of a queue.
     QueueLen,
 }
 
+impl From<Step> for BatchStep {
+    fn from(step: Step) -> Self {
+        Self::Write(step)
+    }
+}
+
 /// Keys and what is to be done with them.
-type Steps = Vec<(Box<[u8]>, Step)>;
+type Steps<S> = Vec<(Box<[u8]>, S)>;
 
 /// Which writes of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +76,8 @@ pub enum Branch {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Txn {
     tests: Vec<(Box<[u8]>, Test)>,
-    then: Steps,
-    otherwise: Steps,
+    then: Steps<Step>,
+    otherwise: Steps<Step>,
 }
 
 impl Txn {
@@ -72,7 +86,7 @@ impl Txn {
         self.tests.push((key.into(), test));
     }
 
-    /// One more write. A step that is for batches only is left out.
+    /// One more write.
     pub fn push(&mut self, branch: Branch, key: &[u8], step: Step) {
         let steps = match branch {
             Branch::Then => &mut self.then,
@@ -94,12 +108,12 @@ impl Txn {
 
 /// Requests that are carried out in order in one turn, each for itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Batch(Steps);
+pub struct Batch(Steps<BatchStep>);
 
 impl Batch {
     /// One more request.
-    pub fn push(&mut self, key: &[u8], step: Step) {
-        self.0.push((key.into(), step));
+    pub fn push(&mut self, key: &[u8], step: impl Into<BatchStep>) {
+        self.0.push((key.into(), step.into()));
     }
 
     /// The request, for a store whose keys stand beneath `scope`.
@@ -112,10 +126,10 @@ impl Batch {
     }
 }
 
-type Scoped<'a> = Vec<(Box<[u8]>, &'a Step)>;
+type Scoped<'a, S> = Steps<&'a S>;
 
 /// The steps with whole keys.
-fn beneath<'a>(scope: &[u8], steps: &'a Steps) -> Scoped<'a> {
+fn beneath<'a, S>(scope: &[u8], steps: &'a Steps<S>) -> Scoped<'a, S> {
     steps.iter().map(|(key, step)| ([scope, key].concat().into(), step)).collect()
 }
 
@@ -129,32 +143,37 @@ fn compare<'a>(key: Key<'a>, test: &'a Test) -> Compare<'a> {
     Compare { key, condition }
 }
 
-fn writes<'a>(steps: &'a Scoped<'_>) -> Vec<Write<'a>> {
+fn writes<'a>(steps: &'a Scoped<'_, Step>) -> Vec<Write<'a>> {
     let write = |(whole, step): &'a (Box<[u8]>, &Step)| {
         let key = Key::raw(whole);
-        Some(match step {
+        match step {
             Step::Set { value } => Write::Set { key, value },
             Step::Delete => Write::Delete { key },
             Step::DeletePrefix => Write::DeletePrefix { prefix: whole },
             Step::Add { delta } => Write::Add { key, delta: *delta },
             Step::Append { value } => Write::Append { key, value },
-            Step::CompareSet { .. } | Step::Check | Step::QueuePush { .. } | Step::QueueLen => return None,
-        })
+        }
     };
-    steps.iter().filter_map(write).collect()
+    steps.iter().map(write).collect()
 }
 
-fn request<'a>((whole, step): &'a (Box<[u8]>, &Step), name: &'a [&'a [u8]; 1]) -> ClientFrame<'a> {
+fn request<'a>((whole, step): &'a (Box<[u8]>, &BatchStep), name: &'a [&'a [u8]; 1]) -> ClientFrame<'a> {
     let key = Key::raw(whole);
+    match step {
+        BatchStep::Write(step) => write_request(key, step),
+        BatchStep::CompareSet { expected, desired } => ClientFrame::CompareSet { key, expected, desired },
+        BatchStep::Check => ClientFrame::Check { keys: Keys::scoped(b"", name) },
+        BatchStep::QueuePush { item } => ClientFrame::QueuePush { key, value: item },
+        BatchStep::QueueLen => ClientFrame::QueueLen { key },
+    }
+}
+
+const fn write_request<'a>(key: Key<'a>, step: &'a Step) -> ClientFrame<'a> {
     match step {
         Step::Set { value } => ClientFrame::Set { key, value },
         Step::Delete => ClientFrame::Delete { key },
         Step::DeletePrefix => ClientFrame::DeletePrefix { prefix: key },
         Step::Add { delta } => ClientFrame::Add { key, delta: *delta },
         Step::Append { value } => ClientFrame::Append { key, value },
-        Step::CompareSet { expected, desired } => ClientFrame::CompareSet { key, expected, desired },
-        Step::Check => ClientFrame::Check { keys: Keys::scoped(b"", name) },
-        Step::QueuePush { item } => ClientFrame::QueuePush { key, value: item },
-        Step::QueueLen => ClientFrame::QueueLen { key },
     }
 }
