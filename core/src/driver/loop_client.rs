@@ -312,7 +312,13 @@ impl Loop {
 
     /// The next thing that happened.
     pub fn next_event(&mut self) -> Option<LoopEvent> {
-        self.happened.pop_front()
+        let event = self.happened.pop_front()?;
+        if let LoopEvent::Session(session, SessionEvent::Changed(call, change)) = &event
+            && let Some(session) = self.sessions.get_mut(*session)
+        {
+            session.taken(*call, change);
+        }
+        Some(event)
     }
 
     /// How many calls of a store are under way.

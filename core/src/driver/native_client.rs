@@ -46,7 +46,7 @@ use carrier::Asked;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_channel::{Sender, unbounded};
-use inbox::Inbox;
+use inbox::{Inbox, Room, Weighed};
 use session::Session;
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -79,6 +79,9 @@ pub struct NativeClientOptions {
     pub limits: FrameLimits,
     /// Most pushes that are kept for one watch, or for the node, until somebody asks for them.
     pub pushes_max: usize,
+    /// When so many bytes of pushes are kept for one watch, or for the node, there is no room for more. By default twice
+    /// what a server remembers, so that a watch from long ago does not end at once.
+    pub pushed_bytes_max: usize,
 }
 
 impl Default for NativeClientOptions {
@@ -97,11 +100,16 @@ impl Default for NativeClientOptions {
             dial: DialOptions::default(),
             limits: FrameLimits::default(),
             pushes_max: 4096,
+            pushed_bytes_max: 128 << 20,
         }
     }
 }
 
 impl NativeClientOptions {
+    const fn room(&self) -> Room {
+        Room { places: self.pushes_max, bytes: self.pushed_bytes_max }
+    }
+
     fn machine(&self) -> NativeOptions {
         let millis = |span: Duration| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
         let rounds = if self.connect_timeout.is_zero() { Rounds::One } else { Rounds::UntilDeadline };
@@ -268,6 +276,12 @@ impl Answered {
     }
 }
 
+impl Weighed for Answered {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.body.len()
+    }
+}
+
 /// Which part of a session's machine a call goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::driver) enum Way {
@@ -318,18 +332,18 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(pushes_max: usize) -> Self {
+    fn new(room: Room) -> Self {
         Self {
             fate: OnceLock::new(),
-            events: Inbox::new(pushes_max),
+            events: Inbox::new(room),
             stood_by: AtomicBool::new(false),
             streams: Mutex::default(),
         }
     }
 
     /// Room for the pushes of one more watch or lease.
-    fn stream(&self, pushes_max: usize) -> Arc<Inbox<Answered>> {
-        let inbox = Arc::new(Inbox::new(pushes_max));
+    fn stream(&self, room: Room) -> Arc<Inbox<Answered>> {
+        let inbox = Arc::new(Inbox::new(room));
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|stream| stream.strong_count() > 0);
         streams.push(Arc::downgrade(&inbox));
@@ -452,7 +466,7 @@ impl NativeClient {
     ) -> Result<Self, NativeError> {
         let peer: Box<str> = endpoint_text(host, port).into();
         let answer_limits = Machine::answer_limits(&options.limits);
-        let shared = Arc::new(Shared::new(options.pushes_max));
+        let shared = Arc::new(Shared::new(options.room()));
         let (commands, inbox) = unbounded();
         let begun = Session::new((host, port), &options, random_seed(), Arc::clone(&shared), inbox, opened)
             .and_then(|mut session| {

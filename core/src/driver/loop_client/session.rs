@@ -21,7 +21,7 @@ use crate::store::op::{Key, Request};
 use crate::time::{Duration, Instant};
 use crate::wire::native::{ClientFrame, ServerFrame, Why};
 use alloc::boxed::Box;
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 /// What a session's call was answered.
@@ -125,8 +125,8 @@ pub(super) struct LoopSession {
     pub(super) settings: Option<(RdzvSettings, Box<str>)>,
     /// By the request for the page that is awaited.
     listed: SortedMap<u64, Listed>,
-    /// Watches that go on, by their requests.
-    watches: BTreeSet<u64>,
+    /// Watches that go on, by their requests, and how many bytes of their changes nobody has taken yet.
+    watches: BTreeMap<u64, usize>,
 }
 
 /// Bits of a call's number that count the calls of one session.
@@ -170,12 +170,16 @@ impl LoopSession {
             carrier,
             settings: None,
             listed: SortedMap::default(),
-            watches: BTreeSet::new(),
+            watches: BTreeMap::new(),
         }
     }
 
     fn call_id(&self, request: u64) -> CallId {
         CallId((u64::from(self.id.as_u32()) << CALLS_PER_SESSION_BITS) + request)
+    }
+
+    fn request_of(&self, call: CallId) -> u64 {
+        call.0.wrapping_sub(u64::from(self.id.as_u32()) << CALLS_PER_SESSION_BITS)
     }
 
     /// Begins a call.
@@ -237,8 +241,8 @@ impl LoopSession {
     pub(super) fn cancel(&mut self, call: CallId, happened: &mut VecDeque<LoopEvent>) {
         // Of a call that takes several requests, the one that is under way.
         let page = self.listed.iter_mut().find(|(_, listed)| listed.call == call).map(|(request, _)| request);
-        let first = call.0.wrapping_sub(u64::from(self.id.as_u32()) << CALLS_PER_SESSION_BITS);
-        if self.watches.remove(&first) {
+        let first = self.request_of(call);
+        if self.watches.remove(&first).is_some() {
             self.carrier.forget(first);
             let cancelled = Loss::of(plain(ErrorKind::Cancelled));
             let cancelled = cancelled.into_error(Operation::Watch, (None, 0), &self.peer);
@@ -290,18 +294,35 @@ impl LoopSession {
         let event = match push.frame(&limits) {
             Some(ServerFrame::LeaseOver { lease, why }) => SessionEvent::LeaseOver { call, lease, why },
             // What was under way when the watch was given up is told no more.
-            Some(ServerFrame::Changed { changes }) if self.watches.contains(&push.id) => {
-                let told = |change| SessionEvent::Changed(call, Change::of(&change, &self.options.scope));
-                let changes = changes.iter().map(told);
-                return happened.extend(changes.map(|event| LoopEvent::Session(self.id, event)));
+            Some(ServerFrame::Changed { changes }) => {
+                let Some(untaken) = self.watches.get_mut(&push.id) else { return };
+                if *untaken < self.options.pushed_bytes_max {
+                    let changes = changes.iter().map(|change| Change::of(&change, &self.options.scope));
+                    let told = changes.map(|change| {
+                        *untaken += change.bytes();
+                        LoopEvent::Session(self.id, SessionEvent::Changed(call, change))
+                    });
+                    return happened.extend(told);
+                }
+                self.watches.remove(&push.id);
+                self.carrier.forget(push.id);
+                SessionEvent::WatchOver(call, WatchError::Overrun)
             }
-            Some(ServerFrame::WatchOver { why, oldest }) if self.watches.remove(&push.id) => {
+            Some(ServerFrame::WatchOver { why, oldest }) if self.watches.remove(&push.id).is_some() => {
                 SessionEvent::WatchOver(call, WatchError::of(why, oldest))
             }
             // Of a later version.
             _ => return,
         };
         happened.push_back(LoopEvent::Session(self.id, event));
+    }
+
+    /// Somebody has taken a change of a watch.
+    pub(super) fn taken(&mut self, call: CallId, change: &Change) {
+        let request = self.request_of(call);
+        if let Some(untaken) = self.watches.get_mut(&request) {
+            *untaken -= change.bytes();
+        }
     }
 
     fn over(&self, now: Instant, ending: Ending) -> Result<(), NativeError> {
@@ -329,7 +350,7 @@ impl LoopSession {
             return self.call_ended(now, request, (asked, &call), answer);
         }
         if operation == Operation::Watch && answer.is_ok() {
-            self.watches.insert(request);
+            self.watches.insert(request, 0);
         }
         let answer = match answer {
             Ok(answer) => SessionAnswer::of(operation, &answer, &limits, &self.peer)

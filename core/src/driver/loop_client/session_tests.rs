@@ -447,6 +447,55 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
 }
 
 #[test]
+fn a_watch_whose_changes_nobody_takes_is_ended() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let bounded = NativeClientOptions { pushed_bytes_max: 1000, ..options(Duration::ZERO) };
+    let session = events.add_session("127.0.0.1", server.local_addr().port(), bounded);
+    let watch = of(&mut events, session).watch_key(b"k", 0, WHILE).expect("submitted");
+    assert!(matches!(end_of(&mut events, watch), Ok(SessionAnswer::Watching(_))));
+    let set = |events: &mut Loop| {
+        let scope = events.scope(session.store()).expect("there").to_vec();
+        let value = [0; 600];
+        let set = Request::Set { key: Key::scoped(&scope, b"k"), value: &value };
+        events.submit(session.store(), set, WHILE).expect("submitted");
+        while events.pending(session.store()) > 0 {
+            assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
+            events.turn().expect("a turn");
+        }
+    };
+    let taken = |events: &mut Loop| {
+        let (mut changes, mut is_over) = (0, false);
+        while let Some(event) = events.next_event() {
+            match event {
+                LoopEvent::Session(_, SessionEvent::Changed(..)) => changes += 1,
+                LoopEvent::Session(_, SessionEvent::WatchOver(call, WatchError::Overrun)) => {
+                    assert!(call == watch && !is_over);
+                    is_over = true;
+                }
+                LoopEvent::Store(over) => assert!(over.result.is_ok()),
+                other => panic!("{other:?}"),
+            }
+        }
+        (changes, is_over)
+    };
+    // Of the last one the change may still be on its way when it is answered.
+    let mut changes = 0;
+    for _ in 0..4 {
+        set(&mut events);
+        let (taken, is_over) = taken(&mut events);
+        assert!(!is_over, "who takes them is told more");
+        changes += taken;
+    }
+    assert!((3..=4).contains(&changes));
+    for _ in 0..5 {
+        set(&mut events);
+    }
+    let (changes, is_over) = taken(&mut events);
+    assert!(is_over && changes <= 3, "{changes}");
+}
+
+#[test]
 fn a_stopped_server_is_told_with_the_reason() {
     let server = server();
     let mut events = Loop::new().expect("a loop");

@@ -3,7 +3,7 @@
 use crate::driver::store_client::from_now;
 use crate::node::native_client::Ending;
 use crate::time::Duration;
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A bounded queue with a last word.
@@ -11,13 +11,49 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 pub(super) struct Inbox<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
-    places: usize,
+    room: Room,
+}
+
+/// How much an inbox keeps: when there is so much of either, nothing more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) places: usize,
+    pub(super) bytes: usize,
+}
+
+/// Something that takes so many bytes beside its place.
+pub(super) trait Weighed {
+    fn bytes(&self) -> usize;
 }
 
 #[derive(Debug)]
 struct State<T> {
-    queue: VecDeque<T>,
+    queue: Queue<T>,
     last: Option<Last>,
+}
+
+/// What waits, and how many bytes that takes.
+#[derive(Debug)]
+pub(super) struct Queue<T> {
+    items: VecDeque<T>,
+    bytes: usize,
+}
+
+impl<T: Weighed> Queue<T> {
+    pub(super) fn pop_front(&mut self) -> Option<T> {
+        let item = self.items.pop_front()?;
+        self.bytes -= item.bytes();
+        Some(item)
+    }
+
+    fn push_back(&mut self, item: T) {
+        self.bytes += item.bytes();
+        self.items.push_back(item);
+    }
+
+    fn is_full(&self, room: Room) -> bool {
+        self.items.len() >= room.places || self.bytes >= room.bytes
+    }
 }
 
 /// Why nothing more will come.
@@ -38,10 +74,10 @@ pub(super) enum Put {
     Full,
 }
 
-impl<T> Inbox<T> {
-    pub(super) const fn new(places: usize) -> Self {
-        let state = State { queue: VecDeque::new(), last: None };
-        Self { state: Mutex::new(state), changed: Condvar::new(), places }
+impl<T: Weighed> Inbox<T> {
+    pub(super) const fn new(room: Room) -> Self {
+        let state = State { queue: Queue { items: VecDeque::new(), bytes: 0 }, last: None };
+        Self { state: Mutex::new(state), changed: Condvar::new(), room }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
@@ -52,7 +88,7 @@ impl<T> Inbox<T> {
     /// Adds one at the end. Where there is no room, the queue ends.
     pub(super) fn put(&self, item: T) -> Put {
         let mut state = self.lock();
-        if state.queue.len() >= self.places {
+        if state.queue.is_full(self.room) {
             state.last.get_or_insert(Last::Overrun);
             return Put::Full;
         }
@@ -65,9 +101,7 @@ impl<T> Inbox<T> {
     /// Adds one at the end; where there is no room, the first goes.
     pub(super) fn put_over(&self, item: T) {
         let mut state = self.lock();
-        if state.queue.len() >= self.places {
-            state.queue.pop_front();
-        }
+        while state.queue.is_full(self.room) && state.queue.pop_front().is_some() {}
         state.queue.push_back(item);
         drop(state);
         self.changed.notify_all();
@@ -75,7 +109,9 @@ impl<T> Inbox<T> {
 
     /// Forgets those of which `keep` says no.
     pub(super) fn retain(&self, keep: impl FnMut(&T) -> bool) {
-        self.lock().queue.retain(keep);
+        let mut state = self.lock();
+        state.queue.items.retain(keep);
+        state.queue.bytes = state.queue.items.iter().map(Weighed::bytes).sum();
     }
 
     pub(super) fn end(&self, ending: Ending) {
@@ -89,7 +125,7 @@ impl<T> Inbox<T> {
         span: Duration,
         is_cancelled: impl Fn() -> bool,
     ) -> Result<Option<T>, Last> {
-        self.next_with(span, is_cancelled, VecDeque::pop_front)
+        self.next_with(span, is_cancelled, Queue::pop_front)
     }
 
     /// Has those who wait see whether they are cancelled.
@@ -105,7 +141,7 @@ impl<T> Inbox<T> {
         &self,
         span: Duration,
         is_cancelled: impl Fn() -> bool,
-        mut take: impl FnMut(&mut VecDeque<T>) -> Option<R>,
+        mut take: impl FnMut(&mut Queue<T>) -> Option<R>,
     ) -> Result<Option<R>, Last> {
         let deadline = from_now(span);
         let mut state = self.lock();

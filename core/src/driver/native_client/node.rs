@@ -1,6 +1,6 @@
 //! A node's part in a run.
 
-use super::inbox::Last;
+use super::inbox::{Last, Weighed};
 use super::{Answered, Loss, NativeClient, NativeError, Way, plain, text_of};
 use crate::driver::canceller::Cancellable;
 use crate::error::{ErrorKind, Operation};
@@ -102,6 +102,18 @@ impl NodeEvent {
             Event::Replaced { session } => Self::Replaced { session },
             Event::Formed(_) | Event::Refused(_) | Event::NotNeeded | Event::Left => return None,
         })
+    }
+}
+
+impl Weighed for NodeEvent {
+    fn bytes(&self) -> usize {
+        let text = match self {
+            Self::Round(RoundEvent::PeerDied { node: text, .. } | RoundEvent::RunClosed { by: text }) => {
+                text.len()
+            }
+            _ => 0,
+        };
+        size_of::<Self>() + text
     }
 }
 

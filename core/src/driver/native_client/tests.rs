@@ -410,7 +410,7 @@ fn a_refused_join_has_the_servers_words() {
 fn a_watch_that_nobody_reads_is_ended() {
     let (tell, told) = std::sync::mpsc::channel();
     let (address, _server) = serve(
-        1,
+        2,
         Box::new(move |stage, id, frame| {
             match *frame {
                 ClientFrame::WatchPrefix { .. } => {
@@ -443,6 +443,18 @@ fn a_watch_that_nobody_reads_is_ended() {
     assert!(matches!(watch.next(SOON), Err(WatchError::Overrun)));
     drop(watch);
     assert_eq!(told.recv_timeout(SOON), Ok(1));
+    drop(client);
+
+    // Or because of the bytes: those of the first two are too many for a third one.
+    let bytes = size_of::<Answered>() + 20;
+    let options = NativeClientOptions { pushed_bytes_max: 2 * bytes, ..self::options(Duration::ZERO) };
+    let client = NativeClient::connect("127.0.0.1", address.port(), options).expect("connected");
+    let watch = client.watch_prefix(b"k", 0, WHILE).expect("begun");
+    assert_eq!(told.recv_timeout(SOON), Ok(1));
+    for revision in 8..10 {
+        assert_eq!(watch.next(SOON).expect("kept").map(|change| change.revision), Some(revision));
+    }
+    assert!(matches!(watch.next(SOON), Err(WatchError::Overrun)));
 }
 
 /// What is asked about each of several things is answered about each of them.

@@ -1,6 +1,6 @@
 //! Watches and leases: requests that go on telling after they were answered.
 
-use super::inbox::{Inbox, Last};
+use super::inbox::{Inbox, Last, Queue};
 use super::{Answered, Command, Loss, NativeClient, NativeError, Way, millis, name_beneath};
 use crate::driver::store::Timeout;
 use crate::error::{ErrorKind, Operation};
@@ -32,6 +32,11 @@ impl Change {
             key: name_beneath(scope, &change.key),
             value: change.value.map(<[u8]>::to_vec),
         }
+    }
+
+    /// What it takes while it waits for its reader.
+    pub(in crate::driver) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.key.len() + self.value.as_ref().map_or(0, Vec::len)
     }
 }
 
@@ -136,7 +141,7 @@ impl Watch {
     }
 
     /// The first change of those that came.
-    fn take(&self, queue: &mut VecDeque<Answered>) -> Option<Result<Change, WatchError>> {
+    fn take(&self, queue: &mut Queue<Answered>) -> Option<Result<Change, WatchError>> {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(change) = ready.pop_front() {
@@ -323,7 +328,7 @@ impl NativeClient {
         keys: (Option<Key<'_>>, usize),
         timeout: Timeout,
     ) -> Result<(Answered, Arc<Inbox<Answered>>), NativeError> {
-        let inbox = self.0.shared.stream(self.0.options.pushes_max);
+        let inbox = self.0.shared.stream(self.0.options.room());
         let begun =
             self.exchange(operation, frame, self.span(timeout).0, Way::Plain, Some(Arc::clone(&inbox)), None);
         begun.map(|answer| (answer, inbox)).map_err(|loss| self.error(operation, keys, loss))
