@@ -184,6 +184,25 @@ fn stripped_library_stays_within_its_bound() {
     assert!(bytes <= STRIPPED_BYTES_MAX, "{bytes} bytes, and {STRIPPED_BYTES_MAX} are allowed");
 }
 
+/// The build says so to the linker that it will have, and to no other.
+#[test]
+fn alike_functions_are_folded_where_the_linker_can() {
+    // As deep as cargo's own.
+    let out = c_programs::folder("build_script").join("debug/build/package/out");
+    std::fs::create_dir_all(&out).expect("a folder");
+    let script = out.join("script");
+    let source = crate::repository().join("ffi/build.rs");
+    let mut rustc = Command::new("rustc");
+    run(rustc.args(["--edition=2024", "-o"]).arg(&script).arg(source), PATIENCE).or_fail("rustc");
+    for flags in ["-Clink-arg=-fuse-ld=bfd", "-Clinker=no-such-linker"] {
+        let mut script = Command::new(&script);
+        let told = run(script.env("OUT_DIR", &out).env("CARGO_ENCODED_RUSTFLAGS", flags), PATIENCE);
+        let told = told.or_fail("the build script").stdout;
+        assert!(told.contains("-soname,librendezvous.so."), "{told}");
+        assert!(!told.contains("--icf"), "{flags}: {told}");
+    }
+}
+
 #[test]
 fn library_needs_libc_libm_and_libgcc_only() {
     let told = run(Command::new("readelf").arg("-dW").arg(library::shipped()), PATIENCE);
