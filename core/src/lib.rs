@@ -55,17 +55,24 @@ pub mod agent {
     pub mod console_backlog;
     pub mod environment;
     pub mod error_file;
+    pub mod events;
     pub mod failure;
     pub mod group;
+    pub mod health;
     pub mod log_layout;
     pub mod log_lines;
+    pub mod metrics;
+    pub mod numa;
+    pub mod observer;
     pub mod phase;
     pub mod ranks;
     pub mod reason;
     pub mod spec;
     pub mod streams;
+    pub mod stuck;
     pub mod supervisor;
     pub mod template;
+    pub mod watchdog;
 }
 /// Nobody goes on before all are there.
 pub mod barrier {

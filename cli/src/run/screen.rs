@@ -133,6 +133,18 @@ fn words_of(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
             (Weight::Trouble, format!("rank {}{pid} {}", worker.global_rank, ended(*exit)))
         }
         Notice::Exited { .. } => return None,
+        Notice::TimerExpired(timer) => {
+            let rank = timer.local_rank.and_then(|local_rank| {
+                Some(group.workers.get(usize::try_from(local_rank).ok()?)?.global_rank)
+            });
+            let whose = rank.map_or_else(String::new, |rank| format!(" of rank {rank}"));
+            let what = match signal_name(timer.signal) {
+                Some(name) => format!("pid {} gets {name}", timer.pid),
+                None => format!("pid {} goes on", timer.pid),
+            };
+            (Weight::Trouble, format!("watchdog: timer {}{whose} expired: {what}", timer.scope))
+        }
+        Notice::Remark { words } => (Weight::Ordinary, words.to_string()),
         Notice::Killing { reason } => (Weight::Trouble, format!("{reason}: killing what is left")),
         Notice::GaveUp { since } => {
             let text =

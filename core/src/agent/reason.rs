@@ -64,6 +64,13 @@ pub enum Reason {
         /// For how long.
         since: Duration,
     },
+    /// A timer that a worker had set has expired.
+    TimerExpired {
+        /// Which worker, where that is known.
+        local_rank: Option<u32>,
+        /// What the timer was set for.
+        scope: Box<str>,
+    },
     /// Nodes wait for the next round.
     NodesWaiting {
         /// How many.
@@ -142,6 +149,10 @@ impl fmt::Display for Reason {
             Self::Stuck { local_rank, since } => {
                 write!(f, "worker {local_rank} has hung in the kernel for {} s", since.as_secs())
             }
+            Self::TimerExpired { local_rank: Some(local_rank), scope } => {
+                write!(f, "watchdog: timer {scope} of worker {local_rank} expired")
+            }
+            Self::TimerExpired { local_rank: None, scope } => write!(f, "watchdog: timer {scope} expired"),
             Self::NodesWaiting { nodes: 1 } => f.write_str("a node waits for the next round"),
             Self::NodesWaiting { nodes } => write!(f, "{nodes} nodes wait for the next round"),
             Self::PeerDied { words } | Self::RoundOver { words } | Self::JobFailed { words } => {

@@ -12,6 +12,7 @@ use super::group::{ExitStatus, WorkerGroup, WorkerState};
 use super::phase::{Phase, PhaseEvent};
 use super::reason::{Hindrance, NoRound, Reason, StopCause};
 use super::spec::{SpecError, WorkerSpec};
+use super::watchdog::ExpiredTimer;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -57,6 +58,8 @@ pub struct Supervisor {
     stopping: Option<Stopping>,
     /// Of this start, in the order in which they happened.
     failures: Vec<Failed>,
+    /// Workers of this start whose timers have ended them: whenever that is heard, it is their failure.
+    overdue: Vec<u32>,
     verdict: Option<Verdict>,
     /// Whether the others were told that the job has failed.
     is_announced: bool,
@@ -83,6 +86,7 @@ impl Supervisor {
             is_inhabited: false,
             stopping: None,
             failures: Vec::new(),
+            overdue: Vec::new(),
             verdict: None,
             is_announced: false,
             clocks: Clocks::default(),
@@ -195,6 +199,7 @@ impl Supervisor {
                     self.give_up(now, Reason::Stuck { local_rank, since });
                 }
             }
+            Input::TimerExpired(timer) => self.timer_expired(now, timer),
             Input::Empty => {
                 self.is_inhabited = false;
                 if self.stopping.is_some() {
@@ -302,6 +307,7 @@ impl Supervisor {
         self.group.restart_count = self.spec.max_restarts - self.restarts_left;
         self.starts += 1;
         self.failures.clear();
+        self.overdue.clear();
         self.is_inhabited = true;
         self.outputs.push_back(Output::Start { attempt: self.group.attempt });
     }
@@ -340,7 +346,8 @@ impl Supervisor {
             worker.pid
         });
         // Who was told to end is no failure, however it takes that; who died before is one, although it is heard late.
-        let was_told = self.stopping.is_some_and(|stopping| stopping.began < at);
+        let was_told =
+            self.stopping.is_some_and(|stopping| stopping.began < at) && !self.overdue.contains(&local_rank);
         self.tell(Notice::Exited { local_rank, exit, was_told });
         if exit.is_success() {
             self.look_whether_all_succeeded(now);
@@ -354,6 +361,17 @@ impl Supervisor {
         }
         if was_stopping {
             self.look_whether_only_remains_are_left();
+        }
+    }
+
+    /// The group does not wait for the end of the worker that is overdue: it may take its time, or be no worker.
+    fn timer_expired(&mut self, now: Instant, timer: ExpiredTimer) {
+        let is_failure = timer.signal > 0 && matches!(self.phase, Phase::Starting | Phase::Running);
+        self.tell(Notice::TimerExpired(timer.clone()));
+        if is_failure {
+            self.overdue.extend(timer.local_rank);
+            self.group.state = WorkerState::Failed;
+            self.spend(now, Reason::TimerExpired { local_rank: timer.local_rank, scope: timer.scope });
         }
     }
 

@@ -4,6 +4,7 @@ use crate::agent::group::{ExitStatus, WorkerGroup};
 use crate::agent::phase::Phase;
 use crate::agent::ranks::Ranks;
 use crate::agent::reason::{Hindrance, NoRound, Reason, StopCause};
+use crate::agent::watchdog::ExpiredTimer;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -106,6 +107,8 @@ pub enum Input {
         /// For how long.
         since: Duration,
     },
+    /// A worker's timer has expired, and its process was sent the timer's signal, if there is one.
+    TimerExpired(ExpiredTimer),
     /// Nothing lives beneath the agent. After [`Output::Signal`] and [`Output::Kill`] this is told as soon as it is so,
     /// at once if it is already.
     Empty,
@@ -150,6 +153,7 @@ impl Input {
             | Self::NotStarted { local_rank, .. }
             | Self::Exited { local_rank, .. }
             | Self::Stuck { local_rank, .. } => Some(local_rank),
+            Self::TimerExpired(ref timer) => timer.local_rank,
             _ => None,
         }
     }
@@ -260,6 +264,13 @@ pub enum Notice {
         exit: ExitStatus,
         /// Whether the agent had told it to.
         was_told: bool,
+    },
+    /// A worker's timer has expired.
+    TimerExpired(ExpiredTimer),
+    /// Something that changes nothing and that the user should know.
+    Remark {
+        /// What.
+        words: Box<str>,
     },
     /// What lives beneath is killed.
     Killing {

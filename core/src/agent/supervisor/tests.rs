@@ -1,7 +1,7 @@
 use super::*;
 use crate::agent::group::Worker;
 use crate::agent::ranks::Ranks;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::{format, vec};
 use core::fmt::Write;
 
@@ -118,6 +118,10 @@ fn in_phase(phase: Phase) -> Play {
     play
 }
 
+fn timer(signal: i32) -> ExpiredTimer {
+    ExpiredTimer { pid: 101, local_rank: Some(1), scope: "a#1".into(), expires: STOP, signal }
+}
+
 fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
     let words = || "words".into();
     let (call, late) = (play.call, play.call.wrapping_sub(1));
@@ -145,6 +149,8 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
         ("exited 0 badly", Input::Exited { local_rank: 0, exit: died, at: play.now }),
         ("exited 0 badly, later", Input::Exited { local_rank: 0, exit: died, at: play.now + STOP }),
         ("stuck", Input::Stuck { local_rank: 1, since: STOP }),
+        ("timer expired", Input::TimerExpired(timer(9))),
+        ("timer expired, without a signal", Input::TimerExpired(timer(0))),
         ("empty", Input::Empty),
         ("lost sight", Input::LostSight { words: words() }),
         ("nodes waiting", Input::Member(Membership::NodesWaiting { nodes: 2 })),
@@ -278,6 +284,23 @@ fn who_is_stopped_while_it_starts_has_its_remains_told_too() {
     play.outputs.clear();
     play.exited(0, ExitStatus::Code(0));
     assert_eq!(play.deeds(), [Output::Signal { signal: 15 }]);
+}
+
+#[test]
+fn a_worker_whose_timer_expired_has_failed_however_it_ends_then() {
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.running().give(Input::TimerExpired(timer(9)));
+    let reason = Reason::TimerExpired { local_rank: Some(1), scope: "a#1".into() };
+    assert_eq!((play.phase(), play.agent.group().state), (Phase::Ending, WorkerState::Failed));
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason: reason.clone() }));
+    assert_eq!(reason.to_string(), "watchdog: timer a#1 of worker 1 expired");
+    play.outputs.clear();
+    // Both end after they were told to.
+    play.pass(Duration::from_millis(1)).exited(0, ExitStatus::Signal(15)).exited(1, ExitStatus::Signal(9));
+    play.give(Input::Empty);
+    let deeds = play.deeds();
+    let Some(Output::Report { failures, .. }) = deeds.get(1) else { panic!("no report: {deeds:?}") };
+    assert_eq!(failures.iter().map(|failed| failed.local_rank).collect::<Vec<_>>(), [1]);
 }
 
 #[test]

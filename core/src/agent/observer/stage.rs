@@ -1,0 +1,90 @@
+//! An agent of two workers that tests lead through its life, with somebody who watches.
+
+use super::Happened;
+use crate::agent::error_file::ErrorFile;
+use crate::agent::failure::{Place, ProcessFailure, Stop, WorkerEnd, WorkerGroupFailure};
+use crate::agent::group::ExitStatus;
+use crate::agent::ranks::Ranks;
+use crate::agent::spec::WorkerSpec;
+use crate::agent::supervisor::{Input, Output, Round, Supervisor};
+use crate::time::{Duration, Instant};
+use alloc::vec::Vec;
+
+pub(in crate::agent) struct Stage<F> {
+    machine: Supervisor,
+    now: Instant,
+    call: u64,
+    watch: F,
+}
+
+impl<F: FnMut(Instant, &Supervisor, Happened<'_>)> Stage<F> {
+    pub(in crate::agent) fn new(max_restarts: u32, watch: F) -> Self {
+        let spec = WorkerSpec { role: "trainer".into(), max_restarts, ..WorkerSpec::new(2) };
+        Self { machine: Supervisor::new(spec).expect("a good spec"), now: Instant::ORIGIN, call: 0, watch }
+    }
+
+    /// Something happens so many milliseconds later.
+    pub(in crate::agent) fn after(&mut self, millis: u64, input: Input) -> &mut Self {
+        self.now = self.now + Duration::from_millis(millis);
+        self.machine.handle(self.now, input).expect("it can happen");
+        while let Some(output) = self.machine.poll_output() {
+            match output {
+                Output::Meet { call }
+                | Output::Assign { call }
+                | Output::Part { call }
+                | Output::Close { call, .. } => self.call = call,
+                Output::Tell(notice) => (self.watch)(self.now, &self.machine, Happened::Notice(&notice)),
+                Output::Report { group, failures } => {
+                    let end = |failed: &crate::agent::supervisor::Failed| WorkerEnd {
+                        local_rank: failed.local_rank,
+                        global_rank: group.workers[failed.local_rank as usize].global_rank,
+                        pid: failed.pid.unwrap_or(0),
+                        exit_code: failed.exit.exit_code(),
+                        stop: Stop::NotAsked,
+                        seen: 0,
+                        seen_at_s: 1_700_000_000,
+                        error_file: ErrorFile::Absent,
+                        stderr_tail: Vec::new(),
+                    };
+                    let place = Place { host: "n1", group_rank: 1 };
+                    let ends = failures.iter().map(end);
+                    let failures: Vec<_> = ends.filter_map(|end| ProcessFailure::new(place, end)).collect();
+                    let failure = WorkerGroupFailure::new("train.py", failures).expect("a failure");
+                    (self.watch)(self.now, &self.machine, Happened::Failed(&failure));
+                }
+                _ => {}
+            }
+        }
+        self
+    }
+
+    pub(in crate::agent) fn meets(&mut self, millis: u64) -> &mut Self {
+        let round = Round { group_rank: 1, group_world_size: 3, number: Some(0) };
+        self.after(millis, Input::Met { call: self.call, round })
+    }
+
+    pub(in crate::agent) fn numbered(&mut self, millis: u64) -> &mut Self {
+        let ranks = Ranks { global_rank_first: 4, world_size: 6, role_rank_first: 2, role_world_size: 5 };
+        self.after(millis, Input::Assigned { call: self.call, ranks })
+    }
+
+    /// Both workers start, under process numbers that the attempt gives.
+    pub(in crate::agent) fn starts(&mut self, millis: u64) -> &mut Self {
+        let pid = 100 + 10 * u32::try_from(self.machine.group().attempt).expect("few");
+        self.after(millis, Input::Started { local_rank: 0, pid });
+        self.after(0, Input::Started { local_rank: 1, pid: pid + 1 })
+    }
+
+    pub(in crate::agent) fn exits(&mut self, millis: u64, local_rank: u32, exit: ExitStatus) -> &mut Self {
+        let at = self.now + Duration::from_millis(millis);
+        self.after(millis, Input::Exited { local_rank, exit, at })
+    }
+
+    pub(in crate::agent) fn parts(&mut self, millis: u64) -> &mut Self {
+        self.after(millis, Input::Parted { call: self.call })
+    }
+
+    pub(in crate::agent) fn closes(&mut self, millis: u64) -> &mut Self {
+        self.after(millis, Input::Closed { call: self.call })
+    }
+}

@@ -1,0 +1,47 @@
+//! What is seen of an agent, and what looks after its workers.
+
+use rendezvous_core::agent::events::{EventFacts, EventRecorder};
+use rendezvous_core::agent::health::{Health, Request, Vigilance};
+use rendezvous_core::agent::metrics::Metrics;
+use rendezvous_core::agent::numa::{Host, NumaBinding, bind, parse_list, write_list};
+use rendezvous_core::agent::observer::Happened;
+use rendezvous_core::agent::phase::Phase;
+use rendezvous_core::agent::spec::WorkerSpec;
+use rendezvous_core::agent::stuck::{Look, StuckWatch};
+use rendezvous_core::agent::supervisor::{Input, Output, Supervisor};
+use rendezvous_core::agent::watchdog::Watchdog;
+use rendezvous_core::time::{Duration, Instant};
+
+pub(crate) fn sings() -> bool {
+    observes() == Some(true) && looks_after() == Some(true)
+}
+
+fn observes() -> Option<bool> {
+    let mut machine = Supervisor::new(WorkerSpec::new(1)).ok()?;
+    let (mut metrics, mut events) = (Metrics::default(), EventRecorder::new(EventFacts::default()));
+    let (mut measured, mut written) = (0, 0);
+    for input in [Input::Begin, Input::LostSight { words: "gone".into() }] {
+        machine.handle(Instant::ORIGIN, input).ok()?;
+        while let Some(output) = machine.poll_output() {
+            let Output::Tell(notice) = output else { continue };
+            let happened = Happened::Notice(&notice);
+            metrics.observe(Instant::ORIGIN, &machine, happened, &mut |_: &str, _: i64| measured += 1);
+            events.observe(Instant::ORIGIN, &machine, happened, &mut |line| written += line.len());
+        }
+    }
+    let health = Health::new(Phase::Running, Instant::ORIGIN, machine.group(), Vigilance::Watchful);
+    let answer = Request::of(b"GET / HTTP/1.1\r\n\r\n").answer(&health, Instant::MAX)?;
+    Some(measured > 0 && written > 0 && answer.starts_with("HTTP/1.1 503 "))
+}
+
+fn looks_after() -> Option<bool> {
+    let mut watchdog = Watchdog::default();
+    let line = b"{\"pid\": 7, \"scope_id\": \"a\", \"expiration_time\": 1.5, \"signal\": 9}\n";
+    watchdog.read(line, &mut |_| true);
+    let expired = watchdog.next_expired(Duration::from_secs(2))?;
+    let mut stuck = StuckWatch::new(Duration::ZERO);
+    let hangs = stuck.saw(Instant::ORIGIN, 0, Look::Uninterruptible).is_some();
+    let host = Host { read: &|_| Some("0-1".into()), allowed: parse_list("1")? };
+    let bound = bind(NumaBinding::Node, 1, &host).ok()?;
+    Some(expired.pid == 7 && hangs && write_list(bound.first()?) == "1")
+}
