@@ -6,6 +6,7 @@
 
 mod control;
 mod errand;
+mod health;
 mod local;
 mod membership;
 mod numbering;
@@ -16,11 +17,13 @@ mod workers;
 mod tests;
 
 pub use control::AgentControl;
-pub use local::{LocalEntry, LocalError, LocalOptions, LocalWorkers};
+pub use local::{LocalEntry, LocalError, LocalOptions, LocalWorkers, TimerError};
 pub use workers::{Start, WorkerEvent, Workers};
 
 use crate::agent::environment::AgentStore;
 use crate::agent::failure::WorkerGroupFailure;
+use crate::agent::health::{Health, PROGRESS_INTERVAL, Vigilance};
+use crate::agent::observer::Happened;
 use crate::agent::spec::{SpecError, WorkerSpec};
 use crate::agent::supervisor::{Input, Notice, Output, Round, Supervisor, Verdict};
 use crate::driver::event_loop::{EventLoop, Interest, Token, Watch};
@@ -35,9 +38,11 @@ use alloc::vec::Vec;
 use control::Snapshot;
 use crossbeam_channel::{Receiver, unbounded};
 use errand::Errands;
+use health::HealthServer;
 use membership::{CurrentStore, Info, Member};
 use numbering::{Numbered, Numbering};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::PoisonError;
 use told::{Teller, Told};
@@ -78,6 +83,9 @@ pub enum AgentEvent {
     /// The agent is done: [`Agent::result`] says how.
     Over,
 }
+
+/// Hears of everything as it happens, with the machine as it is then. It must not block.
+pub type Observer = Box<dyn FnMut(Instant, &Supervisor, Happened<'_>) + Send>;
 
 /// What came of it all.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,6 +134,8 @@ pub struct Agent {
     returned: BTreeMap<u32, Vec<u8>>,
     failure: Option<WorkerGroupFailure>,
     happened: VecDeque<AgentEvent>,
+    observers: Vec<Observer>,
+    health: Option<(HealthServer, Vigilance)>,
 }
 
 impl core::fmt::Debug for Agent {
@@ -197,6 +207,8 @@ impl Agent {
             returned: BTreeMap::new(),
             failure: None,
             happened: VecDeque::new(),
+            observers: Vec::new(),
+            health: None,
         };
         agent.progress();
         Ok(agent)
@@ -212,6 +224,38 @@ impl Agent {
     #[must_use]
     pub const fn supervisor(&self) -> &Supervisor {
         &self.machine
+    }
+
+    /// Adds somebody who hears of everything, from the beginning if it is added before the first turn. It is called on
+    /// the thread that turns the agent.
+    pub fn observe(&mut self, mut observer: Observer) {
+        let now = self.now();
+        for event in &self.happened {
+            if let AgentEvent::Notice(notice) = event {
+                observer(now, &self.machine, Happened::Notice(notice));
+            }
+        }
+        self.observers.push(observer);
+    }
+
+    /// How the agent is; its last progress is now.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let vigilance = self.health.as_ref().map_or_else(Vigilance::default, |(_, vigilance)| *vigilance);
+        Health::new(self.machine.phase(), self.now(), self.machine.group(), vigilance)
+    }
+
+    /// Answers over HTTP how the agent is, at `address`, where port 0 is any that is free, on a thread of its own until the
+    /// agent is dropped; the address is returned. 503 is told when it should have got on and has not
+    /// ([`Health::is_well`]).
+    ///
+    /// # Errors
+    /// The address is not to be had, or there is no room for a thread.
+    pub fn serve_health(&mut self, address: SocketAddr, vigilance: Vigilance) -> io::Result<SocketAddr> {
+        let server = HealthServer::start(address, *self.events.clock(), self.health())?;
+        let address = server.address();
+        self.health = Some((server, vigilance));
+        Ok(address)
     }
 
     /// Does what is to be done by now; never blocks.
@@ -285,7 +329,9 @@ impl Agent {
     fn deadline(&self) -> Option<Instant> {
         let is_behind = self.membership.is_behind() || self.numbering.is_behind();
         let press = is_behind.then(|| self.now() + PRESS_INTERVAL);
-        [press, self.machine.poll_timeout(), self.workers.deadline()].into_iter().flatten().min()
+        let is_watchful = matches!(self.health, Some((_, Vigilance::Watchful)));
+        let progress = is_watchful.then(|| self.now() + PROGRESS_INTERVAL);
+        [press, progress, self.machine.poll_timeout(), self.workers.deadline()].into_iter().flatten().min()
     }
 
     fn progress(&mut self) {
@@ -305,6 +351,9 @@ impl Agent {
         self.membership.press();
         self.numbering.press();
         self.snapshot.publish(self.machine.group());
+        if let Some((server, _)) = &self.health {
+            server.show(self.health());
+        }
         if let Some(deadline) = self.deadline() {
             self.events.wake_at(deadline);
         }
@@ -349,6 +398,10 @@ impl Agent {
                 Input::Exited { local_rank, exit, at }
             }
             WorkerEvent::Stuck { local_rank, since } => Input::Stuck { local_rank, since },
+            WorkerEvent::TimerExpired(timer) => Input::TimerExpired(timer),
+            WorkerEvent::Remark { words } => {
+                return self.happen(AgentEvent::Notice(Notice::Remark { words }));
+            }
             WorkerEvent::Empty => Input::Empty,
             WorkerEvent::LostSight { words } => Input::LostSight { words },
         };
@@ -383,9 +436,11 @@ impl Agent {
             Output::Report { group, failures } => {
                 let failures = self.workers.failures(&group, &failures);
                 self.failure = WorkerGroupFailure::new(&self.entry_name, failures);
-                self.happened.extend(self.failure.clone().map(AgentEvent::WorkersFailed));
+                if let Some(failure) = self.failure.clone() {
+                    self.happen(AgentEvent::WorkersFailed(failure));
+                }
             }
-            Output::Tell(notice) => self.happened.push_back(AgentEvent::Notice(notice)),
+            Output::Tell(notice) => self.happen(AgentEvent::Notice(notice)),
             Output::Over => {
                 self.numbered = None;
                 self.info = None;
@@ -393,6 +448,19 @@ impl Agent {
                 self.happened.push_back(AgentEvent::Over);
             }
         }
+    }
+
+    fn happen(&mut self, event: AgentEvent) {
+        let now = self.now();
+        let seen = match &event {
+            AgentEvent::Notice(notice) => Some(Happened::Notice(notice)),
+            AgentEvent::WorkersFailed(failure) => Some(Happened::Failed(failure)),
+            AgentEvent::Over => None,
+        };
+        if let Some(seen) = seen {
+            self.observers.iter_mut().for_each(|observer| observer(now, &self.machine, seen));
+        }
+        self.happened.push_back(event);
     }
 
     fn ask_member(&mut self, ask: membership::Ask) {

@@ -25,6 +25,7 @@ mod tests;
 
 pub use error::{GuardError, GuardLost, Part, SpawnStep, StartStep};
 pub use event::{ExitStatus, GuardEvent, Returned};
+pub(in crate::driver) use find::parent_of;
 pub use find::{FindError, ProcessState, find_program, process_state};
 pub use function::{Call, Function, PANICKED, Registered};
 pub use program::{Entry, Program, Stdio};
@@ -491,13 +492,23 @@ fn number_of(error: &io::Error) -> c_int {
 }
 
 /// A descriptor of a process's end; `None` where the system has no such thing.
-fn pidfd_of(pid: pid_t) -> Result<Option<OwnedFd>, c_int> {
+pub(in crate::driver) fn pidfd_of(pid: pid_t) -> Result<Option<OwnedFd>, c_int> {
     match system::open_pidfd(pid) {
         // SAFETY: it was opened just now, and nobody else knows it.
         Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
         Err(libc::ENOSYS | libc::EPERM) => Ok(None),
         Err(errno) => Err(errno),
     }
+}
+
+/// Sends a signal to the process that a descriptor names, whatever has become of its number.
+pub(in crate::driver) fn send_signal(pidfd: &OwnedFd, signal: c_int) -> io::Result<()> {
+    // SAFETY: a descriptor that lives, a signal, no information and no flags.
+    let sent = unsafe {
+        let information = core::ptr::null::<libc::siginfo_t>();
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, information, 0)
+    };
+    if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn socket_pair() -> Result<(OwnedFd, OwnedFd), c_int> {

@@ -1,5 +1,10 @@
 //! Workers that are processes of this host, beneath a guard.
 
+mod timers;
+mod vigil;
+
+pub use timers::TimerError;
+
 use super::workers::{Start, WorkerEvent, Workers};
 use crate::agent::environment::{Devices, Job, of_worker};
 use crate::agent::error_file::ErrorFile;
@@ -26,6 +31,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use vigil::{Running, Vigil};
 
 /// What each worker runs.
 #[derive(Clone, Debug)]
@@ -67,14 +73,32 @@ pub enum LocalError {
     /// Their output has no place.
     #[error(transparent)]
     Logs(#[from] LogError),
+    /// They cannot be looked after.
+    #[error("the workers cannot be looked after: {0}")]
+    Vigil(#[from] std::io::Error),
+    /// Their timers cannot be taken.
+    #[error(transparent)]
+    Timers(#[from] TimerError),
 }
 
 /// How long the output of workers that are gone is waited for: something that left them may hold it open for ever.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
+/// A program that runs the workers' own.
+#[derive(Debug)]
+struct Through {
+    program: PathBuf,
+    /// What it is told before the worker's program and arguments, by local rank.
+    arguments: Vec<Vec<OsString>>,
+}
+
 /// Workers that are processes of this host.
 #[derive(Debug)]
 pub struct LocalWorkers {
+    // Goes before the guard, which it watches.
+    vigil: Option<Vigil>,
+    running: Running,
+    through: Option<Through>,
     guard: Guard,
     options: LocalOptions,
     inherited: Vec<(OsString, OsString)>,
@@ -113,6 +137,9 @@ impl LocalWorkers {
         let logs = WorkerLogs::open(options.logs.clone(), run_id, folder, Consoles::standard())?;
         let clock = Clock::new();
         Ok(Self {
+            vigil: None,
+            running: Running::default(),
+            through: None,
             guard,
             options,
             inherited: std::env::vars_os().collect(),
@@ -125,6 +152,41 @@ impl LocalWorkers {
             logs,
             error_files: Vec::new(),
         })
+    }
+
+    /// Has each worker's program run by another one: `program`, with the arguments for its local rank (the first is, by
+    /// custom, its own name), then the path of the worker's program, and what that is told. Workers that are functions,
+    /// and those without arguments here, are run directly.
+    pub fn run_through(&mut self, program: PathBuf, arguments: Vec<Vec<OsString>>) {
+        self.through = Some(Through { program, arguments });
+    }
+
+    /// Lets workers set timers through a pipe at `path`, by the protocol of PyTorch's file timers; without a path it is in
+    /// the folder for temporary files. Its path, which is returned and handed to workers, is made by this and removed with
+    /// the workers' end. A timer that expires ends its process, and the workers start anew
+    /// ([`crate::agent::watchdog`]). To be called before the agent has the workers, as what follows.
+    ///
+    /// # Errors
+    /// There cannot be such a pipe.
+    pub fn take_timers(&mut self, path: Option<&Path>) -> Result<PathBuf, LocalError> {
+        let guard = self.guard.pid();
+        Ok(self.vigil()?.take_timers(path, guard)?)
+    }
+
+    /// Tells of workers that hang in the system, where no signal reaches them, for `timeout`, which is above 0.
+    ///
+    /// # Errors
+    /// The system has no room for that.
+    pub fn tell_of_stuck(&mut self, timeout: Duration) -> Result<(), LocalError> {
+        self.vigil()?.take_stuck(timeout);
+        Ok(())
+    }
+
+    fn vigil(&mut self) -> Result<&mut Vigil, LocalError> {
+        match &mut self.vigil {
+            Some(vigil) => Ok(vigil),
+            none => Ok(none.insert(Vigil::new(self.guard.as_raw_fd())?)),
+        }
     }
 
     /// The local rank of a worker of this start.
@@ -156,6 +218,7 @@ impl LocalWorkers {
         outputs: &WorkerOutputs,
     ) -> Result<(), (Hindrance, Box<str>)> {
         let lasting = |words: String| (Hindrance::Lasting, words.into());
+        let timer_file = self.vigil.as_ref().and_then(Vigil::timer_file).map(Path::to_string_lossy);
         let job = Job {
             run_id: start.run_id,
             max_restarts: start.max_restarts,
@@ -163,7 +226,7 @@ impl LocalWorkers {
             master_port: start.master.master_port,
             agent_store: start.agent_store,
             devices: self.options.devices,
-            timer_file: None,
+            timer_file: timer_file.as_deref(),
         };
         let has = |name: &str| {
             let found = self.inherited.iter().find(|(known, _)| known == name);
@@ -174,22 +237,30 @@ impl LocalWorkers {
         let set = set.map_err(|error| lasting(error.to_string()))?;
         let set = set.into_iter().map(|(name, value)| (name.into(), value.into()));
         let environment = merged(&self.inherited, set.chain(self.options.environment.iter().cloned()));
-        let arguments: Vec<OsString> = self
+        let mut arguments: Vec<OsString> = self
             .options
             .arguments
             .iter()
             .map(|argument| OsString::from_vec(template::argument(argument.as_bytes(), worker.local_rank)))
             .collect();
+        let mut entry = match &self.options.entry {
+            LocalEntry::Program(path) => Entry::Path(path),
+            LocalEntry::Function(_) => Entry::Function,
+        };
+        if let (Some(through), LocalEntry::Program(path)) = (&self.through, &self.options.entry)
+            && let Some(before) = through.arguments.get(worker.local_rank as usize)
+        {
+            let own = [path.clone().into_os_string()];
+            arguments = before.iter().cloned().chain(own).chain(arguments.into_iter().skip(1)).collect();
+            entry = Entry::Path(&through.program);
+        }
         let program = Program {
             arguments: &arguments,
             environment: &environment,
             directory: self.options.directory.as_deref(),
             stdout: stdio(&outputs.stdout),
             stderr: stdio(&outputs.stderr),
-            ..Program::new(match &self.options.entry {
-                LocalEntry::Program(path) => Entry::Path(path),
-                LocalEntry::Function(_) => Entry::Function,
-            })
+            ..Program::new(entry)
         };
         let number = self.first.wrapping_add(worker.local_rank);
         self.guard.spawn(number, &program).map_err(|error| match error {
@@ -201,15 +272,17 @@ impl LocalWorkers {
     fn saw(&mut self, event: GuardEvent) -> Option<WorkerEvent> {
         Some(match event {
             GuardEvent::Started { worker, pid } => {
-                WorkerEvent::Started { local_rank: self.local_rank(worker)?, pid }
+                let local_rank = self.heard_of(worker)?;
+                self.running.ranks.insert(pid, local_rank);
+                WorkerEvent::Started { local_rank, pid }
             }
             GuardEvent::NotStarted { worker, step, errno } => WorkerEvent::NotStarted {
-                local_rank: self.local_rank(worker)?,
+                local_rank: self.heard_of(worker)?,
                 hindrance: hindrance(errno),
                 words: self.not_started(step, errno),
             },
             GuardEvent::Exited { worker, status, at_ns, returned, .. } => WorkerEvent::Exited {
-                local_rank: self.local_rank(worker)?,
+                local_rank: self.gone(worker)?,
                 exit: match status {
                     process::ExitStatus::Code(code) => ExitStatus::Code(code),
                     process::ExitStatus::Signal { signal, .. } => ExitStatus::Signal(signal),
@@ -227,6 +300,20 @@ impl LocalWorkers {
             }
             GuardEvent::Survivors { .. } => return None,
         })
+    }
+
+    /// The local rank of a worker of which it is clear now whether it was started.
+    fn heard_of(&mut self, number: u32) -> Option<u32> {
+        let local_rank = self.local_rank(number)?;
+        self.running.awaited = self.running.awaited.saturating_sub(1);
+        Some(local_rank)
+    }
+
+    /// The local rank of a worker that does not run any more.
+    fn gone(&mut self, number: u32) -> Option<u32> {
+        let gone = self.local_rank(number)?;
+        self.running.ranks.retain(|_, local_rank| *local_rank != gone);
+        Some(gone)
     }
 
     fn error_file(&self, local_rank: u32) -> ErrorFile {
@@ -316,12 +403,20 @@ impl Workers for LocalWorkers {
     }
 
     fn fd(&self) -> RawFd {
-        self.guard.as_raw_fd()
+        self.vigil.as_ref().map_or_else(|| self.guard.as_raw_fd(), Vigil::fd)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.vigil.as_ref()?.deadline(self.clock.now(), &self.running)
     }
 
     fn start(&mut self, start: &Start<'_>) {
         self.first = self.first.wrapping_add(self.count);
         self.count = u32::try_from(start.group.workers.len()).unwrap_or(u32::MAX);
+        self.running = Running::default();
+        if let Some(vigil) = &mut self.vigil {
+            vigil.begin();
+        }
         let attempt = match self.outputs(start) {
             Ok(attempt) => attempt,
             Err(error) => {
@@ -330,9 +425,12 @@ impl Workers for LocalWorkers {
             }
         };
         for (worker, outputs) in start.group.workers.iter().zip(&attempt.workers) {
-            if let Err((hindrance, words)) = self.start_one(start, worker, outputs) {
-                let local_rank = worker.local_rank;
-                self.happened.push_back(WorkerEvent::NotStarted { local_rank, hindrance, words });
+            match self.start_one(start, worker, outputs) {
+                Ok(()) => self.running.awaited += 1,
+                Err((hindrance, words)) => {
+                    let local_rank = worker.local_rank;
+                    self.happened.push_back(WorkerEvent::NotStarted { local_rank, hindrance, words });
+                }
             }
         }
         self.error_files = attempt.workers.into_iter().map(|outputs| outputs.error_file).collect();
@@ -359,7 +457,12 @@ impl Workers for LocalWorkers {
                 return Some(event);
             }
             match self.guard.next_event() {
-                Ok(None) => return None,
+                Ok(None) => {
+                    if let Some(vigil) = &mut self.vigil {
+                        vigil.look(self.clock.now(), &self.running, &mut self.happened);
+                    }
+                    return self.happened.pop_front();
+                }
                 Ok(Some(event)) => {
                     if let Some(event) = self.saw(event) {
                         return Some(event);

@@ -104,8 +104,19 @@ impl Job {
 
     /// An agent whose workers run `script` in the job's folder.
     fn agent(&self, name: &str, nodes: (i64, i64), spec: WorkerSpec, script: &str) -> Agent {
+        self.agent_with(name, nodes, spec, script, |_| {})
+    }
+
+    fn agent_with(
+        &self,
+        name: &str,
+        nodes: (i64, i64),
+        spec: WorkerSpec,
+        script: &str,
+        prepare: impl FnOnce(&mut LocalWorkers),
+    ) -> Agent {
         let handler = self.handler(name, nodes, spec.local_world_size);
-        self.agent_by(handler, name, spec, script)
+        self.agent_by(handler, name, spec, script, prepare)
     }
 
     fn agent_by(
@@ -114,6 +125,7 @@ impl Job {
         name: &str,
         spec: WorkerSpec,
         script: &str,
+        prepare: impl FnOnce(&mut LocalWorkers),
     ) -> Agent {
         let options = LocalOptions {
             entry: LocalEntry::Program("/bin/sh".into()),
@@ -125,7 +137,8 @@ impl Job {
             logs: LogSettings::default(),
             log_dir: Some(self.folder.0.join("logs")),
         };
-        let workers = LocalWorkers::new(options, "run", spec.local_world_size).expect("a guard");
+        let mut workers = LocalWorkers::new(options, "run", spec.local_world_size).expect("a guard");
+        prepare(&mut workers);
         let options = AgentOptions {
             spec,
             name: name.into(),
@@ -191,6 +204,8 @@ impl Running {
 fn spec(workers: u32) -> WorkerSpec {
     WorkerSpec { max_restarts: 0, ..WorkerSpec::new(workers) }
 }
+
+mod observed;
 
 const SUCCEEDED: Verdict = Verdict::Succeeded { missing: None };
 
@@ -430,7 +445,7 @@ fn a_connection_that_breaks_and_comes_back_within_its_grace_changes_nothing() {
     let go = job.folder.0.join("go");
     let script = "until test -e go; do sleep 0.01; done";
     let handler = job.handler_at(relay.port, 20, "a", (1, 2), 1);
-    let agent = Running::new(job.agent_by(handler, "a", spec(1), script));
+    let agent = Running::new(job.agent_by(handler, "a", spec(1), script, |_| {}));
     agent.until_running();
     for _ in 0..3 {
         let until = std::time::Instant::now() + SOON;

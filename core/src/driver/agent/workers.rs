@@ -5,6 +5,7 @@ use crate::agent::failure::ProcessFailure;
 use crate::agent::group::{ExitStatus, WorkerGroup};
 use crate::agent::reason::Hindrance;
 use crate::agent::supervisor::Failed;
+use crate::agent::watchdog::ExpiredTimer;
 use crate::rendezvous::store_info::RendezvousStoreInfo;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
@@ -62,6 +63,13 @@ pub enum WorkerEvent {
         local_rank: u32,
         /// For how long.
         since: Duration,
+    },
+    /// A timer that a worker had set has expired, and its process was sent the timer's signal, if there is one.
+    TimerExpired(ExpiredTimer),
+    /// Something that changes nothing and that the user should know.
+    Remark {
+        /// What.
+        words: Box<str>,
     },
     /// Nothing lives any more of what was started, and nothing is to be started. It is told after each
     /// [`Workers::signal`] and [`Workers::kill`], as soon as it is so.

@@ -111,17 +111,28 @@ pub enum ProcessState {
     Other(u8),
 }
 
+fn stat(pid: u32) -> io::Result<Stat> {
+    Stat::of(pid.cast_signed()).map_err(|number| match number {
+        // It ended between two looks.
+        libc::ESRCH => io::ErrorKind::NotFound.into(),
+        number => io::Error::from_raw_os_error(number),
+    })
+}
+
+/// The parent of a process; 0 for the first, and for one whose parent is outside of what can be seen.
+///
+/// # Errors
+/// As [`process_state`].
+pub(in crate::driver) fn parent_of(pid: u32) -> io::Result<u32> {
+    Ok(stat(pid)?.parent.cast_unsigned())
+}
+
 /// What a process is doing.
 ///
 /// # Errors
 /// `NotFound` when there is none of that number; or that of the system.
 pub fn process_state(pid: u32) -> io::Result<ProcessState> {
-    let stat = Stat::of(pid.cast_signed()).map_err(|number| match number {
-        // It ended between two looks.
-        libc::ESRCH => io::ErrorKind::NotFound.into(),
-        number => io::Error::from_raw_os_error(number),
-    })?;
-    Ok(match stat.state {
+    Ok(match stat(pid)?.state {
         b'R' => ProcessState::Running,
         b'S' | b'I' => ProcessState::Sleeping,
         b'D' => ProcessState::Uninterruptible,
