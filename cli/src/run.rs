@@ -2,26 +2,31 @@
 
 mod arguments;
 mod command;
+mod lines;
+mod numa;
 mod processors;
 mod screen;
 mod signals;
 mod surroundings;
+mod watching;
 
 pub(crate) use arguments::RunArguments;
 
 use arguments::Usage;
 use command::WorkerCommand;
 use rendezvous_core::agent::environment::Devices;
+use rendezvous_core::agent::events::EventFacts;
 use rendezvous_core::agent::failure::WorkerGroupFailure;
 use rendezvous_core::agent::spec::WorkerSpec;
 use rendezvous_core::agent::supervisor::Verdict;
 use rendezvous_core::driver::agent::{
     Agent, AgentOptions, AgentResult, LocalEntry, LocalOptions, LocalWorkers,
 };
-use rendezvous_core::driver::rendezvous::{Context, host_name};
+use rendezvous_core::driver::rendezvous::{Context, RendezvousHandler, host_name};
 use screen::Screen;
 use std::process::ExitCode;
 use std::sync::Arc;
+use watching::Watching;
 
 /// Why the agent did not come to its end; what it says is all there is to say.
 type Failure = Box<dyn std::error::Error>;
@@ -42,6 +47,8 @@ fn supervise(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     let workers = arguments.workers()?;
     let spec = spec(arguments, workers)?;
     let command = WorkerCommand::of(arguments)?;
+    let binding = arguments.numa_binding.map(|binding| numa::bindings(binding, workers)).transpose()?;
+    let watching = Watching::new(arguments)?;
     let rendezvous = arguments.rendezvous()?;
     for note in &rendezvous.notes {
         screen.note(note);
@@ -64,7 +71,11 @@ fn supervise(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         log_dir: arguments.log_dir.clone(),
     };
     // Before there are threads: the guard is forked from this process.
-    let local = LocalWorkers::new(options, rendezvous.parameters.run_id(), workers)?;
+    let mut local = LocalWorkers::new(options, rendezvous.parameters.run_id(), workers)?;
+    if let Some((program, arguments)) = binding {
+        local.run_through(program, arguments);
+    }
+    let watched = watching::look_after(&mut local, &screen)?;
     let signals = signals::Signals::watch(&arguments.signals_to_handle, &screen)?;
     let handler = Context::default().create_handler(&rendezvous.parameters)?;
     let options = AgentOptions {
@@ -74,8 +85,17 @@ fn supervise(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         local_addr: arguments.local_addr.clone(),
         master: rendezvous.master,
     };
-    let handler = Arc::from(handler);
+    let handler: Arc<dyn RendezvousHandler> = Arc::from(handler);
+    let facts = EventFacts {
+        run_id: handler.run_id().into(),
+        rdzv_backend: handler.backend().into(),
+        hostname: options.name.clone(),
+        entry_point: options.entry_name.clone(),
+        watchdog: watched,
+    };
     let mut agent = Agent::new(options, Arc::clone(&handler), Box::new(local))?;
+    watching.watch(&mut agent, facts);
+    watching::serve_health(&mut agent, watched, &screen);
     signals.direct_to(agent.control());
     screen.joining(&handler, &rendezvous.parameters);
     let result = agent.run(|agent, event| screen.show(agent, &event))?;

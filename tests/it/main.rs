@@ -18,6 +18,7 @@ mod process;
 mod rdzv;
 mod sim;
 mod tidy;
+mod watching;
 
 /// The folder of the repository.
 fn repository() -> &'static std::path::Path {

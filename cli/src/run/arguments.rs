@@ -1,5 +1,6 @@
 //! The flags of `rdzv run`: torchrun's, and what they mean.
 
+use super::numa::Binding;
 use super::{processors, surroundings};
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args, ValueEnum};
@@ -182,6 +183,21 @@ pub(crate) struct RunArguments {
     /// Write the failures of the last start to this file, as JSON; null if there were none
     #[arg(long, env = "RDZV_REPORT", value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
+    /// Where events of the agent and the workers go, as lines of JSON: null, console, or file:PATH
+    #[arg(
+        long,
+        alias = "event_log_handler",
+        env = "PET_EVENT_LOG_HANDLER",
+        default_value = "null",
+        value_name = "WHERE"
+    )]
+    pub(super) event_log_handler: String,
+    /// Where metrics go, a line each: null, console, or file:PATH
+    #[arg(long, env = "RDZV_METRICS", default_value = "null", value_name = "WHERE")]
+    pub(super) metrics: String,
+    /// Bind each worker to processors near its device; needs the program numactl
+    #[arg(long, alias = "numa_binding", env = "PET_NUMA_BINDING", value_enum, value_name = "WHAT")]
+    pub(super) numa_binding: Option<Binding>,
     /// What to tell on stderr
     #[arg(long, env = "RDZV_LOG", value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL")]
     pub(super) log: LogLevel,

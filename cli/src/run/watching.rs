@@ -1,0 +1,126 @@
+//! What is seen of the agent beside the screen, and who looks after its workers: what torchrun's variables ask for.
+
+use super::arguments::RunArguments;
+use super::lines::{Destination, Lines};
+use super::screen::Screen;
+use super::surroundings;
+use rendezvous_core::agent::events::{EventFacts, EventRecorder, Watched};
+use rendezvous_core::agent::health::Vigilance;
+use rendezvous_core::agent::metrics::{ConsoleLine, Metrics};
+use rendezvous_core::driver::agent::{Agent, LocalError, LocalWorkers};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Where events and metrics go. It outlives the agent.
+pub(super) struct Watching {
+    events: Option<Lines>,
+    metrics: Option<Lines>,
+}
+
+impl Watching {
+    pub(super) fn new(arguments: &RunArguments) -> Result<Self, Box<dyn std::error::Error>> {
+        let events = Destination::parse("--event-log-handler", &arguments.event_log_handler)?;
+        let metrics = Destination::parse("--metrics", &arguments.metrics)?;
+        Ok(Self { events: Lines::open("events", events)?, metrics: Lines::open("metrics", metrics)? })
+    }
+
+    /// Has the agent watched from now on.
+    pub(super) fn watch(&self, agent: &mut Agent, facts: EventFacts) {
+        if let Some(put) = self.events.as_ref().map(Lines::sender) {
+            let mut recorder = EventRecorder::new(facts);
+            agent.observe(Box::new(move |now, machine, happened| {
+                recorder.observe(now, machine, happened, &mut |line| put(line.to_string()));
+            }));
+        }
+        if let Some(put) = self.metrics.as_ref().map(Lines::sender) {
+            let mut metrics = Metrics::default();
+            agent.observe(Box::new(move |now, machine, happened| {
+                let at = since_1970();
+                metrics.observe(now, machine, happened, &mut |name: &str, value| {
+                    put(ConsoleLine { at, name, value }.to_string());
+                });
+            }));
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the command line")]
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Has the workers looked after as far as the environment asks for it.
+pub(super) fn look_after(workers: &mut LocalWorkers, screen: &Screen) -> Result<Watched, LocalError> {
+    let name = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT";
+    if let Some(text) = surroundings::text(name) {
+        match text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
+            Some(timeout) if !timeout.is_zero() => workers.tell_of_stuck(timeout)?,
+            Some(_) => {}
+            None => screen.note(&format!("{name} is {text}, and no number of seconds: it is left out")),
+        }
+    }
+    if surroundings::text("TORCHELASTIC_ENABLE_FILE_TIMER").as_deref() != Some("1") {
+        return Ok(Watched::No);
+    }
+    let path = surroundings::variable("TORCHELASTIC_TIMER_FILE");
+    let path = workers.take_timers(path.as_deref().map(Path::new))?;
+    screen.note(&format!("workers' timers are taken through {}", path.display()));
+    Ok(Watched::ByTimers)
+}
+
+/// Answers over HTTP how the agent is, if the environment asks for it. What is wrong with that ends nothing.
+pub(super) fn serve_health(agent: &mut Agent, watched: Watched, screen: &Screen) {
+    let name = "TORCHELASTIC_HEALTH_CHECK_PORT";
+    let Some(text) = surroundings::text(name) else { return };
+    let host = surroundings::text("RDZV_HEALTH_CHECK_HOST");
+    let address = match health_address(host.as_deref(), &text) {
+        Ok(address) => address,
+        Err(words) => return screen.note(&format!("{name}: {words}; no health is served")),
+    };
+    let vigilance = match watched {
+        Watched::No => Vigilance::Trusting,
+        Watched::ByTimers => Vigilance::Watchful,
+    };
+    match agent.serve_health(address, vigilance) {
+        Ok(address) => screen.note(&format!("health is served at http://{address}/")),
+        Err(error) => screen.note(&format!("{name}: {address}: {error}; no health is served")),
+    }
+}
+
+/// The loopback address unless another is asked for.
+fn health_address(host: Option<&str>, port: &str) -> Result<SocketAddr, String> {
+    let port = port.trim().parse().map_err(|_| format!("{port:?} is no port"))?;
+    let host = match host {
+        Some(host) => host.parse().map_err(|_| format!("{host:?} is no address"))?,
+        None => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    };
+    Ok(SocketAddr::new(host, port))
+}
+
+/// A file of the system that is short; `None` where there is none.
+pub(super) fn system_file(path: &str) -> Option<String> {
+    let read = |path: &str| -> io::Result<String> { std::fs::read_to_string(path) };
+    read(path).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_is_for_this_host_unless_asked_otherwise() {
+        for (host, port, wanted) in [
+            (None, "8080", Ok("127.0.0.1:8080")),
+            (Some("0.0.0.0"), " 1 ", Ok("0.0.0.0:1")),
+            (Some("::"), "7", Ok("[::]:7")),
+            (None, "http", Err("\"http\" is no port")),
+            (None, "65536", Err("\"65536\" is no port")),
+            (Some("here"), "7", Err("\"here\" is no address")),
+        ] {
+            let address = health_address(host, port).map(|address| address.to_string());
+            assert_eq!(address.as_deref().map_err(String::as_str), wanted);
+        }
+    }
+}
