@@ -179,6 +179,7 @@ impl Agent {
             master: options.master,
             agent_store: if handler.use_agent_store() { AgentStore::Shared } else { AgentStore::OfRankZero },
             local_addr: options.local_addr,
+            has_shared: false,
             teller: teller.clone(),
         };
         let its_store = Arc::clone(&store);

@@ -82,11 +82,13 @@ pub(super) struct Numbering {
     pub(super) agent_store: AgentStore,
     /// Where others reach this host, if the caller knows.
     pub(super) local_addr: Option<String>,
+    /// Whether workers have been told of the rendezvous' own store before: they may have left something there.
+    pub(super) has_shared: bool,
     pub(super) teller: Teller,
 }
 
 impl Numbering {
-    pub(super) fn run(self, asks: &Asks<Ask>) {
+    pub(super) fn run(mut self, asks: &Asks<Ask>) {
         while let Some(ask) = asks.next() {
             match ask {
                 Ask::Assign { call, info } => match self.number(&info) {
@@ -104,7 +106,7 @@ impl Numbering {
         }
     }
 
-    fn number(&self, info: &Info) -> Result<Numbered, NumberingError> {
+    fn number(&mut self, info: &Info) -> Result<Numbered, NumberingError> {
         let (rank, world_size) = (info.rank.unsigned_abs(), info.world_size.unsigned_abs());
         let timeout = Timeout::After(self.spec.assign_timeout);
         let mut server = None;
@@ -115,7 +117,18 @@ impl Numbering {
                 server = hosted;
                 (master, AgentStore::Shared)
             }
-            (None, None) => (info.bootstrap_store_info.clone(), self.agent_store),
+            // Nobody else has to learn of another store.
+            (None, None) if world_size == 1 && self.has_shared => {
+                let address = info.bootstrap_store_info.master_addr.clone();
+                let hosted = HostedServers::default().host(&address, 0, None)?;
+                let master_port = hosted.local_addr().port();
+                server = Some(hosted);
+                (RendezvousStoreInfo { master_addr: address, master_port }, AgentStore::Shared)
+            }
+            (None, None) => {
+                self.has_shared = self.agent_store == AgentStore::Shared;
+                (info.bootstrap_store_info.clone(), self.agent_store)
+            }
         };
         let ranks = match self.spec.rank_assignment {
             RankAssignment::ThroughStore => self.learn(&info.store, rank, world_size, timeout)?,

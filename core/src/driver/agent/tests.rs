@@ -247,6 +247,22 @@ fn a_worker_that_fails_is_started_again_with_all_others() {
 }
 
 #[test]
+fn a_node_by_itself_whose_ranks_are_given_has_a_new_store_for_each_start() {
+    let job = Job::new();
+    let parameters = RendezvousParameters::new("static", "127.0.0.1:0", "run", 1, 1).expect("valid");
+    let handler = Context::default().create_handler(&parameters.with("rank", 0)).expect("a handler");
+    let script = "echo $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_USE_AGENT_STORE >> said
+        test $TORCHELASTIC_RESTART_COUNT = 2";
+    let spec = WorkerSpec { max_restarts: 2, ..spec(1) };
+    let agent = Running::new(job.agent_by(Arc::from(handler), "a", spec, script, |_| {}));
+    assert_eq!(agent.result().verdict, SUCCEEDED);
+    let mut said = job.folder.lines("said");
+    said.dedup();
+    assert_eq!(said.len(), 3, "each is another: {said:?}");
+    assert!(said.iter().all(|line| line.starts_with("127.0.0.1 ") && line.ends_with(" True")), "{said:?}");
+}
+
+#[test]
 fn when_the_budget_is_spent_the_failure_is_told() {
     let job = Job::new();
     // In arguments two dollars stand for one, as with torchrun.
