@@ -408,6 +408,9 @@ impl Supervisor {
         if verdict.concerns_all() && self.group.group_rank.is_some() {
             self.is_announced = true;
             self.outputs.push_back(Output::Announce { reason: reason.clone() });
+        } else if matches!(verdict, Verdict::Stopped { .. }) && self.is_needed() {
+            // Before their peers' workers miss this one's: what is no failure should not look like one.
+            self.outputs.push_back(Output::Abandon);
         }
         self.verdict = Some(verdict);
         self.enter(now, PhaseEvent::GiveUp, reason);
@@ -490,12 +493,13 @@ impl Supervisor {
         }
     }
 
+    /// Whether the round cannot do without it: its workers are not done.
+    const fn is_needed(&self) -> bool {
+        matches!(self.phase, Phase::Assigning | Phase::Starting | Phase::Running | Phase::Restarting)
+    }
+
     fn member(&mut self, now: Instant, membership: Membership) {
-        let in_round = matches!(
-            self.phase,
-            Phase::Assigning | Phase::Starting | Phase::Running | Phase::Restarting | Phase::Parting
-        );
-        if !in_round {
+        if !self.is_needed() && self.phase != Phase::Parting {
             return;
         }
         let (reason, is_final) = match membership {

@@ -425,6 +425,7 @@ impl Agent {
                 Asked::Membership => self.membership.ask(membership::Ask::Rest),
                 Asked::Numbering => self.numbering.ask(numbering::Ask::Rest),
             },
+            Output::Abandon => self.handler.abandon(),
             Output::Announce { reason } => self.membership.ask(membership::Ask::Announce { reason }),
             Output::Start { .. } => {
                 self.returned.clear();

@@ -559,6 +559,11 @@ impl NativeClient {
         }
     }
 
+    /// Ends the session without a word and without waiting: the server takes the node for dead when its grace is over.
+    pub fn abandon(&self) {
+        self.0.thread.send(Command::Stop);
+    }
+
     /// A second, independent session with the same server.
     ///
     /// # Errors

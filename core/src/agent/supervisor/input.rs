@@ -319,6 +319,8 @@ pub enum Output {
         /// What happened.
         reason: Reason,
     },
+    /// Tell the other agents that this one goes in the middle of the round, before its workers do. Nothing waits for it.
+    Abandon,
     /// Start the workers, as [`super::Supervisor::group`] has them.
     Start {
         /// Which start this is; 0 is the first.

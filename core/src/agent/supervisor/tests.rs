@@ -187,6 +187,7 @@ fn brief(output: &Output) -> String {
             format!("report {ranks:?}")
         }
         Output::Tell(_) => unreachable!("left out"),
+        Output::Abandon => "abandon".into(),
         Output::Over => "over".into(),
     }
 }
@@ -257,7 +258,7 @@ fn what_workers_leave_is_told_once_more_and_has_what_is_left_of_the_time() {
     let mut play = Play::new(spec());
     play.running().outputs.clear();
     play.give(Input::Stop(StopCause::Signal(2)));
-    assert_eq!(play.deeds(), [Output::Signal { signal: 2 }]);
+    assert_eq!(play.deeds(), [Output::Abandon, Output::Signal { signal: 2 }]);
     play.exited(0, ExitStatus::Code(0));
     assert_eq!(play.deeds(), [], "another worker is still there");
     play.pass(Duration::from_secs(10)).exited(1, ExitStatus::Signal(2));
@@ -356,7 +357,7 @@ fn a_stop_timeout_of_nothing_kills_at_once() {
 fn a_second_signal_ends_it_at_once() {
     let mut play = in_phase(Phase::Running);
     play.give(Input::Stop(StopCause::Signal(2)));
-    assert_eq!(play.deeds(), [Output::Signal { signal: 2 }]);
+    assert_eq!(play.deeds(), [Output::Abandon, Output::Signal { signal: 2 }], "the others hear of it first");
     play.give(Input::Stop(StopCause::Signal(2)));
     assert_eq!(play.deeds(), [Output::Kill]);
     play.give(Input::Stop(StopCause::Signal(2)));
@@ -375,7 +376,28 @@ fn a_signal_while_workers_are_stopped_runs_on_the_same_clock() {
     let until = play.agent.poll_timeout();
     play.pass(Duration::from_secs(10)).give(Input::Stop(StopCause::Signal(3)));
     assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Ending, until));
-    assert_eq!(play.deeds(), [Output::Signal { signal: 3 }]);
+    assert_eq!(play.deeds(), [Output::Abandon, Output::Signal { signal: 3 }]);
+}
+
+#[test]
+fn only_who_is_stopped_with_work_undone_abandons_the_round() {
+    for (phase, abandons) in [
+        (Phase::Meeting, false),
+        (Phase::Assigning, true),
+        (Phase::Starting, true),
+        (Phase::Running, true),
+        (Phase::Restarting, true),
+        (Phase::Parting, false),
+        (Phase::Ending, false),
+        (Phase::Closing, false),
+    ] {
+        let mut play = in_phase(phase);
+        play.give(Input::Stop(StopCause::Asked));
+        assert_eq!(play.deeds().contains(&Output::Abandon), abandons, "{phase:?}");
+    }
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.running().exited(0, ExitStatus::Code(1));
+    assert!(!play.deeds().contains(&Output::Abandon), "a failure is announced");
 }
 
 #[test]

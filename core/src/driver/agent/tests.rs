@@ -402,6 +402,29 @@ fn a_node_that_dies_makes_the_others_meet_again() {
 }
 
 #[test]
+fn a_node_that_is_stopped_makes_the_others_meet_again() {
+    let job = Job::new();
+    let ready = job.folder.pipe("ready");
+    let script = "test $GROUP_WORLD_SIZE = 2 && echo $GROUP_RANK > ready; exec sleep 1000";
+    let first = job.run("a", (1, 2), spec(1), script);
+    let second = job.run("b", (1, 2), spec(1), script);
+    for _ in 0..2 {
+        ready.recv_timeout(SOON).expect("both are in one round");
+    }
+    second.control.stop();
+    // Its budget is 0, and its worker waits for nobody: only its agent can notice.
+    first.until(|event| match event {
+        AgentEvent::Notice(Notice::Phase { reason: Reason::PeerDied { .. }, .. }) => Some(()),
+        _ => None,
+    });
+    first.until_running();
+    assert_eq!(first.control.worker_group().group_world_size, 1);
+    assert_eq!(second.result().verdict, Verdict::Stopped { cause: StopCause::Asked });
+    first.control.stop();
+    assert_eq!(first.result().verdict, Verdict::Stopped { cause: StopCause::Asked });
+}
+
+#[test]
 fn a_server_that_is_lost_ends_the_agent_with_the_reason() {
     let job = Job::new();
     let agent = job.run("a", (1, 1), spec(1), "exec sleep 1000");

@@ -175,6 +175,10 @@ pub trait RendezvousHandler: Send + Sync {
     /// Gives everything back; whether all went well. Calls that are under way in other threads end with an error.
     fn shutdown(&self) -> bool;
 
+    /// Goes in the middle of the round, with work undone, so that the other nodes hear of it at once and meet again; to
+    /// be shut down later. It does not wait. By default nobody is told.
+    fn abandon(&self) {}
+
     /// Ends the calls of this handler that are under way in other threads, with an error of the kind
     /// [`ErrorKind::Cancelled`]; later calls are as ever. By default there are none that wait.
     fn cancel(&self) {}

@@ -327,6 +327,15 @@ impl RendezvousHandler for RdzvRendezvous {
         link.is_none_or(|link| link.client.is_over() || link.client.close(timeout).is_ok())
     }
 
+    /// Who says goodbye is done, and his round goes on without him. So this is a death to the others, once the session's
+    /// grace is over. Nobody is told if the session is being made just now: it is in no round then.
+    fn abandon(&self) {
+        let link = self.link.try_lock().ok().and_then(|mut link| link.take());
+        if let Some(link) = link {
+            link.client.abandon();
+        }
+    }
+
     /// Waits for nothing, and touches no call on the stores that this handler gave.
     fn cancel(&self) {
         self.canceller.cancel();
