@@ -130,6 +130,12 @@ def connect(server, timeout_ms=20000, **options):
     )
 
 
+def free_port():
+    """A port that was free a moment ago: rank 0, whoever it is, binds it next."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return store.port
+
+
 class Processes:
     """Forked functions whose results come back through pipes."""
 

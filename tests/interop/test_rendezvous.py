@@ -11,7 +11,7 @@ from datetime import timedelta
 from unittest import mock
 
 import torch.distributed as dist
-from harness import ROOT, Processes, RdzvServer, StoreTest, connect, milliseconds, start_server
+from harness import ROOT, Processes, RdzvServer, StoreTest, connect, free_port, milliseconds, start_server
 from torch.distributed.elastic.rendezvous.api import RendezvousParameters, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import create_rdzv_handler
 from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config, parse_rendezvous_endpoint
@@ -36,12 +36,6 @@ def rank_program(*arguments, program="Rust", **variables):
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**environment, **variables},
     )
-
-
-def free_port():
-    """A port that was free a moment ago: rank 0, whoever it is, binds it next."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    return store.port
 
 
 def work(store, rank, world_size):
