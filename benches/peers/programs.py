@@ -173,6 +173,9 @@ class Programs:
                               f"-I{options.include}", f"-L{options.lib}", f"-Wl,-rpath,{options.lib}",
                               "-lrendezvous")
 
+    def build_worker(self) -> None:
+        self._compile("idle_worker", "idle_worker", "-std=c++17")
+
     def _compile(self, source: str, program: str, *flags: str) -> None:
         say(f"building {program}")
         command = [os.environ.get("CXX", "g++"), "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror",

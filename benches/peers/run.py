@@ -25,6 +25,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import agents
 import rendezvous
 from programs import (REPOSITORY, Broken, LibraryBench, Missing, Programs, Server, memory_kib, say,
                       settled_memory_kib, stop)
@@ -312,8 +313,9 @@ def main() -> int:
     server_rows = [row for row in SERVER_ROWS if wanted.search(row.id)]
     library_rows = [row for row in LIBRARY_ROWS if wanted.search(row.id)]
     rendezvous_rows = [row for row in rendezvous.ROWS if wanted.search(row.id)]
+    agent_rows = [row for row in agents.ROWS if wanted.search(row.id)]
     wants_memory = wanted.search(MEMORY_ROW) is not None
-    if not (server_rows or library_rows or rendezvous_rows or wants_memory):
+    if not (server_rows or library_rows or rendezvous_rows or agent_rows or wants_memory):
         raise Missing(f"no row matches {options.rows!r}")
     raise_file_limit(IDLE_CONNECTIONS + 100 if wants_memory or rendezvous_rows else 4100)
     if library_rows and options.without_torch:
@@ -330,6 +332,8 @@ def main() -> int:
             library_section(programs, library_rows, report)
         if rendezvous_rows and not options.without_ours:
             rendezvous.section(programs, rendezvous_rows, report)
+        if agent_rows:
+            agents.section(programs, agent_rows, report)
         if wants_memory:
             memory_section(programs, report)
     if options.json:
