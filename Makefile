@@ -25,14 +25,13 @@ endef
 COMPILE = $(CXX) -std=c++17 $(CXXFLAGS) -Iinclude
 LINK = -Ltarget/release -lrendezvous
 
-demo: ## Build the library, compile the C++ trainer, run it as 4 ranks on real data
+demo: ## Build all, run a C++ trainer as 4 workers, kill one of them, and compare with an undisturbed run
 	$(call needs,$(CARGO) it comes with Rust)
 	$(call needs,$(CXX) a C++17 compiler is needed)
 	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli
 	mkdir -p target/examples
-	$(COMPILE) cpp_examples/run_ranks.cpp -o target/examples/run_ranks $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
 	$(COMPILE) cpp_examples/digits_trainer/main.cpp -o target/examples/digits_trainer $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
-	target/examples/run_ranks -n 4 target/examples/digits_trainer --data cpp_examples/data/digits.csv
+	RDZV=target/release/rdzv cpp_examples/run_demo.sh target/examples/digits_trainer
 
 test: ## Everything but PyTorch (several minutes, most of them building)
 	$(call needs,$(CARGO) it comes with Rust)

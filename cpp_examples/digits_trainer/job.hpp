@@ -19,7 +19,7 @@ One rank of a data-parallel training job: a small network learns to read handwri
 in the store at MASTER_ADDR:MASTER_PORT, build a ring of their own connections and average gradients over it.
 Rank 0 prints the loss and the accuracy on the test part after each epoch.
 
-Environment, set by run_ranks, run_digits.sh or any launcher that follows PyTorch's convention:
+Environment, set by `rdzv run`, run_ranks, run_digits.sh or any launcher that follows PyTorch's convention:
   RANK          this process, 0 .. WORLD_SIZE-1
   WORLD_SIZE    how many processes take part
   MASTER_ADDR   host of the store
@@ -29,6 +29,8 @@ Options:
   --data FILE           digits, one a line [cpp_examples/data/digits.csv]
   --epochs N            passes over the training part [30]
   --weights-out FILE    rank 0 writes the final weights there, one number a line
+  --checkpoint FILE     rank 0 writes it after each epoch; all ranks go on from it, if it is there
+  --die-at EPOCH        the last rank ends itself by SIGKILL in this epoch, unless it goes on from a checkpoint
   --timeout SECONDS     bound of every single wait for the store or another rank [30]
   --address ADDRESS     where the other ranks reach this one [this host's address towards MASTER_ADDR]
   --run-id ID           prefix of all keys; give each job its own when several use one store [digits]
@@ -50,6 +52,8 @@ struct job {
     std::string data = "cpp_examples/data/digits.csv";
     int epochs = 30;
     std::string weights_out; // empty: not wanted
+    std::string checkpoint;  // empty: not wanted
+    int die_at = 0;          // 0: never
     std::chrono::milliseconds timeout{30000};
     std::string address; // empty: ask the routing table
     std::string run_id = "digits";
@@ -87,6 +91,8 @@ inline std::optional<job> read_job(int argc, char** argv) {
     const option known[] = {{"data", required_argument, nullptr, 'd'},
                             {"epochs", required_argument, nullptr, 'e'},
                             {"weights-out", required_argument, nullptr, 'w'},
+                            {"checkpoint", required_argument, nullptr, 'c'},
+                            {"die-at", required_argument, nullptr, 'k'},
                             {"timeout", required_argument, nullptr, 't'},
                             {"address", required_argument, nullptr, 'a'},
                             {"run-id", required_argument, nullptr, 'r'},
@@ -99,6 +105,8 @@ inline std::optional<job> read_job(int argc, char** argv) {
         case 'd': given.data = optarg; break;
         case 'e': given.epochs = parse_number("--epochs", optarg, 1, 100000); break;
         case 'w': given.weights_out = optarg; break;
+        case 'c': given.checkpoint = optarg; break;
+        case 'k': given.die_at = parse_number("--die-at", optarg, 1, 100000); break;
         case 't': given.timeout = std::chrono::seconds(parse_number("--timeout", optarg, 1, 86400)); break;
         case 'a': given.address = optarg; break;
         case 'r': given.run_id = optarg; break;

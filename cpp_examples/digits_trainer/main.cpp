@@ -2,9 +2,10 @@
 // good at, small facts and meeting points: addresses, a barrier each epoch, who failed first. Gradients never
 // pass through it; they travel over the ring of connections that the addresses make possible.
 //
-// To start from it for a trainer of your own, keep find_neighbours, meet, report_failure and
+// To start from it for a trainer of your own, keep find_neighbours, meet, agree, report_failure and
 // call_the_roll, and put your model in train.
 
+#include "checkpoint.hpp"
 #include "dataset.hpp"
 #include "job.hpp"
 #include "network.hpp"
@@ -13,6 +14,8 @@
 #include "sockets.hpp"
 
 #include <rendezvous.hpp>
+
+#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
@@ -107,6 +110,7 @@ void meet(rdzv::store& store, const job& given, int epoch) {
         throw std::runtime_error(met.error().message());
     }
     if (given.rank == 0 && epoch > 1) {
+        // Before the first epoch of a job that goes on there was no meeting.
         (void)store.delete_key(epoch_key(given, epoch - 1)).or_throw();
     }
 }
@@ -136,19 +140,23 @@ std::string call_the_roll(rdzv::store& store, const job& given) {
     return absent.empty() ? "; all ranks are alive" : "; no sign of life from " + absent;
 }
 
-// All ranks started alike and applied the same sums, so their weights must be equal bit for bit. The first
-// one to get here sets the fingerprint, the others compare with it.
-void verify_same_weights(rdzv::store& store, const job& given, const std::vector<double>& weights) {
+// The first rank that gets here says what it has, and the others compare theirs with it.
+void agree(rdzv::store& store, const job& given, const std::string& name, const std::string& own) {
+    const std::string first = store.compare_set(given.key(name), "", own).or_throw();
+    if (first != own) {
+        throw std::runtime_error(name + " is " + own + ", and that of another rank is " + first);
+    }
+}
+
+// All ranks started alike and applied the same sums, so their weights must be equal bit for bit.
+std::string fingerprint(const std::vector<double>& weights) {
     std::uint64_t hash = 0;
     for (const double weight : weights) {
         std::uint64_t bits = 0;
         std::memcpy(&bits, &weight, sizeof bits);
         hash = random_source(hash ^ bits).next();
     }
-    const std::string own = std::to_string(hash);
-    if (store.compare_set(given.key("fingerprint"), "", own).or_throw() != own) {
-        throw std::runtime_error("the weights differ from those of the first rank that finished");
-    }
+    return std::to_string(hash);
 }
 
 // --- Training -----------------------------------------------------------------------------------
@@ -173,10 +181,26 @@ void write_weights(const std::string& path, const std::vector<double>& weights) 
     }
 }
 
+// The epochs that are behind this job. No rank writes a checkpoint before all have read theirs: none can come
+// through an epoch without the others.
+int resume(rdzv::store& store, const job& given, network& model) {
+    const checkpoint found = given.checkpoint.empty() ? checkpoint{} : checkpoint::read(given.checkpoint);
+    agree(store, given, "the epoch of the checkpoint", std::to_string(found.epoch));
+    if (found.epoch > 0) {
+        model.restore(found.state);
+        if (given.rank == 0) {
+            std::printf("goes on after epoch %d, from %s\n", found.epoch, given.checkpoint.c_str());
+            std::fflush(stdout);
+        }
+    }
+    return found.epoch;
+}
+
 void train(rdzv::store& store, const job& given, const dataset& data, neighbours& ring_neighbours) {
+    network model{random_source(weight_seed)};
+    const int behind = resume(store, given, model);
     find_neighbours(store, given, ring_neighbours);
     ring ranks(given.rank, given.world_size, ring_neighbours, given.timeout);
-    network model{random_source(weight_seed)};
     random_source order_random(order_seed);
     std::vector<std::size_t> order(data.training.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -184,11 +208,17 @@ void train(rdzv::store& store, const job& given, const dataset& data, neighbours
     const auto rank = static_cast<std::size_t>(given.rank);
     const auto world_size = static_cast<std::size_t>(given.world_size);
     std::vector<double> sums(network::parameter_count + 1); // the gradient and the loss travel together
-    double test_accuracy = 0;
+    double test_accuracy = accuracy(model, data.test);
     for (int epoch = 1; epoch <= given.epochs; ++epoch) {
         order_random.shuffle(order); // in the same way everywhere
+        if (epoch <= behind) {
+            continue;
+        }
         double epoch_loss = 0;
         for (std::size_t begin = 0; begin < order.size(); begin += batch_size) {
+            if (epoch == given.die_at && behind == 0 && rank + 1 == world_size && begin > order.size() / 2) {
+                (void)raise(SIGKILL);
+            }
             // Each rank takes its part of the global batch. Adding sums and dividing by the size of the whole
             // batch is right for parts of any size, even empty ones.
             const std::size_t count = std::min(batch_size, order.size() - begin);
@@ -205,11 +235,14 @@ void train(rdzv::store& store, const job& given, const dataset& data, neighbours
             std::printf("epoch %2d/%d  loss %.4f  test accuracy %.4f\n", epoch, given.epochs,
                         epoch_loss / static_cast<double>(order.size()), test_accuracy);
             std::fflush(stdout);
+            if (!given.checkpoint.empty()) {
+                checkpoint{epoch, model.state()}.write(given.checkpoint);
+            }
         }
         meet(store, given, epoch);
     }
 
-    verify_same_weights(store, given, model.parameters());
+    agree(store, given, "the fingerprint of the weights", fingerprint(model.parameters()));
     if (given.rank == 0) {
         if (!given.weights_out.empty()) {
             write_weights(given.weights_out, model.parameters());

@@ -32,6 +32,20 @@ public:
 
     const std::vector<double>& parameters() const { return parameters_; }
 
+    // All that a step depends on: a network that is given another's state goes on like that one.
+    static constexpr std::size_t state_count = 2 * parameter_count;
+
+    std::vector<double> state() const {
+        std::vector<double> both(parameters_);
+        both.insert(both.end(), velocity_.begin(), velocity_.end());
+        return both;
+    }
+
+    void restore(const std::vector<double>& state) {
+        std::copy_n(state.begin(), parameter_count, parameters_.begin());
+        std::copy_n(state.begin() + parameter_count, parameter_count, velocity_.begin());
+    }
+
     std::size_t classify(const sample& given) const {
         const auto scores = forward(given).scores;
         return static_cast<std::size_t>(std::max_element(scores.begin(), scores.end()) - scores.begin());

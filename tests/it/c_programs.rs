@@ -346,6 +346,27 @@ fn example_trainer_learns_the_same_alone_and_in_four_ranks() {
 }
 
 #[test]
+fn example_trainer_goes_on_from_its_checkpoint() {
+    let trainer = example("demo", "digits_trainer");
+    let mut command = Command::new("cpp_examples/run_demo.sh");
+    command.arg(&trainer).env("RDZV", crate::rdzv::program()).current_dir(crate::repository());
+    let ran = run(&mut command, PATIENCE).or_fail("run_demo.sh");
+    for told in ["rank 3, pid ", "start 1: ranks 0 to 3 of 4", "goes on after epoch 11", "to the last bit"] {
+        assert!(ran.stdout.contains(told), "no {told:?} in {}", ran.stdout);
+    }
+
+    let nonsense = folder("demo").join("nonsense");
+    for bytes in [&b""[..], b"nonsense", &[b'd'; 100_000]] {
+        std::fs::write(&nonsense, bytes).expect("the folder of this test");
+        let mut command = Command::new(crate::rdzv::program());
+        command.args(["run", "--log", "warn"]).arg(&trainer).arg("--checkpoint").arg(&nonsense);
+        let ran = run(command.current_dir(crate::repository()), PATIENCE);
+        assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
+        assert!(ran.stderr.contains("nonsense is no checkpoint of this network"), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn example_launcher_names_the_rank_that_died() {
     let launcher = Launcher::for_test("launcher");
     // The third rank dies before it could tell anyone; the others wait for it, until they are stopped.
