@@ -206,6 +206,12 @@ impl RdzvSettings {
         })
     }
 
+    /// How long nodes may still come once there are enough, where that is one span from then on.
+    #[must_use]
+    pub fn last_call_span(&self) -> Option<Duration> {
+        Some(self.timeouts.last_call).filter(|_| self.last_call == LastCall::Fixed)
+    }
+
     /// What all nodes of the run must agree on.
     #[must_use]
     pub fn terms(&self) -> Terms<'_> {

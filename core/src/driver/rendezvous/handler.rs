@@ -125,6 +125,30 @@ impl HandlerError {
     }
 }
 
+/// How far a run is on its way to its next round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Nodes with a place in the round that forms or, if one is live, in that.
+    pub nodes: u32,
+    /// Nodes that wait until the live round is over.
+    pub nodes_waiting: u32,
+    /// What the round does.
+    pub stage: Stage,
+    /// How long others may still come once there are enough, where that is one span from then on.
+    pub last_call: Option<Duration>,
+}
+
+/// What the round that a node waits for does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Nodes come together for it.
+    Forming,
+    /// The one before it is still live.
+    Live,
+    /// There is no place in it for this node, which stands by.
+    StandingBy,
+}
+
 /// One node's part in a rendezvous. Any thread may call.
 pub trait RendezvousHandler: Send + Sync {
     /// The name of the backend that it is of.
@@ -167,6 +191,12 @@ pub trait RendezvousHandler: Send + Sync {
     fn next_event(&self, timeout: Duration) -> Result<Option<RoundEvent>, HandlerError> {
         let _ = timeout;
         Err(HandlerError::NoEvents { backend: self.backend().into() })
+    }
+
+    /// What is known of the way to the next round, for a user who waits; it may be old when it is read. It never begins
+    /// anything. By default, and whenever it cannot be had soon, nothing is known.
+    fn progress(&self) -> Option<Progress> {
+        None
     }
 
     /// The run that this rendezvous is for.

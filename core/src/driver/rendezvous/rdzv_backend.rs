@@ -1,7 +1,7 @@
 //! The `rdzv` backend: the server runs the rounds, and tells each node at once what happens to its own.
 
 use super::context::CreateHandler;
-use super::handler::{HandlerError, NodeStore, RendezvousHandler};
+use super::handler::{HandlerError, NodeStore, Progress, RendezvousHandler, Stage};
 use super::host_name::host_name;
 use super::hosting::{HostedServers, own_address};
 use crate::driver::call_error::CallError;
@@ -311,6 +311,20 @@ impl RendezvousHandler for RdzvRendezvous {
                 Some(None) => {}
             }
         }
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        // Who makes a session holds the link, and nobody who only looks waits for that.
+        let client = self.link.try_lock().ok()?.as_ref()?.client.clone();
+        let run_id = self.settings.run_id.as_bytes();
+        let info = client.run_info(run_id, self.settings.timeouts.heartbeat).ok()?;
+        let stage = match info.complete {
+            _ if client.stood_by() => Stage::StandingBy,
+            true => Stage::Live,
+            false => Stage::Forming,
+        };
+        let last_call = self.settings.last_call_span();
+        Some(Progress { nodes: info.nodes, nodes_waiting: info.nodes_waiting, stage, last_call })
     }
 
     fn run_id(&self) -> &str {

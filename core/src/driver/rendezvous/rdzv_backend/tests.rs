@@ -144,6 +144,10 @@ fn a_spare_that_nobody_needs_goes_home() {
         let waiting = scope.spawn(|| spare.next_rendezvous());
         let deadline = std::time::Instant::now() + SOON;
         while spares(port) == 0 && std::time::Instant::now() < deadline {}
+        assert_eq!(
+            spare.progress().map(|progress| (progress.nodes, progress.stage)),
+            Some((1, Stage::StandingBy))
+        );
         nodes[0].set_closed().expect("closed");
         let error = waiting.join().expect("no panic").expect_err("the run is closed");
         assert_eq!(error.to_string(), "The rendezvous 'run' is closed, terminating pending rendezvous.");
@@ -154,6 +158,27 @@ fn a_spare_that_nobody_needs_goes_home() {
 fn spares(port: u16) -> u32 {
     let client = NativeClient::connect("127.0.0.1", port, NativeClientOptions::default()).expect("connected");
     client.run_info(b"run", SOON).expect("known").nodes_standby
+}
+
+#[test]
+fn who_waits_can_be_told_how_far_it_is() {
+    let (_server, port, elsewhere) = server();
+    let node = node(port, "a", (2, 3), &elsewhere);
+    assert_eq!(node.progress(), None, "a look begins no session");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| node.next_rendezvous());
+        let deadline = std::time::Instant::now() + SOON;
+        let progress = loop {
+            match node.progress().filter(|progress| progress.nodes > 0) {
+                Some(progress) => break progress,
+                None => assert!(std::time::Instant::now() < deadline),
+            }
+        };
+        let last_call = Some(Duration::from_secs(30));
+        assert_eq!(progress, Progress { nodes: 1, nodes_waiting: 0, stage: Stage::Forming, last_call });
+        node.cancel();
+        waiting.join().expect("no panic").expect_err("cancelled");
+    });
 }
 
 #[test]
