@@ -42,6 +42,8 @@ pub struct WorkerSpec {
     pub rank_assignment: RankAssignment,
     /// How long to wait for the other agents when ranks are assigned.
     pub assign_timeout: Duration,
+    /// The port of the workers' store, of those that an agent serves for each round; without one, any that is free.
+    pub master_port: Option<u16>,
 }
 
 impl WorkerSpec {
@@ -59,6 +61,7 @@ impl WorkerSpec {
             exit_barrier_timeout: Duration::from_secs(300),
             rank_assignment: RankAssignment::ThroughStore,
             assign_timeout: Duration::from_secs(60),
+            master_port: None,
         }
     }
 

@@ -379,7 +379,6 @@ impl Agent {
             }
             Told::Numbered { call, numbered } => {
                 let ranks = numbered.ranks;
-                // The server of the last start goes now, when its workers are gone.
                 self.numbered = Some(numbered);
                 self.give(Input::Assigned { call, ranks });
             }
@@ -419,7 +418,11 @@ impl Agent {
         match output {
             Output::Meet { call } => self.ask_member(membership::Ask::Meet { call }),
             Output::Close { call, farewell } => self.ask_member(membership::Ask::Close { call, farewell }),
-            Output::Assign { call } => self.ask_for_numbers(|info| numbering::Ask::Assign { call, info }),
+            Output::Assign { call } => {
+                // The server of the last start goes now, when its workers are gone: the next one may want its port.
+                self.numbered = None;
+                self.ask_for_numbers(|info| numbering::Ask::Assign { call, info });
+            }
             Output::Part { call } => self.ask_for_numbers(|info| numbering::Ask::Part { call, info }),
             Output::Cancel { .. } => match self.asked {
                 Asked::Membership => self.membership.ask(membership::Ask::Rest),

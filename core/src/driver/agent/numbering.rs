@@ -152,7 +152,8 @@ impl Numbering {
                 (None, Some(place)) if !place.leader.is_empty() => place.leader.clone(),
                 (None, _) => host_name()?,
             };
-            server = Some(HostedServers::default().host(&address, 0, None)?);
+            server =
+                Some(HostedServers::default().host(&address, self.spec.master_port.unwrap_or(0), None)?);
             host = Some(address);
         }
         let port = server.as_ref().map(|server| server.local_addr().port());
