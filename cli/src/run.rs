@@ -2,12 +2,14 @@
 
 mod arguments;
 mod command;
+mod console;
 mod lines;
 mod numa;
 mod processors;
 mod screen;
 mod signals;
 mod surroundings;
+mod waiting;
 mod watching;
 
 pub(crate) use arguments::RunArguments;
@@ -16,13 +18,14 @@ use arguments::Usage;
 use command::WorkerCommand;
 use rendezvous_core::agent::environment::Devices;
 use rendezvous_core::agent::events::EventFacts;
-use rendezvous_core::agent::failure::WorkerGroupFailure;
+use rendezvous_core::agent::failure::{ProcessFailure, WorkerGroupFailure};
 use rendezvous_core::agent::spec::WorkerSpec;
 use rendezvous_core::agent::supervisor::Verdict;
 use rendezvous_core::driver::agent::{
     Agent, AgentOptions, AgentResult, LocalEntry, LocalOptions, LocalWorkers,
 };
-use rendezvous_core::driver::rendezvous::{Context, RendezvousHandler, host_name};
+use rendezvous_core::driver::rendezvous::{Context, HandlerError, RendezvousHandler, host_name};
+use rendezvous_core::driver::worker_logs::hand_on_error_file;
 use screen::Screen;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -42,14 +45,14 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
 }
 
 fn supervise(arguments: &RunArguments) -> Result<ExitCode, Failure> {
-    let screen = Screen::new(arguments.log);
+    let mut screen = Screen::new(arguments.log);
     let host = host_name()?;
     let workers = arguments.workers()?;
-    let spec = spec(arguments, workers)?;
     let command = WorkerCommand::of(arguments)?;
     let binding = arguments.numa_binding.map(|binding| numa::bindings(binding, workers)).transpose()?;
     let watching = Watching::new(arguments)?;
     let rendezvous = arguments.rendezvous()?;
+    let spec = WorkerSpec { master_port: rendezvous.master_port, ..spec(arguments, workers)? };
     for note in &rendezvous.notes {
         screen.note(note);
     }
@@ -77,12 +80,12 @@ fn supervise(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     }
     let watched = watching::look_after(&mut local, &screen)?;
     let signals = signals::Signals::watch(&arguments.signals_to_handle, &screen)?;
-    let handler = Context::default().create_handler(&rendezvous.parameters)?;
+    let handler = Context::default().create_handler(&rendezvous.parameters).map_err(no_handler)?;
     let options = AgentOptions {
         spec,
         name: host,
         entry_name: command.name,
-        local_addr: arguments.local_addr.clone(),
+        local_addr: rendezvous.local_addr,
         master: rendezvous.master,
     };
     let handler: Arc<dyn RendezvousHandler> = Arc::from(handler);
@@ -97,8 +100,11 @@ fn supervise(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     watching.watch(&mut agent, facts);
     watching::serve_health(&mut agent, watched, &screen);
     signals.direct_to(agent.control());
-    screen.joining(&handler, &rendezvous.parameters);
+    screen.joining(&handler, &rendezvous.parameters)?;
     let result = agent.run(|agent, event| screen.show(agent, &event))?;
+    if let (Verdict::Failed { .. }, Some(failure)) = (&result.verdict, &result.failure) {
+        hand_on(&failure.root, &screen);
+    }
     if let Some(path) = &arguments.report {
         write_report(path, result.failure.as_ref())
             .map_err(|error| format!("the report cannot be written to {}: {error}", path.display()))?;
@@ -106,17 +112,37 @@ fn supervise(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     Ok(exit_code(&result))
 }
 
+/// What the user has said of the rendezvous may make no sense.
+fn no_handler(error: HandlerError) -> Failure {
+    match error {
+        HandlerError::Parameters(_)
+        | HandlerError::Rdzv(_)
+        | HandlerError::Static(_)
+        | HandlerError::Registry(_) => Usage(error.to_string()).into(),
+        error => error.into(),
+    }
+}
+
 fn spec(arguments: &RunArguments, workers: u32) -> Result<WorkerSpec, Failure> {
     let spec = WorkerSpec {
         role: arguments.role.as_str().into(),
         max_restarts: arguments.max_restarts,
         monitor_interval: arguments.monitor_interval,
-        stop_timeout: arguments.shutdown_timeout,
+        stop_timeout: arguments.stop_timeout()?,
         rank_assignment: arguments::rank_assignment(),
         ..WorkerSpec::new(workers)
     };
     spec.check().map_err(|error| Usage(error.to_string()))?;
     Ok(spec)
+}
+
+/// An agent may be a worker itself: it leaves the root cause's error file where it was told to leave its own.
+fn hand_on(root: &ProcessFailure, screen: &Screen) {
+    let own = surroundings::variable("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty());
+    let (Some(own), Some(from)) = (own, &root.error_file) else { return };
+    if let Err(error) = hand_on_error_file(from.as_ref(), own.as_ref(), root.exit_code) {
+        screen.note(&format!("the error file is not handed on: {error}"));
+    }
 }
 
 /// As torchrun has it: 1 for whatever is no success.

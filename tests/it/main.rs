@@ -16,6 +16,7 @@ mod nostd;
 mod planted;
 mod process;
 mod rdzv;
+mod run;
 mod sim;
 mod tidy;
 mod watching;

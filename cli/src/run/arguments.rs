@@ -45,16 +45,17 @@ pub(super) enum LogLevel {
 #[command(after_help = "\
 Examples:
   rdzv run --nproc-per-node 4 --max-restarts 3 ./trainer --epochs 9
-                                   four workers on this host, started again up to three times when one fails
-  rdzv run --nproc-per-node 8 --nnodes 2 --rdzv-id job7 --rdzv-endpoint node0:29400 train.py
-                                   the same line on both hosts; the server runs on node0
-  rdzv run --nnodes 2:8 --max-restarts 3 --rdzv-id job7 --rdzv-endpoint node0:29400 ./trainer
-                                   goes on with as many hosts as there are, from two to eight
-  rdzv run --nnodes 2 --rdzv-backend static --node-rank 1 --master-addr node0 ./trainer
-                                   ranks are given by hand; nodes of torchrun take part in the same job
+      four workers on this host, started anew up to three times when one fails
+  rdzv run --nproc-per-node 8 --nnodes 2 --rdzv-id job7 --rdzv-endpoint node0 train.py
+      the same line on both hosts; the server runs on node0
+  rdzv run --nnodes 2:8 --max-restarts 3 --rdzv-id job7 --rdzv-endpoint node0 ./trainer
+      goes on with as many hosts as there are, from two to eight
+  rdzv run --nnodes 2 --node-rank 1 --master-addr node0 ./trainer
+      ranks are given by hand; nodes of torchrun may take part in the same job
 
-Every worker finds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the rest of torchrun's variables in its
-environment. If a worker fails, all of the node's workers are stopped, the nodes meet again, and the workers start anew.
+Every worker finds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the rest of torchrun's
+variables in its environment. If a worker fails, all of the node's workers are stopped, the nodes meet
+again, and the workers start anew.
 
 Exit codes:
   0  all workers ended well, or this node stood by and was not needed
@@ -73,15 +74,10 @@ pub(crate) struct RunArguments {
         value_name = "N|WORD"
     )]
     nproc_per_node: String,
-    /// How the nodes meet: rdzv (a server of this library), static (ranks given by hand); c10d means rdzv
-    #[arg(
-        long,
-        alias = "rdzv_backend",
-        env = "PET_RDZV_BACKEND",
-        default_value = "rdzv",
-        value_name = "NAME"
-    )]
-    rdzv_backend: String,
+    /// How the nodes meet: rdzv (a server of this library), static (ranks given by hand); c10d means rdzv [default: rdzv;
+    /// static if there is a fixed number of nodes, no endpoint, and a master address]
+    #[arg(long, alias = "rdzv_backend", env = "PET_RDZV_BACKEND", value_name = "NAME")]
+    rdzv_backend: Option<String>,
     /// Where the nodes meet, as HOST or HOST:PORT; the first node on HOST serves there
     #[arg(
         long,
@@ -115,10 +111,16 @@ pub(crate) struct RunArguments {
     /// Run COMMAND directly, even if it ends in .py
     #[arg(long, alias = "no_python", env = "PET_NO_PYTHON", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub(super) no_python: bool,
+    /// Run COMMAND with Python, whatever it ends in
+    #[arg(long, alias = "run_path", env = "PET_RUN_PATH", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
+    pub(super) run_path: bool,
+    /// Taken so that torchrun's command lines run; a program is always started as a program
+    #[arg(long, alias = "start_method", env = "PET_START_METHOD", hide = true, value_parser = ["spawn", "fork", "forkserver"])]
+    start_method: Option<String>,
     /// The rank of this node; static only
     #[arg(long, alias = "node_rank", env = "PET_NODE_RANK", default_value_t = 0, value_name = "RANK")]
     node_rank: u32,
-    /// Where the workers' store is: the address of node 0 [static: 127.0.0.1]
+    /// Where the workers' store is: the address of node 0 [static: 127.0.0.1; else that of node 0 in each round]
     #[arg(long, alias = "master_addr", env = "PET_MASTER_ADDR", value_name = "HOST")]
     master_addr: Option<String>,
     /// The port of the workers' store [static: 29500; else a free one in each round]
@@ -126,7 +128,7 @@ pub(crate) struct RunArguments {
     master_port: Option<u16>,
     /// Where other nodes reach this one, if its host name will not do
     #[arg(long, alias = "local_addr", env = "PET_LOCAL_ADDR", value_name = "HOST")]
-    pub(super) local_addr: Option<String>,
+    local_addr: Option<String>,
     /// Signals that stop the workers and the agent; SIGUSR1 and SIGUSR2 are passed on to the workers if they are not among them
     #[arg(
         long,
@@ -136,9 +138,9 @@ pub(crate) struct RunArguments {
         value_name = "NAMES"
     )]
     pub(super) signals_to_handle: String,
-    /// How long workers may take to end before they are killed, in seconds; at every stop
-    #[arg(long, alias = "shutdown_timeout", env = "PET_SHUTDOWN_TIMEOUT", default_value = "30", value_name = "SECONDS", value_parser = seconds)]
-    pub(super) shutdown_timeout: Duration,
+    /// How long workers may take to end before they are killed, in seconds; at every stop [default: 30]
+    #[arg(long, alias = "shutdown_timeout", env = "PET_SHUTDOWN_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    shutdown_timeout: Option<Duration>,
     /// Each worker sees one device, and LOCAL_RANK 0
     #[arg(long, alias = "virtual_local_rank", env = "PET_VIRTUAL_LOCAL_RANK", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub(super) virtual_local_rank: bool,
@@ -206,6 +208,8 @@ pub(crate) struct RunArguments {
     pub(super) command: Vec<OsString>,
 }
 
+const STOP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_string())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
@@ -222,8 +226,12 @@ pub(super) fn rank_assignment() -> RankAssignment {
 /// How the nodes meet.
 pub(super) struct Rendezvous {
     pub(super) parameters: RendezvousParameters,
-    /// Where the workers find their store, if it is not in the round.
+    /// Where other nodes reach this one, if the user has said so.
+    pub(super) local_addr: Option<String>,
+    /// Where the workers find their store, if no agent serves it.
     pub(super) master: Option<RendezvousStoreInfo>,
+    /// The port where an agent serves it.
+    pub(super) master_port: Option<u16>,
     /// What the user should know.
     pub(super) notes: Vec<String>,
 }
@@ -232,6 +240,18 @@ impl RunArguments {
     /// Workers on this node.
     pub(super) fn workers(&self) -> Result<u32, Usage> {
         processors::workers(&self.nproc_per_node)
+    }
+
+    /// How long workers may take to end; torchrun has a second variable for it.
+    pub(super) fn stop_timeout(&self) -> Result<Duration, Usage> {
+        const VARIABLE: &str = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+        match (self.shutdown_timeout, surroundings::text(VARIABLE)) {
+            (Some(timeout), _) => Ok(timeout),
+            (None, Some(text)) => {
+                seconds(&text).map_err(|error| Usage(format!("{VARIABLE} is \"{text}\": {error}")))
+            }
+            (None, None) => Ok(STOP_TIMEOUT_DEFAULT),
+        }
     }
 
     /// What becomes of the workers' output.
@@ -268,7 +288,10 @@ impl RunArguments {
     pub(super) fn rendezvous(&self) -> Result<Rendezvous, Usage> {
         let (min, max) = self.nodes()?;
         let mut notes = Vec::new();
-        let mut backend = self.rdzv_backend.as_str();
+        // The line that torchrun's users know for several nodes without an endpoint.
+        let is_by_hand = max > 1 && min == max && self.rdzv_endpoint.is_empty() && self.master_addr.is_some();
+        let default = if is_by_hand { "static" } else { "rdzv" };
+        let mut backend = self.rdzv_backend.as_deref().unwrap_or(default);
         if backend == "c10d" {
             notes.push(
                 "backend c10d: nodes meet by backend rdzv instead, so all of them must be rdzv's".into(),
@@ -317,15 +340,34 @@ impl RunArguments {
         if let Some(address) = &self.local_addr {
             parameters = parameters.with_local_addr(address);
         }
-        Ok(Rendezvous { parameters, master: self.master(is_static), notes })
-    }
-
-    /// The workers' store where the user has said both parts of its address.
-    fn master(&self, is_static: bool) -> Option<RendezvousStoreInfo> {
-        let (Some(address), Some(port), false) = (&self.master_addr, self.master_port, is_static) else {
-            return None;
+        if is_static && self.max_restarts > 0 && max > 1 {
+            notes.push(
+                "backend static has no rounds: other nodes do not hear that this one starts its workers anew"
+                    .into(),
+            );
+        }
+        let mut rendezvous = Rendezvous {
+            parameters,
+            local_addr: self.local_addr.clone(),
+            master: None,
+            master_port: self.master_port.filter(|_| !is_static),
+            notes,
         };
-        Some(RendezvousStoreInfo { master_addr: address.clone(), master_port: port })
+        match (&self.master_addr, self.master_port) {
+            _ if is_static => {}
+            (Some(address), _) if self.standalone || is_alone => {
+                rendezvous.local_addr = Some(address.clone());
+            }
+            (Some(address), Some(port)) => {
+                rendezvous.master =
+                    Some(RendezvousStoreInfo { master_addr: address.clone(), master_port: port });
+            }
+            (Some(_), None) => rendezvous.notes.push(format!(
+                "--master-addr without --master-port: backend {backend} says where the workers' store is"
+            )),
+            (None, _) => {}
+        }
+        Ok(rendezvous)
     }
 }
 

@@ -32,6 +32,7 @@ impl WorkerCommand {
         let by = match (arguments.module, arguments.no_python) {
             (true, true) => return Err(Usage("-m is for Python, and --no-python is without".into()).into()),
             (true, false) => By::PythonModule,
+            (false, _) if arguments.run_path => By::Python,
             (false, false) if is_script => By::Python,
             (false, _) => By::Itself,
         };

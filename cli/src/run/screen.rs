@@ -1,75 +1,74 @@
 //! What the user sees: a line for each thing that happens, and on a terminal what the agent waits for.
 
 use super::arguments::LogLevel;
-use super::surroundings;
+use super::console::{Console, Weight};
+use super::waiting::{Awaited, Waiting};
 use rendezvous_core::agent::failure::signal_name;
 use rendezvous_core::agent::group::ExitStatus;
 use rendezvous_core::agent::phase::Phase;
 use rendezvous_core::agent::reason::{Reason, StopCause};
 use rendezvous_core::agent::supervisor::{Notice, Timing, Verdict};
 use rendezvous_core::driver::agent::{Agent, AgentEvent};
+use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::rendezvous::RendezvousHandler;
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
-use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where and how much is told.
+/// How much is told.
 pub(super) struct Screen {
     level: LogLevel,
-    colour: Colour,
-}
-
-#[derive(Clone, Copy)]
-enum Colour {
-    Plain,
-    Terminal,
-}
-
-/// What a line is to whoever reads it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Weight {
-    Trouble,
-    Ordinary,
+    console: Arc<Console<Waiting>>,
+    clock: Clock,
+    nodes: (u32, u32),
 }
 
 impl Screen {
     pub(super) fn new(level: LogLevel) -> Self {
-        let is_terminal = std::io::stderr().is_terminal() && surroundings::variable("NO_COLOR").is_none();
-        Self { level, colour: if is_terminal { Colour::Terminal } else { Colour::Plain } }
+        Self { level, console: Arc::new(Console::new()), clock: Clock::new(), nodes: (1, 1) }
     }
 
     pub(super) fn note(&self, words: &str) {
         self.line(Weight::Ordinary, words);
     }
 
-    pub(super) fn joining(&self, handler: &Arc<dyn RendezvousHandler>, parameters: &RendezvousParameters) {
-        let nodes = match (parameters.min_nodes(), parameters.max_nodes()) {
-            (min, max) if min == max => format!("{min}"),
-            (min, max) => format!("{min} to {max}"),
-        };
-        self.line(
-            Weight::Ordinary,
-            &format!(
-                "joining run {} at {} ({}; nodes: {nodes})",
-                handler.run_id(),
-                parameters.endpoint(),
-                handler.backend()
-            ),
-        );
+    /// The agent joins with this handler; what it waits for is told from now on.
+    pub(super) fn joining(
+        &mut self,
+        handler: &Arc<dyn RendezvousHandler>,
+        parameters: &RendezvousParameters,
+    ) -> std::io::Result<()> {
+        let (min, max) = (parameters.min_nodes(), parameters.max_nodes());
+        self.nodes = (u32::try_from(min).unwrap_or(u32::MAX), u32::try_from(max).unwrap_or(u32::MAX));
+        let nodes = if min == max { format!("{min}") } else { format!("{min} to {max}") };
+        let (run_id, endpoint, backend) = (handler.run_id(), parameters.endpoint(), handler.backend());
+        self.note(&format!("joining run {run_id} at {endpoint} ({backend}; nodes: {nodes})"));
+        if self.level == LogLevel::Warn {
+            return Ok(());
+        }
+        let (console, handler, clock) = (Arc::clone(&self.console), Arc::clone(handler), self.clock);
+        std::thread::Builder::new().name("rdzv-waits".into()).spawn(move || {
+            let mut enough_since = None;
+            console.tell(|waiting| {
+                let progress = match waiting.awaited {
+                    Awaited::Round => handler.progress(),
+                    Awaited::OthersToEnd => None,
+                };
+                let now = clock.now();
+                // What was so in an earlier wait is over.
+                let since = enough_since.filter(|&since| since > waiting.began).unwrap_or(now);
+                enough_since = waiting.is_enough(progress).then_some(since);
+                let (news, time) = waiting.words(now, progress, enough_since);
+                (format!("rdzv run: {news}"), time)
+            })
+        })?;
+        Ok(())
     }
 
     fn line(&self, weight: Weight, words: &str) {
-        if weight == Weight::Ordinary && self.level == LogLevel::Warn {
-            return;
+        if weight == Weight::Trouble || self.level == LogLevel::Info {
+            self.console.line(weight, &format!("rdzv run: {words}"));
         }
-        let (on, off) = match (self.colour, weight) {
-            (Colour::Terminal, Weight::Trouble) => ("\x1b[31m", "\x1b[0m"),
-            (Colour::Terminal, Weight::Ordinary) => ("\x1b[2m", "\x1b[0m"),
-            (Colour::Plain, _) => ("", ""),
-        };
-        // A stderr that is closed is no reason to end.
-        writeln!(std::io::stderr(), "{on}rdzv run: {words}{off}").ok();
     }
 
     pub(super) fn show(&self, agent: &Agent, event: &AgentEvent) {
@@ -78,16 +77,29 @@ impl Screen {
                 if let Some((weight, words)) = words_of(agent, notice) {
                     self.line(weight, &words);
                 }
+                if let Notice::Phase { to, .. } = notice {
+                    self.wait(*to);
+                }
             }
-            AgentEvent::WorkersFailed(failure) => {
-                writeln!(std::io::stderr(), "{failure}").ok();
-            }
+            AgentEvent::WorkersFailed(failure) => self.console.line(Weight::Trouble, &failure.to_string()),
             AgentEvent::Over => {
                 if let Some((weight, words)) = agent.supervisor().verdict().map(verdict) {
                     self.line(weight, &words);
                 }
             }
         }
+    }
+
+    /// What is waited for in this phase.
+    fn wait(&self, phase: Phase) {
+        let awaited = match phase {
+            Phase::Meeting => Some(Awaited::Round),
+            Phase::Parting if self.nodes.1 > 1 => Some(Awaited::OthersToEnd),
+            _ => None,
+        };
+        let (nodes_min, nodes_max) = self.nodes;
+        let began = self.clock.now();
+        self.console.wait_for(awaited.map(|awaited| Waiting { awaited, began, nodes_min, nodes_max }));
     }
 }
 
@@ -110,6 +122,11 @@ fn words_of(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
         }
         Notice::Phase { to: Phase::Parting, .. } if group.group_world_size > 1 => {
             (Weight::Ordinary, format!("{} ended well; waiting for the other nodes", workers()))
+        }
+        Notice::Phase { to: Phase::Ending, reason: Reason::Stop(StopCause::Signal(signal)), .. } => {
+            let signal = signal_name(*signal).map_or_else(|| format!("signal {signal}"), String::from);
+            let stop = if group.workers.is_empty() { String::new() } else { format!(": {} stop", workers()) };
+            (Weight::Ordinary, format!("{signal} came{stop}"))
         }
         Notice::Phase { to: Phase::Ending, reason, .. } if *reason != Reason::Done => {
             (if is_failure(reason) { Weight::Trouble } else { Weight::Ordinary }, reason.to_string())

@@ -1,0 +1,152 @@
+//! Standard error: lines below each other and, on a terminal, below them one that is written anew in its place.
+
+use super::surroundings;
+use std::io::{IsTerminal, Write};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What a line is to whoever reads it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Weight {
+    Trouble,
+    Ordinary,
+}
+
+/// What stands at the other end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Plain,
+    Terminal(Colour),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Colour {
+    No,
+    Yes,
+}
+
+/// One that several threads write to.
+pub(super) struct Console<T> {
+    look: Look,
+    awaited: Mutex<Awaited<T>>,
+    changed: Condvar,
+}
+
+/// What is waited for.
+struct Awaited<T> {
+    what: Option<T>,
+    /// How often that has changed.
+    changes: u64,
+    /// What stands on the terminal's last line, or was the last thing told of it elsewhere.
+    told: String,
+}
+
+/// The columns of a terminal that does not say how many it has.
+const COLUMNS_DEFAULT: usize = 80;
+
+impl<T: Clone> Console<T> {
+    pub(super) fn new() -> Self {
+        let is_plain = !std::io::stderr().is_terminal()
+            || surroundings::variable("TERM").is_none_or(|terminal| terminal == "dumb");
+        let look = match surroundings::variable("NO_COLOR") {
+            _ if is_plain => Look::Plain,
+            Some(_) => Look::Terminal(Colour::No),
+            None => Look::Terminal(Colour::Yes),
+        };
+        let awaited = Awaited { what: None, changes: 0, told: String::new() };
+        Self { look, awaited: Mutex::new(awaited), changed: Condvar::new() }
+    }
+
+    /// A line, or several.
+    pub(super) fn line(&self, weight: Weight, words: &str) {
+        let mut awaited = self.lock();
+        self.erase(&mut awaited);
+        let (on, off) = match (self.look, weight) {
+            (Look::Terminal(Colour::Yes), Weight::Trouble) => ("\x1b[31m", "\x1b[0m"),
+            (Look::Terminal(Colour::Yes), Weight::Ordinary) => ("\x1b[2m", "\x1b[0m"),
+            _ => ("", ""),
+        };
+        // A stderr that is closed is no reason to end.
+        writeln!(std::io::stderr(), "{on}{words}{off}").ok();
+    }
+
+    /// From now on this is waited for.
+    pub(super) fn wait_for(&self, what: Option<T>) {
+        let mut awaited = self.lock();
+        self.erase(&mut awaited);
+        awaited.told.clear();
+        awaited.what = what;
+        awaited.changes += 1;
+        self.changed.notify_all();
+    }
+
+    /// Tells again and again what `say` knows of what is waited for: what is new, and how long it takes. A terminal shows
+    /// both; elsewhere there is a line for what is new.
+    pub(super) fn tell(&self, mut say: impl FnMut(&T) -> (String, String)) -> ! {
+        loop {
+            let (what, changes) = self.next();
+            // Whatever comes at once is not worth a word.
+            while self.is_still(changes) {
+                let (news, time) = say(&what);
+                let mut awaited = self.lock();
+                if awaited.changes == changes {
+                    self.show(&mut awaited, &news, &time);
+                }
+            }
+        }
+    }
+
+    fn next(&self) -> (T, u64) {
+        let mut awaited = self.lock();
+        loop {
+            if let Some(what) = &awaited.what {
+                return (what.clone(), awaited.changes);
+            }
+            awaited = self.changed.wait(awaited).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Whether the same is waited for a little later.
+    fn is_still(&self, changes: u64) -> bool {
+        let pause = Duration::from_millis(if self.look == Look::Plain { 1000 } else { 250 });
+        let same = |awaited: &mut Awaited<T>| awaited.changes == changes;
+        let waited = self.changed.wait_timeout_while(self.lock(), pause, same);
+        waited.unwrap_or_else(PoisonError::into_inner).0.changes == changes
+    }
+
+    fn show(&self, awaited: &mut Awaited<T>, news: &str, time: &str) {
+        let Look::Terminal(colour) = self.look else {
+            if awaited.told != news {
+                news.clone_into(&mut awaited.told);
+                writeln!(std::io::stderr(), "{news}").ok();
+            }
+            return;
+        };
+        let (on, off) = if colour == Colour::Yes { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
+        // One that goes over the edge could not be taken back.
+        let line: String = format!("{news}{time}").chars().take(columns().saturating_sub(1)).collect();
+        let mut stderr = std::io::stderr();
+        write!(stderr, "\r\x1b[K{on}{line}{off}").and_then(|()| stderr.flush()).ok();
+        awaited.told = line;
+    }
+
+    /// Takes the line back that is written anew in its place.
+    fn erase(&self, awaited: &mut Awaited<T>) {
+        if self.look != Look::Plain && !awaited.told.is_empty() {
+            write!(std::io::stderr(), "\r\x1b[K").ok();
+            awaited.told.clear();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Awaited<T>> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How wide the terminal is at this moment.
+fn columns() -> usize {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: `size` is valid for writing.
+    let told = unsafe { libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    if told == 0 && size.ws_col > 0 { usize::from(size.ws_col) } else { COLUMNS_DEFAULT }
+}

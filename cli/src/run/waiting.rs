@@ -1,0 +1,93 @@
+//! What a user who waits is told, in words.
+
+use rendezvous_core::driver::rendezvous::{Progress, Stage};
+use rendezvous_core::time::{Duration, Instant};
+
+/// What the agent waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// A round.
+    Round,
+    /// The other nodes, at the end.
+    OthersToEnd,
+}
+
+/// One wait for one thing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) awaited: Awaited,
+    pub(super) began: Instant,
+    pub(super) nodes_min: u32,
+    pub(super) nodes_max: u32,
+}
+
+impl Waiting {
+    /// What is known, and how long it has taken or will take. `enough_since` is when there were first enough nodes.
+    pub(super) fn words(
+        &self,
+        now: Instant,
+        progress: Option<Progress>,
+        enough_since: Option<Instant>,
+    ) -> (String, String) {
+        let waited = format!(", {} s", now.since(self.began).as_secs());
+        let words = match (self.awaited, progress) {
+            (Awaited::OthersToEnd, _) => "waiting for the other nodes' workers to end".to_string(),
+            (Awaited::Round, None) => "waiting for the rendezvous".to_string(),
+            (Awaited::Round, Some(Progress { stage: Stage::StandingBy, nodes, .. })) => {
+                format!("standing by: all places are taken ({nodes} of {})", self.nodes_max)
+            }
+            (Awaited::Round, Some(Progress { stage: Stage::Live, nodes, .. })) => {
+                format!("waiting for the next round; nodes still in this one: {nodes}")
+            }
+            (Awaited::Round, Some(Progress { stage: Stage::Forming, nodes, last_call, .. })) => {
+                let (min, max) = (self.nodes_min, self.nodes_max);
+                let least = if min < max { format!(" (min {min})") } else { String::new() };
+                let words = format!("waiting for nodes {nodes}/{max}{least}");
+                let ends = enough_since.zip(last_call).map(|(since, span)| since + span);
+                return match ends {
+                    Some(ends) => (words, format!(", last call ends in {} s", seconds_up(ends.since(now)))),
+                    None => (words, waited),
+                };
+            }
+        };
+        (words, waited)
+    }
+
+    /// Whether there are enough nodes for a round.
+    pub(super) fn is_enough(&self, progress: Option<Progress>) -> bool {
+        progress.is_some_and(|progress| progress.stage == Stage::Forming && progress.nodes >= self.nodes_min)
+    }
+}
+
+/// Begun seconds count.
+fn seconds_up(span: Duration) -> u64 {
+    span.as_secs() + u64::from(span.subsec_nanos() > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn says(awaited: Awaited, stage: Option<Stage>, enough_since_s: Option<u64>, expected: &str) {
+        let at = |seconds| Instant::from_nanos(seconds * 1_000_000_000);
+        let waiting = Waiting { awaited, began: at(100), nodes_min: 2, nodes_max: 8 };
+        let last_call = Some(Duration::from_secs(30));
+        let progress = stage.map(|stage| Progress { nodes: 3, nodes_waiting: 0, stage, last_call });
+        let now = at(114) + Duration::from_millis(400);
+        let (news, time) = waiting.words(now, progress, enough_since_s.map(at));
+        assert_eq!(news + &time, expected);
+    }
+
+    #[test]
+    fn words_for_each_wait() {
+        use Awaited::{OthersToEnd, Round};
+        says(Round, None, None, "waiting for the rendezvous, 14 s");
+        says(Round, Some(Stage::Forming), None, "waiting for nodes 3/8 (min 2), 14 s");
+        says(Round, Some(Stage::Forming), Some(96), "waiting for nodes 3/8 (min 2), last call ends in 12 s");
+        says(Round, Some(Stage::Forming), Some(80), "waiting for nodes 3/8 (min 2), last call ends in 0 s");
+        says(Round, Some(Stage::Live), None, "waiting for the next round; nodes still in this one: 3, 14 s");
+        says(Round, Some(Stage::StandingBy), None, "standing by: all places are taken (3 of 8), 14 s");
+        says(OthersToEnd, None, None, "waiting for the other nodes' workers to end, 14 s");
+    }
+}

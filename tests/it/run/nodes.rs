@@ -1,0 +1,175 @@
+//! Several agents, one job.
+
+use super::{Gate, IDLE, Launch, Launched, until_gone};
+use crate::rdzv::RdzvServer;
+
+/// Agents of one job at a server of its own.
+struct Job {
+    server: RdzvServer,
+    nodes: &'static str,
+}
+
+impl Job {
+    fn of(nodes: &'static str) -> Self {
+        Self { server: RdzvServer::start(), nodes }
+    }
+
+    fn launch(&self, flags: &[&str], script: &str) -> Launch {
+        let endpoint = self.server.address().to_string();
+        let job = ["--nnodes", self.nodes, "--rdzv-id=job", "--rdzv-endpoint", &endpoint];
+        let conf = ["--rdzv-conf", "last_call_timeout=1"];
+        Launch::shell(&[&job[..], &conf, flags].concat(), script)
+    }
+
+    fn start(&self, flags: &[&str], script: &str) -> Launched {
+        self.launch(flags, script).start()
+    }
+}
+
+#[test]
+fn nodes_come_and_go() {
+    let job = Job::of("1:2");
+    let script = format!("echo of $WORLD_SIZE; {IDLE}");
+    let mut first = job.start(&["--nproc-per-node", "2"], &script);
+    first.until(2, "of 2");
+    let mut second = job.start(&["--nproc-per-node", "1"], &script);
+    second.until(1, "of 3");
+    first.until(2, "of 3");
+    let worker = second.number("idle 2 ");
+    second.signal(libc::SIGKILL);
+    second.finish();
+    until_gone(worker);
+    // The death is told; nobody's budget pays for it.
+    first.until(4, "of 2");
+    first.signal(libc::SIGTERM);
+    first.finish().with(1).tells("stopped by SIGTERM").says(0, "Root Cause");
+}
+
+#[test]
+fn a_failure_anywhere_restarts_everybody_and_each_agent_pays_for_its_own() {
+    let job = Job::of("2");
+    let gate = Gate::new("everybody");
+    // Whose attempt this is shows in how often this agent has paid.
+    let script = format!(
+        "echo paid $TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] && exec sleep 600; {}; exit 1",
+        Gate::WAIT
+    );
+    let start = || job.launch(&["--max-restarts", "1"], &script).arg(&gate.path).start();
+    let (mut one, mut other) = (start(), start());
+    one.until(1, "paid");
+    other.until(1, "paid");
+    gate.open();
+    one.until(2, "paid");
+    other.until(2, "paid");
+    let ended = [one, other].map(|launched| {
+        launched.signal(libc::SIGTERM);
+        launched.finish().with(1)
+    });
+    let say =
+        |words: &str| ended.iter().filter(|ran| ran.lines.iter().any(|line| line.contains(words))).count();
+    assert_eq!((say("Root Cause"), say("paid 1")), (1, 1), "{ended:#?}");
+}
+
+#[test]
+fn a_job_that_fails_for_good_ends_on_all_nodes() {
+    let job = Job::of("2");
+    let idle = job.start(&["--max-restarts", "3"], IDLE);
+    let fails = job.start(&["--role", "fails"], "exit 9");
+    fails.finish().with(1).tells("exitcode  : 9");
+    idle.finish().with(1).tells("worker 0 ended with exit code 9").says(0, "run: start 1");
+}
+
+#[test]
+fn a_spare_that_was_not_needed_is_a_success() {
+    let job = Job::of("1");
+    let gate = Gate::new("spare");
+    let mut active = job.launch(&[], &format!("echo runs; {}", Gate::WAIT)).arg(&gate.path).start();
+    active.until(1, "runs");
+    let mut spare = job.start(&[], "echo not this one");
+    spare.until(1, "standing by");
+    gate.open();
+    active.finish().with(0);
+    spare.finish().with(0).says(0, "not this one").tells("was not needed");
+}
+
+#[test]
+fn a_spare_takes_over() {
+    let job = Job::of("1");
+    let mut active = job.start(&[], IDLE);
+    active.until(1, "idle 0");
+    let mut spare = job.start(&[], "echo took over");
+    spare.until(1, "standing by");
+    active.signal(libc::SIGKILL);
+    active.finish();
+    spare.finish().with(0).says(1, "took over");
+}
+
+#[test]
+fn a_signal_at_the_exit_barrier_ends_the_wait() {
+    let job = Job::of("2");
+    let (mut done, mut runs) = (job.start(&[], "exit 0"), job.start(&[], IDLE));
+    runs.until(1, "idle");
+    done.until(1, "waiting for the other nodes");
+    done.signal(libc::SIGTERM);
+    done.finish().with(1).tells("stopped by SIGTERM");
+    runs.signal(libc::SIGTERM);
+    runs.finish().with(1);
+}
+
+#[test]
+fn an_agent_that_is_killed_at_the_exit_barrier_does_not_hold_up_the_others() {
+    let job = Job::of("2");
+    let (mut done, mut runs) = (job.start(&[], "exit 0"), job.start(&[], IDLE));
+    runs.until(1, "idle");
+    done.until(1, "waiting for the other nodes");
+    done.signal(libc::SIGKILL);
+    done.finish();
+    // It died without a word: the round of two is over, and the other one looks for a second node.
+    runs.until(1, "stop and start anew");
+    runs.signal(libc::SIGTERM);
+    runs.finish().with(1);
+}
+
+#[test]
+fn an_agent_that_is_killed_while_it_waits_for_nodes_leaves_no_seat() {
+    let job = Job::of("2");
+    let mut killed = job.start(&[], "echo never");
+    killed.until(1, "joining run job");
+    killed.signal(libc::SIGKILL);
+    killed.finish();
+    let others = [job.start(&[], "echo of $WORLD_SIZE nodes"), job.start(&[], "echo of $WORLD_SIZE nodes")];
+    for other in others {
+        other.finish().with(0).says(1, "of 2 nodes");
+    }
+}
+
+#[test]
+fn a_server_that_is_lost_ends_the_agents() {
+    let job = Job::of("1");
+    let mut launched = job.start(&["--max-restarts", "3"], IDLE);
+    launched.until(1, "idle 0");
+    launched.until(1, "start 0");
+    job.server.end_with(libc::SIGKILL);
+    launched.finish().with(1).tells("the rendezvous is lost").says(0, "run: start 1");
+}
+
+#[test]
+fn ranks_given_by_hand() {
+    // The second line is all that torchrun's users write.
+    for backend in [&["--rdzv-backend=static"][..], &[]] {
+        let port = super::free_port();
+        let start = |rank: &str| {
+            let flags =
+                ["--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1", "--master-port", &port];
+            let script = "echo $RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT";
+            Launch::shell(&[&flags[..], &["--node-rank", rank], backend].concat(), script).start()
+        };
+        let nodes = [start("0"), start("1")];
+        for (node, first) in nodes.into_iter().zip([0, 2]) {
+            let ran = node.finish().with(0);
+            for rank in [first, first + 1] {
+                ran.says(1, &format!("{rank} of 4 at 127.0.0.1:{port}"));
+            }
+        }
+    }
+}
