@@ -315,7 +315,9 @@ fn a_program_that_is_not_there_ends_the_agent_at_once() {
 fn another_thread_stops_the_agent() {
     let job = Job::new();
     let ready = job.folder.pipe("ready");
-    let script = "trap 'echo told >> said; exit 0' TERM; echo $RANK > ready; sleep 1000 & wait";
+    // Who is forked just as the signal comes may lose it between fork and exec: what is waited for is there before, and
+    // ends with the worker.
+    let script = "sleep 1000 & trap 'echo told >> said; kill -9 $!; exit 0' TERM; echo $RANK > ready; while :; do wait; done";
     let agent = job.run("a", (1, 1), spec(2), script);
     for _ in 0..2 {
         ready.recv_timeout(SOON).expect("a worker is ready");
