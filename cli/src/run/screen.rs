@@ -8,7 +8,7 @@ use rendezvous_core::agent::group::ExitStatus;
 use rendezvous_core::agent::phase::Phase;
 use rendezvous_core::agent::reason::{Reason, StopCause};
 use rendezvous_core::agent::supervisor::{Notice, Timing, Verdict};
-use rendezvous_core::driver::agent::{Agent, AgentEvent};
+use rendezvous_core::driver::agent::{Agent, AgentEvent, Moment};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::rendezvous::RendezvousHandler;
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
@@ -104,7 +104,7 @@ impl Screen {
 }
 
 fn words_of(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
-    let group = agent.supervisor().group();
+    let Moment { group, restarts_left } = agent.moment();
     let workers = || counted(group.workers.len(), "worker");
     Some(match notice {
         Notice::Phase { to: Phase::Assigning, .. } => {
@@ -113,9 +113,15 @@ fn words_of(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
             (Weight::Ordinary, format!("{round}{nodes}, this one is {}", group.group_rank.unwrap_or(0)))
         }
         Notice::Phase { to: Phase::Restarting, reason, .. } => {
-            let left = agent.supervisor().restarts_left();
             let weight = if is_failure(reason) { Weight::Trouble } else { Weight::Ordinary };
-            (weight, format!("{reason}: {} stop and start anew ({} left)", workers(), counted_restarts(left)))
+            (
+                weight,
+                format!(
+                    "{reason}: {} stop and start anew ({} left)",
+                    workers(),
+                    counted_restarts(*restarts_left)
+                ),
+            )
         }
         Notice::Phase { to: Phase::Meeting, from, reason } if *from == Phase::Assigning => {
             (Weight::Trouble, format!("{reason}: joining again"))

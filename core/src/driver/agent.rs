@@ -22,6 +22,7 @@ pub use workers::{Start, WorkerEvent, Workers};
 
 use crate::agent::environment::AgentStore;
 use crate::agent::failure::WorkerGroupFailure;
+use crate::agent::group::WorkerGroup;
 use crate::agent::health::{Health, PROGRESS_INTERVAL, Vigilance};
 use crate::agent::observer::Happened;
 use crate::agent::spec::{SpecError, WorkerSpec};
@@ -87,6 +88,15 @@ pub enum AgentEvent {
 /// Hears of everything as it happens, with the machine as it is then. It must not block.
 pub type Observer = Box<dyn FnMut(Instant, &Supervisor, Happened<'_>) + Send>;
 
+/// How things stood when something happened.
+#[derive(Clone, Debug)]
+pub struct Moment {
+    /// The workers.
+    pub group: Arc<WorkerGroup>,
+    /// How often they may still fail without an end to it all.
+    pub restarts_left: u32,
+}
+
 /// What came of it all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentResult {
@@ -133,7 +143,9 @@ pub struct Agent {
     numbered: Option<Box<Numbered>>,
     returned: BTreeMap<u32, Vec<u8>>,
     failure: Option<WorkerGroupFailure>,
-    happened: VecDeque<AgentEvent>,
+    happened: VecDeque<(AgentEvent, Moment)>,
+    /// That of the event that was told last.
+    moment: Moment,
     observers: Vec<Observer>,
     health: Option<(HealthServer, Vigilance)>,
 }
@@ -186,6 +198,8 @@ impl Agent {
         let interrupt = move || cancel(&its_store);
         let numbering = Errands::start("rdzv-number", interrupt, move |asks| numbering.run(&asks))?;
         let snapshot = Arc::new(Snapshot::new(machine.group().clone()));
+        let moment =
+            Moment { group: snapshot.publish(machine.group()), restarts_left: machine.restarts_left() };
         let now = events.clock().now();
         // A machine that is new begins.
         machine.handle(now, Input::Begin).ok();
@@ -208,6 +222,7 @@ impl Agent {
             returned: BTreeMap::new(),
             failure: None,
             happened: VecDeque::new(),
+            moment,
             observers: Vec::new(),
             health: None,
         };
@@ -231,7 +246,7 @@ impl Agent {
     /// the thread that turns the agent.
     pub fn observe(&mut self, mut observer: Observer) {
         let now = self.now();
-        for event in &self.happened {
+        for (event, _) in &self.happened {
             if let AgentEvent::Notice(notice) = event {
                 observer(now, &self.machine, Happened::Notice(notice));
             }
@@ -283,7 +298,15 @@ impl Agent {
 
     /// The next thing to tell, in order.
     pub fn next_event(&mut self) -> Option<AgentEvent> {
-        self.happened.pop_front()
+        let (event, moment) = self.happened.pop_front()?;
+        self.moment = moment;
+        Some(event)
+    }
+
+    /// How things stood when what [`Agent::next_event`] told last had happened. The machine may have gone on since.
+    #[must_use]
+    pub const fn moment(&self) -> &Moment {
+        &self.moment
     }
 
     /// What came of it, once it is over.
@@ -450,7 +473,7 @@ impl Agent {
                 self.numbered = None;
                 self.info = None;
                 *self.store.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                self.happened.push_back(AgentEvent::Over);
+                self.happen(AgentEvent::Over);
             }
         }
     }
@@ -465,7 +488,8 @@ impl Agent {
         if let Some(seen) = seen {
             self.observers.iter_mut().for_each(|observer| observer(now, &self.machine, seen));
         }
-        self.happened.push_back(event);
+        let group = self.snapshot.publish(self.machine.group());
+        self.happened.push_back((event, Moment { group, restarts_left: self.machine.restarts_left() }));
     }
 
     fn ask_member(&mut self, ask: membership::Ask) {

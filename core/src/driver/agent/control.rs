@@ -17,11 +17,12 @@ impl Snapshot {
     }
 
     /// Copies only what has changed.
-    pub(super) fn publish(&self, group: &WorkerGroup) {
+    pub(super) fn publish(&self, group: &WorkerGroup) -> Arc<WorkerGroup> {
         let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if **shown != *group {
             *shown = Arc::new(group.clone());
         }
+        Arc::clone(&shown)
     }
 }
 

@@ -312,6 +312,23 @@ fn a_program_that_is_not_there_ends_the_agent_at_once() {
 }
 
 #[test]
+fn who_hears_late_hears_how_it_was() {
+    let job = Job::new();
+    let mut agent = job.agent("a", (1, 1), WorkerSpec { max_restarts: 1, ..spec(1) }, "exit 3");
+    while agent.result().is_none() {
+        agent.wait().expect("the system does its part");
+    }
+    let mut ends = Vec::new();
+    while let Some(event) = agent.next_event() {
+        if let AgentEvent::Notice(Notice::Exited { local_rank: 0, .. }) = event {
+            let Moment { group, restarts_left } = agent.moment();
+            ends.push((group.attempt, group.workers.len(), *restarts_left));
+        }
+    }
+    assert_eq!(ends, [(0, 1, 0), (1, 1, 0)]);
+}
+
+#[test]
 fn another_thread_stops_the_agent() {
     let job = Job::new();
     let ready = job.folder.pipe("ready");
