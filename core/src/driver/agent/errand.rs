@@ -9,34 +9,31 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// What the thread is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the thread does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     /// It waits to be asked.
+    #[default]
     Idle,
-    /// It makes calls for what it was asked.
-    Busy(Haste),
+    /// It makes a call that may be ended.
+    Endable,
+    /// It makes one that may not.
+    Shielded,
 }
 
-/// How far the thread has come. Whoever interrupts it holds the lock meanwhile, so that it cannot go on to the next ask
-/// and be hit there.
-#[derive(Debug)]
-struct Progress {
+/// How far the thread has come. Whoever interrupts it holds this, so that it cannot come to the next ask meanwhile: the
+/// last one is never hit.
+#[derive(Debug, Default)]
+struct Standing {
     taken: u64,
     state: State,
-}
-
-type Shared = Arc<Mutex<Progress>>;
-
-fn lock(progress: &Shared) -> MutexGuard<'_, Progress> {
-    progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The agent's end. When it is dropped, the call under way is ended, and the thread with it.
 pub(super) struct Errands<A> {
     asks: Option<Sender<A>>,
     asked: u64,
-    progress: Shared,
+    standing: Arc<Mutex<Standing>>,
     /// Ends the call that is under way. One that begins just then may miss it.
     interrupt: Box<dyn Fn() + Send>,
     thread: Option<JoinHandle<()>>,
@@ -46,7 +43,7 @@ pub(super) struct Errands<A> {
 #[derive(Debug)]
 pub(super) struct Asks<A> {
     asks: Receiver<A>,
-    progress: Shared,
+    standing: Arc<Mutex<Standing>>,
 }
 
 /// Whether what comes behind ends this.
@@ -78,11 +75,11 @@ impl<A: Errand> Errands<A> {
         body: impl FnOnce(Asks<A>) + Send + 'static,
     ) -> io::Result<Self> {
         let (sender, asks) = unbounded();
-        let progress = Arc::new(Mutex::new(Progress { taken: 0, state: State::Idle }));
-        let end = Asks { asks, progress: Arc::clone(&progress) };
+        let standing = Arc::default();
+        let end = Asks { asks, standing: Arc::clone(&standing) };
         let thread = threads::spawn(name, move || body(end))?;
         let interrupt = Box::new(interrupt);
-        Ok(Self { asks: Some(sender), asked: 0, progress, interrupt, thread: Some(thread) })
+        Ok(Self { asks: Some(sender), asked: 0, standing, interrupt, thread: Some(thread) })
     }
 
     /// Asks for something; whatever is under way is given up for it.
@@ -97,13 +94,13 @@ impl<A: Errand> Errands<A> {
 
     /// Whether the thread has not come to the last ask yet. Until it has, [`Errands::press`] it from time to time.
     pub(super) fn is_behind(&self) -> bool {
-        lock(&self.progress).taken < self.asked
+        lock(&self.standing).taken < self.asked
     }
 
     /// Ends what is under way before the last ask, if it may be ended.
     pub(super) fn press(&self) {
-        let progress = lock(&self.progress);
-        if progress.taken < self.asked && progress.state == State::Busy(Haste::GivenUp) {
+        let standing = lock(&self.standing);
+        if standing.taken < self.asked && standing.state == State::Endable {
             (self.interrupt)();
         }
     }
@@ -112,18 +109,20 @@ impl<A: Errand> Errands<A> {
 impl<A: Errand> Asks<A> {
     /// The next ask; `None` when there will be none.
     pub(super) fn next(&self) -> Option<A> {
-        lock(&self.progress).state = State::Idle;
+        lock(&self.standing).state = State::Idle;
         let ask = self.asks.recv().ok()?;
-        let mut progress = lock(&self.progress);
-        progress.taken += 1;
-        progress.state = State::Busy(ask.haste());
-        drop(progress);
+        let mut standing = lock(&self.standing);
+        standing.state = match ask.haste() {
+            Haste::GivenUp => State::Endable,
+            Haste::Finished => State::Shielded,
+        };
+        standing.taken += 1;
         Some(ask)
     }
 
     /// Whether there is no time for anything else: something was asked, or nothing will be.
     pub(super) fn is_wanted(&self) -> bool {
-        !self.asks.is_empty() || Arc::strong_count(&self.progress) == 1
+        !self.asks.is_empty() || Arc::strong_count(&self.standing) == 1
     }
 }
 
@@ -132,7 +131,7 @@ impl<A> Drop for Errands<A> {
         self.asks = None;
         // The thread sees that nobody asks any more as soon as its call has ended, which one interrupt may miss.
         let thread = self.thread.take();
-        self.progress = Arc::new(Mutex::new(Progress { taken: 0, state: State::Idle }));
+        self.standing = Arc::default();
         let Some(thread) = thread else { return };
         while !thread.is_finished() {
             (self.interrupt)();
@@ -143,10 +142,15 @@ impl<A> Drop for Errands<A> {
     }
 }
 
+fn lock(standing: &Mutex<Standing>) -> MutexGuard<'_, Standing> {
+    standing.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::driver::canceller::Canceller;
+    use core::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -193,6 +197,35 @@ mod tests {
             assert_eq!(got, ask);
         }
         assert!(!errands.is_behind());
+    }
+
+    #[test]
+    fn what_was_asked_last_is_never_interrupted() {
+        let [under_way, last, hits] = [(); 3].map(|()| Arc::new(AtomicU32::new(0)));
+        let (seen, expected, count) = (Arc::clone(&under_way), Arc::clone(&last), Arc::clone(&hits));
+        let interrupt = move || {
+            if seen.load(Ordering::SeqCst) == expected.load(Ordering::SeqCst) {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        let body = move |asks: Asks<u32>| {
+            while let Some(ask) = asks.next() {
+                under_way.store(ask, Ordering::SeqCst);
+                while !asks.is_wanted() {
+                    core::hint::spin_loop();
+                }
+            }
+        };
+        let mut errands = Errands::start("rdzv-test", interrupt, body).expect("a thread");
+        for ask in 1..100_000 {
+            last.store(ask, Ordering::SeqCst);
+            errands.ask(ask);
+            while errands.is_behind() {
+                errands.press();
+            }
+        }
+        // The end interrupts whatever there is.
+        assert_eq!(hits.load(Ordering::SeqCst), 0);
     }
 
     #[test]
