@@ -322,10 +322,10 @@ pub unsafe extern "C" fn rdzv_txn_append(
 /// writes behind `rdzv_txn_otherwise` were done. The store's revision behind it goes to `*revision`, which
 /// may be NULL. Which test did not hold the server does not tell.
 ///
-/// Errors besides those of `rdzv_store_end_session`: `RDZV_LIMIT_EXCEEDED`, `RDZV_INVALID_ARGUMENT` (a value to
-/// add to is not a number), `RDZV_STALE_ROUND`: then nothing was done. When the server is gone, the time is up
-/// or the call is cancelled after it was sent, it may have been done all the same, the whole of it; the message
-/// tells whether it may.
+/// Errors besides those of `rdzv_store_end_session`: `RDZV_LIMIT_EXCEEDED`, `RDZV_INVALID_ARGUMENT` (a value
+/// to add to is not a number), `RDZV_STALE_ROUND`: then nothing was done. When the server is gone, the time
+/// is up or the call is cancelled after it was sent, it may have been done all the same, the whole of it; the
+/// message tells whether it may.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_commit(
     store: *const rdzv_store,
@@ -544,9 +544,9 @@ pub unsafe extern "C" fn rdzv_answers_get(
 
 /// Sends a batch to a native store; the answers, in the order of the requests, replace those in `answers`.
 ///
-/// Errors: those of `rdzv_store_end_session`. What happens to one request is in its answer. When the server is
-/// gone, the time is up or the call is cancelled after it was sent, the batch may have been carried out all the
-/// same, the whole of it; the message tells whether it may.
+/// Errors: those of `rdzv_store_end_session`. What happens to one request is in its answer. When the server
+/// is gone, the time is up or the call is cancelled after it was sent, the batch may have been carried out all
+/// the same, the whole of it; the message tells whether it may.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_batch(
     store: *const rdzv_store,
