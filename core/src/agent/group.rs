@@ -79,6 +79,13 @@ impl ExitStatus {
         matches!(self, Self::Code(0))
     }
 
+    /// Whether the system or somebody else ended it: a kill, or an access or an instruction that cannot be. No program ends
+    /// so because a peer of its did, as it may by an exit code or an abort.
+    #[must_use]
+    pub const fn is_violent(self) -> bool {
+        matches!(self, Self::Signal(SIGILL | SIGBUS | SIGFPE | SIGKILL | SIGSEGV))
+    }
+
     /// One number, as PyTorch has it: that of a signal is negative.
     #[must_use]
     pub const fn exit_code(self) -> i32 {
@@ -88,6 +95,12 @@ impl ExitStatus {
         }
     }
 }
+
+const SIGILL: i32 = 4;
+const SIGBUS: i32 = 7;
+const SIGFPE: i32 = 8;
+const SIGKILL: i32 = 9;
+const SIGSEGV: i32 = 11;
 
 /// One worker.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -33,6 +33,16 @@ enum StopStep {
     Killed,
 }
 
+impl Stopping {
+    /// Whether a worker may end so because it is being stopped.
+    const fn accounts_for(&self, exit: ExitStatus) -> bool {
+        match (self.step, exit) {
+            (StopStep::Told(told), ExitStatus::Signal(signal)) => told == signal || !exit.is_violent(),
+            (StopStep::Told(_), ExitStatus::Code(_)) | (StopStep::Killed, _) => true,
+        }
+    }
+}
+
 /// What has to be known of a start until the next one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clocks {
@@ -345,9 +355,12 @@ impl Supervisor {
             worker.exit = Some(exit);
             worker.pid
         });
-        // Who was told to end is no failure, however it takes that; who died before is one, although it is heard late.
+        // Who was told to end is no failure, however it takes that; who died before is one, although it is heard late. So
+        // is who died as nobody is told to: its peers may have seen its connections close, and ended, before its own end
+        // was told.
         let was_told =
-            self.stopping.is_some_and(|stopping| stopping.began < at) && !self.overdue.contains(&local_rank);
+            self.stopping.is_some_and(|stopping| stopping.began < at && stopping.accounts_for(exit))
+                && !self.overdue.contains(&local_rank);
         self.tell(Notice::Exited { local_rank, exit, was_told });
         if exit.is_success() {
             self.look_whether_all_succeeded(now);
@@ -479,7 +492,9 @@ impl Supervisor {
         self.stopping = None;
         self.is_inhabited = false;
         if !self.failures.is_empty() {
-            let failures = core::mem::take(&mut self.failures);
+            let mut failures = core::mem::take(&mut self.failures);
+            // Others end in consequence of such a death, and never the other way round.
+            failures.sort_by_key(|failed| !failed.exit.is_violent());
             self.outputs.push_back(Output::Report { group: self.group.clone(), failures });
         }
         self.enter(now, PhaseEvent::Clear, reason);

@@ -342,7 +342,7 @@ pub enum Output {
     Report {
         /// The group that they were of.
         group: WorkerGroup,
-        /// In the order in which they failed.
+        /// In the order in which they failed, but violent deaths first: others fail in consequence of them.
         failures: Vec<Failed>,
     },
     /// Tell whoever listens.

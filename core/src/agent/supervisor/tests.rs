@@ -305,6 +305,43 @@ fn a_worker_whose_timer_expired_has_failed_however_it_ends_then() {
 }
 
 #[test]
+fn who_was_killed_is_the_root_cause_although_its_peers_ended_first() {
+    let mut play = Play::new(WorkerSpec { local_world_size: 4, ..spec() });
+    play.running().pass(Duration::from_millis(10));
+    // Its sockets closed before its end was told.
+    play.exited(0, ExitStatus::Code(1)).pass(Duration::from_millis(1)).exited(3, ExitStatus::Signal(9));
+    // These end as they are told to, each in its way.
+    play.exited(1, ExitStatus::Signal(15)).exited(2, ExitStatus::Signal(6)).give(Input::Empty);
+    let exits = play.outputs.iter().filter_map(|output| match output {
+        Output::Tell(Notice::Exited { local_rank, was_told: false, .. }) => Some(*local_rank),
+        _ => None,
+    });
+    assert_eq!(exits.collect::<Vec<_>>(), [0, 3]);
+    let report = play.deeds().into_iter().find_map(|output| match output {
+        Output::Report { failures, .. } => Some(failures),
+        _ => None,
+    });
+    let ranks = report.expect("a report").iter().map(|failed| failed.local_rank).collect::<Vec<_>>();
+    assert_eq!(ranks, [3, 0]);
+    assert_eq!(play.agent.restarts_left(), 0, "one restart for both");
+}
+
+#[test]
+fn who_is_killed_because_it_does_not_stop_has_not_failed() {
+    let mut play = Play::new(spec());
+    play.running()
+        .exited(0, ExitStatus::Code(1))
+        .pass(STOP)
+        .exited(1, ExitStatus::Signal(9))
+        .give(Input::Empty);
+    let report = play.deeds().into_iter().find_map(|output| match output {
+        Output::Report { failures, .. } => Some(failures),
+        _ => None,
+    });
+    assert_eq!(report.expect("a report").len(), 1);
+}
+
+#[test]
 fn a_budget_of_none_is_legal() {
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
     play.running().exited(0, ExitStatus::Code(1));
