@@ -1,0 +1,193 @@
+//! Runs and their rounds.
+
+use super::*;
+
+#[test]
+fn nodes_meet_and_hear_of_each_others_end_at_once() {
+    let mut rig = rig();
+    let (a, b, c) = (rig.open(0, "a"), rig.open(1, "b"), rig.open(2, "c"));
+    assert_eq!(rig.asked(a, 1, &join("a")), ["1 Placed seated=true ahead=0"]);
+    rig.ask(b, 1, &join("b"));
+    let namespace = "/torch.rendezvous.run.0/";
+    assert_eq!(rig.lines(a), [format!("1 Round 0 rank=0/2 workers=0/8 leader=a {namespace}")]);
+    assert_eq!(
+        rig.lines(b),
+        [
+            "1 Placed seated=true ahead=0".to_string(),
+            format!("1 Round 0 rank=1/2 workers=4/8 leader=a {namespace}")
+        ]
+    );
+    let members = ClientFrame::Members { run_id: key("run"), round: 0, first_node_rank: 1, count_max: 10 };
+    assert_eq!(rig.asked(a, 2, &members), ["2 MemberList 0 2 1:b@b"]);
+    assert_eq!(rig.asked(c, 1, &join("c")), ["1 Placed seated=false ahead=0"]);
+    assert_eq!(rig.lines(a), [""; 0], "a spare disturbs nobody");
+    assert_eq!(
+        rig.asked(c, 2, &ClientFrame::RunInfo { run_id: key("run") }),
+        ["2 RunState 0 complete=true closed=false 2+0+1"]
+    );
+    rig.ask(a, 3, &ClientFrame::Set { key: key("/torch.rendezvous.run.0/k"), value: b"1" });
+    rig.got(a);
+    rig.feed(Input::HostSilent { conn: b, os_error: 110 });
+    assert_eq!(
+        rig.lines(a),
+        [
+            "1 PeerDied b rank=1 round=0: the host fell silent",
+            "1 RoundOver 0: fewer nodes are left than it needs to go on"
+        ]
+    );
+    let late = ClientFrame::Set { key: key("/torch.rendezvous.run.0/k"), value: b"2" };
+    assert_eq!(rig.asked(a, 4, &late), ["4 Error StaleRound 0 1 "]);
+    rig.ask(a, 5, &join("a"));
+    assert_eq!(
+        rig.lines(c),
+        ["1 Placed seated=true ahead=0", "1 Round 1 rank=1/2 workers=4/8 leader=a /torch.rendezvous.run.1/"]
+    );
+    let close = ClientFrame::Close { run_id: key("run") };
+    assert_eq!(rig.asked(c, 3, &close), ["1 RunClosed by=c", "3 Done"]);
+    assert!(rig.lines(a).ends_with(&["5 RunClosed by=c".to_string()]));
+    assert_eq!(
+        rig.asked(a, 6, &join("a")),
+        ["6 Error RunClosed 0 0 the rendezvous 'run' is closed (by node c)"]
+    );
+}
+
+#[test]
+fn a_dead_rounds_c10d_workers_are_closed_and_counted() {
+    let mut rig = rig();
+    let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
+    let worker = rig.greeted(2);
+    rig.ask(a, 1, &join("a"));
+    rig.ask(b, 1, &join("b"));
+    rig.send(worker, &crate::node::server::tests::set(b"/torch.rendezvous.run.0/k", b"1"));
+    assert!(!rig.closed.contains_key(&worker), "the round lives");
+    rig.feed(Input::Lost { conn: b, os_error: 0 });
+    rig.send(worker, &crate::node::server::tests::get(b"/torch.rendezvous.run.0/k"));
+    assert_eq!(rig.got(worker).len(), 9, "reading goes on");
+    rig.send(worker, &crate::node::server::tests::set(b"/torch.rendezvous.run.0/k", b"2"));
+    assert!(matches!(rig.closed[&worker], CloseReason::Refused(_)));
+    assert_eq!(
+        rig.closed[&worker].to_string(),
+        "request refused: round 0 is over, and so are all up to 0: its keys can be changed no more"
+    );
+    assert_eq!(rig.server.stats().stale_writes, 1);
+}
+
+#[test]
+fn who_waits_for_a_key_of_a_round_that_ends_waits_no_more() {
+    let mut rig = rig();
+    let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
+    let (worker, late, bystander) = (rig.greeted(2), rig.greeted(3), rig.greeted(4));
+    rig.ask(a, 1, &join("a"));
+    rig.ask(b, 1, &join("b"));
+    rig.got(a);
+    rig.send(worker, &crate::node::server::tests::wait(b"/torch.rendezvous.run.0/k"));
+    rig.send(bystander, &crate::node::server::tests::wait(b"/torch.rendezvous.run.1/k"));
+    rig.ask(a, 2, &ClientFrame::Get { timeout_ms: 60_000, key: key("/torch.rendezvous.run.0/k") });
+    rig.ask(a, 3, &ClientFrame::QueuePop { timeout_ms: 60_000, key: key("/torch.rendezvous.run.0/q") });
+    rig.feed(Input::Lost { conn: b, os_error: 0 });
+    let told = rig.lines(a);
+    for expected in ["2 Error StaleRound 0 1 ", "3 Error StaleRound 0 1 "] {
+        assert!(told.iter().any(|line| line == expected), "{told:?}");
+    }
+    assert!(matches!(rig.closed[&worker], CloseReason::Refused(_)), "c10d has no word for it");
+    rig.send(late, &crate::node::server::tests::wait(b"/torch.rendezvous.run.0/k"));
+    assert!(matches!(rig.closed[&late], CloseReason::Refused(_)), "it will never be there");
+    assert!(!rig.closed.contains_key(&bystander), "the next round's keys may still come");
+    assert_eq!((rig.server.stats().waiting, rig.server.stats().stale_writes), (1, 4));
+}
+
+#[test]
+fn joins_that_make_no_sense_are_told_what_is_wrong() {
+    let mut rig = rig();
+    let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
+    let with = |terms: Terms<'static>, run_id: &'static [u8], node: &'static [u8]| ClientFrame::Join {
+        run_id: Key::raw(run_id),
+        node,
+        address: b"",
+        local_world_size: 1,
+        node_rank: -1,
+        join_timeout_ms: 1000,
+        terms,
+        labels: Pairs::scoped(b"", &[]),
+    };
+    let mut id = 0;
+    for (frame, error) in [
+        (
+            with(Terms { nodes_min: 0, ..TERMS }, b"run", b"a"),
+            "InvalidArgument 0 0 The minimum number of nodes (0)",
+        ),
+        (
+            with(Terms { nodes_min: 3, ..TERMS }, b"run", b"a"),
+            "InvalidArgument 0 0 The maximum number of nodes (2)",
+        ),
+        (with(TERMS, b"", b"a"), "InvalidArgument 0 0 The run id must be a non-empty string."),
+        (with(TERMS, b"run", b""), "InvalidArgument 0 0 "),
+        (with(TERMS, b"run", b"\xff"), "InvalidArgument 0 0 the node's name is not UTF-8"),
+        (with(TERMS, b"\xff", b"a"), "InvalidArgument 0 0 the run id is not UTF-8"),
+        (
+            with(Terms { last_call: LastCall::Other(9), ..TERMS }, b"run", b"a"),
+            "InvalidArgument 0 0 this server knows no last call 9",
+        ),
+        (
+            with(Terms { rank_order: RankOrder::Other(9), ..TERMS }, b"run", b"a"),
+            "InvalidArgument 0 0 this server knows no rank order 9",
+        ),
+        (ClientFrame::Leave { run_id: key("run") }, "UnknownRound 0 0 this session is not in the run 'run'"),
+        (
+            ClientFrame::Members { run_id: key("run"), round: 3, first_node_rank: 0, count_max: 1 },
+            "UnknownRound 3 0 round 3 of the run 'run'",
+        ),
+    ] {
+        id += 1;
+        let told = rig.asked(a, id, &frame);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with(&format!("{id} Error {error}")), "{told:?}");
+    }
+    rig.ask(a, 20, &join("a"));
+    assert!(rig.asked(a, 21, &join("a"))[1].starts_with("21 Error AlreadyJoined"));
+    let other = with(Terms { nodes_max: 5, ..TERMS }, b"run", b"b");
+    assert_eq!(
+        rig.asked(b, 1, &other),
+        [
+            "1 Error BoundsConflict 0 0 node b has min:max nodes 2:5, but the run 'run' was begun by node a with 2:2"
+        ]
+    );
+    assert_eq!(
+        rig.asked(a, 22, &ClientFrame::Leave { run_id: key("run") }),
+        ["20 Error Cancelled 0 0 left", "22 Done"]
+    );
+    rig.ask(a, 23, &join("a"));
+    rig.got(a);
+    rig.after(Duration::from_millis(10_000));
+    let told = rig.lines(a).join("");
+    assert!(told.starts_with("23 Error TimedOut 10000 0 round 0 of the rendezvous 'run' was not formed: 1 of at least 2 nodes were there (a)"), "{told}");
+    rig.ask(a, 24, &join("a"));
+    rig.got(a);
+    assert_eq!(
+        rig.asked(a, 25, &ClientFrame::Cancel { request: 24 }),
+        ["24 Error Cancelled 0 0 a", "25 Verdict true"]
+    );
+}
+
+#[test]
+fn who_leaves_or_is_told_to_hears_the_last_word() {
+    let mut rig = rig();
+    let conn = rig.open(0, "n");
+    assert_eq!(rig.asked(conn, 1, &ClientFrame::Bye {}), ["1 Done", "0 SessionOver { why: Left }"]);
+    assert_eq!(rig.closed[&conn], CloseReason::SessionOver(Why::Left));
+    assert_eq!(rig.server.stats().expelled, 0);
+    let (a, b, c10d) = (rig.open(1, "a"), rig.open(2, "b"), rig.greeted(3));
+    rig.ask(a, 1, &join("a"));
+    rig.ask(b, 1, &join("b"));
+    rig.got(a);
+    rig.got(b);
+    rig.feed(Input::Stop);
+    for conn in [a, b] {
+        assert_eq!(
+            rig.lines(conn),
+            ["0 SessionOver { why: ServerStopped }"],
+            "and nothing of the other's end"
+        );
+    }
+    assert!(!rig.closed.contains_key(&c10d));
+}
