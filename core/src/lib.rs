@@ -73,6 +73,7 @@ pub mod agent {
     pub mod supervisor;
     pub mod template;
     pub mod watchdog;
+    pub mod worker_store;
 }
 /// Nobody goes on before all are there.
 pub mod barrier {
@@ -129,6 +130,8 @@ pub mod session {
 // L4
 /// Composition machines: the only ones that own several machines.
 pub mod node {
+    #[cfg(feature = "alloc")]
+    pub mod agent_rounds;
     pub mod client;
     #[cfg(feature = "alloc")]
     pub mod multi_client;

@@ -8,10 +8,11 @@ use rendezvous_core::agent::events::{EventFacts, EventRecorder, Watched};
 use rendezvous_core::agent::health::Vigilance;
 use rendezvous_core::agent::metrics::{ConsoleLine, Metrics};
 use rendezvous_core::driver::agent::{Agent, LocalError, LocalWorkers};
+use rendezvous_core::driver::clock::since_1970;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Where events and metrics go. It outlives the agent.
 pub(super) struct Watching {
@@ -44,11 +45,6 @@ impl Watching {
             }));
         }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "this is the command line")]
-fn since_1970() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Has the workers looked after as far as the environment asks for it.

@@ -1,8 +1,5 @@
-//! Why a group of workers failed: each worker's end, which of them came first, and what the user is told.
-//!
-//! The root cause is the earliest end that nobody asked for. Under one agent that is the end which it saw first; the
-//! times in error files are whole seconds of many clocks, and decide only between ends that were seen at once and between
-//! agents. A worker that the agent itself stopped has not failed.
+//! What the user is told of a group of workers that failed. Who has failed, and which failure is the root cause, the
+//! supervisor decides ([`crate::agent::supervisor::Output::Report`]).
 
 mod signals;
 mod text;
@@ -21,19 +18,7 @@ pub const NOT_AVAILABLE: &str = "<N/A>";
 /// The version of the report's JSON.
 pub const REPORT_VERSION: u32 = 1;
 
-/// Whether the agent was stopping a worker when it ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// It ran undisturbed.
-    NotAsked,
-    /// The agent had sent this signal.
-    Asked {
-        /// Its number.
-        signal: i32,
-    },
-}
-
-/// How a worker ended.
+/// How a worker failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerEnd {
     /// Its place on its host.
@@ -44,50 +29,12 @@ pub struct WorkerEnd {
     pub pid: u32,
     /// Its exit code; the negative number of the signal that killed it.
     pub exit_code: i32,
-    /// Whether it was asked to end.
-    pub stop: Stop,
-    /// In which order the agent saw ends; the same for those that it saw at once.
-    pub seen: u64,
-    /// When it saw this one, in seconds since 1970.
+    /// When its agent saw that, in seconds since 1970.
     pub seen_at_s: u64,
     /// What it left.
     pub error_file: ErrorFile,
     /// The last lines of its standard error, where they went through the agent or into a file.
     pub stderr_tail: Vec<String>,
-}
-
-/// What an end means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It was done.
-    Succeeded,
-    /// It ended because the agent stopped it.
-    Stopped,
-    /// It failed.
-    Failed,
-    /// It was to end, but that is not how: it crashed, or left an error. Most often another's failure made it fail.
-    FailedWhileStopping,
-}
-
-const SIGKILL: i32 = 9;
-/// What a shell, and many a program, adds to the number of a signal that it ends for.
-const SIGNAL_BASE: i32 = 128;
-
-impl WorkerEnd {
-    /// What it means.
-    #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        match self.stop {
-            _ if self.exit_code == 0 => Verdict::Succeeded,
-            Stop::NotAsked => Verdict::Failed,
-            Stop::Asked { signal } => {
-                let obeyed = [-signal, -SIGKILL, SIGNAL_BASE + signal].contains(&self.exit_code);
-                // With an exit code of its own and nothing to say, it has handled the signal in its way.
-                let is_silent = self.exit_code > 0 && self.error_file == ErrorFile::Absent;
-                if obeyed || is_silent { Verdict::Stopped } else { Verdict::FailedWhileStopping }
-            }
-        }
-    }
 }
 
 /// Whose workers they are.
@@ -114,10 +61,6 @@ pub struct ProcessFailure {
     pub pid: u32,
     /// Its exit code; the negative number of the signal that killed it.
     pub exit_code: i32,
-    /// Whether it failed by itself.
-    pub verdict: Verdict,
-    /// In which order its agent saw ends.
-    pub seen: u64,
     /// When it failed, in seconds since 1970: what the error file says, or when its agent saw it.
     pub timestamp_s: u64,
     /// Its error file.
@@ -135,13 +78,9 @@ pub struct ProcessFailure {
 }
 
 impl ProcessFailure {
-    /// The failure that an end is; `None` for those that are none.
+    /// The failure that an end is.
     #[must_use]
-    pub fn new(place: Place<'_>, end: WorkerEnd) -> Option<Self> {
-        let verdict = end.verdict();
-        if matches!(verdict, Verdict::Succeeded | Verdict::Stopped) {
-            return None;
-        }
+    pub fn new(place: Place<'_>, end: WorkerEnd) -> Self {
         let mut failure = Self {
             host: place.host.to_string(),
             group_rank: place.group_rank,
@@ -149,8 +88,6 @@ impl ProcessFailure {
             global_rank: end.global_rank,
             pid: end.pid,
             exit_code: end.exit_code,
-            verdict,
-            seen: end.seen,
             timestamp_s: end.seen_at_s,
             error_file: None,
             note: None,
@@ -185,7 +122,7 @@ impl ProcessFailure {
                 None => NO_TRACEBACK.to_string(),
             };
         }
-        Some(failure)
+        failure
     }
 
     /// The name of the signal that killed it.
@@ -206,7 +143,6 @@ impl ProcessFailure {
             ("pid", Value::from(self.pid)),
             ("exit_code", Value::from(self.exit_code)),
             ("signal", signal.map_or(Value::Null, Value::from)),
-            ("while_stopping", Value::from(self.verdict == Verdict::FailedWhileStopping)),
             ("timestamp", Value::from(self.timestamp_s)),
             ("message", Value::from(self.message.as_str())),
             ("callstack", text(&self.callstack)),
@@ -215,11 +151,6 @@ impl ProcessFailure {
             ("error_file_data", self.data.clone()),
             ("stderr_tail", Value::from(tail)),
         ])
-    }
-
-    /// Which of two failures under one agent came first.
-    fn order(&self) -> impl Ord + use<> {
-        (self.verdict == Verdict::FailedWhileStopping, self.seen, self.timestamp_s, self.global_rank)
     }
 }
 
@@ -245,18 +176,13 @@ pub struct WorkerGroupFailure {
 }
 
 impl WorkerGroupFailure {
-    /// The failure that these are together, of one agent or of many; `None` when there are none.
+    /// The failure that these are together, the root cause first; `None` when there are none.
     #[must_use]
     pub fn new(name: &str, mut failures: Vec<ProcessFailure>) -> Option<Self> {
-        let is_its_agents_first = |failure: &ProcessFailure| {
-            let under_the_same = failures.iter().filter(|other| other.group_rank == failure.group_rank);
-            under_the_same.map(ProcessFailure::order).min().is_some_and(|order| order == failure.order())
-        };
-        let of_agents = failures.iter().enumerate().filter(|(_, failure)| is_its_agents_first(failure));
-        let root = of_agents.min_by_key(|(_, failure)| {
-            (failure.verdict == Verdict::FailedWhileStopping, failure.timestamp_s, failure.global_rank)
-        });
-        let root = failures.swap_remove(root?.0);
+        if failures.is_empty() {
+            return None;
+        }
+        let root = failures.remove(0);
         failures.sort_by_key(|failure| failure.global_rank);
         Some(Self { name: name.to_string(), root, others: failures })
     }

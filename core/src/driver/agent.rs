@@ -1,6 +1,6 @@
 //! An agent that runs: [`Supervisor`] with threads, sockets and processes around it.
 //!
-//! The thread that turns it never blocks. Two threads of its own make the calls that do: one stands in the rendezvous, one
+//! The thread that turns it waits for nobody. Two threads of its own make the calls that do: one stands in the rendezvous, one
 //! meets the other agents in the round's store. What they learn comes back through a channel that makes the agent's
 //! descriptor readable.
 
@@ -27,6 +27,7 @@ use crate::agent::health::{Health, PROGRESS_INTERVAL, Vigilance};
 use crate::agent::observer::Happened;
 use crate::agent::spec::{SpecError, WorkerSpec};
 use crate::agent::supervisor::{Input, Notice, Output, Round, Supervisor, Verdict};
+use crate::agent::worker_store::{Named, WorkerStores};
 use crate::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use crate::driver::rendezvous::RendezvousHandler;
 use crate::rendezvous::store_info::RendezvousStoreInfo;
@@ -186,12 +187,14 @@ impl Agent {
             cancel(&its_store);
         };
         let membership = Errands::start("rdzv-member", interrupt, move |asks| member.run(&asks))?;
+        let named = if options.master.is_some() { Named::Yes } else { Named::No };
+        let of_rendezvous =
+            if handler.use_agent_store() { AgentStore::Shared } else { AgentStore::OfRankZero };
         let numbering = Numbering {
             spec: options.spec,
             master: options.master,
-            agent_store: if handler.use_agent_store() { AgentStore::Shared } else { AgentStore::OfRankZero },
+            stores: WorkerStores::new(named, of_rendezvous),
             local_addr: options.local_addr,
-            has_shared: false,
             teller: teller.clone(),
         };
         let its_store = Arc::clone(&store);
@@ -274,7 +277,8 @@ impl Agent {
         Ok(address)
     }
 
-    /// Does what is to be done by now; never blocks.
+    /// Does what is to be done by now. It does not wait, but for the workers' output: a log disk that neither takes data
+    /// nor refuses it holds up the start and the end of a group for up to two seconds.
     ///
     /// # Errors
     /// That of the system.

@@ -1,6 +1,6 @@
 //! The one clock of a driver.
 
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// A monotonic clock that starts at [`Instant::ORIGIN`] when it is made.
 #[derive(Clone, Copy, Debug)]
@@ -24,4 +24,10 @@ impl Clock {
     pub fn now(&self) -> Instant {
         Instant::from_nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
+}
+
+/// What the host's clock shows, since the beginning of 1970; it may be set back and forth. A year before that is 1970.
+#[must_use]
+pub fn since_1970() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }

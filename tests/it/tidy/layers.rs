@@ -16,7 +16,7 @@ const fn module(path: &'static str, layer: u8, room: &'static str) -> Module {
 /// The lowest layer whose rooms are machines without I/O; none of them knows another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 34] = [
+const MODULES: [Module; 35] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
@@ -46,6 +46,7 @@ const MODULES: [Module; 34] = [
     module("rendezvous", MACHINES, "rendezvous"),
     module("agent", MACHINES, "agent"),
     module("rpc", MACHINES, "rpc"),
+    module("node::agent_rounds", 4, "node::agent_rounds"),
     module("node::server", 4, "node::server"),
     module("node::client", 4, "node::client"),
     module("node::multi_client", 4, "node::client"),

@@ -2,15 +2,13 @@ use super::*;
 use crate::agent::error_file::parse;
 use alloc::vec;
 
-fn end(local_rank: u32, exit_code: i32, seen: u64) -> WorkerEnd {
+fn end(local_rank: u32, exit_code: i32, seen_after_s: u64) -> WorkerEnd {
     WorkerEnd {
         local_rank,
         global_rank: 8 + u64::from(local_rank),
         pid: 100 + local_rank,
         exit_code,
-        stop: Stop::NotAsked,
-        seen,
-        seen_at_s: 1_700_000_000 + seen,
+        seen_at_s: 1_700_000_000 + seen_after_s,
         error_file: ErrorFile::Absent,
         stderr_tail: Vec::new(),
     }
@@ -23,7 +21,7 @@ fn file(text: &str) -> ErrorFile {
 const PLACE: Place<'_> = Place { host: "n1", group_rank: 4 };
 
 fn failure(end: WorkerEnd) -> ProcessFailure {
-    ProcessFailure::new(PLACE, end).expect("a failure")
+    ProcessFailure::new(PLACE, end)
 }
 
 fn ranks(group: &WorkerGroupFailure) -> (u32, Vec<u32>) {
@@ -65,74 +63,26 @@ fn error_files_say_more_and_strange_ones_hide_nothing() {
 }
 
 #[test]
-fn who_was_stopped_has_not_failed() {
-    let stopping = Stop::Asked { signal: 15 };
-    let with = |exit_code, error_file: ErrorFile| {
-        WorkerEnd { stop: stopping, error_file, ..end(0, exit_code, 1) }.verdict()
-    };
-    let boom = || file(r#"{"message": "boom"}"#);
-    for (exit_code, silent, with_file) in [
-        (0, Verdict::Succeeded, Verdict::Succeeded),
-        (-15, Verdict::Stopped, Verdict::Stopped),
-        (-9, Verdict::Stopped, Verdict::Stopped),
-        (143, Verdict::Stopped, Verdict::Stopped),
-        (1, Verdict::Stopped, Verdict::FailedWhileStopping),
-        (-11, Verdict::FailedWhileStopping, Verdict::FailedWhileStopping),
-        (-2, Verdict::FailedWhileStopping, Verdict::FailedWhileStopping),
-    ] {
-        assert_eq!(with(exit_code, ErrorFile::Absent), silent, "{exit_code}");
-        assert_eq!(with(exit_code, boom()), with_file, "{exit_code}");
-    }
-    assert_eq!(end(0, -15, 1).verdict(), Verdict::Failed, "nobody asked it");
-    assert!(ProcessFailure::new(PLACE, WorkerEnd { stop: stopping, ..end(0, -15, 1) }).is_none());
-    assert!(ProcessFailure::new(PLACE, end(0, 0, 1)).is_none());
-    assert!(WorkerGroupFailure::new("x", Vec::new()).is_none());
-}
-
-#[test]
-fn the_root_cause_is_what_was_seen_first_whatever_the_clocks_say() {
+fn the_root_cause_is_what_was_told_first_whatever_the_clocks_say() {
     let at = |timestamp: u64| file(&format!(r#"{{"message": "x", "timestamp": {timestamp}}}"#));
-    let seen_first = failure(WorkerEnd { error_file: at(900), ..end(2, 1, 1) });
-    let earlier_clock = failure(WorkerEnd { error_file: at(100), ..end(0, 1, 2) });
-    let stopped = failure(WorkerEnd { stop: Stop::Asked { signal: 15 }, ..end(1, -6, 0) });
-    let all = vec![earlier_clock.clone(), stopped, seen_first];
-    let group = WorkerGroupFailure::new("train", all).expect("failures");
-    assert_eq!(ranks(&group), (2, vec![0, 1]));
-    // Seen at once: the error files decide, and then the ranks.
-    let at_once = vec![
-        failure(WorkerEnd { error_file: at(900), ..end(1, 1, 2) }),
-        failure(end(3, -6, 2)),
-        earlier_clock,
-    ];
-    assert_eq!(ranks(&WorkerGroupFailure::new("train", at_once).expect("failures")), (0, vec![1, 3]));
-    let same = vec![failure(end(3, 1, 2)), failure(end(1, 1, 2))];
-    assert_eq!(ranks(&WorkerGroupFailure::new("train", same).expect("failures")), (1, vec![3]));
-}
-
-#[test]
-fn between_agents_the_times_decide_and_under_one_what_was_seen() {
-    let at = |timestamp: u64| file(&format!(r#"{{"message": "x", "timestamp": {timestamp}}}"#));
-    let on = |group_rank, local_rank, seen, timestamp| {
-        let end = WorkerEnd { error_file: at(timestamp), ..end(local_rank, 1, seen) };
-        ProcessFailure::new(Place { host: "n1", group_rank }, end).expect("a failure")
-    };
-    // Rank 1 has the smallest time of all, but its agent saw it second.
-    let all = vec![on(0, 0, 1, 500), on(0, 1, 2, 100), on(1, 2, 90, 400)];
+    let first = failure(WorkerEnd { error_file: at(900), ..end(2, 1, 1) });
+    let earlier_clock = failure(WorkerEnd { error_file: at(100), ..end(1, 1, 2) });
+    let all = vec![first, earlier_clock, failure(end(0, -6, 0))];
     assert_eq!(ranks(&WorkerGroupFailure::new("train", all).expect("failures")), (2, vec![0, 1]));
+    assert_eq!(WorkerGroupFailure::new("train", Vec::new()), None);
 }
 
 #[test]
 fn the_report_as_text() {
     let root = WorkerEnd { stderr_tail: vec!["loading".into(), "step 17".into()], ..end(1, -11, 0) };
     let other = WorkerEnd {
-        stop: Stop::Asked { signal: 15 },
         error_file: file(
             r#"{"message": {"message": "NCCL error", "extraInfo": {"py_callstack": "at all_reduce\nat main\n", "timestamp": "1700000001"}}}"#,
         ),
         ..end(0, 1, 1)
     };
     let cut = WorkerEnd { error_file: file("{"), ..end(2, 7, 1) };
-    let all = [other, root, cut].map(failure).to_vec();
+    let all = [root, cut, other].map(failure).to_vec();
     let report = WorkerGroupFailure::new("trainer", all).expect("failures").to_string();
     let expected = "\
 ============================================================
@@ -155,7 +105,7 @@ Failures:
   time      : 2023-11-14_22:13:21 UTC
   host      : n1
   rank      : 8 (local_rank: 0)
-  exitcode  : 1 (pid: 100) while the agent was stopping it
+  exitcode  : 1 (pid: 100)
   error_file: logs/0/error.json
   traceback : NCCL error
   at all_reduce
@@ -194,10 +144,10 @@ fn the_report_as_json() {
     let expected = r#"{"name":"trainer",
 "other_failures":[{"callstack":null,"error_file":"logs/0/error.json","error_file_data":{"message":"boom","timestamp":7},
 "error_file_note":null,"exit_code":1,"global_rank":8,"group_rank":4,"host":"n1","local_rank":0,"message":"boom","pid":100,"signal":null,
-"stderr_tail":[],"timestamp":7,"while_stopping":false}],
+"stderr_tail":[],"timestamp":7}],
 "root_cause":{"callstack":null,"error_file":null,"error_file_data":{"message":"<NONE>"},"error_file_note":null,
 "exit_code":-11,"global_rank":9,"group_rank":4,"host":"n1","local_rank":1,"message":"Signal 11 (SIGSEGV) received by PID 101","pid":101,
-"signal":"SIGSEGV","stderr_tail":["loading"],"timestamp":1700000000,"while_stopping":false},"version":1}"#;
+"signal":"SIGSEGV","stderr_tail":["loading"],"timestamp":1700000000},"version":1}"#;
     assert_eq!(report.to_string(), expected.replace('\n', ""));
 }
 

@@ -1,6 +1,6 @@
 //! The report as text, in the shape that users of torchrun know, but with the root cause first.
 
-use super::{NOT_AVAILABLE, ProcessFailure, Verdict, WorkerGroupFailure};
+use super::{NOT_AVAILABLE, ProcessFailure, WorkerGroupFailure};
 use crate::limits::TAIL_LINES;
 use alloc::string::String;
 use core::fmt::{self, Display, Formatter, Write};
@@ -34,9 +34,6 @@ fn entry(text: &mut String, index: usize, failure: &ProcessFailure) -> fmt::Resu
     write!(text, "  exitcode  : {exit_code} (pid: {pid})")?;
     if let Some(name) = failure.signal().filter(|name| *name != NOT_AVAILABLE) {
         write!(text, " ({name})")?;
-    }
-    if failure.verdict == Verdict::FailedWhileStopping {
-        text.push_str(" while the agent was stopping it");
     }
     writeln!(text, "\n  error_file: {}", failure.error_file.as_deref().unwrap_or(NOT_AVAILABLE))?;
     if let Some(note) = failure.note {

@@ -2,7 +2,7 @@
 
 use super::Happened;
 use crate::agent::error_file::ErrorFile;
-use crate::agent::failure::{Place, ProcessFailure, Stop, WorkerEnd, WorkerGroupFailure};
+use crate::agent::failure::{Place, ProcessFailure, WorkerEnd, WorkerGroupFailure};
 use crate::agent::group::ExitStatus;
 use crate::agent::ranks::Ranks;
 use crate::agent::spec::WorkerSpec;
@@ -40,15 +40,13 @@ impl<F: FnMut(Instant, &Supervisor, Happened<'_>)> Stage<F> {
                         global_rank: group.workers[failed.local_rank as usize].global_rank,
                         pid: failed.pid.unwrap_or(0),
                         exit_code: failed.exit.exit_code(),
-                        stop: Stop::NotAsked,
-                        seen: 0,
                         seen_at_s: 1_700_000_000,
                         error_file: ErrorFile::Absent,
                         stderr_tail: Vec::new(),
                     };
                     let place = Place { host: "n1", group_rank: 1 };
                     let ends = failures.iter().map(end);
-                    let failures: Vec<_> = ends.filter_map(|end| ProcessFailure::new(place, end)).collect();
+                    let failures: Vec<_> = ends.map(|end| ProcessFailure::new(place, end)).collect();
                     let failure = WorkerGroupFailure::new("train.py", failures).expect("a failure");
                     (self.watch)(self.now, &self.machine, Happened::Failed(&failure));
                 }

@@ -8,13 +8,13 @@ pub use timers::TimerError;
 use super::workers::{Start, WorkerEvent, Workers};
 use crate::agent::environment::{Devices, Job, of_worker};
 use crate::agent::error_file::ErrorFile;
-use crate::agent::failure::{Place, ProcessFailure, Stop, WorkerEnd};
+use crate::agent::failure::{Place, ProcessFailure, WorkerEnd};
 use crate::agent::group::{ExitStatus, Worker, WorkerGroup};
 use crate::agent::log_layout::LogSettings;
 use crate::agent::reason::Hindrance;
 use crate::agent::supervisor::Failed;
 use crate::agent::template::{self, Origin};
-use crate::driver::clock::Clock;
+use crate::driver::clock::{Clock, since_1970};
 use crate::driver::process::{
     self, Entry, Guard, GuardError, GuardEvent, GuardLost, GuardOptions, Program, Registered, Returned, Stdio,
 };
@@ -324,9 +324,7 @@ impl LocalWorkers {
     /// A time of the agent's clock in seconds since 1970, by what the host's clock shows now.
     fn epoch_s(&self, at: Instant) -> u64 {
         let ago = self.clock.now().since(at);
-        let since_1970 =
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        since_1970.saturating_sub(ago).as_secs()
+        since_1970().saturating_sub(ago).as_secs()
     }
 
     fn not_started(&self, step: process::SpawnStep, errno: i32) -> Box<str> {
@@ -476,21 +474,19 @@ impl Workers for LocalWorkers {
 
     fn failures(&mut self, group: &WorkerGroup, failed: &[Failed]) -> Vec<ProcessFailure> {
         let place = Place { host: &self.options.host, group_rank: group.group_rank.unwrap_or(0) };
-        let end = |(seen, failed): (u64, &Failed)| {
+        let failure = |failed: &Failed| {
             let worker = group.workers.get(usize::try_from(failed.local_rank).ok()?)?;
             let end = WorkerEnd {
                 local_rank: failed.local_rank,
                 global_rank: worker.global_rank,
                 pid: failed.pid.unwrap_or(0),
                 exit_code: failed.exit.exit_code(),
-                stop: Stop::NotAsked,
-                seen,
                 seen_at_s: self.epoch_s(failed.at),
                 error_file: self.error_file(failed.local_rank),
                 stderr_tail: self.logs.tail(failed.local_rank),
             };
-            ProcessFailure::new(place, end)
+            Some(ProcessFailure::new(place, end))
         };
-        (0..).zip(failed).filter_map(end).collect()
+        failed.iter().filter_map(failure).collect()
     }
 }

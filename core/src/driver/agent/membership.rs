@@ -4,10 +4,11 @@ use super::errand::{Asks, Errand, Haste};
 use super::told::{Teller, Told};
 use crate::agent::reason::{NoRound, Reason};
 use crate::agent::supervisor::{Farewell, Input, Membership};
+use crate::driver::clock::Clock;
 use crate::driver::rendezvous::{HandlerError, NodeStore, RendezvousHandler};
 use crate::driver::store::Timeout;
 use crate::error::ErrorKind;
-use crate::rendezvous::error::RendezvousErrorKind;
+use crate::node::agent_rounds::{FAILURE_KEY, Meaning, failure_words, meaning, no_round};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::rendezvous::store_info::RendezvousInfo;
 use crate::time::Duration;
@@ -18,12 +19,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::sync::{Mutex, PoisonError};
 
-/// Where an agent whose workers failed for good says so.
-const FAILURE_KEY: &[u8] = b"torchelastic/agent/failure";
 /// How long a wait for events lasts; nothing depends on it.
 const LISTEN_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the announcement may take.
-const ANNOUNCE_TIMEOUT: Timeout = Timeout::After(Duration::from_secs(5));
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the round gave.
 pub(super) type Info = RendezvousInfo<Arc<NodeStore>>;
@@ -103,7 +102,7 @@ impl Member {
                 Some(info)
             }
             Err(error) => {
-                let (kind, words) = (no_round(&error), words_of(&error));
+                let (kind, words) = (kind_of(&error), words_of(&error));
                 self.teller.input(Input::NotMet { call, kind, words });
                 None
             }
@@ -116,7 +115,7 @@ impl Member {
         while !asks.is_wanted() {
             let membership = match self.handler.next_event(LISTEN_INTERVAL) {
                 Ok(None) => continue,
-                Ok(Some(event)) => self.of_event(event, round, info),
+                Ok(Some(event)) => self.of_event(&event, round, info),
                 Err(HandlerError::NoEvents { .. }) => return self.poll(asks, info),
                 Err(error) if error.is_cancelled() => continue,
                 Err(error) => {
@@ -130,32 +129,17 @@ impl Member {
         }
     }
 
-    /// What an event means for the round that the agent is in. Events of earlier rounds may have waited here.
-    fn of_event(&self, event: RoundEvent, current: Option<u64>, info: &Info) -> Option<Membership> {
-        let words = || event.to_string().into();
-        match event {
-            RoundEvent::NodesWaiting { nodes: 0 } => None,
-            RoundEvent::NodesWaiting { .. } => match self.handler.num_nodes_waiting() {
-                Ok(0) | Err(_) => None,
-                Ok(nodes) => Some(Membership::NodesWaiting { nodes }),
-            },
-            RoundEvent::PeerDied { round, .. } if Some(round) == current => {
-                Some(Membership::PeerDied { words: words() })
+    fn of_event(&self, event: &RoundEvent, current: Option<u64>, info: &Info) -> Option<Membership> {
+        match meaning(event, current) {
+            Meaning::Nothing => None,
+            Meaning::Told(membership) => Some(membership),
+            Meaning::NodesMayWait => {
+                let nodes = self.handler.num_nodes_waiting().ok()?;
+                Some(Membership::NodesWaiting { nodes })
             }
-            RoundEvent::RoundOver { round, .. } if Some(round) == current => {
-                Some(Membership::RoundOver { words: words() })
-            }
-            RoundEvent::LeftBehind { round } if current.is_none_or(|current| round > current) => {
-                Some(Membership::LeftBehind)
-            }
-            RoundEvent::PeerDied { .. } | RoundEvent::RoundOver { .. } | RoundEvent::LeftBehind { .. } => {
-                None
-            }
-            // Whoever closes the run because its workers failed has said so before.
-            RoundEvent::RunClosed { .. } => {
+            Meaning::JobMayHaveFailed => {
                 failure_told(info, Timeout::Once).map(|words| Membership::JobFailed { words })
             }
-            RoundEvent::Replaced => Some(Membership::Replaced),
         }
     }
 
@@ -182,9 +166,16 @@ impl Member {
     /// Tells the others why they wait in vain, and closes the run. That nobody is left to hear it changes nothing.
     fn announce(&self, info: Option<&Info>, reason: &Reason) {
         let Some(info) = info else { return };
-        let words = format!("{} (group rank {}): {reason}", self.name, info.rank);
-        // Who was first has told the root cause.
-        info.store.compare_set(FAILURE_KEY, b"", words.as_bytes(), &mut Vec::new(), ANNOUNCE_TIMEOUT).ok();
+        let words = failure_words(&self.name, info.rank, reason);
+        let clock = Clock::new();
+        let until = clock.now() + ANNOUNCE_TIMEOUT;
+        // The other thread's calls go to the same store, and may be cancelled just now.
+        let mut is_cancelled = true;
+        while is_cancelled && clock.now() < until {
+            let timeout = Timeout::After(until.since(clock.now()));
+            let told = info.store.compare_set(FAILURE_KEY, b"", words.as_bytes(), &mut Vec::new(), timeout);
+            is_cancelled = told.is_err_and(|error| error.kind() == ErrorKind::Cancelled);
+        }
         self.handler.set_closed().ok();
     }
 
@@ -210,13 +201,9 @@ fn words_of(error: &HandlerError) -> Box<str> {
     }
 }
 
-fn no_round(error: &HandlerError) -> NoRound {
+fn kind_of(error: &HandlerError) -> NoRound {
     match error {
-        HandlerError::Rendezvous(error) => match error.kind() {
-            RendezvousErrorKind::GracefulExit => NoRound::NotNeeded,
-            RendezvousErrorKind::Closed => NoRound::Closed,
-            _ => NoRound::Failed,
-        },
+        HandlerError::Rendezvous(error) => no_round(error.kind()),
         HandlerError::Store(error) if error.kind() == ErrorKind::Closed => NoRound::Closed,
         _ => NoRound::Failed,
     }

@@ -10,21 +10,20 @@ use crate::agent::ranks::{
 };
 use crate::agent::spec::{RankAssignment, WorkerSpec};
 use crate::agent::supervisor::Input;
+use crate::agent::worker_store::{WorkerStore, WorkerStores};
 use crate::driver::call_error::CallError;
 use crate::driver::elastic_store::{MeetingError, barrier};
 use crate::driver::rendezvous::{HostedServers, HostingError, PublishError, build, host_name};
 use crate::driver::server::Server;
 use crate::driver::store::{Store, Timeout};
 use crate::elastic_store::barrier::BarrierOptions;
+use crate::node::agent_rounds::EXIT_BARRIER_PREFIX;
 use crate::rendezvous::store_info::RendezvousStoreInfo;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::io;
-
-/// The exit barrier's keys, as PyTorch's agents have them.
-const EXIT_BARRIER_PREFIX: &str = "torchelastic/agent/terminal_state";
 
 /// What the agent asks for.
 #[derive(Debug)]
@@ -78,12 +77,9 @@ pub(super) struct Numbering {
     pub(super) spec: WorkerSpec,
     /// Where the workers find their store, if the user has said so.
     pub(super) master: Option<RendezvousStoreInfo>,
-    /// Who serves where the rendezvous says that they find it.
-    pub(super) agent_store: AgentStore,
+    pub(super) stores: WorkerStores,
     /// Where others reach this host, if the caller knows.
     pub(super) local_addr: Option<String>,
-    /// Whether workers have been told of the rendezvous' own store before: they may have left something there.
-    pub(super) has_shared: bool,
     pub(super) teller: Teller,
 }
 
@@ -109,32 +105,25 @@ impl Numbering {
     fn number(&mut self, info: &Info) -> Result<Numbered, NumberingError> {
         let (rank, world_size) = (info.rank.unsigned_abs(), info.world_size.unsigned_abs());
         let timeout = Timeout::After(self.spec.assign_timeout);
-        let mut server = None;
-        let (master, agent_store) = match (&self.master, &info.place) {
-            (Some(master), _) => (master.clone(), AgentStore::OfRankZero),
-            (None, Some(_)) => {
-                let (master, hosted) = self.publish(info, timeout)?;
-                server = hosted;
-                (master, AgentStore::Shared)
+        let store = self.stores.next(info.place.as_ref().map(|place| place.round), world_size);
+        let (master, server) = match (store, &self.master) {
+            (WorkerStore::OfTheRound, _) => self.publish(info, timeout)?,
+            (WorkerStore::OfTheStart, _) => {
+                let master_addr = info.bootstrap_store_info.master_addr.clone();
+                let server = HostedServers::default().host(&master_addr, 0, None)?;
+                let master_port = server.local_addr().port();
+                (RendezvousStoreInfo { master_addr, master_port }, Some(server))
             }
-            // Nobody else has to learn of another store.
-            (None, None) if world_size == 1 && self.has_shared => {
-                let address = info.bootstrap_store_info.master_addr.clone();
-                let hosted = HostedServers::default().host(&address, 0, None)?;
-                let master_port = hosted.local_addr().port();
-                server = Some(hosted);
-                (RendezvousStoreInfo { master_addr: address, master_port }, AgentStore::Shared)
-            }
-            (None, None) => {
-                self.has_shared = self.agent_store == AgentStore::Shared;
-                (info.bootstrap_store_info.clone(), self.agent_store)
+            (WorkerStore::Named, Some(master)) => (master.clone(), None),
+            (WorkerStore::Named | WorkerStore::OfTheRendezvous(_), _) => {
+                (info.bootstrap_store_info.clone(), None)
             }
         };
         let ranks = match self.spec.rank_assignment {
             RankAssignment::ThroughStore => self.learn(&info.store, rank, world_size, timeout)?,
             RankAssignment::Identical => Ranks::of_identical(rank, world_size, self.spec.local_world_size),
         };
-        Ok(Numbered { ranks, master, agent_store, server })
+        Ok(Numbered { ranks, master, agent_store: store.served(), server })
     }
 
     /// Each round has a store of its own for its workers, and so its own address: none of them ever sees what an earlier

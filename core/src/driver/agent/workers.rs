@@ -81,7 +81,7 @@ pub enum WorkerEvent {
     },
 }
 
-/// Who starts and watches workers. An agent calls from one thread, and nothing here may block.
+/// Who starts and watches workers. An agent calls from one thread, which is held up by whatever blocks here.
 pub trait Workers: Send {
     /// Called once, before anything else: the agent's clock, from whose beginning [`WorkerEvent::Exited`] counts.
     fn begin(&mut self, clock: crate::driver::clock::Clock) {

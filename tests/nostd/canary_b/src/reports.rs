@@ -2,7 +2,7 @@
 
 use rendezvous_core::agent::console_backlog::ConsoleBacklog;
 use rendezvous_core::agent::error_file::{ErrorFile, NewError, encode, parse};
-use rendezvous_core::agent::failure::{Place, ProcessFailure, Stop, WorkerEnd, WorkerGroupFailure};
+use rendezvous_core::agent::failure::{Place, ProcessFailure, WorkerEnd, WorkerGroupFailure};
 use rendezvous_core::agent::log_layout::{Destination, LogSettings, run_folder};
 use rendezvous_core::agent::log_lines::{LogLines, Shown};
 use rendezvous_core::agent::streams::Stream;
@@ -28,14 +28,12 @@ pub(crate) fn sings() -> bool {
         global_rank: 4,
         pid: 100,
         exit_code: 1,
-        stop: Stop::NotAsked,
-        seen: 0,
         seen_at_s: 1,
         error_file: ErrorFile::Read { path: "error.json".into(), content: Ok(error) },
         stderr_tail: lines.tail(),
     };
-    let failures = ProcessFailure::new(Place { host: "n1", group_rank: 0 }, end).into_iter().collect();
-    let Some(group) = WorkerGroupFailure::new("train", failures) else { return false };
+    let failure = ProcessFailure::new(Place { host: "n1", group_rank: 0 }, end);
+    let Some(group) = WorkerGroupFailure::new("train", [failure].into()) else { return false };
     let is_told = group.to_json()["root_cause"]["stderr_tail"][1] == "step 1";
     is_passed_on && is_named && is_shown && is_told && group.root.message == "boom"
 }

@@ -3,6 +3,7 @@
 use super::vigil::Running;
 use crate::agent::watchdog::{ExpiredTimer, Watchdog};
 use crate::driver::agent::workers::WorkerEvent;
+use crate::driver::clock::since_1970;
 use crate::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use crate::driver::process::{parent_of, pidfd_of, send_signal};
 use crate::driver::store_client::random_seed;
@@ -229,10 +230,6 @@ fn place(pid: u32, guard: u32, running: &Running) -> io::Result<Option<u32>> {
 
 fn end(process: &Held, timer: &ExpiredTimer) -> io::Result<()> {
     if timer.signal > 0 { send_signal(&process.pidfd, timer.signal) } else { Ok(()) }
-}
-
-fn since_1970() -> Duration {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,0 +1,102 @@
+//! Between a node's part in a run and the agent that it belongs to: what happens to the round is told in the agent's words,
+//! and what agents tell each other in the round's store has its place here.
+
+use crate::agent::reason::{NoRound, Reason};
+use crate::agent::supervisor::Membership;
+use crate::rendezvous::error::RendezvousErrorKind;
+use crate::rendezvous::round_event::RoundEvent;
+use alloc::format;
+use alloc::string::{String, ToString};
+
+/// Where an agent whose workers failed for good says so; the first one's words stay.
+pub const FAILURE_KEY: &[u8] = b"torchelastic/agent/failure";
+/// The keys of the barrier at which agents whose workers succeeded wait for each other begin so, as PyTorch's do.
+pub const EXIT_BARRIER_PREFIX: &str = "torchelastic/agent/terminal_state";
+
+/// What an event means for an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Nothing.
+    Nothing,
+    /// This.
+    Told(Membership),
+    /// Nodes wait, if they still do: that is to be asked.
+    NodesMayWait,
+    /// The job has failed if that stands at [`FAILURE_KEY`]: who closes the run for this reason says so before.
+    JobMayHaveFailed,
+}
+
+/// What an event means for an agent in round `current`. Events of earlier rounds may come late, and mean nothing.
+#[must_use]
+pub fn meaning(event: &RoundEvent, current: Option<u64>) -> Meaning {
+    let words = || event.to_string().into();
+    match *event {
+        RoundEvent::NodesWaiting { nodes: 0 } => Meaning::Nothing,
+        RoundEvent::NodesWaiting { .. } => Meaning::NodesMayWait,
+        RoundEvent::PeerDied { round, .. } if Some(round) == current => {
+            Meaning::Told(Membership::PeerDied { words: words() })
+        }
+        RoundEvent::RoundOver { round, .. } if Some(round) == current => {
+            Meaning::Told(Membership::RoundOver { words: words() })
+        }
+        RoundEvent::LeftBehind { round } if current.is_none_or(|current| round > current) => {
+            Meaning::Told(Membership::LeftBehind)
+        }
+        RoundEvent::PeerDied { .. } | RoundEvent::RoundOver { .. } | RoundEvent::LeftBehind { .. } => {
+            Meaning::Nothing
+        }
+        RoundEvent::RunClosed { .. } => Meaning::JobMayHaveFailed,
+        RoundEvent::Replaced => Meaning::Told(Membership::Replaced),
+    }
+}
+
+/// What it means for an agent that there is no round.
+#[must_use]
+pub const fn no_round(kind: RendezvousErrorKind) -> NoRound {
+    match kind {
+        RendezvousErrorKind::GracefulExit => NoRound::NotNeeded,
+        RendezvousErrorKind::Closed => NoRound::Closed,
+        RendezvousErrorKind::Timeout | RendezvousErrorKind::Connection | RendezvousErrorKind::State => {
+            NoRound::Failed
+        }
+    }
+}
+
+/// What an agent says at [`FAILURE_KEY`].
+#[must_use]
+pub fn failure_words(agent: &str, group_rank: i64, reason: &Reason) -> String {
+    format!("{agent} (group rank {group_rank}): {reason}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::native::Why;
+
+    #[test]
+    fn only_what_concerns_the_round_is_told() {
+        let died =
+            |round| RoundEvent::PeerDied { round, node_rank: 1, node: "b".into(), why: Why::Connection };
+        let over = |round| RoundEvent::RoundOver { round, why: Why::Connection };
+        let told = |event: &RoundEvent| event.to_string().into();
+        for (event, meant) in [
+            (RoundEvent::NodesWaiting { nodes: 0 }, Meaning::Nothing),
+            (RoundEvent::NodesWaiting { nodes: 2 }, Meaning::NodesMayWait),
+            (died(3), Meaning::Nothing),
+            (died(4), Meaning::Told(Membership::PeerDied { words: told(&died(4)) })),
+            (over(3), Meaning::Nothing),
+            (over(4), Meaning::Told(Membership::RoundOver { words: told(&over(4)) })),
+            (RoundEvent::LeftBehind { round: 4 }, Meaning::Nothing),
+            (RoundEvent::LeftBehind { round: 5 }, Meaning::Told(Membership::LeftBehind)),
+            (RoundEvent::RunClosed { by: "b".into() }, Meaning::JobMayHaveFailed),
+            (RoundEvent::Replaced, Meaning::Told(Membership::Replaced)),
+        ] {
+            assert_eq!(meaning(&event, Some(4)), meant, "{event}");
+        }
+        // Of backends without rounds, nothing can be of another one.
+        assert_eq!(
+            meaning(&RoundEvent::LeftBehind { round: 0 }, None),
+            Meaning::Told(Membership::LeftBehind)
+        );
+    }
+}
