@@ -193,9 +193,8 @@ pub unsafe extern "C" fn rdzv_loop_add_store(
     unsafe {
         operate(event_loop, error, |this| {
             let (store, options) = (place(store, "store")?, reference(options, "options")?);
-            let (host, port) =
-                options.endpoint.as_ref().ok_or_else(|| invalid("the options have no endpoint"))?;
-            store.put(this.stores.add_store(host, *port, options.options.clone()).as_u32());
+            let (host, port) = options.endpoint()?;
+            store.put(this.stores.add_store(host, port, options.options.clone()).as_u32());
             Ok(())
         })
     }

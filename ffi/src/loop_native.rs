@@ -43,9 +43,8 @@ pub unsafe extern "C" fn rdzv_loop_add_native_store(
         guard::call_on(poison_of(event_loop).as_deref(), error, || {
             enter(event_loop, |this| {
                 let (store, options) = (place(store, "store")?, reference(options, "options")?);
-                let (host, port) =
-                    options.endpoint.as_ref().ok_or_else(|| invalid("the options have no endpoint"))?;
-                store.put(this.stores.add_session(host, *port, options.native()).as_u32());
+                let (host, port) = options.endpoint()?;
+                store.put(this.stores.add_session(host, port, options.native()).as_u32());
                 Ok(())
             })
         })

@@ -1,6 +1,6 @@
 //! Stores over the native protocol: revisions, prefixes, pages, barriers by name.
 
-use crate::argument::{bytes, invalid, list, place, rdzv_bytes, reference, reference_mut};
+use crate::argument::{bytes, list, place, rdzv_bytes, reference, reference_mut};
 use crate::buffer::{rdzv_buffer, rdzv_list};
 use crate::context::{rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
@@ -87,9 +87,8 @@ pub unsafe extern "C" fn rdzv_store_connect_native(
             let out = place(out, "out")?;
             let shared = shared(context)?;
             let options = reference(options, "options")?;
-            let (host, port) =
-                options.endpoint.as_ref().ok_or_else(|| invalid("the options have no endpoint"))?;
-            let store = Store::connect_native(host, *port, options.native());
+            let (host, port) = options.endpoint()?;
+            let store = Store::connect_native(host, port, options.native());
             out.put(handle(store.map_err(|error| call_fault(&error))?, shared));
             Ok(())
         })

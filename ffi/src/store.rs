@@ -201,10 +201,9 @@ pub unsafe extern "C" fn rdzv_store_connect(
             let out = place(out, "out")?;
             let shared = shared(context)?;
             let options = reference(options, "options")?;
-            let (host, port) =
-                options.endpoint.as_ref().ok_or_else(|| invalid("the options have no endpoint"))?;
+            let (host, port) = options.endpoint()?;
             let store =
-                Store::connect(host, *port, options.options.clone()).map_err(|error| call_fault(&error))?;
+                Store::connect(host, port, options.options.clone()).map_err(|error| call_fault(&error))?;
             out.put(handle(store, shared));
             Ok(())
         })

@@ -1,7 +1,7 @@
 //! How a client is set up.
 
 use crate::argument::{invalid, place, positive_ms, reference_mut, text, zero_or_more_ms};
-use crate::error::rdzv_error;
+use crate::error::{Fault, rdzv_error};
 use crate::guard;
 use crate::server_options::keep_alive;
 use crate::status::rdzv_status;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// with it as often as you like, free it. One thread at a time.
 #[derive(Debug, Default)]
 pub struct rdzv_store_options {
-    pub(crate) endpoint: Option<(String, u16)>,
+    endpoint: Option<(String, u16)>,
     pub(crate) options: StoreOptions,
     node: String,
     grace: Duration,
@@ -21,6 +21,12 @@ pub struct rdzv_store_options {
 }
 
 impl rdzv_store_options {
+    /// Where the store is.
+    pub(crate) fn endpoint(&self) -> Result<(&str, u16), Fault> {
+        let (host, port) = self.endpoint.as_ref().ok_or_else(|| invalid("the options have no endpoint"))?;
+        Ok((host, *port))
+    }
+
     /// What they say to a store over the native protocol.
     pub(crate) fn native(&self) -> NativeClientOptions {
         let defaults = NativeClientOptions::default();
