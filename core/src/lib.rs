@@ -67,6 +67,7 @@ pub mod agent {
     pub mod phase;
     pub mod ranks;
     pub mod reason;
+    pub mod roster;
     pub mod spec;
     pub mod streams;
     pub mod stuck;

@@ -280,7 +280,8 @@ impl Supervisor {
             Phase::Parting => self.ask(|call| Output::Part { call }),
             Phase::Closing => {
                 // Only who knows that the job is over closes the run.
-                let is_over = self.is_announced || self.verdict == Some(Verdict::Succeeded { missing: None });
+                let is_over =
+                    self.is_announced || matches!(self.verdict, Some(Verdict::Succeeded { missing: None }));
                 let farewell = if is_over { Farewell::Close } else { Farewell::Leave };
                 self.ask(|call| Output::Close { call, farewell });
             }

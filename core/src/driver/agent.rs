@@ -6,6 +6,7 @@
 
 mod control;
 mod errand;
+mod foreign;
 mod health;
 mod local;
 mod membership;
@@ -17,6 +18,7 @@ mod workers;
 mod tests;
 
 pub use control::AgentControl;
+pub use foreign::{ForeignEvent, ForeignWorkers, StartOrder, WorkerHooks, WorkersTeller};
 pub use local::{LocalEntry, LocalError, LocalOptions, LocalWorkers, TimerError};
 pub use workers::{Start, WorkerEvent, Workers};
 

@@ -24,6 +24,13 @@ impl Clock {
     pub fn now(&self) -> Instant {
         Instant::from_nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
+
+    /// A time of this clock in seconds since 1970, by what the host's clock shows now.
+    #[must_use]
+    pub fn epoch_s(&self, at: Instant) -> u64 {
+        let ago = self.now().since(at);
+        since_1970().saturating_sub(ago).as_secs()
+    }
 }
 
 /// What the host's clock shows, since the beginning of 1970; it may be set back and forth. A year before that is 1970.

@@ -14,7 +14,7 @@ use crate::agent::log_layout::LogSettings;
 use crate::agent::reason::Hindrance;
 use crate::agent::supervisor::Failed;
 use crate::agent::template::{self, Origin};
-use crate::driver::clock::{Clock, since_1970};
+use crate::driver::clock::Clock;
 use crate::driver::process::{
     self, Entry, Guard, GuardError, GuardEvent, GuardLost, GuardOptions, Program, Registered, Returned, Stdio,
 };
@@ -321,12 +321,6 @@ impl LocalWorkers {
         path.map_or(ErrorFile::Absent, read_error_file)
     }
 
-    /// A time of the agent's clock in seconds since 1970, by what the host's clock shows now.
-    fn epoch_s(&self, at: Instant) -> u64 {
-        let ago = self.clock.now().since(at);
-        since_1970().saturating_sub(ago).as_secs()
-    }
-
     fn not_started(&self, step: process::SpawnStep, errno: i32) -> Box<str> {
         let error = std::io::Error::from_raw_os_error(errno);
         let entry = match &self.options.entry {
@@ -481,7 +475,7 @@ impl Workers for LocalWorkers {
                 global_rank: worker.global_rank,
                 pid: failed.pid.unwrap_or(0),
                 exit_code: failed.exit.exit_code(),
-                seen_at_s: self.epoch_s(failed.at),
+                seen_at_s: self.clock.epoch_s(failed.at),
                 error_file: self.error_file(failed.local_rank),
                 stderr_tail: self.logs.tail(failed.local_rank),
             };
