@@ -1,16 +1,19 @@
-//! Stores and sessions inside somebody else's event loop: no thread, no callback, no call that blocks.
+//! Stores, sessions and agents inside somebody else's event loop: no callback, no call that blocks.
 //!
 //! Put [`Loop::fd`] into the program's own poll; when it is readable, call [`Loop::turn`] and take the
 //! [`Loop::next_event`]s. Deadlines, pauses and look-ups make the descriptor readable too.
 
+mod agent;
 mod line;
 mod native;
 mod node;
 mod session;
 
+pub use agent::{AgentId, LoopAgent};
 pub use node::Session;
 pub use session::{SessionAnswer, SessionEvent};
 
+use super::agent::AgentEvent;
 use super::call_error::CallError;
 use super::event_loop::EventLoop;
 use super::sorted_map::SortedMap;
@@ -21,6 +24,7 @@ use crate::node::multi_client::{Answer, Input};
 use crate::store::call::{Call, CallId, Patience};
 use crate::store::op::{Key, Request};
 use crate::time::Duration;
+use agent::WatchedAgent;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -78,6 +82,8 @@ pub enum LoopEvent {
     Store(CallOver),
     /// Something happened in a session.
     Session(SessionId, SessionEvent),
+    /// Something happened to an agent.
+    Agent(AgentId, AgentEvent),
 }
 
 /// A call is over.
@@ -112,6 +118,7 @@ pub struct Loop {
     events: EventLoop,
     stores: SortedMap<StoreId, Box<LoopStore>>,
     sessions: SortedMap<SessionId, Box<LoopSession>>,
+    agents: Vec<WatchedAgent>,
     members_made: u32,
     happened: VecDeque<LoopEvent>,
     lookups: Lookups,
@@ -131,6 +138,7 @@ impl Loop {
             events: EventLoop::new()?,
             stores: SortedMap::default(),
             sessions: SortedMap::default(),
+            agents: Vec::new(),
             members_made: 0,
             happened: VecDeque::new(),
             lookups: Lookups::default(),
@@ -285,6 +293,8 @@ impl Loop {
             } else if let Some(session) = self.sessions.get_mut(SessionId(LoopStore::of_token(one.token).0)) {
                 session.ready(one, &mut self.buffer);
                 session.carry_out(&self.events, &mut self.happened);
+            } else {
+                self.turn_agent(one.token)?;
             }
         }
         for lookup in self.lookups.take() {

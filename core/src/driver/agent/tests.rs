@@ -5,6 +5,8 @@ use crate::agent::group::{ExitStatus, WorkerState};
 use crate::agent::log_layout::LogSettings;
 use crate::agent::phase::Phase;
 use crate::agent::reason::{Hindrance, Reason, StopCause};
+use crate::driver::event_loop::becomes_readable;
+use crate::driver::loop_client::{Loop, LoopEvent};
 use crate::driver::rendezvous::Context;
 use crate::driver::server::{Server, ServerOptions};
 use crate::rendezvous::parameters::RendezvousParameters;
@@ -543,6 +545,28 @@ fn restarts_leave_no_descriptors_behind() {
     // A connection or a server of the last round may still be on its way out.
     let (first, last) = (opened[20..40].iter().max(), opened[130..].iter().min());
     assert!(last <= first, "{opened:?}");
+}
+
+#[test]
+fn a_loop_turns_agents_and_forgets_them() {
+    let job = Job::new();
+    let mut events = Loop::new().expect("descriptors");
+    let agent = Arc::new(std::sync::Mutex::new(job.agent("a", (1, 1), spec(1), "exit 0")));
+    let id = events.add_agent(Arc::clone(&agent)).expect("watched");
+    let mut told = Vec::new();
+    while told.last() != Some(&AgentEvent::Over) {
+        assert!(becomes_readable(events.fd(), SOON), "it gets on: {told:?}");
+        events.turn().expect("the system does its part");
+        while let Some(LoopEvent::Agent(of, event)) = events.next_event() {
+            assert_eq!(of, id);
+            told.push(event);
+        }
+    }
+    assert_eq!(agent.lock().expect("whole").result().expect("over").verdict, SUCCEEDED);
+    events.remove_agent(id);
+    assert_eq!(Arc::strong_count(&agent), 1);
+    events.turn().expect("the system does its part");
+    assert!(events.next_event().is_none());
 }
 
 #[test]

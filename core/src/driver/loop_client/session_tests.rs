@@ -51,7 +51,7 @@ fn next_of(events: &mut Loop) -> (SessionId, SessionEvent) {
         match next(events) {
             LoopEvent::Session(_, SessionEvent::Open | SessionEvent::Node(NodeEvent::Seated)) => {}
             LoopEvent::Session(session, event) => return (session, event),
-            LoopEvent::Store(over) => panic!("{over:?}"),
+            other => panic!("{other:?}"),
         }
     }
 }
@@ -75,7 +75,7 @@ fn store_end(events: &mut Loop, call: CallId) -> CallOver {
                 return over;
             }
             LoopEvent::Session(_, SessionEvent::Open) => {}
-            LoopEvent::Session(_, event) => panic!("{event:?}"),
+            other => panic!("{other:?}"),
         }
     }
 }
@@ -555,7 +555,7 @@ fn within_the_grace_a_broken_connection_costs_nothing() {
                     other => panic!("{other:?}"),
                 },
                 LoopEvent::Session(_, SessionEvent::Open) => {}
-                LoopEvent::Session(_, event) => panic!("{event:?}"),
+                other => panic!("{other:?}"),
             }
         }
         assert!(sums.iter().copied().eq((turn - 1) * 20 + 1..=turn * 20), "each counts once: {sums:?}");

@@ -20,7 +20,7 @@ fn next(events: &mut Loop) -> CallOver {
     loop {
         match events.next_event() {
             Some(LoopEvent::Store(over)) => return over,
-            Some(LoopEvent::Session(_, event)) => panic!("{event:?}"),
+            Some(other) => panic!("{other:?}"),
             None => {}
         }
         assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
