@@ -1,7 +1,7 @@
 //! Error files, read and handed on. Whatever a worker leaves in its place, nobody waits for it.
 
 use super::error::{LogError, errno};
-use crate::agent::error_file::{ErrorFile, ErrorFileNote, parse, with_error_code};
+use crate::agent::error_file::{ErrorFile, ErrorFileNote, NewError, encode, parse, with_error_code};
 use crate::limits::ERROR_FILE_BYTES_MAX;
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -30,9 +30,23 @@ pub fn read_error_file(path: &Path) -> ErrorFile {
 pub fn hand_on_error_file(from: &Path, to: &Path, exit_code: i32) -> Result<(), LogError> {
     let unread = |errno| LogError::Unread { path: from.into(), errno };
     let bytes = contents(from).map_err(|error| unread(errno(&error)))?.ok_or_else(|| unread(libc::EINVAL))?;
+    replace(to, &with_error_code(&bytes, exit_code))
+}
+
+/// Writes the error of this process, which is a worker, to where its agent looks for it. What is there is replaced, whole
+/// or not at all.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write_error_file(to: &Path, message: &str, callstack: &str) -> Result<(), LogError> {
+    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    replace(to, &encode(&NewError { message, callstack, extra: &[], timestamp_s: since_1970.as_secs() }))
+}
+
+fn replace(to: &Path, bytes: &[u8]) -> Result<(), LogError> {
     let mut draft = OsString::from(to);
     draft.push(".part");
-    let written = fs::write(&draft, with_error_code(&bytes, exit_code)).and_then(|()| fs::rename(&draft, to));
+    let written = fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, to));
     written.map_err(|error| {
         drop(fs::remove_file(&draft));
         LogError::File { path: to.into(), errno: errno(&error) }

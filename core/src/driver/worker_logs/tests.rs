@@ -725,3 +725,18 @@ fn the_root_causes_file_is_handed_on() {
     assert_eq!((error.path(), error.errno()), (Some(&*elsewhere), libc::ENOENT));
     assert_eq!(names(folder.path()), ["from", "to"]);
 }
+
+#[test]
+fn a_worker_leaves_its_error_for_the_agent() {
+    let folder = TemporaryFolder::new();
+    let to = folder.path().join("error.json");
+    fs::write(&to, "what was there is replaced").expect("written");
+    write_error_file(&to, "boom", "main.c:7").expect("written");
+    let ErrorFile::Read { content: Ok(error), .. } = read_error_file(&to) else { panic!("it is there") };
+    assert_eq!((error.message.as_str(), error.callstack.as_deref()), ("boom", Some("boom\nmain.c:7")));
+    assert!(error.timestamp_s > 1_700_000_000);
+    let elsewhere = folder.path().join("none/error.json");
+    let error = write_error_file(&elsewhere, "boom", "").expect_err("no such folder");
+    assert_eq!((error.path(), error.errno()), (Some(&*elsewhere), libc::ENOENT));
+    assert_eq!(names(folder.path()), ["error.json"]);
+}
