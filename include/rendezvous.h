@@ -17,8 +17,8 @@
 //     move between threads. Nothing else may be under way on a handle when it is freed.
 //   - After RDZV_PANIC a handle is poisoned: every further call on it returns RDZV_POISONED; free it.
 //   - Structs begin with struct_size: the size that the caller's header gives them. Fields are only appended.
-//   - Threads of the library have all signals blocked. It installs no signal handlers, reaps no children, and
-//     writes nothing to stdout or stderr.
+//   - Threads of the library have all signals blocked. It installs no signal handlers, reaps no children of
+//     the program's, and writes nothing to stdout or stderr, but for what agents pass on from their workers.
 
 #ifndef RENDEZVOUS_H
 #define RENDEZVOUS_H
@@ -1389,10 +1389,12 @@ typedef struct {
   uint32_t struct_size;
   // `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, one of a node's: `RDZV_EVENT_NODE_OPEN` and so on, or one of
   // a native store's: `RDZV_EVENT_CHANGE` and so on.
+  // `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, or one of a node's: `RDZV_EVENT_NODE_OPEN`
+  // and so on.
   int32_t kind;
   // The operation, as its submission named it: a number above 0 that this loop gives once.
   uint64_t operation;
-  // The store or the node that it was for.
+  // The store, the node or the agent that it was for.
   uint32_t store;
   // How it ended.
   rdzv_status status;
@@ -2740,6 +2742,721 @@ rdzv_status rdzv_loop_store_batch(rdzv_loop *event_loop,
 //
 // Errors: `RDZV_INVALID_ARGUMENT` beyond the last.
 rdzv_status rdzv_loop_answer(rdzv_loop *event_loop, size_t index, rdzv_answer *out, rdzv_error **error);
+// Workers that are functions of the program's own.
+// -----------------------------------------------------------------------------------------------------------
+
+// What a worker function is told, and where it leaves what it returns. Valid during the call only.
+typedef struct rdzv_worker_call rdzv_worker_call;
+
+// A function that can be a worker; it gives the exit code. `rdzv_agent_options_set_function` tells in what
+// surroundings it runs.
+typedef int32_t (*rdzv_worker_fn)(void *user_data, rdzv_worker_call *call);
+
+// The argument at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Not
+// NUL-terminated.
+const uint8_t *rdzv_worker_call_argument(const rdzv_worker_call *call, size_t index, size_t *len);
+
+// What the function returns beside its exit code; it is copied, and the last one counts. The agent has it
+// when all workers have ended well.
+void rdzv_worker_call_return(rdzv_worker_call *call, const uint8_t *data, size_t data_len);
+
+// -----------------------------------------------------------------------------------------------------------
+// The workers of an agent at one moment.
+// -----------------------------------------------------------------------------------------------------------
+
+// The agent has lost sight of its workers.
+#define RDZV_WORKERS_UNKNOWN 0
+
+// They are not started.
+#define RDZV_WORKERS_INIT 1
+
+// They run.
+#define RDZV_WORKERS_HEALTHY 2
+
+// They run, and at least one does not get on.
+#define RDZV_WORKERS_UNHEALTHY 3
+
+// The agent stopped them.
+#define RDZV_WORKERS_STOPPED 4
+
+// All ended well.
+#define RDZV_WORKERS_SUCCEEDED 5
+
+// At least one did not.
+#define RDZV_WORKERS_FAILED 6
+
+// The workers of an agent at one moment: what is read never changes. Any thread may read it.
+typedef struct rdzv_worker_group rdzv_worker_group;
+
+// What the workers of a group have in common.
+typedef struct {
+  // Set it to `sizeof(rdzv_worker_group_info)` before the call; afterwards it tells how many bytes were
+  // filled.
+  uint32_t struct_size;
+  // One of `RDZV_WORKERS_UNKNOWN` and so on.
+  int32_t state;
+  // The agent's rank among the agents; -1 while there is no round.
+  int64_t group_rank;
+  // How many agents there are.
+  int64_t group_world_size;
+  // The round's number; -1 without one.
+  int64_t round;
+  // How often the group was started before this time, for whatever reason.
+  uint64_t attempt;
+  // How often it was started anew because its own workers failed.
+  uint32_t restart_count;
+  // How many workers there are; 0 until their ranks are known.
+  uint32_t worker_count;
+} rdzv_worker_group_info;
+
+// One worker.
+typedef struct {
+  // Set it to `sizeof(rdzv_worker)` before the call; afterwards it tells how many bytes were filled.
+  uint32_t struct_size;
+  // Its number on this agent.
+  uint32_t local_rank;
+  // Its number in the job.
+  uint64_t global_rank;
+  // Its number among the workers of its role.
+  uint64_t role_rank;
+  // The workers of the job.
+  uint64_t world_size;
+  // The workers of its role.
+  uint64_t role_world_size;
+  // Its process; 0 until it is started.
+  uint32_t pid;
+  // Whether it has ended, 1 or 0.
+  int32_t has_exited;
+  // Its exit code, if it has; minus the number of the signal that ended it.
+  int32_t exit_code;
+  // Not used; 0.
+  uint32_t reserved;
+} rdzv_worker;
+
+// Frees a group. NULL is ignored.
+void rdzv_worker_group_free(rdzv_worker_group *group);
+
+// Fills `*info`, of which `struct_size` must be set.
+rdzv_status rdzv_worker_group_get_info(const rdzv_worker_group *group,
+                                       rdzv_worker_group_info *info,
+                                       rdzv_error **error);
+
+// Fills `*worker`, of which `struct_size` must be set, with the worker of that local rank.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` when there is none.
+rdzv_status rdzv_worker_group_worker(const rdzv_worker_group *group,
+                                     uint32_t local_rank,
+                                     rdzv_worker *worker,
+                                     rdzv_error **error);
+
+// What the workers do, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
+// group. NULL for NULL.
+const uint8_t *rdzv_worker_group_role(const rdzv_worker_group *group, size_t *len);
+
+// The name of a state, such as `HEALTHY`; `UNKNOWN` for any other number. Never NULL; static.
+const char *rdzv_worker_state_name(int32_t state);
+
+// -----------------------------------------------------------------------------------------------------------
+// What an agent is to supervise, and how.
+// -----------------------------------------------------------------------------------------------------------
+
+// Workers see the devices that the agent sees.
+#define RDZV_DEVICES_ALL 0
+
+// Each worker sees one device, by its local rank, and its `LOCAL_RANK` is 0.
+#define RDZV_DEVICES_ONE_EACH 1
+
+// Agents tell each other their roles and sizes through the round's store.
+#define RDZV_RANKS_THROUGH_STORE 0
+
+// All agents have as many workers and one role, and each reckons its ranks by itself.
+#define RDZV_RANKS_IDENTICAL 1
+
+// Options of an agent. One thread at a time. An agent copies what it needs.
+typedef struct rdzv_agent_options rdzv_agent_options;
+
+// Options for `local_world_size` workers, from 1 to 4096, of the role `default`. Then say what they run:
+// `rdzv_agent_options_set_program`, or `_set_function`, or, with `rdzv_agent_new_custom`, neither. On
+// success `*out` is yours until `rdzv_agent_options_free`. What makes no sense beyond a single option is
+// told by `rdzv_agent_new`.
+rdzv_status rdzv_agent_options_new(uint32_t local_world_size, rdzv_agent_options **out, rdzv_error **error);
+
+// Frees options. NULL is ignored.
+void rdzv_agent_options_free(rdzv_agent_options *options);
+
+// Each worker runs this program with these arguments, in which `${local_rank}` stands for the worker's local
+// rank, and `$$` for `$`. The program's name, which comes before them by custom, is put there by itself. A
+// name without a slash is looked for in the folders of `PATH`, now.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` when there is no such program, or it may not be run.
+rdzv_status rdzv_agent_options_set_program(rdzv_agent_options *options,
+                                           const uint8_t *program,
+                                           size_t program_len,
+                                           const rdzv_bytes *arguments,
+                                           size_t argument_count,
+                                           rdzv_error **error);
+
+// Each worker runs this function of the program's own, in a process of its own, which is forked from one
+// that `rdzv_agent_new` forked from the program. So the function sees the program's memory as it was then;
+// of its threads there is none but the function's own, and a lock that another one held is held for ever,
+// but those of the allocator; of its descriptors there are the first three; signals have their default
+// actions; and its environment is that of a worker. When it returns, the process ends at once with that exit
+// code (of which the lowest eight bits count): nothing that was to run at exit runs, and what was printed
+// but not flushed is gone. An exception must not leave it. Make the agent before there are other threads, if
+// you can.
+rdzv_status rdzv_agent_options_set_function(rdzv_agent_options *options,
+                                            rdzv_worker_fn function,
+                                            void *user_data,
+                                            rdzv_error **error);
+
+// The arguments of a function, or those of a program anew, with its name before them; `${local_rank}` as
+// with `rdzv_agent_options_set_program`.
+rdzv_status rdzv_agent_options_set_arguments(rdzv_agent_options *options,
+                                             const rdzv_bytes *arguments,
+                                             size_t argument_count,
+                                             rdzv_error **error);
+
+// One variable of the workers' environment, over that of the agent's program, which they inherit, and over
+// those that every worker gets.
+rdzv_status rdzv_agent_options_set_variable(rdzv_agent_options *options,
+                                            const uint8_t *name,
+                                            size_t name_len,
+                                            const uint8_t *value,
+                                            size_t value_len,
+                                            rdzv_error **error);
+
+// Where the workers begin; by default, where the agent's program is.
+rdzv_status rdzv_agent_options_set_directory(rdzv_agent_options *options,
+                                             const uint8_t *directory,
+                                             size_t directory_len,
+                                             rdzv_error **error);
+
+// What the workers do; those of one role are numbered among themselves. Default `default`.
+rdzv_status rdzv_agent_options_set_role(rdzv_agent_options *options,
+                                        const uint8_t *role,
+                                        size_t role_len,
+                                        rdzv_error **error);
+
+// What the agent calls its host in reports; by default, the host's name.
+rdzv_status rdzv_agent_options_set_name(rdzv_agent_options *options,
+                                        const uint8_t *name,
+                                        size_t name_len,
+                                        rdzv_error **error);
+
+// How often the group may be started again after a failure of its own workers; 0: never. Default 3. A change
+// of membership does not count.
+rdzv_status rdzv_agent_options_set_max_restarts(rdzv_agent_options *options,
+                                                uint32_t max_restarts,
+                                                rdzv_error **error);
+
+// What workers are told when they are to end, and how long they may take: a signal from 1 to 64, and
+// milliseconds, after which they are killed; 0 kills at once. Default SIGTERM, 30,000.
+rdzv_status rdzv_agent_options_set_stop(rdzv_agent_options *options,
+                                        int32_t signal,
+                                        int64_t timeout_ms,
+                                        rdzv_error **error);
+
+// How long killed workers may take to vanish, until they are given up; in milliseconds. Default 5,000.
+rdzv_status rdzv_agent_options_set_kill_timeout_ms(rdzv_agent_options *options,
+                                                   int64_t kill_timeout_ms,
+                                                   rdzv_error **error);
+
+// How often to look for waiting nodes where the rendezvous does not tell of them; in milliseconds, above 0.
+// Default 1,000.
+rdzv_status rdzv_agent_options_set_monitor_interval_ms(rdzv_agent_options *options,
+                                                       int64_t monitor_interval_ms,
+                                                       rdzv_error **error);
+
+// How long agents whose workers have succeeded wait for each other; in milliseconds. Default 300,000.
+rdzv_status rdzv_agent_options_set_exit_barrier_timeout_ms(rdzv_agent_options *options,
+                                                           int64_t exit_barrier_timeout_ms,
+                                                           rdzv_error **error);
+
+// How workers get their ranks, one of `RDZV_RANKS_THROUGH_STORE` (the default) and `RDZV_RANKS_IDENTICAL`,
+// and how long to wait for the other agents then, in milliseconds. Default 60,000.
+rdzv_status rdzv_agent_options_set_rank_assignment(rdzv_agent_options *options,
+                                                   int32_t assignment,
+                                                   int64_t timeout_ms,
+                                                   rdzv_error **error);
+
+// What devices a worker sees: `RDZV_DEVICES_ALL` (the default) or `RDZV_DEVICES_ONE_EACH`.
+rdzv_status rdzv_agent_options_set_devices(rdzv_agent_options *options, int32_t devices, rdzv_error **error);
+
+// Where workers of other nodes reach this one, if it hosts their store; by default, as the rendezvous knows
+// it.
+rdzv_status rdzv_agent_options_set_local_addr(rdzv_agent_options *options,
+                                              const uint8_t *address,
+                                              size_t address_len,
+                                              rdzv_error **error);
+
+// Where the workers find their store, in every round; by default, each round has a store of its own, which
+// the agent of rank 0 serves.
+rdzv_status rdzv_agent_options_set_master(rdzv_agent_options *options,
+                                          const uint8_t *address,
+                                          size_t address_len,
+                                          uint16_t port,
+                                          rdzv_error **error);
+
+// Where log files and error files are, beneath a folder for the run; by default, a new folder for temporary
+// files. `/dev/null`: nowhere.
+rdzv_status rdzv_agent_options_set_log_dir(rdzv_agent_options *options,
+                                           const uint8_t *directory,
+                                           size_t directory_len,
+                                           rdzv_error **error);
+
+// What of the workers' output goes into files and not to the console: `0` nothing, `1` stdout, `2` stderr,
+// `3` both, or `RANK:N,RANK:N` by local rank. Default `0`: stdout is inherited, and stderr passed on to that
+// of the agent's program.
+rdzv_status rdzv_agent_options_set_redirects(rdzv_agent_options *options,
+                                             const uint8_t *redirects,
+                                             size_t redirects_len,
+                                             rdzv_error **error);
+
+// What goes into files and, behind a prefix, to the console, too; in the same words. `prefix` is a template
+// with `${role_name}`, `${local_rank}`, `${rank}` and `${hostname}`; empty for `[ROLE][LOCAL RANK]:`.
+rdzv_status rdzv_agent_options_set_tee(rdzv_agent_options *options,
+                                       const uint8_t *tee,
+                                       size_t tee_len,
+                                       const uint8_t *prefix,
+                                       size_t prefix_len,
+                                       rdzv_error **error);
+
+// Of which workers the console shows anything, as in `0,2`; empty for all, the default. Lines of tee'd
+// streams that contain one of the words (separated by commas) go into one file of all workers besides.
+rdzv_status rdzv_agent_options_set_console_filters(rdzv_agent_options *options,
+                                                   const uint8_t *local_ranks,
+                                                   size_t local_ranks_len,
+                                                   const uint8_t *stdout_words,
+                                                   size_t stdout_words_len,
+                                                   const uint8_t *stderr_words,
+                                                   size_t stderr_words_len,
+                                                   rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// What an agent tells of.
+// -----------------------------------------------------------------------------------------------------------
+
+// The agent has not begun.
+#define RDZV_PHASE_IDLE 0
+
+// It joins the rendezvous, and waits for a round.
+#define RDZV_PHASE_MEETING 1
+
+// It learns the ranks of its workers.
+#define RDZV_PHASE_ASSIGNING 2
+
+// It starts its workers.
+#define RDZV_PHASE_STARTING 3
+
+// Its workers run.
+#define RDZV_PHASE_RUNNING 4
+
+// It stops them, to meet again.
+#define RDZV_PHASE_RESTARTING 5
+
+// They have succeeded, and it waits for the other agents.
+#define RDZV_PHASE_PARTING 6
+
+// It stops whatever still lives, for good.
+#define RDZV_PHASE_ENDING 7
+
+// It tells the rendezvous that it goes.
+#define RDZV_PHASE_CLOSING 8
+
+// It is done.
+#define RDZV_PHASE_OVER 9
+
+// The agent went from phase `from` to `to`; why is in `words`.
+#define RDZV_AGENT_EVENT_PHASE 1
+
+// All workers of `attempt` run; what that took is in the five times.
+#define RDZV_AGENT_EVENT_RUNNING 2
+
+// The worker `local_rank` ended with `exit_code`; `was_told` tells whether the agent had told it to.
+#define RDZV_AGENT_EVENT_EXITED 3
+
+// What lives is killed; why is in `words`.
+#define RDZV_AGENT_EVENT_KILLING 4
+
+// Processes that outlived that are left to themselves, after `stop_us`.
+#define RDZV_AGENT_EVENT_GAVE_UP 5
+
+// Workers of one start failed, and nothing of it lives any more; the report is in `words`.
+#define RDZV_AGENT_EVENT_WORKERS_FAILED 6
+
+// The agent is done: `rdzv_agent_get_result` says how.
+#define RDZV_AGENT_EVENT_OVER 7
+
+// Something that happened to an agent.
+typedef struct {
+  // Handed to you, the size of this struct in the library that made it; later fields are absent when it is
+  // smaller. Of an event that you ask for, as with `rdzv_event`.
+  uint32_t struct_size;
+  // One of `RDZV_AGENT_EVENT_PHASE` and so on; there may be more one day.
+  int32_t kind;
+  // One of `RDZV_PHASE_IDLE` and so on.
+  int32_t from;
+  // The same.
+  int32_t to;
+  // Which start; 0 is the first.
+  uint64_t attempt;
+  // Which worker.
+  uint32_t local_rank;
+  // Its exit code; minus the number of the signal that ended it.
+  int32_t exit_code;
+  // 1 or 0.
+  int32_t was_told;
+  // Not used; 0.
+  uint32_t reserved;
+  // Microseconds from the death of a worker to its being noticed.
+  int64_t detect_us;
+  // Until nothing of the last start was left.
+  int64_t stop_us;
+  // Until there was a round.
+  int64_t rendezvous_us;
+  // Until the ranks were known.
+  int64_t assign_us;
+  // Until all workers were started.
+  int64_t start_us;
+  // UTF-8, not NUL-terminated; lent as long as the event.
+  const uint8_t *words;
+  // Its length.
+  size_t words_len;
+} rdzv_agent_event;
+
+// Hears of what happens to an agent; the event is lent during the call. It must not throw, and may stop the
+// agent, signal its workers and look at them, but not run or free it.
+typedef void (*rdzv_agent_listener)(void *user_data, const rdzv_agent_event *event);
+
+// The name of a phase, such as `running`; `unknown` for any other number. Never NULL; static.
+const char *rdzv_agent_phase_name(int32_t phase);
+
+// -----------------------------------------------------------------------------------------------------------
+// How an agent ended.
+// -----------------------------------------------------------------------------------------------------------
+
+// All workers ended well.
+#define RDZV_VERDICT_SUCCEEDED 0
+
+// The agent stood by, and was not needed: a success, too.
+#define RDZV_VERDICT_NOT_NEEDED 1
+
+// Somebody asked it to stop.
+#define RDZV_VERDICT_STOPPED 2
+
+// Its workers failed too often, or something else did that no restart mends.
+#define RDZV_VERDICT_FAILED 3
+
+// It lost sight of its workers.
+#define RDZV_VERDICT_LOST_SIGHT 4
+
+// How an agent ended. It does not change; any thread may read it. What it lends lives as long as it does.
+typedef struct rdzv_agent_result rdzv_agent_result;
+
+// One worker's failure. What it points to is UTF-8, not NUL-terminated, and lives as long as the result.
+typedef struct {
+  // Set it to `sizeof(rdzv_worker_failure)` before the call; afterwards it tells how many bytes were
+  // filled.
+  uint32_t struct_size;
+  // Its number on its agent.
+  uint32_t local_rank;
+  // Its number in the job.
+  uint64_t global_rank;
+  // The rank of its agent.
+  uint64_t group_rank;
+  // Its process.
+  uint32_t pid;
+  // Its exit code; minus the number of the signal that ended it.
+  int32_t exit_code;
+  // Whether the agent was stopping it, 1 or 0.
+  int32_t while_stopping;
+  // Not used; 0.
+  uint32_t reserved;
+  // When it failed, in seconds since 1970.
+  int64_t timestamp_s;
+  // The name of the signal that ended it, such as `SIGSEGV`; length 0 when none did.
+  const uint8_t *signal;
+  // Its length.
+  size_t signal_len;
+  // The name of its host.
+  const uint8_t *host;
+  // Its length.
+  size_t host_len;
+  // What went wrong: what the worker has left in its error file, if it has.
+  const uint8_t *message;
+  // Its length.
+  size_t message_len;
+  // Where; length 0 when that is not known.
+  const uint8_t *callstack;
+  // Its length.
+  size_t callstack_len;
+  // How many lines of its standard error `rdzv_agent_result_stderr_line` has: the last 20 at most.
+  size_t stderr_line_count;
+} rdzv_worker_failure;
+
+// Frees a result. NULL is ignored.
+void rdzv_agent_result_free(rdzv_agent_result *result);
+
+// One of `RDZV_VERDICT_SUCCEEDED` and so on; -1 for NULL.
+int32_t rdzv_agent_result_verdict(const rdzv_agent_result *result);
+
+// Why, in words, their length in `*len` unless `len` is NULL. Of a success it may tell that not all other
+// agents came to the end. Not NUL-terminated. NULL for NULL.
+const uint8_t *rdzv_agent_result_reason(const rdzv_agent_result *result, size_t *len);
+
+// Of how many workers there is what they returned: all of this agent, when they were functions and ended
+// well, else 0.
+size_t rdzv_agent_result_returned_count(const rdzv_agent_result *result);
+
+// What a worker returned, at `index` (from 0) in the order of global ranks; the rank goes to `*global_rank`
+// and the length to `*len`, unless they are NULL. NULL beyond the last.
+const uint8_t *rdzv_agent_result_returned(const rdzv_agent_result *result,
+                                          size_t index,
+                                          uint64_t *global_rank,
+                                          size_t *len);
+
+// How many workers failed in the last start; 0 when the agent ended well.
+size_t rdzv_agent_result_failure_count(const rdzv_agent_result *result);
+
+// Fills `*failure`, of which `struct_size` must be set, with the failure at `index`: 0 is the root cause,
+// and the others follow by global rank.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` when there is none.
+rdzv_status rdzv_agent_result_failure(const rdzv_agent_result *result,
+                                      size_t index,
+                                      rdzv_worker_failure *failure,
+                                      rdzv_error **error);
+
+// A line of the standard error of the worker whose failure is at `index`, the oldest at `line` 0; its length
+// goes to `*len` unless `len` is NULL. NULL beyond the last. Not NUL-terminated.
+const uint8_t *rdzv_agent_result_stderr_line(const rdzv_agent_result *result,
+                                             size_t index,
+                                             size_t line,
+                                             size_t *len);
+
+// The report of the failures of the last start, the root cause first, as a user is to read it; empty when
+// there were none. Its length goes to `*len` unless `len` is NULL. Not NUL-terminated. NULL for NULL.
+const uint8_t *rdzv_agent_result_report(const rdzv_agent_result *result, size_t *len);
+
+// The same as JSON, of which docs/agent.md has the schema; `null` when there were none.
+const uint8_t *rdzv_agent_result_report_json(const rdzv_agent_result *result, size_t *len);
+
+// -----------------------------------------------------------------------------------------------------------
+// Agents: worker processes of a node, supervised.
+// -----------------------------------------------------------------------------------------------------------
+
+// An agent. It begins when it is run, or in a loop; it runs once. Any thread may stop it, look at its
+// workers and signal them.
+typedef struct rdzv_agent rdzv_agent;
+
+// Makes an agent for the workers that `options` describe, which meets other agents through `handler`: any
+// backend's. It keeps a share of the handler, which may be freed; nothing else should be asked of it
+// meanwhile. `context` may be NULL for a fresh one. A guard process is forked for the workers here, from
+// which they are started: best before the program has many threads and much memory. On success `*out` is
+// yours until `rdzv_agent_free`.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` (no program and no function), `RDZV_EXHAUSTED` (no processes, threads or
+// descriptors), `RDZV_IO` (no place for log files; the host has no name).
+rdzv_status rdzv_agent_new(const rdzv_context *context,
+                           const rdzv_agent_options *options,
+                           const rdzv_rendezvous_handler *handler,
+                           rdzv_agent **out,
+                           rdzv_error **error);
+
+// Frees an agent. What lives of its workers is killed, and its node has left the rendezvous then. One that
+// is in a loop goes on there, until it is taken out of it. NULL is ignored.
+void rdzv_agent_free(rdzv_agent *agent);
+
+// Runs the agent to its end, in this thread: it meets the other agents, starts the workers, watches them,
+// and starts them anew when one fails or the members change. `listener`, which may be NULL, hears of
+// everything as it happens. However it ended, that is a success of this function, and goes to `*out`, yours
+// until `rdzv_agent_result_free`; `out` may be NULL. An agent that is over gives its result at once.
+//
+// Errors: `RDZV_REENTRANT` (it runs already), `RDZV_INVALID_ARGUMENT` (it is in a loop), `RDZV_EXHAUSTED`
+// (the system failed).
+rdzv_status rdzv_agent_run(const rdzv_agent *agent,
+                           rdzv_agent_listener listener,
+                           void *user_data,
+                           rdzv_agent_result **out,
+                           rdzv_error **error);
+
+// How the agent ended, once it is over; see `rdzv_agent_run`.
+//
+// Errors: `RDZV_UNSUPPORTED` (it is not over), `RDZV_REENTRANT` (it runs, in another thread).
+rdzv_status rdzv_agent_get_result(const rdzv_agent *agent, rdzv_agent_result **out, rdzv_error **error);
+
+// Has the agent stop its workers and end; the second time it no longer waits for them. From any thread, but
+// not from a signal handler. NULL is ignored.
+void rdzv_agent_stop(const rdzv_agent *agent);
+
+// Has the agent stop its workers with this signal, from 1 to 64, and end: as a launcher does that was sent
+// it. From any thread.
+rdzv_status rdzv_agent_stop_by_signal(const rdzv_agent *agent, int32_t signal, rdzv_error **error);
+
+// Sends this signal, from 1 to 64, to the workers, and changes nothing else. From any thread.
+rdzv_status rdzv_agent_pass_signal(const rdzv_agent *agent, int32_t signal, rdzv_error **error);
+
+// The workers as they are now, from any thread; on success `*out` is yours until `rdzv_worker_group_free`.
+rdzv_status rdzv_agent_get_worker_group(const rdzv_agent *agent, rdzv_worker_group **out, rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Agents in an event loop of the caller's.
+// -----------------------------------------------------------------------------------------------------------
+
+// `rdzv_event.kind`: something happened to an agent. `rdzv_loop_agent_event` tells what.
+#define RDZV_EVENT_AGENT 7
+
+// Adds an agent: the loop turns it from now on, and its events have kind `RDZV_EVENT_AGENT` and the number
+// that goes to `*number` in their field `store`. The handle stays yours, to stop the agent, to look at its
+// workers, and for its result; freed, the agent goes on in the loop.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` (it is in a loop), `RDZV_REENTRANT` (a thread runs it), `RDZV_EXHAUSTED`
+// (the system failed).
+rdzv_status rdzv_loop_add_agent(rdzv_loop *event_loop,
+                                const rdzv_agent *agent,
+                                uint32_t *number,
+                                rdzv_error **error);
+
+// Takes an agent out of the loop. No event of it follows, and nobody turns it, until it is run or added
+// anew. If its handle was freed, what lives of its workers is killed. An unknown one is ignored.
+rdzv_status rdzv_loop_remove_agent(rdzv_loop *event_loop, uint32_t number, rdzv_error **error);
+
+// What happened to the agent, when the last event was `RDZV_EVENT_AGENT`; of `*out`, `struct_size` must be
+// set. Its words are lent until the next call on the loop.
+rdzv_status rdzv_loop_agent_event(rdzv_loop *event_loop, rdzv_agent_event *out, rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Workers that code of yours starts and watches: those of a cluster manager, for example.
+// -----------------------------------------------------------------------------------------------------------
+
+// A worker was started: `pid` is its process, or whatever number stands for it.
+#define RDZV_WORKER_STARTED 1
+
+// It could not be started: `words` tell why. `may_help` is 1 if another try may, else 0.
+#define RDZV_WORKER_NOT_STARTED 2
+
+// It ended, and nothing of it lives: `exit_code`, `returned`, and in `words` what went wrong, if that is
+// known.
+#define RDZV_WORKER_EXITED 3
+
+// It has hung for `since_ms`, and no signal reaches it.
+#define RDZV_WORKER_STUCK 4
+
+// None of the workers can be seen any more: `words` tell why. It ends the agent.
+#define RDZV_WORKERS_LOST 5
+
+// What is to be started. Valid during the call only.
+typedef struct rdzv_worker_start rdzv_worker_start;
+
+// By which code of yours tells an agent of its workers, from any thread.
+typedef struct rdzv_workers rdzv_workers;
+
+// Something that happened to a worker.
+typedef struct {
+  // `sizeof(rdzv_worker_event)`.
+  uint32_t struct_size;
+  // One of `RDZV_WORKER_STARTED` to `RDZV_WORKERS_LOST`.
+  int32_t kind;
+  // The attempt of its start, as the group's info had it: what is told of an earlier one is passed over.
+  uint64_t attempt;
+  // Which worker.
+  uint32_t local_rank;
+  // Its process.
+  uint32_t pid;
+  // Its exit code; minus the number of the signal that ended it.
+  int32_t exit_code;
+  // Whether another try may help, 1 or 0.
+  int32_t may_help;
+  // How long it has hung, in milliseconds.
+  int64_t since_ms;
+  // What it returned.
+  const uint8_t *returned;
+  // Its length.
+  size_t returned_len;
+  // UTF-8, not NUL-terminated; may be left out.
+  const uint8_t *words;
+  // Its length.
+  size_t words_len;
+  // Where it runs, for reports. UTF-8, not NUL-terminated; left out, the agent's own host.
+  const uint8_t *host;
+  // Its length.
+  size_t host_len;
+} rdzv_worker_event;
+
+// Who starts and watches workers. The functions are called on one thread of the library's, one after the
+// other; they may block, but the agent's timeouts run on, and must not throw. The agent is over without them
+// when it has lost its patience.
+typedef struct {
+  // `sizeof(rdzv_workers_vtable)`.
+  uint32_t struct_size;
+  // Not used; 0.
+  uint32_t reserved;
+  // Passed to all functions.
+  void *user_data;
+  // Called once, before all others. `workers` is yours until `rdzv_workers_free`. Must not be NULL.
+  void (*begin)(void *user_data, rdzv_workers *workers);
+  // Starts all workers of `start`, or returns why none of them can be started: `RDZV_EXHAUSTED` and
+  // `RDZV_TIMED_OUT` where another try may help. Of each, `RDZV_WORKER_STARTED` or `RDZV_WORKER_NOT_STARTED`
+  // is told, and of each that was started one day `RDZV_WORKER_EXITED`. Must not be NULL.
+  rdzv_status (*start)(void *user_data, const rdzv_worker_start *start);
+  // Sends a signal to all workers that live, and to what they have started. Must not be NULL.
+  void (*signal)(void *user_data, int32_t signal);
+  // Ends all that lives at once. Must not be NULL.
+  void (*kill)(void *user_data);
+  // Sends a signal to the workers themselves. NULL: nothing is passed on.
+  void (*pass)(void *user_data, int32_t signal);
+  // Called once, on the same thread, when the agent is gone. May be NULL.
+  void (*destroy)(void *user_data);
+} rdzv_workers_vtable;
+
+// The workers that are to be started, with their ranks; NULL for NULL. Lent as long as the start; not to be
+// freed.
+const rdzv_worker_group *rdzv_worker_start_group(const rdzv_worker_start *start);
+
+// What a worker is to find in its environment: names and values, which replace the content of the two lists.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` when there is no such worker.
+rdzv_status rdzv_worker_start_environment(const rdzv_worker_start *start,
+                                          uint32_t local_rank,
+                                          rdzv_list *names,
+                                          rdzv_list *values,
+                                          rdzv_error **error);
+
+// Tells the agent of something that happened to a worker. From any thread; what comes when the agent is gone
+// is dropped. `event` is copied.
+rdzv_status rdzv_workers_told(const rdzv_workers *workers,
+                              const rdzv_worker_event *event,
+                              rdzv_error **error);
+
+// Frees a handle that `begin` was given, at any time. NULL is ignored.
+void rdzv_workers_free(rdzv_workers *workers);
+
+// As `rdzv_agent_new`, for workers that code of yours starts and watches; `vtable` is copied. What the
+// options say of programs, functions and log files is passed over, and nothing is forked. On success the
+// library owns `user_data`, until it calls `destroy`.
+rdzv_status rdzv_agent_new_custom(const rdzv_context *context,
+                                  const rdzv_agent_options *options,
+                                  const rdzv_rendezvous_handler *handler,
+                                  const rdzv_workers_vtable *vtable,
+                                  rdzv_agent **out,
+                                  rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// What a worker leaves for its agent when it fails.
+// -----------------------------------------------------------------------------------------------------------
+
+// Writes what went wrong into the file that the variable `TORCHELASTIC_ERROR_FILE` names, in PyTorch's
+// format: agents of this library and of PyTorch's tell it in their report. `callstack` may be empty. 1 goes
+// to `*recorded`, which may be NULL; 0 where no agent has set the variable. What was there is replaced. No
+// other thread may change the environment meanwhile.
+//
+// Errors: `RDZV_IO` when the file cannot be written.
+rdzv_status rdzv_record_error(const uint8_t *message,
+                              size_t message_len,
+                              const uint8_t *callstack,
+                              size_t callstack_len,
+                              int32_t *recorded,
+                              rdzv_error **error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,9 +1,11 @@
 //! Stores in an event loop of the caller's: no thread, no callback, no call that blocks.
 
+use crate::agent_event::{projected, rdzv_agent_event};
 use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference, reference_mut};
 use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
+use crate::loop_agent::RDZV_EVENT_AGENT;
 use crate::loop_node::Shown;
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_OK, rdzv_status};
@@ -47,6 +49,8 @@ pub(crate) struct Told {
     pub(crate) run_info: Option<RunInfo>,
     pub(crate) members: Vec<MemberInfo>,
     pub(crate) answers: Answers,
+    /// Its words are the value.
+    pub(crate) agent_event: Option<rdzv_agent_event>,
 }
 
 /// What happened in a loop. All that it points to is lent until the next call on the loop.
@@ -55,12 +59,12 @@ pub(crate) struct Told {
 pub struct rdzv_event {
     /// Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
     pub struct_size: u32,
-    /// `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, one of a node's: `RDZV_EVENT_NODE_OPEN` and so on, or one of
-    /// a native store's: `RDZV_EVENT_CHANGE` and so on.
+    /// `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, one of a node's: `RDZV_EVENT_NODE_OPEN` and so
+    /// on, or one of a native store's: `RDZV_EVENT_CHANGE` and so on.
     pub kind: i32,
     /// The operation, as its submission named it: a number above 0 that this loop gives once.
     pub operation: u64,
-    /// The store or the node that it was for.
+    /// The store, the node or the agent that it was for.
     pub store: u32,
     /// How it ended.
     pub status: rdzv_status,
@@ -255,6 +259,12 @@ impl Told {
         let event = match event {
             None => return shown,
             Some(LoopEvent::Store(event)) => event,
+            Some(LoopEvent::Agent(agent, event)) => {
+                let (event, words) = projected(&event);
+                (self.agent_event, self.value) = (Some(event), words.into_bytes());
+                (shown.kind, shown.store) = (RDZV_EVENT_AGENT, agent.as_u32());
+                return shown;
+            }
             Some(LoopEvent::Session(session, event)) => {
                 let member = stores.session(session);
                 let run_id = member.as_ref().and_then(Session::run_id);

@@ -1,5 +1,6 @@
 //! Panics on demand, for the tests of the guards. Absent from the shipped library.
 
+use crate::agent::rdzv_agent;
 use crate::error::rdzv_error;
 use crate::guard;
 use crate::server::rdzv_server;
@@ -23,6 +24,18 @@ pub unsafe extern "C" fn rdzv_fault_panic(
     // SAFETY: NULL or a live server, as promised.
     unsafe {
         guard::call_on(server.as_ref().map(|server| &server.poison), error, || panic!("provoked in a call"))
+    }
+}
+
+/// Panics inside a call on `agent`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_fault_panic_in_agent(
+    agent: *const rdzv_agent,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: NULL or a live agent, as promised.
+    unsafe {
+        guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, || panic!("provoked in a call"))
     }
 }
 

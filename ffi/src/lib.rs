@@ -54,6 +54,23 @@ mod store_utilities;
 mod loop_node;
 
 mod loop_native;
+mod worker_function;
+
+mod worker_group;
+
+mod agent_options;
+
+mod agent_event;
+
+mod agent_result;
+
+mod agent;
+
+mod loop_agent;
+
+mod custom_workers;
+
+mod worker_error;
 
 #[cfg(feature = "fault-injection")]
 mod fault_injection;
@@ -61,14 +78,20 @@ mod guard;
 mod rendezvous_fault;
 mod sized;
 
+pub use agent::*;
+pub use agent_event::*;
+pub use agent_options::*;
+pub use agent_result::*;
 pub use argument::rdzv_bytes;
 pub use buffer::*;
 pub use context::*;
 pub use custom_store::*;
+pub use custom_workers::*;
 pub use error::*;
 pub use event_loop::*;
 #[cfg(feature = "fault-injection")]
 pub use fault_injection::*;
+pub use loop_agent::*;
 pub use loop_native::*;
 pub use loop_node::*;
 pub use native_store::*;
@@ -89,3 +112,6 @@ pub use store_utilities::*;
 pub use turn::*;
 pub use version::*;
 pub use watch::*;
+pub use worker_error::*;
+pub use worker_function::*;
+pub use worker_group::*;

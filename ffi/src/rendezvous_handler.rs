@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// waits in one can be cancelled from another. A call ends by the deadline that the backend has for it.
 pub struct rdzv_rendezvous_handler {
     poison: Poison,
-    handler: Box<dyn RendezvousHandler>,
+    pub(crate) handler: Arc<dyn RendezvousHandler>,
     shared: Arc<Shared>,
 }
 
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_new(
             let shared = shared(context)?;
             let parameters = reference(parameters, "parameters")?;
             let handler = shared.rendezvous().create_handler(&parameters.parameters);
-            let handler = handler.map_err(|error| handler_fault(&error))?;
+            let handler = Arc::from(handler.map_err(|error| handler_fault(&error))?);
             let poison = Poison::default();
             out.put(Box::into_raw(Box::new(rdzv_rendezvous_handler { poison, handler, shared })));
             Ok(())

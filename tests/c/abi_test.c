@@ -68,6 +68,14 @@ static const struct test tests[] = {
     TEST(own_backend_tells_what_happened),
     TEST(own_code_is_a_url_scheme),
     TEST(registries_keep_their_rules),
+    TEST(agent_restarts_its_workers_and_succeeds),
+    TEST(agent_tells_the_root_cause),
+    TEST(agent_is_stopped_by_another_thread),
+    TEST(agents_live_in_a_loop),
+    TEST(functions_are_workers),
+    TEST(own_code_supervises_workers),
+    TEST(workers_record_their_errors),
+    TEST(agents_refuse_bad_arguments),
     TEST(log_lines_arrive_and_sink_is_destroyed_once),
     TEST(sink_may_not_call_its_own_context),
     TEST(sinks_are_checked),
@@ -81,6 +89,8 @@ int main(void) {
     tests[i].run();
     CHECK_NUMBER(descriptor_count(), descriptors);
     printf("%s (%lld ms)\n", tests[i].name, now_ms() - began_ms);
+    // Not once more by a process that is forked in the next one.
+    fflush(stdout);
   }
   return 0;
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 rdzv_status rdzv_fault_panic(const rdzv_server *server, rdzv_error **error);
+rdzv_status rdzv_fault_panic_in_agent(const rdzv_agent *agent, rdzv_error **error);
 void rdzv_fault_panic_in_reactor(void);
 
 static void panic_within_a_call_poisons_the_handle(void) {
@@ -25,6 +26,30 @@ static void panic_within_a_call_poisons_the_handle(void) {
   OK(rdzv_store_ping(store, -1, &error));
   rdzv_server_free(server);
   rdzv_store_free(store);
+}
+
+static void panic_within_a_call_poisons_the_agent(void) {
+  rdzv_rendezvous_parameters *parameters = NULL;
+  OK(rdzv_rendezvous_parameters_new(TEXT("rdzv"), TEXT("localhost:0"), TEXT("run"), 1, 1, &parameters, &error));
+  rdzv_rendezvous_handler *handler = NULL;
+  OK(rdzv_rendezvous_handler_new(NULL, parameters, &handler, &error));
+  rdzv_rendezvous_parameters_free(parameters);
+  rdzv_agent_options *options = NULL;
+  OK(rdzv_agent_options_new(1, &options, &error));
+  OK(rdzv_agent_options_set_program(options, TEXT("true"), NULL, 0, &error));
+  OK(rdzv_agent_options_set_log_dir(options, TEXT("/dev/null"), &error));
+  rdzv_agent *agent = NULL;
+  OK(rdzv_agent_new(NULL, options, handler, &agent, &error));
+  rdzv_agent_options_free(options);
+  rdzv_rendezvous_handler_free(handler);
+  FAILS(RDZV_PANIC, rdzv_fault_panic_in_agent(agent, &error));
+  FAILS(RDZV_POISONED, rdzv_agent_run(agent, NULL, NULL, NULL, &error));
+  rdzv_worker_group *group = NULL;
+  FAILS(RDZV_POISONED, rdzv_agent_get_worker_group(agent, &group, &error));
+  CHECK(group == NULL);
+  // What cannot fail goes on, and freeing ends what there is.
+  rdzv_agent_stop(agent);
+  rdzv_agent_free(agent);
 }
 
 static void panic_without_a_place_for_details_is_no_trouble(void) {
@@ -74,6 +99,7 @@ int main(void) {
   CHECK(words != NULL && out >= 0 && words_go_to != NULL);
   CHECK(dup2(fileno(words), STDOUT_FILENO) >= 0 && dup2(fileno(words), STDERR_FILENO) >= 0);
   panic_within_a_call_poisons_the_handle();
+  panic_within_a_call_poisons_the_agent();
   panic_without_a_place_for_details_is_no_trouble();
   panic_within_the_reactor_ends_that_server_only();
   CHECK(dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0);

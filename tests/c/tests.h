@@ -48,6 +48,16 @@ void loops_refuse_what_native_stores_alone_have(void);
 void nodes_of_a_loop_meet_die_and_meet_again(void);
 void nodes_of_a_loop_fail_with_the_reason(void);
 
+// agents.c
+void agent_restarts_its_workers_and_succeeds(void);
+void agent_tells_the_root_cause(void);
+void agent_is_stopped_by_another_thread(void);
+void agents_live_in_a_loop(void);
+void functions_are_workers(void);
+void own_code_supervises_workers(void);
+void workers_record_their_errors(void);
+void agents_refuse_bad_arguments(void);
+
 // logging.c
 void log_lines_arrive_and_sink_is_destroyed_once(void);
 void sink_may_not_call_its_own_context(void);

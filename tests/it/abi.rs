@@ -110,7 +110,18 @@ fn layout_of_rust() -> String {
     numbers!(text, RDZV_FAMILY_AS_GIVEN RDZV_FAMILY_DUAL_STACK);
     numbers!(text, RDZV_EVENT_NONE RDZV_EVENT_COMPLETED RDZV_EVENT_NODE_OPEN RDZV_EVENT_NODE_SEATED
         RDZV_EVENT_NODE_STANDING_BY RDZV_EVENT_ROUND RDZV_EVENT_NODE_OVER RDZV_EVENT_CHANGE RDZV_EVENT_WATCH_OVER
-        RDZV_EVENT_LEASE_OVER);
+        RDZV_EVENT_LEASE_OVER RDZV_EVENT_AGENT);
+    numbers!(text, RDZV_DEVICES_ALL RDZV_DEVICES_ONE_EACH RDZV_RANKS_THROUGH_STORE RDZV_RANKS_IDENTICAL);
+    numbers!(text, RDZV_WORKERS_UNKNOWN RDZV_WORKERS_INIT RDZV_WORKERS_HEALTHY RDZV_WORKERS_UNHEALTHY
+        RDZV_WORKERS_STOPPED RDZV_WORKERS_SUCCEEDED RDZV_WORKERS_FAILED);
+    numbers!(text, RDZV_PHASE_IDLE RDZV_PHASE_MEETING RDZV_PHASE_ASSIGNING RDZV_PHASE_STARTING RDZV_PHASE_RUNNING
+        RDZV_PHASE_RESTARTING RDZV_PHASE_PARTING RDZV_PHASE_ENDING RDZV_PHASE_CLOSING RDZV_PHASE_OVER);
+    numbers!(text, RDZV_AGENT_EVENT_PHASE RDZV_AGENT_EVENT_RUNNING RDZV_AGENT_EVENT_EXITED RDZV_AGENT_EVENT_KILLING
+        RDZV_AGENT_EVENT_GAVE_UP RDZV_AGENT_EVENT_WORKERS_FAILED RDZV_AGENT_EVENT_OVER RDZV_AGENT_EVENT_TIMER_EXPIRED RDZV_AGENT_EVENT_REMARK);
+    numbers!(text, RDZV_VERDICT_SUCCEEDED RDZV_VERDICT_NOT_NEEDED RDZV_VERDICT_STOPPED RDZV_VERDICT_FAILED
+        RDZV_VERDICT_LOST_SIGHT);
+    numbers!(text, RDZV_WORKER_STARTED RDZV_WORKER_NOT_STARTED RDZV_WORKER_EXITED RDZV_WORKER_STUCK
+        RDZV_WORKERS_LOST);
     numbers!(text, RDZV_CONFIG_MISSING RDZV_CONFIG_NONE RDZV_CONFIG_BOOL RDZV_CONFIG_INT RDZV_CONFIG_FLOAT
         RDZV_CONFIG_TEXT);
     numbers!(text, RDZV_ROUND_EVENT_NONE RDZV_ROUND_EVENT_NODES_WAITING RDZV_ROUND_EVENT_PEER_DIED
@@ -157,6 +168,27 @@ fn layout_of_rust() -> String {
     });
     layout!(text, rdzv_url_scheme_vtable { struct_size reserved user_data timeout_ms begin destroy });
     layout!(text, rdzv_url_rendezvous_vtable { struct_size reserved user_data next destroy });
+    layout!(text, rdzv_worker_group_info {
+        struct_size state group_rank group_world_size round attempt restart_count worker_count
+    });
+    layout!(text, rdzv_worker {
+        struct_size local_rank global_rank role_rank world_size role_world_size pid has_exited exit_code reserved
+    });
+    layout!(text, rdzv_agent_event {
+        struct_size kind from to attempt local_rank exit_code was_told reserved detect_us stop_us rendezvous_us
+        assign_us start_us words words_len
+    });
+    layout!(text, rdzv_worker_failure {
+        struct_size local_rank global_rank group_rank pid exit_code while_stopping reserved timestamp_s signal
+        signal_len host host_len message message_len callstack callstack_len stderr_line_count
+    });
+    layout!(text, rdzv_worker_event {
+        struct_size kind attempt local_rank pid exit_code may_help since_ms returned returned_len words words_len
+        host host_len
+    });
+    layout!(text, rdzv_workers_vtable {
+        struct_size reserved user_data begin start signal kill pass destroy
+    });
     text
 }
 

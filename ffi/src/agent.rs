@@ -1,0 +1,310 @@
+//! Agents: worker processes of a node, supervised.
+
+use crate::agent_event::{projected, rdzv_agent_event, rdzv_agent_listener};
+use crate::agent_options::rdzv_agent_options;
+use crate::agent_result::{rdzv_agent_result, result_handle};
+use crate::argument::{invalid, place, reference};
+use crate::context::{Shared, rdzv_context, shared, struct_size};
+use crate::error::{Fault, rdzv_error};
+use crate::guard::{self, Poison};
+use crate::rendezvous_fault::invalid_fault;
+use crate::rendezvous_handler::rdzv_rendezvous_handler;
+use crate::status::{RDZV_EXHAUSTED, RDZV_IO, RDZV_REENTRANT, RDZV_UNSUPPORTED, rdzv_status};
+use crate::worker_group::{group_handle, rdzv_worker_group};
+use rendezvous_core::driver::agent::{
+    Agent, AgentControl, AgentError, AgentEvent, AgentOptions, LocalError, LocalOptions, LocalWorkers,
+    Workers,
+};
+use rendezvous_core::driver::loop_client::LoopAgent;
+use rendezvous_core::driver::process::GuardError;
+use rendezvous_core::driver::rendezvous::{RendezvousHandler, host_name};
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+/// An agent. It begins when it is run, or in a loop; it runs once. Any thread may stop it, look at its
+/// workers and signal them.
+pub struct rdzv_agent {
+    pub(crate) poison: Poison,
+    control: AgentControl,
+    agent: LoopAgent,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for rdzv_agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("rdzv_agent")
+    }
+}
+
+impl rdzv_agent {
+    /// # Errors Somebody else is at it.
+    fn enter(&self) -> Result<MutexGuard<'_, Agent>, Fault> {
+        match self.agent.try_lock() {
+            Ok(agent) => Ok(agent),
+            Err(TryLockError::Poisoned(agent)) => Ok(agent.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                Err(Fault::new(RDZV_REENTRANT, "the agent runs, in another thread or around this call"))
+            }
+        }
+    }
+
+    /// Its share for a loop.
+    ///
+    /// # Errors Somebody else is at it, or a loop has it already.
+    pub(crate) fn for_loop(&self) -> Result<LoopAgent, Fault> {
+        self.refuse_loop()?;
+        drop(self.enter()?);
+        Ok(Arc::clone(&self.agent))
+    }
+
+    fn refuse_loop(&self) -> Result<(), Fault> {
+        // Only loops have shares.
+        match Arc::strong_count(&self.agent) {
+            1 => Ok(()),
+            _ => Err(invalid("the agent is in a loop")),
+        }
+    }
+}
+
+pub(crate) fn agent_fault(error: &AgentError) -> Fault {
+    match error {
+        AgentError::Spec(error) => invalid_fault(error),
+        AgentError::System(cause) => Fault::new(RDZV_EXHAUSTED, error.to_string())
+            .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0)),
+    }
+}
+
+fn local_fault(error: &LocalError) -> Fault {
+    let (status, os_error) = match error {
+        LocalError::Guard(GuardError::NotStarted(_, number)) => (RDZV_EXHAUSTED, *number),
+        LocalError::Guard(_) => (RDZV_IO, 0),
+        LocalError::Logs(error) => (RDZV_IO, error.errno()),
+        LocalError::Vigil(cause) => (RDZV_EXHAUSTED, cause.raw_os_error().unwrap_or(0)),
+        LocalError::Timers(_) => (RDZV_IO, 0),
+    };
+    Fault::new(status, error.to_string()).with(|known| known.os_error = os_error)
+}
+
+/// Runs a function of an agent.
+unsafe fn operate(
+    agent: *const rdzv_agent,
+    error: *mut *mut rdzv_error,
+    body: impl FnOnce(&rdzv_agent) -> Result<(), Fault>,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, || {
+            let agent = reference(agent, "agent")?;
+            agent.shared.refuse_sink()?;
+            body(agent)
+        })
+    }
+}
+
+pub(crate) fn host_of(options: &rdzv_agent_options) -> Result<String, Fault> {
+    options.name.clone().map_or_else(host_name, Ok).map_err(|cause| {
+        Fault::new(RDZV_IO, format!("this host's name is not known: {cause}"))
+            .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
+    })
+}
+
+/// An agent over these workers.
+pub(crate) fn made(
+    options: &rdzv_agent_options,
+    host: String,
+    handler: &Arc<dyn RendezvousHandler>,
+    workers: Box<dyn Workers>,
+    shared: Arc<Shared>,
+) -> Result<*mut rdzv_agent, Fault> {
+    let agent_options = AgentOptions {
+        spec: options.spec.clone(),
+        name: host,
+        entry_name: options.entry_name.clone(),
+        local_addr: options.local_addr.clone(),
+        master: options.master.clone(),
+    };
+    let agent =
+        Agent::new(agent_options, Arc::clone(handler), workers).map_err(|error| agent_fault(&error))?;
+    let (poison, control) = (Poison::default(), agent.control());
+    let agent = Arc::new(Mutex::new(agent));
+    Ok(Box::into_raw(Box::new(rdzv_agent { poison, control, agent, shared })))
+}
+
+/// Makes an agent for the workers that `options` describe, which meets other agents through `handler`: any
+/// backend's. It keeps a share of the handler, which may be freed; nothing else should be asked of it
+/// meanwhile. `context` may be NULL for a fresh one. A guard process is forked for the workers here, from
+/// which they are started: best before the program has many threads and much memory. On success `*out` is
+/// yours until `rdzv_agent_free`.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` (no program and no function), `RDZV_EXHAUSTED` (no processes, threads or
+/// descriptors), `RDZV_IO` (no place for log files; the host has no name).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_agent_new(
+    context: *const rdzv_context,
+    options: *const rdzv_agent_options,
+    handler: *const rdzv_rendezvous_handler,
+    out: *mut *mut rdzv_agent,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let out = place(out, "out")?;
+            let shared = shared(context)?;
+            let options = reference(options, "options")?;
+            let handler = &reference(handler, "handler")?.handler;
+            let host = host_of(options)?;
+            let entry = options.entry.clone();
+            let local = LocalOptions {
+                entry: entry.ok_or_else(|| invalid("the options have no program and no function"))?,
+                arguments: options.arguments.clone(),
+                environment: options.environment.clone(),
+                directory: options.directory.clone(),
+                devices: options.devices,
+                host: host.clone(),
+                logs: options.logs.clone(),
+                log_dir: options.log_dir.clone(),
+            };
+            let workers = LocalWorkers::new(local, handler.run_id(), options.spec.local_world_size)
+                .map_err(|error| local_fault(&error))?;
+            out.put(made(options, host, handler, Box::new(workers), shared)?);
+            Ok(())
+        })
+    }
+}
+
+/// Frees an agent. What lives of its workers is killed, and its node has left the rendezvous then. One that
+/// is in a loop goes on there, until it is taken out of it. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_agent_free(agent: *mut rdzv_agent) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(agent) };
+}
+
+/// Runs the agent to its end, in this thread: it meets the other agents, starts the workers, watches them,
+/// and starts them anew when one fails or the members change. `listener`, which may be NULL, hears of
+/// everything as it happens. However it ended, that is a success of this function, and goes to `*out`, yours
+/// until `rdzv_agent_result_free`; `out` may be NULL. An agent that is over gives its result at once.
+///
+/// Errors: `RDZV_REENTRANT` (it runs already), `RDZV_INVALID_ARGUMENT` (it is in a loop), `RDZV_EXHAUSTED`
+/// (the system failed).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_agent_run(
+    agent: *const rdzv_agent,
+    listener: rdzv_agent_listener,
+    user_data: *mut c_void,
+    out: *mut *mut rdzv_agent_result,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        operate(agent, error, |agent| {
+            agent.refuse_loop()?;
+            let result = agent.enter()?.run(|_, event| hear(listener, user_data, &event));
+            let result = result.map_err(|error| agent_fault(&error))?;
+            if let Ok(out) = place(out, "out") {
+                out.put(result_handle(result));
+            }
+            Ok(())
+        })
+    }
+}
+
+fn hear(listener: rdzv_agent_listener, user_data: *mut c_void, event: &AgentEvent) {
+    let Some(listener) = listener else { return };
+    let (shown, words) = projected(event);
+    let shown = rdzv_agent_event {
+        struct_size: struct_size::<rdzv_agent_event>(),
+        words: words.as_ptr(),
+        words_len: words.len(),
+        ..shown
+    };
+    // SAFETY: the listener was given for this, and the event lives until it returns.
+    unsafe { listener(user_data, &raw const shown) };
+}
+
+/// How the agent ended, once it is over; see `rdzv_agent_run`.
+///
+/// Errors: `RDZV_UNSUPPORTED` (it is not over), `RDZV_REENTRANT` (it runs, in another thread).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_agent_get_result(
+    agent: *const rdzv_agent,
+    out: *mut *mut rdzv_agent_result,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(agent, error, |agent| {
+            let out = place(out, "out")?;
+            let result = agent.enter()?.result();
+            let not_over = || Fault::new(RDZV_UNSUPPORTED, "the agent is not over");
+            out.put(result_handle(result.ok_or_else(not_over)?));
+            Ok(())
+        })
+    }
+}
+
+/// Has the agent stop its workers and end; the second time it no longer waits for them. From any thread, but
+/// not from a signal handler. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_agent_stop(agent: *const rdzv_agent) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(agent, (), |agent| agent.control.stop()) };
+}
+
+/// Has the agent stop its workers with this signal, from 1 to 64, and end: as a launcher does that was sent
+/// it. From any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_agent_stop_by_signal(
+    agent: *const rdzv_agent,
+    signal: i32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(agent, error, |agent| {
+            agent.control.stop_by_signal(known(signal)?);
+            Ok(())
+        })
+    }
+}
+
+/// Sends this signal, from 1 to 64, to the workers, and changes nothing else. From any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_agent_pass_signal(
+    agent: *const rdzv_agent,
+    signal: i32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(agent, error, |agent| {
+            agent.control.pass(known(signal)?);
+            Ok(())
+        })
+    }
+}
+
+fn known(signal: i32) -> Result<i32, Fault> {
+    match signal {
+        1..=64 => Ok(signal),
+        _ => Err(invalid(format!("`signal` is {signal}; it must be from 1 to 64"))),
+    }
+}
+
+/// The workers as they are now, from any thread; on success `*out` is yours until `rdzv_worker_group_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_agent_get_worker_group(
+    agent: *const rdzv_agent,
+    out: *mut *mut rdzv_worker_group,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(agent, error, |agent| {
+            place(out, "out")?.put(group_handle(agent.control.worker_group()));
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,368 @@
+//! Workers that code of yours starts and watches: those of a cluster manager, for example.
+
+use crate::agent::{host_of, made, rdzv_agent};
+use crate::agent_options::rdzv_agent_options;
+use crate::argument::{bytes, invalid, place, reference, reference_mut};
+use crate::buffer::rdzv_list;
+use crate::context::{rdzv_context, shared};
+use crate::error::{Fault, rdzv_error};
+use crate::guard;
+use crate::rendezvous_fault::invalid_fault;
+use crate::rendezvous_handler::rdzv_rendezvous_handler;
+use crate::sized;
+use crate::status::{RDZV_EXHAUSTED, RDZV_OK, RDZV_TIMED_OUT, rdzv_status, rdzv_status_name};
+use crate::worker_group::rdzv_worker_group;
+use rendezvous_core::agent::group::ExitStatus;
+use rendezvous_core::agent::reason::Hindrance;
+use rendezvous_core::driver::agent::{
+    ForeignEvent, ForeignWorkers, StartOrder, WorkerEvent, WorkerHooks, WorkersTeller,
+};
+use rendezvous_core::driver::reply::{Awaited, ask};
+use std::ffi::{CStr, c_void};
+use std::ptr::null;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A worker was started: `pid` is its process, or whatever number stands for it.
+pub const RDZV_WORKER_STARTED: i32 = 1;
+/// It could not be started: `words` tell why. `may_help` is 1 if another try may, else 0.
+pub const RDZV_WORKER_NOT_STARTED: i32 = 2;
+/// It ended, and nothing of it lives: `exit_code`, `returned`, and in `words` what went wrong, if that is
+/// known.
+pub const RDZV_WORKER_EXITED: i32 = 3;
+/// It has hung for `since_ms`, and no signal reaches it.
+pub const RDZV_WORKER_STUCK: i32 = 4;
+/// None of the workers can be seen any more: `words` tell why. It ends the agent.
+pub const RDZV_WORKERS_LOST: i32 = 5;
+
+/// What is to be started. Valid during the call only.
+#[derive(Debug)]
+pub struct rdzv_worker_start {
+    group: rdzv_worker_group,
+    environments: Vec<Vec<(String, String)>>,
+}
+
+/// By which code of yours tells an agent of its workers, from any thread.
+#[derive(Debug)]
+pub struct rdzv_workers {
+    teller: WorkersTeller,
+}
+
+/// Something that happened to a worker.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_worker_event {
+    /// `sizeof(rdzv_worker_event)`.
+    pub struct_size: u32,
+    /// One of `RDZV_WORKER_STARTED` to `RDZV_WORKERS_LOST`.
+    pub kind: i32,
+    /// The attempt of its start, as the group's info had it: what is told of an earlier one is passed over.
+    pub attempt: u64,
+    /// Which worker.
+    pub local_rank: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Its exit code; minus the number of the signal that ended it.
+    pub exit_code: i32,
+    /// Whether another try may help, 1 or 0.
+    pub may_help: i32,
+    /// How long it has hung, in milliseconds.
+    pub since_ms: i64,
+    /// What it returned.
+    pub returned: *const u8,
+    /// Its length.
+    pub returned_len: usize,
+    /// UTF-8, not NUL-terminated; may be left out.
+    pub words: *const u8,
+    /// Its length.
+    pub words_len: usize,
+    /// Where it runs, for reports. UTF-8, not NUL-terminated; left out, the agent's own host.
+    pub host: *const u8,
+    /// Its length.
+    pub host_len: usize,
+}
+
+/// Who starts and watches workers. The functions are called on one thread of the library's, one after the
+/// other; they may block, but the agent's timeouts run on, and must not throw. The agent is over without them
+/// when it has lost its patience.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_workers_vtable {
+    /// `sizeof(rdzv_workers_vtable)`.
+    pub struct_size: u32,
+    /// Not used; 0.
+    pub reserved: u32,
+    /// Passed to all functions.
+    pub user_data: *mut c_void,
+    /// Called once, before all others. `workers` is yours until `rdzv_workers_free`. Must not be NULL.
+    pub begin: Option<unsafe extern "C" fn(user_data: *mut c_void, workers: *mut rdzv_workers)>,
+    /// Starts all workers of `start`, or returns why none of them can be started: `RDZV_EXHAUSTED` and
+    /// `RDZV_TIMED_OUT` where another try may help. Of each, `RDZV_WORKER_STARTED` or `RDZV_WORKER_NOT_STARTED`
+    /// is told, and of each that was started one day `RDZV_WORKER_EXITED`. Must not be NULL.
+    pub start:
+        Option<unsafe extern "C" fn(user_data: *mut c_void, start: *const rdzv_worker_start) -> rdzv_status>,
+    /// Sends a signal to all workers that live, and to what they have started. Must not be NULL.
+    pub signal: Option<unsafe extern "C" fn(user_data: *mut c_void, signal: i32)>,
+    /// Ends all that lives at once. Must not be NULL.
+    pub kill: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+    /// Sends a signal to the workers themselves. NULL: nothing is passed on.
+    pub pass: Option<unsafe extern "C" fn(user_data: *mut c_void, signal: i32)>,
+    /// Called once, on the same thread, when the agent is gone. May be NULL.
+    pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+}
+
+/// The sizes of the structs in the first header.
+const VTABLE_FIRST_SIZE: usize = 64;
+const EVENT_FIRST_SIZE: usize = 88;
+
+const NO_VTABLE: rdzv_workers_vtable = rdzv_workers_vtable {
+    struct_size: 0,
+    reserved: 0,
+    user_data: std::ptr::null_mut(),
+    begin: None,
+    start: None,
+    signal: None,
+    kill: None,
+    pass: None,
+    destroy: None,
+};
+const NO_EVENT: rdzv_worker_event = rdzv_worker_event {
+    struct_size: 0,
+    kind: 0,
+    attempt: 0,
+    local_rank: 0,
+    pid: 0,
+    exit_code: 0,
+    may_help: 0,
+    since_ms: 0,
+    returned: null(),
+    returned_len: 0,
+    words: null(),
+    words_len: 0,
+    host: null(),
+    host_len: 0,
+};
+
+/// A vtable with the promises of its author.
+struct Code {
+    vtable: rdzv_workers_vtable,
+    /// Whether there is an agent; without one, the code stays the caller's and is not touched.
+    gate: Option<Awaited<()>>,
+    is_owned: bool,
+}
+
+/// Longer than it takes to make an agent.
+const GATE_TIMEOUT: Duration = Duration::from_secs(60);
+
+// SAFETY: the header tells that the functions are called on a thread of the library's.
+unsafe impl Send for Code {}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.vtable.destroy.filter(|_| self.is_owned) {
+            // SAFETY: the vtable was given for this, and nothing is asked any more.
+            unsafe { destroy(self.vtable.user_data) };
+        }
+    }
+}
+
+impl WorkerHooks for Code {
+    fn begin(&mut self, teller: WorkersTeller) {
+        self.is_owned = self.gate.take().is_some_and(|gate| gate.wait(GATE_TIMEOUT).is_ok());
+        if let Some(begin) = self.vtable.begin.filter(|_| self.is_owned) {
+            // SAFETY: the vtable was given for this; the handle is the code's from now on.
+            unsafe { begin(self.vtable.user_data, Box::into_raw(Box::new(rdzv_workers { teller }))) };
+        }
+    }
+
+    fn start(&mut self, order: &StartOrder) -> Result<(), (Hindrance, Box<str>)> {
+        let Some(start) = self.vtable.start.filter(|_| self.is_owned) else { return Ok(()) };
+        let lent = rdzv_worker_start {
+            group: rdzv_worker_group { group: Arc::new(order.group.clone()) },
+            environments: order.environments.clone(),
+        };
+        // SAFETY: the vtable was given for this; what is passed lives until the function returns.
+        let status = unsafe { start(self.vtable.user_data, &raw const lent) };
+        if status == RDZV_OK {
+            return Ok(());
+        }
+        let hindrance = match status {
+            RDZV_EXHAUSTED | RDZV_TIMED_OUT => Hindrance::Passing,
+            _ => Hindrance::Lasting,
+        };
+        // SAFETY: the name of a status is static.
+        let name = unsafe { CStr::from_ptr(rdzv_status_name(status)) };
+        Err((hindrance, name.to_string_lossy().into()))
+    }
+
+    fn signal(&mut self, signal: i32) {
+        if let Some(function) = self.vtable.signal.filter(|_| self.is_owned) {
+            // SAFETY: the vtable was given for this.
+            unsafe { function(self.vtable.user_data, signal) };
+        }
+    }
+
+    fn kill(&mut self) {
+        if let Some(function) = self.vtable.kill.filter(|_| self.is_owned) {
+            // SAFETY: the vtable was given for this.
+            unsafe { function(self.vtable.user_data) };
+        }
+    }
+
+    fn pass(&mut self, signal: i32) {
+        if let Some(function) = self.vtable.pass.filter(|_| self.is_owned) {
+            // SAFETY: the vtable was given for this.
+            unsafe { function(self.vtable.user_data, signal) };
+        }
+    }
+}
+
+/// The workers that are to be started, with their ranks; NULL for NULL. Lent as long as the start; not to be
+/// freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_worker_start_group(
+    start: *const rdzv_worker_start,
+) -> *const rdzv_worker_group {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(start, null(), |start| &raw const start.group) }
+}
+
+/// What a worker is to find in its environment: names and values, which replace the content of the two lists.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` when there is no such worker.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_worker_start_environment(
+    start: *const rdzv_worker_start,
+    local_rank: u32,
+    names: *mut rdzv_list,
+    values: *mut rdzv_list,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let start = reference(start, "start")?;
+            let (names, values) = (reference_mut(names, "names")?, reference_mut(values, "values")?);
+            let environment =
+                usize::try_from(local_rank).ok().and_then(|place| start.environments.get(place));
+            let environment =
+                environment.ok_or_else(|| invalid(format!("there is no worker {local_rank}")))?;
+            names.items = environment.iter().map(|(name, _)| name.clone().into_bytes()).collect();
+            values.items = environment.iter().map(|(_, value)| value.clone().into_bytes()).collect();
+            Ok(())
+        })
+    }
+}
+
+/// Tells the agent of something that happened to a worker. From any thread; what comes when the agent is gone
+/// is dropped. `event` is copied.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_workers_told(
+    workers: *const rdzv_workers,
+    event: *const rdzv_worker_event,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let teller = &reference(workers, "workers")?.teller;
+            let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
+            let told = sized::get(event, given, NO_EVENT);
+            let event = parsed(&told, teller)?;
+            let host = words(told.host, told.host_len, "event.host")?;
+            let message = words(told.words, told.words_len, "event.words")?;
+            teller.tell(ForeignEvent { attempt: told.attempt, event, host, message });
+            Ok(())
+        })
+    }
+}
+
+unsafe fn words(data: *const u8, len: usize, name: &str) -> Result<Box<str>, Fault> {
+    // SAFETY: passed on as it came.
+    Ok(String::from_utf8_lossy(unsafe { bytes(data, len, name) }?).into())
+}
+
+unsafe fn parsed(told: &rdzv_worker_event, teller: &WorkersTeller) -> Result<WorkerEvent, Fault> {
+    let local_rank = told.local_rank;
+    // SAFETY: as the header wants it.
+    let why = || unsafe { words(told.words, told.words_len, "event.words") };
+    Ok(match told.kind {
+        RDZV_WORKER_STARTED => WorkerEvent::Started { local_rank, pid: told.pid },
+        RDZV_WORKER_NOT_STARTED => {
+            let hindrance = if told.may_help == 0 { Hindrance::Lasting } else { Hindrance::Passing };
+            WorkerEvent::NotStarted { local_rank, hindrance, words: why()? }
+        }
+        RDZV_WORKER_EXITED => {
+            // SAFETY: as the header wants it.
+            let returned = unsafe { bytes(told.returned, told.returned_len, "event.returned") }?;
+            WorkerEvent::Exited {
+                local_rank,
+                exit: match told.exit_code {
+                    signal @ i32::MIN..0 => ExitStatus::Signal(signal.saturating_neg()),
+                    code => ExitStatus::Code(code),
+                },
+                at: teller.now(),
+                returned: (!told.returned.is_null()).then(|| returned.to_vec()),
+            }
+        }
+        RDZV_WORKER_STUCK => {
+            let since = Duration::from_millis(u64::try_from(told.since_ms).unwrap_or(0));
+            WorkerEvent::Stuck { local_rank, since }
+        }
+        RDZV_WORKERS_LOST => WorkerEvent::LostSight { words: why()? },
+        kind => return Err(invalid(format!("`event.kind` is {kind}, not an RDZV_WORKER_ kind"))),
+    })
+}
+
+/// Frees a handle that `begin` was given, at any time. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_workers_free(workers: *mut rdzv_workers) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(workers) };
+}
+
+/// As `rdzv_agent_new`, for workers that code of yours starts and watches; `vtable` is copied. What the
+/// options say of programs, functions and log files is passed over, and nothing is forked. On success the
+/// library owns `user_data`, until it calls `destroy`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_agent_new_custom(
+    context: *const rdzv_context,
+    options: *const rdzv_agent_options,
+    handler: *const rdzv_rendezvous_handler,
+    vtable: *const rdzv_workers_vtable,
+    out: *mut *mut rdzv_agent,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let out = place(out, "out")?;
+            let shared = shared(context)?;
+            let options = reference(options, "options")?;
+            let handler = &reference(handler, "handler")?.handler;
+            let given = sized::given_size(vtable, VTABLE_FIRST_SIZE, "vtable")?;
+            let vtable = sized::get(vtable, given, NO_VTABLE);
+            if vtable.begin.is_none()
+                || vtable.start.is_none()
+                || vtable.signal.is_none()
+                || vtable.kill.is_none()
+            {
+                return Err(invalid("`vtable` has no `begin`, `start`, `signal` or `kill`"));
+            }
+            options.spec.check().map_err(|error| invalid_fault(&error))?;
+            let host = host_of(options)?;
+            let (go, gate) = ask::<()>();
+            let code = Code { vtable, gate: Some(gate), is_owned: false };
+            let exhausted = |cause: std::io::Error| {
+                Fault::new(RDZV_EXHAUSTED, format!("no room for the workers' thread: {cause}"))
+                    .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
+            };
+            let workers = ForeignWorkers::new(Box::new(code), host.clone(), options.devices);
+            let workers = workers.map_err(exhausted)?;
+            let agent = made(options, host, handler, Box::new(workers), shared)?;
+            go.answer(());
+            out.put(agent);
+            Ok(())
+        })
+    }
+}

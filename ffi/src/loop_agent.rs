@@ -1,0 +1,92 @@
+//! Agents in an event loop of the caller's.
+
+use crate::agent::rdzv_agent;
+use crate::agent_event::{EVENT_FIRST_SIZE, rdzv_agent_event};
+use crate::argument::{invalid, place, reference};
+use crate::error::{Fault, rdzv_error};
+use crate::event_loop::{enter, poison_of, rdzv_loop};
+use crate::guard;
+use crate::sized;
+use crate::status::{RDZV_EXHAUSTED, rdzv_status};
+use rendezvous_core::driver::loop_client::AgentId;
+
+/// `rdzv_event.kind`: something happened to an agent. `rdzv_loop_agent_event` tells what.
+pub const RDZV_EVENT_AGENT: i32 = 10;
+
+/// Runs an operation on a loop.
+unsafe fn operate(
+    event_loop: *mut rdzv_loop,
+    error: *mut *mut rdzv_error,
+    body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe { guard::call_on(poison_of(event_loop).as_deref(), error, || enter(event_loop, body)) }
+}
+
+/// Adds an agent: the loop turns it from now on, and its events have kind `RDZV_EVENT_AGENT` and the number
+/// that goes to `*number` in their field `store`. The handle stays yours, to stop the agent, to look at its
+/// workers, and for its result; freed, the agent goes on in the loop.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` (it is in a loop), `RDZV_REENTRANT` (a thread runs it), `RDZV_EXHAUSTED`
+/// (the system failed).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_add_agent(
+    event_loop: *mut rdzv_loop,
+    agent: *const rdzv_agent,
+    number: *mut u32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        operate(event_loop, error, |this| {
+            let (number, agent) = (place(number, "number")?, reference(agent, "agent")?);
+            let added = this.stores.add_agent(agent.for_loop()?).map_err(|cause| {
+                Fault::new(RDZV_EXHAUSTED, format!("the agent cannot be watched: {cause}"))
+                    .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
+            })?;
+            number.put(added.as_u32());
+            Ok(())
+        })
+    }
+}
+
+/// Takes an agent out of the loop. No event of it follows, and nobody turns it, until it is run or added
+/// anew. If its handle was freed, what lives of its workers is killed. An unknown one is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_remove_agent(
+    event_loop: *mut rdzv_loop,
+    number: u32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        operate(event_loop, error, |this| {
+            this.stores.remove_agent(AgentId::from_u32(number));
+            Ok(())
+        })
+    }
+}
+
+/// What happened to the agent, when the last event was `RDZV_EVENT_AGENT`; of `*out`, `struct_size` must be
+/// set. Its words are lent until the next call on the loop.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_agent_event(
+    event_loop: *mut rdzv_loop,
+    out: *mut rdzv_agent_event,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        operate(event_loop, error, |this| {
+            let given = sized::given_size(out, EVENT_FIRST_SIZE, "out")?;
+            let words = this.told.value.as_slice();
+            let shown = this.told.agent_event.ok_or_else(|| invalid("the last event has none"))?;
+            sized::put(
+                out,
+                given,
+                &rdzv_agent_event { words: words.as_ptr(), words_len: words.len(), ..shown },
+            );
+            Ok(())
+        })
+    }
+}

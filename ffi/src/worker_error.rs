@@ -1,0 +1,43 @@
+//! What a worker leaves for its agent when it fails.
+
+use crate::argument::{place, text};
+use crate::error::{Fault, rdzv_error};
+use crate::guard;
+use crate::status::{RDZV_IO, rdzv_status};
+use rendezvous_core::driver::worker_logs::write_error_file;
+use std::path::Path;
+
+/// Writes what went wrong into the file that the variable `TORCHELASTIC_ERROR_FILE` names, in PyTorch's
+/// format: agents of this library and of PyTorch's tell it in their report. `callstack` may be empty. 1 goes
+/// to `*recorded`, which may be NULL; 0 where no agent has set the variable. What was there is replaced. No
+/// other thread may change the environment meanwhile.
+///
+/// Errors: `RDZV_IO` when the file cannot be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_record_error(
+    message: *const u8,
+    message_len: usize,
+    callstack: *const u8,
+    callstack_len: usize,
+    recorded: *mut i32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let message = text(message, message_len, "message")?;
+            let callstack = text(callstack, callstack_len, "callstack")?;
+            #[expect(clippy::disallowed_methods, reason = "that is where agents tell their workers")]
+            let file = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty());
+            if let Some(path) = &file {
+                write_error_file(Path::new(path), message, callstack).map_err(|cause| {
+                    Fault::new(RDZV_IO, cause.to_string()).with(|known| known.os_error = cause.errno())
+                })?;
+            }
+            if let Ok(recorded) = place(recorded, "recorded") {
+                recorded.put(i32::from(file.is_some()));
+            }
+            Ok(())
+        })
+    }
+}

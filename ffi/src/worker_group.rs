@@ -1,0 +1,213 @@
+//! The workers of an agent at one moment.
+
+use crate::argument::{invalid, reference};
+use crate::buffer::lent;
+use crate::error::rdzv_error;
+use crate::guard;
+use crate::sized;
+use crate::status::rdzv_status;
+use rendezvous_core::agent::group::{Worker, WorkerGroup, WorkerState};
+use std::ffi::{CStr, c_char};
+use std::ptr::null;
+use std::sync::Arc;
+
+/// The agent has lost sight of its workers.
+pub const RDZV_WORKERS_UNKNOWN: i32 = 0;
+/// They are not started.
+pub const RDZV_WORKERS_INIT: i32 = 1;
+/// They run.
+pub const RDZV_WORKERS_HEALTHY: i32 = 2;
+/// They run, and at least one does not get on.
+pub const RDZV_WORKERS_UNHEALTHY: i32 = 3;
+/// The agent stopped them.
+pub const RDZV_WORKERS_STOPPED: i32 = 4;
+/// All ended well.
+pub const RDZV_WORKERS_SUCCEEDED: i32 = 5;
+/// At least one did not.
+pub const RDZV_WORKERS_FAILED: i32 = 6;
+
+/// The workers of an agent at one moment: what is read never changes. Any thread may read it.
+#[derive(Debug)]
+pub struct rdzv_worker_group {
+    pub(crate) group: Arc<WorkerGroup>,
+}
+
+/// What the workers of a group have in common.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_worker_group_info {
+    /// Set it to `sizeof(rdzv_worker_group_info)` before the call; afterwards it tells how many bytes were
+    /// filled.
+    pub struct_size: u32,
+    /// One of `RDZV_WORKERS_UNKNOWN` and so on.
+    pub state: i32,
+    /// The agent's rank among the agents; -1 while there is no round.
+    pub group_rank: i64,
+    /// How many agents there are.
+    pub group_world_size: i64,
+    /// The round's number; -1 without one.
+    pub round: i64,
+    /// How often the group was started before this time, for whatever reason.
+    pub attempt: u64,
+    /// How often it was started anew because its own workers failed.
+    pub restart_count: u32,
+    /// How many workers there are; 0 until their ranks are known.
+    pub worker_count: u32,
+}
+
+const INFO_FIRST_SIZE: usize = 48;
+
+/// One worker.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_worker {
+    /// Set it to `sizeof(rdzv_worker)` before the call; afterwards it tells how many bytes were filled.
+    pub struct_size: u32,
+    /// Its number on this agent.
+    pub local_rank: u32,
+    /// Its number in the job.
+    pub global_rank: u64,
+    /// Its number among the workers of its role.
+    pub role_rank: u64,
+    /// The workers of the job.
+    pub world_size: u64,
+    /// The workers of its role.
+    pub role_world_size: u64,
+    /// Its process; 0 until it is started.
+    pub pid: u32,
+    /// Whether it has ended, 1 or 0.
+    pub has_exited: i32,
+    /// Its exit code, if it has; minus the number of the signal that ended it.
+    pub exit_code: i32,
+    /// Not used; 0.
+    pub reserved: u32,
+}
+
+const WORKER_FIRST_SIZE: usize = 56;
+
+pub(crate) fn group_handle(group: Arc<WorkerGroup>) -> *mut rdzv_worker_group {
+    Box::into_raw(Box::new(rdzv_worker_group { group }))
+}
+
+fn signed(number: Option<u64>) -> i64 {
+    number.map_or(-1, |number| i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+/// Frees a group. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_worker_group_free(group: *mut rdzv_worker_group) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(group) };
+}
+
+/// Fills `*info`, of which `struct_size` must be set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_worker_group_get_info(
+    group: *const rdzv_worker_group,
+    info: *mut rdzv_worker_group_info,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let group = &reference(group, "group")?.group;
+            let given = sized::given_size(info, INFO_FIRST_SIZE, "info")?;
+            let state = WorkerState::ALL.iter().position(|state| *state == group.state).unwrap_or(0);
+            let shown = rdzv_worker_group_info {
+                struct_size: 0,
+                state: i32::try_from(state).unwrap_or(RDZV_WORKERS_UNKNOWN),
+                group_rank: signed(group.group_rank),
+                group_world_size: signed(Some(group.group_world_size)),
+                round: signed(group.round),
+                attempt: group.attempt,
+                restart_count: group.restart_count,
+                worker_count: u32::try_from(group.workers.len()).unwrap_or(u32::MAX),
+            };
+            sized::put(info, given, &shown);
+            Ok(())
+        })
+    }
+}
+
+/// Fills `*worker`, of which `struct_size` must be set, with the worker of that local rank.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` when there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_worker_group_worker(
+    group: *const rdzv_worker_group,
+    local_rank: u32,
+    worker: *mut rdzv_worker,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let group = &reference(group, "group")?.group;
+            let given = sized::given_size(worker, WORKER_FIRST_SIZE, "worker")?;
+            let of: &Worker = usize::try_from(local_rank)
+                .ok()
+                .and_then(|place| group.workers.get(place))
+                .ok_or_else(|| invalid(format!("the group has no worker {local_rank}")))?;
+            let shown = rdzv_worker {
+                struct_size: 0,
+                local_rank: of.local_rank,
+                global_rank: of.global_rank,
+                role_rank: of.role_rank,
+                world_size: of.world_size,
+                role_world_size: of.role_world_size,
+                pid: of.pid.unwrap_or(0),
+                has_exited: i32::from(of.exit.is_some()),
+                exit_code: of.exit.map_or(0, |exit| exit.exit_code()),
+                reserved: 0,
+            };
+            sized::put(worker, given, &shown);
+            Ok(())
+        })
+    }
+}
+
+/// What the workers do, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
+/// group. NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_worker_group_role(
+    group: *const rdzv_worker_group,
+    len: *mut usize,
+) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(group, null(), |of| lent(of.group.role.as_bytes(), len)) }
+}
+
+/// The name of a state, such as `HEALTHY`; `UNKNOWN` for any other number. Never NULL; static.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdzv_worker_state_name(state: i32) -> *const c_char {
+    guard::quiet(c"UNKNOWN".as_ptr(), || {
+        const NAMES: [&CStr; 7] =
+            [c"UNKNOWN", c"INIT", c"HEALTHY", c"UNHEALTHY", c"STOPPED", c"SUCCEEDED", c"FAILED"];
+        let place = usize::try_from(state).unwrap_or(0);
+        NAMES.get(place).unwrap_or(&NAMES[0]).as_ptr()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_have_their_numbers_and_names() {
+        let numbers = [
+            RDZV_WORKERS_UNKNOWN,
+            RDZV_WORKERS_INIT,
+            RDZV_WORKERS_HEALTHY,
+            RDZV_WORKERS_UNHEALTHY,
+            RDZV_WORKERS_STOPPED,
+            RDZV_WORKERS_SUCCEEDED,
+            RDZV_WORKERS_FAILED,
+        ];
+        for (place, (number, state)) in numbers.into_iter().zip(WorkerState::ALL).enumerate() {
+            assert_eq!(usize::try_from(number), Ok(place));
+            // SAFETY: the names are static.
+            let name = unsafe { CStr::from_ptr(rdzv_worker_state_name(number)) };
+            assert_eq!(name.to_str(), Ok(state.name()));
+        }
+    }
+}
