@@ -1387,10 +1387,8 @@ typedef struct rdzv_loop rdzv_loop;
 typedef struct {
   // Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
   uint32_t struct_size;
-  // `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, one of a node's: `RDZV_EVENT_NODE_OPEN` and so on, or one of
-  // a native store's: `RDZV_EVENT_CHANGE` and so on.
-  // `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, or one of a node's: `RDZV_EVENT_NODE_OPEN`
-  // and so on.
+  // `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, one of a node's: `RDZV_EVENT_NODE_OPEN` and so
+  // on, or one of a native store's: `RDZV_EVENT_CHANGE` and so on.
   int32_t kind;
   // The operation, as its submission named it: a number above 0 that this loop gives once.
   uint64_t operation;
@@ -2742,6 +2740,8 @@ rdzv_status rdzv_loop_store_batch(rdzv_loop *event_loop,
 //
 // Errors: `RDZV_INVALID_ARGUMENT` beyond the last.
 rdzv_status rdzv_loop_answer(rdzv_loop *event_loop, size_t index, rdzv_answer *out, rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
 // Workers that are functions of the program's own.
 // -----------------------------------------------------------------------------------------------------------
 
@@ -3087,6 +3087,13 @@ rdzv_status rdzv_agent_options_set_console_filters(rdzv_agent_options *options,
 // The agent is done: `rdzv_agent_get_result` says how.
 #define RDZV_AGENT_EVENT_OVER 7
 
+// A timer that a worker had set has expired; which and whose is in `words`. `local_rank` is the worker's, or
+// 4294967295 when the process that had set it has left its worker.
+#define RDZV_AGENT_EVENT_TIMER_EXPIRED 8
+
+// Something that changes nothing and that the user should know is in `words`.
+#define RDZV_AGENT_EVENT_REMARK 9
+
 // Something that happened to an agent.
 typedef struct {
   // Handed to you, the size of this struct in the library that made it; later fields are absent when it is
@@ -3168,10 +3175,6 @@ typedef struct {
   uint32_t pid;
   // Its exit code; minus the number of the signal that ended it.
   int32_t exit_code;
-  // Whether the agent was stopping it, 1 or 0.
-  int32_t while_stopping;
-  // Not used; 0.
-  uint32_t reserved;
   // When it failed, in seconds since 1970.
   int64_t timestamp_s;
   // The name of the signal that ended it, such as `SIGSEGV`; length 0 when none did.
@@ -3304,7 +3307,7 @@ rdzv_status rdzv_agent_get_worker_group(const rdzv_agent *agent, rdzv_worker_gro
 // -----------------------------------------------------------------------------------------------------------
 
 // `rdzv_event.kind`: something happened to an agent. `rdzv_loop_agent_event` tells what.
-#define RDZV_EVENT_AGENT 7
+#define RDZV_EVENT_AGENT 10
 
 // Adds an agent: the loop turns it from now on, and its events have kind `RDZV_EVENT_AGENT` and the number
 // that goes to `*number` in their field `store`. The handle stays yours, to stop the agent, to look at its

@@ -4,9 +4,9 @@
 // throws `rdzv::exception` (and does not exist under -fno-exceptions). Handles are move-only and free themselves.
 // `c_handle()` lends the C handle, `release()` gives it away.
 //
-// This header brings those of native stores, of event loops, of rendezvous (handlers and URLs) and of the store's
-// utilities along;
-// rendezvous_custom_store.hpp and rendezvous_custom_backend.hpp, for plug-ins of yours, are beside it.
+// This header brings those of native stores, of event loops, of rendezvous (handlers and URLs), of agents and of the
+// store's utilities along; rendezvous_custom_store.hpp, rendezvous_custom_backend.hpp and rendezvous_custom_workers.hpp,
+// for plug-ins of yours, are beside it.
 //
 // Timeouts are std::chrono::milliseconds: 0 tries once, `default_timeout` takes the handle's own, there is no infinite.
 //
@@ -788,5 +788,7 @@ class store {
 #include "rendezvous_event_loop.hpp"
 #include "rendezvous_handler.hpp"
 #include "rendezvous_utilities.hpp"
+// Of what stands above, the agent needs the loop and the handler.
+#include "rendezvous_agent.hpp"
 
 #endif  // RENDEZVOUS_HPP

@@ -1,8 +1,10 @@
 // rendezvous_event_loop.hpp: stores in an event loop of yours, for C++17 and later. rendezvous.hpp brings it along.
+
+// Before the guard: it brings this header along, in its place among the others.
+#include "rendezvous.hpp"
+
 #ifndef RENDEZVOUS_EVENT_LOOP_HPP
 #define RENDEZVOUS_EVENT_LOOP_HPP
-
-#include "rendezvous.hpp"
 
 #if defined(__cpp_exceptions)
 #define RDZV_DETAIL_NAMESPACE v1
@@ -34,6 +36,8 @@ enum class event_kind : std::int32_t {
   watch_over = RDZV_EVENT_WATCH_OVER,
   /// The lease that `operation` made has ended by itself, for the reason in `number`, an RDZV_WHY_ number.
   lease_over = RDZV_EVENT_LEASE_OVER,
+  /// Something happened to an agent: `agent_event_of` tells what.
+  agent = RDZV_EVENT_AGENT,
 };
 
 /// A node's place in a round.
@@ -64,7 +68,7 @@ struct loop_member {
 /// What happened in an event loop.
 struct loop_event {
   event_kind kind = event_kind::completed;
-  /// The store or the node.
+  /// The store, the node or the agent.
   std::uint32_t store = 0;
   std::uint64_t operation = 0;
   status code = status::ok;

@@ -1,9 +1,11 @@
 // rendezvous_handler.hpp: how ranks that know little of each other become a numbered group: handlers by
 // backend, and rendezvous by URL. For C++17 and later; rendezvous.hpp brings it along.
+
+// Before the guard: it brings this header along, in its place among the others.
+#include "rendezvous.hpp"
+
 #ifndef RENDEZVOUS_HANDLER_HPP
 #define RENDEZVOUS_HANDLER_HPP
-
-#include "rendezvous.hpp"
 
 #include <cstdlib>
 

@@ -2,6 +2,7 @@
 #include <rendezvous.hpp>
 #include <rendezvous_custom_backend.hpp>
 #include <rendezvous_custom_store.hpp>
+#include <rendezvous_custom_workers.hpp>
 
 #include <string>
 

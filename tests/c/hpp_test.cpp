@@ -27,6 +27,8 @@ void native_stores_in_cpp();
 
 // In hpp_rendezvous.cpp.
 void rendezvous_in_cpp();
+// In hpp_agent.cpp.
+void agents_in_cpp();
 
 // In hpp_second.cpp.
 std::string get_elsewhere(rdzv::store& store, const std::string& key);
@@ -302,6 +304,7 @@ int main() {
   stores_without_a_server();
   native_stores_in_cpp();
   rendezvous_in_cpp();
+  agents_in_cpp();
 #if defined(__cpp_exceptions)
   exceptions();
 #endif

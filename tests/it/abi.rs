@@ -179,7 +179,7 @@ fn layout_of_rust() -> String {
         assign_us start_us words words_len
     });
     layout!(text, rdzv_worker_failure {
-        struct_size local_rank global_rank group_rank pid exit_code while_stopping reserved timestamp_s signal
+        struct_size local_rank global_rank group_rank pid exit_code timestamp_s signal
         signal_len host host_len message message_len callstack callstack_len stderr_line_count
     });
     layout!(text, rdzv_worker_event {

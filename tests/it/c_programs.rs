@@ -118,7 +118,10 @@ impl Build {
             "--error-exitcode=99",
             "--leak-check=full",
             "--show-leak-kinds=definite,indirect",
+            // What a process has that only forks is its program's.
+            "--child-silent-after-fork=yes",
         ]);
+        command.arg(format!("--suppressions={}", folder_of("tests/c/valgrind.supp").display()));
         command.arg("--errors-for-leak-kinds=definite,indirect").arg("--fair-sched=yes").arg(self.plain());
         run(&mut command, PATIENCE).or_fail(&self.name);
     }
@@ -219,7 +222,7 @@ fn fault_test_passes_under_valgrind() {
 
 /// The C++ headers in several units of one program.
 fn hpp_test(name: &str, standard: &'static str) -> Build {
-    let units = ["hpp_test.cpp", "hpp_native.cpp", "hpp_rendezvous.cpp", "hpp_second.cpp"];
+    let units = ["hpp_test.cpp", "hpp_native.cpp", "hpp_rendezvous.cpp", "hpp_agent.cpp", "hpp_second.cpp"];
     let units = units.map(|unit| folder_of("tests/c").join(unit));
     Build::cpp(name, standard, &units).linked_with(library::shipped()).with(&["-O0"])
 }
@@ -293,7 +296,9 @@ fn examples_of_one_source_run() {
     let names: Vec<_> = names.filter(|&name| name != "run_ranks.cpp").collect();
     assert!(names.contains(&"store_basics.cpp"), "{names:?}");
     for name in names {
-        run(&mut Command::new(example("examples", name)), PATIENCE).or_fail(name);
+        let program = example("examples", name);
+        // What they leave among temporary files stays in the folder of this test.
+        run(Command::new(program).env("TMPDIR", folder("examples")), PATIENCE).or_fail(name);
     }
 }
 
