@@ -1387,8 +1387,8 @@ typedef struct rdzv_loop rdzv_loop;
 typedef struct {
   // Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
   uint32_t struct_size;
-  // `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, one of a node's: `RDZV_EVENT_NODE_OPEN` and so
-  // on, or one of a native store's: `RDZV_EVENT_CHANGE` and so on.
+  // `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, one of a node's: `RDZV_EVENT_NODE_OPEN`
+  // and so on, or one of a native store's: `RDZV_EVENT_CHANGE` and so on.
   int32_t kind;
   // The operation, as its submission named it: a number above 0 that this loop gives once.
   uint64_t operation;
@@ -3032,6 +3032,23 @@ rdzv_status rdzv_agent_options_set_console_filters(rdzv_agent_options *options,
                                                    size_t stderr_words_len,
                                                    rdzv_error **error);
 
+// Workers may set timers through a pipe, which is made at `path` and removed with the agent, by the protocol
+// of PyTorch's file timers; they find it in `TORCHELASTIC_TIMER_FILE`. A timer that expires has its process
+// killed, which is a failure of its worker. By default there is none.
+//
+// Errors of `rdzv_agent_new`: `RDZV_IO` when something is there already.
+rdzv_status rdzv_agent_options_set_timer_file(rdzv_agent_options *options,
+                                              const uint8_t *path,
+                                              size_t path_len,
+                                              rdzv_error **error);
+
+// When a worker has hung in the kernel (state D), where no signal reaches it, for this long, the group is
+// `RDZV_WORKERS_UNHEALTHY`, and the agent ends with `RDZV_VERDICT_FAILED`: no restart mends that. 0, the
+// default: nobody looks.
+rdzv_status rdzv_agent_options_set_stuck_timeout_ms(rdzv_agent_options *options,
+                                                    int64_t stuck_timeout_ms,
+                                                    rdzv_error **error);
+
 // -----------------------------------------------------------------------------------------------------------
 // What an agent tells of.
 // -----------------------------------------------------------------------------------------------------------
@@ -3113,8 +3130,8 @@ typedef struct {
   int32_t exit_code;
   // 1 or 0.
   int32_t was_told;
-  // Not used; 0.
-  uint32_t reserved;
+  // How often the group may still be started again after a failure of its own workers.
+  uint32_t restarts_left;
   // Microseconds from the death of a worker to its being noticed.
   int64_t detect_us;
   // Until nothing of the last start was left.
@@ -3129,6 +3146,9 @@ typedef struct {
   const uint8_t *words;
   // Its length.
   size_t words_len;
+  // The workers as they were then: `rdzv_agent_get_worker_group` may be ahead of it. Lent as long as the
+  // event; not to be freed.
+  const rdzv_worker_group *group;
 } rdzv_agent_event;
 
 // Hears of what happens to an agent; the event is lent during the call. It must not throw, and may stop the
@@ -3259,7 +3279,7 @@ typedef struct rdzv_agent rdzv_agent;
 // yours until `rdzv_agent_free`.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` (no program and no function), `RDZV_EXHAUSTED` (no processes, threads or
-// descriptors), `RDZV_IO` (no place for log files; the host has no name).
+// descriptors), `RDZV_IO` (no place for log files or the timers' pipe; the host has no name).
 rdzv_status rdzv_agent_new(const rdzv_context *context,
                            const rdzv_agent_options *options,
                            const rdzv_rendezvous_handler *handler,
@@ -3303,6 +3323,49 @@ rdzv_status rdzv_agent_pass_signal(const rdzv_agent *agent, int32_t signal, rdzv
 rdzv_status rdzv_agent_get_worker_group(const rdzv_agent *agent, rdzv_worker_group **out, rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
+// What is seen of an agent beside its events: its health, its metrics and the records of its life.
+// -----------------------------------------------------------------------------------------------------------
+
+// Takes what can be counted, measured and recorded of an agent. The functions are called on the thread that
+// turns the agent, so they must not block; nor must they throw, or run or free the agent.
+typedef struct {
+  // `sizeof(rdzv_agent_sink)`.
+  uint32_t struct_size;
+  // Not used; 0.
+  uint32_t reserved;
+  // Passed to all functions.
+  void *user_data;
+  // One value of a metric, whose name is that of PyTorch's elastic agent, such as
+  // `workers.default.remaining_restarts`, or one of ours (docs/agent.md lists them all): whole numbers, in
+  // the unit that the name ends with. The name is not NUL-terminated, and lent. May be NULL.
+  void (*metric)(void *user_data, const uint8_t *name, size_t name_len, int64_t value);
+  // One record, a JSON object in one line: what PyTorch's elastic agent writes as an event. Not
+  // NUL-terminated, and lent. May be NULL.
+  void (*record)(void *user_data, const uint8_t *json, size_t json_len);
+  // Called once, when the agent is gone. May be NULL.
+  void (*destroy)(void *user_data);
+} rdzv_agent_sink;
+
+// Adds a sink, which hears of everything from the beginning when it is added before the agent is run or in a
+// loop. `sink` is copied; on success the library owns `user_data`, until it calls `destroy`.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` (no function to tell), `RDZV_REENTRANT` (the agent runs).
+rdzv_status rdzv_agent_add_sink(const rdzv_agent *agent, const rdzv_agent_sink *sink, rdzv_error **error);
+
+// Answers over HTTP, at `host` (a numeric address) and `port` (0 for any that is free), how the agent is: 200
+// when it is well, and 503 when it should have got on and has not; the body is a JSON object (docs/agent.md).
+// It does so on a thread of its own, until the agent is gone. The port goes to `*bound` unless that is NULL.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` (the host is no address), `RDZV_IO` (it is not to be had; there is no room
+// for a thread), `RDZV_REENTRANT` (the agent runs).
+rdzv_status rdzv_agent_serve_health(const rdzv_agent *agent,
+                                    const uint8_t *host,
+                                    size_t host_len,
+                                    uint16_t port,
+                                    uint16_t *bound,
+                                    rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
 // Agents in an event loop of the caller's.
 // -----------------------------------------------------------------------------------------------------------
 
@@ -3325,7 +3388,7 @@ rdzv_status rdzv_loop_add_agent(rdzv_loop *event_loop,
 rdzv_status rdzv_loop_remove_agent(rdzv_loop *event_loop, uint32_t number, rdzv_error **error);
 
 // What happened to the agent, when the last event was `RDZV_EVENT_AGENT`; of `*out`, `struct_size` must be
-// set. Its words are lent until the next call on the loop.
+// set. What it points to is lent until the next call on the loop.
 rdzv_status rdzv_loop_agent_event(rdzv_loop *event_loop, rdzv_agent_event *out, rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------

@@ -64,70 +64,6 @@ enum class verdict : std::int32_t {
   lost_sight = RDZV_VERDICT_LOST_SIGHT,
 };
 
-/// What an event of an agent is about.
-enum class agent_event_kind : std::int32_t {
-  /// It went from phase `from` to `to`, for the reason in `words`.
-  phase = RDZV_AGENT_EVENT_PHASE,
-  /// All workers of `attempt` run; what that took is in the five times.
-  running = RDZV_AGENT_EVENT_RUNNING,
-  /// A worker ended.
-  exited = RDZV_AGENT_EVENT_EXITED,
-  /// What lives is killed, for the reason in `words`.
-  killing = RDZV_AGENT_EVENT_KILLING,
-  /// Processes that outlived that are left to themselves, after `stop`.
-  gave_up = RDZV_AGENT_EVENT_GAVE_UP,
-  /// Workers of one start failed: the report is in `words`.
-  workers_failed = RDZV_AGENT_EVENT_WORKERS_FAILED,
-  /// It is done.
-  over = RDZV_AGENT_EVENT_OVER,
-  /// A timer that a worker had set has expired: `words` tells which, `local_rank` whose, if that is known.
-  timer_expired = RDZV_AGENT_EVENT_TIMER_EXPIRED,
-  /// Something that changes nothing and that the user should know is in `words`.
-  remark = RDZV_AGENT_EVENT_REMARK,
-};
-
-/// Something that happened to an agent.
-struct agent_event {
-  using microseconds = std::chrono::microseconds;
-
-  agent_event_kind kind = agent_event_kind::over;
-  agent_phase from = agent_phase::idle;
-  agent_phase to = agent_phase::idle;
-  /// Which start; 0 is the first.
-  std::uint64_t attempt = 0;
-  std::uint32_t local_rank = 0;
-  /// Minus the number of the signal that ended the worker.
-  std::int32_t exit_code = 0;
-  /// Whether the agent had told it to end.
-  bool was_told = false;
-  microseconds detect{0}, stop{0}, rendezvous{0}, assign{0}, start{0};
-  /// A reason, or a report.
-  std::string words;
-};
-
-namespace detail {
-
-inline agent_event cpp_event(const rdzv_agent_event& event) {
-  using microseconds = std::chrono::microseconds;
-  agent_event told;
-  told.kind = static_cast<agent_event_kind>(event.kind);
-  told.from = static_cast<agent_phase>(event.from);
-  told.to = static_cast<agent_phase>(event.to);
-  told.attempt = event.attempt;
-  told.local_rank = event.local_rank;
-  told.exit_code = event.exit_code;
-  told.was_told = event.was_told != 0;
-  told.detect = microseconds(event.detect_us);
-  told.stop = microseconds(event.stop_us);
-  told.rendezvous = microseconds(event.rendezvous_us);
-  told.assign = microseconds(event.assign_us);
-  told.start = microseconds(event.start_us);
-  told.words = text(event.words, event.words_len);
-  return told;
-}
-
-}  // namespace detail
-
 /// The workers of an agent at one moment.
 struct worker_group {
   struct worker {
@@ -177,6 +113,76 @@ struct worker_group {
     return told;
   }
 };
+
+/// What an event of an agent is about.
+enum class agent_event_kind : std::int32_t {
+  /// It went from phase `from` to `to`, for the reason in `words`.
+  phase = RDZV_AGENT_EVENT_PHASE,
+  /// All workers of `attempt` run; what that took is in the five times.
+  running = RDZV_AGENT_EVENT_RUNNING,
+  /// A worker ended.
+  exited = RDZV_AGENT_EVENT_EXITED,
+  /// What lives is killed, for the reason in `words`.
+  killing = RDZV_AGENT_EVENT_KILLING,
+  /// Processes that outlived that are left to themselves, after `stop`.
+  gave_up = RDZV_AGENT_EVENT_GAVE_UP,
+  /// Workers of one start failed: the report is in `words`.
+  workers_failed = RDZV_AGENT_EVENT_WORKERS_FAILED,
+  /// It is done.
+  over = RDZV_AGENT_EVENT_OVER,
+  /// A timer that a worker had set has expired: `words` tells which, `local_rank` whose, if that is known.
+  timer_expired = RDZV_AGENT_EVENT_TIMER_EXPIRED,
+  /// Something that changes nothing and that the user should know is in `words`.
+  remark = RDZV_AGENT_EVENT_REMARK,
+};
+
+/// Something that happened to an agent.
+struct agent_event {
+  using microseconds = std::chrono::microseconds;
+
+  agent_event_kind kind = agent_event_kind::over;
+  agent_phase from = agent_phase::idle;
+  agent_phase to = agent_phase::idle;
+  /// Which start; 0 is the first.
+  std::uint64_t attempt = 0;
+  std::uint32_t local_rank = 0;
+  /// Minus the number of the signal that ended the worker.
+  std::int32_t exit_code = 0;
+  /// Whether the agent had told it to end.
+  bool was_told = false;
+  microseconds detect{0}, stop{0}, rendezvous{0}, assign{0}, start{0};
+  /// A reason, or a report.
+  std::string words;
+  /// How often the group may still be started again after a failure of its own workers.
+  std::uint32_t restarts_left = 0;
+  /// The workers as they were then; those of `agent::worker_group` may be ahead of it.
+  rdzv::worker_group group;
+};
+
+namespace detail {
+
+inline agent_event cpp_event(const rdzv_agent_event& event) {
+  using microseconds = std::chrono::microseconds;
+  agent_event told;
+  told.kind = static_cast<agent_event_kind>(event.kind);
+  told.from = static_cast<agent_phase>(event.from);
+  told.to = static_cast<agent_phase>(event.to);
+  told.attempt = event.attempt;
+  told.local_rank = event.local_rank;
+  told.exit_code = event.exit_code;
+  told.was_told = event.was_told != 0;
+  told.detect = microseconds(event.detect_us);
+  told.stop = microseconds(event.stop_us);
+  told.rendezvous = microseconds(event.rendezvous_us);
+  told.assign = microseconds(event.assign_us);
+  told.start = microseconds(event.start_us);
+  told.words = text(event.words, event.words_len);
+  told.restarts_left = event.restarts_left;
+  if (auto group = worker_group::read(event.group)) told.group = *std::move(group);
+  return told;
+}
+
+}  // namespace detail
 
 /// One worker's failure.
 struct worker_failure {
@@ -317,6 +323,18 @@ struct agent_options {
   std::string tee_prefix;
   /// The workers whose output is shown, as in "0,2"; empty: all.
   std::string local_ranks_filter;
+  /// Where a pipe is made through which workers set timers, by the protocol of PyTorch's file timers; empty: there is none.
+  std::string timer_file;
+  /// How long a worker may hang in the kernel before the agent gives up; 0: nobody looks.
+  milliseconds stuck_timeout{0};
+};
+
+/// Takes what can be counted, measured and recorded of an agent: values of metrics in the unit that their name ends with,
+/// and records as JSON objects of one line. Called on the thread that turns the agent. An exception that leaves one is
+/// dropped.
+struct agent_sink {
+  std::function<void(std::string_view name, std::int64_t value)> metric;
+  std::function<void(std::string_view json)> record;
 };
 
 namespace detail {
@@ -367,9 +385,33 @@ inline result<agent_options_handle> c_options(const agent_options& options,
   if (!options.local_ranks_filter.empty())
     set(rdzv_agent_options_set_console_filters, bytes(options.local_ranks_filter), options.local_ranks_filter.size(),
         bytes(""), std::size_t{0}, bytes(""), std::size_t{0});
+  set_text(rdzv_agent_options_set_timer_file, options.timer_file);
+  set(rdzv_agent_options_set_stuck_timeout_ms, static_cast<std::int64_t>(options.stuck_timeout.count()));
   if (failure) return std::move(*failure);
   return owned;
 }
+
+template <class F, class... A>
+void tell_sink(const F& function, A... arguments) noexcept {
+#if defined(__cpp_exceptions)
+  try {
+#endif
+    function(arguments...);
+#if defined(__cpp_exceptions)
+  } catch (...) {
+  }
+#endif
+}
+
+inline void put_metric(void* user_data, const std::uint8_t* name, std::size_t size, std::int64_t value) {
+  tell_sink(static_cast<agent_sink*>(user_data)->metric, text(name, size), value);
+}
+
+inline void put_record(void* user_data, const std::uint8_t* json, std::size_t size) {
+  tell_sink(static_cast<agent_sink*>(user_data)->record, text(json, size));
+}
+
+inline void drop_sink(void* user_data) { delete static_cast<agent_sink*>(user_data); }
 
 }  // namespace detail
 
@@ -418,6 +460,28 @@ class agent {
     rdzv_agent_result* made = nullptr;
     if (auto failure = detail::failure_of(rdzv_agent_get_result, c_handle(), &made)) return std::move(*failure);
     return agent_result::adopt(made);
+  }
+  /// Adds a sink, which hears of everything from the beginning when the agent does not run yet.
+  result<void> add_sink(agent_sink sink) const {
+    auto owned = std::make_unique<agent_sink>(std::move(sink));
+    rdzv_agent_sink given{};
+    given.struct_size = sizeof given;
+    given.user_data = owned.get();
+    given.metric = owned->metric ? &detail::put_metric : nullptr;
+    given.record = owned->record ? &detail::put_record : nullptr;
+    given.destroy = &detail::drop_sink;
+    auto added = detail::call(rdzv_agent_add_sink, c_handle(), &given);
+    if (added) static_cast<void>(owned.release());
+    return added;
+  }
+  /// Answers over HTTP, at a numeric address, how the agent is, until it is gone; the port is returned, of which 0 asks
+  /// for any that is free.
+  result<std::uint16_t> serve_health(std::string_view host, std::uint16_t port) const {
+    std::uint16_t bound = 0;
+    auto failure =
+        detail::failure_of(rdzv_agent_serve_health, c_handle(), detail::bytes(host), host.size(), port, &bound);
+    if (failure) return std::move(*failure);
+    return bound;
   }
   /// Has it stop its workers and end. The second time it no longer waits for them.
   void stop() const { rdzv_agent_stop(c_handle()); }

@@ -1,16 +1,17 @@
 //! Agents: worker processes of a node, supervised.
 
-use crate::agent_event::{projected, rdzv_agent_event, rdzv_agent_listener};
+use crate::agent_event::{ShownEvent, rdzv_agent_listener};
 use crate::agent_options::rdzv_agent_options;
 use crate::agent_result::{rdzv_agent_result, result_handle};
 use crate::argument::{invalid, place, reference};
-use crate::context::{Shared, rdzv_context, shared, struct_size};
+use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rendezvous_fault::invalid_fault;
 use crate::rendezvous_handler::rdzv_rendezvous_handler;
 use crate::status::{RDZV_EXHAUSTED, RDZV_IO, RDZV_REENTRANT, RDZV_UNSUPPORTED, rdzv_status};
 use crate::worker_group::{group_handle, rdzv_worker_group};
+use rendezvous_core::agent::events::EventFacts;
 use rendezvous_core::driver::agent::{
     Agent, AgentControl, AgentError, AgentEvent, AgentOptions, LocalError, LocalOptions, LocalWorkers,
     Workers,
@@ -28,7 +29,8 @@ pub struct rdzv_agent {
     pub(crate) poison: Poison,
     control: AgentControl,
     agent: LoopAgent,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) facts: EventFacts,
 }
 
 impl fmt::Debug for rdzv_agent {
@@ -39,7 +41,7 @@ impl fmt::Debug for rdzv_agent {
 
 impl rdzv_agent {
     /// # Errors Somebody else is at it.
-    fn enter(&self) -> Result<MutexGuard<'_, Agent>, Fault> {
+    pub(crate) fn enter(&self) -> Result<MutexGuard<'_, Agent>, Fault> {
         match self.agent.try_lock() {
             Ok(agent) => Ok(agent),
             Err(TryLockError::Poisoned(agent)) => Ok(agent.into_inner()),
@@ -117,6 +119,13 @@ pub(crate) fn made(
     workers: Box<dyn Workers>,
     shared: Arc<Shared>,
 ) -> Result<*mut rdzv_agent, Fault> {
+    let facts = EventFacts {
+        run_id: handler.run_id().into(),
+        rdzv_backend: handler.backend().into(),
+        hostname: host.clone(),
+        entry_point: options.entry_name.clone(),
+        watchdog: options.watched(),
+    };
     let agent_options = AgentOptions {
         spec: options.spec.clone(),
         name: host,
@@ -128,7 +137,7 @@ pub(crate) fn made(
         Agent::new(agent_options, Arc::clone(handler), workers).map_err(|error| agent_fault(&error))?;
     let (poison, control) = (Poison::default(), agent.control());
     let agent = Arc::new(Mutex::new(agent));
-    Ok(Box::into_raw(Box::new(rdzv_agent { poison, control, agent, shared })))
+    Ok(Box::into_raw(Box::new(rdzv_agent { poison, control, agent, shared, facts })))
 }
 
 /// Makes an agent for the workers that `options` describe, which meets other agents through `handler`: any
@@ -138,7 +147,7 @@ pub(crate) fn made(
 /// yours until `rdzv_agent_free`.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (no program and no function), `RDZV_EXHAUSTED` (no processes, threads or
-/// descriptors), `RDZV_IO` (no place for log files; the host has no name).
+/// descriptors), `RDZV_IO` (no place for log files or the timers' pipe; the host has no name).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_new(
     context: *const rdzv_context,
@@ -166,8 +175,18 @@ pub unsafe extern "C" fn rdzv_agent_new(
                 logs: options.logs.clone(),
                 log_dir: options.log_dir.clone(),
             };
-            let workers = LocalWorkers::new(local, handler.run_id(), options.spec.local_world_size)
-                .map_err(|error| local_fault(&error))?;
+            let workers = || {
+                let workers = options.spec.local_world_size;
+                let mut workers = LocalWorkers::new(local, handler.run_id(), workers)?;
+                if let Some(timeout) = options.stuck_timeout {
+                    workers.tell_of_stuck(timeout)?;
+                }
+                if let Some(path) = &options.timer_file {
+                    workers.take_timers(Some(path))?;
+                }
+                Ok(workers)
+            };
+            let workers = workers().map_err(|error| local_fault(&error))?;
             out.put(made(options, host, handler, Box::new(workers), shared)?);
             Ok(())
         })
@@ -201,7 +220,7 @@ pub unsafe extern "C" fn rdzv_agent_run(
     unsafe {
         operate(agent, error, |agent| {
             agent.refuse_loop()?;
-            let result = agent.enter()?.run(|_, event| hear(listener, user_data, &event));
+            let result = agent.enter()?.run(|agent, event| hear(listener, user_data, agent, &event));
             let result = result.map_err(|error| agent_fault(&error))?;
             if let Ok(out) = place(out, "out") {
                 out.put(result_handle(result));
@@ -211,17 +230,12 @@ pub unsafe extern "C" fn rdzv_agent_run(
     }
 }
 
-fn hear(listener: rdzv_agent_listener, user_data: *mut c_void, event: &AgentEvent) {
+fn hear(listener: rdzv_agent_listener, user_data: *mut c_void, agent: &Agent, event: &AgentEvent) {
     let Some(listener) = listener else { return };
-    let (shown, words) = projected(event);
-    let shown = rdzv_agent_event {
-        struct_size: struct_size::<rdzv_agent_event>(),
-        words: words.as_ptr(),
-        words_len: words.len(),
-        ..shown
-    };
+    let shown = ShownEvent::new(event, agent.moment());
+    let lent = shown.lent();
     // SAFETY: the listener was given for this, and the event lives until it returns.
-    unsafe { listener(user_data, &raw const shown) };
+    unsafe { listener(user_data, &raw const lent) };
 }
 
 /// How the agent ended, once it is over; see `rdzv_agent_run`.

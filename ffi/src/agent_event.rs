@@ -1,12 +1,15 @@
 //! What an agent tells of.
 
+use crate::context::struct_size;
 use crate::guard;
+use crate::worker_group::rdzv_worker_group;
 use rendezvous_core::agent::phase::Phase;
 use rendezvous_core::agent::reason::Reason;
 use rendezvous_core::agent::supervisor::Notice;
-use rendezvous_core::driver::agent::AgentEvent;
+use rendezvous_core::driver::agent::{AgentEvent, Moment};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The agent has not begun.
@@ -71,8 +74,8 @@ pub struct rdzv_agent_event {
     pub exit_code: i32,
     /// 1 or 0.
     pub was_told: i32,
-    /// Not used; 0.
-    pub reserved: u32,
+    /// How often the group may still be started again after a failure of its own workers.
+    pub restarts_left: u32,
     /// Microseconds from the death of a worker to its being noticed.
     pub detect_us: i64,
     /// Until nothing of the last start was left.
@@ -87,10 +90,13 @@ pub struct rdzv_agent_event {
     pub words: *const u8,
     /// Its length.
     pub words_len: usize,
+    /// The workers as they were then: `rdzv_agent_get_worker_group` may be ahead of it. Lent as long as the
+    /// event; not to be freed.
+    pub group: *const rdzv_worker_group,
 }
 
 /// The size of `rdzv_agent_event` in the first header.
-pub(crate) const EVENT_FIRST_SIZE: usize = 96;
+pub(crate) const EVENT_FIRST_SIZE: usize = 104;
 
 const NO_EVENT: rdzv_agent_event = rdzv_agent_event {
     struct_size: 0,
@@ -101,7 +107,7 @@ const NO_EVENT: rdzv_agent_event = rdzv_agent_event {
     local_rank: 0,
     exit_code: 0,
     was_told: 0,
-    reserved: 0,
+    restarts_left: 0,
     detect_us: 0,
     stop_us: 0,
     rendezvous_us: 0,
@@ -109,6 +115,7 @@ const NO_EVENT: rdzv_agent_event = rdzv_agent_event {
     start_us: 0,
     words: null(),
     words_len: 0,
+    group: null(),
 };
 
 /// Hears of what happens to an agent; the event is lent during the call. It must not throw, and may stop the
@@ -125,8 +132,35 @@ fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
+/// An event with what it lends.
+#[derive(Debug)]
+pub(crate) struct ShownEvent {
+    event: rdzv_agent_event,
+    words: String,
+    group: rdzv_worker_group,
+}
+
+impl ShownEvent {
+    pub(crate) fn new(event: &AgentEvent, moment: &Moment) -> Self {
+        let (event, words) = projected(event);
+        let event = rdzv_agent_event { restarts_left: moment.restarts_left, ..event };
+        Self { event, words, group: rdzv_worker_group { group: Arc::clone(&moment.group) } }
+    }
+
+    /// As it is shown, as long as this lives where it is.
+    pub(crate) fn lent(&self) -> rdzv_agent_event {
+        rdzv_agent_event {
+            struct_size: struct_size::<rdzv_agent_event>(),
+            words: self.words.as_ptr(),
+            words_len: self.words.len(),
+            group: &raw const self.group,
+            ..self.event
+        }
+    }
+}
+
 /// An event and its words, to which it does not point yet.
-pub(crate) fn projected(event: &AgentEvent) -> (rdzv_agent_event, String) {
+fn projected(event: &AgentEvent) -> (rdzv_agent_event, String) {
     let of = |kind| rdzv_agent_event { kind, ..NO_EVENT };
     match event {
         AgentEvent::Notice(Notice::Phase { from, to, reason }) => {

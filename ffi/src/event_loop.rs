@@ -1,6 +1,6 @@
 //! Stores in an event loop of the caller's: no thread, no callback, no call that blocks.
 
-use crate::agent_event::{projected, rdzv_agent_event};
+use crate::agent_event::ShownEvent;
 use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference, reference_mut};
 use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
@@ -49,8 +49,7 @@ pub(crate) struct Told {
     pub(crate) run_info: Option<RunInfo>,
     pub(crate) members: Vec<MemberInfo>,
     pub(crate) answers: Answers,
-    /// Its words are the value.
-    pub(crate) agent_event: Option<rdzv_agent_event>,
+    pub(crate) agent_event: Option<ShownEvent>,
 }
 
 /// What happened in a loop. All that it points to is lent until the next call on the loop.
@@ -59,8 +58,8 @@ pub(crate) struct Told {
 pub struct rdzv_event {
     /// Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
     pub struct_size: u32,
-    /// `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, one of a node's: `RDZV_EVENT_NODE_OPEN` and so
-    /// on, or one of a native store's: `RDZV_EVENT_CHANGE` and so on.
+    /// `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, one of a node's: `RDZV_EVENT_NODE_OPEN`
+    /// and so on, or one of a native store's: `RDZV_EVENT_CHANGE` and so on.
     pub kind: i32,
     /// The operation, as its submission named it: a number above 0 that this loop gives once.
     pub operation: u64,
@@ -259,9 +258,8 @@ impl Told {
         let event = match event {
             None => return shown,
             Some(LoopEvent::Store(event)) => event,
-            Some(LoopEvent::Agent(agent, event)) => {
-                let (event, words) = projected(&event);
-                (self.agent_event, self.value) = (Some(event), words.into_bytes());
+            Some(LoopEvent::Agent(agent, event, moment)) => {
+                self.agent_event = Some(ShownEvent::new(&event, &moment));
                 (shown.kind, shown.store) = (RDZV_EVENT_AGENT, agent.as_u32());
                 return shown;
             }

@@ -54,6 +54,7 @@ mod store_utilities;
 mod loop_node;
 
 mod loop_native;
+
 mod worker_function;
 
 mod worker_group;
@@ -65,6 +66,8 @@ mod agent_event;
 mod agent_result;
 
 mod agent;
+
+mod agent_watch;
 
 mod loop_agent;
 
@@ -82,6 +85,7 @@ pub use agent::*;
 pub use agent_event::*;
 pub use agent_options::*;
 pub use agent_result::*;
+pub use agent_watch::*;
 pub use argument::rdzv_bytes;
 pub use buffer::*;
 pub use context::*;

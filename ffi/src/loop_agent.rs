@@ -68,7 +68,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_agent(
 }
 
 /// What happened to the agent, when the last event was `RDZV_EVENT_AGENT`; of `*out`, `struct_size` must be
-/// set. Its words are lent until the next call on the loop.
+/// set. What it points to is lent until the next call on the loop.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_agent_event(
     event_loop: *mut rdzv_loop,
@@ -79,13 +79,8 @@ pub unsafe extern "C" fn rdzv_loop_agent_event(
     unsafe {
         operate(event_loop, error, |this| {
             let given = sized::given_size(out, EVENT_FIRST_SIZE, "out")?;
-            let words = this.told.value.as_slice();
-            let shown = this.told.agent_event.ok_or_else(|| invalid("the last event has none"))?;
-            sized::put(
-                out,
-                given,
-                &rdzv_agent_event { words: words.as_ptr(), words_len: words.len(), ..shown },
-            );
+            let shown = this.told.agent_event.as_ref().ok_or_else(|| invalid("the last event has none"))?;
+            sized::put(out, given, &shown.lent());
             Ok(())
         })
     }

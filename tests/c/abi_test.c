@@ -72,6 +72,7 @@ static const struct test tests[] = {
     TEST(agent_tells_the_root_cause),
     TEST(agent_is_stopped_by_another_thread),
     TEST(agents_live_in_a_loop),
+    TEST(agents_are_watched),
     TEST(functions_are_workers),
     TEST(own_code_supervises_workers),
     TEST(workers_record_their_errors),

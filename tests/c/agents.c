@@ -3,12 +3,16 @@
 #include "check.h"
 #include "tests.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 static rdzv_rendezvous_handler *new_handler(const rdzv_server *server, const char *workers) {
@@ -59,7 +63,7 @@ struct heard {
   char restart_reason[200];
 };
 
-static void listen(void *user_data, const rdzv_agent_event *event) {
+static void hear(void *user_data, const rdzv_agent_event *event) {
   struct heard *heard = user_data;
   CHECK_NUMBER(event->struct_size, sizeof *event);
   switch (event->kind) {
@@ -71,6 +75,10 @@ static void listen(void *user_data, const rdzv_agent_event *event) {
     case RDZV_AGENT_EVENT_RUNNING:
       CHECK_NUMBER((long long)event->attempt, heard->running);
       heard->running += 1;
+      rdzv_worker_group_info info = {.struct_size = sizeof info};
+      OK(rdzv_worker_group_get_info(event->group, &info, &error));
+      CHECK(info.state == RDZV_WORKERS_HEALTHY && info.attempt == event->attempt && info.worker_count == 2);
+      CHECK_NUMBER(event->restarts_left, 2 - heard->running);
       heard->rendezvous_us = event->rendezvous_us;
       break;
     case RDZV_AGENT_EVENT_EXITED:
@@ -115,7 +123,7 @@ void agent_restarts_its_workers_and_succeeds(void) {
   struct heard heard = {.agent = agent};
   rdzv_agent_result *result = NULL;
   FAILS(RDZV_UNSUPPORTED, rdzv_agent_get_result(agent, &result, &error));
-  OK(rdzv_agent_run(agent, listen, &heard, &result, &error));
+  OK(rdzv_agent_run(agent, hear, &heard, &result, &error));
   CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_SUCCEEDED);
   size_t len = 0;
   CHECK_LENT(rdzv_agent_result_reason(result, &len), len, "all workers succeeded");
@@ -184,6 +192,97 @@ void agent_tells_the_root_cause(void) {
   report = (const char *)rdzv_agent_result_report_json(result, &len);
   CHECK(memmem(report, len, "\"root_cause\":{", 14) != NULL);
   rdzv_agent_result_free(result);
+  rdzv_server_free(server);
+}
+
+// What a sink and a listener have heard of an agent whose workers set timers.
+struct watched {
+  uint16_t health_port;
+  int restarts_left, metrics, records, timers, gone;
+  char words[100];
+};
+
+static void put_metric(void *user_data, const uint8_t *name, size_t name_len, int64_t value) {
+  struct watched *watched = user_data;
+  watched->metrics += 1;
+  const char *const wanted = "workers.default.remaining_restarts";
+  if (name_len == strlen(wanted) && memcmp(name, wanted, name_len) == 0) watched->restarts_left = (int)value;
+}
+
+static void put_record(void *user_data, const uint8_t *json, size_t json_len) {
+  struct watched *watched = user_data;
+  watched->records += 1;
+  CHECK(json[0] == '{' && json[json_len - 1] == '}');
+}
+
+static void lose_sink(void *user_data) { ((struct watched *)user_data)->gone += 1; }
+
+static void ask_health(uint16_t port) {
+  const int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const struct timeval patience = {.tv_sec = PATIENCE_MS / 1000};
+  CHECK(setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  CHECK(connect(connection, (struct sockaddr *)&address, sizeof address) == 0);
+  const char request[] = "GET / HTTP/1.0\r\n\r\n";
+  CHECK(write(connection, request, sizeof request - 1) == (ssize_t)(sizeof request - 1));
+  char answer[16] = "";
+  for (size_t len = 0; len < 12;) {
+    const ssize_t more = read(connection, answer + len, 12 - len);
+    CHECK(more > 0);
+    len += (size_t)more;
+  }
+  CHECK(strcmp(answer + 8, " 200") == 0);
+  close(connection);
+}
+
+static void listen_to_timers(void *user_data, const rdzv_agent_event *event) {
+  struct watched *watched = user_data;
+  if (event->kind == RDZV_AGENT_EVENT_RUNNING) ask_health(watched->health_port);
+  if (event->kind != RDZV_AGENT_EVENT_TIMER_EXPIRED) return;
+  watched->timers += 1;
+  CHECK_NUMBER(event->local_rank, 0);
+  snprintf(watched->words, sizeof watched->words, "%.*s", (int)event->words_len, (const char *)event->words);
+}
+
+static int skipped_under_valgrind(void) {
+  const char *preloaded = getenv("LD_PRELOAD");
+  if (preloaded == NULL || strstr(preloaded, "vgpreload") == NULL) return 0;
+  printf("not under valgrind: ");
+  return 1;
+}
+
+void agents_are_watched(void) {
+  // It knows no pidfd_open, without which nobody may set timers.
+  if (skipped_under_valgrind()) return;
+  rdzv_server *server = start_server(NULL);
+  rdzv_agent_options *options = new_options(1);
+  set_shell(options,
+            "test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0; "
+            "printf '{\"pid\": %d, \"scope_id\": \"step\", \"expiration_time\": 1, \"signal\": 9}\\n' $$$$ "
+            "> $TORCHELASTIC_TIMER_FILE; exec sleep 1000");
+  OK(rdzv_agent_options_set_max_restarts(options, 1, &error));
+  OK(rdzv_agent_options_set_timer_file(options, TEXT(new_path()), &error));
+  OK(rdzv_agent_options_set_stuck_timeout_ms(options, 3600000, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_stuck_timeout_ms(options, -1, &error));
+  rdzv_agent *agent = new_agent(server, options, "1");
+  struct watched watched = {0};
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_serve_health(agent, TEXT("here"), 0, &watched.health_port, &error));
+  OK(rdzv_agent_serve_health(agent, TEXT("127.0.0.1"), 0, &watched.health_port, &error));
+  rdzv_agent_sink sink = {.struct_size = sizeof sink, .user_data = &watched, .destroy = lose_sink};
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_add_sink(agent, &sink, &error));
+  sink.metric = put_metric;
+  sink.record = put_record;
+  OK(rdzv_agent_add_sink(agent, &sink, &error));
+  rdzv_agent_result *result = NULL;
+  OK(rdzv_agent_run(agent, listen_to_timers, &watched, &result, &error));
+  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_SUCCEEDED);
+  rdzv_agent_result_free(result);
+  CHECK_NUMBER(watched.gone, 0);
+  rdzv_agent_free(agent);
+  CHECK(watched.gone == 1 && watched.timers == 1 && watched.restarts_left == 0);
+  CHECK(watched.metrics > 20 && watched.records > 2);
+  CHECK_TEXT(watched.words, "watchdog: timer step of worker 0 expired");
   rdzv_server_free(server);
 }
 
@@ -300,11 +399,7 @@ static int32_t returns_its_rank(void *user_data, rdzv_worker_call *call) {
 
 void functions_are_workers(void) {
   // It gives a function's process an exit code of its own: nothing of the program is freed there.
-  const char *preloaded = getenv("LD_PRELOAD");
-  if (preloaded != NULL && strstr(preloaded, "vgpreload") != NULL) {
-    printf("not under valgrind: ");
-    return;
-  }
+  if (skipped_under_valgrind()) return;
   rdzv_server *server = start_server(NULL);
   rdzv_agent_options *options = new_options(2);
   static char word[] = "rank";

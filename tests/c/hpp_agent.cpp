@@ -76,20 +76,35 @@ void programs() {
   options.environment = {{"A", "b"}};
   auto agent = VALUE(rdzv::agent::create(options, handler_of_one(2)));
   CHECK(VALUE(agent.worker_group()).state == rdzv::worker_state::init);
+  struct {
+    int metrics = 0, records = 0;
+  } seen;
+  rdzv::agent_sink sink;
+  CHECK(!agent.add_sink(sink));
+  sink.metric = [&](std::string_view name, std::int64_t value) {
+    seen.metrics += name == "workers.default.failed" && value == 1 ? 1 : 0;
+#if defined(__cpp_exceptions)
+    throw std::runtime_error("nobody hears of this");
+#endif
+  };
+  sink.record = [&](std::string_view json) { seen.records += json.front() == '{' ? 1 : 0; };
+  CHECK(agent.add_sink(std::move(sink)));
+  CHECK(VALUE(agent.serve_health("127.0.0.1", 0)) != 0);
   int running = 0, reports = 0;
   auto result = VALUE(agent.run([&](const rdzv::agent_event& event) {
     if (event.kind == rdzv::agent_event_kind::running) {
       CHECK(event.attempt == static_cast<std::uint64_t>(running++) && event.start > 0us);
-      CHECK(VALUE(agent.worker_group()).workers.size() == 2);
+      CHECK(event.group.workers.size() == 2 && event.group.state == rdzv::worker_state::healthy);
+      CHECK(event.restarts_left == 2u - static_cast<unsigned>(running));
     }
     if (event.kind == rdzv::agent_event_kind::workers_failed) reports += event.words.empty() ? 0 : 1;
   }));
-  CHECK(running == 2 && reports == 2);
+  CHECK(running == 2 && reports == 2 && seen.metrics > 0 && seen.records > 2);
   CHECK(!result.succeeded() && result.verdict() == rdzv::verdict::failed);
   CHECK(result.reason() == "worker 1 ended with exit code 7");
   const auto failures = result.failures();
   CHECK(failures.size() == 1 && failures[0].exit_code == 7 && failures[0].signal.empty());
-  CHECK(failures[0].host == "here" && failures[0].global_rank == 1 && !failures[0].while_stopping);
+  CHECK(failures[0].host == "here" && failures[0].global_rank == 1);
   CHECK(failures[0].stderr_tail == std::vector<std::string>{"why"});
   CHECK(result.report().find("Root Cause") != std::string::npos && result.report_json().front() == '{');
   const auto group = VALUE(agent.worker_group());

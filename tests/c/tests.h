@@ -53,6 +53,7 @@ void agent_restarts_its_workers_and_succeeds(void);
 void agent_tells_the_root_cause(void);
 void agent_is_stopped_by_another_thread(void);
 void agents_live_in_a_loop(void);
+void agents_are_watched(void);
 void functions_are_workers(void);
 void own_code_supervises_workers(void);
 void workers_record_their_errors(void);

@@ -12,8 +12,8 @@ use std::time::Duration;
 const HINT: &str =
     "if the change is wanted, run these tests with RDZV_UPDATE_ABI=1, and see whether RDZV_ABI_VERSION grows";
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The most that the stripped library may have.
-const STRIPPED_BYTES_MAX: u64 = 1_500_000;
+/// The most that the stripped library may have; the decision on its size (ADR-0008) allows 2,400,000.
+const STRIPPED_BYTES_MAX: u64 = 2_100_000;
 
 fn exported() -> BTreeSet<String> {
     let listed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library::shipped()), PATIENCE);
@@ -175,8 +175,8 @@ fn layout_of_rust() -> String {
         struct_size local_rank global_rank role_rank world_size role_world_size pid has_exited exit_code reserved
     });
     layout!(text, rdzv_agent_event {
-        struct_size kind from to attempt local_rank exit_code was_told reserved detect_us stop_us rendezvous_us
-        assign_us start_us words words_len
+        struct_size kind from to attempt local_rank exit_code was_told restarts_left detect_us stop_us rendezvous_us
+        assign_us start_us words words_len group
     });
     layout!(text, rdzv_worker_failure {
         struct_size local_rank global_rank group_rank pid exit_code timestamp_s signal
@@ -186,6 +186,7 @@ fn layout_of_rust() -> String {
         struct_size kind attempt local_rank pid exit_code may_help since_ms returned returned_len words words_len
         host host_len
     });
+    layout!(text, rdzv_agent_sink { struct_size reserved user_data metric record destroy });
     layout!(text, rdzv_workers_vtable {
         struct_size reserved user_data begin start signal kill pass destroy
     });

@@ -5,7 +5,6 @@ use super::lines::{Destination, Lines};
 use super::screen::Screen;
 use super::surroundings;
 use rendezvous_core::agent::events::{EventFacts, EventRecorder, Watched};
-use rendezvous_core::agent::health::Vigilance;
 use rendezvous_core::agent::metrics::{ConsoleLine, Metrics};
 use rendezvous_core::driver::agent::{Agent, LocalError, LocalWorkers};
 use rendezvous_core::driver::clock::since_1970;
@@ -75,11 +74,7 @@ pub(super) fn serve_health(agent: &mut Agent, watched: Watched, screen: &Screen)
         Ok(address) => address,
         Err(words) => return screen.note(&format!("{name}: {words}; no health is served")),
     };
-    let vigilance = match watched {
-        Watched::No => Vigilance::Trusting,
-        Watched::ByTimers => Vigilance::Watchful,
-    };
-    match agent.serve_health(address, vigilance) {
+    match agent.serve_health(address, watched.into()) {
         Ok(address) => screen.note(&format!("health is served at http://{address}/")),
         Err(error) => screen.note(&format!("{name}: {address}: {error}; no health is served")),
     }

@@ -173,7 +173,10 @@ pub fn with_error_code(bytes: &[u8], exit_code: i32) -> Vec<u8> {
 
 /// An object of these.
 pub(super) fn object<const N: usize>(pairs: [(&str, Value); N]) -> Value {
-    Value::Object(pairs.into_iter().map(|(name, value)| (name.to_string(), value)).collect())
+    // Not collected, which is by way of a sort for each type of a map.
+    let mut object = serde_json::Map::new();
+    object.extend(pairs.into_iter().map(|(name, value)| (name.to_string(), value)));
+    Value::Object(object)
 }
 
 #[cfg(test)]

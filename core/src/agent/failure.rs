@@ -183,7 +183,7 @@ impl WorkerGroupFailure {
             return None;
         }
         let root = failures.remove(0);
-        failures.sort_by_key(|failure| failure.global_rank);
+        failures.sort_unstable_by_key(|failure| failure.global_rank);
         Some(Self { name: name.to_string(), root, others: failures })
     }
 

@@ -1,5 +1,6 @@
 //! How an agent is, for those who ask it over HTTP.
 
+use super::events::Watched;
 use super::group::WorkerGroup;
 use super::phase::Phase;
 use crate::time::{Duration, Instant};
@@ -22,6 +23,15 @@ pub enum Vigilance {
     Trusting,
     /// It looks after the timers of its workers, so it always has.
     Watchful,
+}
+
+impl From<Watched> for Vigilance {
+    fn from(watched: Watched) -> Self {
+        match watched {
+            Watched::No => Self::Trusting,
+            Watched::ByTimers => Self::Watchful,
+        }
+    }
 }
 
 /// How an agent is.

@@ -493,9 +493,10 @@ impl Supervisor {
         self.stopping = None;
         self.is_inhabited = false;
         if !self.failures.is_empty() {
-            let mut failures = core::mem::take(&mut self.failures);
+            let told = core::mem::take(&mut self.failures).into_iter();
             // Others end in consequence of such a death, and never the other way round.
-            failures.sort_by_key(|failed| !failed.exit.is_violent());
+            let (mut failures, others): (Vec<_>, Vec<_>) = told.partition(|failed| failed.exit.is_violent());
+            failures.extend(others);
             self.outputs.push_back(Output::Report { group: self.group.clone(), failures });
         }
         self.enter(now, PhaseEvent::Clear, reason);

@@ -24,7 +24,7 @@ pub use workers::{Start, WorkerEvent, Workers};
 
 use crate::agent::environment::AgentStore;
 use crate::agent::failure::WorkerGroupFailure;
-use crate::agent::group::WorkerGroup;
+use crate::agent::group::{Worker, WorkerGroup};
 use crate::agent::health::{Health, PROGRESS_INTERVAL, Vigilance};
 use crate::agent::observer::Happened;
 use crate::agent::spec::{SpecError, WorkerSpec};
@@ -319,15 +319,13 @@ impl Agent {
     #[must_use]
     pub fn result(&self) -> Option<AgentResult> {
         let verdict = self.machine.verdict().filter(|_| self.is_over())?.clone();
-        let ranks = self.machine.group().workers.iter();
-        let returned = match verdict {
-            Verdict::Succeeded { .. } => ranks
-                .filter_map(|worker| {
-                    Some((worker.global_rank, self.returned.get(&worker.local_rank)?.clone()))
-                })
-                .collect(),
-            _ => BTreeMap::new(),
-        };
+        let mut returned = BTreeMap::new();
+        if matches!(verdict, Verdict::Succeeded { .. }) {
+            let ranks = self.machine.group().workers.iter();
+            let of =
+                |worker: &Worker| Some((worker.global_rank, self.returned.get(&worker.local_rank)?.clone()));
+            returned.extend(ranks.filter_map(of));
+        }
         Some(AgentResult { verdict, returned, failure: self.failure.clone() })
     }
 

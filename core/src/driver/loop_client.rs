@@ -13,7 +13,7 @@ pub use agent::{AgentId, LoopAgent};
 pub use node::Session;
 pub use session::{SessionAnswer, SessionEvent};
 
-use super::agent::AgentEvent;
+use super::agent::{AgentEvent, Moment};
 use super::call_error::CallError;
 use super::event_loop::EventLoop;
 use super::sorted_map::SortedMap;
@@ -82,8 +82,8 @@ pub enum LoopEvent {
     Store(CallOver),
     /// Something happened in a session.
     Session(SessionId, SessionEvent),
-    /// Something happened to an agent.
-    Agent(AgentId, AgentEvent),
+    /// Something happened to an agent, which was so then.
+    Agent(AgentId, AgentEvent, Moment),
 }
 
 /// A call is over.

@@ -383,8 +383,8 @@ fn merged(
     base: &[(OsString, OsString)],
     over: impl Iterator<Item = (OsString, OsString)>,
 ) -> Vec<(OsString, OsString)> {
-    let mut all: BTreeMap<OsString, OsString> = base.iter().cloned().collect();
-    all.extend(over);
+    let mut all = BTreeMap::new();
+    all.extend(base.iter().cloned().chain(over));
     all.into_iter().collect()
 }
 

@@ -557,7 +557,7 @@ fn a_loop_turns_agents_and_forgets_them() {
     while told.last() != Some(&AgentEvent::Over) {
         assert!(becomes_readable(events.fd(), SOON), "it gets on: {told:?}");
         events.turn().expect("the system does its part");
-        while let Some(LoopEvent::Agent(of, event)) = events.next_event() {
+        while let Some(LoopEvent::Agent(of, event, _)) = events.next_event() {
             assert_eq!(of, id);
             told.push(event);
         }

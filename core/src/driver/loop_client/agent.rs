@@ -57,7 +57,7 @@ impl Loop {
     /// Forgets an agent: nobody turns it any more, and no event of it follows.
     pub fn remove_agent(&mut self, agent: AgentId) {
         self.agents.retain(|member| member.id != agent);
-        self.happened.retain(|event| !matches!(event, LoopEvent::Agent(of, _) if *of == agent));
+        self.happened.retain(|event| !matches!(event, LoopEvent::Agent(of, ..) if *of == agent));
     }
 
     /// Turns the agent that watches under this token.
@@ -78,7 +78,7 @@ impl Loop {
         let WatchedAgent { id, agent, .. } = &self.agents[place];
         let mut agent = agent.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(event) = agent.next_event() {
-            self.happened.push_back(LoopEvent::Agent(*id, event));
+            self.happened.push_back(LoopEvent::Agent(*id, event, agent.moment().clone()));
         }
     }
 }
