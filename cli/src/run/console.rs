@@ -1,6 +1,7 @@
 //! Standard error: lines below each other and, on a terminal, below them one that is written anew in its place.
 
 use super::surroundings;
+use super::waiting::Words;
 use std::io::{IsTerminal, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -82,15 +83,15 @@ impl<T: Clone> Console<T> {
 
     /// Tells again and again what `say` knows of what is waited for: what is new, and how long it takes. A terminal shows
     /// both; elsewhere there is a line for what is new.
-    pub(super) fn tell(&self, mut say: impl FnMut(&T) -> (String, String)) -> ! {
+    pub(super) fn tell(&self, mut say: impl FnMut(&T) -> Words) -> ! {
         loop {
             let (what, changes) = self.next();
             // Whatever comes at once is not worth a word.
             while self.is_still(changes) {
-                let (news, time) = say(&what);
+                let words = say(&what);
                 let mut awaited = self.lock();
                 if awaited.changes == changes {
-                    self.show(&mut awaited, &news, &time);
+                    self.show(&mut awaited, &words);
                 }
             }
         }
@@ -114,17 +115,18 @@ impl<T: Clone> Console<T> {
         waited.unwrap_or_else(PoisonError::into_inner).0.changes == changes
     }
 
-    fn show(&self, awaited: &mut Awaited<T>, news: &str, time: &str) {
+    fn show(&self, awaited: &mut Awaited<T>, Words { what, time, who }: &Words) {
         let Look::Terminal(colour) = self.look else {
+            let news = format!("{what}{who}");
             if awaited.told != news {
-                news.clone_into(&mut awaited.told);
                 writeln!(std::io::stderr(), "{news}").ok();
+                awaited.told = news;
             }
             return;
         };
         let (on, off) = if colour == Colour::Yes { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
         // One that goes over the edge could not be taken back.
-        let line: String = format!("{news}{time}").chars().take(columns().saturating_sub(1)).collect();
+        let line: String = format!("{what}{time}{who}").chars().take(columns().saturating_sub(1)).collect();
         let mut stderr = std::io::stderr();
         write!(stderr, "\r\x1b[K{on}{line}{off}").and_then(|()| stderr.flush()).ok();
         awaited.told = line;

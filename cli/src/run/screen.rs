@@ -2,7 +2,7 @@
 
 use super::arguments::LogLevel;
 use super::console::{Console, Weight};
-use super::waiting::{Awaited, Waiting};
+use super::waiting::{Awaited, Waiting, Words};
 use rendezvous_core::agent::failure::signal_name;
 use rendezvous_core::agent::group::ExitStatus;
 use rendezvous_core::agent::phase::Phase;
@@ -57,9 +57,9 @@ impl Screen {
                 let now = clock.now();
                 // What was so in an earlier wait is over.
                 let since = enough_since.filter(|&since| since > waiting.began).unwrap_or(now);
-                enough_since = waiting.is_enough(progress).then_some(since);
-                let (news, time) = waiting.words(now, progress, enough_since);
-                (format!("rdzv run: {news}"), time)
+                enough_since = waiting.is_enough(progress.as_ref()).then_some(since);
+                let words = waiting.words(now, progress.as_ref(), enough_since);
+                Words { what: format!("rdzv run: {}", words.what), ..words }
             })
         })?;
         Ok(())

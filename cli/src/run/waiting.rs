@@ -12,6 +12,17 @@ pub(super) enum Awaited {
     OthersToEnd,
 }
 
+/// What stands on the screen: one line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Words {
+    /// What is waited for.
+    pub(super) what: String,
+    /// How long it has taken or will take; it changes all the time.
+    pub(super) time: String,
+    /// Who is in.
+    pub(super) who: String,
+}
+
 /// One wait for one thing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
@@ -22,13 +33,14 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// What is known, and how long it has taken or will take. `enough_since` is when there were first enough nodes.
+    /// What is known. `enough_since` is when there were first enough nodes.
     pub(super) fn words(
         &self,
         now: Instant,
-        progress: Option<Progress>,
+        progress: Option<&Progress>,
         enough_since: Option<Instant>,
-    ) -> (String, String) {
+    ) -> Words {
+        let mut who = String::new();
         let waited = format!(", {} s", now.since(self.began).as_secs());
         let words = match (self.awaited, progress) {
             (Awaited::OthersToEnd, _) => "waiting for the other nodes' workers to end".to_string(),
@@ -39,24 +51,41 @@ impl Waiting {
             (Awaited::Round, Some(Progress { stage: Stage::Live, nodes, .. })) => {
                 format!("waiting for the next round; nodes still in this one: {nodes}")
             }
-            (Awaited::Round, Some(Progress { stage: Stage::Forming, nodes, last_call, .. })) => {
+            (Awaited::Round, Some(Progress { stage: Stage::Forming, nodes, last_call, comers, .. })) => {
+                who = names(comers, *nodes);
                 let (min, max) = (self.nodes_min, self.nodes_max);
                 let least = if min < max { format!(" (min {min})") } else { String::new() };
                 let words = format!("waiting for nodes {nodes}/{max}{least}");
-                let ends = enough_since.zip(last_call).map(|(since, span)| since + span);
+                let ends = enough_since.zip(*last_call).map(|(since, span)| since + span);
                 return match ends {
-                    Some(ends) => (words, format!(", last call ends in {} s", seconds_up(ends.since(now)))),
-                    None => (words, waited),
+                    Some(ends) => {
+                        let time = format!(", last call ends in {} s", seconds_up(ends.since(now)));
+                        Words { what: words, time, who }
+                    }
+                    None => Words { what: words, time: waited, who },
                 };
             }
         };
-        (words, waited)
+        Words { what: words, time: waited, who }
     }
 
     /// Whether there are enough nodes for a round.
-    pub(super) fn is_enough(&self, progress: Option<Progress>) -> bool {
+    pub(super) fn is_enough(&self, progress: Option<&Progress>) -> bool {
         progress.is_some_and(|progress| progress.stage == Stage::Forming && progress.nodes >= self.nodes_min)
     }
+}
+
+/// The nodes that are in, as far as they are told.
+fn names(comers: &[Box<str>], nodes: u32) -> String {
+    if comers.is_empty() {
+        return String::new();
+    }
+    // They come from the network, and go to a terminal.
+    let plain = |name: &str| name.replace(char::is_control, "?");
+    let told: Vec<String> = comers.iter().map(|name| plain(name)).collect();
+    let more = (nodes as usize).saturating_sub(told.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!(": {}{more}", told.join(", "))
 }
 
 /// Begun seconds count.
@@ -73,19 +102,35 @@ mod tests {
         let at = |seconds| Instant::from_nanos(seconds * 1_000_000_000);
         let waiting = Waiting { awaited, began: at(100), nodes_min: 2, nodes_max: 8 };
         let last_call = Some(Duration::from_secs(30));
-        let progress = stage.map(|stage| Progress { nodes: 3, nodes_waiting: 0, stage, last_call });
+        let progress = stage.map(|stage| Progress {
+            nodes: 3,
+            nodes_waiting: 0,
+            stage,
+            last_call,
+            comers: ["a".into(), "b\x1b[m".into()].into(),
+        });
         let now = at(114) + Duration::from_millis(400);
-        let (news, time) = waiting.words(now, progress, enough_since_s.map(at));
-        assert_eq!(news + &time, expected);
+        let Words { what, time, who } = waiting.words(now, progress.as_ref(), enough_since_s.map(at));
+        assert_eq!(what + &time + &who, expected);
     }
 
     #[test]
     fn words_for_each_wait() {
         use Awaited::{OthersToEnd, Round};
         says(Round, None, None, "waiting for the rendezvous, 14 s");
-        says(Round, Some(Stage::Forming), None, "waiting for nodes 3/8 (min 2), 14 s");
-        says(Round, Some(Stage::Forming), Some(96), "waiting for nodes 3/8 (min 2), last call ends in 12 s");
-        says(Round, Some(Stage::Forming), Some(80), "waiting for nodes 3/8 (min 2), last call ends in 0 s");
+        says(Round, Some(Stage::Forming), None, "waiting for nodes 3/8 (min 2), 14 s: a, b?[m and 1 more");
+        says(
+            Round,
+            Some(Stage::Forming),
+            Some(96),
+            "waiting for nodes 3/8 (min 2), last call ends in 12 s: a, b?[m and 1 more",
+        );
+        says(
+            Round,
+            Some(Stage::Forming),
+            Some(80),
+            "waiting for nodes 3/8 (min 2), last call ends in 0 s: a, b?[m and 1 more",
+        );
         says(Round, Some(Stage::Live), None, "waiting for the next round; nodes still in this one: 3, 14 s");
         says(Round, Some(Stage::StandingBy), None, "standing by: all places are taken (3 of 8), 14 s");
         says(OthersToEnd, None, None, "waiting for the other nodes' workers to end, 14 s");

@@ -15,7 +15,7 @@ mod url;
 
 pub use context::{Context, CreateHandler};
 pub use foreign::{ForeignBackend, ForeignOptions, ForeignUrls};
-pub use handler::{HandlerError, NodeStore, Progress, RendezvousHandler, Stage};
+pub use handler::{COMERS_TOLD_MAX, HandlerError, NodeStore, Progress, RendezvousHandler, Stage};
 pub use host_name::host_name;
 pub use hosting::{HostedServers, HostingError};
 pub use rdzv_backend::{RdzvBackend, RdzvRendezvous, refusal};

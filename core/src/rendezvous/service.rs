@@ -22,7 +22,7 @@ mod tests;
 pub use event::{EndReason, Event, Input, InputError, Join, JoinFailure, Loss, Output, Shortfall};
 pub use node::{NodeName, natural};
 pub use policy::{Action, CoolDown, FastQuorum, LastCall, RankOrder, Reason, View, decide};
-pub use round::{Fate, Namespace, Round, RoundMember};
+pub use round::{Comer, Fate, Namespace, Round, RoundMember};
 pub use run::Counts;
 pub use settings::{RunSettings, SettingsDifference, SettingsError, validate_run_id};
 pub use state::{Phase, PhaseEvent, Place, PlaceEvent};
@@ -187,6 +187,14 @@ impl Rendezvous {
     pub fn members(&self, run_id: &str) -> Option<(u64, &[RoundMember])> {
         let record = self.run(run_id)?.record.as_ref()?;
         Some((record.round, &record.members))
+    }
+
+    /// The round that is to be formed next, and the nodes that have come for it so far, in an order that means nothing;
+    /// `None`: the run is unknown.
+    #[must_use]
+    pub fn comers(&self, run_id: &str) -> Option<(u64, impl Iterator<Item = Comer<'_>>)> {
+        let run = self.run(run_id)?;
+        Some((run.next_round, run.comers()))
     }
 
     /// What is to be done with a run at `now`, and why; `None`: nobody is in it.

@@ -73,11 +73,11 @@ fn a_terminal_shows_what_is_waited_for_in_one_line() {
     let (mut terminal, far) = Terminal::new(200);
     let first = start_on(far, launch());
     terminal.until("\x1b[2mrdzv run: joining run run");
-    terminal.until("\r\x1b[K\x1b[36mrdzv run: waiting for nodes 1/3 (min 2), 0 s\x1b[0m");
-    terminal.until("\r\x1b[K\x1b[36mrdzv run: waiting for nodes 1/3 (min 2), 1 s\x1b[0m");
+    terminal.until("\r\x1b[K\x1b[36mrdzv run: waiting for nodes 1/3 (min 2), 0 s: ");
+    terminal.until("\r\x1b[K\x1b[36mrdzv run: waiting for nodes 1/3 (min 2), 1 s: ");
     let (mut narrow, far) = Terminal::new(30);
     let second = start_on(far, launch().env("NO_COLOR", "1"));
-    terminal.until("\r\x1b[K\x1b[36mrdzv run: waiting for nodes 2/3 (min 2), last call ends in 1 s\x1b[0m");
+    terminal.until("\r\x1b[K\x1b[36mrdzv run: waiting for nodes 2/3 (min 2), last call ends in 1 s: ");
     narrow.until("\r\x1b[Krdzv run: waiting for nodes 2\r\x1b[K");
     terminal.until("\r\x1b[K\x1b[2mrdzv run: round 0: 2 nodes");
     terminal.until("rdzv run: done");
@@ -94,7 +94,8 @@ fn a_pipe_gets_a_line_for_each_thing_that_is_new() {
     let flags = ["--nnodes=2", "--rdzv-id=run", "--rdzv-endpoint", &endpoint];
     let launch = || Launch::of(&flags, &["true"]).env("TERM", "xterm");
     let mut first = launch().start();
-    assert_eq!(first.until(1, "waiting"), "rdzv run: waiting for nodes 1/2");
+    let told = first.until(1, "waiting");
+    assert!(told.starts_with("rdzv run: waiting for nodes 1/2: "), "{told}");
     let quiet = launch().env("RDZV_LOG", "warn").start();
     let ran = first.finish().with(0);
     ran.says(1, "waiting for nodes").says(0, "\x1b").says(0, "\r");

@@ -300,7 +300,8 @@ impl NativeClient {
         frame.as_ref().and_then(RunInfo::of).ok_or_else(|| self.odd(Operation::RunInfo))
     }
 
-    /// Members of a round, from `first` on in the order of their ranks, at most `count_max` of them.
+    /// Members of a round, from `first` on in the order of their ranks, at most `count_max` of them. Of the round that is
+    /// to be formed next: those that have come so far, whose ranks are not settled.
     ///
     /// # Errors
     /// There is no such round, or why that is not known.

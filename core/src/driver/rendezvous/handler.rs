@@ -17,6 +17,7 @@ use crate::rendezvous::url::UrlError;
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::ops::Deref;
 
 /// A store's client and, where this process hosts the store, its server, which lives as long.
@@ -126,7 +127,7 @@ impl HandlerError {
 }
 
 /// How far a run is on its way to its next round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Nodes with a place in the round that forms or, if one is live, in that.
     pub nodes: u32,
@@ -136,7 +137,13 @@ pub struct Progress {
     pub stage: Stage,
     /// How long others may still come once there are enough, where that is one span from then on.
     pub last_call: Option<Duration>,
+    /// The names of nodes that have come for the round that forms: the first [`COMERS_TOLD_MAX`] of them, as far as they are
+    /// known.
+    pub comers: Vec<Box<str>>,
 }
+
+/// Most names that [`Progress::comers`] has.
+pub const COMERS_TOLD_MAX: u32 = 8;
 
 /// What the round that a node waits for does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The `rdzv` backend: the server runs the rounds, and tells each node at once what happens to its own.
 
 use super::context::CreateHandler;
-use super::handler::{HandlerError, NodeStore, Progress, RendezvousHandler, Stage};
+use super::handler::{COMERS_TOLD_MAX, HandlerError, NodeStore, Progress, RendezvousHandler, Stage};
 use super::host_name::host_name;
 use super::hosting::{HostedServers, own_address};
 use crate::driver::call_error::CallError;
@@ -324,7 +324,15 @@ impl RendezvousHandler for RdzvRendezvous {
             false => Stage::Forming,
         };
         let last_call = self.settings.last_call_span();
-        Some(Progress { nodes: info.nodes, nodes_waiting: info.nodes_waiting, stage, last_call })
+        let comers = match stage {
+            Stage::Forming => {
+                let page = (0, COMERS_TOLD_MAX);
+                client.members(run_id, info.round, page, self.settings.timeouts.heartbeat).unwrap_or_default()
+            }
+            Stage::Live | Stage::StandingBy => Vec::new(),
+        };
+        let comers = comers.into_iter().map(|comer| comer.node).collect();
+        Some(Progress { nodes: info.nodes, nodes_waiting: info.nodes_waiting, stage, last_call, comers })
     }
 
     fn run_id(&self) -> &str {

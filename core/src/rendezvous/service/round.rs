@@ -97,6 +97,17 @@ pub struct RoundMember {
     pub fate: Fate,
 }
 
+/// A node that has come for a round that is still to be formed.
+#[derive(Clone, Copy, Debug)]
+pub struct Comer<'a> {
+    /// Its name.
+    pub node: &'a NodeName,
+    /// Where it is reached.
+    pub address: &'a [u8],
+    /// Its workers.
+    pub local_world_size: u32,
+}
+
 /// The last round of a run, live or over.
 #[derive(Debug)]
 pub(super) struct RoundRecord {

@@ -5,7 +5,7 @@ mod rounds;
 use super::event::{EndReason, Event, InputError, Join, JoinFailure, Loss, Output};
 use super::node::NodeName;
 use super::policy::HostRecord;
-use super::round::{Fate, Namespace, RoundRecord};
+use super::round::{Comer, Fate, Namespace, RoundRecord};
 use super::settings::RunSettings;
 use super::state::{Phase, PhaseEvent, Place, PlaceEvent};
 use super::{ParticipantId, RunId};
@@ -185,6 +185,15 @@ impl Run {
 
     pub(super) fn has_node(&self, node: &NodeName) -> bool {
         self.names.contains(&node.key())
+    }
+
+    pub(super) fn comers(&self) -> impl Iterator<Item = Comer<'_>> {
+        let gathered = self.members.iter().filter(|(_, member)| member.place.is_gathered());
+        gathered.map(|(_, member)| Comer {
+            node: &member.node,
+            address: &member.address,
+            local_world_size: member.local_world_size,
+        })
     }
 
     pub(super) fn place_of(&self, participant: ParticipantId) -> Place {

@@ -175,7 +175,16 @@ fn who_waits_can_be_told_how_far_it_is() {
             }
         };
         let last_call = Some(Duration::from_secs(30));
-        assert_eq!(progress, Progress { nodes: 1, nodes_waiting: 0, stage: Stage::Forming, last_call });
+        assert_eq!(
+            progress,
+            Progress {
+                nodes: 1,
+                nodes_waiting: 0,
+                stage: Stage::Forming,
+                last_call,
+                comers: ["a".into()].into(),
+            }
+        );
         node.cancel();
         waiting.join().expect("no panic").expect_err("cancelled");
     });

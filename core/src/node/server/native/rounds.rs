@@ -22,6 +22,31 @@ use alloc::vec::Vec;
 /// Most members in one answer.
 const MEMBERS_MAX: usize = 4096;
 
+/// What is told of a node of a round.
+struct Seat {
+    rank_first: u64,
+    local_world_size: u32,
+    node: String,
+    address: Box<[u8]>,
+}
+
+/// How many there are, and those of one page.
+fn page_of<T>(
+    all: impl Iterator<Item = T>,
+    (first, count): (usize, usize),
+    seat: impl Fn(T) -> Seat,
+) -> (u32, Vec<(u32, Seat)>) {
+    let mut nodes = 0;
+    let mut page = Vec::new();
+    for (place, one) in (0u32..).zip(all) {
+        nodes += 1;
+        if place as usize >= first && page.len() < count {
+            page.push((place, seat(one)));
+        }
+    }
+    (nodes, page)
+}
+
 /// A session's part in a run.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
@@ -182,31 +207,36 @@ impl Native {
         (first, count_max): (u32, u32),
     ) -> Result<(), Refusal> {
         let run_id = text("run id", run_id.name())?;
-        let found = self.rendezvous.members(run_id);
-        let Some((_, members)) = found.filter(|&(current, _)| current == round) else {
-            let text = format!("round {round} of the run '{run_id}'");
-            let second = found.map_or(0, |(current, _)| current);
-            return Err(Refusal { first: round, second, ..Refusal::new(FaultCode::UnknownRound, text) });
+        let span = (first as usize, MEMBERS_MAX.min(count_max as usize));
+        let last = self.rendezvous.members(run_id);
+        let (nodes, page) = match (last, self.rendezvous.comers(run_id)) {
+            (Some((last, members)), _) if last == round => page_of(members.iter(), span, |member| Seat {
+                rank_first: member.worker_offset,
+                local_world_size: member.local_world_size,
+                node: member.node.to_string(),
+                address: (*member.address).into(),
+            }),
+            // Ranks are not settled: they stand in some order, and none has workers before it.
+            (_, Some((next, comers))) if next == round => page_of(comers, span, |comer| Seat {
+                rank_first: 0,
+                local_world_size: comer.local_world_size,
+                node: comer.node.to_string(),
+                address: comer.address.into(),
+            }),
+            _ => {
+                let text = format!("round {round} of the run '{run_id}'");
+                let second = last.map_or(0, |(last, _)| last);
+                return Err(Refusal { first: round, second, ..Refusal::new(FaultCode::UnknownRound, text) });
+            }
         };
-        let nodes = u32::try_from(members.len()).unwrap_or(u32::MAX);
-        let count = MEMBERS_MAX.min(count_max as usize);
-        let page: Vec<_> = (0u32..)
-            .zip(members)
-            .skip(first as usize)
-            .take(count)
-            .map(|(rank, member)| {
-                let (offset, size) = (member.worker_offset, member.local_world_size);
-                (rank, offset, size, member.node.to_string(), member.address.clone())
-            })
-            .collect();
         let records: Vec<Member<'_>> = page
             .iter()
-            .map(|(node_rank, rank_first, local_world_size, node, address)| Member {
+            .map(|(node_rank, seat)| Member {
                 node_rank: *node_rank,
-                rank_first: *rank_first,
-                local_world_size: *local_world_size,
-                node: node.as_bytes(),
-                address,
+                rank_first: seat.rank_first,
+                local_world_size: seat.local_world_size,
+                node: seat.node.as_bytes(),
+                address: &seat.address,
             })
             .collect();
         self.answer(

@@ -52,6 +52,29 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
 }
 
 #[test]
+fn those_that_have_come_for_a_round_are_told() {
+    let mut rig = rig();
+    let (a, b, c) = (rig.open(0, "a"), rig.open(1, "b"), rig.open(2, "c"));
+    let members = |round, first_node_rank, count_max| ClientFrame::Members {
+        run_id: key("run"),
+        round,
+        first_node_rank,
+        count_max,
+    };
+    assert_eq!(rig.asked(c, 1, &members(0, 0, 10)), ["1 Error UnknownRound 0 0 round 0 of the run 'run'"]);
+    rig.ask(a, 1, &join("a"));
+    assert_eq!(rig.asked(c, 2, &members(0, 0, 10)), ["2 MemberList 0 1 0:a@a"]);
+    rig.ask(b, 1, &join("b"));
+    assert_eq!(rig.asked(c, 3, &members(0, 0, 1)), ["3 MemberList 0 2 0:a@a"], "those of the round");
+    assert_eq!(rig.asked(c, 4, &members(1, 0, 10)), ["4 MemberList 1 0 "], "nobody has come again");
+    rig.ask(b, 2, &ClientFrame::Leave { run_id: key("run") });
+    rig.ask(a, 2, &join("a"));
+    assert_eq!(rig.asked(c, 5, &members(1, 0, 10)), ["5 MemberList 1 1 0:a@a"]);
+    assert_eq!(rig.asked(c, 6, &members(0, 1, 10)), ["6 MemberList 0 2 1:b@b"], "the last round is known");
+    assert_eq!(rig.asked(c, 7, &members(2, 0, 10)), ["7 Error UnknownRound 2 0 round 2 of the run 'run'"]);
+}
+
+#[test]
 fn a_dead_rounds_c10d_workers_are_closed_and_counted() {
     let mut rig = rig();
     let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
