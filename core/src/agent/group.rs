@@ -86,6 +86,12 @@ impl ExitStatus {
         matches!(self, Self::Signal(SIGILL | SIGBUS | SIGFPE | SIGKILL | SIGSEGV))
     }
 
+    /// Whether it was killed.
+    #[must_use]
+    pub const fn is_killed(self) -> bool {
+        matches!(self, Self::Signal(SIGKILL))
+    }
+
     /// One number, as PyTorch has it: that of a signal is negative.
     #[must_use]
     pub const fn exit_code(self) -> i32 {

@@ -128,6 +128,8 @@ pub enum Reason {
     Succeeded,
     /// The stop timeout has passed.
     StopTimeout,
+    /// The start timeout has passed, and not all workers run.
+    StartTimeout,
     /// Processes outlived being killed.
     GaveUp,
 }
@@ -169,6 +171,7 @@ impl fmt::Display for Reason {
             Self::NotAllParted { words } => write!(f, "not all agents ended with this one: {words}"),
             Self::Succeeded => f.write_str("all workers succeeded"),
             Self::StopTimeout => f.write_str("the stop timeout has passed"),
+            Self::StartTimeout => f.write_str("not all workers were started within the start timeout"),
             Self::GaveUp => f.write_str("processes outlived being killed"),
         }
     }

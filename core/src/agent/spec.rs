@@ -30,13 +30,17 @@ pub struct WorkerSpec {
     pub max_restarts: u32,
     /// How often to look for waiting nodes where the rendezvous does not tell of them; above 0.
     pub monitor_interval: Duration,
+    /// How long it may take until all workers of a start run: a program on a file system that does not answer may take for
+    /// ever. Then it counts as a failure.
+    pub start_timeout: Duration,
     /// What workers are told when they are to end.
     pub stop_signal: i32,
     /// How long they may take then; 0: they are killed at once. It holds on every path.
     pub stop_timeout: Duration,
     /// How long killed workers may take to vanish before they are given up: one that hangs in the kernel may never.
     pub kill_timeout: Duration,
-    /// How long agents whose workers have succeeded wait for each other.
+    /// How long agents whose workers have succeeded wait for each other where the rendezvous tells nothing of them. Where it
+    /// tells of deaths and of rounds that are over, they wait as long as the others' workers take.
     pub exit_barrier_timeout: Duration,
     /// How workers get their ranks.
     pub rank_assignment: RankAssignment,
@@ -55,6 +59,7 @@ impl WorkerSpec {
             local_world_size,
             max_restarts: 3,
             monitor_interval: Duration::from_secs(1),
+            start_timeout: Duration::from_secs(300),
             stop_signal: SIGTERM,
             stop_timeout: Duration::from_secs(30),
             kill_timeout: Duration::from_secs(5),

@@ -6,7 +6,9 @@ mod input;
 #[cfg(test)]
 mod tests;
 
-pub use input::{Failed, Farewell, Input, InputError, Membership, Notice, Output, Round, Timing, Verdict};
+pub use input::{
+    Failed, Farewell, Hitch, Input, InputError, Membership, Notice, Output, Round, Timing, Verdict,
+};
 
 use super::group::{ExitStatus, WorkerGroup, WorkerState};
 use super::phase::{Phase, PhaseEvent};
@@ -15,6 +17,7 @@ use super::spec::{SpecError, WorkerSpec};
 use super::watchdog::ExpiredTimer;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
+use alloc::format;
 use alloc::vec::Vec;
 
 /// How workers are being stopped.
@@ -43,6 +46,19 @@ impl Stopping {
     }
 }
 
+/// What comes to pass if the phase lasts until then.
+#[derive(Clone, Debug)]
+struct Due {
+    at: Instant,
+    reason: Reason,
+}
+
+/// How long the word of why a round is over may take, when its store has said already that it is.
+const ROUND_OVER_PATIENCE: Duration = Duration::from_secs(1);
+/// How long to wait before another start when the system had no room for the last one; doubled each time in a row.
+const ROOM_PATIENCE: Duration = Duration::from_secs(1);
+const ROOM_PATIENCE_DOUBLINGS_MAX: u32 = 5;
+
 /// What has to be known of a start until the next one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clocks {
@@ -66,6 +82,11 @@ pub struct Supervisor {
     /// Whether something may live beneath the agent.
     is_inhabited: bool,
     stopping: Option<Stopping>,
+    due: Option<Due>,
+    /// How often in a row the system had no room for a start.
+    no_room: u32,
+    /// Whether somebody asked the agent to stop.
+    is_asked: bool,
     /// Of this start, in the order in which they happened.
     failures: Vec<Failed>,
     /// Workers of this start whose timers have ended them: whenever that is heard, it is their failure.
@@ -95,6 +116,9 @@ impl Supervisor {
             call: None,
             is_inhabited: false,
             stopping: None,
+            due: None,
+            no_room: 0,
+            is_asked: false,
             failures: Vec::new(),
             overdue: Vec::new(),
             verdict: None,
@@ -142,11 +166,21 @@ impl Supervisor {
     /// When [`Supervisor::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.stopping.map(|stopping| stopping.until)
+        let stopping = self.stopping.map(|stopping| stopping.until);
+        let due = self.due.as_ref().map(|due| due.at);
+        stopping.into_iter().chain(due).min()
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if let Some(due) = self.due.take_if(|due| due.at <= now) {
+            match self.phase {
+                Phase::Starting => self.spend(now, due.reason),
+                Phase::Parting => self.renew(now, due.reason),
+                Phase::Restarting => self.enter(now, PhaseEvent::Clear, due.reason),
+                _ => {}
+            }
+        }
         let Some(stopping) = self.stopping.filter(|stopping| stopping.until <= now) else { return };
         match stopping.step {
             StopStep::Told(_) => self.kill(now, Reason::StopTimeout),
@@ -178,15 +212,21 @@ impl Supervisor {
                 self.group.workers = ranks.workers(self.spec.local_world_size);
                 self.enter(now, PhaseEvent::Assign, Reason::Done);
             }
-            Input::NotAssigned { call, words } if self.takes(call, Phase::Assigning) => {
-                self.spend(now, Reason::NoRanks { words });
-            }
+            Input::NotAssigned { call, hitch } if self.takes(call, Phase::Assigning) => match hitch {
+                Hitch::RoundOver { words } => self.renew(now, Reason::RoundOver { words }),
+                Hitch::Failed { words } => self.spend(now, Reason::NoRanks { words }),
+            },
             Input::Parted { call } if self.takes(call, Phase::Parting) => {
                 self.enter(now, PhaseEvent::Part, Reason::Done);
             }
-            Input::NotParted { call, words } if self.takes(call, Phase::Parting) => {
-                self.part_early(now, Reason::NotAllParted { words });
-            }
+            Input::NotParted { call, hitch } if self.takes(call, Phase::Parting) => match hitch {
+                // Whether somebody died or wants another round, the word of it tells.
+                Hitch::RoundOver { words } => {
+                    let reason = Reason::RoundOver { words };
+                    self.due = Some(Due { at: now + ROUND_OVER_PATIENCE, reason });
+                }
+                Hitch::Failed { words } => self.part_early(now, Reason::NotAllParted { words }),
+            },
             Input::Closed { call } if self.takes(call, Phase::Closing) => {
                 self.enter(now, PhaseEvent::Close, Reason::Done);
             }
@@ -246,6 +286,7 @@ impl Supervisor {
         let from = self.phase;
         let Some(to) = from.on(event) else { return };
         self.phase = to;
+        self.due = None;
         let took = now.since(self.clocks.phase_began);
         self.clocks.phase_began = now;
         match from {
@@ -270,8 +311,9 @@ impl Supervisor {
                 self.ask(|call| Output::Meet { call });
             }
             Phase::Assigning => self.ask(|call| Output::Assign { call }),
-            Phase::Starting => self.start(),
+            Phase::Starting => self.start(now),
             Phase::Running => {
+                self.no_room = 0;
                 let timing = self.clocks.timing;
                 self.tell(Notice::Running { attempt: self.group.attempt, timing });
                 self.clocks.timing = Timing::default();
@@ -313,7 +355,8 @@ impl Supervisor {
         self.enter(now, PhaseEvent::Meet, Reason::Done);
     }
 
-    fn start(&mut self) {
+    fn start(&mut self, now: Instant) {
+        self.due = Some(Due { at: now + self.spec.start_timeout, reason: Reason::StartTimeout });
         self.group.attempt = self.starts;
         self.group.restart_count = self.spec.max_restarts - self.restarts_left;
         self.starts += 1;
@@ -328,7 +371,13 @@ impl Supervisor {
         if let Some(worker) = self.worker(local_rank) {
             worker.pid = Some(pid);
         }
-        if self.phase == Phase::Starting && self.group.workers.iter().all(|worker| worker.pid.is_some()) {
+        self.look_whether_all_started(now);
+    }
+
+    /// Who ended has started, whether or not that was told.
+    fn look_whether_all_started(&mut self, now: Instant) {
+        let started = |worker: &super::group::Worker| worker.pid.is_some() || worker.exit.is_some();
+        if self.phase == Phase::Starting && self.group.workers.iter().all(started) {
             self.enter(now, PhaseEvent::Start, Reason::Done);
         }
     }
@@ -345,7 +394,10 @@ impl Supervisor {
         }
         let reason = Reason::NotStarted { local_rank, hindrance, words };
         match hindrance {
-            Hindrance::Passing => self.spend(now, reason),
+            Hindrance::Passing => {
+                self.no_room += 1;
+                self.spend(now, reason);
+            }
             Hindrance::Lasting => self.give_up(now, reason),
         }
     }
@@ -364,6 +416,7 @@ impl Supervisor {
                 && !self.overdue.contains(&local_rank);
         self.tell(Notice::Exited { local_rank, exit, was_told });
         if exit.is_success() {
+            self.look_whether_all_started(now);
             self.look_whether_all_succeeded(now);
         } else if !was_told {
             self.failures.push(Failed { local_rank, pid, exit, at });
@@ -490,16 +543,26 @@ impl Supervisor {
 
     /// Nothing lives beneath any more, as far as that can be had.
     fn clear(&mut self, now: Instant, reason: Reason) {
-        self.stopping = None;
+        let stopping = self.stopping.take();
         self.is_inhabited = false;
         if !self.failures.is_empty() {
-            let told = core::mem::take(&mut self.failures).into_iter();
-            // Others end in consequence of such a death, and never the other way round.
-            let (mut failures, others): (Vec<_>, Vec<_>) = told.partition(|failed| failed.exit.is_violent());
-            failures.extend(others);
+            let told = core::mem::take(&mut self.failures);
+            let of =
+                |wanted| told.iter().filter(move |failed| suspicion(failed, stopping) == wanted).copied();
+            let failures = Suspicion::ALL.into_iter().flat_map(of).collect();
             self.outputs.push_back(Output::Report { group: self.group.clone(), failures });
         }
-        self.enter(now, PhaseEvent::Clear, reason);
+        match self.phase {
+            // What was given up may hold what the next start needs: devices, ports, a place among the processes.
+            Phase::Restarting if reason == Reason::GaveUp => self.give_up(now, reason),
+            Phase::Restarting if self.no_room > 0 => {
+                let span = ROOM_PATIENCE * (1 << (self.no_room - 1).min(ROOM_PATIENCE_DOUBLINGS_MAX));
+                let words = format!("the next start is in {} s", span.as_secs()).into();
+                self.tell(Notice::Remark { words });
+                self.due = Some(Due { at: now + span, reason });
+            }
+            _ => self.enter(now, PhaseEvent::Clear, reason),
+        }
     }
 
     fn lost_sight(&mut self, now: Instant, words: alloc::boxed::Box<str>) {
@@ -549,15 +612,49 @@ impl Supervisor {
                 self.cancel();
                 self.enter(now, PhaseEvent::Close, Reason::Stop(cause));
             }
-            // Whoever asks twice will not wait.
+            // Whoever asks twice will not wait. Who asks once while they end anyway leaves them their time.
             Phase::Ending => {
-                if self.stopping.is_some_and(|stopping| stopping.step != StopStep::Killed) {
-                    self.kill(now, Reason::Stop(cause));
+                let Some(stopping) = self.stopping else { return };
+                match (self.is_asked, stopping.step, cause) {
+                    (_, StopStep::Killed, _) => {}
+                    (true, StopStep::Told(_), _) => self.kill(now, Reason::Stop(cause)),
+                    (false, StopStep::Told(told), StopCause::Signal(signal)) if signal != told => {
+                        self.tell_to_stop(signal);
+                    }
+                    (false, StopStep::Told(_), _) => {}
                 }
             }
             _ => self.give_up(now, Reason::Stop(cause)),
         }
+        self.is_asked = true;
     }
+}
+
+/// Where a failure stands among those of its start, the root cause first.
+fn suspicion(failed: &Failed, stopping: Option<Stopping>) -> Suspicion {
+    let was_told = stopping.is_some_and(|stopping| stopping.began < failed.at);
+    match failed.exit {
+        // Nobody is killed because a peer ended, or because he was told to end; peers may end first, though.
+        exit if exit.is_killed() => Suspicion::Cause,
+        exit if exit.is_violent() && was_told => Suspicion::Aftermath,
+        exit if exit.is_violent() => Suspicion::Cause,
+        _ => Suspicion::Unsure,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Suspicion {
+    /// Others end in consequence of such a death, and never the other way round.
+    Cause,
+    /// It may have ended because another one did.
+    Unsure,
+    /// It crashed on its way out, when it had been told to end.
+    Aftermath,
+}
+
+impl Suspicion {
+    /// The root cause first.
+    const ALL: [Self; 3] = [Self::Cause, Self::Unsure, Self::Aftermath];
 }
 
 impl Verdict {

@@ -196,6 +196,7 @@ impl Agent {
             spec: options.spec,
             master: options.master,
             stores: WorkerStores::new(named, of_rendezvous),
+            tells_of_deaths: handler.tells_of_deaths(),
             local_addr: options.local_addr,
             teller: teller.clone(),
         };

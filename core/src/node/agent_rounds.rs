@@ -2,7 +2,8 @@
 //! and what agents tell each other in the round's store has its place here.
 
 use crate::agent::reason::{NoRound, Reason};
-use crate::agent::supervisor::Membership;
+use crate::agent::supervisor::{Hitch, Membership};
+use crate::error::ErrorKind;
 use crate::rendezvous::error::RendezvousErrorKind;
 use crate::rendezvous::round_event::RoundEvent;
 use alloc::format;
@@ -62,6 +63,16 @@ pub const fn no_round(kind: RendezvousErrorKind) -> NoRound {
     }
 }
 
+/// What it means for an agent that it could not meet the others in the round's store; `kind` is the store's own word, if it
+/// was the store.
+#[must_use]
+pub fn hitch(kind: Option<ErrorKind>, words: &str) -> Hitch {
+    match kind {
+        Some(ErrorKind::StaleRound) => Hitch::RoundOver { words: words.into() },
+        _ => Hitch::Failed { words: words.into() },
+    }
+}
+
 /// What an agent says at [`FAILURE_KEY`].
 #[must_use]
 pub fn failure_words(agent: &str, group_rank: i64, reason: &Reason) -> String {
@@ -72,6 +83,16 @@ pub fn failure_words(agent: &str, group_rank: i64, reason: &Reason) -> String {
 mod tests {
     use super::*;
     use crate::wire::native::Why;
+
+    #[test]
+    fn a_fenced_store_says_that_the_round_is_over() {
+        let words = "why";
+        let over = Hitch::RoundOver { words: words.into() };
+        let failed = Hitch::Failed { words: words.into() };
+        assert_eq!(hitch(Some(ErrorKind::StaleRound), words), over);
+        assert_eq!(hitch(Some(ErrorKind::TimedOut), words), failed);
+        assert_eq!(hitch(None, words), failed);
+    }
 
     #[test]
     fn only_what_concerns_the_round_is_told() {

@@ -40,6 +40,16 @@ pub enum Membership {
     ServerLost { words: Box<str> },
 }
 
+/// Why agents did not meet in their round's store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "as in Reason")]
+pub enum Hitch {
+    /// The round is over. Why, is told as [`Membership`], before this or soon after.
+    RoundOver { words: Box<str> },
+    /// Something else.
+    Failed { words: Box<str> },
+}
+
 /// Something happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
@@ -73,7 +83,7 @@ pub enum Input {
         /// Which call this answers.
         call: u64,
         /// What went wrong.
-        words: Box<str>,
+        hitch: Hitch,
     },
     /// A worker was started: part of the answer to [`Output::Start`].
     Started {
@@ -129,7 +139,7 @@ pub enum Input {
         /// Which call this answers.
         call: u64,
         /// Who is missing, as far as it is known.
-        words: Box<str>,
+        hitch: Hitch,
     },
     /// The rendezvous was told, or cannot be: the answer to [`Output::Close`].
     Closed {

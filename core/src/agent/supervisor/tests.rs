@@ -135,7 +135,7 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
         ("not met: closed", Input::NotMet { call, kind: NoRound::Closed, words: words() }),
         ("assigned", Input::Assigned { call, ranks }),
         ("assigned, late", Input::Assigned { call: late, ranks }),
-        ("not assigned", Input::NotAssigned { call, words: words() }),
+        ("not assigned", Input::NotAssigned { call, hitch: Hitch::Failed { words: words() } }),
         ("started 0", Input::Started { local_rank: 0, pid: 7 }),
         (
             "not started: for lack of room",
@@ -162,7 +162,7 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
         ("job failed", Input::Member(Membership::JobFailed { words: words() })),
         ("server lost", Input::Member(Membership::ServerLost { words: words() })),
         ("parted", Input::Parted { call }),
-        ("not parted", Input::NotParted { call, words: words() }),
+        ("not parted", Input::NotParted { call, hitch: Hitch::Failed { words: words() } }),
         ("closed", Input::Closed { call }),
         ("signal", Input::Stop(StopCause::Signal(2))),
         ("asked to stop", Input::Stop(StopCause::Asked)),
@@ -378,7 +378,121 @@ fn who_does_not_listen_is_killed_and_who_outlives_that_is_given_up() {
     play.pass(Duration::from_millis(1));
     assert_eq!(play.deeds(), [Output::Kill]);
     play.pass(Duration::from_secs(5));
-    assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Meeting, None));
+    // What lives on may hold what another start needs.
+    assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Closing, None));
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason: Reason::GaveUp }));
+    assert!(play.deeds().contains(&Output::Announce { reason: Reason::GaveUp }));
+}
+
+#[test]
+fn a_start_that_comes_to_nothing_is_a_failure() {
+    let mut play = in_phase(Phase::Starting);
+    play.give(Input::Started { local_rank: 0, pid: 7 }).outputs.clear();
+    assert_eq!(play.agent.poll_timeout(), Some(play.now + play.agent.spec().start_timeout));
+    play.pass(play.agent.spec().start_timeout);
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 0));
+    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }]);
+    // A start that is done in time has no deadline any more.
+    assert_eq!(in_phase(Phase::Running).agent.poll_timeout(), None);
+}
+
+#[test]
+fn a_system_without_room_is_not_asked_again_at_once() {
+    let mut play = Play::new(WorkerSpec { max_restarts: 9, ..spec() });
+    play.give(Input::Begin);
+    let not_started = |play: &mut Play| {
+        play.met().assigned();
+        play.give(Input::NotStarted {
+            local_rank: 0,
+            hindrance: Hindrance::Passing,
+            words: "no more processes".into(),
+        });
+        play.give(Input::Empty);
+    };
+    for seconds in [1, 2, 4, 8, 16, 32, 32] {
+        not_started(&mut play);
+        let until = play.now + Duration::from_secs(seconds);
+        assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Restarting, Some(until)));
+        play.pass(Duration::from_secs(seconds));
+        assert_eq!(play.phase(), Phase::Meeting);
+    }
+    // Once all run, it begins anew; and whoever stops the agent does not wait for that.
+    play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Empty);
+    assert_eq!(play.phase(), Phase::Meeting, "workers that fail are started anew at once");
+    not_started(&mut play);
+    assert_eq!(play.agent.poll_timeout(), Some(play.now + Duration::from_secs(1)));
+    play.give(Input::Stop(StopCause::Asked));
+    assert_eq!(play.phase(), Phase::Closing);
+}
+
+#[test]
+fn a_barrier_of_a_round_that_is_over_waits_for_the_word_of_why() {
+    let over = |call| Input::NotParted { call, hitch: Hitch::RoundOver { words: "stale".into() } };
+    // Who died does not come back: this agent is done.
+    let mut play = in_phase(Phase::Parting);
+    play.give(over(play.call));
+    assert_eq!((play.phase(), play.deeds()), (Phase::Parting, Vec::new()));
+    play.give(Input::Member(Membership::PeerDied { words: "b".into() }));
+    assert!(matches!(play.agent.verdict(), Some(Verdict::Succeeded { missing: Some(_) })));
+    // Who wants another round cannot have it alone.
+    let mut play = in_phase(Phase::Parting);
+    play.give(over(play.call)).give(Input::Member(Membership::RoundOver { words: "again".into() }));
+    assert_eq!(play.phase(), Phase::Meeting);
+    // And if the word does not come, the store's own is enough.
+    let mut play = in_phase(Phase::Parting);
+    play.give(over(play.call));
+    let until = play.agent.poll_timeout().expect("a deadline");
+    play.pass(until.since(play.now));
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Meeting, 1));
+}
+
+#[test]
+fn ranks_of_a_round_that_is_over_cost_nothing() {
+    let mut play = in_phase(Phase::Assigning);
+    play.give(Input::NotAssigned { call: play.call, hitch: Hitch::RoundOver { words: "stale".into() } });
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Meeting, 1));
+}
+
+#[test]
+fn who_crashes_because_it_was_told_to_end_is_not_the_root_cause() {
+    let mut play = Play::new(WorkerSpec { local_world_size: 4, ..spec() });
+    play.running().pass(Duration::from_millis(10));
+    let now = play.now;
+    play.exited(1, ExitStatus::Code(3)).pass(Duration::from_millis(2));
+    // One crashes on its way out; another had crashed before, which is heard late.
+    play.exited(0, ExitStatus::Signal(11));
+    play.give(Input::Exited { local_rank: 2, exit: ExitStatus::Signal(11), at: now });
+    play.exited(3, ExitStatus::Signal(15)).give(Input::Empty);
+    let report = play.deeds().into_iter().find_map(|output| match output {
+        Output::Report { failures, .. } => Some(failures),
+        _ => None,
+    });
+    let ranks = report.expect("a report").iter().map(|failed| failed.local_rank).collect::<Vec<_>>();
+    assert_eq!(ranks, [2, 1, 0]);
+}
+
+#[test]
+fn the_first_signal_leaves_those_their_time_who_end_anyway() {
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.running().exited(0, ExitStatus::Code(1));
+    assert_eq!(play.phase(), Phase::Ending);
+    play.outputs.clear();
+    play.give(Input::Stop(StopCause::Signal(15)));
+    assert_eq!(play.deeds(), [], "they were told so already");
+    play.give(Input::Stop(StopCause::Signal(15)));
+    assert_eq!(play.deeds(), [Output::Kill]);
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.running().exited(0, ExitStatus::Code(1)).outputs.clear();
+    play.give(Input::Stop(StopCause::Signal(2)));
+    assert_eq!(play.deeds(), [Output::Signal { signal: 2 }], "another signal may say more to them");
+    assert!(matches!(play.agent.verdict(), Some(Verdict::Failed { .. })));
+}
+
+#[test]
+fn who_ended_has_started_whether_or_not_that_was_told() {
+    let mut play = in_phase(Phase::Starting);
+    play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
+    assert_eq!(play.phase(), Phase::Parting);
 }
 
 #[test]

@@ -17,8 +17,10 @@ use crate::driver::rendezvous::{HostedServers, HostingError, PublishError, build
 use crate::driver::server::Server;
 use crate::driver::store::{Store, Timeout};
 use crate::elastic_store::barrier::BarrierOptions;
-use crate::node::agent_rounds::EXIT_BARRIER_PREFIX;
+use crate::error::ErrorKind;
+use crate::node::agent_rounds::{EXIT_BARRIER_PREFIX, hitch};
 use crate::rendezvous::store_info::RendezvousStoreInfo;
+use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -46,6 +48,9 @@ impl Errand for Ask {
     }
 }
 
+/// Longer than any job runs.
+const FOR_EVER: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 10);
+
 /// What the workers of a round are told.
 #[derive(Debug)]
 pub(super) struct Numbered {
@@ -72,12 +77,24 @@ enum NumberingError {
     Ranks(#[from] RanksError),
 }
 
+impl NumberingError {
+    /// What the store says, where it was the store.
+    fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Store(error) | Self::Publish(PublishError::Store(error)) => Some(error.kind()),
+            Self::HostName(_) | Self::Hosting(_) | Self::Publish(_) | Self::Ranks(_) => None,
+        }
+    }
+}
+
 /// The thread's own.
 pub(super) struct Numbering {
     pub(super) spec: WorkerSpec,
     /// Where the workers find their store, if the user has said so.
     pub(super) master: Option<RendezvousStoreInfo>,
     pub(super) stores: WorkerStores,
+    /// Whether the rendezvous tells of deaths by itself.
+    pub(super) tells_of_deaths: bool,
     /// Where others reach this host, if the caller knows.
     pub(super) local_addr: Option<String>,
     pub(super) teller: Teller,
@@ -90,12 +107,19 @@ impl Numbering {
                 Ask::Assign { call, info } => match self.number(&info) {
                     Ok(numbered) => self.teller.tell(Told::Numbered { call, numbered: Box::new(numbered) }),
                     Err(error) => {
-                        self.teller.input(Input::NotAssigned { call, words: error.to_string().into() });
+                        let hitch = hitch(error.kind(), &error.to_string());
+                        self.teller.input(Input::NotAssigned { call, hitch });
                     }
                 },
                 Ask::Part { call, info } => self.teller.input(match self.part(&info) {
                     Ok(()) => Input::Parted { call },
-                    Err(error) => Input::NotParted { call, words: error.to_string().into() },
+                    Err(error) => {
+                        let kind = match &error {
+                            MeetingError::Store(error) => Some(error.kind()),
+                            _ => None,
+                        };
+                        Input::NotParted { call, hitch: hitch(kind, &error.to_string()) }
+                    }
                 }),
                 Ask::Rest => {}
             }
@@ -177,7 +201,8 @@ impl Numbering {
     }
 
     fn part(&self, info: &Info) -> Result<(), MeetingError> {
-        let timeout = self.spec.exit_barrier_timeout;
+        // Where deaths are told, they end the wait: a healthy job may take its time.
+        let timeout = if self.tells_of_deaths { FOR_EVER } else { self.spec.exit_barrier_timeout };
         let options = BarrierOptions { timeout, ..BarrierOptions::new(info.world_size, EXIT_BARRIER_PREFIX) };
         barrier(&info.store, &options, None)
     }

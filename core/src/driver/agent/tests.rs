@@ -525,6 +525,35 @@ fn a_connection_that_breaks_and_comes_back_within_its_grace_changes_nothing() {
     assert_eq!((agent.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
 }
 
+#[test]
+fn a_peer_that_starts_anew_takes_those_along_that_are_done() {
+    // Two threads of the agent that is done hear of it, each in its own way, and either may be the first.
+    for _ in 0..12 {
+        let job = Job::new();
+        let script = "test -e failed && exit 0; until test -e parting; do sleep 0.01; done; touch failed; exit 7";
+        let first = job.run("a", (2, 2), spec(1), "exit 0");
+        let second = job.run("b", (2, 2), WorkerSpec { max_restarts: 1, ..spec(1) }, script);
+        first.until(|event| {
+            matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::Parting, .. })).then_some(())
+        });
+        fs::write(job.folder.0.join("parting"), "").expect("room");
+        assert_eq!((first.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
+    }
+}
+
+#[test]
+fn who_is_done_waits_as_long_as_the_others_take() {
+    let job = Job::new();
+    let patience = WorkerSpec { exit_barrier_timeout: Duration::ZERO, ..spec(1) };
+    let first = job.run("a", (2, 2), patience, "exit 0");
+    let second = job.run("b", (2, 2), spec(1), "until test -e go; do sleep 0.01; done");
+    first.until(|event| {
+        matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::Parting, .. })).then_some(())
+    });
+    fs::write(job.folder.0.join("go"), "").expect("room");
+    assert_eq!((first.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
+}
+
 /// Kilobytes that are in memory.
 fn resident_kb(pid: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("proc");

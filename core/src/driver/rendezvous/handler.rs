@@ -200,6 +200,12 @@ pub trait RendezvousHandler: Send + Sync {
         Err(HandlerError::NoEvents { backend: self.backend().into() })
     }
 
+    /// Whether [`RendezvousHandler::next_event`] tells of every death and of the end of the round: then nobody needs a deadline
+    /// when he waits for the others of a round. By default it does not.
+    fn tells_of_deaths(&self) -> bool {
+        false
+    }
+
     /// What is known of the way to the next round, for a user who waits; it may be old when it is read. It never begins
     /// anything. By default, and whenever it cannot be had soon, nothing is known.
     fn progress(&self) -> Option<Progress> {

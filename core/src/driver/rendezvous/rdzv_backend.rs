@@ -313,6 +313,10 @@ impl RendezvousHandler for RdzvRendezvous {
         }
     }
 
+    fn tells_of_deaths(&self) -> bool {
+        true
+    }
+
     fn progress(&self) -> Option<Progress> {
         // Who makes a session holds the link, and nobody who only looks waits for that.
         let client = self.link.try_lock().ok()?.as_ref()?.client.clone();
