@@ -2967,7 +2967,15 @@ rdzv_status rdzv_agent_options_set_monitor_interval_ms(rdzv_agent_options *optio
                                                        int64_t monitor_interval_ms,
                                                        rdzv_error **error);
 
-// How long agents whose workers have succeeded wait for each other; in milliseconds. Default 300,000.
+// How long it may take until all workers of a start run, in milliseconds. Beyond that the start has failed: a
+// program on a file system that does not answer may take for ever. Default 300,000.
+rdzv_status rdzv_agent_options_set_start_timeout_ms(rdzv_agent_options *options,
+                                                    int64_t start_timeout_ms,
+                                                    rdzv_error **error);
+
+// How long agents whose workers have succeeded wait for each other, where the rendezvous tells nothing of
+// them (`static`, backends of your own); in milliseconds. Default 300,000. Where it tells of deaths by itself
+// (`rdzv`), they wait as long as the others' workers take.
 rdzv_status rdzv_agent_options_set_exit_barrier_timeout_ms(rdzv_agent_options *options,
                                                            int64_t exit_barrier_timeout_ms,
                                                            rdzv_error **error);

@@ -305,6 +305,9 @@ struct agent_options {
   /// How long workers may take to end before they are killed.
   milliseconds stop_timeout{30000};
   milliseconds kill_timeout{5000};
+  /// How long it may take until all workers of a start run.
+  milliseconds start_timeout{300000};
+  /// How long to wait for agents that are not done, where the rendezvous tells nothing of them.
   milliseconds exit_barrier_timeout{300000};
   /// Where the rendezvous does not tell of waiting nodes by itself.
   milliseconds monitor_interval{1000};
@@ -372,6 +375,7 @@ inline result<agent_options_handle> c_options(const agent_options& options,
   set(rdzv_agent_options_set_max_restarts, options.max_restarts);
   set(rdzv_agent_options_set_stop, options.stop_signal, static_cast<std::int64_t>(options.stop_timeout.count()));
   set(rdzv_agent_options_set_kill_timeout_ms, static_cast<std::int64_t>(options.kill_timeout.count()));
+  set(rdzv_agent_options_set_start_timeout_ms, static_cast<std::int64_t>(options.start_timeout.count()));
   set(rdzv_agent_options_set_exit_barrier_timeout_ms,
       static_cast<std::int64_t>(options.exit_barrier_timeout.count()));
   set(rdzv_agent_options_set_monitor_interval_ms, static_cast<std::int64_t>(options.monitor_interval.count()));

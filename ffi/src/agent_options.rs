@@ -349,7 +349,26 @@ pub unsafe extern "C" fn rdzv_agent_options_set_monitor_interval_ms(
     }
 }
 
-/// How long agents whose workers have succeeded wait for each other; in milliseconds. Default 300,000.
+/// How long it may take until all workers of a start run, in milliseconds. Beyond that the start has failed: a
+/// program on a file system that does not answer may take for ever. Default 300,000.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_agent_options_set_start_timeout_ms(
+    options: *mut rdzv_agent_options,
+    start_timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        set(options, error, |options| {
+            options.spec.start_timeout = crate::argument::positive_ms(start_timeout_ms, "start_timeout_ms")?;
+            Ok(())
+        })
+    }
+}
+
+/// How long agents whose workers have succeeded wait for each other, where the rendezvous tells nothing of
+/// them (`static`, backends of your own); in milliseconds. Default 300,000. Where it tells of deaths by itself
+/// (`rdzv`), they wait as long as the others' workers take.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_exit_barrier_timeout_ms(
     options: *mut rdzv_agent_options,

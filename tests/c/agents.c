@@ -111,6 +111,7 @@ void agent_restarts_its_workers_and_succeeds(void) {
   OK(rdzv_agent_options_set_kill_timeout_ms(options, 10000, &error));
   OK(rdzv_agent_options_set_monitor_interval_ms(options, 100, &error));
   OK(rdzv_agent_options_set_exit_barrier_timeout_ms(options, 10000, &error));
+  OK(rdzv_agent_options_set_start_timeout_ms(options, 60000, &error));
   OK(rdzv_agent_options_set_rank_assignment(options, RDZV_RANKS_IDENTICAL, 10000, &error));
   OK(rdzv_agent_options_set_devices(options, RDZV_DEVICES_ALL, &error));
   OK(rdzv_agent_options_set_redirects(options, TEXT("0:3"), &error));
@@ -598,6 +599,7 @@ void agents_refuse_bad_arguments(void) {
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_kill_timeout_ms(options, -1, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_monitor_interval_ms(options, 0, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_exit_barrier_timeout_ms(options, -1, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_start_timeout_ms(options, 0, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_rank_assignment(options, 2, 1, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_devices(options, 2, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_local_addr(options, NULL, 1, &error));
