@@ -34,6 +34,15 @@ pub enum NoRound {
     Failed,
 }
 
+/// Why what agents do together in the round's store came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InVain {
+    /// The round is over. What ended it is heard by another way, before this or soon after.
+    RoundOver,
+    /// Anything else.
+    Failed,
+}
+
 /// Why something happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {

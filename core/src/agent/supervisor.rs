@@ -10,10 +10,11 @@ pub use input::{Failed, Farewell, Input, InputError, Membership, Notice, Output,
 
 use super::group::{ExitStatus, WorkerGroup, WorkerState};
 use super::phase::{Phase, PhaseEvent};
-use super::reason::{Hindrance, NoRound, Reason, StopCause};
+use super::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
 use super::spec::{SpecError, WorkerSpec};
 use super::watchdog::ExpiredTimer;
 use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -43,6 +44,18 @@ impl Stopping {
     }
 }
 
+/// The exit barrier of a round that is over. What ended it may be a death, which changes nothing any more, or somebody who
+/// wants another round: that is to be heard first.
+#[derive(Debug)]
+struct Unexplained {
+    /// Until then it is waited for.
+    until: Instant,
+    words: Box<str>,
+}
+
+/// How long the news of a round may be behind what is seen of its store. Both come from one server.
+const NEWS_DELAY_MAX: Duration = Duration::from_secs(5);
+
 /// What has to be known of a start until the next one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clocks {
@@ -66,6 +79,7 @@ pub struct Supervisor {
     /// Whether something may live beneath the agent.
     is_inhabited: bool,
     stopping: Option<Stopping>,
+    unexplained: Option<Unexplained>,
     /// Of this start, in the order in which they happened.
     failures: Vec<Failed>,
     /// Workers of this start whose timers have ended them: whenever that is heard, it is their failure.
@@ -95,6 +109,7 @@ impl Supervisor {
             call: None,
             is_inhabited: false,
             stopping: None,
+            unexplained: None,
             failures: Vec::new(),
             overdue: Vec::new(),
             verdict: None,
@@ -142,11 +157,15 @@ impl Supervisor {
     /// When [`Supervisor::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.stopping.map(|stopping| stopping.until)
+        let news = self.unexplained.as_ref().map(|unexplained| unexplained.until);
+        self.stopping.map(|stopping| stopping.until).into_iter().chain(news).min()
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if let Some(Unexplained { words, .. }) = self.unexplained.take_if(|news| news.until <= now) {
+            self.part_early(now, Reason::NotAllParted { words });
+        }
         let Some(stopping) = self.stopping.filter(|stopping| stopping.until <= now) else { return };
         match stopping.step {
             StopStep::Told(_) => self.kill(now, Reason::StopTimeout),
@@ -178,15 +197,19 @@ impl Supervisor {
                 self.group.workers = ranks.workers(self.spec.local_world_size);
                 self.enter(now, PhaseEvent::Assign, Reason::Done);
             }
-            Input::NotAssigned { call, words } if self.takes(call, Phase::Assigning) => {
-                self.spend(now, Reason::NoRanks { words });
-            }
+            Input::NotAssigned { call, kind, words } if self.takes(call, Phase::Assigning) => match kind {
+                InVain::RoundOver => self.renew(now, Reason::RoundOver { words }),
+                InVain::Failed => self.spend(now, Reason::NoRanks { words }),
+            },
             Input::Parted { call } if self.takes(call, Phase::Parting) => {
                 self.enter(now, PhaseEvent::Part, Reason::Done);
             }
-            Input::NotParted { call, words } if self.takes(call, Phase::Parting) => {
-                self.part_early(now, Reason::NotAllParted { words });
-            }
+            Input::NotParted { call, kind, words } if self.takes(call, Phase::Parting) => match kind {
+                InVain::RoundOver => {
+                    self.unexplained = Some(Unexplained { until: now + NEWS_DELAY_MAX, words });
+                }
+                InVain::Failed => self.part_early(now, Reason::NotAllParted { words }),
+            },
             Input::Closed { call } if self.takes(call, Phase::Closing) => {
                 self.enter(now, PhaseEvent::Close, Reason::Done);
             }
@@ -246,6 +269,7 @@ impl Supervisor {
         let from = self.phase;
         let Some(to) = from.on(event) else { return };
         self.phase = to;
+        self.unexplained = None;
         let took = now.since(self.clocks.phase_began);
         self.clocks.phase_began = now;
         match from {
@@ -333,13 +357,7 @@ impl Supervisor {
         }
     }
 
-    fn not_started(
-        &mut self,
-        now: Instant,
-        local_rank: u32,
-        hindrance: Hindrance,
-        words: alloc::boxed::Box<str>,
-    ) {
+    fn not_started(&mut self, now: Instant, local_rank: u32, hindrance: Hindrance, words: Box<str>) {
         if self.phase != Phase::Starting {
             return;
         }
@@ -502,7 +520,7 @@ impl Supervisor {
         self.enter(now, PhaseEvent::Clear, reason);
     }
 
-    fn lost_sight(&mut self, now: Instant, words: alloc::boxed::Box<str>) {
+    fn lost_sight(&mut self, now: Instant, words: Box<str>) {
         match self.phase {
             Phase::Parting => self.part_early(now, Reason::LostSight { words }),
             Phase::Ending | Phase::Closing | Phase::Over => {}

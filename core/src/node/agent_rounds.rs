@@ -1,8 +1,9 @@
 //! Between a node's part in a run and the agent that it belongs to: what happens to the round is told in the agent's words,
 //! and what agents tell each other in the round's store has its place here.
 
-use crate::agent::reason::{NoRound, Reason};
+use crate::agent::reason::{InVain, NoRound, Reason};
 use crate::agent::supervisor::Membership;
+use crate::error::ErrorKind;
 use crate::rendezvous::error::RendezvousErrorKind;
 use crate::rendezvous::round_event::RoundEvent;
 use alloc::format;
@@ -62,6 +63,13 @@ pub const fn no_round(kind: RendezvousErrorKind) -> NoRound {
     }
 }
 
+/// What it means for an agent that a call in the round's store failed; of failures that are none of the store's, nothing
+/// is known.
+#[must_use]
+pub fn in_vain(kind: Option<ErrorKind>) -> InVain {
+    if kind == Some(ErrorKind::StaleRound) { InVain::RoundOver } else { InVain::Failed }
+}
+
 /// What an agent says at [`FAILURE_KEY`].
 #[must_use]
 pub fn failure_words(agent: &str, group_rank: i64, reason: &Reason) -> String {
@@ -72,6 +80,15 @@ pub fn failure_words(agent: &str, group_rank: i64, reason: &Reason) -> String {
 mod tests {
     use super::*;
     use crate::wire::native::Why;
+
+    #[test]
+    fn that_the_round_is_over_is_no_failure_of_the_agent() {
+        assert_eq!(in_vain(Some(ErrorKind::StaleRound)), InVain::RoundOver);
+        for kind in [None, Some(ErrorKind::TimedOut), Some(ErrorKind::ServerGone), Some(ErrorKind::Cancelled)]
+        {
+            assert_eq!(in_vain(kind), InVain::Failed, "{kind:?}");
+        }
+    }
 
     #[test]
     fn only_what_concerns_the_round_is_told() {

@@ -3,7 +3,7 @@
 use crate::agent::group::{ExitStatus, WorkerGroup};
 use crate::agent::phase::Phase;
 use crate::agent::ranks::Ranks;
-use crate::agent::reason::{Hindrance, NoRound, Reason, StopCause};
+use crate::agent::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
 use crate::agent::watchdog::ExpiredTimer;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
@@ -72,6 +72,8 @@ pub enum Input {
     NotAssigned {
         /// Which call this answers.
         call: u64,
+        /// Which sort of failure.
+        kind: InVain,
         /// What went wrong.
         words: Box<str>,
     },
@@ -128,6 +130,8 @@ pub enum Input {
     NotParted {
         /// Which call this answers.
         call: u64,
+        /// Which sort of failure.
+        kind: InVain,
         /// Who is missing, as far as it is known.
         words: Box<str>,
     },

@@ -135,7 +135,11 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
         ("not met: closed", Input::NotMet { call, kind: NoRound::Closed, words: words() }),
         ("assigned", Input::Assigned { call, ranks }),
         ("assigned, late", Input::Assigned { call: late, ranks }),
-        ("not assigned", Input::NotAssigned { call, words: words() }),
+        ("not assigned", Input::NotAssigned { call, kind: InVain::Failed, words: words() }),
+        (
+            "not assigned: the round is over",
+            Input::NotAssigned { call, kind: InVain::RoundOver, words: words() },
+        ),
         ("started 0", Input::Started { local_rank: 0, pid: 7 }),
         (
             "not started: for lack of room",
@@ -162,7 +166,8 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
         ("job failed", Input::Member(Membership::JobFailed { words: words() })),
         ("server lost", Input::Member(Membership::ServerLost { words: words() })),
         ("parted", Input::Parted { call }),
-        ("not parted", Input::NotParted { call, words: words() }),
+        ("not parted", Input::NotParted { call, kind: InVain::Failed, words: words() }),
+        ("not parted: the round is over", Input::NotParted { call, kind: InVain::RoundOver, words: words() }),
         ("closed", Input::Closed { call }),
         ("signal", Input::Stop(StopCause::Signal(2))),
         ("asked to stop", Input::Stop(StopCause::Asked)),
@@ -472,6 +477,44 @@ fn who_has_succeeded_does_not_wait_for_the_dead_and_leaves_the_run_open() {
     assert_eq!(play.deeds().pop(), Some(Output::Close { call, farewell: Farewell::Leave }));
     play.give(Input::Closed { call });
     let missing = Some(Reason::PeerDied { words: "node b died".into() });
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing }));
+}
+
+#[test]
+fn the_end_of_a_round_costs_no_restart_however_it_is_heard() {
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.give(Input::Begin).met();
+    let call = play.call;
+    play.give(Input::NotAssigned { call, kind: InVain::RoundOver, words: "round 0 is over".into() });
+    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Meeting, None));
+    let call = play.call;
+    assert_eq!(play.deeds().pop(), Some(Output::Meet { call }));
+}
+
+#[test]
+fn what_ended_the_round_decides_whether_who_has_succeeded_comes_back() {
+    let over = |play: &mut Play| {
+        let call = play.call;
+        play.give(Input::NotParted { call, kind: InVain::RoundOver, words: "round 0 is over".into() });
+        assert_eq!(
+            (play.phase(), play.agent.poll_timeout()),
+            (Phase::Parting, Some(play.now + NEWS_DELAY_MAX))
+        );
+    };
+    let mut play = in_phase(Phase::Parting);
+    over(&mut play);
+    play.give(Input::Member(Membership::RoundOver { words: "too few".into() }));
+    assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Meeting, None));
+    let mut play = in_phase(Phase::Parting);
+    over(&mut play);
+    play.give(Input::Member(Membership::PeerDied { words: "b died".into() }));
+    assert_eq!(play.phase(), Phase::Closing);
+    // Nobody tells.
+    let mut play = in_phase(Phase::Parting);
+    over(&mut play);
+    play.pass(NEWS_DELAY_MAX);
+    assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Closing, None));
+    let missing = Some(Reason::NotAllParted { words: "round 0 is over".into() });
     assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing }));
 }
 

@@ -17,7 +17,8 @@ use crate::driver::rendezvous::{HostedServers, HostingError, PublishError, build
 use crate::driver::server::Server;
 use crate::driver::store::{Store, Timeout};
 use crate::elastic_store::barrier::BarrierOptions;
-use crate::node::agent_rounds::EXIT_BARRIER_PREFIX;
+use crate::error::ErrorKind;
+use crate::node::agent_rounds::{EXIT_BARRIER_PREFIX, in_vain};
 use crate::rendezvous::store_info::RendezvousStoreInfo;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -72,6 +73,16 @@ enum NumberingError {
     Ranks(#[from] RanksError),
 }
 
+impl NumberingError {
+    /// How the store failed, if it was that.
+    fn of_store(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Store(error) | Self::Publish(PublishError::Store(error)) => Some(error.kind()),
+            Self::HostName(_) | Self::Hosting(_) | Self::Publish(_) | Self::Ranks(_) => None,
+        }
+    }
+}
+
 /// The thread's own.
 pub(super) struct Numbering {
     pub(super) spec: WorkerSpec,
@@ -90,12 +101,19 @@ impl Numbering {
                 Ask::Assign { call, info } => match self.number(&info) {
                     Ok(numbered) => self.teller.tell(Told::Numbered { call, numbered: Box::new(numbered) }),
                     Err(error) => {
-                        self.teller.input(Input::NotAssigned { call, words: error.to_string().into() });
+                        let (kind, words) = (in_vain(error.of_store()), error.to_string().into());
+                        self.teller.input(Input::NotAssigned { call, kind, words });
                     }
                 },
                 Ask::Part { call, info } => self.teller.input(match self.part(&info) {
                     Ok(()) => Input::Parted { call },
-                    Err(error) => Input::NotParted { call, words: error.to_string().into() },
+                    Err(error) => {
+                        let of_store = match &error {
+                            MeetingError::Store(error) => Some(error.kind()),
+                            _ => None,
+                        };
+                        Input::NotParted { call, kind: in_vain(of_store), words: error.to_string().into() }
+                    }
                 }),
                 Ask::Rest => {}
             }
