@@ -141,6 +141,18 @@ pub enum Reason {
     GaveUp,
 }
 
+impl Reason {
+    /// Whether it may be a consequence of another agent's death, of which this one may hear later than of that.
+    #[must_use]
+    pub const fn may_follow_a_death(&self) -> bool {
+        match self {
+            Self::WorkerFailed { exit, .. } => !exit.is_violent(),
+            Self::TimerExpired { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -16,6 +16,7 @@ use super::watchdog::ExpiredTimer;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::format;
 use alloc::vec::Vec;
 
 /// How workers are being stopped.
@@ -43,6 +44,19 @@ impl Stopping {
         }
     }
 }
+
+/// A failure with no restart left, which ends the job unless it came of a peer's death.
+#[derive(Debug)]
+struct Doubt {
+    reason: Reason,
+    /// If no death is heard until then, it came of none. It is as long on each agent, so that the first of those that fail
+    /// is still the first that says so.
+    until: Instant,
+}
+
+/// How long the news of a death may be behind what the workers see of it: both are there in the same moment, but these are
+/// closer to it by a way to the server and back.
+const DEATH_NEWS_DELAY_MAX: Duration = Duration::from_millis(500);
 
 /// The exit barrier of a round that is over. What ended it may be a death, which changes nothing any more, or somebody who
 /// wants another round: that is to be heard first.
@@ -80,6 +94,10 @@ pub struct Supervisor {
     is_inhabited: bool,
     stopping: Option<Stopping>,
     unexplained: Option<Unexplained>,
+    /// While it ends: whether it must.
+    doubt: Option<Doubt>,
+    /// Whether the group is stopped for a failure that has cost a restart and may have come of a peer's death.
+    is_excusable: bool,
     /// Of this start, in the order in which they happened.
     failures: Vec<Failed>,
     /// Workers of this start whose timers have ended them: whenever that is heard, it is their failure.
@@ -110,6 +128,8 @@ impl Supervisor {
             is_inhabited: false,
             stopping: None,
             unexplained: None,
+            doubt: None,
+            is_excusable: false,
             failures: Vec::new(),
             overdue: Vec::new(),
             verdict: None,
@@ -157,14 +177,19 @@ impl Supervisor {
     /// When [`Supervisor::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
+        let stopping = self.stopping.map(|stopping| stopping.until);
         let news = self.unexplained.as_ref().map(|unexplained| unexplained.until);
-        self.stopping.map(|stopping| stopping.until).into_iter().chain(news).min()
+        let doubt = self.doubt.as_ref().map(|doubt| doubt.until);
+        [stopping, news, doubt].into_iter().flatten().min()
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if let Some(Unexplained { words, .. }) = self.unexplained.take_if(|news| news.until <= now) {
             self.part_early(now, Reason::NotAllParted { words });
+        }
+        if self.doubt.as_ref().is_some_and(|doubt| doubt.until <= now) {
+            self.settle(now);
         }
         let Some(stopping) = self.stopping.filter(|stopping| stopping.until <= now) else { return };
         match stopping.step {
@@ -389,6 +414,10 @@ impl Supervisor {
                 self.group.state = WorkerState::Failed;
                 self.clocks.timing.detect = now.since(at);
                 self.spend(now, Reason::WorkerFailed { local_rank, exit });
+            } else if exit.is_violent() {
+                // It is no consequence of anything, and the others may be.
+                self.is_excusable = false;
+                self.settle(now);
             }
         }
         if was_stopping {
@@ -416,12 +445,39 @@ impl Supervisor {
 
     /// A failure: another try, if there is one left.
     fn spend(&mut self, now: Instant, reason: Reason) {
+        let is_excusable = self.group.group_world_size > 1 && reason.may_follow_a_death();
         match self.restarts_left.checked_sub(1) {
             Some(left) => {
                 self.restarts_left = left;
+                self.is_excusable = is_excusable;
                 self.renew(now, reason);
             }
+            None if is_excusable => {
+                self.doubt = Some(Doubt { reason: reason.clone(), until: now + DEATH_NEWS_DELAY_MAX });
+                self.enter(now, PhaseEvent::GiveUp, reason);
+            }
             None => self.give_up(now, reason),
+        }
+    }
+
+    /// A peer has died, perhaps before the failure that the group is being stopped for: its workers notice that sooner
+    /// than the agent is told.
+    fn excuse(&mut self, now: Instant, death: Reason) {
+        if core::mem::take(&mut self.is_excusable) {
+            self.restarts_left += 1;
+            self.tell(Notice::Remark { words: format!("{death}: what failed here costs no restart").into() });
+        }
+        if self.doubt.take().is_some() {
+            self.enter(now, PhaseEvent::Excuse, death);
+        }
+    }
+
+    /// If it was in doubt whether the job has failed, it has.
+    fn settle(&mut self, now: Instant) {
+        let Some(Doubt { reason, .. }) = self.doubt.take() else { return };
+        self.conclude(reason);
+        if self.stopping.is_none() {
+            self.enter(now, PhaseEvent::Clear, Reason::Done);
         }
     }
 
@@ -435,17 +491,22 @@ impl Supervisor {
             return;
         }
         self.cancel();
+        self.conclude(reason.clone());
+        self.enter(now, PhaseEvent::GiveUp, reason);
+    }
+
+    /// It is certain how it ends, and the others hear what concerns them.
+    fn conclude(&mut self, reason: Reason) {
         let verdict = Verdict::of(&reason);
         self.group.state = verdict.state();
         if verdict.concerns_all() && self.group.group_rank.is_some() {
             self.is_announced = true;
-            self.outputs.push_back(Output::Announce { reason: reason.clone() });
+            self.outputs.push_back(Output::Announce { reason });
         } else if matches!(verdict, Verdict::Stopped { .. }) && self.is_needed() {
             // Before their peers' workers miss this one's: what is no failure should not look like one.
             self.outputs.push_back(Output::Abandon);
         }
         self.verdict = Some(verdict);
-        self.enter(now, PhaseEvent::GiveUp, reason);
     }
 
     /// The workers have succeeded, whatever the others do.
@@ -456,7 +517,7 @@ impl Supervisor {
     }
 
     fn begin_stop(&mut self, now: Instant, reason: &Reason) {
-        if self.phase == Phase::Ending && self.verdict.is_none() {
+        if self.phase == Phase::Ending && self.verdict.is_none() && self.doubt.is_none() {
             self.verdict = Some(Verdict::Succeeded { missing: None });
         }
         let signal = match reason {
@@ -517,7 +578,10 @@ impl Supervisor {
             failures.extend(others);
             self.outputs.push_back(Output::Report { group: self.group.clone(), failures });
         }
-        self.enter(now, PhaseEvent::Clear, reason);
+        self.is_excusable = false;
+        if self.doubt.is_none() {
+            self.enter(now, PhaseEvent::Clear, reason);
+        }
     }
 
     fn lost_sight(&mut self, now: Instant, words: Box<str>) {
@@ -534,7 +598,7 @@ impl Supervisor {
     }
 
     fn member(&mut self, now: Instant, membership: Membership) {
-        if !self.is_needed() && self.phase != Phase::Parting {
+        if !self.is_needed() && self.phase != Phase::Parting && self.doubt.is_none() {
             return;
         }
         let (reason, is_final) = match membership {
@@ -554,7 +618,13 @@ impl Supervisor {
             (Phase::Parting, false) if matches!(reason, Reason::PeerDied { .. }) => {
                 self.part_early(now, reason)
             }
-            (Phase::Restarting, false) => {}
+            (Phase::Restarting | Phase::Ending, false) => {
+                if matches!(reason, Reason::PeerDied { .. }) {
+                    self.excuse(now, reason);
+                }
+            }
+            // Its own failure was first.
+            (Phase::Ending, true) => self.settle(now),
             (_, false) => self.renew(now, reason),
             (_, true) => self.give_up(now, reason),
         }
@@ -569,6 +639,7 @@ impl Supervisor {
             }
             // Whoever asks twice will not wait.
             Phase::Ending => {
+                self.settle(now);
                 if self.stopping.is_some_and(|stopping| stopping.step != StopStep::Killed) {
                     self.kill(now, Reason::Stop(cause));
                 }
