@@ -47,6 +47,8 @@ pub enum PhaseEvent {
     Part,
     /// There will be no other try.
     GiveUp,
+    /// What would have ended it came of another agent's death.
+    Excuse,
     /// The rendezvous was told.
     Close,
 }
@@ -71,6 +73,7 @@ impl Phase {
             (Running, E::Succeed) => Parting,
             (Parting, E::Part) => Ending,
             (Idle | Meeting | Assigning | Starting | Running | Restarting | Parting, E::GiveUp) => Ending,
+            (Ending, E::Excuse) => Restarting,
             (Ending, E::Clear) => Closing,
             (Closing, E::Close) => Over,
             _ => return None,
@@ -102,9 +105,21 @@ mod tests {
     use alloc::vec::Vec;
     use core::fmt::Write;
 
-    const EVENTS: [PhaseEvent; 10] = {
+    const EVENTS: [PhaseEvent; 11] = {
         use PhaseEvent as E;
-        [E::Begin, E::Meet, E::Assign, E::Start, E::Succeed, E::Renew, E::Clear, E::Part, E::GiveUp, E::Close]
+        [
+            E::Begin,
+            E::Meet,
+            E::Assign,
+            E::Start,
+            E::Succeed,
+            E::Renew,
+            E::Clear,
+            E::Part,
+            E::GiveUp,
+            E::Excuse,
+            E::Close,
+        ]
     };
 
     #[test]

@@ -34,6 +34,15 @@ pub enum NoRound {
     Failed,
 }
 
+/// Why what agents do together in the round's store came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InVain {
+    /// The round is over. What ended it is heard by another way, before this or soon after.
+    RoundOver,
+    /// Anything else.
+    Failed,
+}
+
 /// Why something happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -132,6 +141,18 @@ pub enum Reason {
     StartTimeout,
     /// Processes outlived being killed.
     GaveUp,
+}
+
+impl Reason {
+    /// Whether it may be a consequence of another agent's death, of which this one may hear later than of that.
+    #[must_use]
+    pub const fn may_follow_a_death(&self) -> bool {
+        match self {
+            Self::WorkerFailed { exit, .. } => !exit.is_violent(),
+            Self::TimerExpired { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for Reason {

@@ -2,20 +2,21 @@
 //! newcomer or a signal means. It starts nothing and waits for nothing itself: what is to be done comes out as
 //! [`Output`], and what came of it goes in as [`Input`].
 
+mod blame;
 mod input;
 #[cfg(test)]
 mod tests;
 
-pub use input::{
-    Failed, Farewell, Hitch, Input, InputError, Membership, Notice, Output, Round, Timing, Verdict,
-};
+pub use input::{Failed, Farewell, Input, InputError, Membership, Notice, Output, Round, Timing, Verdict};
 
+use self::blame::{by_suspicion, is_cause};
 use super::group::{ExitStatus, WorkerGroup, WorkerState};
 use super::phase::{Phase, PhaseEvent};
-use super::reason::{Hindrance, NoRound, Reason, StopCause};
+use super::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
 use super::spec::{SpecError, WorkerSpec};
 use super::watchdog::ExpiredTimer;
 use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::vec::Vec;
@@ -46,15 +47,38 @@ impl Stopping {
     }
 }
 
+/// A failure with no restart left, which ends the job unless it came of a peer's death.
+#[derive(Debug)]
+struct Doubt {
+    reason: Reason,
+    /// If no death is heard until then, it came of none. It is as long on each agent, so that the first of those that fail
+    /// is still the first that says so.
+    until: Instant,
+}
+
+/// How long the news of a death may be behind what the workers see of it: both are there in the same moment, but these are
+/// closer to it by a way to the server and back.
+const DEATH_NEWS_DELAY_MAX: Duration = Duration::from_millis(500);
+
+/// The exit barrier of a round that is over. What ended it may be a death, which changes nothing any more, or somebody who
+/// wants another round: that is to be heard first.
+#[derive(Debug)]
+struct Unexplained {
+    /// Until then it is waited for.
+    until: Instant,
+    words: Box<str>,
+}
+
+/// How long the news of a round may be behind what is seen of its store. Both come from one server.
+const NEWS_DELAY_MAX: Duration = Duration::from_secs(5);
+
 /// What comes to pass if the phase lasts until then.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Due {
     at: Instant,
     reason: Reason,
 }
 
-/// How long the word of why a round is over may take, when its store has said already that it is.
-const ROUND_OVER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long to wait before another start when the system had no room for the last one; doubled each time in a row.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 const ROOM_PATIENCE_DOUBLINGS_MAX: u32 = 5;
@@ -83,6 +107,11 @@ pub struct Supervisor {
     is_inhabited: bool,
     stopping: Option<Stopping>,
     due: Option<Due>,
+    unexplained: Option<Unexplained>,
+    /// While it ends: whether it must.
+    doubt: Option<Doubt>,
+    /// Whether the group is stopped for a failure that has cost a restart and may have come of a peer's death.
+    is_excusable: bool,
     /// How often in a row the system had no room for a start.
     no_room: u32,
     /// Whether somebody asked the agent to stop.
@@ -117,6 +146,9 @@ impl Supervisor {
             is_inhabited: false,
             stopping: None,
             due: None,
+            unexplained: None,
+            doubt: None,
+            is_excusable: false,
             no_room: 0,
             is_asked: false,
             failures: Vec::new(),
@@ -167,16 +199,23 @@ impl Supervisor {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let stopping = self.stopping.map(|stopping| stopping.until);
+        let news = self.unexplained.as_ref().map(|unexplained| unexplained.until);
+        let doubt = self.doubt.as_ref().map(|doubt| doubt.until);
         let due = self.due.as_ref().map(|due| due.at);
-        stopping.into_iter().chain(due).min()
+        [stopping, news, doubt, due].into_iter().flatten().min()
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if let Some(Unexplained { words, .. }) = self.unexplained.take_if(|news| news.until <= now) {
+            self.part_early(now, Reason::NotAllParted { words });
+        }
+        if self.doubt.as_ref().is_some_and(|doubt| doubt.until <= now) {
+            self.settle(now);
+        }
         if let Some(due) = self.due.take_if(|due| due.at <= now) {
             match self.phase {
                 Phase::Starting => self.spend(now, due.reason),
-                Phase::Parting => self.renew(now, due.reason),
                 Phase::Restarting => self.enter(now, PhaseEvent::Clear, due.reason),
                 _ => {}
             }
@@ -212,20 +251,18 @@ impl Supervisor {
                 self.group.workers = ranks.workers(self.spec.local_world_size);
                 self.enter(now, PhaseEvent::Assign, Reason::Done);
             }
-            Input::NotAssigned { call, hitch } if self.takes(call, Phase::Assigning) => match hitch {
-                Hitch::RoundOver { words } => self.renew(now, Reason::RoundOver { words }),
-                Hitch::Failed { words } => self.spend(now, Reason::NoRanks { words }),
+            Input::NotAssigned { call, kind, words } if self.takes(call, Phase::Assigning) => match kind {
+                InVain::RoundOver => self.renew(now, Reason::RoundOver { words }),
+                InVain::Failed => self.spend(now, Reason::NoRanks { words }),
             },
             Input::Parted { call } if self.takes(call, Phase::Parting) => {
                 self.enter(now, PhaseEvent::Part, Reason::Done);
             }
-            Input::NotParted { call, hitch } if self.takes(call, Phase::Parting) => match hitch {
-                // Whether somebody died or wants another round, the word of it tells.
-                Hitch::RoundOver { words } => {
-                    let reason = Reason::RoundOver { words };
-                    self.due = Some(Due { at: now + ROUND_OVER_PATIENCE, reason });
+            Input::NotParted { call, kind, words } if self.takes(call, Phase::Parting) => match kind {
+                InVain::RoundOver => {
+                    self.unexplained = Some(Unexplained { until: now + NEWS_DELAY_MAX, words });
                 }
-                Hitch::Failed { words } => self.part_early(now, Reason::NotAllParted { words }),
+                InVain::Failed => self.part_early(now, Reason::NotAllParted { words }),
             },
             Input::Closed { call } if self.takes(call, Phase::Closing) => {
                 self.enter(now, PhaseEvent::Close, Reason::Done);
@@ -286,7 +323,7 @@ impl Supervisor {
         let from = self.phase;
         let Some(to) = from.on(event) else { return };
         self.phase = to;
-        self.due = None;
+        (self.due, self.unexplained) = (None, None);
         let took = now.since(self.clocks.phase_began);
         self.clocks.phase_began = now;
         match from {
@@ -382,13 +419,7 @@ impl Supervisor {
         }
     }
 
-    fn not_started(
-        &mut self,
-        now: Instant,
-        local_rank: u32,
-        hindrance: Hindrance,
-        words: alloc::boxed::Box<str>,
-    ) {
+    fn not_started(&mut self, now: Instant, local_rank: u32, hindrance: Hindrance, words: Box<str>) {
         if self.phase != Phase::Starting {
             return;
         }
@@ -419,11 +450,16 @@ impl Supervisor {
             self.look_whether_all_started(now);
             self.look_whether_all_succeeded(now);
         } else if !was_told {
-            self.failures.push(Failed { local_rank, pid, exit, at });
+            let failed = Failed { local_rank, pid, exit, at };
+            self.failures.push(failed);
             if matches!(self.phase, Phase::Starting | Phase::Running) {
                 self.group.state = WorkerState::Failed;
                 self.clocks.timing.detect = now.since(at);
                 self.spend(now, Reason::WorkerFailed { local_rank, exit });
+            } else if is_cause(&failed, self.stopping) {
+                // It is no consequence of anything, and the others may be.
+                self.is_excusable = false;
+                self.settle(now);
             }
         }
         if was_stopping {
@@ -451,12 +487,39 @@ impl Supervisor {
 
     /// A failure: another try, if there is one left.
     fn spend(&mut self, now: Instant, reason: Reason) {
+        let is_excusable = self.group.group_world_size > 1 && reason.may_follow_a_death();
         match self.restarts_left.checked_sub(1) {
             Some(left) => {
                 self.restarts_left = left;
+                self.is_excusable = is_excusable;
                 self.renew(now, reason);
             }
+            None if is_excusable => {
+                self.doubt = Some(Doubt { reason: reason.clone(), until: now + DEATH_NEWS_DELAY_MAX });
+                self.enter(now, PhaseEvent::GiveUp, reason);
+            }
             None => self.give_up(now, reason),
+        }
+    }
+
+    /// A peer has died, perhaps before the failure that the group is being stopped for: its workers notice that sooner
+    /// than the agent is told.
+    fn excuse(&mut self, now: Instant, death: Reason) {
+        if core::mem::take(&mut self.is_excusable) {
+            self.restarts_left += 1;
+            self.tell(Notice::Remark { words: format!("{death}: what failed here costs no restart").into() });
+        }
+        if self.doubt.take().is_some() {
+            self.enter(now, PhaseEvent::Excuse, death);
+        }
+    }
+
+    /// If it was in doubt whether the job has failed, it has.
+    fn settle(&mut self, now: Instant) {
+        let Some(Doubt { reason, .. }) = self.doubt.take() else { return };
+        self.conclude(reason);
+        if self.stopping.is_none() {
+            self.enter(now, PhaseEvent::Clear, Reason::Done);
         }
     }
 
@@ -470,17 +533,22 @@ impl Supervisor {
             return;
         }
         self.cancel();
+        self.conclude(reason.clone());
+        self.enter(now, PhaseEvent::GiveUp, reason);
+    }
+
+    /// It is certain how it ends, and the others hear what concerns them.
+    fn conclude(&mut self, reason: Reason) {
         let verdict = Verdict::of(&reason);
         self.group.state = verdict.state();
         if verdict.concerns_all() && self.group.group_rank.is_some() {
             self.is_announced = true;
-            self.outputs.push_back(Output::Announce { reason: reason.clone() });
+            self.outputs.push_back(Output::Announce { reason });
         } else if matches!(verdict, Verdict::Stopped { .. }) && self.is_needed() {
             // Before their peers' workers miss this one's: what is no failure should not look like one.
             self.outputs.push_back(Output::Abandon);
         }
         self.verdict = Some(verdict);
-        self.enter(now, PhaseEvent::GiveUp, reason);
     }
 
     /// The workers have succeeded, whatever the others do.
@@ -491,7 +559,7 @@ impl Supervisor {
     }
 
     fn begin_stop(&mut self, now: Instant, reason: &Reason) {
-        if self.phase == Phase::Ending && self.verdict.is_none() {
+        if self.phase == Phase::Ending && self.verdict.is_none() && self.doubt.is_none() {
             self.verdict = Some(Verdict::Succeeded { missing: None });
         }
         let signal = match reason {
@@ -546,26 +614,26 @@ impl Supervisor {
         let stopping = self.stopping.take();
         self.is_inhabited = false;
         if !self.failures.is_empty() {
-            let told = core::mem::take(&mut self.failures);
-            let of =
-                |wanted| told.iter().filter(move |failed| suspicion(failed, stopping) == wanted).copied();
-            let failures = Suspicion::ALL.into_iter().flat_map(of).collect();
+            let failures = by_suspicion(&core::mem::take(&mut self.failures), stopping);
             self.outputs.push_back(Output::Report { group: self.group.clone(), failures });
         }
+        self.is_excusable = false;
         match self.phase {
             // What was given up may hold what the next start needs: devices, ports, a place among the processes.
             Phase::Restarting if reason == Reason::GaveUp => self.give_up(now, reason),
             Phase::Restarting if self.no_room > 0 => {
                 let span = ROOM_PATIENCE * (1 << (self.no_room - 1).min(ROOM_PATIENCE_DOUBLINGS_MAX));
-                let words = format!("the next start is in {} s", span.as_secs()).into();
-                self.tell(Notice::Remark { words });
+                self.tell(Notice::Remark {
+                    words: format!("the next start is in {} s", span.as_secs()).into(),
+                });
                 self.due = Some(Due { at: now + span, reason });
             }
+            _ if self.doubt.is_some() => {}
             _ => self.enter(now, PhaseEvent::Clear, reason),
         }
     }
 
-    fn lost_sight(&mut self, now: Instant, words: alloc::boxed::Box<str>) {
+    fn lost_sight(&mut self, now: Instant, words: Box<str>) {
         match self.phase {
             Phase::Parting => self.part_early(now, Reason::LostSight { words }),
             Phase::Ending | Phase::Closing | Phase::Over => {}
@@ -579,7 +647,7 @@ impl Supervisor {
     }
 
     fn member(&mut self, now: Instant, membership: Membership) {
-        if !self.is_needed() && self.phase != Phase::Parting {
+        if !self.is_needed() && self.phase != Phase::Parting && self.doubt.is_none() {
             return;
         }
         let (reason, is_final) = match membership {
@@ -599,7 +667,13 @@ impl Supervisor {
             (Phase::Parting, false) if matches!(reason, Reason::PeerDied { .. }) => {
                 self.part_early(now, reason)
             }
-            (Phase::Restarting, false) => {}
+            (Phase::Restarting | Phase::Ending, false) => {
+                if matches!(reason, Reason::PeerDied { .. }) {
+                    self.excuse(now, reason);
+                }
+            }
+            // Its own failure was first.
+            (Phase::Ending, true) => self.settle(now),
             (_, false) => self.renew(now, reason),
             (_, true) => self.give_up(now, reason),
         }
@@ -614,47 +688,20 @@ impl Supervisor {
             }
             // Whoever asks twice will not wait. Who asks once while they end anyway leaves them their time.
             Phase::Ending => {
-                let Some(stopping) = self.stopping else { return };
-                match (self.is_asked, stopping.step, cause) {
-                    (_, StopStep::Killed, _) => {}
-                    (true, StopStep::Told(_), _) => self.kill(now, Reason::Stop(cause)),
-                    (false, StopStep::Told(told), StopCause::Signal(signal)) if signal != told => {
+                self.settle(now);
+                let step = self.stopping.map(|stopping| stopping.step);
+                match (step, cause) {
+                    (Some(StopStep::Told(_)), _) if self.is_asked => self.kill(now, Reason::Stop(cause)),
+                    (Some(StopStep::Told(told)), StopCause::Signal(signal)) if signal != told => {
                         self.tell_to_stop(signal);
                     }
-                    (false, StopStep::Told(_), _) => {}
+                    _ => {}
                 }
             }
             _ => self.give_up(now, Reason::Stop(cause)),
         }
         self.is_asked = true;
     }
-}
-
-/// Where a failure stands among those of its start, the root cause first.
-fn suspicion(failed: &Failed, stopping: Option<Stopping>) -> Suspicion {
-    let was_told = stopping.is_some_and(|stopping| stopping.began < failed.at);
-    match failed.exit {
-        // Nobody is killed because a peer ended, or because he was told to end; peers may end first, though.
-        exit if exit.is_killed() => Suspicion::Cause,
-        exit if exit.is_violent() && was_told => Suspicion::Aftermath,
-        exit if exit.is_violent() => Suspicion::Cause,
-        _ => Suspicion::Unsure,
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Suspicion {
-    /// Others end in consequence of such a death, and never the other way round.
-    Cause,
-    /// It may have ended because another one did.
-    Unsure,
-    /// It crashed on its way out, when it had been told to end.
-    Aftermath,
-}
-
-impl Suspicion {
-    /// The root cause first.
-    const ALL: [Self; 3] = [Self::Cause, Self::Unsure, Self::Aftermath];
 }
 
 impl Verdict {

@@ -1,8 +1,8 @@
 //! Between a node's part in a run and the agent that it belongs to: what happens to the round is told in the agent's words,
 //! and what agents tell each other in the round's store has its place here.
 
-use crate::agent::reason::{NoRound, Reason};
-use crate::agent::supervisor::{Hitch, Membership};
+use crate::agent::reason::{InVain, NoRound, Reason};
+use crate::agent::supervisor::Membership;
 use crate::error::ErrorKind;
 use crate::rendezvous::error::RendezvousErrorKind;
 use crate::rendezvous::round_event::RoundEvent;
@@ -63,14 +63,11 @@ pub const fn no_round(kind: RendezvousErrorKind) -> NoRound {
     }
 }
 
-/// What it means for an agent that it could not meet the others in the round's store; `kind` is the store's own word, if it
-/// was the store.
+/// What it means for an agent that a call in the round's store failed; of failures that are none of the store's, nothing
+/// is known.
 #[must_use]
-pub fn hitch(kind: Option<ErrorKind>, words: &str) -> Hitch {
-    match kind {
-        Some(ErrorKind::StaleRound) => Hitch::RoundOver { words: words.into() },
-        _ => Hitch::Failed { words: words.into() },
-    }
+pub fn in_vain(kind: Option<ErrorKind>) -> InVain {
+    if kind == Some(ErrorKind::StaleRound) { InVain::RoundOver } else { InVain::Failed }
 }
 
 /// What an agent says at [`FAILURE_KEY`].
@@ -85,13 +82,12 @@ mod tests {
     use crate::wire::native::Why;
 
     #[test]
-    fn a_fenced_store_says_that_the_round_is_over() {
-        let words = "why";
-        let over = Hitch::RoundOver { words: words.into() };
-        let failed = Hitch::Failed { words: words.into() };
-        assert_eq!(hitch(Some(ErrorKind::StaleRound), words), over);
-        assert_eq!(hitch(Some(ErrorKind::TimedOut), words), failed);
-        assert_eq!(hitch(None, words), failed);
+    fn that_the_round_is_over_is_no_failure_of_the_agent() {
+        assert_eq!(in_vain(Some(ErrorKind::StaleRound)), InVain::RoundOver);
+        for kind in [None, Some(ErrorKind::TimedOut), Some(ErrorKind::ServerGone), Some(ErrorKind::Cancelled)]
+        {
+            assert_eq!(in_vain(kind), InVain::Failed, "{kind:?}");
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 use super::*;
 use crate::agent::group::ExitStatus;
 use crate::agent::observer::stage::Stage;
-use crate::agent::reason::StopCause;
-use crate::agent::supervisor::{Hitch, Input, Membership};
+use crate::agent::reason::{InVain, StopCause};
+use crate::agent::supervisor::{Input, Membership};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
@@ -63,7 +63,7 @@ fn steps_that_fail_say_so() {
     // No ranks: the agents meet again; then a signal comes.
     let seen = measured(1, |stage| {
         stage.after(0, Input::Begin).meets(10);
-        stage.after(7, Input::NotAssigned { call: 2, hitch: Hitch::Failed { words: "lost".into() } });
+        stage.after(7, Input::NotAssigned { call: 2, kind: InVain::Failed, words: "lost".into() });
         stage.after(3, Input::Stop(StopCause::Signal(15))).closes(1);
     });
     let wanted = "\

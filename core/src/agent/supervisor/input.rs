@@ -3,7 +3,7 @@
 use crate::agent::group::{ExitStatus, WorkerGroup};
 use crate::agent::phase::Phase;
 use crate::agent::ranks::Ranks;
-use crate::agent::reason::{Hindrance, NoRound, Reason, StopCause};
+use crate::agent::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
 use crate::agent::watchdog::ExpiredTimer;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
@@ -40,16 +40,6 @@ pub enum Membership {
     ServerLost { words: Box<str> },
 }
 
-/// Why agents did not meet in their round's store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "as in Reason")]
-pub enum Hitch {
-    /// The round is over. Why, is told as [`Membership`], before this or soon after.
-    RoundOver { words: Box<str> },
-    /// Something else.
-    Failed { words: Box<str> },
-}
-
 /// Something happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
@@ -82,8 +72,10 @@ pub enum Input {
     NotAssigned {
         /// Which call this answers.
         call: u64,
+        /// Which sort of failure.
+        kind: InVain,
         /// What went wrong.
-        hitch: Hitch,
+        words: Box<str>,
     },
     /// A worker was started: part of the answer to [`Output::Start`].
     Started {
@@ -138,8 +130,10 @@ pub enum Input {
     NotParted {
         /// Which call this answers.
         call: u64,
+        /// Which sort of failure.
+        kind: InVain,
         /// Who is missing, as far as it is known.
-        hitch: Hitch,
+        words: Box<str>,
     },
     /// The rendezvous was told, or cannot be: the answer to [`Output::Close`].
     Closed {

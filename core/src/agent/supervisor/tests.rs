@@ -135,7 +135,11 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
         ("not met: closed", Input::NotMet { call, kind: NoRound::Closed, words: words() }),
         ("assigned", Input::Assigned { call, ranks }),
         ("assigned, late", Input::Assigned { call: late, ranks }),
-        ("not assigned", Input::NotAssigned { call, hitch: Hitch::Failed { words: words() } }),
+        ("not assigned", Input::NotAssigned { call, kind: InVain::Failed, words: words() }),
+        (
+            "not assigned: the round is over",
+            Input::NotAssigned { call, kind: InVain::RoundOver, words: words() },
+        ),
         ("started 0", Input::Started { local_rank: 0, pid: 7 }),
         (
             "not started: for lack of room",
@@ -162,7 +166,8 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
         ("job failed", Input::Member(Membership::JobFailed { words: words() })),
         ("server lost", Input::Member(Membership::ServerLost { words: words() })),
         ("parted", Input::Parted { call }),
-        ("not parted", Input::NotParted { call, hitch: Hitch::Failed { words: words() } }),
+        ("not parted", Input::NotParted { call, kind: InVain::Failed, words: words() }),
+        ("not parted: the round is over", Input::NotParted { call, kind: InVain::RoundOver, words: words() }),
         ("closed", Input::Closed { call }),
         ("signal", Input::Stop(StopCause::Signal(2))),
         ("asked to stop", Input::Stop(StopCause::Asked)),
@@ -192,13 +197,30 @@ fn brief(output: &Output) -> String {
     }
 }
 
+/// How an agent is, when it is asked what each input does.
+#[derive(Clone, Copy)]
+enum Situation {
+    In(Phase),
+    Excusable,
+    Doubt,
+}
+
 #[test]
 fn every_input_in_every_phase_is_in_the_snapshot() {
     let mut table = String::new();
-    for phase in Phase::ALL {
+    let in_phases = Phase::ALL.into_iter().map(|phase| (format!("{phase:?}"), Situation::In(phase)));
+    let excusable =
+        [("Restarting for a failure", Situation::Excusable), ("Ending in doubt", Situation::Doubt)];
+    for (phase, situation) in in_phases.chain(excusable.map(|(name, situation)| (name.into(), situation))) {
         let mut silent = Vec::new();
-        for number in 0..inputs(&in_phase(phase)).len() {
-            let mut play = in_phase(phase);
+        let begin = || match situation {
+            Situation::In(phase) => in_phase(phase),
+            Situation::Excusable => excusable_restart(),
+            Situation::Doubt => in_doubt(),
+        };
+        let (was_in, spent) = (begin().phase(), begin().agent.restarts_left());
+        for number in 0..inputs(&begin()).len() {
+            let mut play = begin();
             let (name, input) = inputs(&play).swap_remove(number);
             let result = play.agent.handle(play.now, input);
             play.drain();
@@ -209,17 +231,19 @@ fn every_input_in_every_phase_is_in_the_snapshot() {
             for deed in play.deeds() {
                 row += &format!(" · {}", brief(&deed));
             }
-            let restarts = spec().max_restarts - play.agent.restarts_left();
-            if restarts > 0 {
-                row += &format!(" ({restarts} spent)");
+            let left = play.agent.restarts_left();
+            if left < spent {
+                row += &format!(" ({} spent)", spent - left);
+            } else if left > spent {
+                row += &format!(" ({} given back)", left - spent);
             }
-            if row == format!("{phase:?}") {
+            if row == format!("{was_in:?}") {
                 silent.push(name);
             } else {
-                writeln!(table, "{phase:?} | {name} => {row}").expect("a string");
+                writeln!(table, "{phase} | {name} => {row}").expect("a string");
             }
         }
-        writeln!(table, "{phase:?} | nothing comes of: {}\n", silent.join("; ")).expect("a string");
+        writeln!(table, "{phase} | nothing comes of: {}\n", silent.join("; ")).expect("a string");
     }
     assert_eq!(table, include_str!("table.snapshot"), "\n{table}");
 }
@@ -293,15 +317,22 @@ fn a_worker_whose_timer_expired_has_failed_however_it_ends_then() {
     play.running().give(Input::TimerExpired(timer(9)));
     let reason = Reason::TimerExpired { local_rank: Some(1), scope: "a#1".into() };
     assert_eq!((play.phase(), play.agent.group().state), (Phase::Ending, WorkerState::Failed));
-    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason: reason.clone() }));
     assert_eq!(reason.to_string(), "watchdog: timer a#1 of worker 1 expired");
     play.outputs.clear();
     // Both end after they were told to.
     play.pass(Duration::from_millis(1)).exited(0, ExitStatus::Signal(15)).exited(1, ExitStatus::Signal(9));
     play.give(Input::Empty);
-    let deeds = play.deeds();
-    let Some(Output::Report { failures, .. }) = deeds.get(1) else { panic!("no report: {deeds:?}") };
+    let report = play.deeds().into_iter().find_map(|output| match output {
+        Output::Report { failures, .. } => Some(failures),
+        _ => None,
+    });
+    let failures = report.expect("a report");
     assert_eq!(failures.iter().map(|failed| failed.local_rank).collect::<Vec<_>>(), [1]);
+    assert_eq!(
+        play.agent.verdict(),
+        Some(&Verdict::Failed { reason }),
+        "who was killed has failed by itself"
+    );
 }
 
 #[test]
@@ -427,7 +458,7 @@ fn a_system_without_room_is_not_asked_again_at_once() {
 
 #[test]
 fn a_barrier_of_a_round_that_is_over_waits_for_the_word_of_why() {
-    let over = |call| Input::NotParted { call, hitch: Hitch::RoundOver { words: "stale".into() } };
+    let over = |call| Input::NotParted { call, kind: InVain::RoundOver, words: "stale".into() };
     // Who died does not come back: this agent is done.
     let mut play = in_phase(Phase::Parting);
     play.give(over(play.call));
@@ -438,18 +469,19 @@ fn a_barrier_of_a_round_that_is_over_waits_for_the_word_of_why() {
     let mut play = in_phase(Phase::Parting);
     play.give(over(play.call)).give(Input::Member(Membership::RoundOver { words: "again".into() }));
     assert_eq!(play.phase(), Phase::Meeting);
-    // And if the word does not come, the store's own is enough.
+    // And if the word does not come, its own workers are done.
     let mut play = in_phase(Phase::Parting);
     play.give(over(play.call));
     let until = play.agent.poll_timeout().expect("a deadline");
     play.pass(until.since(play.now));
-    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Meeting, 1));
+    assert_eq!(play.phase(), Phase::Closing);
+    assert!(matches!(play.agent.verdict(), Some(Verdict::Succeeded { missing: Some(_) })));
 }
 
 #[test]
 fn ranks_of_a_round_that_is_over_cost_nothing() {
     let mut play = in_phase(Phase::Assigning);
-    play.give(Input::NotAssigned { call: play.call, hitch: Hitch::RoundOver { words: "stale".into() } });
+    play.give(Input::NotAssigned { call: play.call, kind: InVain::RoundOver, words: "stale".into() });
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Meeting, 1));
 }
 
@@ -475,6 +507,7 @@ fn who_crashes_because_it_was_told_to_end_is_not_the_root_cause() {
 fn the_first_signal_leaves_those_their_time_who_end_anyway() {
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
     play.running().exited(0, ExitStatus::Code(1));
+    play.pass(Duration::from_secs(1));
     assert_eq!(play.phase(), Phase::Ending);
     play.outputs.clear();
     play.give(Input::Stop(StopCause::Signal(15)));
@@ -482,7 +515,7 @@ fn the_first_signal_leaves_those_their_time_who_end_anyway() {
     play.give(Input::Stop(StopCause::Signal(15)));
     assert_eq!(play.deeds(), [Output::Kill]);
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
-    play.running().exited(0, ExitStatus::Code(1)).outputs.clear();
+    play.running().exited(0, ExitStatus::Code(1)).pass(Duration::from_secs(1)).outputs.clear();
     play.give(Input::Stop(StopCause::Signal(2)));
     assert_eq!(play.deeds(), [Output::Signal { signal: 2 }], "another signal may say more to them");
     assert!(matches!(play.agent.verdict(), Some(Verdict::Failed { .. })));
@@ -586,6 +619,145 @@ fn who_has_succeeded_does_not_wait_for_the_dead_and_leaves_the_run_open() {
     assert_eq!(play.deeds().pop(), Some(Output::Close { call, farewell: Farewell::Leave }));
     play.give(Input::Closed { call });
     let missing = Some(Reason::PeerDied { words: "node b died".into() });
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing }));
+}
+
+#[test]
+fn a_restart_that_a_peers_death_has_cost_is_given_back() {
+    let died = || Input::Member(Membership::PeerDied { words: "node b died".into() });
+    let mut play = Play::new(spec());
+    play.running().exited(1, ExitStatus::Code(1));
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 0));
+    play.give(died()).give(died());
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 1), "once");
+    let words = "node b died: what failed here costs no restart".into();
+    assert!(play.outputs.contains(&Output::Tell(Notice::Remark { words })));
+    play.give(Input::Empty).met().assigned().started();
+    assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (1, 0));
+    // Nobody is killed for missing a peer, and who makes room for another round has not died.
+    let restart = |exits: &[ExitStatus], news: Input| {
+        let mut play = Play::new(spec());
+        play.running();
+        (0..).zip(exits).for_each(|(local_rank, exit)| {
+            play.exited(local_rank, *exit);
+        });
+        play.give(news).give(Input::Empty);
+        assert_eq!(play.phase(), Phase::Meeting);
+        play.agent.restarts_left()
+    };
+    assert_eq!(restart(&[ExitStatus::Code(1)], died()), 1);
+    assert_eq!(restart(&[ExitStatus::Signal(6)], died()), 1);
+    assert_eq!(restart(&[ExitStatus::Signal(9)], died()), 0);
+    assert_eq!(restart(&[ExitStatus::Code(1), ExitStatus::Signal(11)], died()), 0);
+    assert_eq!(restart(&[ExitStatus::Code(1)], Input::Member(Membership::NodesWaiting { nodes: 1 })), 0);
+    // What came back late is no excuse for the next failure.
+    let mut play = in_phase(Phase::Restarting);
+    play.give(Input::Empty).met().assigned().started().give(died());
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 1));
+}
+
+/// An agent of several, whose group is stopped since a worker has failed.
+fn excusable_restart() -> Play {
+    let mut play = Play::new(spec());
+    play.running().exited(1, ExitStatus::Code(1)).outputs.clear();
+    assert_eq!(play.phase(), Phase::Restarting);
+    play
+}
+
+/// An agent of several, with no restart left, one of whose workers has failed.
+fn in_doubt() -> Play {
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.running().outputs.clear();
+    play.exited(0, ExitStatus::Code(1));
+    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Ending, None));
+    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }], "nobody hears of it yet");
+    assert_eq!(play.agent.poll_timeout(), Some(play.now + DEATH_NEWS_DELAY_MAX));
+    play
+}
+
+#[test]
+fn a_peers_death_saves_the_job_that_its_consequence_would_have_ended() {
+    let died = || Input::Member(Membership::PeerDied { words: "node b died".into() });
+    let mut play = in_doubt();
+    play.give(died());
+    assert_eq!((play.phase(), play.deeds()), (Phase::Restarting, vec![]));
+    assert_eq!(play.agent.poll_timeout(), Some(play.now + STOP), "they are being stopped still");
+    play.give(Input::Empty);
+    assert_eq!(play.phase(), Phase::Meeting);
+    // The same when nothing lives any more.
+    let mut play = in_doubt();
+    play.exited(1, ExitStatus::Signal(15)).give(Input::Empty);
+    assert_eq!(play.phase(), Phase::Ending, "the word may come");
+    play.give(died());
+    let call = play.call;
+    assert_eq!((play.phase(), play.deeds().pop()), (Phase::Meeting, Some(Output::Meet { call })));
+}
+
+#[test]
+fn without_a_death_the_job_fails_soon_whatever_its_workers_do() {
+    let reason = Reason::WorkerFailed { local_rank: 0, exit: ExitStatus::Code(1) };
+    let failed = Some(Verdict::Failed { reason: reason.clone() });
+    let announced = Output::Announce { reason };
+    let mut play = in_doubt();
+    play.pass(DEATH_NEWS_DELAY_MAX);
+    assert_eq!(play.deeds(), core::slice::from_ref(&announced), "nobody waits for workers that do not end");
+    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Ending, failed.as_ref()));
+    play.give(Input::Empty);
+    assert_eq!(play.phase(), Phase::Closing);
+    let mut play = in_doubt();
+    play.give(Input::Empty).outputs.clear();
+    play.pass(DEATH_NEWS_DELAY_MAX);
+    let call = play.call;
+    assert_eq!(play.deeds(), [announced.clone(), Output::Close { call, farewell: Farewell::Close }]);
+    // What makes it certain before.
+    let crashed = Input::Exited { local_rank: 1, exit: ExitStatus::Signal(11), at: at(0) };
+    let lost = Input::Member(Membership::ServerLost { words: "gone".into() });
+    let others = Input::Member(Membership::JobFailed { words: "b".into() });
+    for input in [crashed, lost, others, Input::Stop(StopCause::Asked)] {
+        let mut play = in_doubt();
+        play.give(input);
+        assert_eq!((play.deeds().first(), play.agent.verdict()), (Some(&announced), failed.as_ref()));
+    }
+    let mut play = in_doubt();
+    play.give(Input::Member(Membership::RoundOver { words: "over".into() }));
+    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Ending, None), "that is no death");
+}
+
+#[test]
+fn the_end_of_a_round_costs_no_restart_however_it_is_heard() {
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.give(Input::Begin).met();
+    let call = play.call;
+    play.give(Input::NotAssigned { call, kind: InVain::RoundOver, words: "round 0 is over".into() });
+    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Meeting, None));
+    let call = play.call;
+    assert_eq!(play.deeds().pop(), Some(Output::Meet { call }));
+}
+
+#[test]
+fn what_ended_the_round_decides_whether_who_has_succeeded_comes_back() {
+    let over = |play: &mut Play| {
+        let call = play.call;
+        play.give(Input::NotParted { call, kind: InVain::RoundOver, words: "round 0 is over".into() });
+        assert_eq!(
+            (play.phase(), play.agent.poll_timeout()),
+            (Phase::Parting, Some(play.now + NEWS_DELAY_MAX))
+        );
+    };
+    let mut play = in_phase(Phase::Parting);
+    over(&mut play);
+    play.give(Input::Member(Membership::RoundOver { words: "too few".into() }));
+    assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Meeting, None));
+    let mut play = in_phase(Phase::Parting);
+    over(&mut play);
+    play.give(Input::Member(Membership::PeerDied { words: "b died".into() }));
+    assert_eq!(play.phase(), Phase::Closing);
+    // Nobody tells.
+    let mut play = in_phase(Phase::Parting);
+    over(&mut play);
+    play.pass(NEWS_DELAY_MAX);
+    assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Closing, None));
+    let missing = Some(Reason::NotAllParted { words: "round 0 is over".into() });
     assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing }));
 }
 

@@ -18,7 +18,7 @@ use crate::driver::server::Server;
 use crate::driver::store::{Store, Timeout};
 use crate::elastic_store::barrier::BarrierOptions;
 use crate::error::ErrorKind;
-use crate::node::agent_rounds::{EXIT_BARRIER_PREFIX, hitch};
+use crate::node::agent_rounds::{EXIT_BARRIER_PREFIX, in_vain};
 use crate::rendezvous::store_info::RendezvousStoreInfo;
 use crate::time::Duration;
 use alloc::boxed::Box;
@@ -78,8 +78,8 @@ enum NumberingError {
 }
 
 impl NumberingError {
-    /// What the store says, where it was the store.
-    fn kind(&self) -> Option<ErrorKind> {
+    /// How the store failed, if it was that.
+    fn of_store(&self) -> Option<ErrorKind> {
         match self {
             Self::Store(error) | Self::Publish(PublishError::Store(error)) => Some(error.kind()),
             Self::HostName(_) | Self::Hosting(_) | Self::Publish(_) | Self::Ranks(_) => None,
@@ -107,18 +107,18 @@ impl Numbering {
                 Ask::Assign { call, info } => match self.number(&info) {
                     Ok(numbered) => self.teller.tell(Told::Numbered { call, numbered: Box::new(numbered) }),
                     Err(error) => {
-                        let hitch = hitch(error.kind(), &error.to_string());
-                        self.teller.input(Input::NotAssigned { call, hitch });
+                        let (kind, words) = (in_vain(error.of_store()), error.to_string().into());
+                        self.teller.input(Input::NotAssigned { call, kind, words });
                     }
                 },
                 Ask::Part { call, info } => self.teller.input(match self.part(&info) {
                     Ok(()) => Input::Parted { call },
                     Err(error) => {
-                        let kind = match &error {
+                        let of_store = match &error {
                             MeetingError::Store(error) => Some(error.kind()),
                             _ => None,
                         };
-                        Input::NotParted { call, hitch: hitch(kind, &error.to_string()) }
+                        Input::NotParted { call, kind: in_vain(of_store), words: error.to_string().into() }
                     }
                 }),
                 Ask::Rest => {}

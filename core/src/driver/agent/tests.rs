@@ -530,7 +530,8 @@ fn a_peer_that_starts_anew_takes_those_along_that_are_done() {
     // Two threads of the agent that is done hear of it, each in its own way, and either may be the first.
     for _ in 0..12 {
         let job = Job::new();
-        let script = "test -e failed && exit 0; until test -e parting; do sleep 0.01; done; touch failed; exit 7";
+        let script =
+            "test -e failed && exit 0; until test -e parting; do sleep 0.01; done; touch failed; exit 7";
         let first = job.run("a", (2, 2), spec(1), "exit 0");
         let second = job.run("b", (2, 2), WorkerSpec { max_restarts: 1, ..spec(1) }, script);
         first.until(|event| {
