@@ -1938,18 +1938,19 @@ uint16_t rdzv_rendezvous_info_master_port(const rdzv_rendezvous_info *info);
 // Whether this process hosts the store, 1 or 0; 0 for NULL.
 int32_t rdzv_rendezvous_info_hosts_store(const rdzv_rendezvous_info *info);
 
-// The round that this node is in, from 0; -1 when the backend has no rounds (as `static` and URLs have none),
-// and for NULL. The three that follow tell more of the node's place in it.
+// The round that this node is in, from 0; -1 when the backend has no rounds (as URLs have none), in the first
+// round of `static`, which may be no round to others, and for NULL. The three that follow tell more of the
+// node's place in it.
 int64_t rdzv_rendezvous_info_round(const rdzv_rendezvous_info *info);
 
-// The global rank of this node's first worker; -1 without rounds, and for NULL.
+// The global rank of this node's first worker; -1 where the backend does not know it, and for NULL.
 int64_t rdzv_rendezvous_info_rank_first(const rdzv_rendezvous_info *info);
 
-// How many workers all nodes of the round have; -1 without rounds, and for NULL.
+// How many workers all nodes of the round have; -1 where the backend does not know it, and for NULL.
 int64_t rdzv_rendezvous_info_worker_count(const rdzv_rendezvous_info *info);
 
 // Where node 0 of the round is reached, as it said; its length goes to `*len` unless `len` is NULL. Not
-// NUL-terminated; lives as long as the info. NULL without rounds, and for NULL.
+// NUL-terminated; lives as long as the info. NULL where the backend does not know it, and for NULL.
 const uint8_t *rdzv_rendezvous_info_leader(const rdzv_rendezvous_info *info, size_t *len);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -2231,12 +2232,13 @@ const uint8_t *rdzv_rendezvous_handler_run_id(const rdzv_rendezvous_handler *han
 // Whether the ranks that this node starts shall use the store that the nodes met over, 1 or 0; 0 for NULL.
 int32_t rdzv_rendezvous_handler_use_agent_store(const rdzv_rendezvous_handler *handler);
 
-// Joins, and waits until the group is whole. With `static` ranks, joining again gives the same at once. On
+// Joins, and waits until the group is whole. Joining again is for the next round, to which all nodes have to
+// come; with `static` ranks it gives the same at once if some node is PyTorch's, which knows of no rounds. On
 // success `*out` is yours until `rdzv_rendezvous_info_free`.
 //
 // Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION`,
 // `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`, `RDZV_CANCELLED`; `RDZV_REENTRANT` (the node
-// joins already, in another thread; `rdzv` backend); where rank 0 hosts a store, those of
+// joins already, in another thread); where rank 0 hosts a store, those of
 // `rdzv_server_start`, and of the store that is met over those of `rdzv_store_connect` and `rdzv_store_set`.
 rdzv_status rdzv_rendezvous_handler_next_rendezvous(const rdzv_rendezvous_handler *handler,
                                                     rdzv_rendezvous_info **out,

@@ -217,7 +217,8 @@ class rendezvous_info {
   /// Where the ranks of the job find their store; empty by URL.
   std::string master_addr() const { return detail::lent(rdzv_rendezvous_info_master_addr, c_handle()); }
   std::uint16_t master_port() const noexcept { return rdzv_rendezvous_info_master_port(c_handle()); }
-  /// The round, of backends that have rounds; then also where this node's workers stand in it, and node 0's address.
+  /// The round, of backends that have rounds; where their server knows the workers, also where this node's stand in it,
+  /// and node 0's address.
   std::optional<std::int64_t> round() const { return known(rdzv_rendezvous_info_round(c_handle())); }
   std::optional<std::int64_t> rank_first() const { return known(rdzv_rendezvous_info_rank_first(c_handle())); }
   std::optional<std::int64_t> worker_count() const { return known(rdzv_rendezvous_info_worker_count(c_handle())); }

@@ -107,6 +107,8 @@ pub mod rendezvous {
     #[cfg(feature = "alloc")]
     pub mod service;
     #[cfg(feature = "alloc")]
+    pub mod static_rounds;
+    #[cfg(feature = "alloc")]
     pub mod static_settings;
     #[cfg(feature = "alloc")]
     pub mod store_info;

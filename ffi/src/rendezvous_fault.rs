@@ -66,7 +66,14 @@ fn url_fault(error: &UrlError) -> Fault {
 
 fn rendezvous_fault(error: &RendezvousError) -> Fault {
     let status = status_of_rendezvous(error.kind());
-    let Some(inner) = error.source() else { return Fault::new(status, error.to_string()) };
+    let Some(inner) = error.source() else {
+        return Fault::new(status, error.to_string()).with(|known| {
+            if let RendezvousError::Incomplete { missing, timeout, .. } = error {
+                known.ranks = missing.iter().map(|&rank| i64::try_from(rank).unwrap_or(i64::MAX)).collect();
+                known.elapsed_ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
+            }
+        });
+    };
     // The store's own failure tells more than its words.
     let known = inner.downcast_ref::<CallError>().map(call_fault);
     let cause = inner.to_string();

@@ -115,12 +115,13 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_use_agent_store(
     unsafe { guard::read(handler, 0, |of| i32::from(of.handler.use_agent_store())) }
 }
 
-/// Joins, and waits until the group is whole. With `static` ranks, joining again gives the same at once. On
+/// Joins, and waits until the group is whole. Joining again is for the next round, to which all nodes have to
+/// come; with `static` ranks it gives the same at once if some node is PyTorch's, which knows of no rounds. On
 /// success `*out` is yours until `rdzv_rendezvous_info_free`.
 ///
 /// Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION`,
 /// `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`, `RDZV_CANCELLED`; `RDZV_REENTRANT` (the node
-/// joins already, in another thread; `rdzv` backend); where rank 0 hosts a store, those of
+/// joins already, in another thread); where rank 0 hosts a store, those of
 /// `rdzv_server_start`, and of the store that is met over those of `rdzv_store_connect` and `rdzv_store_set`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_next_rendezvous(

@@ -21,8 +21,12 @@ pub struct rdzv_rendezvous_info {
 
 impl rdzv_rendezvous_info {
     fn placed(&self, number: impl FnOnce(&RoundPlace) -> u64) -> i64 {
-        self.info.place.as_ref().map_or(-1, |place| i64::try_from(number(place)).unwrap_or(i64::MAX))
+        known(self.info.place.as_ref().map(number))
     }
+}
+
+fn known(number: Option<u64>) -> i64 {
+    number.map_or(-1, |number| i64::try_from(number).unwrap_or(i64::MAX))
 }
 
 pub(crate) fn info_handle(
@@ -98,22 +102,23 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_hosts_store(info: *const rdzv_rend
     unsafe { guard::read(info, 0, |of| i32::from(of.info.store.server().is_some())) }
 }
 
-/// The round that this node is in, from 0; -1 when the backend has no rounds (as `static` and URLs have none),
-/// and for NULL. The three that follow tell more of the node's place in it.
+/// The round that this node is in, from 0; -1 when the backend has no rounds (as URLs have none), in the first
+/// round of `static`, which may be no round to others, and for NULL. The three that follow tell more of the
+/// node's place in it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_round(info: *const rdzv_rendezvous_info) -> i64 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(info, -1, |of| of.placed(|place| place.round)) }
+    unsafe { guard::read(info, -1, |of| known(of.info.round)) }
 }
 
-/// The global rank of this node's first worker; -1 without rounds, and for NULL.
+/// The global rank of this node's first worker; -1 where the backend does not know it, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_rank_first(info: *const rdzv_rendezvous_info) -> i64 {
     // SAFETY: as the header wants it.
     unsafe { guard::read(info, -1, |of| of.placed(|place| place.rank_first)) }
 }
 
-/// How many workers all nodes of the round have; -1 without rounds, and for NULL.
+/// How many workers all nodes of the round have; -1 where the backend does not know it, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_worker_count(info: *const rdzv_rendezvous_info) -> i64 {
     // SAFETY: as the header wants it.
@@ -121,7 +126,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_worker_count(info: *const rdzv_ren
 }
 
 /// Where node 0 of the round is reached, as it said; its length goes to `*len` unless `len` is NULL. Not
-/// NUL-terminated; lives as long as the info. NULL without rounds, and for NULL.
+/// NUL-terminated; lives as long as the info. NULL where the backend does not know it, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_info_leader(
     info: *const rdzv_rendezvous_info,

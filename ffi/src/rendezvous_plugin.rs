@@ -619,6 +619,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_group(
             rank,
             world_size,
             bootstrap_store_info: RendezvousStoreInfo { master_addr: master_addr.into(), master_port },
+            round: None,
             place: None,
         });
         Ok(())

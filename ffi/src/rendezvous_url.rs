@@ -247,7 +247,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_next(
             let Meeting { store, rank, world_size } =
                 under_way.next().map_err(|error| handler_fault(&error))?;
             let bootstrap_store_info = RendezvousStoreInfo { master_addr: String::new(), master_port: 0 };
-            let info = RendezvousInfo { store, rank, world_size, bootstrap_store_info, place: None };
+            let info =
+                RendezvousInfo { store, rank, world_size, bootstrap_store_info, round: None, place: None };
             out.put(info_handle(info, Arc::clone(&of.shared)));
             Ok(())
         })

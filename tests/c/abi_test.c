@@ -51,6 +51,7 @@ static const struct test tests[] = {
     TEST(rendezvous_parameters_are_kept_checked_and_converted),
     TEST(endpoints_and_configurations_are_parsed),
     TEST(static_nodes_meet),
+    TEST(static_nodes_meet_again),
     TEST(handlers_that_wait_are_cancelled),
     TEST(node_of_a_round_knows_its_place),
     TEST(handlers_that_cannot_be),

@@ -69,7 +69,9 @@ void static_backend() {
   CHECK(!info.round() && !info.rank_first() && !info.worker_count() && info.leader().empty());
   auto store = VALUE(info.store());
   CHECK(store.set("k", "v") && VALUE(store.get("k")) == "v");
-  CHECK(handler.set_closed() && !VALUE(handler.is_closed()) && VALUE(handler.num_nodes_waiting()) == 0);
+  CHECK(!VALUE(handler.is_closed()) && VALUE(handler.num_nodes_waiting()) == 0);
+  CHECK(VALUE(handler.next_rendezvous()).round() == 1);
+  CHECK(handler.set_closed() && VALUE(handler.is_closed()));
   CHECK(handler.next_event(0ms).error().code() == rdzv::status::unsupported);
   CHECK(VALUE(handler.shutdown()));
 

@@ -304,19 +304,14 @@ void static_nodes_meet(void) {
     CHECK_NUMBER(rdzv_rendezvous_handler_use_agent_store(node->handler), 1);
     int32_t closed = 77, clean = 77;
     int64_t waiting = 77;
-    OK(rdzv_rendezvous_handler_set_closed(node->handler, &error));
     OK(rdzv_rendezvous_handler_is_closed(node->handler, &closed, &error));
     OK(rdzv_rendezvous_handler_num_nodes_waiting(node->handler, &waiting, &error));
     CHECK(closed == 0 && waiting == 0);
+    CHECK_NUMBER(rdzv_rendezvous_info_round(node->info), -1);
     rdzv_round_event event = {.struct_size = sizeof event};
     FAILS_LIKE(((struct failure){.status = RDZV_UNSUPPORTED,
                                  .message_part = "the rendezvous backend 'static' has no events"}),
                rdzv_rendezvous_handler_next_event(node->handler, 0, &event, NULL, &error));
-    // Joining again gives the same at once.
-    rdzv_rendezvous_info *again = NULL;
-    OK(rdzv_rendezvous_handler_next_rendezvous(node->handler, &again, &error));
-    CHECK_NUMBER(rdzv_rendezvous_info_rank(again), rank);
-    rdzv_rendezvous_info_free(again);
     OK(rdzv_rendezvous_handler_shutdown(node->handler, &clean, &error));
     OK(rdzv_rendezvous_handler_shutdown(node->handler, NULL, &error));
     CHECK_NUMBER(clean, 1);
@@ -347,6 +342,64 @@ void static_nodes_meet(void) {
   rdzv_buffer_free(value);
   rdzv_store_free(bare);
   rdzv_store_free(nodes[1].store);
+}
+
+static void join_both(struct node nodes[2]) {
+  pthread_t threads[2];
+  for (int rank = 0; rank < 2; ++rank) CHECK(pthread_create(&threads[rank], NULL, join, &nodes[rank]) == 0);
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK(pthread_join(threads[rank], NULL) == 0);
+    check_success(__FILE__, __LINE__, "joining", nodes[rank].outcome, nodes[rank].error);
+  }
+}
+
+static void forget(struct node *node) {
+  rdzv_store_free(node->store);
+  rdzv_rendezvous_info_free(node->info);
+  node->store = NULL;
+  node->info = NULL;
+}
+
+void static_nodes_meet_again(void) {
+  const uint16_t port = free_port();
+  struct node nodes[2] = {{.handler = static_handler(NULL, port, 0, 2, 2)},
+                          {.handler = static_handler(NULL, port, 1, 2, 2)}};
+  join_both(nodes);
+  OK(rdzv_store_set(nodes[0].store, TEXT("left"), TEXT("1"), -1, &error));
+  // One of them does not come.
+  rdzv_rendezvous_info *again = NULL;
+  rdzv_error *short_of = NULL;
+  CHECK_NUMBER(rdzv_rendezvous_handler_next_rendezvous(nodes[1].handler, &again, &short_of), RDZV_RENDEZVOUS_TIMED_OUT);
+  CHECK_NUMBER((long long)rdzv_error_rank_count(short_of), 1);
+  CHECK_NUMBER(rdzv_error_rank(short_of, 0), 0);
+  const struct failure wanted = {.status = RDZV_RENDEZVOUS_TIMED_OUT,
+                                 .message_part = "1 of 2 nodes came to round 1 within 2 s; missing: 0"};
+  check_failure(__FILE__, __LINE__, "joining", RDZV_RENDEZVOUS_TIMED_OUT, short_of, wanted);
+  rdzv_error_free(short_of);
+  struct node before = nodes[1];
+  forget(&nodes[0]);
+  join_both(nodes);
+  CHECK_NUMBER(rdzv_rendezvous_info_round(nodes[0].info), 1);
+  CHECK_NUMBER(rdzv_rendezvous_info_round(nodes[1].info), 1);
+  CHECK_NUMBER(rdzv_rendezvous_info_rank_first(nodes[1].info), -1);
+  // The round's keys are its own.
+  const rdzv_bytes key = {(const uint8_t *)"left", 4};
+  int32_t ready = 77;
+  OK(rdzv_store_check(before.store, &key, 1, -1, &ready, &error));
+  CHECK_NUMBER(ready, 1);
+  OK(rdzv_store_check(nodes[1].store, &key, 1, -1, &ready, &error));
+  CHECK_NUMBER(ready, 0);
+  forget(&before);
+  // Who closes the run closes it for all.
+  OK(rdzv_rendezvous_handler_set_closed(nodes[0].handler, &error));
+  int32_t closed = 77;
+  OK(rdzv_rendezvous_handler_is_closed(nodes[1].handler, &closed, &error));
+  CHECK_NUMBER(closed, 1);
+  FAILS(RDZV_RENDEZVOUS_CLOSED, rdzv_rendezvous_handler_next_rendezvous(nodes[1].handler, &again, &error));
+  for (int rank = 0; rank < 2; ++rank) {
+    forget(&nodes[rank]);
+    rdzv_rendezvous_handler_free(nodes[rank].handler);
+  }
 }
 
 void handlers_that_wait_are_cancelled(void) {

@@ -76,6 +76,7 @@ void own_code_is_a_store(void);
 void rendezvous_parameters_are_kept_checked_and_converted(void);
 void endpoints_and_configurations_are_parsed(void);
 void static_nodes_meet(void);
+void static_nodes_meet_again(void);
 void handlers_that_wait_are_cancelled(void);
 void node_of_a_round_knows_its_place(void);
 void handlers_that_cannot_be(void);

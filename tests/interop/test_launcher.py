@@ -275,6 +275,26 @@ class SeveralAgents(LauncherTest):
         self.after_a_death(0)
 
 
+class RanksByHand(LauncherTest):
+    def test_nodes_start_anew_together_and_find_nothing_of_the_start_before(self):
+        """Between agents of PyTorch, the others do not hear of it, and gloo reads the addresses of the dead."""
+        port = free_port()
+        agents = [
+            self.launch(
+                name, "--nnodes", 2, "--node-rank", rank, "--master-addr", "127.0.0.1", "--master-port", port,
+                "--max-restarts", 1, crash_step=5, workers=1,
+            )
+            for rank, name in enumerate("ab")
+        ]
+        for rank, agent in enumerate(agents):
+            self.assertEqual([line["RANK"] for line in agent.says(1, "training", step=5)], [str(rank)])
+            self.check_trained(agent.says(1, "done"), 2)
+        for agent in agents:
+            self.assertEqual(agent.ended(), 0, agent.log)
+            self.assertIn("round 1: 2 nodes", agent.log)
+            self.assertNotIn("start 2:", agent.log)
+
+
 class BesideTorchrun(LauncherTest):
     """One static job of an agent of PyTorch and one of ours: they number their workers together."""
 

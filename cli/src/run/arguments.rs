@@ -340,12 +340,6 @@ impl RunArguments {
         if let Some(address) = &self.local_addr {
             parameters = parameters.with_local_addr(address);
         }
-        if is_static && self.max_restarts > 0 && max > 1 {
-            notes.push(
-                "backend static has no rounds: other nodes do not hear that this one starts its workers anew"
-                    .into(),
-            );
-        }
         let mut rendezvous = Rendezvous {
             parameters,
             local_addr: self.local_addr.clone(),

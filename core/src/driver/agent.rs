@@ -400,7 +400,7 @@ impl Agent {
                 let round = Round {
                     group_rank: info.rank.unsigned_abs(),
                     group_world_size: info.world_size.unsigned_abs(),
-                    number: info.place.as_ref().map(|place| place.round),
+                    number: info.round,
                 };
                 self.info = Some(info);
                 self.give(Input::Met { call, round });

@@ -2,6 +2,7 @@
 
 use crate::time::{Duration, Seconds};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::error::Error;
 use core::fmt;
 
@@ -100,6 +101,26 @@ pub enum RendezvousError {
         /// How long it was given.
         timeout: Duration,
     },
+    /// Some nodes did not come to a round in time.
+    #[error(
+        "The rendezvous '{run_id}' timed out: {came} of {nodes} nodes came to round {round} within {} s; missing: {}",
+        Seconds(*timeout),
+        Ranks(missing, nodes - came)
+    )]
+    Incomplete {
+        /// Which rendezvous.
+        run_id: Box<str>,
+        /// Which round; 0 is the first.
+        round: u64,
+        /// How many came.
+        came: u64,
+        /// How many there are.
+        nodes: u64,
+        /// The ranks of those who did not come, or of some.
+        missing: Vec<u64>,
+        /// How long they had.
+        timeout: Duration,
+    },
     /// The backend cannot be reached.
     #[error("The connection to {backing} has failed. See inner exception for details.")]
     Connection {
@@ -134,13 +155,28 @@ pub enum RendezvousError {
     },
 }
 
+/// Some ranks, of so many.
+struct Ranks<'a>(&'a [u64], u64);
+
+impl fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, rank) in self.0.iter().enumerate() {
+            write!(f, "{}{rank}", if place == 0 { "" } else { ", " })?;
+        }
+        match self.1.saturating_sub(self.0.len() as u64) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
 impl RendezvousError {
     /// Which kind of error.
     #[must_use]
     pub const fn kind(&self) -> RendezvousErrorKind {
         match self {
             Self::Closed { .. } => RendezvousErrorKind::Closed,
-            Self::Timeout { .. } => RendezvousErrorKind::Timeout,
+            Self::Timeout { .. } | Self::Incomplete { .. } => RendezvousErrorKind::Timeout,
             Self::Connection { .. } => RendezvousErrorKind::Connection,
             Self::State { .. } => RendezvousErrorKind::State,
             Self::GracefulExit { .. } => RendezvousErrorKind::GracefulExit,
@@ -172,6 +208,19 @@ mod tests {
                 RendezvousError::Timeout { run_id: run_id(), operation: TimedOperation::Join, timeout },
                 RendezvousErrorKind::Timeout,
                 "The rendezvous 'job-7' timed out: its join did not end within 2.5 s.",
+                None,
+            ),
+            (
+                RendezvousError::Incomplete {
+                    run_id: run_id(),
+                    round: 1,
+                    came: 1,
+                    nodes: 4,
+                    missing: [1, 3].into(),
+                    timeout,
+                },
+                RendezvousErrorKind::Timeout,
+                "The rendezvous 'job-7' timed out: 1 of 4 nodes came to round 1 within 2.5 s; missing: 1, 3 and 1 more",
                 None,
             ),
             (

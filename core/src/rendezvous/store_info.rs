@@ -58,15 +58,15 @@ pub struct RendezvousInfo<S> {
     pub world_size: i64,
     /// Where the ranks of the job find their store.
     pub bootstrap_store_info: RendezvousStoreInfo,
-    /// Where this node stands in a round, of backends that have rounds.
+    /// Which round the store is of, where each has its own; 0 is the first.
+    pub round: Option<u64>,
+    /// Where this node stands in the round, of backends whose server knows the workers.
     pub place: Option<RoundPlace>,
 }
 
 /// Where a node stands in a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoundPlace {
-    /// Which round; 0 is the first.
-    pub round: u64,
     /// The global rank of the node's first worker.
     pub rank_first: u64,
     /// How many workers all nodes have.

@@ -1,7 +1,7 @@
 //! Several agents, one job.
 
 use super::{Gate, IDLE, Launch, Launched, until_gone};
-use crate::rdzv::RdzvServer;
+use crate::rdzv::{RdzvServer, program};
 
 /// Agents of one job at a server of its own.
 struct Job {
@@ -171,5 +171,80 @@ fn ranks_given_by_hand() {
                 ran.says(1, &format!("{rank} of 4 at 127.0.0.1:{port}"));
             }
         }
+    }
+}
+
+/// Agents of one job whose ranks are given.
+struct Given {
+    port: String,
+}
+
+impl Given {
+    fn new() -> Self {
+        Self { port: super::free_port() }
+    }
+
+    fn launch(&self, rank: &str, flags: &[&str], script: &str) -> Launch {
+        let job = ["--nnodes=2", "--master-addr=127.0.0.1", "--master-port", &self.port, "--node-rank", rank];
+        Launch::shell(&[&job[..], flags].concat(), script).env("RDZV", program())
+    }
+}
+
+#[test]
+fn nodes_with_given_ranks_start_anew_together_and_find_nothing_of_the_start_before() {
+    let (job, folder) = (Given::new(), super::folder("together"));
+    // Which start this is is told by a folder: the restart count is each agent's own.
+    let script = r#"store() { "$RDZV" store --endpoint $MASTER_ADDR:$MASTER_PORT --timeout-ms 20000 "$@"; }
+        if mkdir "$0/$RANK" 2> /dev/null; then
+            store set left-$RANK 1 && store wait left-0 left-1 && echo first at $MASTER_PORT
+            [ $RANK = 1 ] && exit 3
+            exec sleep 600
+        fi
+        store set again-$RANK 1 && store wait again-0 again-1 || exit 4
+        [ "$(store list --prefix again-)" = "$(printf 'again-0\nagain-1')" ] || exit 5
+        [ -z "$(store list --prefix left-)" ] || exit 6
+        echo again at $MASTER_PORT, paid $TORCHELASTIC_RESTART_COUNT"#;
+    let nodes = ["0", "1"].map(|rank| job.launch(rank, &["--max-restarts=1"], script).arg(&folder).start());
+    let [zero, one] = nodes.map(|node| node.finish().with(0));
+    let first = format!("first at {}", job.port);
+    for (ran, paid) in [(&zero, 0), (&one, 1)] {
+        ran.says(1, &first).says(1, &format!("paid {paid}")).says(0, &format!("again at {},", job.port));
+        ran.says(1, "round 1: 2 nodes, this one is").says(0, "run: start 2");
+    }
+    zero.tells("a node waits for the next round");
+}
+
+#[test]
+fn a_node_with_a_given_rank_that_waits_in_vain_hears_why() {
+    let (job, gate) = (Given::new(), Gate::new("given"));
+    let waits = format!("echo runs; [ $RANK = 0 ] && exit 7; {}; exit 9", Gate::WAIT);
+    let start = |rank, flags: &[&str]| job.launch(rank, flags, &waits).arg(&gate.path).start();
+    let mut zero = start("0", &["--max-restarts=3"]);
+    // This one does not hear that the other waits before it fails itself.
+    let mut one = start("1", &["--max-restarts=0", "--monitor-interval=600"]);
+    one.until(1, "runs");
+    zero.until(1, "waiting for nodes 1/2");
+    gate.open();
+    one.finish().with(1).tells("exitcode  : 9");
+    zero.finish().with(1).tells("is closed. ").tells("worker 0 ended with exit code 9");
+}
+
+#[test]
+fn an_agent_with_a_given_rank_that_was_killed_may_come_back() {
+    let job = Given::new();
+    let start = |rank| job.launch(rank, &["--max-restarts=0"], IDLE).start();
+    let (mut zero, mut one) = (start("0"), start("1"));
+    let worker = one.number("idle 1 ");
+    zero.until(1, "idle 0");
+    one.signal(libc::SIGKILL);
+    one.finish();
+    until_gone(worker);
+    let mut one = start("1");
+    one.until(1, "round 1: 2 nodes, this one is 1");
+    one.until(1, "idle 1");
+    zero.until(2, "idle 0");
+    for node in [zero, one] {
+        node.signal(libc::SIGTERM);
+        node.finish().with(1);
     }
 }

@@ -74,7 +74,7 @@ impl Member {
             match ask {
                 Ask::Meet { call } => {
                     self.keep(None);
-                    info = self.meet(call);
+                    info = self.meet(call, info.take().as_deref());
                     if let Some(info) = &info {
                         self.listen(asks, info);
                     }
@@ -93,7 +93,7 @@ impl Member {
         *self.store.lock().unwrap_or_else(PoisonError::into_inner) = store;
     }
 
-    fn meet(&self, call: u64) -> Option<Arc<Info>> {
+    fn meet(&self, call: u64, last: Option<&Info>) -> Option<Arc<Info>> {
         match self.handler.next_rendezvous() {
             Ok(info) => {
                 let info = Arc::new(info);
@@ -102,7 +102,13 @@ impl Member {
                 Some(info)
             }
             Err(error) => {
-                let (kind, words) = (kind_of(&error), words_of(&error));
+                let kind = kind_of(&error);
+                // Who closed the run may have said why, in the round that this agent was in.
+                let cause = last.filter(|_| kind == NoRound::Closed);
+                let words = match cause.and_then(|last| failure_told(last, Timeout::Once)) {
+                    Some(told) => format!("{error} {told}").into(),
+                    None => words_of(&error),
+                };
                 self.teller.input(Input::NotMet { call, kind, words });
                 None
             }
@@ -111,11 +117,10 @@ impl Member {
 
     /// Until something else is asked.
     fn listen(&self, asks: &Asks<Ask>, info: &Info) {
-        let round = info.place.as_ref().map(|place| place.round);
         while !asks.is_wanted() {
             let membership = match self.handler.next_event(LISTEN_INTERVAL) {
                 Ok(None) => continue,
-                Ok(Some(event)) => self.of_event(&event, round, info),
+                Ok(Some(event)) => self.of_event(&event, info),
                 Err(HandlerError::NoEvents { .. }) => return self.poll(asks, info),
                 Err(error) if error.is_cancelled() => continue,
                 Err(error) => {
@@ -129,8 +134,8 @@ impl Member {
         }
     }
 
-    fn of_event(&self, event: &RoundEvent, current: Option<u64>, info: &Info) -> Option<Membership> {
-        match meaning(event, current) {
+    fn of_event(&self, event: &RoundEvent, info: &Info) -> Option<Membership> {
+        match meaning(event, info.round) {
             Meaning::Nothing => None,
             Meaning::Told(membership) => Some(membership),
             Meaning::NodesMayWait => {

@@ -63,6 +63,11 @@ pub(super) struct Numbered {
     pub(super) server: Option<Arc<Server>>,
 }
 
+/// Where the rendezvous' own store listens, if it is hosted here: the address that others know need not be this host's.
+fn listening(info: &Info) -> Option<String> {
+    info.store.server().map(|server| server.local_addr().ip().to_string())
+}
+
 #[derive(Debug, thiserror::Error)]
 enum NumberingError {
     #[error("this host's name is not known: {0}")]
@@ -129,7 +134,7 @@ impl Numbering {
     fn number(&mut self, info: &Info) -> Result<Numbered, NumberingError> {
         let (rank, world_size) = (info.rank.unsigned_abs(), info.world_size.unsigned_abs());
         let timeout = Timeout::After(self.spec.assign_timeout);
-        let store = self.stores.next(info.place.as_ref().map(|place| place.round), world_size);
+        let store = self.stores.next(info.round, world_size);
         let (master, server) = match (store, &self.master) {
             (WorkerStore::OfTheRound, _) => self.publish(info, timeout)?,
             (WorkerStore::OfTheStart, _) => {
@@ -160,13 +165,15 @@ impl Numbering {
         let mut server = None;
         let mut host = self.local_addr.clone();
         if info.rank == 0 {
-            let address = match (&host, &info.place) {
-                (Some(address), _) => address.clone(),
-                (None, Some(place)) if !place.leader.is_empty() => place.leader.clone(),
-                (None, _) => host_name()?,
+            let (address, listen_host) = match (&host, &info.place) {
+                (Some(address), _) => (address.clone(), None),
+                (None, Some(place)) if !place.leader.is_empty() => (place.leader.clone(), None),
+                (None, Some(_)) => (host_name()?, None),
+                // The nodes met at this host, and the workers will as well.
+                (None, None) => (info.bootstrap_store_info.master_addr.clone(), listening(info)),
             };
-            server =
-                Some(HostedServers::default().host(&address, self.spec.master_port.unwrap_or(0), None)?);
+            let port = self.spec.master_port.unwrap_or(0);
+            server = Some(HostedServers::default().host(&address, port, listen_host.as_deref())?);
             host = Some(address);
         }
         let port = server.as_ref().map(|server| server.local_addr().port());

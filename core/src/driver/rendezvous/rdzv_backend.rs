@@ -273,8 +273,8 @@ impl RendezvousHandler for RdzvRendezvous {
                 master_addr: self.settings.host.clone(),
                 master_port: link.port,
             },
+            round: Some(joined.round),
             place: Some(RoundPlace {
-                round: joined.round,
                 rank_first: joined.rank_first,
                 world_size: joined.world_size,
                 leader: String::from_utf8_lossy(&joined.leader).into_owned(),

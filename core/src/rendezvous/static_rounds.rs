@@ -1,0 +1,499 @@
+//! Rounds for nodes that have nothing to meet over but a store: each round has a log there, to which a node appends that
+//! it comes, that it goes, or that the run is closed. Whoever reads the log reads the same: a round is whole from the
+//! first entry on with which all nodes are there, unless it was closed before.
+//!
+//! The first round does not wait for its log, since nodes of PyTorch know nothing of it. As long as not all nodes have
+//! come there, some may be PyTorch's, and there is no other round.
+//!
+//! Call [`StaticRounds::begin`], and then do what [`StaticRounds::next_step`] says and tell what came of it, until it is
+//! over; [`StaticRounds::gave_up`] when a step failed, whichever. A wish that was left in the middle is gone on with by
+//! the next one.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// How many missing nodes are named: enough to see whether it is one host or several.
+pub const MISSING_MAX: usize = 16;
+
+/// Where the log of a round stands, beneath the run.
+#[must_use]
+pub fn log_key(round: u64) -> String {
+    key(round, "log")
+}
+
+/// What is there once the log says how the round's wait ends.
+#[must_use]
+pub fn told_key(round: u64) -> String {
+    key(round, "told")
+}
+
+/// What stands before the keys of a round's own store. The first round's is the rendezvous' own.
+#[must_use]
+pub fn store_prefix(round: u64) -> String {
+    key(round, "store")
+}
+
+fn key(round: u64, part: &str) -> String {
+    format!("rdzv/static/{round}/{part}")
+}
+
+/// What a node appends to a round's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// The node is there.
+    Comes,
+    /// It waits no longer.
+    Goes,
+    /// Nobody may come any more.
+    Closes,
+}
+
+impl Entry {
+    /// The bytes to append, for the node of this rank.
+    #[must_use]
+    pub fn text(self, rank: u64) -> String {
+        let sign = match self {
+            Self::Comes => '+',
+            Self::Goes => '-',
+            Self::Closes => 'x',
+        };
+        format!("{sign}{rank} ")
+    }
+}
+
+/// Where a round stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Some are missing.
+    Open,
+    /// All have come.
+    Whole,
+    /// It was closed before all had come.
+    Closed,
+}
+
+/// What a round's log says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attendance {
+    world_size: u64,
+    /// Who is there, in order.
+    present: Vec<u64>,
+    standing: Standing,
+}
+
+impl Attendance {
+    /// Of a round of so many nodes. What makes no sense says nothing.
+    #[must_use]
+    pub fn read(log: &[u8], world_size: u64) -> Self {
+        let mut attendance = Self { world_size, present: Vec::new(), standing: Standing::Open };
+        for entry in log.split(|&byte| byte == b' ') {
+            let Some((&sign, digits)) = entry.split_first() else { continue };
+            let rank = core::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+            let Some(rank) = rank.filter(|&rank| rank < world_size) else { continue };
+            match (sign, attendance.present.binary_search(&rank)) {
+                (b'+', Err(place)) => attendance.present.insert(place, rank),
+                (b'-', Ok(place)) => drop(attendance.present.remove(place)),
+                (b'x', _) => attendance.standing = Standing::Closed,
+                _ => {}
+            }
+            if attendance.came() == world_size && attendance.standing == Standing::Open {
+                attendance.standing = Standing::Whole;
+            }
+            // What comes behind the decision changes nothing.
+            if attendance.standing != Standing::Open {
+                break;
+            }
+        }
+        attendance
+    }
+
+    /// Where the round stands.
+    #[must_use]
+    pub const fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// How many are there.
+    #[must_use]
+    pub const fn came(&self) -> u64 {
+        self.present.len() as u64
+    }
+
+    fn is_there(&self, rank: u64) -> bool {
+        self.present.binary_search(&rank).is_ok()
+    }
+
+    fn missing_but(&self, own: u64) -> Vec<u64> {
+        (0..self.world_size).filter(|&rank| rank != own && !self.is_there(rank)).take(MISSING_MAX).collect()
+    }
+}
+
+/// Not all came in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortfall {
+    /// To which round.
+    pub round: u64,
+    /// How many were there, with this node.
+    pub came: u64,
+    /// Who was not; [`MISSING_MAX`] at most.
+    pub missing: Vec<u64>,
+}
+
+/// How a wish for a round ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The node is in this round.
+    Entered {
+        /// Which; 0 is the first.
+        round: u64,
+    },
+    /// Somebody closed the run.
+    Closed,
+    /// The node gave up, and was taken off the log.
+    Short(Shortfall),
+    /// The node gave up, and nothing was to be taken back, or nothing could be.
+    GivenUp,
+}
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Read the round's log, and hand it to [`StaticRounds::saw`]; one that is not there is empty.
+    Read {
+        /// Which round's.
+        round: u64,
+    },
+    /// Append this node's entry, and say [`StaticRounds::done`].
+    Append {
+        /// To which round's log.
+        round: u64,
+        /// What.
+        entry: Entry,
+    },
+    /// Wait until the round's wait is told to be over, and say [`StaticRounds::done`].
+    Wait {
+        /// Which round's.
+        round: u64,
+    },
+    /// Tell those who wait for the round to read its log, and say [`StaticRounds::done`].
+    Tell {
+        /// Which round.
+        round: u64,
+    },
+    /// Nothing: it is over.
+    Over(Outcome),
+}
+
+/// Where a wish stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It looks for the first round that is not whole.
+    Looking,
+    Coming,
+    /// It looks whether it came last.
+    Confirming,
+    Waiting,
+    /// It was told to read the log.
+    Settling,
+    Going,
+    /// It looks whether it went too late.
+    Parting,
+    /// The others are to be told that the round is whole.
+    Telling,
+    Over(Outcome),
+}
+
+/// One node's way from round to round.
+#[derive(Clone, Debug)]
+pub struct StaticRounds {
+    rank: u64,
+    world_size: u64,
+    /// The round that the node is in.
+    entered: Option<u64>,
+    /// One that it may be on the log of, and has not entered.
+    pending: Option<u64>,
+    /// The round that the wish is about.
+    round: u64,
+    stage: Stage,
+}
+
+impl StaticRounds {
+    /// A node of this rank, which is in no round.
+    #[must_use]
+    pub const fn new(rank: u64, world_size: u64) -> Self {
+        Self { rank, world_size, entered: None, pending: None, round: 0, stage: Stage::Looking }
+    }
+
+    /// The node wishes for the next round.
+    pub fn begin(&mut self) {
+        self.round = self.pending.or(self.entered).unwrap_or(0);
+        self.stage = Stage::Looking;
+    }
+
+    /// What is to be done.
+    #[must_use]
+    pub fn next_step(&self) -> Step {
+        let round = self.round;
+        match &self.stage {
+            Stage::Looking | Stage::Confirming | Stage::Settling | Stage::Parting => Step::Read { round },
+            Stage::Coming => Step::Append { round, entry: Entry::Comes },
+            Stage::Going => Step::Append { round, entry: Entry::Goes },
+            Stage::Waiting => Step::Wait { round },
+            Stage::Telling => Step::Tell { round },
+            Stage::Over(outcome) => Step::Over(outcome.clone()),
+        }
+    }
+
+    /// The log that was to be read.
+    pub fn saw(&mut self, log: &[u8]) {
+        let attendance = Attendance::read(log, self.world_size);
+        match (&self.stage, attendance.standing) {
+            (Stage::Looking, Standing::Whole) if self.pending == Some(self.round) => self.whole(),
+            (Stage::Looking, Standing::Whole) => self.round += 1,
+            (Stage::Looking, Standing::Open) if self.round == 0 && attendance.is_there(self.rank) => {
+                self.enter();
+            }
+            (Stage::Looking, Standing::Open) => {
+                self.pending = Some(self.round);
+                self.stage = Stage::Coming;
+            }
+            (Stage::Confirming | Stage::Settling | Stage::Parting, Standing::Whole) => self.whole(),
+            (Stage::Confirming, Standing::Open) => self.stage = Stage::Waiting,
+            // Nobody has reason to tell that; there is nothing to wait for any more.
+            (Stage::Settling, Standing::Open) => self.stage = Stage::Going,
+            (Stage::Parting, Standing::Open) => {
+                self.pending = None;
+                let missing = attendance.missing_but(self.rank);
+                let came = attendance.came() + 1;
+                self.stage = Stage::Over(Outcome::Short(Shortfall { round: self.round, came, missing }));
+            }
+            (Stage::Looking | Stage::Confirming | Stage::Settling | Stage::Parting, Standing::Closed) => {
+                self.stage = Stage::Over(Outcome::Closed)
+            }
+            (Stage::Coming | Stage::Waiting | Stage::Going | Stage::Telling | Stage::Over(_), _) => {}
+        }
+    }
+
+    /// The step that was due is done.
+    pub fn done(&mut self) {
+        match self.stage {
+            Stage::Coming if self.round == 0 => self.enter(),
+            Stage::Coming => self.stage = Stage::Confirming,
+            Stage::Waiting => self.stage = Stage::Settling,
+            Stage::Going => self.stage = Stage::Parting,
+            Stage::Telling => self.enter(),
+            _ => {}
+        }
+    }
+
+    /// The step that was due failed: a wait in vain, or nobody wants it any more.
+    pub fn gave_up(&mut self) {
+        self.stage = match self.stage {
+            // The others are not to count on this node.
+            Stage::Coming | Stage::Confirming | Stage::Waiting | Stage::Settling if self.round > 0 => {
+                Stage::Going
+            }
+            _ => Stage::Over(Outcome::GivenUp),
+        };
+    }
+
+    /// All have come. Whoever sees it tells it, since who came last may have died before it could.
+    fn whole(&mut self) {
+        // Nobody waits for the first one.
+        if self.round == 0 { self.enter() } else { self.stage = Stage::Telling }
+    }
+
+    fn enter(&mut self) {
+        self.entered = Some(self.round);
+        self.pending = None;
+        self.stage = Stage::Over(Outcome::Entered { round: self.round });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+    use alloc::collections::{BTreeMap, BTreeSet};
+    use alloc::vec;
+
+    #[test]
+    fn a_log_says_the_same_to_everybody() {
+        use Standing::{Closed, Open, Whole};
+        for (log, standing, came) in [
+            ("", Open, 0),
+            ("+0 ", Open, 1),
+            ("+1 +1 +1 ", Open, 1),
+            ("+0 +1 +2 ", Whole, 3),
+            ("+2 +0 -2 +1 ", Open, 2),
+            ("+2 +0 -2 +1 +2 ", Whole, 3),
+            ("-1 +1 ", Open, 1),
+            // Who goes or closes too late changes nothing, and neither does who comes too late.
+            ("+0 +1 +2 -1 x0 ", Whole, 3),
+            ("+0 +1 x2 +2 ", Closed, 2),
+            // Others' words.
+            ("+3 +99999999999999999999 +x ?1 +  y +0", Open, 1),
+        ] {
+            let attendance = Attendance::read(log.as_bytes(), 3);
+            assert_eq!((attendance.standing(), attendance.came()), (standing, came), "{log}");
+        }
+        assert_eq!(Attendance::read(b"+0 ", 1).standing(), Whole);
+        assert_eq!(Entry::Comes.text(3) + &Entry::Goes.text(12) + &Entry::Closes.text(0), "+3 -12 x0 ");
+    }
+
+    /// Goes on from round 0 with these logs, as node 1 of 2, until there is something to do that changes them.
+    fn looking(rounds: &mut StaticRounds, logs: &[&str]) -> Step {
+        rounds.begin();
+        loop {
+            match rounds.next_step() {
+                Step::Read { round } => {
+                    let log = logs.get(usize::try_from(round).expect("few")).copied().unwrap_or_default();
+                    rounds.saw(log.as_bytes());
+                }
+                step => return step,
+            }
+        }
+    }
+
+    #[test]
+    fn where_a_wish_leads() {
+        let comes = |round| Step::Append { round, entry: Entry::Comes };
+        let entered = |round| Step::Over(Outcome::Entered { round });
+        for (in_round, logs, step) in [
+            // The first to come, the last to come, and who came before.
+            (None, &[""][..], comes(0)),
+            (None, &["+0 "], comes(0)),
+            (None, &["+1 "], entered(0)),
+            // Some may be PyTorch's.
+            (Some(0), &["+1 "], entered(0)),
+            (Some(0), &["+1 +0 "], comes(1)),
+            (Some(0), &["+1 +0 ", "+0 "], comes(1)),
+            (Some(1), &["+1 +0 ", "+0 +1 "], comes(2)),
+            (Some(0), &["+1 +0 ", "x0 "], Step::Over(Outcome::Closed)),
+            // A node that was begun anew: the others are in round 2, or wait for it.
+            (None, &["+1 +0 ", "+0 +1 ", "+1 +0 "], comes(3)),
+            (None, &["+1 +0 ", "+0 +1 ", "+0 "], comes(2)),
+        ] {
+            let mut rounds = StaticRounds { entered: in_round, ..StaticRounds::new(1, 2) };
+            assert_eq!(looking(&mut rounds, logs), step, "{in_round:?} {logs:?}");
+        }
+    }
+
+    #[test]
+    fn who_gives_up_takes_back_that_it_came() {
+        let mut rounds = StaticRounds { entered: Some(0), ..StaticRounds::new(1, 3) };
+        looking(&mut rounds, &["+0 +1 +2 "]);
+        rounds.done();
+        rounds.saw(b"+2 +1 ");
+        assert_eq!(rounds.next_step(), Step::Wait { round: 1 });
+        rounds.gave_up();
+        assert_eq!(rounds.next_step(), Step::Append { round: 1, entry: Entry::Goes });
+        rounds.done();
+        let mut too_late = rounds.clone();
+        rounds.saw(b"+2 +1 -1 ");
+        let shortfall = Shortfall { round: 1, came: 2, missing: vec![0] };
+        assert_eq!(rounds.next_step(), Step::Over(Outcome::Short(shortfall)));
+        // The last one came just before.
+        too_late.saw(b"+2 +1 +0 -1 ");
+        assert_eq!(too_late.next_step(), Step::Tell { round: 1 });
+        too_late.done();
+        assert_eq!(too_late.next_step(), Step::Over(Outcome::Entered { round: 1 }));
+    }
+
+    #[test]
+    fn a_wish_that_was_left_in_the_middle_is_gone_on_with() {
+        let mut rounds = StaticRounds { entered: Some(0), ..StaticRounds::new(1, 2) };
+        let whole = "+0 +1 ";
+        assert_eq!(looking(&mut rounds, &[whole]), Step::Append { round: 1, entry: Entry::Comes });
+        // Nobody knows whether that had its effect, nor whether this has.
+        rounds.gave_up();
+        assert_eq!(rounds.next_step(), Step::Append { round: 1, entry: Entry::Goes });
+        rounds.gave_up();
+        assert_eq!(rounds.next_step(), Step::Over(Outcome::GivenUp));
+        // The others have met it there meanwhile: the round after is not for it.
+        let mut met = rounds.clone();
+        assert_eq!(looking(&mut met, &[whole, "+1 +0 "]), Step::Tell { round: 1 });
+        assert_eq!(looking(&mut rounds, &[whole, "+1 "]), Step::Append { round: 1, entry: Entry::Comes });
+        // Before the first round there is nothing to take back.
+        let mut first = StaticRounds::new(1, 2);
+        looking(&mut first, &[]);
+        first.gave_up();
+        assert_eq!(first.next_step(), Step::Over(Outcome::GivenUp));
+        assert_eq!(looking(&mut first, &[whole]), Step::Over(Outcome::Entered { round: 0 }));
+    }
+
+    #[test]
+    fn named_are_not_more_than_enough() {
+        let mut rounds = StaticRounds { entered: Some(0), pending: Some(1), ..StaticRounds::new(5, 1 << 40) };
+        rounds.begin();
+        (rounds.stage, rounds.round) = (Stage::Parting, 1);
+        rounds.saw(b"+0 ");
+        let Step::Over(Outcome::Short(shortfall)) = rounds.next_step() else { panic!("it is over") };
+        assert_eq!((shortfall.came, shortfall.missing.len()), (2, MISSING_MAX));
+        assert_eq!(shortfall.missing[..5], [1, 2, 3, 4, 6]);
+    }
+
+    /// In whichever order their steps come, and whoever gives up meanwhile: nobody is in a round that not all came to,
+    /// and nobody waits for a round that is whole.
+    #[test]
+    fn nodes_agree_on_their_rounds_in_every_order() {
+        const NODES: u64 = 3;
+        for seed in 0..3000 {
+            let mut rng = Rng::new(seed);
+            let mut logs: BTreeMap<u64, String> = BTreeMap::new();
+            let mut told: BTreeSet<u64> = BTreeSet::new();
+            let mut nodes: Vec<StaticRounds> =
+                (0..NODES).map(|rank| StaticRounds::new(rank, NODES)).collect();
+            // All come to the first round, as agents do that number their workers there.
+            for node in &mut nodes {
+                while !matches!(node.next_step(), Step::Over(_)) {
+                    step(node, &mut logs, &mut told);
+                }
+            }
+            nodes.iter_mut().for_each(StaticRounds::begin);
+            for _ in 0..200 {
+                let node = &mut nodes[usize::try_from(rng.next_u64() % NODES).expect("few")];
+                match node.next_step() {
+                    Step::Over(Outcome::Entered { round }) => {
+                        let attendance = Attendance::read(logs[&round].as_bytes(), NODES);
+                        assert_eq!(attendance.standing(), Standing::Whole, "seed {seed}: {logs:?}");
+                        node.begin();
+                    }
+                    Step::Over(_) => node.begin(),
+                    _ if rng.next_u64().is_multiple_of(20) => node.gave_up(),
+                    _ => step(node, &mut logs, &mut told),
+                }
+            }
+            // Nobody gives up any more: all come to the same round, and on.
+            let last = logs.keys().max().copied().unwrap_or(0);
+            let mut turns = 0;
+            while nodes.iter().any(|node| node.entered < Some(last + 1)) {
+                turns += 1;
+                assert!(turns < 1000, "seed {seed}: they do not meet: {nodes:?} {logs:?}");
+                for node in &mut nodes {
+                    match node.next_step() {
+                        Step::Over(_) if node.entered < Some(last + 1) => node.begin(),
+                        _ => step(node, &mut logs, &mut told),
+                    }
+                }
+            }
+        }
+    }
+
+    fn step(node: &mut StaticRounds, logs: &mut BTreeMap<u64, String>, told: &mut BTreeSet<u64>) {
+        match node.next_step() {
+            Step::Read { round } => node.saw(logs.entry(round).or_default().as_bytes()),
+            Step::Append { round, entry } => {
+                *logs.entry(round).or_default() += &entry.text(node.rank);
+                node.done();
+            }
+            Step::Tell { round } => {
+                told.insert(round);
+                node.done();
+            }
+            Step::Wait { round } if told.contains(&round) => node.done(),
+            Step::Wait { .. } | Step::Over(_) => {}
+        }
+    }
+}
