@@ -1,6 +1,7 @@
 //! `rdzv run`.
 
 mod arguments;
+mod backlog;
 mod command;
 mod console;
 mod lines;
@@ -35,22 +36,21 @@ use watching::Watching;
 type Failure = Box<dyn std::error::Error>;
 
 pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
-    match supervise(arguments) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("rdzv run: {error}");
-            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
-        }
-    }
+    let mut screen = Screen::new(arguments.log);
+    let code = supervise(arguments, &mut screen).unwrap_or_else(|error| {
+        screen.trouble(&error.to_string());
+        ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+    });
+    screen.finish();
+    code
 }
 
-fn supervise(arguments: &RunArguments) -> Result<ExitCode, Failure> {
-    let mut screen = Screen::new(arguments.log);
+fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<ExitCode, Failure> {
     let host = host_name()?;
     let workers = arguments.workers()?;
     let command = WorkerCommand::of(arguments)?;
     let binding = arguments.numa_binding.map(|binding| numa::bindings(binding, workers)).transpose()?;
-    let watching = Watching::new(arguments)?;
+    let watching = Watching::new(arguments, screen)?;
     let rendezvous = arguments.rendezvous()?;
     let spec = WorkerSpec { master_port: rendezvous.master_port, ..spec(arguments, workers)? };
     for note in &rendezvous.notes {
@@ -78,8 +78,9 @@ fn supervise(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     if let Some((program, arguments)) = binding {
         local.run_through(program, arguments);
     }
-    let watched = watching::look_after(&mut local, &screen)?;
-    let signals = signals::Signals::watch(&arguments.signals_to_handle, &screen)?;
+    screen.begin()?;
+    let watched = watching::look_after(&mut local, screen)?;
+    let signals = signals::Signals::watch(&arguments.signals_to_handle, screen)?;
     let handler = Context::default().create_handler(&rendezvous.parameters).map_err(no_handler)?;
     let options = AgentOptions {
         spec,
@@ -98,12 +99,12 @@ fn supervise(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     };
     let mut agent = Agent::new(options, Arc::clone(&handler), Box::new(local))?;
     watching.watch(&mut agent, facts);
-    watching::serve_health(&mut agent, watched, &screen);
+    watching::serve_health(&mut agent, watched, screen);
     signals.direct_to(agent.control());
     screen.joining(&handler, &rendezvous.parameters)?;
     let result = agent.run(|agent, event| screen.show(agent, &event))?;
     if let (Verdict::Failed { .. }, Some(failure)) = (&result.verdict, &result.failure) {
-        hand_on(&failure.root, &screen);
+        hand_on(&failure.root, screen);
     }
     if let Some(path) = &arguments.report {
         write_report(path, result.failure.as_ref())

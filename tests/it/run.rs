@@ -7,6 +7,7 @@ mod jobs;
 mod nodes;
 mod signals;
 mod terminal;
+mod unread;
 
 use crate::net::PATIENCE;
 use crate::process;
