@@ -6,6 +6,7 @@ mod command;
 mod console;
 mod lines;
 mod numa;
+mod plain;
 mod processors;
 mod screen;
 mod signals;

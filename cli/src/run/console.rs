@@ -1,8 +1,8 @@
 //! Standard error: lines below each other and, on a terminal, below them one that is written anew in its place.
 
 use super::backlog::Backlog;
-use super::surroundings;
 use super::waiting::Words;
+use super::{plain, surroundings};
 use std::io::IsTerminal;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -85,7 +85,7 @@ impl<T: Clone> Console<T> {
             (Look::Terminal(Colour::Yes), Weight::Ordinary) => ("\x1b[2m", "\x1b[0m"),
             _ => ("", ""),
         };
-        self.backlog.lines(format!("{on}{words}{off}\n"));
+        self.backlog.lines(format!("{on}{}{off}\n", plain::lines(words)));
     }
 
     /// From now on this is waited for.
@@ -136,7 +136,7 @@ impl<T: Clone> Console<T> {
         let Look::Terminal(colour) = self.look else {
             let news = format!("{what}{who}");
             if awaited.told != news {
-                self.backlog.lines(format!("{news}\n"));
+                self.backlog.lines(format!("{}\n", plain::lines(&news)));
                 awaited.told = news;
             }
             return;
@@ -144,7 +144,7 @@ impl<T: Clone> Console<T> {
         let (on, off) = if colour == Colour::Yes { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
         // One that goes over the edge could not be taken back.
         let line: String = format!("{what}{time}{who}").chars().take(columns().saturating_sub(1)).collect();
-        self.backlog.standing(format!("{on}{line}{off}"));
+        self.backlog.standing(format!("{on}{}{off}", plain::word(&line)));
         awaited.told = line;
     }
 
