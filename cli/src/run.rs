@@ -8,6 +8,7 @@ mod lines;
 mod numa;
 mod plain;
 mod processors;
+mod report;
 mod screen;
 mod signals;
 mod surroundings;
@@ -20,7 +21,7 @@ use arguments::Usage;
 use command::WorkerCommand;
 use rendezvous_core::agent::environment::Devices;
 use rendezvous_core::agent::events::EventFacts;
-use rendezvous_core::agent::failure::{ProcessFailure, WorkerGroupFailure};
+use rendezvous_core::agent::failure::ProcessFailure;
 use rendezvous_core::agent::spec::WorkerSpec;
 use rendezvous_core::agent::supervisor::Verdict;
 use rendezvous_core::driver::agent::{
@@ -28,6 +29,7 @@ use rendezvous_core::driver::agent::{
 };
 use rendezvous_core::driver::rendezvous::{Context, HandlerError, RendezvousHandler, host_name};
 use rendezvous_core::driver::worker_logs::hand_on_error_file;
+use report::Report;
 use screen::Screen;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -38,15 +40,28 @@ type Failure = Box<dyn std::error::Error>;
 
 pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
     let mut screen = Screen::new(arguments.log);
-    let code = supervise(arguments, &mut screen).unwrap_or_else(|error| {
-        screen.trouble(&error.to_string());
-        ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
-    });
+    let code = match Report::begin(arguments.report.as_deref()) {
+        Ok(report) => {
+            let ended = supervise(arguments, &mut screen);
+            if let Err(error) = &ended {
+                screen.trouble(&error.to_string());
+            }
+            // The job is over, whoever wants to read of it: its exit code stays.
+            if let Err(words) = report.end(ended.as_ref().map_err(ToString::to_string)) {
+                screen.trouble(&words);
+            }
+            ended.map_or_else(|error| ExitCode::from(if error.is::<Usage>() { 2 } else { 1 }), exit_code)
+        }
+        Err(words) => {
+            screen.trouble(&words);
+            ExitCode::FAILURE
+        }
+    };
     screen.finish();
     code
 }
 
-fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<ExitCode, Failure> {
+fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<AgentResult, Failure> {
     let host = host_name()?;
     let workers = arguments.workers()?;
     let command = WorkerCommand::of(arguments)?;
@@ -107,11 +122,7 @@ fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<ExitCode, 
     if let (Verdict::Failed { .. }, Some(failure)) = (&result.verdict, &result.failure) {
         hand_on(&failure.root, screen);
     }
-    if let Some(path) = &arguments.report {
-        write_report(path, result.failure.as_ref())
-            .map_err(|error| format!("the report cannot be written to {}: {error}", path.display()))?;
-    }
-    Ok(exit_code(&result))
+    Ok(result)
 }
 
 /// What the user has said of the rendezvous may make no sense.
@@ -148,15 +159,9 @@ fn hand_on(root: &ProcessFailure, screen: &Screen) {
 }
 
 /// As torchrun has it: 1 for whatever is no success.
-fn exit_code(result: &AgentResult) -> ExitCode {
+fn exit_code(result: AgentResult) -> ExitCode {
     match result.verdict {
         Verdict::Succeeded { .. } | Verdict::NotNeeded => ExitCode::SUCCESS,
         Verdict::Stopped { .. } | Verdict::Failed { .. } | Verdict::LostSight { .. } => ExitCode::FAILURE,
     }
-}
-
-/// Without failures the report says so: whoever reads it need not ask whether it is an old one.
-fn write_report(path: &std::path::Path, failure: Option<&WorkerGroupFailure>) -> std::io::Result<()> {
-    let report = failure.map_or(serde_json::Value::Null, WorkerGroupFailure::to_json);
-    std::fs::write(path, format!("{report}\n"))
 }

@@ -5,6 +5,7 @@
 
 mod jobs;
 mod nodes;
+mod reports;
 mod signals;
 mod terminal;
 mod unread;
