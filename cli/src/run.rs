@@ -72,7 +72,9 @@ fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<AgentResul
     for note in &rendezvous.notes {
         screen.note(note);
     }
-    let mut environment = Vec::new();
+    // As torchrun does it, so that workers that start elastic jobs of their own have them handled alike.
+    let signals = ("TORCHELASTIC_SIGNALS_TO_HANDLE".into(), arguments.signals_to_handle.as_str().into());
+    let mut environment = vec![signals];
     if workers > 1 && surroundings::variable("OMP_NUM_THREADS").is_none() {
         screen.note(
             "OMP_NUM_THREADS is not set: each worker gets 1, so that together they do not ask for too much",
