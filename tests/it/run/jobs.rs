@@ -137,6 +137,23 @@ fn output_goes_where_the_flags_say() {
 }
 
 #[test]
+fn temporary_folders_stay_only_with_something_in_them() {
+    let temporary = folder("temporary");
+    let count = || std::fs::read_dir(&temporary).expect("a folder").count();
+    for (flags, script, code, left) in [
+        (&["--max-restarts=1"][..], "exit $((1 - TORCHELASTIC_RESTART_COUNT))", 0, 0),
+        (&[], "exit 1", 1, 0),
+        (&[], "echo > $TORCHELASTIC_ERROR_FILE; exit 1", 1, 1),
+        (&["--tee=3"], "true", 0, 2),
+    ] {
+        Launch::shell(flags, script).env("TMPDIR", &temporary).run().with(code);
+        assert_eq!(count(), left, "{script}");
+    }
+    Launch::of(&[], &["no-such-program"]).env("TMPDIR", &temporary).run().with(1);
+    assert_eq!(count(), 2);
+}
+
+#[test]
 fn a_worker_may_close_its_output() {
     let script = "exec >&- 2>&-; exit $RANK";
     Launch::shell(&["--tee", "3"], script).run().with(0);
