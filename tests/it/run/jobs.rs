@@ -188,6 +188,19 @@ fn error_files_good_and_bad() {
 }
 
 #[test]
+fn paths_that_are_no_text_reach_the_workers_as_they_are() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = folder("no_text").join(std::ffi::OsStr::from_bytes(b"l\xffgs"));
+    std::fs::create_dir_all(&folder).expect("any name will do");
+    let script = r#"test -p "$TORCHELASTIC_TIMER_FILE" || exit 9
+        printf '{"message": "boom"}' > "$TORCHELASTIC_ERROR_FILE"; exit 7"#;
+    let launch = Launch::shell(&[], script).env("PET_LOG_DIR", &folder);
+    let launch = launch.env("TORCHELASTIC_ENABLE_FILE_TIMER", "1");
+    let ran = launch.env("TORCHELASTIC_TIMER_FILE", folder.join("timers")).run().with(1);
+    ran.tells("exitcode  : 7").tells("traceback : boom");
+}
+
+#[test]
 fn an_agent_hands_the_root_cause_on() {
     let own = folder("handed_on").join("error.json");
     let script = r#"printf '{"message": {"message": "boom", "extraInfo": {"timestamp": "1"}}}' > $TORCHELASTIC_ERROR_FILE; exit 7"#;
