@@ -3,7 +3,7 @@
 use super::backlog::Backlog;
 use super::waiting::Words;
 use super::{plain, surroundings};
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ const COLUMNS_DEFAULT: usize = 80;
 
 impl<T: Clone> Console<T> {
     pub(super) fn new() -> Self {
-        let is_plain = !std::io::stderr().is_terminal()
+        let is_plain = !io::stderr().is_terminal()
             || surroundings::variable("TERM").is_none_or(|terminal| terminal == "dumb");
         let look = match surroundings::variable("NO_COLOR") {
             _ if is_plain => Look::Plain,
@@ -63,14 +63,14 @@ impl<T: Clone> Console<T> {
     }
 
     /// Writes what it is told. Before this it keeps that, and there is no thread.
-    pub(super) fn begin(&self) -> std::io::Result<()> {
-        self.backlog.begin(std::io::stderr())
+    pub(super) fn begin(&self) -> io::Result<()> {
+        self.backlog.begin(Stderr)
     }
 
     /// Nothing is waited for any more. What is still to be written has a moment for it.
     pub(super) fn finish(&self) {
         self.wait_for(None);
-        self.backlog.finish(std::io::stderr, LAST_LINES);
+        self.backlog.finish(|| Stderr, LAST_LINES);
     }
 
     /// A line, or several.
@@ -158,6 +158,27 @@ impl<T: Clone> Console<T> {
 
     fn lock(&self) -> MutexGuard<'_, Awaited<T>> {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Standard error, waited for also where another program that shares it has had it never wait.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match io::stderr().write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return written,
+            }
+            let mut asked = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+            // SAFETY: one valid `pollfd`, and one is what the call is told of.
+            unsafe { libc::poll(&raw mut asked, 1, -1) };
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
     }
 }
 

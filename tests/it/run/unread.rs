@@ -2,25 +2,25 @@
 
 use super::{Launch, Launched, forward};
 use crate::net::PATIENCE;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
 use std::process::Stdio;
 
 /// Both ends of a pipe that takes nothing more.
-fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+fn full_pipe() -> (PipeReader, PipeWriter) {
     let (near, mut far) = std::io::pipe().expect("a pipe");
-    let number = far.as_raw_fd();
-    let set = |flags: libc::c_int| {
-        // SAFETY: a descriptor that lives, and flags.
-        assert_eq!(unsafe { libc::fcntl(number, libc::F_SETFL, flags) }, 0);
-    };
-    set(libc::O_NONBLOCK);
+    set_flags(&far, libc::O_NONBLOCK);
     while far.write(&[b'.'; 4096]).is_ok() {}
     while far.write(b".").is_ok() {}
     assert_eq!(far.write(b".").map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
     // As whoever inherits it expects it.
-    set(0);
+    set_flags(&far, 0);
     (near, far)
+}
+
+fn set_flags(pipe: &PipeWriter, flags: libc::c_int) {
+    // SAFETY: a descriptor that lives, and flags.
+    assert_eq!(unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, flags) }, 0);
 }
 
 /// Starts an agent with this for its standard error; its standard output is read.
@@ -60,7 +60,16 @@ fn who_does_not_read_does_not_keep_an_error_from_its_exit_code() {
 
 #[test]
 fn who_reads_late_gets_all_lines_in_order() {
-    let (mut near, far) = full_pipe();
+    // Whoever else has it may have set it not to wait.
+    for flags in [0, libc::O_NONBLOCK] {
+        let (near, far) = full_pipe();
+        set_flags(&far, flags);
+        is_read_late(near, far);
+    }
+}
+
+#[track_caller]
+fn is_read_late(mut near: PipeReader, far: PipeWriter) {
     let mut launched = start_beside(Launch::shell(&["--max-restarts=1"], FAILS_ONCE), far);
     launched.until(1, "attempt 1");
     let (tell, told) = std::sync::mpsc::channel();
