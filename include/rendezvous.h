@@ -2888,7 +2888,8 @@ void rdzv_agent_options_free(rdzv_agent_options *options);
 
 // Each worker runs this program with these arguments, in which `${local_rank}` stands for the worker's local
 // rank, and `$$` for `$`. The program's name, which comes before them by custom, is put there by itself. A
-// name without a slash is looked for in the folders of `PATH`, now.
+// name without a slash is looked for in the folders of `PATH`, now; any other is a path from the directory
+// that the calling process is in now, wherever the workers begin.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` when there is no such program, or it may not be run.
 rdzv_status rdzv_agent_options_set_program(rdzv_agent_options *options,

@@ -10,7 +10,7 @@ mod report;
 mod target;
 mod work;
 
-use crate::failure::{Failure, Report};
+use crate::failure::{Failure, Report, complain};
 use crate::open_files;
 use clap::ArgAction;
 use clap::Args;
@@ -170,7 +170,7 @@ fn compare(arguments: &BenchArguments) -> Result<(), Failure> {
         };
         say(format_args!("{text}"))?;
         if let Some(doubt) = report::doubt(&rows) {
-            eprintln!("warning: {}: {doubt}", work.name());
+            complain(&format_args!("warning: {}: {doubt}", work.name()));
         }
     }
     Ok(())

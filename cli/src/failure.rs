@@ -3,6 +3,7 @@
 use rendezvous_core::driver::call_error::CallError;
 use rendezvous_core::error::{ErrorKind, Operation};
 use serde_json::{Map, Value, json};
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,6 +17,11 @@ Exit codes:
   4  no connection: refused, no address for the host, or no way to it
   5  the server or the file went away, or is none of this kind
   6  anything else, such as a value over a limit";
+
+/// A line on stderr. One that is closed is no reason to end otherwise.
+pub(crate) fn complain(words: &dyn std::fmt::Display) {
+    writeln!(std::io::stderr(), "{words}").ok();
+}
 
 /// Text or JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +72,8 @@ impl Failure {
     /// Tells of it on stderr.
     pub(crate) fn report(&self, command: &str, report: Report) -> ExitCode {
         match report {
-            Report::Text => eprintln!("{command}: {}", self.message),
-            Report::Json => eprintln!("{}", json!({ "error": self.to_json() })),
+            Report::Text => complain(&format_args!("{command}: {}", self.message)),
+            Report::Json => complain(&json!({ "error": self.to_json() })),
         }
         ExitCode::from(self.exit_code())
     }

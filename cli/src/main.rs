@@ -1,5 +1,8 @@
 //! `rdzv`: the command line of librendezvous.
 
+// They end the program when whoever reads it has gone.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 

@@ -1,11 +1,14 @@
 //! `rdzv run`.
 
 mod arguments;
+mod backlog;
 mod command;
 mod console;
 mod lines;
 mod numa;
+mod plain;
 mod processors;
+mod report;
 mod screen;
 mod signals;
 mod surroundings;
@@ -18,7 +21,7 @@ use arguments::Usage;
 use command::WorkerCommand;
 use rendezvous_core::agent::environment::Devices;
 use rendezvous_core::agent::events::EventFacts;
-use rendezvous_core::agent::failure::{ProcessFailure, WorkerGroupFailure};
+use rendezvous_core::agent::failure::ProcessFailure;
 use rendezvous_core::agent::spec::WorkerSpec;
 use rendezvous_core::agent::supervisor::Verdict;
 use rendezvous_core::driver::agent::{
@@ -26,6 +29,7 @@ use rendezvous_core::driver::agent::{
 };
 use rendezvous_core::driver::rendezvous::{Context, HandlerError, RendezvousHandler, host_name};
 use rendezvous_core::driver::worker_logs::hand_on_error_file;
+use report::Report;
 use screen::Screen;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -35,28 +39,42 @@ use watching::Watching;
 type Failure = Box<dyn std::error::Error>;
 
 pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
-    match supervise(arguments) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("rdzv run: {error}");
-            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+    let mut screen = Screen::new(arguments.log);
+    let code = match Report::begin(arguments.report.as_deref()) {
+        Ok(report) => {
+            let ended = supervise(arguments, &mut screen);
+            if let Err(error) = &ended {
+                screen.trouble(&error.to_string());
+            }
+            // The job is over, whoever wants to read of it: its exit code stays.
+            if let Err(words) = report.end(ended.as_ref().map_err(ToString::to_string)) {
+                screen.trouble(&words);
+            }
+            ended.map_or_else(|error| ExitCode::from(if error.is::<Usage>() { 2 } else { 1 }), exit_code)
         }
-    }
+        Err(words) => {
+            screen.trouble(&words);
+            ExitCode::FAILURE
+        }
+    };
+    screen.finish();
+    code
 }
 
-fn supervise(arguments: &RunArguments) -> Result<ExitCode, Failure> {
-    let mut screen = Screen::new(arguments.log);
+fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<AgentResult, Failure> {
     let host = host_name()?;
     let workers = arguments.workers()?;
     let command = WorkerCommand::of(arguments)?;
     let binding = arguments.numa_binding.map(|binding| numa::bindings(binding, workers)).transpose()?;
-    let watching = Watching::new(arguments)?;
+    let watching = Watching::new(arguments, screen)?;
     let rendezvous = arguments.rendezvous()?;
     let spec = WorkerSpec { master_port: rendezvous.master_port, ..spec(arguments, workers)? };
     for note in &rendezvous.notes {
         screen.note(note);
     }
-    let mut environment = Vec::new();
+    // As torchrun does it, so that workers that start elastic jobs of their own have them handled alike.
+    let signals = ("TORCHELASTIC_SIGNALS_TO_HANDLE".into(), arguments.signals_to_handle.as_str().into());
+    let mut environment = vec![signals];
     if workers > 1 && surroundings::variable("OMP_NUM_THREADS").is_none() {
         screen.note(
             "OMP_NUM_THREADS is not set: each worker gets 1, so that together they do not ask for too much",
@@ -78,8 +96,9 @@ fn supervise(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     if let Some((program, arguments)) = binding {
         local.run_through(program, arguments);
     }
-    let watched = watching::look_after(&mut local, &screen)?;
-    let signals = signals::Signals::watch(&arguments.signals_to_handle, &screen)?;
+    screen.begin()?;
+    let watched = watching::look_after(&mut local, screen)?;
+    let signals = signals::Signals::watch(&arguments.signals_to_handle, screen)?;
     let handler = Context::default().create_handler(&rendezvous.parameters).map_err(no_handler)?;
     let options = AgentOptions {
         spec,
@@ -98,18 +117,14 @@ fn supervise(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     };
     let mut agent = Agent::new(options, Arc::clone(&handler), Box::new(local))?;
     watching.watch(&mut agent, facts);
-    watching::serve_health(&mut agent, watched, &screen);
+    watching::serve_health(&mut agent, watched, screen);
     signals.direct_to(agent.control());
     screen.joining(&handler, &rendezvous.parameters)?;
     let result = agent.run(|agent, event| screen.show(agent, &event))?;
     if let (Verdict::Failed { .. }, Some(failure)) = (&result.verdict, &result.failure) {
-        hand_on(&failure.root, &screen);
+        hand_on(&failure.root, screen);
     }
-    if let Some(path) = &arguments.report {
-        write_report(path, result.failure.as_ref())
-            .map_err(|error| format!("the report cannot be written to {}: {error}", path.display()))?;
-    }
-    Ok(exit_code(&result))
+    Ok(result)
 }
 
 /// What the user has said of the rendezvous may make no sense.
@@ -146,15 +161,9 @@ fn hand_on(root: &ProcessFailure, screen: &Screen) {
 }
 
 /// As torchrun has it: 1 for whatever is no success.
-fn exit_code(result: &AgentResult) -> ExitCode {
+fn exit_code(result: AgentResult) -> ExitCode {
     match result.verdict {
         Verdict::Succeeded { .. } | Verdict::NotNeeded => ExitCode::SUCCESS,
         Verdict::Stopped { .. } | Verdict::Failed { .. } | Verdict::LostSight { .. } => ExitCode::FAILURE,
     }
-}
-
-/// Without failures the report says so: whoever reads it need not ask whether it is an old one.
-fn write_report(path: &std::path::Path, failure: Option<&WorkerGroupFailure>) -> std::io::Result<()> {
-    let report = failure.map_or(serde_json::Value::Null, WorkerGroupFailure::to_json);
-    std::fs::write(path, format!("{report}\n"))
 }

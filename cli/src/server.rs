@@ -1,6 +1,7 @@
 //! `rdzv server`.
 
 use crate::endpoint::Endpoint;
+use crate::failure::complain;
 use crate::open_files;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args, ValueEnum};
@@ -66,7 +67,7 @@ pub(crate) fn run(arguments: &ServerArguments) -> ExitCode {
     let log = match Log::start() {
         Ok(log) => log,
         Err(error) => {
-            eprintln!("rdzv server: no thread for the log: {error}");
+            complain(&format_args!("rdzv server: no thread for the log: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -80,12 +81,12 @@ pub(crate) fn run(arguments: &ServerArguments) -> ExitCode {
     }) {
         Ok(server) => Arc::new(server),
         Err(error) => {
-            eprintln!("rdzv server: {error}");
+            complain(&format_args!("rdzv server: {error}"));
             return ExitCode::FAILURE;
         }
     };
     if let Err(error) = stop_on_signal(&server) {
-        eprintln!("rdzv server: cannot watch for signals: {error}");
+        complain(&format_args!("rdzv server: cannot watch for signals: {error}"));
         return ExitCode::FAILURE;
     }
     // Whoever started this waits for the line; a closed stdout is no reason to end.
@@ -97,7 +98,7 @@ pub(crate) fn run(arguments: &ServerArguments) -> ExitCode {
     match failure {
         ServerFailure::Stopped => ExitCode::SUCCESS,
         failure => {
-            writeln!(std::io::stderr(), "rdzv server: {failure}").ok();
+            complain(&format_args!("rdzv server: {failure}"));
             ExitCode::FAILURE
         }
     }

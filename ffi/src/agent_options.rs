@@ -121,7 +121,8 @@ pub unsafe extern "C" fn rdzv_agent_options_free(options: *mut rdzv_agent_option
 
 /// Each worker runs this program with these arguments, in which `${local_rank}` stands for the worker's local
 /// rank, and `$$` for `$`. The program's name, which comes before them by custom, is put there by itself. A
-/// name without a slash is looked for in the folders of `PATH`, now.
+/// name without a slash is looked for in the folders of `PATH`, now; any other is a path from the directory
+/// that the calling process is in now, wherever the workers begin.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` when there is no such program, or it may not be run.
 #[unsafe(no_mangle)]

@@ -77,6 +77,7 @@ static const struct test tests[] = {
     TEST(functions_are_workers),
     TEST(own_code_supervises_workers),
     TEST(workers_record_their_errors),
+    TEST(agent_runs_the_program_that_was_found),
     TEST(agents_refuse_bad_arguments),
     TEST(log_lines_arrive_and_sink_is_destroyed_once),
     TEST(sink_may_not_call_its_own_context),

@@ -4,6 +4,7 @@
 #include "tests.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -573,6 +575,37 @@ void workers_record_their_errors(void) {
   FAILS(RDZV_IO, rdzv_record_error(TEXT("boom"), TEXT(""), &recorded, &error));
   CHECK(unsetenv("TORCHELASTIC_ERROR_FILE") == 0);
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_record_error(NULL, 4, TEXT(""), &recorded, &error));
+}
+
+// The program that was found runs, although its workers begin elsewhere.
+void agent_runs_the_program_that_was_found(void) {
+  const int here = open(".", O_RDONLY | O_DIRECTORY);
+  char folder[512], *search = strdup(getenv("PATH"));
+  snprintf(folder, sizeof folder, "%s", new_path());
+  CHECK(here >= 0 && search != NULL && mkdir(folder, 0700) == 0 && chdir(folder) == 0);
+  FILE *file = fopen("trainer", "w");
+  CHECK(file != NULL && fputs("#!/bin/sh\ntest \"$PWD\" = /\n", file) >= 0 && fclose(file) == 0);
+  CHECK(chmod("trainer", 0700) == 0 && setenv("PATH", ".", 1) == 0);
+  const char *names[] = {"./trainer", "trainer"};
+  for (int i = 0; i < 2; ++i) {
+    rdzv_server *server = start_server(NULL);
+    rdzv_agent_options *options = new_options(1);
+    OK(rdzv_agent_options_set_directory(options, TEXT("/"), &error));
+    OK(rdzv_agent_options_set_program(options, TEXT(names[i]), NULL, 0, &error));
+    OK(rdzv_agent_options_set_max_restarts(options, 0, &error));
+    rdzv_agent *agent = new_agent(server, options, "1");
+    rdzv_agent_result *result = NULL;
+    OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
+    CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_SUCCEEDED);
+    rdzv_agent_result_free(result);
+    rdzv_agent_free(agent);
+    rdzv_server_free(server);
+  }
+  CHECK(setenv("PATH", search, 1) == 0 && fchdir(here) == 0 && close(here) == 0);
+  char path[520];
+  snprintf(path, sizeof path, "%s/trainer", folder);
+  CHECK(unlink(path) == 0 && rmdir(folder) == 0);
+  free(search);
 }
 
 void agents_refuse_bad_arguments(void) {

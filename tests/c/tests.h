@@ -57,6 +57,7 @@ void agents_are_watched(void);
 void functions_are_workers(void);
 void own_code_supervises_workers(void);
 void workers_record_their_errors(void);
+void agent_runs_the_program_that_was_found(void);
 void agents_refuse_bad_arguments(void);
 
 // logging.c

@@ -5,8 +5,10 @@
 
 mod jobs;
 mod nodes;
+mod reports;
 mod signals;
 mod terminal;
+mod unread;
 
 use crate::net::PATIENCE;
 use crate::process;

@@ -182,7 +182,7 @@ pub(crate) struct RunArguments {
         value_name = "WORDS"
     )]
     duplicate_stderr_filters: String,
-    /// Write the failures of the last start to this file, as JSON; null if there were none
+    /// Write to this file how the run ended and what failed in its last start, as JSON
     #[arg(long, env = "RDZV_REPORT", value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
     /// Where events of the agent and the workers go, as lines of JSON: null, console, or file:PATH

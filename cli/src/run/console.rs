@@ -1,8 +1,9 @@
 //! Standard error: lines below each other and, on a terminal, below them one that is written anew in its place.
 
-use super::surroundings;
+use super::backlog::Backlog;
 use super::waiting::Words;
-use std::io::{IsTerminal, Write};
+use super::{plain, surroundings};
+use std::io::{self, IsTerminal, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,9 +27,10 @@ enum Colour {
     Yes,
 }
 
-/// One that several threads write to.
+/// One that several threads tell things. Its order is theirs, and none of them waits for who reads it.
 pub(super) struct Console<T> {
     look: Look,
+    backlog: Backlog,
     awaited: Mutex<Awaited<T>>,
     changed: Condvar,
 }
@@ -42,12 +44,14 @@ struct Awaited<T> {
     told: String,
 }
 
+/// How long the last lines may take.
+const LAST_LINES: Duration = Duration::from_secs(2);
 /// The columns of a terminal that does not say how many it has.
 const COLUMNS_DEFAULT: usize = 80;
 
 impl<T: Clone> Console<T> {
     pub(super) fn new() -> Self {
-        let is_plain = !std::io::stderr().is_terminal()
+        let is_plain = !io::stderr().is_terminal()
             || surroundings::variable("TERM").is_none_or(|terminal| terminal == "dumb");
         let look = match surroundings::variable("NO_COLOR") {
             _ if is_plain => Look::Plain,
@@ -55,20 +59,33 @@ impl<T: Clone> Console<T> {
             None => Look::Terminal(Colour::Yes),
         };
         let awaited = Awaited { what: None, changes: 0, told: String::new() };
-        Self { look, awaited: Mutex::new(awaited), changed: Condvar::new() }
+        Self { look, backlog: Backlog::new(), awaited: Mutex::new(awaited), changed: Condvar::new() }
+    }
+
+    /// Writes what it is told. Before this it keeps that, and there is no thread.
+    pub(super) fn begin(&self) -> io::Result<()> {
+        self.backlog.begin(Stderr)
+    }
+
+    /// Nothing is waited for any more. What is still to be written has a moment for it.
+    pub(super) fn finish(&self) {
+        self.wait_for(None);
+        self.backlog.finish(|| Stderr, LAST_LINES);
     }
 
     /// A line, or several.
     pub(super) fn line(&self, weight: Weight, words: &str) {
         let mut awaited = self.lock();
-        self.erase(&mut awaited);
+        if self.look != Look::Plain {
+            // A line takes it away.
+            awaited.told.clear();
+        }
         let (on, off) = match (self.look, weight) {
             (Look::Terminal(Colour::Yes), Weight::Trouble) => ("\x1b[31m", "\x1b[0m"),
             (Look::Terminal(Colour::Yes), Weight::Ordinary) => ("\x1b[2m", "\x1b[0m"),
             _ => ("", ""),
         };
-        // A stderr that is closed is no reason to end.
-        writeln!(std::io::stderr(), "{on}{words}{off}").ok();
+        self.backlog.lines(format!("{on}{}{off}\n", plain::lines(words)));
     }
 
     /// From now on this is waited for.
@@ -119,7 +136,7 @@ impl<T: Clone> Console<T> {
         let Look::Terminal(colour) = self.look else {
             let news = format!("{what}{who}");
             if awaited.told != news {
-                writeln!(std::io::stderr(), "{news}").ok();
+                self.backlog.lines(format!("{}\n", plain::lines(&news)));
                 awaited.told = news;
             }
             return;
@@ -127,21 +144,41 @@ impl<T: Clone> Console<T> {
         let (on, off) = if colour == Colour::Yes { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
         // One that goes over the edge could not be taken back.
         let line: String = format!("{what}{time}{who}").chars().take(columns().saturating_sub(1)).collect();
-        let mut stderr = std::io::stderr();
-        write!(stderr, "\r\x1b[K{on}{line}{off}").and_then(|()| stderr.flush()).ok();
+        self.backlog.standing(format!("{on}{}{off}", plain::word(&line)));
         awaited.told = line;
     }
 
     /// Takes the line back that is written anew in its place.
     fn erase(&self, awaited: &mut Awaited<T>) {
         if self.look != Look::Plain && !awaited.told.is_empty() {
-            write!(std::io::stderr(), "\r\x1b[K").ok();
+            self.backlog.standing(String::new());
             awaited.told.clear();
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Awaited<T>> {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Standard error, waited for also where another program that shares it has had it never wait.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match io::stderr().write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return written,
+            }
+            let mut asked = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+            // SAFETY: one valid `pollfd`, and one is what the call is told of.
+            unsafe { libc::poll(&raw mut asked, 1, -1) };
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
     }
 }
 

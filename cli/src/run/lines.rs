@@ -61,7 +61,11 @@ pub(super) struct Lines {
 
 impl Lines {
     /// `None` where they go nowhere.
-    pub(super) fn open(what: &'static str, destination: Destination) -> io::Result<Option<Self>> {
+    pub(super) fn open(
+        what: &'static str,
+        destination: Destination,
+        complain: impl FnOnce(&str) + Send + 'static,
+    ) -> io::Result<Option<Self>> {
         let writer: Box<dyn FnOnce() -> io::Result<Box<dyn Write>> + Send> = match destination {
             Destination::Nowhere => return Ok(None),
             Destination::Console => Box::new(|| Ok(Box::new(io::stderr()))),
@@ -70,13 +74,13 @@ impl Lines {
                 Ok(Box::new(Named { file: file.map_err(|error| named(&path, &error))?, path }))
             }),
         };
-        Self::start(what, writer, |words| eprintln!("{words}")).map(Some)
+        Self::start(what, writer, complain).map(Some)
     }
 
     fn start(
         what: &'static str,
         open: impl FnOnce() -> io::Result<Box<dyn Write>> + Send + 'static,
-        complain: impl FnOnce(String) + Send + 'static,
+        complain: impl FnOnce(&str) + Send + 'static,
     ) -> io::Result<Self> {
         let (sender, lines) = sync_channel::<String>(WAITING_MAX);
         let (done, written) = sync_channel::<()>(0);
@@ -85,7 +89,7 @@ impl Lines {
                 lines.iter().try_for_each(|line| writer.write_all(format!("{line}\n").as_bytes()))
             });
             if let Err(error) = ended {
-                complain(format!("rdzv run: {what}: {error}; no more are written"));
+                complain(&format!("{what}: {error}; no more are written"));
             }
             // Whoever waits for this sees that it is gone.
             drop((lines, done));
@@ -157,7 +161,7 @@ mod tests {
         let lines = Lines::start(
             "events",
             move || Ok(Box::new(Full { tell, left: 1 })),
-            move |words| complain.send(words).expect("awaited"),
+            move |words| complain.send(words.to_string()).expect("awaited"),
         )
         .expect("a thread");
         let put = lines.sender();
@@ -167,9 +171,6 @@ mod tests {
         drop(put);
         drop(lines);
         assert_eq!(told.iter().collect::<Vec<_>>(), ["0\n"]);
-        assert_eq!(
-            complaints.iter().collect::<Vec<_>>(),
-            ["rdzv run: events: no storage space; no more are written"]
-        );
+        assert_eq!(complaints.iter().collect::<Vec<_>>(), ["events: no storage space; no more are written"]);
     }
 }

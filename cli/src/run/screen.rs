@@ -28,6 +28,26 @@ impl Screen {
         Self { level, console: Arc::new(Console::new()), clock: Clock::new(), nodes: (1, 1) }
     }
 
+    /// Writes what it is told; see [`Console::begin`].
+    pub(super) fn begin(&self) -> std::io::Result<()> {
+        self.console.begin()
+    }
+
+    /// The last lines; they are waited for a moment.
+    pub(super) fn finish(&self) {
+        self.console.finish();
+    }
+
+    pub(super) fn trouble(&self, words: &str) {
+        self.line(Weight::Trouble, words);
+    }
+
+    /// The same for other threads.
+    pub(super) fn complaints(&self) -> impl Fn(&str) + Send + use<> {
+        let console = Arc::clone(&self.console);
+        move |words| console.line(Weight::Trouble, &format!("rdzv run: {words}"))
+    }
+
     pub(super) fn note(&self, words: &str) {
         self.line(Weight::Ordinary, words);
     }

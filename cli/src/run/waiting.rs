@@ -1,5 +1,6 @@
 //! What a user who waits is told, in words.
 
+use super::plain;
 use rendezvous_core::driver::rendezvous::{Progress, Stage};
 use rendezvous_core::time::{Duration, Instant};
 
@@ -80,9 +81,7 @@ fn names(comers: &[Box<str>], nodes: u32) -> String {
     if comers.is_empty() {
         return String::new();
     }
-    // They come from the network, and go to a terminal.
-    let plain = |name: &str| name.replace(char::is_control, "?");
-    let told: Vec<String> = comers.iter().map(|name| plain(name)).collect();
+    let told: Vec<String> = comers.iter().map(|name| plain::word(name)).collect();
     let more = (nodes as usize).saturating_sub(told.len());
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!(": {}{more}", told.join(", "))

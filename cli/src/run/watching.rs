@@ -20,10 +20,13 @@ pub(super) struct Watching {
 }
 
 impl Watching {
-    pub(super) fn new(arguments: &RunArguments) -> Result<Self, Box<dyn std::error::Error>> {
+    pub(super) fn new(arguments: &RunArguments, screen: &Screen) -> Result<Self, Box<dyn std::error::Error>> {
         let events = Destination::parse("--event-log-handler", &arguments.event_log_handler)?;
         let metrics = Destination::parse("--metrics", &arguments.metrics)?;
-        Ok(Self { events: Lines::open("events", events)?, metrics: Lines::open("metrics", metrics)? })
+        Ok(Self {
+            events: Lines::open("events", events, screen.complaints())?,
+            metrics: Lines::open("metrics", metrics, screen.complaints())?,
+        })
     }
 
     /// Has the agent watched from now on.

@@ -18,6 +18,24 @@ fn help_of_every_command_teaches() {
                 "queue-pop",
             ],
         ),
+        (
+            &["run"],
+            &[
+                "COMMAND",
+                "--nnodes",
+                "--nproc-per-node",
+                "PET_NPROC_PER_NODE",
+                "--rdzv-endpoint",
+                "--max-restarts",
+                "--signals-to-handle",
+                "--log-dir",
+                "--report",
+                "RDZV_REPORT",
+                "Examples:",
+                "Exit codes:",
+                "MASTER_ADDR",
+            ],
+        ),
         (&["store", "barrier"], &["--by-keys", "WORLD_SIZE", "--timeout-ms"]),
         (
             &["bench"],
@@ -46,10 +64,28 @@ fn help_of_every_command_teaches() {
 }
 
 #[test]
+fn help_of_run_leaves_no_flag_unexplained_and_shows_the_exit_codes() {
+    let ended = run(rdzv(&["run"]).arg("--help"));
+    let text = ended.text();
+    let codes = text.split_once("Exit codes:").expect("exit codes").1;
+    for code in ["\n  0  ", "\n  1  ", "\n  2  "] {
+        assert!(codes.contains(code), "no {code:?} in {codes}");
+    }
+    let flags = text.split("\n\n").filter(|block| block.trim_start().starts_with('-'));
+    let count = flags.inspect(|block| {
+        let words = block.lines().nth(1).unwrap_or_default().trim_start();
+        assert!(words.starts_with(char::is_alphabetic), "nothing is said of\n{block}");
+    });
+    assert!(count.count() > 30, "{text}");
+    // torchrun's own switch is taken, and not shown as if it did something.
+    assert!(!text.contains("--start-method"));
+}
+
+#[test]
 fn without_a_command_it_shows_them() {
     let ended = run(&mut rdzv(&[]));
     assert_eq!(ended.code, 2);
-    for command in ["server", "store", "bench"] {
+    for command in ["run", "server", "store", "bench"] {
         assert!(ended.stderr.contains(command), "{}", ended.stderr);
     }
 }

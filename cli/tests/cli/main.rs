@@ -1,6 +1,7 @@
 //! The program as its users meet it: started with arguments, judged by its output and its exit code.
 
 mod bench;
+mod closed;
 mod help;
 mod process;
 mod server;

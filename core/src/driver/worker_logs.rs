@@ -48,7 +48,8 @@ use std::thread::JoinHandle;
 /// Where the folders of runs are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFolder<'a> {
-    /// In a new folder of the system's folder for temporary files.
+    /// In a new folder of the system's folder for temporary files. It is removed with the [`WorkerLogs`], unless there are
+    /// files in it.
     #[default]
     Temporary,
     /// In this one, which is made if it is missing.

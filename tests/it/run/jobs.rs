@@ -64,23 +64,12 @@ fn wrong_usage_is_2_and_says_what_is_wrong() {
 
 #[test]
 fn a_worker_that_fails_ends_the_job_with_1_and_a_report() {
-    let report = folder("report").join("report.json");
-    let flags = ["--nproc-per-node", "2", "--report", text(&report)];
+    let flags = ["--nproc-per-node", "2"];
     let script = "[ $RANK = 1 ] || exec sleep 600; echo the reason >&2; exit 3";
     let ran = Launch::shell(&flags, script).run().with(1);
     ran.says(1, "Root Cause (first observed failure):").says(1, "exitcode  : 3").says(1, "    the reason");
     ran.tells("rank      : 1 (local_rank: 1)").tells("<NO_OTHER_FAILURES>");
     ran.tells("rdzv run: failed: worker 1 ended with exit code 3");
-    let read = std::fs::read(&report).expect("a report");
-    let told: serde_json::Value = serde_json::from_slice(&read).expect("JSON");
-    let cause = &told["root_cause"];
-    assert_eq!(
-        (&told["name"], &cause["global_rank"], &cause["exit_code"], &cause["stderr_tail"][0]),
-        (&"sh".into(), &1.into(), &3.into(), &"the reason".into()),
-        "{told}"
-    );
-    Launch::of(&["--report", text(&report)], &["true"]).run().with(0);
-    assert_eq!(std::fs::read(&report).expect("a report"), b"null\n", "an old report is no report");
 }
 
 #[test]
@@ -148,6 +137,23 @@ fn output_goes_where_the_flags_say() {
 }
 
 #[test]
+fn temporary_folders_stay_only_with_something_in_them() {
+    let temporary = folder("temporary");
+    let count = || std::fs::read_dir(&temporary).expect("a folder").count();
+    for (flags, script, code, left) in [
+        (&["--max-restarts=1"][..], "exit $((1 - TORCHELASTIC_RESTART_COUNT))", 0, 0),
+        (&[], "exit 1", 1, 0),
+        (&[], "echo > $TORCHELASTIC_ERROR_FILE; exit 1", 1, 1),
+        (&["--tee=3"], "true", 0, 2),
+    ] {
+        Launch::shell(flags, script).env("TMPDIR", &temporary).run().with(code);
+        assert_eq!(count(), left, "{script}");
+    }
+    Launch::of(&[], &["no-such-program"]).env("TMPDIR", &temporary).run().with(1);
+    assert_eq!(count(), 2);
+}
+
+#[test]
 fn a_worker_may_close_its_output() {
     let script = "exec >&- 2>&-; exit $RANK";
     Launch::shell(&["--tee", "3"], script).run().with(0);
@@ -179,6 +185,19 @@ fn error_files_good_and_bad() {
             Launch::shell(&[], "printf %s \"$FILE\" > $TORCHELASTIC_ERROR_FILE; exit 7").env("FILE", file);
         launch.run().with(1).tells(words).tells("exitcode  : 7");
     }
+}
+
+#[test]
+fn paths_that_are_no_text_reach_the_workers_as_they_are() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = folder("no_text").join(std::ffi::OsStr::from_bytes(b"l\xffgs"));
+    std::fs::create_dir_all(&folder).expect("any name will do");
+    let script = r#"test -p "$TORCHELASTIC_TIMER_FILE" || exit 9
+        printf '{"message": "boom"}' > "$TORCHELASTIC_ERROR_FILE"; exit 7"#;
+    let launch = Launch::shell(&[], script).env("PET_LOG_DIR", &folder);
+    let launch = launch.env("TORCHELASTIC_ENABLE_FILE_TIMER", "1");
+    let ran = launch.env("TORCHELASTIC_TIMER_FILE", folder.join("timers")).run().with(1);
+    ran.tells("exitcode  : 7").tells("traceback : boom");
 }
 
 #[test]

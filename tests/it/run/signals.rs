@@ -36,6 +36,18 @@ fn the_signals_that_stop_are_the_users_choice() {
 }
 
 #[test]
+fn workers_are_told_which_signals_stop() {
+    let script = "echo stops: $TORCHELASTIC_SIGNALS_TO_HANDLE";
+    for (flags, told) in [
+        (&[][..], "stops: SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
+        (&["--signals-to-handle=SIGTERM,SIGUSR1"], "stops: SIGTERM,SIGUSR1"),
+    ] {
+        let launch = Launch::shell(flags, script).env("TORCHELASTIC_SIGNALS_TO_HANDLE", "overruled");
+        assert!(launch.run().with(0).lines.contains(&told.into()), "no {told}");
+    }
+}
+
+#[test]
 fn signals_of_the_user_are_passed_on_and_nothing_ends() {
     let script = format!("trap 'echo heard USR1' USR1; {}", listens_to("USR2"));
     let mut launched = Launch::shell(&[], &script).start();

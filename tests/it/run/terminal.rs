@@ -101,3 +101,17 @@ fn a_pipe_gets_a_line_for_each_thing_that_is_new() {
     ran.says(1, "waiting for nodes").says(0, "\x1b").says(0, "\r");
     assert_eq!(quiet.finish().with(0).lines, [""; 0]);
 }
+
+#[test]
+fn words_do_not_command_a_terminal() {
+    let flags = ["--rdzv-id=a\x1b[31mb\u{9b}c\td", "--rdzv-endpoint=localhost:0"];
+    let ran = Launch::of(&flags, &["true"]).run().with(0);
+    ran.says(1, "joining run a?[31mb?c\td at").says(0, "\x1b").says(0, "\u{9b}");
+    let long = "x".repeat(5000);
+    let ran = Launch::of(&[], &[&long]).run().with(1);
+    ran.tells("there is no program").tells(" characters more").says(0, &long);
+    let (mut terminal, far) = Terminal::new(200);
+    start_on(far, Launch::of(&flags, &["true"]).env("TERM", "xterm")).finish().with(0);
+    terminal.until("rdzv run: done");
+    assert!(terminal.seen.contains("joining run a?[31mb?c"), "{:?}", terminal.seen);
+}

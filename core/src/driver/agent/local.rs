@@ -218,7 +218,8 @@ impl LocalWorkers {
         outputs: &WorkerOutputs,
     ) -> Result<(), (Hindrance, Box<str>)> {
         let lasting = |words: String| (Hindrance::Lasting, words.into());
-        let timer_file = self.vigil.as_ref().and_then(Vigil::timer_file).map(Path::to_string_lossy);
+        let timer_path = self.vigil.as_ref().and_then(Vigil::timer_file);
+        let timer_file = timer_path.map(Path::to_string_lossy);
         let job = Job {
             run_id: start.run_id,
             max_restarts: start.max_restarts,
@@ -236,7 +237,14 @@ impl LocalWorkers {
         let set = of_worker(&job, start.group, worker, &error_file, &has);
         let set = set.map_err(|error| lasting(error.to_string()))?;
         let set = set.into_iter().map(|(name, value)| (name.into(), value.into()));
-        let environment = merged(&self.inherited, set.chain(self.options.environment.iter().cloned()));
+        // A path need not be text: the worker is to find what is there, to the byte.
+        let paths = [
+            ("TORCHELASTIC_ERROR_FILE", outputs.error_file.as_deref()),
+            ("TORCHELASTIC_TIMER_FILE", timer_path),
+        ];
+        let paths = paths.into_iter().filter_map(|(name, path)| Some((name.into(), path?.into())));
+        let own = self.options.environment.iter().cloned();
+        let environment = merged(&self.inherited, set.chain(paths).chain(own));
         let mut arguments: Vec<OsString> = self
             .options
             .arguments

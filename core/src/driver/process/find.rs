@@ -43,6 +43,8 @@ impl core::fmt::Display for Places<'_> {
 /// which are separated by colons; an empty one stands for the current directory. What is there but cannot be run is passed
 /// over, and told of when nothing else is found.
 ///
+/// The path is absolute: a worker that begins in another directory runs what was found here.
+///
 /// # Errors
 /// See [`FindError`].
 pub fn find_program(name: &OsStr, path_env: Option<&OsStr>) -> Result<PathBuf, FindError> {
@@ -53,7 +55,7 @@ pub fn find_program(name: &OsStr, path_env: Option<&OsStr>) -> Result<PathBuf, F
     if name.as_bytes().contains(&b'/') {
         let path = Path::new(name);
         return match look(path) {
-            Found::Program => Ok(path.into()),
+            Found::Program => Ok(absolute(path)),
             Found::Nothing => Err(not_found(Vec::from([path.into()]))),
             Found::Unusable(error) => Err(error),
         };
@@ -67,13 +69,18 @@ pub fn find_program(name: &OsStr, path_env: Option<&OsStr>) -> Result<PathBuf, F
         let folder = if folder.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(folder)) };
         let path = folder.join(name);
         match look(&path) {
-            Found::Program => return Ok(path),
+            Found::Program => return Ok(absolute(&path)),
             Found::Nothing => {}
             Found::Unusable(error) => unusable = unusable.or(Some(error)),
         }
         looked_at.push(path);
     }
     Err(unusable.unwrap_or_else(|| not_found(looked_at)))
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    // Only a program whose own directory is not known has no such path, and it can be run from there alone.
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
 enum Found {

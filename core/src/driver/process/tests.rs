@@ -396,6 +396,16 @@ fn programs_are_found_as_a_shell_finds_them() {
     let found = find_program(&name_of(&program), Some(&search));
     assert_eq!(found, Ok(program.path().into()));
     assert_eq!(find_program(program.path().as_os_str(), None), Ok(program.path().into()));
+    // What is beneath a relative path or a relative folder is found for every directory.
+    let here = std::env::current_dir().expect("a directory");
+    let up = "../".repeat(here.components().count());
+    let beneath = |path: &Path| Path::new(&up).join(path.strip_prefix("/").expect("absolute"));
+    for found in [
+        find_program(beneath(program.path()).as_os_str(), None),
+        find_program(&name_of(&program), Some(beneath(&folder).as_os_str())),
+    ] {
+        assert_eq!(found, Ok(here.join(beneath(program.path()))));
+    }
     let not = FindError::NotExecutable(plain.path().into());
     assert_eq!(find_program(&name_of(&plain), Some(&search)), Err(not.clone()));
     assert_eq!(find_program(plain.path().as_os_str(), Some(&search)), Err(not));

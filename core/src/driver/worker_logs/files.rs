@@ -18,31 +18,32 @@ use std::path::{Path, PathBuf};
 /// How often a name with a random end may be taken.
 const TRIES: u32 = 16;
 
-/// The folder of a run.
+/// The folder of a run. One for temporary files is taken away again if nothing came into it.
 #[derive(Debug)]
 pub(super) struct RunFolder {
     path: PathBuf,
+    /// The one for temporary files, which is all the agent's own.
+    temporary: Option<PathBuf>,
     /// The lowest number that the next attempt may have.
     next: u64,
 }
 
 impl RunFolder {
     pub(super) fn open(run_id: &str, folder: LogFolder<'_>) -> Result<Self, LogError> {
-        let path = match folder {
+        let in_new =
+            |parent: &Path| make_new(&DirBuilder::new(), parent, |random| run_folder(run_id, random));
+        let (path, temporary) = match folder {
             LogFolder::Temporary => {
                 let all = std::env::temp_dir();
                 let own = make_new(DirBuilder::new().mode(0o700), &all, |random| {
                     format!("torchelastic_{random:08x}")
                 })?;
-                make_new(&DirBuilder::new(), &own, |random| run_folder(run_id, random))?
+                (in_new(&own)?, Some(own))
             }
-            LogFolder::In(folder) => {
-                let folder = make_folders(folder)?;
-                make_new(&DirBuilder::new(), &folder, |random| run_folder(run_id, random))?
-            }
-            LogFolder::OfRun(folder) => make_folders(folder)?,
+            LogFolder::In(folder) => (in_new(&make_folders(folder)?)?, None),
+            LogFolder::OfRun(folder) => (make_folders(folder)?, None),
         };
-        Ok(Self { path, next: 0 })
+        Ok(Self { path, temporary, next: 0 })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -64,6 +65,36 @@ impl RunFolder {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
                 Err(error) => return Err(LogError::Folder { path, errno: errno(&error) }),
             }
+        }
+    }
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        if let Some(own) = self.temporary.take() {
+            remove_bare(own);
+        }
+    }
+}
+
+/// Removes a folder in which there is nothing but folders. Another one stays as it is, whole.
+fn remove_bare(folder: PathBuf) {
+    let mut folders = Vec::from([folder]);
+    let mut looked_at = 0;
+    while let Some(folder) = folders.get(looked_at) {
+        let Ok(entries) = std::fs::read_dir(folder) else { return };
+        for entry in entries {
+            match entry {
+                Ok(entry) if entry.file_type().is_ok_and(|kind| kind.is_dir()) => folders.push(entry.path()),
+                _ => return,
+            }
+        }
+        looked_at += 1;
+    }
+    // A file that came meanwhile keeps its folder, which cannot be removed then, and those above it.
+    for folder in folders.into_iter().rev() {
+        if std::fs::remove_dir(folder).is_err() {
+            return;
         }
     }
 }

@@ -278,6 +278,39 @@ fn a_folder_for_temporary_files_is_the_users_own() {
 }
 
 #[test]
+fn a_folder_for_temporary_files_goes_if_nothing_came_into_it() {
+    let start = || {
+        let settings = LogSettings::default();
+        let mut logs =
+            WorkerLogs::open(settings, "job", LogFolder::Temporary, Consoles::default()).expect("opened");
+        for number in 0..3 {
+            logs.start_attempt(number, &[origin(0), origin(1)]).expect("started");
+        }
+        let own = logs.run_folder().and_then(Path::parent).expect("a folder").to_path_buf();
+        (logs, own)
+    };
+    let (logs, own) = start();
+    assert!(own.is_dir());
+    drop(logs);
+    assert!(!own.exists(), "{}", own.display());
+    // One file is reason enough to leave all of it as it is.
+    let (mut logs, own) = start();
+    let attempt = logs.start_attempt(3, &[origin(0)]).expect("started");
+    let error_file = attempt.workers[0].error_file.clone().expect("a path");
+    fs::write(&error_file, "").expect("written");
+    drop((logs, attempt));
+    assert!(error_file.exists());
+    assert_eq!(fs::read_dir(error_file.ancestors().nth(3).expect("the run's")).expect("a folder").count(), 4);
+    fs::remove_dir_all(own).expect("removed");
+    // A folder that was asked for stays.
+    let folder = TemporaryFolder::new();
+    let (logs, _screen) = open(LogSettings::default(), &folder);
+    let run = logs.run_folder().expect("a folder").to_path_buf();
+    drop(logs);
+    assert!(run.exists());
+}
+
+#[test]
 fn attempts_are_numbered_and_none_is_ever_erased() {
     let folder = TemporaryFolder::new();
     let (mut logs, _screen) = open(settings(Files::Kept, "3", "0", ""), &folder);

@@ -1,0 +1,300 @@
+//! What standard error has not taken yet. Whoever reads it may be slow, or stand still: a terminal that was paused, a pipe
+//! that nobody empties. A thread waits for it, so that nobody else does: not the agent, whose lines these are.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Bytes that wait; what comes when there are so many is left out.
+const WAITING_BYTES_MAX: usize = 1 << 20;
+
+/// One thing to write.
+enum Piece {
+    /// Lines, which stay.
+    Lines(String),
+    /// What stands in the last line from now on, until something else is written; empty: nothing.
+    Standing(String),
+}
+
+impl Piece {
+    /// What it takes to keep it.
+    fn cost(&self) -> usize {
+        let (Self::Lines(text) | Self::Standing(text)) = self;
+        text.len() + size_of::<Self>()
+    }
+}
+
+/// Pieces that wait for one writer. None of its methods waits for that, but [`Backlog::finish`].
+#[derive(Clone)]
+pub(super) struct Backlog(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    pieces: VecDeque<Piece>,
+    cost: usize,
+    /// Lines that were left out, and belong behind all pieces.
+    left_out: usize,
+    writer: Writer,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Writer {
+    /// There is none yet: what comes, waits.
+    #[default]
+    ToCome,
+    /// It has nothing to do.
+    Idle,
+    /// It writes, or waits until it can.
+    Busy,
+}
+
+impl Backlog {
+    pub(super) fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// Writes from now on. Before this there is no thread.
+    pub(super) fn begin(&self, to: impl Write + Send + 'static) -> io::Result<()> {
+        let shared = Arc::clone(&self.0);
+        // Whoever waits for the end from now on, waits for the thread.
+        self.0.lock().writer = Writer::Busy;
+        let started = std::thread::Builder::new().name("rdzv-screen".into()).spawn(move || shared.write(to));
+        if started.is_err() {
+            self.0.lock().writer = Writer::ToCome;
+        }
+        started.map(drop)
+    }
+
+    /// Adds lines, of which the last has its end as well. They are all written or all left out.
+    pub(super) fn lines(&self, lines: String) {
+        let mut queue = self.0.lock();
+        if queue.cost >= WAITING_BYTES_MAX {
+            queue.left_out += lines.lines().count();
+            return;
+        }
+        queue.tell_of_gap();
+        queue.push(Piece::Lines(lines));
+        self.0.changed.notify_all();
+    }
+
+    /// Has this stand in the last line of a terminal. What is written next takes it away.
+    pub(super) fn standing(&self, text: String) {
+        let mut queue = self.0.lock();
+        if matches!(queue.pieces.back(), Some(Piece::Standing(_))) {
+            queue.pop_back();
+        } else if queue.cost >= WAITING_BYTES_MAX {
+            // Lines wait, and nothing stands there once they are written.
+            return;
+        }
+        queue.push(Piece::Standing(text));
+        self.0.changed.notify_all();
+    }
+
+    /// Waits until all is written, for so long at most. Without a writer there is one now.
+    pub(super) fn finish<W: Write + Send + 'static>(&self, open: impl Fn() -> W, patience: Duration) {
+        let writer = self.0.lock().writer;
+        if writer == Writer::ToCome && self.begin(open()).is_err() {
+            // The system has no threads, which is what is to be told: better late than never.
+            let mut pen = Pen::new(open());
+            while let Some(piece) = self.0.lock().take() {
+                pen.write(piece);
+            }
+            return;
+        }
+        let is_left = |queue: &mut Queue| !queue.is_empty() || queue.writer == Writer::Busy;
+        drop(self.0.changed.wait_timeout_while(self.0.lock(), patience, is_left));
+    }
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.left_out == 0
+    }
+
+    fn push(&mut self, piece: Piece) {
+        self.cost += piece.cost();
+        self.pieces.push_back(piece);
+    }
+
+    fn pop_back(&mut self) {
+        self.cost -= self.pieces.pop_back().map_or(0, |piece| piece.cost());
+    }
+
+    /// What was left out is told of where it is missing.
+    fn tell_of_gap(&mut self) {
+        let words = match std::mem::take(&mut self.left_out) {
+            0 => return,
+            1 => "rdzv run: 1 line was not shown: nobody took it\n".into(),
+            count => format!("rdzv run: {count} lines were not shown: nobody took them\n"),
+        };
+        self.push(Piece::Lines(words));
+    }
+
+    fn take(&mut self) -> Option<Piece> {
+        if self.pieces.is_empty() {
+            self.tell_of_gap();
+        }
+        let piece = self.pieces.pop_front()?;
+        self.cost -= piece.cost();
+        Some(piece)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next piece, once there is one.
+    fn next(&self) -> Piece {
+        let mut queue = self.lock();
+        loop {
+            if let Some(piece) = queue.take() {
+                queue.writer = Writer::Busy;
+                return piece;
+            }
+            queue.writer = Writer::Idle;
+            self.changed.notify_all();
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn write(&self, to: impl Write) -> ! {
+        let mut pen = Pen::new(to);
+        loop {
+            pen.write(self.next());
+        }
+    }
+}
+
+/// Knows what it has written.
+struct Pen<W> {
+    to: W,
+    /// Whether something stands in the last line.
+    stands: bool,
+}
+
+impl<W: Write> Pen<W> {
+    fn new(to: W) -> Self {
+        Self { to, stands: false }
+    }
+
+    fn write(&mut self, piece: Piece) {
+        let stood = std::mem::take(&mut self.stands);
+        let text = match piece {
+            Piece::Standing(text) if text.is_empty() && !stood => return,
+            Piece::Standing(text) => {
+                self.stands = !text.is_empty();
+                format!("\r\x1b[K{text}")
+            }
+            Piece::Lines(lines) if stood => format!("\r\x1b[K{lines}"),
+            Piece::Lines(lines) => lines,
+        };
+        // Where nobody can read it, the job goes on all the same.
+        self.to.write_all(text.as_bytes()).and_then(|()| self.to.flush()).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    /// Hands on what is written, as soon as somebody takes it.
+    struct Reader(SyncSender<String>);
+
+    impl Write for Reader {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let text = String::from_utf8_lossy(bytes).into_owned();
+            self.0.send(text).map_err(|_| io::ErrorKind::BrokenPipe)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn reader() -> (Reader, Receiver<String>) {
+        let (tell, told) = sync_channel(0);
+        (Reader(tell), told)
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[track_caller]
+    fn reads(read: &Receiver<String>, expected: &str) {
+        assert_eq!(read.recv_timeout(PATIENCE).as_deref(), Ok(expected));
+    }
+
+    #[test]
+    fn lines_stay_in_order_and_what_stands_is_taken_away() {
+        let backlog = Backlog::new();
+        let (to, read) = reader();
+        backlog.standing(String::new());
+        backlog.lines("one\n".into());
+        backlog.standing("waits".into());
+        backlog.standing("waits, 1 s".into());
+        backlog.lines("two\n".into());
+        backlog.standing("more".into());
+        backlog.begin(to).expect("a thread");
+        for expected in ["one\n", "\r\x1b[Kwaits, 1 s", "\r\x1b[Ktwo\n", "\r\x1b[Kmore"] {
+            reads(&read, expected);
+        }
+        backlog.standing(String::new());
+        reads(&read, "\r\x1b[K");
+        backlog.lines("three\n".into());
+        reads(&read, "three\n");
+    }
+
+    #[test]
+    fn what_nobody_takes_is_left_out_and_told_of_where_it_is_missing() {
+        let backlog = Backlog::new();
+        let (to, read) = reader();
+        let line = format!("{}\n", "x".repeat(WAITING_BYTES_MAX / 8));
+        for _ in 0..8 {
+            backlog.lines(line.clone());
+        }
+        assert!(backlog.0.lock().cost > WAITING_BYTES_MAX);
+        backlog.lines("lost\nlost\n".into());
+        backlog.standing("lost".into());
+        backlog.lines("lost\n".into());
+        backlog.begin(to).expect("a thread");
+        reads(&read, &line);
+        reads(&read, &line);
+        // What was read makes room.
+        backlog.lines("kept\n".into());
+        for _ in 2..8 {
+            reads(&read, &line);
+        }
+        reads(&read, "rdzv run: 3 lines were not shown: nobody took them\n");
+        reads(&read, "kept\n");
+        assert_eq!(backlog.0.lock().cost, 0);
+    }
+
+    #[test]
+    fn the_end_waits_for_who_reads_and_for_so_long_only() {
+        let backlog = Backlog::new();
+        let (to, read) = reader();
+        backlog.lines("first\n".into());
+        let to = Mutex::new(Some(to));
+        let open = || to.lock().expect("one thread").take().expect("once");
+        backlog.finish(open, Duration::from_millis(1));
+        let reading = std::thread::spawn(move || read.iter().take(2).collect::<String>());
+        backlog.lines("last\n".into());
+        backlog.finish(io::sink, PATIENCE);
+        assert!(backlog.0.lock().is_empty());
+        assert_eq!(reading.join().expect("a reader"), "first\nlast\n");
+        // Who does not read any more holds up nobody.
+        backlog.lines("to nobody\n".into());
+        backlog.finish(io::sink, PATIENCE);
+        assert!(backlog.0.lock().is_empty());
+    }
+}

@@ -1,0 +1,97 @@
+//! What `--report` asks for: how the run ended, for programs to read.
+
+use rendezvous_core::agent::failure::{REPORT_VERSION, WorkerGroupFailure, signal_name};
+use rendezvous_core::agent::reason::{Reason, StopCause};
+use rendezvous_core::agent::supervisor::Verdict;
+use rendezvous_core::driver::agent::AgentResult;
+use serde_json::{Value, json};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+/// How long the last words may take: a disk or a pipe may stand still.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A file, if one is asked for.
+pub(super) struct Report(Option<PathBuf>);
+
+/// How a run ended.
+struct Ending<'a> {
+    verdict: &'static str,
+    reason: String,
+    failure: Option<&'a WorkerGroupFailure>,
+}
+
+impl Report {
+    /// Has the file say that the run has not ended: what it said of an earlier one is over, and one that cannot be written
+    /// is told of while nothing is lost yet. A pipe or a device is left alone until there is something to read.
+    pub(super) fn begin(path: Option<&Path>) -> Result<Self, String> {
+        let report = Self(path.map(Path::to_path_buf));
+        if let Some(path) = path {
+            let is_special = path.metadata().is_ok_and(|of| !of.is_file() && !of.is_dir());
+            if !is_special {
+                let reason = "the run has not ended".into();
+                let running = Ending { verdict: "running", reason, failure: None };
+                std::fs::write(path, running.text()).map_err(|error| refused(path, &error))?;
+            }
+        }
+        Ok(report)
+    }
+
+    /// Has the file say what came of it. An agent that did not come to its end has words for that.
+    pub(super) fn end(&self, ended: Result<&AgentResult, String>) -> Result<(), String> {
+        let Some(path) = self.0.clone() else { return Ok(()) };
+        let ending = match ended {
+            Ok(result) => Ending::of(result),
+            Err(reason) => Ending { verdict: "failed", reason, failure: None },
+        };
+        let text = ending.text();
+        let (tell, told) = sync_channel(1);
+        let at = path.clone();
+        let writer = std::thread::Builder::new().name("rdzv-report".into());
+        let written = writer.spawn(move || tell.send(std::fs::write(&at, text))).and_then(|_| {
+            told.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        });
+        written.map_err(|error| refused(&path, &error))
+    }
+}
+
+fn refused(path: &Path, error: &io::Error) -> String {
+    format!("the report cannot be written to {}: {error}", path.display())
+}
+
+impl<'a> Ending<'a> {
+    fn of(result: &'a AgentResult) -> Self {
+        let (verdict, reason) = match &result.verdict {
+            Verdict::Succeeded { missing } => {
+                ("succeeded", missing.as_ref().unwrap_or(&Reason::Succeeded).to_string())
+            }
+            Verdict::NotNeeded => ("not_needed", "this node stood by, and was not needed".into()),
+            Verdict::Stopped { cause } => ("stopped", stopped(*cause)),
+            Verdict::Failed { reason } => ("failed", reason.to_string()),
+            Verdict::LostSight { reason } => ("lost_sight", reason.to_string()),
+        };
+        Self { verdict, reason, failure: result.failure.as_ref() }
+    }
+
+    fn text(&self) -> String {
+        let failure = self.failure.map_or(Value::Null, WorkerGroupFailure::to_json);
+        let report = json!({
+            "version": REPORT_VERSION,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "failure": failure,
+        });
+        format!("{report}\n")
+    }
+}
+
+fn stopped(cause: StopCause) -> String {
+    match cause {
+        StopCause::Signal(signal) => {
+            signal_name(signal).map_or_else(|| format!("signal {signal} came"), |name| format!("{name} came"))
+        }
+        StopCause::Asked => Reason::Stop(cause).to_string(),
+    }
+}
