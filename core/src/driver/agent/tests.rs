@@ -211,6 +211,7 @@ fn spec(workers: u32) -> WorkerSpec {
 }
 
 mod observed;
+mod rendezvous_trouble;
 
 const SUCCEEDED: Verdict = Verdict::Succeeded { missing: None };
 
