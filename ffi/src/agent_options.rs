@@ -409,8 +409,9 @@ pub unsafe extern "C" fn rdzv_agent_options_set_devices(
     }
 }
 
-/// Where workers of other nodes reach this one, if it hosts their store; by default, as the rendezvous knows
-/// it.
+/// Where workers of other nodes reach this one, if it hosts their store. By default as the rendezvous knows
+/// it, and 127.0.0.1 for a group of one node, unless its workers are somebody else's: theirs may be on any
+/// host.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_local_addr(
     options: *mut rdzv_agent_options,

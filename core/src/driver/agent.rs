@@ -21,7 +21,7 @@ mod tests;
 pub use control::AgentControl;
 pub use foreign::{ForeignEvent, ForeignWorkers, StartOrder, WorkerHooks, WorkersTeller};
 pub use local::{LocalEntry, LocalError, LocalOptions, LocalWorkers, TimerError};
-pub use workers::{Start, WorkerEvent, Workers};
+pub use workers::{Reach, Start, WorkerEvent, Workers};
 
 use crate::agent::environment::AgentStore;
 use crate::agent::failure::WorkerGroupFailure;
@@ -63,7 +63,8 @@ pub struct AgentOptions {
     pub name: String,
     /// What the workers' program is called in reports.
     pub entry_name: String,
-    /// Where workers of other nodes reach this one, if it hosts their store; without it, as the rendezvous knows it.
+    /// Where workers of other nodes reach this one, if it hosts their store. Without it: as the rendezvous knows it, and
+    /// for a group of one node whose workers are on its host, at the loopback address.
     pub local_addr: Option<String>,
     /// Where the workers find their store; without it, each round has a store of its own, which the first agent serves.
     pub master: Option<RendezvousStoreInfo>,
@@ -205,6 +206,7 @@ impl Agent {
             master: options.master,
             stores: WorkerStores::new(named, of_rendezvous),
             local_addr: options.local_addr,
+            reach: workers.reach(),
             teller: teller.clone(),
         };
         let its_store = Arc::clone(&store);
