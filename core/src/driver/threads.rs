@@ -43,12 +43,12 @@ impl Thread {
     }
 
     /// Waits until it has ended, for so long at most, and calls `press` now and then; whether it has. One that has not is
-    /// left behind, with all that it holds.
+    /// left behind, with all that it holds; and nobody waits for itself.
     pub fn join_within(self, patience: Duration, mut press: impl FnMut()) -> bool {
         let clock = Clock::new();
         let until = clock.now() + patience;
         while self.is_here() && !self.handle.is_finished() {
-            if clock.now() >= until {
+            if clock.now() >= until || self.id() == std::thread::current().id() {
                 return false;
             }
             press();

@@ -150,9 +150,14 @@ impl<A: Errand> Asks<A> {
 
 impl<A> Drop for Errands<A> {
     fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if !thread.is_here() {
+            // Nobody is there to hear it, and what the thread had locked is locked for ever.
+            core::mem::forget(self.asks.take());
+            return thread.join();
+        }
         self.asks = None;
         // The thread sees that nobody asks any more as soon as its call has ended, which one interrupt may miss.
-        let Some(thread) = self.thread.take() else { return };
         self.is_last.store(true, Ordering::Release);
         thread.join_within(END_PATIENCE, &self.interrupt);
     }
