@@ -2993,8 +2993,9 @@ rdzv_status rdzv_agent_options_set_rank_assignment(rdzv_agent_options *options,
 // What devices a worker sees: `RDZV_DEVICES_ALL` (the default) or `RDZV_DEVICES_ONE_EACH`.
 rdzv_status rdzv_agent_options_set_devices(rdzv_agent_options *options, int32_t devices, rdzv_error **error);
 
-// Where workers of other nodes reach this one, if it hosts their store; by default, as the rendezvous knows
-// it.
+// Where workers of other nodes reach this one, if it hosts their store. By default as the rendezvous knows
+// it, and 127.0.0.1 for a group of one node, unless its workers are somebody else's: theirs may be on any
+// host.
 rdzv_status rdzv_agent_options_set_local_addr(rdzv_agent_options *options,
                                               const uint8_t *address,
                                               size_t address_len,
@@ -3298,7 +3299,9 @@ rdzv_status rdzv_agent_new(const rdzv_context *context,
                            rdzv_error **error);
 
 // Frees an agent. What lives of its workers is killed, and its node has left the rendezvous then. One that
-// is in a loop goes on there, until it is taken out of it. NULL is ignored.
+// is in a loop goes on there, until it is taken out of it. Code of yours that does not come back is left
+// behind, on its thread: hooks of custom workers after 5 s, a rendezvous backend after 10 s. A forked child
+// may free what its parent made; that changes nothing for the parent. NULL is ignored.
 void rdzv_agent_free(rdzv_agent *agent);
 
 // Runs the agent to its end, in this thread: it meets the other agents, starts the workers, watches them,
@@ -3482,7 +3485,8 @@ typedef struct {
   void (*kill)(void *user_data);
   // Sends a signal to the workers themselves. NULL: nothing is passed on.
   void (*pass)(void *user_data, int32_t signal);
-  // Called once, on the same thread, when the agent is gone. May be NULL.
+  // Called once, on the same thread, when the agent is gone: `rdzv_agent_free` waits for it, 5 s at most.
+  // May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_workers_vtable;
 

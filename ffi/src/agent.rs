@@ -194,7 +194,9 @@ pub unsafe extern "C" fn rdzv_agent_new(
 }
 
 /// Frees an agent. What lives of its workers is killed, and its node has left the rendezvous then. One that
-/// is in a loop goes on there, until it is taken out of it. NULL is ignored.
+/// is in a loop goes on there, until it is taken out of it. Code of yours that does not come back is left
+/// behind, on its thread: hooks of custom workers after 5 s, a rendezvous backend after 10 s. A forked child
+/// may free what its parent made; that changes nothing for the parent. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_free(agent: *mut rdzv_agent) {
     // SAFETY: as the header wants it.

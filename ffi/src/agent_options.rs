@@ -429,8 +429,9 @@ pub unsafe extern "C" fn rdzv_agent_options_set_devices(
     }
 }
 
-/// Where workers of other nodes reach this one, if it hosts their store; by default, as the rendezvous knows
-/// it.
+/// Where workers of other nodes reach this one, if it hosts their store. By default as the rendezvous knows
+/// it, and 127.0.0.1 for a group of one node, unless its workers are somebody else's: theirs may be on any
+/// host.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_local_addr(
     options: *mut rdzv_agent_options,
@@ -565,7 +566,9 @@ pub unsafe extern "C" fn rdzv_agent_options_set_console_filters(
 /// of PyTorch's file timers; they find it in `TORCHELASTIC_TIMER_FILE`. A timer that expires has its process
 /// killed, which is a failure of its worker. By default there is none.
 ///
-/// Errors of `rdzv_agent_new`: `RDZV_IO` when something is there already.
+/// A pipe that is there and that nobody reads, as a killed agent leaves it, is replaced.
+///
+/// Errors of `rdzv_agent_new`: `RDZV_IO` when something else is there, or a pipe that somebody reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_timer_file(
     options: *mut rdzv_agent_options,

@@ -8,11 +8,11 @@ use crate::status::{RDZV_EXHAUSTED, RDZV_REENTRANT, rdzv_status};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use rendezvous_core::driver::rendezvous::Context;
 use rendezvous_core::driver::reply::ask;
-use rendezvous_core::driver::threads;
+use rendezvous_core::driver::threads::{self, Thread};
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::{JoinHandle, ThreadId};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 /// Log level: something failed that needs a person. Levels are the lower the more important.
@@ -80,7 +80,7 @@ struct Log {
     lines: Option<Sender<Line>>,
     dropped: Arc<AtomicU64>,
     thread_id: ThreadId,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Thread>>,
 }
 
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Drop for Log {
         self.lines = None;
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread.filter(|_| self.thread_id != std::thread::current().id()) {
-            thread.join().ok();
+            thread.join();
         }
     }
 }
@@ -264,7 +264,7 @@ fn set_sink(shared: &Shared, sink: rdzv_log_sink) -> Result<(), Fault> {
         level_max: sink.level_max,
         lines: Some(lines),
         dropped,
-        thread_id: thread.thread().id(),
+        thread_id: thread.id(),
         thread: Mutex::new(Some(thread)),
     };
     if let Err(log) = shared.log.set(log) {

@@ -107,7 +107,8 @@ pub struct rdzv_workers_vtable {
     pub kill: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     /// Sends a signal to the workers themselves. NULL: nothing is passed on.
     pub pass: Option<unsafe extern "C" fn(user_data: *mut c_void, signal: i32)>,
-    /// Called once, on the same thread, when the agent is gone. May be NULL.
+    /// Called once, on the same thread, when the agent is gone: `rdzv_agent_free` waits for it, 5 s at most.
+    /// May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 

@@ -4,6 +4,7 @@
 //! meets the other agents in the round's store. What they learn comes back through a channel that makes the agent's
 //! descriptor readable.
 
+mod asked;
 mod control;
 mod errand;
 mod foreign;
@@ -20,7 +21,7 @@ mod tests;
 pub use control::AgentControl;
 pub use foreign::{ForeignEvent, ForeignWorkers, StartOrder, WorkerHooks, WorkersTeller};
 pub use local::{LocalEntry, LocalError, LocalOptions, LocalWorkers, TimerError};
-pub use workers::{Start, WorkerEvent, Workers};
+pub use workers::{Reach, Start, WorkerEvent, Workers};
 
 use crate::agent::environment::AgentStore;
 use crate::agent::failure::WorkerGroupFailure;
@@ -28,7 +29,7 @@ use crate::agent::group::{Worker, WorkerGroup};
 use crate::agent::health::{Health, PROGRESS_INTERVAL, Vigilance};
 use crate::agent::observer::Happened;
 use crate::agent::spec::{SpecError, WorkerSpec};
-use crate::agent::supervisor::{Input, Notice, Output, Round, Supervisor, Verdict};
+use crate::agent::supervisor::{Input, Membership, Notice, Output, Round, Supervisor, Verdict};
 use crate::agent::worker_store::{Named, WorkerStores};
 use crate::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use crate::driver::rendezvous::RendezvousHandler;
@@ -36,9 +37,11 @@ use crate::rendezvous::store_info::RendezvousStoreInfo;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use asked::{Asked, Asker, farewell_timeout};
 use control::Snapshot;
 use crossbeam_channel::{Receiver, unbounded};
 use errand::Errands;
@@ -60,7 +63,8 @@ pub struct AgentOptions {
     pub name: String,
     /// What the workers' program is called in reports.
     pub entry_name: String,
-    /// Where workers of other nodes reach this one, if it hosts their store; without it, as the rendezvous knows it.
+    /// Where workers of other nodes reach this one, if it hosts their store. Without it: as the rendezvous knows it, and
+    /// for a group of one node whose workers are on its host, at the loopback address.
     pub local_addr: Option<String>,
     /// Where the workers find their store; without it, each round has a store of its own, which the first agent serves.
     pub master: Option<RendezvousStoreInfo>,
@@ -111,20 +115,15 @@ pub struct AgentResult {
     pub failure: Option<WorkerGroupFailure>,
 }
 
-/// Which thread makes the machine's call.
-#[derive(Clone, Copy, Debug)]
-enum Asked {
-    Membership,
-    Numbering,
-}
-
 const WORKERS: Token = Token(0);
 /// How soon a call is interrupted again that the last time was missed.
 const PRESS_INTERVAL: Duration = Duration::from_millis(2);
 
 /// One agent. One thread turns it; others have its [`AgentControl`].
 ///
-/// Dropping it before it is over ends its workers at once, and this node has left the rendezvous then.
+/// Dropping it before it is over ends its workers at once, and this node has left the rendezvous then. What it waits for
+/// in the rendezvous is ended; code of a backend that nobody can end has ten seconds, and is left behind then with its
+/// thread and with what it holds, the handler and its session among that.
 pub struct Agent {
     machine: Supervisor,
     entry_name: String,
@@ -141,7 +140,12 @@ pub struct Agent {
     told: Receiver<Told>,
     teller: Teller,
     snapshot: Arc<Snapshot>,
-    asked: Asked,
+    /// The machine's last call.
+    asked: Option<Asked>,
+    /// What there was to say of a thread that panicked: it answers nothing any more.
+    fallen: Vec<(Asker, Box<str>)>,
+    /// When the farewell is given up.
+    farewell_until: Option<Instant>,
     info: Option<Arc<Info>>,
     numbered: Option<Box<Numbered>>,
     returned: BTreeMap<u32, Vec<u8>>,
@@ -188,7 +192,12 @@ impl Agent {
             interrupted.cancel();
             cancel(&its_store);
         };
-        let membership = Errands::start("rdzv-member", interrupt, move |asks| member.run(&asks))?;
+        let membership = Errands::start(
+            "rdzv-member",
+            interrupt,
+            move |asks| member.run(&asks),
+            fell(&teller, Asker::Member),
+        )?;
         let named = if options.master.is_some() { Named::Yes } else { Named::No };
         let of_rendezvous =
             if handler.use_agent_store() { AgentStore::Shared } else { AgentStore::OfRankZero };
@@ -198,11 +207,17 @@ impl Agent {
             stores: WorkerStores::new(named, of_rendezvous),
             tells_of_deaths: handler.tells_of_deaths(),
             local_addr: options.local_addr,
+            reach: workers.reach(),
             teller: teller.clone(),
         };
         let its_store = Arc::clone(&store);
         let interrupt = move || cancel(&its_store);
-        let numbering = Errands::start("rdzv-number", interrupt, move |asks| numbering.run(&asks))?;
+        let numbering = Errands::start(
+            "rdzv-number",
+            interrupt,
+            move |asks| numbering.run(&asks),
+            fell(&teller, Asker::Numbering),
+        )?;
         let snapshot = Arc::new(Snapshot::new(machine.group().clone()));
         let moment =
             Moment { group: snapshot.publish(machine.group()), restarts_left: machine.restarts_left() };
@@ -222,7 +237,9 @@ impl Agent {
             told,
             teller,
             snapshot,
-            asked: Asked::Membership,
+            asked: None,
+            fallen: Vec::new(),
+            farewell_until: None,
             info: None,
             numbered: None,
             returned: BTreeMap::new(),
@@ -358,9 +375,11 @@ impl Agent {
     fn deadline(&self) -> Option<Instant> {
         let is_behind = self.membership.is_behind() || self.numbering.is_behind();
         let press = is_behind.then(|| self.now() + PRESS_INTERVAL);
+        let farewell = self.farewell_until;
         let is_watchful = matches!(self.health, Some((_, Vigilance::Watchful)));
         let progress = is_watchful.then(|| self.now() + PROGRESS_INTERVAL);
-        [press, progress, self.machine.poll_timeout(), self.workers.deadline()].into_iter().flatten().min()
+        let machine = self.machine.poll_timeout();
+        [press, progress, farewell, machine, self.workers.deadline()].into_iter().flatten().min()
     }
 
     fn progress(&mut self) {
@@ -371,6 +390,8 @@ impl Agent {
                 self.saw(event);
             } else if self.machine.poll_timeout().is_some_and(|due| due <= self.now()) {
                 self.machine.handle_timeout(self.now());
+            } else if self.farewell_until.is_some_and(|until| until <= self.now()) {
+                self.end_farewell();
             } else {
                 break;
             }
@@ -410,6 +431,32 @@ impl Agent {
                 self.numbered = Some(numbered);
                 self.give(Input::Assigned { call, ranks });
             }
+            Told::Fell { asker, words } => {
+                let words: Box<str> = format!("the thread that waits there panicked: {words}").into();
+                self.fallen.push((asker, words.clone()));
+                self.answer_for_the_fallen();
+                if asker == Asker::Member {
+                    self.give(Input::Member(Membership::ServerLost { words }));
+                }
+            }
+        }
+    }
+
+    /// Whoever would answer the machine's call is no more.
+    fn answer_for_the_fallen(&mut self) {
+        let Some(asked) = self.asked else { return };
+        let fallen = self.fallen.iter().find(|(asker, _)| *asker == asked.asker());
+        if let Some(words) = fallen.map(|(_, words)| words.clone()) {
+            self.give(asked.unanswered(words));
+        }
+    }
+
+    /// Nobody answers to the farewell: the agent goes without it.
+    fn end_farewell(&mut self) {
+        self.farewell_until = None;
+        if let Some(asked @ Asked::Close { .. }) = self.asked {
+            self.membership.ask(membership::Ask::Rest);
+            self.give(asked.unanswered(Box::default()));
         }
     }
 
@@ -444,17 +491,27 @@ impl Agent {
 
     fn perform(&mut self, output: Output) {
         match output {
-            Output::Meet { call } => self.ask_member(membership::Ask::Meet { call }),
-            Output::Close { call, farewell } => self.ask_member(membership::Ask::Close { call, farewell }),
+            Output::Meet { call } => {
+                self.membership.ask(membership::Ask::Meet { call });
+                self.ask(Asked::Meet { call });
+            }
+            Output::Close { call, farewell } => {
+                self.membership.ask(membership::Ask::Close { call, farewell });
+                self.farewell_until = Some(self.now() + farewell_timeout(farewell));
+                self.ask(Asked::Close { call });
+            }
             Output::Assign { call } => {
                 // The server of the last start goes now, when its workers are gone: the next one may want its port.
                 self.numbered = None;
-                self.ask_for_numbers(|info| numbering::Ask::Assign { call, info });
+                self.ask_for_numbers(Asked::Assign { call }, |info| numbering::Ask::Assign { call, info });
             }
-            Output::Part { call } => self.ask_for_numbers(|info| numbering::Ask::Part { call, info }),
-            Output::Cancel { .. } => match self.asked {
-                Asked::Membership => self.membership.ask(membership::Ask::Rest),
-                Asked::Numbering => self.numbering.ask(numbering::Ask::Rest),
+            Output::Part { call } => {
+                self.ask_for_numbers(Asked::Part { call }, |info| numbering::Ask::Part { call, info });
+            }
+            Output::Cancel { .. } => match self.asked.map(Asked::asker) {
+                Some(Asker::Member) => self.membership.ask(membership::Ask::Rest),
+                Some(Asker::Numbering) => self.numbering.ask(numbering::Ask::Rest),
+                None => {}
             },
             Output::Abandon => self.handler.abandon(),
             Output::Announce { reason } => self.membership.ask(membership::Ask::Announce { reason }),
@@ -475,6 +532,7 @@ impl Agent {
             }
             Output::Tell(notice) => self.happen(AgentEvent::Notice(notice)),
             Output::Over => {
+                self.farewell_until = None;
                 self.numbered = None;
                 self.info = None;
                 *self.store.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -497,16 +555,16 @@ impl Agent {
         self.happened.push_back((event, Moment { group, restarts_left: self.machine.restarts_left() }));
     }
 
-    fn ask_member(&mut self, ask: membership::Ask) {
-        self.asked = Asked::Membership;
-        self.membership.ask(ask);
+    fn ask(&mut self, asked: Asked) {
+        self.asked = Some(asked);
+        self.answer_for_the_fallen();
     }
 
-    fn ask_for_numbers(&mut self, ask: impl FnOnce(Arc<Info>) -> numbering::Ask) {
+    fn ask_for_numbers(&mut self, asked: Asked, ask: impl FnOnce(Arc<Info>) -> numbering::Ask) {
         // The machine asks for them in a round only.
         let Some(info) = self.info.clone() else { return };
-        self.asked = Asked::Numbering;
         self.numbering.ask(ask(info));
+        self.ask(asked);
     }
 
     fn start(&mut self) {
@@ -526,6 +584,12 @@ impl AsRawFd for Agent {
     fn as_raw_fd(&self) -> RawFd {
         self.events.fd()
     }
+}
+
+/// What is to be done when a thread panics.
+fn fell(teller: &Teller, asker: Asker) -> impl FnOnce(String) + Send + 'static {
+    let teller = teller.clone();
+    move |words| teller.tell(Told::Fell { asker, words })
 }
 
 fn cancel(store: &CurrentStore) {

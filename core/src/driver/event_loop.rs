@@ -54,11 +54,18 @@ impl Waker {
     }
 }
 
+/// What watches. A forked child has the same as its parent, for whom it goes on.
+#[derive(Debug)]
+struct Epoll {
+    fd: OwnedFd,
+    owner: u32,
+}
+
 /// A descriptor that is watched. It is taken out explicitly, not by closing: in a forked child the descriptor may live on,
-/// and epoll would go on to report it.
+/// and epoll would go on to report it. A child that drops what it got from its parent takes nothing out.
 #[derive(Debug)]
 pub struct Watch {
-    epoll: Arc<OwnedFd>,
+    epoll: Arc<Epoll>,
     fd: RawFd,
     interest: Interest,
     token: Token,
@@ -74,10 +81,13 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        if std::process::id() != self.epoll.owner {
+            return;
+        }
         // SAFETY: an epoll instance that lives; the event is not read for this operation. A failure means that the
         // descriptor is not watched any more.
         unsafe {
-            libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, self.fd, core::ptr::null_mut());
+            libc::epoll_ctl(self.epoll.fd.as_raw_fd(), libc::EPOLL_CTL_DEL, self.fd, core::ptr::null_mut());
         }
     }
 }
@@ -89,7 +99,7 @@ const READY_MAX: usize = 256;
 
 /// The mechanism of an event loop. See the module's text.
 pub struct EventLoop {
-    epoll: Arc<OwnedFd>,
+    epoll: Arc<Epoll>,
     timer: OwnedFd,
     waker: Waker,
     clock: Clock,
@@ -122,7 +132,7 @@ impl EventLoop {
             )
         };
         let events = Self {
-            epoll: Arc::new(epoll),
+            epoll: Arc::new(Epoll { fd: epoll, owner: std::process::id() }),
             timer,
             waker: Waker(Arc::new(waker)),
             clock: Clock::new(),
@@ -137,7 +147,7 @@ impl EventLoop {
     /// The descriptor that is readable when there is something to do.
     #[must_use]
     pub fn fd(&self) -> RawFd {
-        self.epoll.as_raw_fd()
+        self.epoll.fd.as_raw_fd()
     }
 
     /// The loop's clock.
@@ -217,7 +227,7 @@ impl EventLoop {
         // SAFETY: as many places as are named.
         let count = unsafe {
             libc::epoll_wait(
-                self.epoll.as_raw_fd(),
+                self.epoll.fd.as_raw_fd(),
                 self.found.as_mut_ptr(),
                 i32::try_from(self.found.len()).unwrap_or(i32::MAX),
                 millis,
@@ -258,7 +268,7 @@ impl EventLoop {
         };
         let mut event = libc::epoll_event { events: flags.cast_unsigned(), u64: token };
         // SAFETY: an epoll instance that lives and a valid event.
-        match unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) } {
+        match unsafe { libc::epoll_ctl(self.epoll.fd.as_raw_fd(), operation, fd, &raw mut event) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }

@@ -50,7 +50,6 @@ use inbox::{Inbox, Room, Weighed};
 use session::Session;
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread::JoinHandle;
 
 /// How a client behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -327,6 +326,8 @@ struct Shared {
     events: Inbox<NodeEvent>,
     /// Whether the node stood by at any time since it last asked to join.
     stood_by: AtomicBool,
+    /// Whether the server has ever greeted.
+    has_opened: AtomicBool,
     /// Where watches and leases wait; those that are gone are passed over.
     streams: Mutex<Vec<Weak<Inbox<Answered>>>>,
 }
@@ -337,6 +338,7 @@ impl Shared {
             fate: OnceLock::new(),
             events: Inbox::new(room),
             stood_by: AtomicBool::new(false),
+            has_opened: AtomicBool::new(false),
             streams: Mutex::default(),
         }
     }
@@ -361,7 +363,7 @@ impl Shared {
 struct Thread {
     commands: Sender<Command>,
     waker: Waker,
-    handle: Mutex<Option<JoinHandle<()>>>,
+    handle: Mutex<Option<threads::Thread>>,
 }
 
 impl Thread {
@@ -420,7 +422,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.thread.send(Command::Stop);
         if let Some(thread) = self.thread.handle.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            thread.join().ok();
+            thread.join();
         }
     }
 }
@@ -532,6 +534,12 @@ impl NativeClient {
         self.0.shared.fate.get().is_some()
     }
 
+    /// Whether the server has ever greeted this session. One that has not may never hear of it.
+    #[must_use]
+    pub fn has_opened(&self) -> bool {
+        self.0.shared.has_opened.load(Ordering::Acquire)
+    }
+
     /// Ends all calls of this handle and its clones that are under way, in whatever thread, with
     /// [`ErrorKind::Cancelled`], and so their waits for pushes and events. Later calls are as ever.
     pub fn cancel(&self) {
@@ -551,8 +559,20 @@ impl NativeClient {
     /// # Errors
     /// Why the server did not hear it.
     pub fn close(&self, timeout: Duration) -> Result<(), NativeError> {
+        self.close_until(timeout, None)
+    }
+
+    /// As [`NativeClient::close`], until `call` is cancelled.
+    ///
+    /// # Errors
+    /// Why the server did not hear it.
+    pub fn close_within(&self, timeout: Duration, call: &Cancellable) -> Result<(), NativeError> {
+        self.close_until(timeout, Some(call))
+    }
+
+    fn close_until(&self, timeout: Duration, call: Option<&Cancellable>) -> Result<(), NativeError> {
         let bye = ClientFrame::Bye {};
-        match self.exchange(Operation::Bye, &bye, timeout, Way::Bye, None, None) {
+        match self.exchange(Operation::Bye, &bye, timeout, Way::Bye, None, call) {
             Ok(_) => Ok(()),
             Err(loss) if loss.ending.as_deref() == Some(&Ending::Left) => Ok(()),
             Err(loss) => Err(self.error(Operation::Bye, (None, 0), loss)),

@@ -78,6 +78,9 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a process that was killed, or has closed all it had, may take to be gone.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
+/// How soon a request is sent again for which the system had no room.
+const ROOM_INTERVAL: Duration = Duration::from_millis(5);
+
 const SOCKET: Token = Token(0);
 const GUARD: Token = Token(1);
 /// Pipes of functions have the numbers of their workers behind these.
@@ -324,7 +327,16 @@ impl Inner {
     }
 
     fn ask(&mut self, asked: Request) -> Result<(), GuardError> {
-        self.line.ask(asked, &[]).map_err(|errno| self.or_lost(errno))
+        let asked = self.line.ask(asked, &[]).map_err(|errno| self.or_lost(errno));
+        self.look_for_room();
+        asked
+    }
+
+    /// Nobody tells when there is room again.
+    fn look_for_room(&mut self) {
+        if self.line.has_no_room() {
+            self.events.wake_at(self.events.clock().now() + ROOM_INTERVAL);
+        }
     }
 
     /// What an error of the line means to who asked for something.
@@ -351,10 +363,11 @@ impl Inner {
                 Err(libc::EAGAIN) if has_ended => return self.lose(),
                 Err(libc::EAGAIN) => {
                     self.read_pipes();
-                    match self.line.flush() {
-                        Ok(()) => return Ok(None),
-                        Err(_) => return self.lose(),
+                    if self.line.flush().is_err() {
+                        return self.lose();
                     }
+                    self.look_for_room();
+                    return Ok(None);
                 }
                 Err(_) => return self.lose(),
             }

@@ -10,7 +10,7 @@ pub use listener::{Family, StartError, StartErrorKind};
 
 use crate::driver::reply::{NoAnswer, ask};
 use crate::driver::socket::KeepAlive;
-use crate::driver::threads;
+use crate::driver::threads::{self, Thread, panic_text};
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Stats};
 use crossbeam_channel::{Sender, unbounded};
@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::{JoinHandle, ThreadId};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 /// Where a server listens.
@@ -103,7 +103,7 @@ pub struct Server {
     local_addr: SocketAddr,
     commands: Sender<Command>,
     waker: Arc<mio::Waker>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Thread>>,
     thread_id: ThreadId,
     fate: Fate,
 }
@@ -132,7 +132,7 @@ impl Server {
             told.set(failure).ok();
         });
         let thread = thread.map_err(|cause| StartError::io(&Listen::on(local_addr), cause))?;
-        let thread_id = thread.thread().id();
+        let thread_id = thread.id();
         Ok(Self { local_addr, commands, waker, thread: Mutex::new(Some(thread)), thread_id, fate })
     }
 
@@ -179,7 +179,7 @@ impl Server {
             return Ok(());
         }
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            thread.join().ok();
+            thread.join();
         }
         match self.failure() {
             None | Some(ServerFailure::Stopped) => Ok(()),
@@ -198,11 +198,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop().ok();
     }
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string())
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use crate::agent::streams::Stream;
 use crate::agent::template::{Origin, line_prefix};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Waker};
-use crate::driver::threads;
+use crate::driver::threads::{self, Thread};
 use crate::time::Duration;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -43,7 +43,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 
 /// Where the folders of runs are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,7 +112,7 @@ pub struct WorkerLogs {
     commands: Sender<Command>,
     waker: Waker,
     clock: Clock,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
     /// Disconnected when the thread has ended.
     ended: Receiver<()>,
     has_started: bool,
@@ -273,13 +272,15 @@ impl WorkerLogs {
 
 impl Drop for WorkerLogs {
     fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if !thread.is_here() {
+            return thread.join();
+        }
         self.tell(Command::Stop { until: self.clock.now() + PATIENCE });
         // One that waits for a disk is not waited for.
         let ended = self.ended.recv_timeout(PATIENCE * 2);
-        if let (Err(crossbeam_channel::RecvTimeoutError::Disconnected), Some(thread)) =
-            (ended, self.thread.take())
-        {
-            drop(thread.join());
+        if ended == Err(crossbeam_channel::RecvTimeoutError::Disconnected) {
+            thread.join();
         }
     }
 }

@@ -160,7 +160,7 @@ impl Workers {
         let shared = Arc::clone(&self.shared);
         let thread = threads::spawn(self.name, move || shared.work());
         let thread = thread.map_err(|error| Ended::NoThread(error.raw_os_error().unwrap_or(0)))?;
-        state.threads.push(thread.thread().id());
+        state.threads.push(thread.id());
         state.idle += 1;
         Ok(())
     }

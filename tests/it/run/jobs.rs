@@ -228,6 +228,38 @@ fn each_start_has_a_store_of_its_own_even_at_a_port_that_is_named() {
     }
 }
 
+/// The local addresses, in the system's own words, at which this process listens.
+fn listens_at(pid: u32) -> Vec<String> {
+    let links = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");
+    let links: Vec<String> = links
+        .flatten()
+        .filter_map(|entry| Some(std::fs::read_link(entry.path()).ok()?.to_str()?.to_string()))
+        .collect();
+    let lists = ["tcp", "tcp6"].map(|list| std::fs::read_to_string(format!("/proc/net/{list}")));
+    let lists = lists.map(Result::unwrap_or_default);
+    let fields = lists.iter().flat_map(|list| list.lines()).map(|line| line.split_ascii_whitespace());
+    let fields = fields.map(Iterator::collect::<Vec<_>>);
+    let own = fields.filter(|fields| fields.len() > 9 && fields[3] == "0A");
+    let own = own.filter(|fields| links.contains(&format!("socket:[{}]", fields[9])));
+    own.map(|fields| fields[1].to_string()).collect()
+}
+
+#[test]
+fn a_job_of_one_node_listens_to_nobody_else() {
+    for flags in [&[][..], &["--standalone"]] {
+        let mut launched = Launch::shell(flags, "echo at $MASTER_ADDR; exec sleep 600").start();
+        launched.until(1, "at 127.0.0.1");
+        let addresses = listens_at(launched.child.id());
+        assert_eq!(addresses.len(), 2, "the rendezvous and the workers' store: {addresses:?}");
+        for address in &addresses {
+            let loopback = ["0100007F:", "00000000000000000000000001000000:"];
+            assert!(loopback.iter().any(|own| address.starts_with(own)), "{addresses:?}");
+        }
+        launched.signal(libc::SIGTERM);
+        launched.finish();
+    }
+}
+
 #[test]
 fn python_runs_scripts_and_modules() {
     let folder = folder("python");

@@ -1,13 +1,19 @@
 //! A thread that makes one blocking call after the other for the agent, which never blocks itself.
 
-use crate::driver::threads;
+use crate::driver::threads::{self, Thread, panic_text};
+use crate::time::Duration;
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+
+/// How long the end of a thread is waited for. Code that nobody can end is left behind with it then.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the thread does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +25,8 @@ enum State {
     Endable,
     /// It makes one that may not.
     Shielded,
+    /// It makes none any more.
+    Over,
 }
 
 /// How far the thread has come. Whoever interrupts it holds this, so that it cannot come to the next ask meanwhile: the
@@ -29,14 +37,17 @@ struct Standing {
     state: State,
 }
 
-/// The agent's end. When it is dropped, the call under way is ended, and the thread with it.
+/// The agent's end. When it is dropped, the call under way is ended, and the thread with it; one that has not ended after
+/// [`END_PATIENCE`] is left behind, with what it holds.
 pub(super) struct Errands<A> {
     asks: Option<Sender<A>>,
     asked: u64,
     standing: Arc<Mutex<Standing>>,
+    /// Nobody asks any more.
+    is_last: Arc<AtomicBool>,
     /// Ends the call that is under way. One that begins just then may miss it.
     interrupt: Box<dyn Fn() + Send>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 /// The thread's end.
@@ -44,6 +55,7 @@ pub(super) struct Errands<A> {
 pub(super) struct Asks<A> {
     asks: Receiver<A>,
     standing: Arc<Mutex<Standing>>,
+    is_last: Arc<AtomicBool>,
 }
 
 /// Whether what comes behind ends this.
@@ -68,18 +80,27 @@ impl<A> fmt::Debug for Errands<A> {
 }
 
 impl<A: Errand> Errands<A> {
-    /// Has `body` run in a thread of its own.
+    /// Has `body` run in a thread of its own. If it panics, `fell` is told what it said, and nothing that is asked then is
+    /// done any more.
     pub(super) fn start(
         name: &str,
         interrupt: impl Fn() + Send + 'static,
         body: impl FnOnce(Asks<A>) + Send + 'static,
+        fell: impl FnOnce(String) + Send + 'static,
     ) -> io::Result<Self> {
         let (sender, asks) = unbounded();
-        let standing = Arc::default();
-        let end = Asks { asks, standing: Arc::clone(&standing) };
-        let thread = threads::spawn(name, move || body(end))?;
+        let standing: Arc<Mutex<Standing>> = Arc::default();
+        let is_last: Arc<AtomicBool> = Arc::default();
+        let end = Asks { asks, standing: Arc::clone(&standing), is_last: Arc::clone(&is_last) };
+        let its = Arc::clone(&standing);
+        let thread = threads::spawn(name, move || {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(move || body(end))) {
+                lock(&its).state = State::Over;
+                fell(panic_text(&*panic));
+            }
+        })?;
         let interrupt = Box::new(interrupt);
-        Ok(Self { asks: Some(sender), asked: 0, standing, interrupt, thread: Some(thread) })
+        Ok(Self { asks: Some(sender), asked: 0, standing, is_last, interrupt, thread: Some(thread) })
     }
 
     /// Asks for something; whatever is under way is given up for it.
@@ -94,7 +115,8 @@ impl<A: Errand> Errands<A> {
 
     /// Whether the thread has not come to the last ask yet. Until it has, [`Errands::press`] it from time to time.
     pub(super) fn is_behind(&self) -> bool {
-        lock(&self.standing).taken < self.asked
+        let standing = lock(&self.standing);
+        standing.taken < self.asked && standing.state != State::Over
     }
 
     /// Ends what is under way before the last ask, if it may be ended.
@@ -122,23 +144,22 @@ impl<A: Errand> Asks<A> {
 
     /// Whether there is no time for anything else: something was asked, or nothing will be.
     pub(super) fn is_wanted(&self) -> bool {
-        !self.asks.is_empty() || Arc::strong_count(&self.standing) == 1
+        !self.asks.is_empty() || self.is_last.load(Ordering::Acquire)
     }
 }
 
 impl<A> Drop for Errands<A> {
     fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if !thread.is_here() {
+            // Nobody is there to hear it, and what the thread had locked is locked for ever.
+            core::mem::forget(self.asks.take());
+            return thread.join();
+        }
         self.asks = None;
         // The thread sees that nobody asks any more as soon as its call has ended, which one interrupt may miss.
-        let thread = self.thread.take();
-        self.standing = Arc::default();
-        let Some(thread) = thread else { return };
-        while !thread.is_finished() {
-            (self.interrupt)();
-            std::thread::park_timeout(core::time::Duration::from_millis(2));
-        }
-        // A thread that panicked has said so itself.
-        thread.join().ok();
+        self.is_last.store(true, Ordering::Release);
+        thread.join_within(END_PATIENCE, &self.interrupt);
     }
 }
 
@@ -150,7 +171,7 @@ fn lock(standing: &Mutex<Standing>) -> MutexGuard<'_, Standing> {
 mod tests {
     use super::*;
     use crate::driver::canceller::Canceller;
-    use core::sync::atomic::{AtomicU32, Ordering};
+    use core::sync::atomic::AtomicU32;
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -178,6 +199,7 @@ mod tests {
                     }
                 }
             },
+            |_| {},
         )
         .expect("a thread")
     }
@@ -216,7 +238,7 @@ mod tests {
                 }
             }
         };
-        let mut errands = Errands::start("rdzv-test", interrupt, body).expect("a thread");
+        let mut errands = Errands::start("rdzv-test", interrupt, body, |_| {}).expect("a thread");
         for ask in 1..100_000 {
             last.store(ask, Ordering::SeqCst);
             errands.ask(ask);

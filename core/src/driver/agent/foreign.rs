@@ -13,8 +13,8 @@ use crate::agent::roster::Roster;
 use crate::agent::supervisor::Failed;
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Waker};
-use crate::driver::threads;
-use crate::time::Instant;
+use crate::driver::threads::{self, Thread};
+use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::{String, ToString};
@@ -23,6 +23,9 @@ use core::fmt;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::io;
 use std::os::fd::RawFd;
+
+/// How long the end of the hooks is waited for.
+const HOOKS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is to be started, to keep.
 #[derive(Clone, Debug)]
@@ -100,8 +103,12 @@ enum Command {
 }
 
 /// Workers that somebody else has.
+///
+/// Dropping it has what lives of them killed, and waits for the end of the hooks: 5 s, since a program may end next. Hooks
+/// that take longer are left behind on their thread, and dropped when they come back.
 pub struct ForeignWorkers {
-    commands: Sender<Command>,
+    commands: Option<Sender<Command>>,
+    thread: Option<Thread>,
     sender: Sender<ForeignEvent>,
     told: Receiver<ForeignEvent>,
     events: EventLoop,
@@ -129,11 +136,11 @@ impl ForeignWorkers {
         let events = EventLoop::new()?;
         let (sender, told) = unbounded();
         let (commands, asked) = unbounded();
-        // It ends when nobody asks any more. Hooks that never return are left behind.
-        threads::spawn("rdzv-workers", move || call_hooks(hooks, &asked))?;
+        let thread = threads::spawn("rdzv-workers", move || call_hooks(hooks, &asked))?;
         let clock = *events.clock();
         Ok(Self {
-            commands,
+            commands: Some(commands),
+            thread: Some(thread),
             sender,
             told,
             events,
@@ -148,7 +155,9 @@ impl ForeignWorkers {
 
     fn ask(&self, command: Command) {
         // The thread listens as long as this lives.
-        self.commands.send(command).ok();
+        if let Some(commands) = &self.commands {
+            commands.send(command).ok();
+        }
     }
 
     /// With nothing left, the descriptor is not readable any more; what comes at that moment is not lost.
@@ -236,9 +245,17 @@ fn call_hooks(mut hooks: Box<dyn WorkerHooks>, asked: &Receiver<Command>) {
 
 impl Drop for ForeignWorkers {
     fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if !thread.is_here() {
+            core::mem::forget(self.commands.take());
+            return thread.join();
+        }
         if !self.roster.is_empty() {
             self.ask(Command::Kill);
         }
+        // The thread ends when nobody asks any more.
+        self.commands = None;
+        thread.join_within(HOOKS_PATIENCE, || {});
     }
 }
 
@@ -369,6 +386,21 @@ mod tests {
         }
     }
 
+    /// Whose `kill` does not come back until it is told.
+    struct Slow(mpsc::Receiver<()>, #[expect(dead_code, reason = "held: its end is heard")] mpsc::Sender<()>);
+
+    impl WorkerHooks for Slow {
+        fn begin(&mut self, _: WorkersTeller) {}
+        fn start(&mut self, _: &StartOrder) -> Result<(), (Hindrance, Box<str>)> {
+            Ok(())
+        }
+        fn signal(&mut self, _: i32) {}
+        fn kill(&mut self) {
+            self.0.recv().unwrap_or_default();
+        }
+        fn pass(&mut self, _: i32) {}
+    }
+
     struct Rig {
         workers: ForeignWorkers,
         said: mpsc::Receiver<String>,
@@ -487,8 +519,9 @@ mod tests {
         assert_eq!(rig.heard(), "start 7 5 99");
         let Rig { workers, said, teller, .. } = rig;
         drop(workers);
-        assert_eq!(said.recv_timeout(SOON).as_deref(), Ok("kill"));
-        assert!(said.recv_timeout(SOON).is_err(), "the hooks are dropped");
+        // The program may end now.
+        assert_eq!(said.try_recv().as_deref(), Ok("kill"));
+        assert_eq!(said.try_recv(), Err(mpsc::TryRecvError::Disconnected), "the hooks are dropped");
         // Nobody listens, and that is no trouble.
         teller.tell(ForeignEvent {
             attempt: 7,
@@ -496,5 +529,24 @@ mod tests {
             host: Box::default(),
             message: Box::default(),
         });
+    }
+
+    #[test]
+    fn hooks_that_do_not_come_back_are_left_behind() {
+        let ((go, wait), (held, gone)) = (mpsc::channel(), mpsc::channel());
+        let mut rig = Rig::new(Ok(()));
+        rig.workers =
+            ForeignWorkers::new(Box::new(Slow(wait, held)), "here".into(), Devices::All).expect("room");
+        rig.start();
+        let (tell, told) = mpsc::channel();
+        let workers = rig.workers;
+        std::thread::spawn(move || {
+            drop(workers);
+            tell.send(()).unwrap_or_default();
+        });
+        told.recv_timeout(SOON).expect("it is dropped");
+        assert_eq!(gone.try_recv(), Err(mpsc::TryRecvError::Empty), "they are called still");
+        drop(go);
+        assert_eq!(gone.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected), "they are dropped");
     }
 }

@@ -4,7 +4,7 @@
 use crate::agent::health::{Health, REQUEST_BYTES_MAX, Request};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Interest, Token, Waker, Watch};
-use crate::driver::threads;
+use crate::driver::threads::{self, Thread};
 use crate::time::{Duration, Instant};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -15,7 +15,6 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 const LISTENER: Token = Token(0);
 /// Who asks at once; others wait until one of these is done.
@@ -38,7 +37,7 @@ pub(super) struct HealthServer {
     board: Arc<Board>,
     address: SocketAddr,
     waker: Waker,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 impl HealthServer {
@@ -78,8 +77,7 @@ impl Drop for HealthServer {
         self.board.is_over.store(true, Ordering::Release);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so itself.
-            thread.join().ok();
+            thread.join();
         }
     }
 }

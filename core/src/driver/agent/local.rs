@@ -5,7 +5,7 @@ mod vigil;
 
 pub use timers::TimerError;
 
-use super::workers::{Start, WorkerEvent, Workers};
+use super::workers::{Reach, Start, WorkerEvent, Workers};
 use crate::agent::environment::{Devices, Job, of_worker};
 use crate::agent::error_file::ErrorFile;
 use crate::agent::failure::{Place, ProcessFailure, WorkerEnd};
@@ -400,6 +400,10 @@ impl Workers for LocalWorkers {
     fn begin(&mut self, clock: Clock) {
         self.origin_ns = origin_ns(&clock);
         self.clock = clock;
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::ThisHost
     }
 
     fn fd(&self) -> RawFd {

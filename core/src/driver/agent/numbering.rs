@@ -4,6 +4,7 @@
 use super::errand::{Asks, Errand, Haste};
 use super::membership::Info;
 use super::told::{Teller, Told};
+use super::workers::Reach;
 use crate::agent::environment::AgentStore;
 use crate::agent::ranks::{
     Ranks, RanksError, assign, assigned, assigned_ranks_key, read_assigned, role_info, role_info_key,
@@ -26,6 +27,8 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::io;
+
+const LOOPBACK: &str = "127.0.0.1";
 
 /// What the agent asks for.
 #[derive(Debug)]
@@ -102,6 +105,8 @@ pub(super) struct Numbering {
     pub(super) tells_of_deaths: bool,
     /// Where others reach this host, if the caller knows.
     pub(super) local_addr: Option<String>,
+    /// Where the workers may be.
+    pub(super) reach: Reach,
     pub(super) teller: Teller,
 }
 
@@ -138,7 +143,10 @@ impl Numbering {
         let (master, server) = match (store, &self.master) {
             (WorkerStore::OfTheRound, _) => self.publish(info, timeout)?,
             (WorkerStore::OfTheStart, _) => {
-                let master_addr = info.bootstrap_store_info.master_addr.clone();
+                let master_addr = match self.own_addr(info) {
+                    Some(address) if self.local_addr.is_none() => address,
+                    _ => info.bootstrap_store_info.master_addr.clone(),
+                };
                 let server = HostedServers::default().host(&master_addr, 0, None)?;
                 let master_port = server.local_addr().port();
                 (RendezvousStoreInfo { master_addr, master_port }, Some(server))
@@ -155,6 +163,13 @@ impl Numbering {
         Ok(Numbered { ranks, master, agent_store: store.served(), server })
     }
 
+    /// Where the workers find a store of this agent's, as far as the rendezvous has no say in that: nobody else is to
+    /// reach the store of workers that are all here.
+    fn own_addr(&self, info: &Info) -> Option<String> {
+        let is_alone = info.world_size == 1 && self.reach == Reach::ThisHost;
+        self.local_addr.clone().or_else(|| is_alone.then(|| LOOPBACK.into()))
+    }
+
     /// Each round has a store of its own for its workers, and so its own address: none of them ever sees what an earlier
     /// attempt left, and none looks for a server that went with its node.
     fn publish(
@@ -163,7 +178,7 @@ impl Numbering {
         timeout: Timeout,
     ) -> Result<(RendezvousStoreInfo, Option<Arc<Server>>), NumberingError> {
         let mut server = None;
-        let mut host = self.local_addr.clone();
+        let mut host = self.own_addr(info);
         if info.rank == 0 {
             let (address, listen_host) = match (&host, &info.place) {
                 (Some(address), _) => (address.clone(), None),

@@ -132,6 +132,18 @@ impl Job {
         script: &str,
         prepare: impl FnOnce(&mut LocalWorkers),
     ) -> Agent {
+        self.agent_at(Some("127.0.0.1"), handler, name, spec, script, prepare)
+    }
+
+    fn agent_at(
+        &self,
+        local_addr: Option<&str>,
+        handler: Arc<dyn RendezvousHandler>,
+        name: &str,
+        spec: WorkerSpec,
+        script: &str,
+        prepare: impl FnOnce(&mut LocalWorkers),
+    ) -> Agent {
         let options = LocalOptions {
             entry: LocalEntry::Program("/bin/sh".into()),
             arguments: ["sh", "-c", script, "worker", "${local_rank}"].map(OsString::from).into(),
@@ -148,7 +160,7 @@ impl Job {
             spec,
             name: name.into(),
             entry_name: "sh".into(),
-            local_addr: Some("127.0.0.1".into()),
+            local_addr: local_addr.map(ToString::to_string),
             master: None,
         };
         Agent::new(options, handler, Box::new(workers)).expect("an agent")
@@ -211,6 +223,7 @@ fn spec(workers: u32) -> WorkerSpec {
 }
 
 mod observed;
+mod rendezvous_trouble;
 
 const SUCCEEDED: Verdict = Verdict::Succeeded { missing: None };
 
@@ -265,6 +278,54 @@ fn a_node_by_itself_whose_ranks_are_given_has_a_new_store_for_each_start() {
     said.dedup();
     assert_eq!(said.len(), 3, "each is another: {said:?}");
     assert!(said.iter().all(|line| line.starts_with("127.0.0.1 ") && line.ends_with(" True")), "{said:?}");
+}
+
+/// Whether somebody listens at this port beyond the loopback addresses, by the system's list.
+fn is_open_to_others(port: &str) -> bool {
+    let port: u16 = port.parse().expect("a port");
+    let loopback = [format!("0100007F:{port:04X}"), format!("00000000000000000000000001000000:{port:04X}")];
+    let lists = ["/proc/net/tcp", "/proc/net/tcp6"].map(|list| fs::read_to_string(list).unwrap_or_default());
+    let listening = lists.iter().flat_map(|list| list.lines()).filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let local = fields.next().filter(|local| local.ends_with(&format!(":{port:04X}")));
+        local.filter(|_| fields.nth(1) == Some("0A"))
+    });
+    let listening: Vec<&str> = listening.collect();
+    assert!(!listening.is_empty(), "nobody listens at {port}");
+    listening.iter().any(|local| !loopback.iter().any(|own| own == local))
+}
+
+#[test]
+fn a_node_by_itself_opens_its_workers_store_to_nobody_else() {
+    let job = Job::new();
+    let script = "echo $MASTER_ADDR $MASTER_PORT > master$TORCHELASTIC_RESTART_COUNT
+        test $TORCHELASTIC_RESTART_COUNT = 0 && exit 1
+        echo > ready; exec sleep 1000";
+    let of_rounds = job.handler("a", (1, 1), 1);
+    let parameters = RendezvousParameters::new("static", "127.0.0.1:0", "run", 1, 1).expect("valid");
+    let by_itself = Context::default().create_handler(&parameters.with("rank", 0)).expect("a handler");
+    let ready = job.folder.pipe("ready");
+    for handler in [of_rounds, Arc::from(by_itself)] {
+        let spec = WorkerSpec { max_restarts: 1, ..spec(1) };
+        let agent = Running::new(job.agent_at(None, handler, "a", spec, script, |_| {}));
+        ready.recv_timeout(SOON).expect("it runs");
+        let [said] = <[String; 1]>::try_from(job.folder.lines("master1")).expect("one line");
+        let (address, port) = said.split_once(' ').expect("two words");
+        assert_eq!(address, "127.0.0.1");
+        assert!(!is_open_to_others(port));
+        agent.control.stop();
+        agent.result();
+    }
+    // What is asked for is done.
+    let spec = WorkerSpec { max_restarts: 1, ..spec(1) };
+    let handler = job.handler("a", (1, 1), 1);
+    let agent = Running::new(job.agent_at(Some("this-host"), handler, "a", spec, script, |_| {}));
+    ready.recv_timeout(SOON).expect("it runs");
+    let said = job.folder.lines("master1");
+    let port = said[0].strip_prefix("this-host ").expect("where others reach it");
+    assert!(is_open_to_others(port));
+    agent.control.stop();
+    agent.result();
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! What other threads tell the agent's own.
 
+use super::asked::Asker;
 use super::membership::Info;
 use super::numbering::Numbered;
 use crate::agent::supervisor::{Input, Membership};
 use crate::driver::event_loop::Waker;
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
 use crossbeam_channel::Sender;
 
@@ -17,6 +19,8 @@ pub(super) enum Told {
     Met { call: u64, info: Arc<Info> },
     /// The workers have their numbers.
     Numbered { call: u64, numbered: Box<Numbered> },
+    /// The thread panicked, with these words, and answers nothing any more.
+    Fell { asker: Asker, words: String },
 }
 
 /// Tells, and wakes.

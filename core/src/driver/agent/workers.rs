@@ -81,11 +81,25 @@ pub enum WorkerEvent {
     },
 }
 
+/// Where workers may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// On the agent's host and nowhere else.
+    ThisHost,
+    /// On any.
+    AnyHost,
+}
+
 /// Who starts and watches workers. An agent calls from one thread, which is held up by whatever blocks here.
 pub trait Workers: Send {
     /// Called once, before anything else: the agent's clock, from whose beginning [`WorkerEvent::Exited`] counts.
     fn begin(&mut self, clock: crate::driver::clock::Clock) {
         let _ = clock;
+    }
+
+    /// Where they may run: the store of a group of one node whose workers are all on its host is reached from there alone.
+    fn reach(&self) -> Reach {
+        Reach::AnyHost
     }
 
     /// Readable whenever [`Workers::next_event`] may have something.

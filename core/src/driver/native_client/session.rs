@@ -202,6 +202,7 @@ impl Session {
     fn hear(&mut self, told: Told) {
         match told {
             Told::Open => {
+                self.shared.has_opened.store(true, Ordering::Release);
                 if let Some(opened) = self.opened.take() {
                     opened.answer(Ok(()));
                 }

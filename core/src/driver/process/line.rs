@@ -29,11 +29,21 @@ pub(super) struct Line {
     starts: usize,
     /// Requests that were sent.
     sent: u64,
+    room: Room,
+}
+
+/// Whether the system takes more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// As far as is known.
+    Free,
+    /// No, and nothing is under way whose answer would make some.
+    None,
 }
 
 impl Line {
     pub(super) const fn new(socket: OwnedFd) -> Self {
-        Self { socket, queue: VecDeque::new(), starts: 0, sent: 0 }
+        Self { socket, queue: VecDeque::new(), starts: 0, sent: 0, room: Room::Free }
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -66,13 +76,19 @@ impl Line {
         Ok(())
     }
 
-    /// False: there is no room. There is some again when the guard has answered; it takes requests in order, so an answer
-    /// comes for those that fill the socket.
+    /// Whether something was kept for which no answer will make room: it is to be tried again soon.
+    pub(super) const fn has_no_room(&self) -> bool {
+        matches!(self.room, Room::None)
+    }
+
+    /// False: there is no room. If starts are under way there is some again when the guard has answered; it takes requests
+    /// in order, so an answer comes for those that fill the socket. Without them nothing comes, and it is tried again.
     fn send(&mut self, request: &Request, fds: &[RawFd]) -> Result<bool, c_int> {
         let is_start = matches!(request.kind, request::START_PROGRAM | request::START_FUNCTION);
         if is_start && self.starts >= STARTS_MAX {
             return Ok(false);
         }
+        self.room = Room::Free;
         match packet::send(self.socket.as_raw_fd(), request, fds) {
             Ok(()) => {
                 self.sent += 1;
@@ -80,6 +96,11 @@ impl Line {
                 Ok(true)
             }
             Err(libc::EAGAIN | libc::ETOOMANYREFS) if self.starts > 0 => Ok(false),
+            // A stop must not be lost for want of memory.
+            Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if !is_start => {
+                self.room = Room::None;
+                Ok(false)
+            }
             Err(errno) => Err(errno),
         }
     }

@@ -63,6 +63,9 @@ impl CreateHandler for RdzvBackend {
     }
 }
 
+/// How long a goodbye may take to a server that has never answered: one that lives may just be about to.
+const UNHEARD_GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// One node's part in a rendezvous at a server of ours.
 #[derive(Debug)]
 pub struct RdzvRendezvous {
@@ -344,13 +347,17 @@ impl RendezvousHandler for RdzvRendezvous {
     }
 
     /// Leaves the run, which goes on, and ends the session. To end the run, [`RendezvousHandler::set_closed`] it. Calls
-    /// that are under way are cancelled, and make no session any more; later calls begin with a new one.
+    /// that are under way are cancelled, and make no session any more; later calls begin with a new one. The goodbye has the
+    /// run's time to close, and only [`UNHEARD_GOODBYE_TIMEOUT`] where the server has never answered; whoever cancels it
+    /// ends the session without it.
     fn shutdown(&self) -> bool {
         self.canceller.cancel();
-        let link = lock(&self.link).take();
+        let call = self.canceller.begin();
+        let Some(Link { client, .. }) = lock(&self.link).take() else { return true };
         let timeout = self.settings.timeouts.close;
+        let timeout = if client.has_opened() { timeout } else { timeout.min(UNHEARD_GOODBYE_TIMEOUT) };
         // A session that says goodbye leaves its run.
-        link.is_none_or(|link| link.client.is_over() || link.client.close(timeout).is_ok())
+        client.is_over() || client.close_within(timeout, &call).is_ok()
     }
 
     /// Who says goodbye is done, and his round goes on without him. So this is a death to the others, once the session's

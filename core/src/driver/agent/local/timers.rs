@@ -185,10 +185,13 @@ impl Drop for Timers {
     }
 }
 
-/// Makes the pipe, in the place of an old one.
+/// Makes the pipe, in the place of an old one that nobody reads: its agent was killed.
 fn make_pipe(path: &Path) -> io::Result<File> {
     match fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_fifo() => fs::remove_file(path)?,
+        Ok(found) if found.file_type().is_fifo() => {
+            refuse_readers(path)?;
+            fs::remove_file(path)?;
+        }
         Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no pipe")),
         Err(_) => {}
     }
@@ -199,6 +202,19 @@ fn make_pipe(path: &Path) -> io::Result<File> {
     }
     // For writing as well: a pipe without writers would be at its end, and readable for ever.
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)
+}
+
+/// Refuses a pipe that somebody reads, who has timers of its own to take there.
+fn refuse_readers(path: &Path) -> io::Result<()> {
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    match OpenOptions::new().write(true).custom_flags(flags).open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => {
+            let words = "somebody reads the pipe that is there, another agent most likely";
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, words))
+        }
+    }
 }
 
 /// Holds a process that is one of ours.
@@ -255,6 +271,24 @@ mod tests {
             timers.expire(running, &mut told);
         }
         told
+    }
+
+    #[test]
+    fn the_pipe_of_an_agent_that_lives_is_not_taken() {
+        let events = EventLoop::new().expect("a loop");
+        let first = Timers::new(None, 0, &events).expect("a pipe");
+        let path = first.path().to_path_buf();
+        let error = Timers::new(Some(&path), 0, &events).err().expect("it is in use");
+        assert!(
+            error.to_string().ends_with("somebody reads the pipe that is there, another agent most likely")
+        );
+        // What a killed agent left is no trouble.
+        let mut first = first;
+        first.owner = 0;
+        drop(first);
+        assert!(path.exists());
+        drop(Timers::new(Some(&path), 0, &events).expect("nobody reads it"));
+        assert!(!path.exists());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::agent::events::{EventFacts, EventRecorder, Watched};
 use crate::agent::health::Vigilance;
 use crate::agent::metrics::Metrics;
 use crate::agent::watchdog::ExpiredTimer;
+use crate::driver::forked::{end_of, in_a_child};
 use alloc::vec;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -31,6 +32,33 @@ fn expired(agent: &Running) -> ExpiredTimer {
         AgentEvent::Notice(Notice::TimerExpired(timer)) => Some(timer.clone()),
         _ => None,
     })
+}
+
+#[test]
+fn a_forked_child_drops_the_agent_and_its_parent_goes_on() {
+    let job = Job::new();
+    let go = job.folder.0.join("go");
+    let mut agent = watched(&job, 0, "until test -e go; do sleep 0.01; done");
+    agent.serve_health(([127, 0, 0, 1], 0).into(), Vigilance::Trusting).expect("a server");
+    while agent.supervisor().phase() != Phase::Running {
+        agent.wait().expect("the system does its part");
+    }
+    let handler = job.handler("b", (1, 1), 1);
+    assert!(!handler.is_closed().expect("it has a session"));
+    let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
+    let (mut agent, mut others) = (Some(agent), Some((handler, server)));
+    let child = in_a_child(|| {
+        drop((agent.take(), others.take()));
+        Some(())
+    });
+    assert_eq!(end_of(child), 0);
+    let (handler, server) = others.expect("the child took its own");
+    assert!(!handler.is_closed().expect("the session goes on"));
+    server.stats().expect("it serves");
+    assert!(job.folder.0.join("timers").exists());
+    fs::write(go, "").expect("room");
+    let agent = agent.expect("the child took its own");
+    assert_eq!(Running::new(agent).result().verdict, SUCCEEDED);
 }
 
 #[test]

@@ -68,6 +68,32 @@ fn a_stop_takes_back_what_was_only_asked_for() {
     assert!(refused >= 100, "most were not begun: {refused}");
 }
 
+#[test]
+fn a_stop_that_finds_no_room_is_not_lost() {
+    let mut guard = start();
+    let (_ours, theirs) = pipe().expect("a pipe");
+    let scene = words(&["deaf"]);
+    guard.spawn(1, &playing(&scene, &theirs)).expect("asked");
+    started(&mut guard, 1);
+    // SAFETY: a number of a process that lives.
+    assert_eq!(unsafe { libc::kill(guard_pid(&guard), libc::SIGSTOP) }, 0);
+    let mut asked = 0;
+    while !guard.inner.as_ref().expect("it lives").line.has_no_room() {
+        guard.pass(libc::SIGCONT).expect("asked");
+        asked += 1;
+        assert!(asked < 1_000_000, "the socket is never full");
+    }
+    guard.kill().expect("asked");
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::kill(guard_pid(&guard), libc::SIGCONT) }, 0);
+    assert_eq!(ended(&mut guard, 1).0, killed_by(libc::SIGKILL));
+    assert_eq!(next(&mut guard), GuardEvent::Empty);
+}
+
+fn guard_pid(guard: &Guard) -> libc::pid_t {
+    guard.pid().cast_signed()
+}
+
 fn open_descriptors(process: &str) -> usize {
     std::fs::read_dir(std::format!("/proc/{process}/fd")).expect("a folder").count()
 }

@@ -381,6 +381,51 @@ fn who_is_shut_down_while_it_joins_does_not_come_back() {
 }
 
 #[test]
+fn a_goodbye_that_nobody_answers_can_be_cancelled() {
+    use std::io::{Read, Write};
+    let (_server, port, [elsewhere]) = server();
+    // What stands between, and carries nothing any more once it is told.
+    let between = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let patient = [("close_timeout", 600.into()), ("keep_alive_max_attempt", 1000.into())];
+    let options: Vec<_> = [elsewhere].into_iter().chain(patient).collect();
+    let node = bare_node(between.local_addr().expect("bound").port(), "n", (2, 2), &options);
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| node.next_rendezvous());
+        let (mut near, _) = between.accept().expect("it comes");
+        let mut far = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let (mut near_reader, mut far_reader) =
+            (near.try_clone().expect("descriptors"), far.try_clone().expect("descriptors"));
+        scope.spawn(move || {
+            let mut room = [0; 4096];
+            while let Ok(count @ 1..) = near_reader.read(&mut room) {
+                far.write_all(&room[..count]).ok();
+            }
+        });
+        let client = || lock(&node.link).as_ref().map(|link| link.client.clone());
+        let mut room = [0; 4096];
+        while !client().is_some_and(|client| client.has_opened()) {
+            let count = far_reader.read(&mut room).expect("it answers");
+            near.write_all(&room[..count]).expect("it listens");
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(1);
+            while std::time::Instant::now() < until && !client().is_some_and(|client| client.has_opened()) {
+                thread::yield_now();
+            }
+        }
+        let leaving = scope.spawn(|| node.shutdown());
+        assert_cancelled(joining.join().expect("no panic"));
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !leaving.is_finished() && std::time::Instant::now() < until {
+            node.cancel();
+            thread::yield_now();
+        }
+        let is_done = leaving.is_finished();
+        near.shutdown(std::net::Shutdown::Both).ok();
+        assert!(is_done, "it still waits");
+        assert!(!leaving.join().expect("no panic"), "nobody heard it");
+    });
+}
+
+#[test]
 fn who_joins_already_is_told_so_at_once() {
     let (_server, port, [elsewhere]) = server();
     let node = bare_node(port, "n", (1, 1), &[elsewhere]);
