@@ -490,9 +490,24 @@ impl Supervisor {
         if self.phase.on(PhaseEvent::GiveUp).is_none() {
             return;
         }
+        if self.abandons(&Verdict::of(&reason)) {
+            // Before its peers' workers miss this one's: what is no failure should not look like one. And before the join
+            // is taken back, after which nobody would be told.
+            self.outputs.push_back(Output::Abandon);
+        }
         self.cancel();
         self.conclude(reason.clone());
         self.enter(now, PhaseEvent::GiveUp, reason);
+    }
+
+    /// Whether the others would wait for it in vain, and have not been told why. While it meets, it may be in a round already
+    /// of which it has not heard, or still in the one that it comes from.
+    fn abandons(&self, verdict: &Verdict) -> bool {
+        match verdict {
+            Verdict::Stopped { .. } => self.is_needed() || self.phase == Phase::Meeting,
+            Verdict::LostSight { .. } => self.phase == Phase::Meeting,
+            Verdict::Succeeded { .. } | Verdict::NotNeeded | Verdict::Failed { .. } => false,
+        }
     }
 
     /// It is certain how it ends, and the others hear what concerns them.
@@ -502,9 +517,6 @@ impl Supervisor {
         if verdict.concerns_all() && self.group.group_rank.is_some() {
             self.is_announced = true;
             self.outputs.push_back(Output::Announce { reason });
-        } else if matches!(verdict, Verdict::Stopped { .. }) && self.is_needed() {
-            // Before their peers' workers miss this one's: what is no failure should not look like one.
-            self.outputs.push_back(Output::Abandon);
         }
         self.verdict = Some(verdict);
     }
