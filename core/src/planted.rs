@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 18] = [
         Self::SkippedFence,
         Self::ShortFence,
         Self::ForgottenWaiter,
@@ -22,6 +22,13 @@ impl Bug {
         Self::EarlyBarrier,
         Self::UndyingLease,
         Self::KeptSeat,
+        Self::PaidNewcomer,
+        Self::UnheardStop,
+        Self::BlindParting,
+        Self::FormerRanks,
+        Self::UnforgivenFailure,
+        Self::SparedWorkers,
+        Self::BlamedVictim,
     ];
 }
 

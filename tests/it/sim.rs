@@ -2,13 +2,17 @@
 
 use crate::golden::{World, replay_all};
 use rendezvous_tests::frames;
-use rendezvous_tests::sim::{Failure, Kind, Options, Report, Sabotage, Voice, replay::Replay, run};
+use rendezvous_tests::sim::{Failure, Kind, Options, Report, Sabotage, Sights, Voice, replay::Replay, run};
 
 /// Seeds of a plain run; `SIM_SEEDS` in the environment asks for more.
 const SEEDS: u64 = 200;
 /// The same of worlds of nodes.
 const ELASTIC_SEEDS: u64 = 1000;
 
+/// And of worlds of agents.
+const AGENTS_SEEDS: u64 = 3000;
+
+const AGENTS: Options = Options { world: Kind::Agents, sabotage: Sabotage::None, voice: Voice::Quiet };
 const ELASTIC: Options = Options { world: Kind::Elastic, sabotage: Sabotage::None, voice: Voice::Quiet };
 
 #[expect(clippy::disallowed_methods, reason = "who runs the tests decides how long they take")]
@@ -68,8 +72,22 @@ fn every_seed_of_nodes_keeps_every_promise() {
 }
 
 #[test]
+fn every_seed_of_agents_keeps_every_promise() {
+    let reports = play(0..seeds(AGENTS_SEEDS), AGENTS);
+    let failures: Vec<String> =
+        reports.iter().filter_map(|report| report.as_ref().err()).map(Failure::to_string).collect();
+    assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n\n"));
+    let reports: Vec<&Report> = reports.iter().flatten().collect();
+    let sights = reports.iter().fold(Sights::default(), |sum, report| sum.and(&report.sights));
+    // What has to happen, or nothing is proved.
+    for (what, count) in sights.all() {
+        assert!(count * 1000 >= reports.len() as u64, "{what}: {count} in {} runs", reports.len());
+    }
+}
+
+#[test]
 fn a_seed_is_played_the_same_each_time() {
-    for options in [Options::default(), ELASTIC] {
+    for options in [Options::default(), ELASTIC, AGENTS] {
         let (first, second) = (play(0..20, options), play(0..20, options));
         assert_eq!(first, second);
         let mut hashes: Vec<u64> = first.iter().flatten().map(|report| report.trace_hash).collect();

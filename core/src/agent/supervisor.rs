@@ -15,6 +15,7 @@ use super::phase::{Phase, PhaseEvent};
 use super::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
 use super::spec::{SpecError, WorkerSpec};
 use super::watchdog::ExpiredTimer;
+use crate::planted::{self, Bug};
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -222,6 +223,9 @@ impl Supervisor {
         }
         let Some(stopping) = self.stopping.filter(|stopping| stopping.until <= now) else { return };
         match stopping.step {
+            StopStep::Told(_) if planted::has(Bug::SparedWorkers) => {
+                self.stopping = Some(Stopping { until: now + self.spec.kill_timeout, ..stopping });
+            }
             StopStep::Told(_) => self.kill(now, Reason::StopTimeout),
             StopStep::Killed => {
                 self.tell(Notice::GaveUp { since: now.since(stopping.began) });
@@ -247,6 +251,15 @@ impl Supervisor {
             Input::NotMet { call, kind, words } if self.takes(call, Phase::Meeting) => {
                 self.give_up(now, Reason::NoRound { kind, words });
             }
+            Input::Assigned { call, .. }
+                if planted::has(Bug::FormerRanks)
+                    && !self.group.workers.is_empty()
+                    && self.takes(call, Phase::Assigning) =>
+            {
+                let ended = self.group.workers.iter_mut();
+                ended.for_each(|worker| (worker.pid, worker.exit) = (None, None));
+                self.enter(now, PhaseEvent::Assign, Reason::Done);
+            }
             Input::Assigned { call, ranks } if self.takes(call, Phase::Assigning) => {
                 self.group.workers = ranks.workers(self.spec.local_world_size);
                 self.enter(now, PhaseEvent::Assign, Reason::Done);
@@ -256,6 +269,11 @@ impl Supervisor {
                 InVain::Failed => self.spend(now, Reason::NoRanks { words }),
             },
             Input::Parted { call } if self.takes(call, Phase::Parting) => {
+                self.enter(now, PhaseEvent::Part, Reason::Done);
+            }
+            Input::NotParted { call, .. }
+                if planted::has(Bug::BlindParting) && self.takes(call, Phase::Parting) =>
+            {
                 self.enter(now, PhaseEvent::Part, Reason::Done);
             }
             Input::NotParted { call, kind, words } if self.takes(call, Phase::Parting) => match kind {
@@ -343,7 +361,9 @@ impl Supervisor {
         self.tell(Notice::Phase { from, to, reason: reason.clone() });
         match to {
             Phase::Meeting => {
-                self.group.workers.clear();
+                if !planted::has(Bug::FormerRanks) {
+                    self.group.workers.clear();
+                }
                 self.group.group_rank = None;
                 self.ask(|call| Output::Meet { call });
             }
@@ -444,7 +464,8 @@ impl Supervisor {
         // was told.
         let was_told =
             self.stopping.is_some_and(|stopping| stopping.began < at && stopping.accounts_for(exit))
-                && !self.overdue.contains(&local_rank);
+                && !self.overdue.contains(&local_rank)
+                && !planted::has(Bug::BlamedVictim);
         self.tell(Notice::Exited { local_rank, exit, was_told });
         if exit.is_success() {
             self.look_whether_all_started(now);
@@ -532,9 +553,24 @@ impl Supervisor {
         if self.phase.on(PhaseEvent::GiveUp).is_none() {
             return;
         }
+        if self.abandons(&Verdict::of(&reason)) {
+            // Before its peers' workers miss this one's: what is no failure should not look like one. And before the join
+            // is taken back, after which nobody would be told.
+            self.outputs.push_back(Output::Abandon);
+        }
         self.cancel();
         self.conclude(reason.clone());
         self.enter(now, PhaseEvent::GiveUp, reason);
+    }
+
+    /// Whether the others would wait for it in vain, and have not been told why. While it meets, it may be in a round already
+    /// of which it has not heard, or still in the one that it comes from.
+    fn abandons(&self, verdict: &Verdict) -> bool {
+        match verdict {
+            Verdict::Stopped { .. } => self.is_needed() || self.phase == Phase::Meeting,
+            Verdict::LostSight { .. } => self.phase == Phase::Meeting,
+            Verdict::Succeeded { .. } | Verdict::NotNeeded | Verdict::Failed { .. } => false,
+        }
     }
 
     /// It is certain how it ends, and the others hear what concerns them.
@@ -544,9 +580,6 @@ impl Supervisor {
         if verdict.concerns_all() && self.group.group_rank.is_some() {
             self.is_announced = true;
             self.outputs.push_back(Output::Announce { reason });
-        } else if matches!(verdict, Verdict::Stopped { .. }) && self.is_needed() {
-            // Before their peers' workers miss this one's: what is no failure should not look like one.
-            self.outputs.push_back(Output::Abandon);
         }
         self.verdict = Some(verdict);
     }
@@ -668,12 +701,13 @@ impl Supervisor {
                 self.part_early(now, reason)
             }
             (Phase::Restarting | Phase::Ending, false) => {
-                if matches!(reason, Reason::PeerDied { .. }) {
+                if matches!(reason, Reason::PeerDied { .. }) && !planted::has(Bug::UnforgivenFailure) {
                     self.excuse(now, reason);
                 }
             }
             // Its own failure was first.
             (Phase::Ending, true) => self.settle(now),
+            (_, false) if planted::has(Bug::PaidNewcomer) => self.spend(now, reason),
             (_, false) => self.renew(now, reason),
             (_, true) => self.give_up(now, reason),
         }
@@ -682,6 +716,7 @@ impl Supervisor {
     fn stop(&mut self, now: Instant, cause: StopCause) {
         match self.phase {
             Phase::Over => {}
+            Phase::Meeting if planted::has(Bug::UnheardStop) => {}
             Phase::Closing => {
                 self.cancel();
                 self.enter(now, PhaseEvent::Close, Reason::Stop(cause));

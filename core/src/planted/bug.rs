@@ -26,4 +26,18 @@ pub enum Bug {
     UndyingLease,
     /// `node::native_client`: a round that nobody waits for is not left.
     KeptSeat,
+    /// `agent::supervisor`: a change of membership spends the budget.
+    PaidNewcomer,
+    /// `agent::supervisor`: who is asked to stop while it meets goes on.
+    UnheardStop,
+    /// `agent::supervisor`: that not all have come to the exit barrier is taken for that all have.
+    BlindParting,
+    /// `agent::supervisor`: workers are started with the ranks that they had in the round before.
+    FormerRanks,
+    /// `agent::supervisor`: a peer's death excuses nothing.
+    UnforgivenFailure,
+    /// `agent::supervisor`: workers that do not care to be told to end are not killed.
+    SparedWorkers,
+    /// `agent::supervisor`: who was told to end has failed.
+    BlamedVictim,
 }

@@ -1,12 +1,12 @@
 //! The command line of the simulator: it plays one seed, aloud if asked, or many quietly.
 
-use super::{Kind, Options, Report, Sabotage, Voice, run};
+use super::{Kind, Options, Report, Sabotage, Sights, Voice, run};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: sim --seed N [--world store|elastic] [--sabotage NAME] [--trace]
-           play one seed, and with --trace print all that happens; without a world, in both
-       sim --from N --count M [--world store|elastic] [--sabotage NAME]
+usage: sim --seed N [--world store|elastic|agents] [--sabotage NAME] [--trace]
+           play one seed, and with --trace print all that happens; without a world, in all
+       sim --from N --count M [--world store|elastic|agents] [--sabotage NAME]
            play many and print those that fail
 bugs that are planted in the machines: cargo run --manifest-path tests/planted/Cargo.toml";
 
@@ -125,6 +125,11 @@ fn many(from: u64, count: u64, options: Options) -> bool {
             sum(|report| report.released),
             sum(|report| report.stale),
         );
+    }
+    if options.world == Kind::Agents {
+        let all = reports.iter().fold(Sights::default(), |sum, report| sum.and(&report.sights)).all();
+        let told: Vec<String> = all.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        println!("{}", told.join(", "));
     }
     failed == 0
 }

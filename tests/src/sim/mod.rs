@@ -7,6 +7,7 @@
 //! clients saw is put before the oracle, which knows none of the machines.
 
 mod agenda;
+mod agents;
 mod client;
 pub mod command;
 mod deed;
@@ -24,6 +25,7 @@ mod script;
 mod trace;
 mod world;
 
+pub use agents::Sights;
 pub use faults::Sabotage;
 pub use trace::Voice;
 
@@ -38,6 +40,8 @@ pub enum Kind {
     Store,
     /// Nodes with their sessions and rounds.
     Elastic,
+    /// Agents with their workers.
+    Agents,
 }
 
 /// How to play.
@@ -86,6 +90,8 @@ pub struct Report {
     pub released: u64,
     /// Writes that were refused since their round was over.
     pub stale: u64,
+    /// What happened to agents.
+    pub sights: Sights,
 }
 
 /// A run in which something was wrong.
@@ -128,12 +134,13 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Failure> {
     match options.world {
         Kind::Store => world::World::new(seed, options).play(seed),
         Kind::Elastic => elastic::World::new(seed, options).play(seed),
+        Kind::Agents => agents::World::new(seed, options).play(seed),
     }
 }
 
 impl Kind {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Store, Self::Elastic];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Store, Self::Elastic, Self::Agents];
 
     /// As the command line has it.
     #[must_use]
@@ -141,6 +148,7 @@ impl Kind {
         match self {
             Self::Store => "store",
             Self::Elastic => "elastic",
+            Self::Agents => "agents",
         }
     }
 
@@ -150,6 +158,8 @@ impl Kind {
         match self {
             Self::Store => &Sabotage::STORE,
             Self::Elastic => &Sabotage::ELASTIC,
+            // Their bugs are planted in the machines.
+            Self::Agents => &[],
         }
     }
 }

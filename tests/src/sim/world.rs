@@ -13,7 +13,7 @@ use super::network::{Loss, Network, Notice, Route, Side, Weather};
 use super::oracle;
 use super::script::{Clearing, Field, Habits, Job, Script, Storm};
 use super::trace::Trace;
-use super::{Failure, Kind, Options, Report};
+use super::{Failure, Kind, Options, Report, Sights};
 use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::store::call::GetMode;
 use rendezvous_core::store::dial::{Family, Rounds};
@@ -161,6 +161,7 @@ impl World {
                 changes: 0,
                 released: 0,
                 stale: 0,
+                sights: Sights::default(),
             }),
             Err(Wrong(what)) => {
                 Err(Failure { seed, world: Kind::Store, sabotage, what, now, trace: trace.into_last() })

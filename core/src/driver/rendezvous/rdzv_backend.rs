@@ -32,7 +32,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 
 /// Makes handlers of the backend.
@@ -76,6 +76,9 @@ pub struct RdzvRendezvous {
     /// One joins at a time; a second one is refused.
     joining: Mutex<()>,
     link: Mutex<Option<Link>>,
+    /// Whether it was in a round: then it comes back as a member, for whom the others make room, also if it is a spare by
+    /// choice.
+    was_member: AtomicBool,
     canceller: Canceller,
     clock: Clock,
 }
@@ -110,6 +113,7 @@ impl RdzvRendezvous {
             servers,
             joining: Mutex::new(()),
             link: Mutex::new(None),
+            was_member: AtomicBool::new(false),
             canceller: Canceller::default(),
             clock: Clock::new(),
         })
@@ -181,7 +185,10 @@ impl RdzvRendezvous {
                 (Action::Ask, _) => {
                     let link = self.link(rejoin.left(now), operation, call)?;
                     let error = match self.ask_to_join(&link.client, rejoin.left(self.clock.now()), call) {
-                        Ok(joined) => return Ok((link, joined)),
+                        Ok(joined) => {
+                            self.was_member.store(true, Ordering::Release);
+                            return Ok((link, joined));
+                        }
                         Err(error) => error,
                     };
                     let waited = if link.client.stood_by() { Waited::StandingBy } else { Waited::Counted };
@@ -226,6 +233,7 @@ impl RdzvRendezvous {
     ) -> Result<Joined, NativeError> {
         let labels = labels_of(&self.settings);
         let (entry, role) = entry_of(&self.settings, (&self.node, &self.address), &labels, timeout);
+        let role = if self.was_member.load(Ordering::Acquire) { Role::Member } else { role };
         client.join_within(&entry, role, Some(call))
     }
 
@@ -352,6 +360,7 @@ impl RendezvousHandler for RdzvRendezvous {
     /// ends the session without it.
     fn shutdown(&self) -> bool {
         self.canceller.cancel();
+        self.was_member.store(false, Ordering::Release);
         let call = self.canceller.begin();
         let Some(Link { client, .. }) = lock(&self.link).take() else { return true };
         let timeout = self.settings.timeouts.close;

@@ -8,7 +8,7 @@ use super::super::network::{Loss, Network, Notice, Side, Weather};
 use super::super::oracle;
 use super::super::script::{Field, Habits, Script, Storm};
 use super::super::world::{Happening, Stage, any_weather, manner, server_limits};
-use super::super::{Failure, Options, Report};
+use super::super::{Failure, Options, Report, Sights};
 use super::mishap::{Mishap, Rebirth, plan};
 use super::node::{GRACE_MAX, Node, PAUSE_MAX, SILENCE_MAX};
 use super::referee::{Referee, Standing};
@@ -188,6 +188,7 @@ impl World {
                 released: self.referee.released,
                 stale: self.referee.stale
                     + self.trespassers.iter().map(|trespasser| trespasser.thrown_out).sum::<u64>(),
+                sights: Sights::default(),
             }),
             Err(Wrong(what)) => Err(Failure {
                 seed,

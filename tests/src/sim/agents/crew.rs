@@ -1,0 +1,407 @@
+//! The workers of the agents, and what they have to do with each other: those of one round work together.
+
+use super::plan::Mishap;
+use super::world::{Cue, Stage, World};
+use rendezvous_core::agent::group::{ExitStatus, WorkerGroup};
+use rendezvous_core::agent::reason::Hindrance;
+use rendezvous_core::agent::supervisor::Input;
+use rendezvous_core::agent::watchdog::ExpiredTimer;
+use rendezvous_core::time::{Duration, Instant};
+
+const SIGKILL: i32 = 9;
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Why a worker ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Its work was done.
+    Done,
+    /// Something happened to it.
+    Mishap,
+    /// It missed another worker.
+    Dragged,
+    /// Its agent had told it to.
+    Told,
+    /// Its agent had it killed.
+    Killed,
+    /// Its agent was gone, or blind.
+    Orphaned,
+}
+
+/// How a worker ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct End {
+    pub(super) exit: ExitStatus,
+    pub(super) cause: Cause,
+    pub(super) at: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Asked,
+    Alive,
+    Gone,
+}
+
+/// One worker.
+#[derive(Clone, Debug)]
+pub(super) struct Hand {
+    pub(super) state: State,
+    pub(super) end: Option<End>,
+    pid: u32,
+    /// What was to end it before does not any more.
+    ticket: u32,
+    is_stubborn: bool,
+    is_ending: bool,
+    /// It hangs in the kernel.
+    stuck_until: Option<Instant>,
+}
+
+/// The workers of one agent.
+#[derive(Debug, Default)]
+pub(super) struct Crew {
+    pub(super) attempt: Option<u64>,
+    pub(super) hands: Vec<Hand>,
+    /// Which job the workers of this attempt belong to.
+    pub(super) job: Option<(u32, u64)>,
+    /// Something else lives that they have left.
+    leftover: bool,
+    told: Option<i32>,
+    is_killed: bool,
+    is_awaited: bool,
+    heard_until: Instant,
+    pids: u32,
+    /// What is wrong with the next start.
+    hindrance: Option<Hindrance>,
+}
+
+impl Crew {
+    fn lives(&self) -> bool {
+        self.hands.iter().any(|hand| hand.state != State::Gone)
+    }
+
+    pub(super) fn living(&self) -> usize {
+        self.hands.iter().filter(|hand| hand.state == State::Alive).count()
+    }
+
+    pub(super) fn unended(&self) -> usize {
+        self.hands.iter().filter(|hand| hand.state != State::Gone).count()
+    }
+
+    pub(super) fn has_succeeded(&self) -> bool {
+        let done = |hand: &Hand| hand.end.is_some_and(|end| end.exit.is_success());
+        !self.hands.is_empty() && self.hands.iter().all(done)
+    }
+
+    /// The agent hears of it a little later, and in order.
+    fn report(&mut self, stage: &mut Stage, at: usize, input: Input) {
+        let attempt = self.attempt.unwrap_or_default();
+        self.heard_until = (stage.now + stage.dice.span(Duration::ZERO, ms(3))).max(self.heard_until);
+        stage.agenda.enter(self.heard_until, Cue::Seen(at, attempt, input));
+    }
+
+    fn report_if_empty(&mut self, stage: &mut Stage, at: usize) {
+        if self.is_awaited && !self.lives() && !self.leftover {
+            self.is_awaited = false;
+            self.report(stage, at, Input::Empty);
+        }
+    }
+
+    /// It is to end so, after so long, whatever was to happen to it before.
+    fn doom(
+        &mut self,
+        stage: &mut Stage,
+        at: usize,
+        place: usize,
+        (exit, cause): (ExitStatus, Cause),
+        after: Duration,
+    ) {
+        let hand = &mut self.hands[place];
+        let when = (stage.now + after).max(hand.stuck_until.unwrap_or(Instant::ORIGIN));
+        hand.ticket += 1;
+        hand.is_ending = true;
+        let cue = CrewCue::End { place, ticket: hand.ticket, exit, cause };
+        stage.agenda.enter(when, Cue::Crew(at, self.attempt.unwrap_or_default(), cue));
+    }
+
+    fn tell_to_end(&mut self, stage: &mut Stage, at: usize, place: usize, signal: i32) {
+        let hand = &self.hands[place];
+        if hand.state != State::Alive || hand.is_stubborn {
+            return;
+        }
+        let exit = match stage.dice.index(10) {
+            0..7 => ExitStatus::Signal(signal),
+            7 => ExitStatus::Code(0),
+            8 => ExitStatus::Code(143),
+            _ => ExitStatus::Signal(6),
+        };
+        let after = stage.dice.span(Duration::ZERO, ms(2000));
+        self.doom(stage, at, place, (exit, Cause::Told), after);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CrewCue {
+    Up { place: usize },
+    End { place: usize, ticket: u32, exit: ExitStatus, cause: Cause },
+    Signal(i32),
+    Kill,
+}
+
+/// What the workers of a round have in common.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Job {
+    /// Agents by rank, each with where its workers begin and how many they are.
+    pub(super) members: Vec<(usize, u64, u64)>,
+    pub(super) world_size: u64,
+    /// Somebody is missing, or will be.
+    is_broken: bool,
+}
+
+impl World {
+    pub(super) fn start(&mut self, at: usize, group: &WorkerGroup, job: Option<(u32, u64)>) {
+        let stubborn = self.plan.stubborn;
+        let untidy = self.plan.untidy;
+        let crew = &mut self.agents[at].crew;
+        let stage = &mut self.stage;
+        crew.attempt = Some(group.attempt);
+        crew.job = job;
+        crew.hands.clear();
+        (crew.told, crew.is_killed, crew.is_awaited) = (None, false, false);
+        crew.leftover = stage.dice.percent(untidy);
+        let hindered =
+            crew.hindrance.take().map(|hindrance| (stage.dice.index(group.workers.len()), hindrance));
+        let mut after = Duration::ZERO;
+        for place in 0..group.workers.len() {
+            crew.pids += 1;
+            let hand = Hand {
+                state: State::Asked,
+                end: None,
+                pid: crew.pids,
+                ticket: 0,
+                is_stubborn: stage.dice.percent(stubborn),
+                is_ending: false,
+                stuck_until: None,
+            };
+            crew.hands.push(hand);
+            after += stage.dice.span(ms(1), ms(80));
+            if let Some((_, hindrance)) = hindered.filter(|(hindered, _)| *hindered == place) {
+                crew.hands[place].state = State::Gone;
+                let local_rank = u32::try_from(place).unwrap_or(u32::MAX);
+                let words = "there is no room".into();
+                crew.report(stage, at, Input::NotStarted { local_rank, hindrance, words });
+            } else {
+                let up = Cue::Crew(at, group.attempt, CrewCue::Up { place });
+                stage.agenda.enter(stage.now + after, up);
+            }
+        }
+    }
+
+    /// What the agent has its workers told; it takes a moment until they hear it.
+    pub(super) fn order(&mut self, at: usize, order: CrewCue) {
+        let attempt = self.agents[at].crew.attempt.unwrap_or_default();
+        self.stage.agenda.enter(self.stage.now + Duration::from_micros(100), Cue::Crew(at, attempt, order));
+    }
+
+    pub(super) fn crew(&mut self, at: usize, attempt: u64, cue: CrewCue) {
+        let crew = &mut self.agents[at].crew;
+        if crew.attempt.unwrap_or_default() != attempt {
+            return;
+        }
+        let stage = &mut self.stage;
+        match cue {
+            CrewCue::Up { place } if crew.hands[place].state == State::Asked => {
+                let hand = &mut crew.hands[place];
+                hand.state = State::Alive;
+                let (pid, local_rank) = (hand.pid, u32::try_from(place).unwrap_or(u32::MAX));
+                crew.report(stage, at, Input::Started { local_rank, pid });
+                if crew.is_killed {
+                    crew.doom(stage, at, place, (ExitStatus::Signal(SIGKILL), Cause::Killed), ms(1));
+                } else if let Some(signal) = crew.told {
+                    crew.tell_to_end(stage, at, place, signal);
+                }
+                self.came_up(at, place);
+            }
+            CrewCue::Up { .. } => {}
+            CrewCue::End { place, ticket, exit, cause } => {
+                if crew.hands[place].ticket == ticket && crew.hands[place].state == State::Alive {
+                    self.end_worker(at, place, exit, cause);
+                }
+            }
+            CrewCue::Signal(signal) => {
+                if !crew.lives() {
+                    crew.leftover = false;
+                }
+                crew.told = Some(signal);
+                crew.is_awaited = true;
+                for place in 0..crew.hands.len() {
+                    if !crew.hands[place].is_ending || crew.hands[place].stuck_until.is_none() {
+                        crew.tell_to_end(stage, at, place, signal);
+                    }
+                }
+                crew.report_if_empty(stage, at);
+            }
+            CrewCue::Kill => {
+                crew.leftover = false;
+                crew.is_killed = true;
+                crew.is_awaited = true;
+                for place in 0..crew.hands.len() {
+                    if crew.hands[place].state == State::Alive {
+                        crew.doom(stage, at, place, (ExitStatus::Signal(SIGKILL), Cause::Killed), ms(1));
+                    }
+                }
+                crew.report_if_empty(stage, at);
+            }
+        }
+    }
+
+    /// A worker lives, and works as soon as all it needs are there.
+    fn came_up(&mut self, at: usize, place: usize) {
+        let work = self.plan.work;
+        let Some(key) = self.agents[at].crew.job else { return };
+        if !self.plan.is_collective {
+            let skew = self.stage.dice.span(Duration::ZERO, work);
+            return self.let_work(at, place, work + skew);
+        }
+        let Some(job) = self.jobs.get(&key) else { return };
+        if job.is_broken {
+            return self.drag(at, place);
+        }
+        let members = job.members.clone();
+        let is_complete = members.iter().all(|&(agent, _, size)| {
+            let crew = &self.agents[agent].crew;
+            crew.job == Some(key) && crew.living() as u64 == size
+        });
+        if !is_complete {
+            return;
+        }
+        let skew_max = if self.stage.dice.percent(80) { ms(20) } else { ms(3000) };
+        for (agent, ..) in members {
+            for place in 0..self.agents[agent].crew.hands.len() {
+                let skew = self.stage.dice.span(Duration::ZERO, skew_max);
+                self.let_work(agent, place, work + skew);
+            }
+        }
+    }
+
+    fn let_work(&mut self, at: usize, place: usize, span: Duration) {
+        let crew = &mut self.agents[at].crew;
+        if !crew.hands[place].is_ending {
+            crew.doom(&mut self.stage, at, place, (ExitStatus::Code(0), Cause::Done), span);
+            // Until then anything may happen to it.
+            crew.hands[place].is_ending = false;
+        }
+    }
+
+    /// A worker misses another one: it fails, or waits for ever.
+    fn drag(&mut self, at: usize, place: usize) {
+        let crew = &mut self.agents[at].crew;
+        let hand = &mut crew.hands[place];
+        if hand.state != State::Alive || hand.is_ending {
+            return;
+        }
+        if self.stage.dice.percent(60) {
+            let exit = self.stage.dice.pick(&[ExitStatus::Code(1), ExitStatus::Signal(6)]);
+            let after = self.stage.dice.span(Duration::ZERO, ms(5));
+            crew.doom(&mut self.stage, at, place, (exit, Cause::Dragged), after);
+        } else {
+            // What was to end it does not any more.
+            hand.ticket += 1;
+        }
+    }
+
+    fn end_worker(&mut self, at: usize, place: usize, exit: ExitStatus, cause: Cause) {
+        let now = self.stage.now;
+        let agent = &mut self.agents[at];
+        let hears = agent.hears();
+        let crew = &mut agent.crew;
+        let hand = &mut crew.hands[place];
+        hand.state = State::Gone;
+        hand.end = Some(End { exit, cause, at: now });
+        self.stage.note(format_args!("{at} worker {place} ends: {exit:?}, {cause:?}"));
+        if hears && cause != Cause::Orphaned {
+            let local_rank = u32::try_from(place).unwrap_or(u32::MAX);
+            crew.report(&mut self.stage, at, Input::Exited { local_rank, exit, at: now });
+            crew.report_if_empty(&mut self.stage, at);
+        }
+        if !exit.is_success() || cause == Cause::Told {
+            self.break_job(at);
+        }
+    }
+
+    /// A worker of this agent is missing, or will be: those who work with it notice.
+    pub(super) fn break_job(&mut self, at: usize) {
+        let Some(key) = self.agents[at].crew.job else { return };
+        let Some(job) = self.jobs.get_mut(&key).filter(|_| self.plan.is_collective) else { return };
+        if core::mem::replace(&mut job.is_broken, true) {
+            return;
+        }
+        for (agent, ..) in job.members.clone() {
+            if self.agents[agent].crew.job == Some(key) {
+                for place in 0..self.agents[agent].crew.hands.len() {
+                    self.drag(agent, place);
+                }
+            }
+        }
+    }
+
+    /// All workers go at once, and nobody is told.
+    pub(super) fn orphan(&mut self, at: usize) {
+        for place in 0..self.agents[at].crew.hands.len() {
+            if self.agents[at].crew.hands[place].state != State::Gone {
+                self.end_worker(at, place, ExitStatus::Signal(SIGKILL), Cause::Orphaned);
+            }
+        }
+    }
+
+    /// Something happens to the workers of an agent.
+    pub(super) fn hurt(&mut self, at: usize, mishap: Mishap) {
+        let crew = &mut self.agents[at].crew;
+        if let Mishap::NotStarted(hindrance) = mishap {
+            crew.hindrance = Some(hindrance);
+            return;
+        }
+        if mishap == Mishap::LostSight {
+            crew.leftover = false;
+            self.orphan(at);
+            let crew = &mut self.agents[at].crew;
+            crew.report(&mut self.stage, at, Input::LostSight { words: "the guard is gone".into() });
+            return crew.report(&mut self.stage, at, Input::Empty);
+        }
+        let alive: Vec<usize> = (0..crew.hands.len())
+            .filter(|&place| {
+                crew.hands[place].state == State::Alive && crew.hands[place].stuck_until.is_none()
+            })
+            .collect();
+        if alive.is_empty() {
+            return;
+        }
+        let place = alive[self.stage.dice.index(alive.len())];
+        let local_rank = u32::try_from(place).unwrap_or(u32::MAX);
+        match mishap {
+            Mishap::WorkerEnds(exit) | Mishap::NeighboursEnd(exit) => {
+                self.end_worker(at, place, exit, Cause::Mishap);
+            }
+            Mishap::Stuck(span) => {
+                crew.hands[place].stuck_until = Some(self.stage.now + span);
+                crew.hands[place].ticket += 1;
+                crew.report(&mut self.stage, at, Input::Stuck { local_rank, since: span });
+            }
+            Mishap::TimerExpires => {
+                let timer = ExpiredTimer {
+                    pid: crew.hands[place].pid,
+                    local_rank: Some(local_rank),
+                    scope: "step".into(),
+                    expires: Duration::ZERO,
+                    signal: SIGKILL,
+                };
+                crew.report(&mut self.stage, at, Input::TimerExpired(timer));
+                crew.doom(&mut self.stage, at, place, (ExitStatus::Signal(SIGKILL), Cause::Mishap), ms(1));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What an agent's two threads are about: one stands in the rendezvous, one meets the other agents in the round's store.
+//! Each makes one call after the other, as the driver's do, and a new wish ends the call before it.
+
+use super::super::agenda::Agenda;
+use super::office::Op;
+use super::world::{Cue, Stage};
+use rendezvous_core::agent::ranks::Ranks;
+use rendezvous_core::agent::reason::Reason;
+use rendezvous_core::agent::supervisor::{Farewell, Input};
+use rendezvous_core::elastic_store::barrier::TracedBarrier;
+use rendezvous_core::rendezvous::rejoin::Rejoin;
+use rendezvous_core::rendezvous::round_event::RoundEvent;
+use rendezvous_core::time::{Duration, Instant};
+use std::collections::VecDeque;
+
+/// What a round gave.
+#[derive(Clone, Debug)]
+pub(super) struct Info {
+    pub(super) session: u64,
+    pub(super) round: u64,
+    pub(super) rank: u64,
+    pub(super) nodes: u64,
+}
+
+/// What a thread tells the agent.
+#[derive(Clone, Debug)]
+pub(super) enum Told {
+    Input(Input),
+    Met { call: u64, info: Info },
+    Numbered { call: u64, ranks: Ranks },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Thread {
+    Member,
+    Numbering,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum MemberAsk {
+    Meet { call: u64 },
+    Announce { reason: Reason },
+    Close { call: u64, farewell: Farewell },
+    Rest,
+}
+
+/// What the first thread does.
+#[derive(Debug, Default)]
+pub(super) enum Member {
+    #[default]
+    Idle,
+    /// `is_asked`: there is a session with the wish.
+    Meeting {
+        call: u64,
+        rejoin: Rejoin,
+        is_asked: bool,
+        stood_by: bool,
+    },
+    /// What it looks up just now.
+    Listening {
+        look: Option<Look>,
+    },
+    Announcing {
+        id: u64,
+        is_told: bool,
+    },
+    Closing {
+        call: u64,
+        id: u64,
+        says_goodbye: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Waiting(u64),
+    Failure(u64),
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum NumberingAsk {
+    Assign { call: u64, info: Info },
+    Part { call: u64, info: Info },
+    Rest,
+}
+
+/// What the second thread does.
+#[derive(Debug, Default)]
+pub(super) enum Numbering {
+    #[default]
+    Idle,
+    /// The steps to come, the last one first, and the one that is under way.
+    Assigning {
+        call: u64,
+        info: Info,
+        steps: Vec<Step>,
+        id: u64,
+        until: Instant,
+    },
+    Parting {
+        call: u64,
+        info: Info,
+        barrier: Box<TracedBarrier>,
+        id: u64,
+    },
+}
+
+/// One step to the numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Where the workers' store is: told by the first agent, and learnt by the others.
+    Place,
+    Introduce,
+    /// The first agent reads what all have said, and numbers them.
+    Gather,
+    Hand,
+    Learn,
+}
+
+/// All that an agent has with the outside.
+#[derive(Debug)]
+pub(super) struct Desk {
+    /// The session that there is, or was.
+    pub(super) session: Option<u64>,
+    pub(super) is_line_over: bool,
+    pub(super) member: Member,
+    pub(super) member_asks: VecDeque<MemberAsk>,
+    pub(super) numbering: Numbering,
+    pub(super) numbering_asks: VecDeque<NumberingAsk>,
+    /// What the first thread knows of its round.
+    pub(super) info: Option<Info>,
+    pub(super) inbox: VecDeque<RoundEvent>,
+    /// Which of them makes the machine's call.
+    pub(super) asked: Thread,
+    pub(super) is_unlucky: bool,
+    last_told: [Instant; 2],
+    ids: u64,
+}
+
+impl Desk {
+    pub(super) const fn new() -> Self {
+        Self {
+            session: None,
+            is_line_over: false,
+            member: Member::Idle,
+            member_asks: VecDeque::new(),
+            numbering: Numbering::Idle,
+            numbering_asks: VecDeque::new(),
+            info: None,
+            inbox: VecDeque::new(),
+            asked: Thread::Member,
+            is_unlucky: false,
+            last_told: [Instant::ORIGIN; 2],
+            ids: 0,
+        }
+    }
+
+    pub(super) const fn id(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
+    }
+
+    /// The session, if it lives.
+    pub(super) fn line(&self) -> Option<u64> {
+        self.session.filter(|_| !self.is_line_over)
+    }
+
+    /// The agent hears of it as soon as its thread looks; of two threads, whichever is faster.
+    pub(super) fn tell(&mut self, stage: &mut Stage, agent: usize, thread: Thread, told: Told) {
+        let longest = Duration::from_micros(if stage.dice.percent(10) { 5000 } else { 200 });
+        let last = &mut self.last_told[thread as usize];
+        *last = (stage.now + stage.dice.span(Duration::ZERO, longest)).max(*last);
+        stage.agenda.enter(*last, Cue::Told(agent, told));
+    }
+
+    pub(super) fn tell_input(&mut self, stage: &mut Stage, agent: usize, thread: Thread, input: Input) {
+        self.tell(stage, agent, thread, Told::Input(input));
+    }
+}
+
+/// Where a call is not answered by then.
+pub(super) fn set_deadline(agenda: &mut Agenda<Cue>, agent: usize, thread: Thread, id: u64, until: Instant) {
+    agenda.enter(until, Cue::TimeUp(agent, thread, id));
+}
+
+/// What is asked of the store of a round.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub(super) session: u64,
+    pub(super) round: u64,
+    pub(super) op: Op,
+}

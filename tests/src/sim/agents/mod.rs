@@ -1,0 +1,98 @@
+//! The third kind of world: whole jobs. Agents with their workers meet at the machine that runs the rounds, number their
+//! workers and part in the round's store, as the driver's threads do it; what blocks there takes time here.
+//!
+//! A run begins with a plan: who comes when, with how many workers, and what goes wrong. Then everything takes its
+//! course until all agents are over. Mishaps hit an agent at a time, or as it enters a phase. Who stands by at the end
+//! is let go by somebody who closes the run.
+
+mod crew;
+mod errands;
+mod member;
+mod numbering;
+mod office;
+mod plan;
+mod referee;
+mod world;
+
+pub(super) use world::World;
+
+/// What happened in one run, or in many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sights {
+    /// Agents that began.
+    pub agents: u64,
+    /// Groups that were started.
+    pub starts: u64,
+    /// Restarts that were paid for.
+    pub paid: u64,
+    /// Restarts that cost nothing.
+    pub unpaid: u64,
+    /// Failures that came of another agent's death.
+    pub excused: u64,
+    /// Workers that failed.
+    pub failed_workers: u64,
+    /// Groups that had to be killed.
+    pub killed: u64,
+    /// Processes that outlived that.
+    pub given_up: u64,
+    /// Agents that died.
+    pub dead: u64,
+    /// Agents that succeeded together with all others.
+    pub succeeded: u64,
+    /// Agents that succeeded without waiting for all others.
+    pub succeeded_alone: u64,
+    /// Agents that were not needed.
+    pub not_needed: u64,
+    /// Agents that failed.
+    pub failed: u64,
+    /// Agents that were stopped.
+    pub stopped: u64,
+    /// Agents that lost sight of their workers.
+    pub lost_sight: u64,
+}
+
+impl Sights {
+    /// All of them, by name.
+    #[must_use]
+    pub const fn all(&self) -> [(&'static str, u64); 15] {
+        [
+            ("agents", self.agents),
+            ("starts", self.starts),
+            ("restarts paid for", self.paid),
+            ("restarts for nothing", self.unpaid),
+            ("failures excused", self.excused),
+            ("workers that failed", self.failed_workers),
+            ("groups killed", self.killed),
+            ("processes given up", self.given_up),
+            ("agents that died", self.dead),
+            ("agents that succeeded", self.succeeded),
+            ("that succeeded alone", self.succeeded_alone),
+            ("that were not needed", self.not_needed),
+            ("that failed", self.failed),
+            ("that were stopped", self.stopped),
+            ("that lost sight", self.lost_sight),
+        ]
+    }
+
+    /// Both together.
+    #[must_use]
+    pub const fn and(self, other: &Self) -> Self {
+        Self {
+            agents: self.agents + other.agents,
+            starts: self.starts + other.starts,
+            paid: self.paid + other.paid,
+            unpaid: self.unpaid + other.unpaid,
+            excused: self.excused + other.excused,
+            failed_workers: self.failed_workers + other.failed_workers,
+            killed: self.killed + other.killed,
+            given_up: self.given_up + other.given_up,
+            dead: self.dead + other.dead,
+            succeeded: self.succeeded + other.succeeded,
+            succeeded_alone: self.succeeded_alone + other.succeeded_alone,
+            not_needed: self.not_needed + other.not_needed,
+            failed: self.failed + other.failed,
+            stopped: self.stopped + other.stopped,
+            lost_sight: self.lost_sight + other.lost_sight,
+        }
+    }
+}

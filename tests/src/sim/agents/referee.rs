@@ -1,0 +1,437 @@
+//! What must hold, whatever happens. It sees what goes into each agent's machine and what comes out, and knows what truly
+//! happened to workers, sessions and rounds.
+
+use super::crew::{Cause, End};
+use super::plan::Mishap;
+use super::world::{Life, World};
+use rendezvous_core::agent::group::WorkerGroup;
+use rendezvous_core::agent::phase::Phase;
+use rendezvous_core::agent::reason::{NoRound, Reason};
+use rendezvous_core::agent::supervisor::{Failed, Farewell, Input, Membership, Notice, Verdict};
+use rendezvous_core::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) type Checked = Result<(), String>;
+
+macro_rules! check {
+    ($holds:expr, $($said:tt)*) => {
+        if !$holds {
+            return Err(format!($($said)*));
+        }
+    };
+}
+
+/// What the referee remembers of one agent.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// What happened to it, or to its node.
+    pub(super) mishaps: Vec<Mishap>,
+    /// When it was first asked to stop, and heard it.
+    stopped: Option<Instant>,
+    starts: u64,
+    paid: u32,
+    /// What was left of the budget when the last start began.
+    budget_at_start: u32,
+    /// What was paid for last may have come of a peer's death.
+    is_excusable: bool,
+    /// A peer's death was heard while the group was stopped.
+    peer_died: bool,
+    /// Processes of this start were given up.
+    gave_up: bool,
+    heard: Vec<Membership>,
+    no_round: Option<NoRound>,
+    no_ranks: bool,
+    not_parted: bool,
+    announced: bool,
+    /// The rounds in which all its workers succeeded.
+    succeeded_in: BTreeSet<(u32, u64)>,
+    /// The round of its last start.
+    last_job: Option<(u32, u64)>,
+    /// How the workers of the last start ended, which is asked for when they are reported.
+    ends: BTreeMap<u32, End>,
+    /// Workers of the last start whose timers had expired: they have failed, whatever they were told then.
+    overdue: BTreeSet<u32>,
+}
+
+/// How a machine stood before an input.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before {
+    phase: Phase,
+    restarts_left: u32,
+    /// It is not certain how it ends.
+    is_open: bool,
+}
+
+/// The longest that an agent may take to end when all its workers are gone: all its calls have deadlines of their own.
+const CALLS_MAX: Duration = Duration::from_secs(60);
+
+impl World {
+    pub(super) fn before(&self, at: usize) -> Before {
+        let machine = &self.agents[at].machine;
+        let (phase, restarts_left) = (machine.phase(), machine.restarts_left());
+        Before { phase, restarts_left, is_open: machine.verdict().is_none() }
+    }
+
+    /// An input is about to go in.
+    pub(super) fn note_input(&mut self, at: usize, input: &Input) {
+        let now = self.stage.now;
+        let phase = self.agents[at].machine.phase();
+        let ledger = &mut self.agents[at].ledger;
+        match input {
+            Input::Stop(_) => {
+                ledger.stopped.get_or_insert(now);
+            }
+            Input::Member(membership) => {
+                ledger.peer_died |=
+                    phase == Phase::Restarting && matches!(membership, Membership::PeerDied { .. });
+                ledger.heard.push(membership.clone());
+            }
+            Input::TimerExpired(timer) => ledger.overdue.extend(timer.local_rank),
+            Input::NotMet { kind, .. } => ledger.no_round = Some(*kind),
+            Input::NotAssigned { .. } => ledger.no_ranks = true,
+            Input::NotParted { .. } => ledger.not_parted = true,
+            _ => {}
+        }
+    }
+
+    /// An input went in.
+    pub(super) fn check_input(&mut self, at: usize, before: Before, input: Option<&Input>) -> Checked {
+        let machine = &self.agents[at].machine;
+        let (left, phase) = (machine.restarts_left(), machine.phase());
+        let max = machine.spec().max_restarts;
+        let ledger = &mut self.agents[at].ledger;
+        // The budget.
+        if left < before.restarts_left {
+            let is_own = match input {
+                Some(Input::Exited { exit, .. }) => !exit.is_success(),
+                Some(Input::NotStarted { .. } | Input::TimerExpired(_)) => true,
+                Some(Input::NotAssigned { .. }) => {
+                    let has_happened = ledger.mishaps.contains(&Mishap::NotNumbered);
+                    check!(
+                        has_happened || !self.is_even_dead(at),
+                        "budget: {at} paid for the end of a round"
+                    );
+                    true
+                }
+                _ => false,
+            };
+            check!(is_own, "budget: {at} paid for {input:?}");
+            self.sights.paid += 1;
+            let ledger = &mut self.agents[at].ledger;
+            ledger.is_excusable = match input {
+                Some(Input::Exited { exit, .. }) => !exit.is_violent(),
+                input => matches!(input, Some(Input::TimerExpired(_))),
+            };
+            ledger.paid += 1;
+            check!(ledger.paid <= max, "budget: {at} paid {} times of {max}", ledger.paid);
+        } else if left > before.restarts_left {
+            let is_death = matches!(input, Some(Input::Member(Membership::PeerDied { .. })));
+            check!(is_death && before.phase == Phase::Restarting, "budget: {at} was given one for {input:?}");
+            ledger.paid -= 1;
+            self.sights.excused += 1;
+        } else if phase == Phase::Restarting && before.phase != Phase::Restarting {
+            self.sights.unpaid += 1;
+        }
+        let ledger = &self.agents[at].ledger;
+        check!(left + ledger.paid == max, "budget: {at} has {left} left of {max} and paid {}", ledger.paid);
+        let is_own = |end: &End| end.exit.is_violent() && !matches!(end.cause, Cause::Told | Cause::Killed);
+        let is_excused = ledger.is_excusable && !ledger.ends.values().any(is_own);
+        if before.phase == Phase::Restarting && phase == Phase::Meeting && ledger.peer_died && is_excused {
+            check!(left == ledger.budget_at_start, "budget: {at} paid for the death of a peer");
+        }
+        if before.phase == Phase::Ending && before.is_open {
+            let is_death = matches!(input, Some(Input::Member(Membership::PeerDied { .. })));
+            let goes_on = matches!(phase, Phase::Restarting | Phase::Meeting);
+            check!(is_death == goes_on, "budget: {at} was in doubt, heard {input:?} and is {phase:?}");
+            self.sights.excused += u64::from(is_death);
+        }
+        if phase != Phase::Restarting {
+            self.agents[at].ledger.peer_died = false;
+        }
+        // Who was asked to stop begins nothing any more.
+        let ledger = &self.agents[at].ledger;
+        if let Some(stopped) = ledger.stopped {
+            let ends = matches!(phase, Phase::Ending | Phase::Closing | Phase::Over);
+            check!(ends, "stop: {at} was asked to stop at {stopped:?} and is {phase:?}");
+        }
+        Ok(())
+    }
+
+    /// Whether the numbers of this round could not be learnt since the round was over.
+    fn is_even_dead(&self, at: usize) -> bool {
+        self.agents[at].stale_numbers
+    }
+
+    pub(super) fn check_start(&mut self, at: usize, group: &WorkerGroup, job: Option<(u32, u64)>) -> Checked {
+        let agent = &self.agents[at];
+        let gave_up = agent.ledger.gave_up;
+        check!(
+            agent.crew.unended() == 0 || gave_up,
+            "attempts: {at} starts {} and others live",
+            group.attempt
+        );
+        check!(group.attempt == agent.ledger.starts, "attempts: {at} starts {} again", group.attempt);
+        let Some(job) = job else { return Err(format!("ranks: {at} starts without a round")) };
+        let seats = self.jobs.get(&job);
+        let seats =
+            seats.ok_or_else(|| format!("ranks: {at} starts in round {job:?}, which was not formed"))?;
+        let place = seats.members.iter().position(|&(member, ..)| member == at);
+        let place = place.ok_or_else(|| format!("ranks: {at} is not in round {job:?}"))?;
+        let (_, first, size) = seats.members[place];
+        check!(group.round == Some(job.1), "ranks: {at} starts in round {:?}, not {}", group.round, job.1);
+        check!(
+            (group.group_rank, group.group_world_size) == (Some(place as u64), seats.members.len() as u64),
+            "ranks: {at} is agent {:?} of {}, not {place}",
+            group.group_rank,
+            group.group_world_size
+        );
+        let ranks: Vec<u64> = group.workers.iter().map(|worker| worker.global_rank).collect();
+        let own: Vec<u64> = (first..first + size).collect();
+        check!(ranks == own, "ranks: {at} starts {ranks:?} in round {job:?}, not {own:?}");
+        for worker in &group.workers {
+            let sizes = (worker.world_size, worker.role_world_size, worker.role_rank);
+            check!(
+                sizes == (seats.world_size, seats.world_size, worker.global_rank),
+                "ranks: worker {} of {at} is told {sizes:?} of {}",
+                worker.local_rank,
+                seats.world_size
+            );
+        }
+        let max = agent.machine.spec().max_restarts;
+        let paid = agent.ledger.paid;
+        check!(
+            group.restart_count == paid && paid <= max,
+            "budget: {at} starts as {} of {paid}",
+            group.restart_count
+        );
+        let left = agent.machine.restarts_left();
+        self.sights.starts += 1;
+        let ledger = &mut self.agents[at].ledger;
+        ledger.starts += 1;
+        ledger.budget_at_start = left;
+        ledger.gave_up = false;
+        ledger.is_excusable = false;
+        ledger.last_job = Some(job);
+        ledger.ends.clear();
+        ledger.overdue.clear();
+        Ok(())
+    }
+
+    /// The seats of a round leave no gap.
+    pub(super) fn check_round(&self, key: (u32, u64)) -> Checked {
+        let Some(job) = self.jobs.get(&key) else { return Ok(()) };
+        let mut next = 0;
+        for &(agent, first, size) in &job.members {
+            check!(
+                first == next,
+                "ranks: in round {key:?} the workers of {agent} begin at {first}, not {next}"
+            );
+            next += size;
+        }
+        check!(next == job.world_size, "ranks: round {key:?} has {next} workers of {}", job.world_size);
+        Ok(())
+    }
+
+    pub(super) fn check_notice(&mut self, at: usize, notice: &Notice) {
+        match notice {
+            Notice::GaveUp { .. } => {
+                self.sights.given_up += 1;
+                self.agents[at].ledger.gave_up = true;
+            }
+            Notice::Killing { .. } => self.sights.killed += 1,
+            Notice::Exited { local_rank, .. } => {
+                let place = usize::try_from(*local_rank).unwrap_or(usize::MAX);
+                let agent = &mut self.agents[at];
+                let end = agent.crew.hands.get(place).and_then(|hand| hand.end);
+                agent.ledger.ends.extend(end.map(|end| (*local_rank, end)));
+            }
+            Notice::Phase { to: Phase::Parting, .. } => {
+                let agent = &mut self.agents[at];
+                if agent.crew.has_succeeded() {
+                    agent.ledger.succeeded_in.extend(agent.crew.job);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn check_report(&mut self, at: usize, failures: &[Failed]) -> Checked {
+        let ledger = &self.agents[at].ledger;
+        for failed in failures {
+            let end = ledger.ends.get(&failed.local_rank);
+            let end = end.ok_or_else(|| format!("report: worker {} of {at} lives", failed.local_rank))?;
+            check!(
+                (end.exit, end.at) == (failed.exit, failed.at),
+                "report: worker {} of {at} ended otherwise: {end:?}",
+                failed.local_rank
+            );
+            check!(
+                !matches!(end.cause, Cause::Told | Cause::Killed)
+                    || ledger.overdue.contains(&failed.local_rank),
+                "report: worker {} of {at} was told to end, and is listed",
+                failed.local_rank
+            );
+        }
+        let key = |failed: &Failed| (!failed.exit.is_violent(), failed.at);
+        let root = failures.iter().map(key).min();
+        check!(
+            failures.first().map(key) == root,
+            "report: the root cause of {at} is not the first: {failures:?}"
+        );
+        self.sights.failed_workers += failures.len() as u64;
+        Ok(())
+    }
+
+    pub(super) fn check_close(&self, at: usize, farewell: Farewell) -> Checked {
+        let verdict = self.agents[at].machine.verdict();
+        let may =
+            self.agents[at].ledger.announced || matches!(verdict, Some(Verdict::Succeeded { missing: None }));
+        check!(farewell == Farewell::Leave || may, "close: {at} closes the run with {verdict:?}");
+        Ok(())
+    }
+
+    pub(super) fn note_announced(&mut self, at: usize) {
+        self.agents[at].ledger.announced = true;
+    }
+
+    /// An agent is over.
+    pub(super) fn check_over(&mut self, at: usize) -> Checked {
+        let agent = &self.agents[at];
+        let (machine, ledger) = (&agent.machine, &agent.ledger);
+        let living = agent.crew.unended();
+        check!(living == 0 || ledger.gave_up, "orphans: {at} is over and {living} of its workers live");
+        let Some(verdict) = machine.verdict() else {
+            return Err(format!("end: {at} is over without a verdict"));
+        };
+        match verdict {
+            Verdict::Succeeded { missing: None } => {
+                self.sights.succeeded += 1;
+                let Some(job) = ledger.last_job else {
+                    return Err(format!("verdict: {at} succeeded in no round"));
+                };
+                let seats = self.jobs.get(&job).map(|job| job.members.clone()).unwrap_or_default();
+                for (other, ..) in seats {
+                    let has = self.agents[other].ledger.succeeded_in.contains(&job);
+                    check!(
+                        has,
+                        "barrier: {at} closes round {job:?} as a success, and {other} has not succeeded"
+                    );
+                }
+            }
+            Verdict::Succeeded { missing: Some(reason) } => {
+                self.sights.succeeded_alone += 1;
+                check!(
+                    ledger.last_job.is_some_and(|job| ledger.succeeded_in.contains(&job)),
+                    "verdict: {at} has not succeeded"
+                );
+                check!(self.has_happened(at, reason), "reason: {at} missed others for {reason:?}");
+            }
+            Verdict::NotNeeded => {
+                self.sights.not_needed += 1;
+                check!(agent.ledger.no_round == Some(NoRound::NotNeeded), "verdict: {at} was needed");
+            }
+            Verdict::Stopped { .. } => {
+                self.sights.stopped += 1;
+                check!(ledger.stopped.is_some(), "reason: nobody stopped {at}");
+            }
+            Verdict::Failed { reason } => {
+                self.sights.failed += 1;
+                check!(
+                    self.has_happened(at, reason),
+                    "reason: {at} failed for {reason:?}, which did not happen"
+                );
+            }
+            Verdict::LostSight { .. } => {
+                self.sights.lost_sight += 1;
+                check!(ledger.mishaps.contains(&Mishap::LostSight), "reason: {at} saw its workers");
+            }
+        }
+        if let Some(stopped) = ledger.stopped {
+            let spec = machine.spec();
+            let longest = spec.stop_timeout + spec.kill_timeout + CALLS_MAX;
+            let took = self.stage.now.since(stopped);
+            check!(took <= longest, "stop: {at} took {took:?} to stop");
+        }
+        Ok(())
+    }
+
+    fn has_happened(&self, at: usize, reason: &Reason) -> bool {
+        let ledger = &self.agents[at].ledger;
+        let heard = |wanted: &dyn Fn(&Membership) -> bool| ledger.heard.iter().any(wanted);
+        match reason {
+            Reason::WorkerFailed { local_rank, exit } => {
+                let end = ledger.ends.get(local_rank);
+                end.is_some_and(|end| {
+                    end.exit == *exit && matches!(end.cause, Cause::Mishap | Cause::Dragged)
+                })
+            }
+            Reason::NotStarted { hindrance, .. } => ledger.mishaps.contains(&Mishap::NotStarted(*hindrance)),
+            Reason::Stuck { .. } => ledger.mishaps.iter().any(|mishap| matches!(mishap, Mishap::Stuck(_))),
+            Reason::TimerExpired { .. } => ledger.mishaps.contains(&Mishap::TimerExpires),
+            Reason::PeerDied { words } => heard(&|one| *one == Membership::PeerDied { words: words.clone() }),
+            Reason::RoundOver { words } => {
+                heard(&|one| *one == Membership::RoundOver { words: words.clone() })
+            }
+            Reason::JobFailed { .. } => {
+                heard(&|one| matches!(one, Membership::JobFailed { .. }))
+                    && self.agents.iter().any(|agent| agent.ledger.announced)
+            }
+            Reason::ServerLost { .. } => heard(&|one| matches!(one, Membership::ServerLost { .. })),
+            Reason::NodesWaiting { .. } => heard(&|one| matches!(one, Membership::NodesWaiting { .. })),
+            Reason::LeftBehind => heard(&|one| *one == Membership::LeftBehind),
+            Reason::Replaced => heard(&|one| *one == Membership::Replaced),
+            Reason::NoRound { kind, .. } => ledger.no_round == Some(*kind),
+            Reason::NoRanks { .. } => ledger.no_ranks,
+            // No start takes that long here.
+            Reason::StartTimeout => false,
+            Reason::NotAllParted { .. } => ledger.not_parted,
+            Reason::LostSight { .. } => ledger.mishaps.contains(&Mishap::LostSight),
+            Reason::Stop(_) => ledger.stopped.is_some(),
+            Reason::Begun | Reason::Done | Reason::Succeeded | Reason::StopTimeout | Reason::GaveUp => false,
+        }
+    }
+
+    /// Everybody is over.
+    pub(super) fn check_end(&mut self) -> Checked {
+        self.sights.agents = self.agents.len() as u64;
+        for (at, agent) in self.agents.iter().enumerate() {
+            check!(
+                matches!(agent.life, Life::Over | Life::Dead),
+                "end: {at} is {:?} at the end of time",
+                agent.machine.phase()
+            );
+        }
+        self.sights.dead = self.agents.iter().filter(|agent| agent.life == Life::Dead).count() as u64;
+        // Where all workers of a round succeeded and nobody began anew, all its agents have.
+        for (key, job) in &self.jobs {
+            let is_done = job.members.iter().all(|&(agent, ..)| {
+                let ledger = &self.agents[agent].ledger;
+                ledger.last_job == Some(*key) && ledger.succeeded_in.contains(key)
+            });
+            for &(agent, ..) in job.members.iter().filter(|_| is_done) {
+                let is_excused =
+                    self.agents[agent].life == Life::Dead || self.agents[agent].ledger.stopped.is_some();
+                let verdict = self.agents[agent].machine.verdict();
+                check!(
+                    is_excused || matches!(verdict, Some(Verdict::Succeeded { .. })),
+                    "success: all workers of round {key:?} succeeded, and {agent} ended with {verdict:?}"
+                );
+            }
+        }
+        // Where workers work together, those of a group that makes room for a newcomer are missed by others.
+        let is_calm = !self.plan.is_collective || self.sights.unpaid == 0;
+        let is_clean = self.agents.iter().all(|agent| agent.ledger.mishaps.is_empty());
+        let is_clean = is_clean && is_calm && !self.is_short_handed;
+        for (at, agent) in self.agents.iter().enumerate().filter(|_| is_clean) {
+            let verdict = agent.machine.verdict();
+            let is_well = matches!(verdict, Some(Verdict::Succeeded { .. } | Verdict::NotNeeded));
+            // Who comes when all is over finds nothing.
+            let is_too_late = matches!(
+                verdict,
+                Some(Verdict::Failed { reason: Reason::NoRound { .. } }) if agent.ledger.starts == 0
+            );
+            check!(is_well || is_too_late, "clean: nothing went wrong, and {at} ended with {verdict:?}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,639 @@
+//! It plays one seed of agents, from the first to the last.
+
+use super::super::agenda::Agenda;
+use super::super::dice::Dice;
+use super::super::trace::Trace;
+use super::super::{Failure, Kind, Options, Report, Sabotage};
+use super::Sights;
+use super::crew::{Crew, CrewCue, Job};
+use super::errands::{Desk, Info, MemberAsk, NumberingAsk, Thread, Told};
+use super::numbering::InVain;
+use super::office::{Answer, Formed, News, Office, Request};
+use super::plan::{Mishap, Plan, When};
+use super::referee::Ledger;
+use rendezvous_core::agent::phase::Phase;
+use rendezvous_core::agent::supervisor::{Input, Notice, Output, Round, Supervisor, Verdict};
+use rendezvous_core::rendezvous::service::{EndReason, Event};
+use rendezvous_core::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Something that is to happen.
+#[derive(Debug)]
+pub(super) enum Cue {
+    Begin(usize),
+    /// Something is due by an agent's machine.
+    Due(usize),
+    /// A thread has told an agent something.
+    Told(usize, Told),
+    /// An agent has seen something of its workers of an attempt.
+    Seen(usize, u64, Input),
+    Crew(usize, u64, CrewCue),
+    Letter(u64, Request),
+    News(u64, News),
+    /// Something is due by the server.
+    Tick,
+    /// A call has not been answered in time.
+    TimeUp(usize, Thread, u64),
+    NodeLoses(u64),
+    ServerLoses(u64, EndReason),
+    ServerRises,
+    Mishap(usize, Mishap),
+    /// Somebody lets those go who stand by.
+    Dismissal,
+}
+
+pub(super) struct Stage {
+    pub(super) now: Instant,
+    pub(super) agenda: Agenda<Cue>,
+    pub(super) dice: Dice,
+    trace: Trace,
+}
+
+impl Stage {
+    pub(super) fn note(&mut self, what: fmt::Arguments<'_>) {
+        self.trace.note(self.now, what);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    Unborn,
+    Lives,
+    Over,
+    Dead,
+}
+
+pub(super) struct Agent {
+    pub(super) machine: Supervisor,
+    pub(super) life: Life,
+    pub(super) crew: Crew,
+    pub(super) desk: Desk,
+    pub(super) ledger: Ledger,
+    /// What the agent knows of its round.
+    info: Option<Info>,
+    /// The last numbers were not learnt since the round was over.
+    pub(super) stale_numbers: bool,
+    due: Option<Instant>,
+    /// How often it has come into each phase.
+    visits: BTreeMap<Phase, u32>,
+}
+
+impl Agent {
+    pub(super) fn hears(&self) -> bool {
+        self.life == Life::Lives
+    }
+}
+
+/// A session, with its way to the server and back.
+#[derive(Debug)]
+struct Line {
+    agent: usize,
+    epoch: u32,
+    is_open_here: bool,
+    is_open_there: bool,
+    /// Nothing passes any more.
+    is_cut: bool,
+    up: Instant,
+    down: Instant,
+    pace: Duration,
+}
+
+pub(in crate::sim) struct World {
+    seed: u64,
+    pub(super) stage: Stage,
+    pub(super) plan: Plan,
+    pub(super) agents: Vec<Agent>,
+    office: Option<Office>,
+    /// How many servers there were before this one.
+    epoch: u32,
+    lines: BTreeMap<u64, Line>,
+    /// The rounds that were formed, by server and number.
+    pub(super) jobs: BTreeMap<(u32, u64), Job>,
+    pub(super) sights: Sights,
+    /// There may be fewer nodes than are needed.
+    pub(super) is_short_handed: bool,
+    tick_at: Option<Instant>,
+    events: u64,
+}
+
+/// When those that still stand by are let go.
+const DISMISSAL: Instant = Instant::from_millis(3_600_000);
+/// By then all must be over, whatever happened.
+const END: Instant = Instant::from_millis(4_500_000);
+/// Most things that happen in one run.
+const EVENTS_MAX: u64 = 2_000_000;
+
+impl World {
+    pub(in crate::sim) fn new(seed: u64, options: &Options) -> Self {
+        let plan = Plan::draw(&mut Dice::new(seed, 0));
+        let mut stage = Stage {
+            now: Instant::ORIGIN,
+            agenda: Agenda::new(),
+            dice: Dice::new(seed, 1),
+            trace: Trace::new(options.voice),
+        };
+        let mut agents = Vec::new();
+        for (at, node) in plan.nodes.iter().enumerate() {
+            // The plan has specs that make sense.
+            let Ok(machine) = Supervisor::new(node.spec.clone()) else { continue };
+            stage.agenda.enter(node.comes, Cue::Begin(at));
+            agents.push(Agent {
+                machine,
+                life: Life::Unborn,
+                crew: Crew::default(),
+                desk: Desk::new(),
+                ledger: Ledger::default(),
+                info: None,
+                stale_numbers: false,
+                due: None,
+                visits: BTreeMap::new(),
+            });
+        }
+        for &(at, when, mishap) in &plan.mishaps {
+            if let When::At(moment) = when {
+                stage.agenda.enter(moment, Cue::Mishap(at, mishap));
+            }
+        }
+        stage.agenda.enter(DISMISSAL, Cue::Dismissal);
+        let prompt = plan.nodes.iter().filter(|node| node.comes < Instant::from_millis(1000)).count();
+        let is_short_handed = u32::try_from(prompt).unwrap_or(u32::MAX) < plan.settings.min_nodes;
+        Self {
+            seed,
+            stage,
+            plan,
+            agents,
+            office: Some(Office::new()),
+            epoch: 0,
+            lines: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            sights: Sights::default(),
+            is_short_handed,
+            tick_at: None,
+            events: 0,
+        }
+    }
+
+    pub(in crate::sim) fn play(mut self, seed: u64) -> Result<Report, Failure> {
+        let plan = format!("{:?}", self.plan);
+        self.stage.note(format_args!("{plan}"));
+        match self.run() {
+            Ok(()) => Ok(Report {
+                trace_hash: self.stage.trace.hash(),
+                trace_lines: self.stage.trace.lines(),
+                events: self.events,
+                deeds: self.agents.len(),
+                answered: self.agents.iter().filter(|agent| agent.life == Life::Over).count(),
+                clients: 0,
+                undecided: 0,
+                virtual_time: self.stage.now.since(Instant::ORIGIN),
+                rounds: self.jobs.len() as u64,
+                resumed: 0,
+                changes: 0,
+                released: 0,
+                stale: 0,
+                sights: self.sights,
+            }),
+            Err(what) => {
+                let mut trace = vec![plan];
+                let now = self.stage.now;
+                trace.extend(self.stage.trace.into_last());
+                Err(Failure { seed, world: Kind::Agents, sabotage: Sabotage::None, what, now, trace })
+            }
+        }
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        while let Some((at, cue)) = self.stage.agenda.pop() {
+            let is_done = self.agents.iter().all(|agent| matches!(agent.life, Life::Over | Life::Dead));
+            if is_done || at > END {
+                break;
+            }
+            self.stage.now = at;
+            self.events += 1;
+            if self.events > EVENTS_MAX {
+                return Err(format!("end: {EVENTS_MAX} things happened, and there is no end"));
+            }
+            self.happen(cue)?;
+        }
+        self.check_end()
+    }
+
+    fn happen(&mut self, cue: Cue) -> Result<(), String> {
+        match cue {
+            Cue::Begin(at) => {
+                if self.agents[at].life == Life::Unborn {
+                    self.agents[at].life = Life::Lives;
+                    self.give(at, Input::Begin)?;
+                }
+                Ok(())
+            }
+            Cue::Due(at) => self.due(at),
+            Cue::Told(at, told) => self.told(at, told),
+            Cue::Seen(at, attempt, input) => {
+                // What is seen of an earlier start is no worker's of this one.
+                if self.agents[at].crew.attempt.unwrap_or_default() == attempt {
+                    self.give(at, input)?;
+                }
+                Ok(())
+            }
+            Cue::Crew(at, attempt, cue) => {
+                if self.agents[at].life != Life::Dead {
+                    self.crew(at, attempt, cue);
+                }
+                Ok(())
+            }
+            Cue::Letter(session, request) => self.letter(session, request),
+            Cue::News(session, news) => {
+                self.news(session, news);
+                Ok(())
+            }
+            Cue::Tick => {
+                self.tick_at = None;
+                if let Some(office) = &mut self.office {
+                    office.tick(self.stage.now);
+                }
+                self.post()
+            }
+            Cue::TimeUp(at, thread, id) => {
+                if self.agents[at].hears() {
+                    match thread {
+                        Thread::Member => self.member_lost(at, Some(id)),
+                        Thread::Numbering => self.numbering_time_up(at, id),
+                    }
+                }
+                Ok(())
+            }
+            Cue::NodeLoses(session) => {
+                self.node_loses(session);
+                Ok(())
+            }
+            Cue::ServerLoses(session, why) => self.server_loses(session, why),
+            Cue::ServerRises => {
+                self.stage.note(format_args!("the server is back"));
+                self.office.get_or_insert_with(Office::new);
+                Ok(())
+            }
+            Cue::Mishap(at, mishap) => self.mishap(at, mishap),
+            Cue::Dismissal => {
+                self.stage.note(format_args!("the run is closed for those who stand by"));
+                if let Some(office) = &mut self.office {
+                    office.close(self.stage.now);
+                }
+                self.post()
+            }
+        }
+    }
+
+    fn due(&mut self, at: usize) -> Result<(), String> {
+        let now = self.stage.now;
+        let agent = &mut self.agents[at];
+        agent.due = None;
+        if agent.hears() && agent.machine.poll_timeout().is_some_and(|due| due <= now) {
+            let before = self.before(at);
+            self.agents[at].machine.handle_timeout(now);
+            self.after(at, before, None)?;
+        }
+        self.set_alarm(at);
+        Ok(())
+    }
+
+    fn set_alarm(&mut self, at: usize) {
+        let agent = &mut self.agents[at];
+        let Some(due) = agent.machine.poll_timeout().filter(|_| agent.life == Life::Lives) else { return };
+        if agent.due.is_none_or(|armed| armed > due) {
+            agent.due = Some(due);
+            self.stage.agenda.enter(due, Cue::Due(at));
+        }
+    }
+
+    fn told(&mut self, at: usize, told: Told) -> Result<(), String> {
+        match told {
+            Told::Input(input) => self.give(at, input),
+            Told::Met { call, info } => {
+                let round =
+                    Round { group_rank: info.rank, group_world_size: info.nodes, number: Some(info.round) };
+                self.agents[at].info = Some(info);
+                self.give(at, Input::Met { call, round })
+            }
+            Told::Numbered { call, ranks } => self.give(at, Input::Assigned { call, ranks }),
+        }
+    }
+
+    fn give(&mut self, at: usize, input: Input) -> Result<(), String> {
+        if !self.agents[at].hears() {
+            return Ok(());
+        }
+        self.stage.note(format_args!("{at} <- {input:?}"));
+        self.note_input(at, &input);
+        let before = self.before(at);
+        // Workers that the machine does not have are those of an attempt that it gave up.
+        self.agents[at].machine.handle(self.stage.now, input.clone()).ok();
+        self.after(at, before, Some(&input))
+    }
+
+    fn after(
+        &mut self,
+        at: usize,
+        before: super::referee::Before,
+        input: Option<&Input>,
+    ) -> Result<(), String> {
+        self.check_input(at, before, input)?;
+        while let Some(output) = self.agents[at].machine.poll_output() {
+            self.perform(at, output)?;
+        }
+        self.set_alarm(at);
+        Ok(())
+    }
+
+    fn perform(&mut self, at: usize, output: Output) -> Result<(), String> {
+        if !matches!(output, Output::Report { .. }) {
+            self.stage.note(format_args!("{at} -> {output:?}"));
+        }
+        match output {
+            Output::Meet { call } => {
+                self.agents[at].desk.asked = Thread::Member;
+                self.ask_member(at, MemberAsk::Meet { call });
+            }
+            Output::Close { call, farewell } => {
+                self.check_close(at, farewell)?;
+                self.agents[at].desk.asked = Thread::Member;
+                self.ask_member(at, MemberAsk::Close { call, farewell });
+            }
+            Output::Assign { call } => {
+                self.agents[at].stale_numbers = false;
+                if let Some(info) = self.agents[at].info.clone() {
+                    self.agents[at].desk.asked = Thread::Numbering;
+                    self.ask_numbering(at, NumberingAsk::Assign { call, info });
+                }
+            }
+            Output::Part { call } => {
+                if let Some(info) = self.agents[at].info.clone() {
+                    self.agents[at].desk.asked = Thread::Numbering;
+                    self.ask_numbering(at, NumberingAsk::Part { call, info });
+                }
+            }
+            Output::Cancel { .. } => match self.agents[at].desk.asked {
+                Thread::Member => self.ask_member(at, MemberAsk::Rest),
+                Thread::Numbering => self.ask_numbering(at, NumberingAsk::Rest),
+            },
+            Output::Abandon => self.abandon(at),
+            Output::Announce { reason } => {
+                self.note_announced(at);
+                self.ask_member(at, MemberAsk::Announce { reason });
+            }
+            Output::Start { .. } => {
+                let group = self.agents[at].machine.group().clone();
+                let info = self.agents[at].info.as_ref();
+                let job = info.and_then(|info| Some((self.lines.get(&info.session)?.epoch, info.round)));
+                self.check_start(at, &group, job)?;
+                self.start(at, &group, job);
+            }
+            Output::Signal { signal } => self.order(at, CrewCue::Signal(signal)),
+            Output::Kill => self.order(at, CrewCue::Kill),
+            Output::Pass { .. } => {}
+            Output::Report { failures, .. } => {
+                self.stage.note(format_args!("{at} -> Report {failures:?}"));
+                self.check_report(at, &failures)?;
+            }
+            Output::Tell(notice) => {
+                self.check_notice(at, &notice);
+                if let Notice::Phase { to, .. } = notice {
+                    self.spring(at, to);
+                }
+            }
+            Output::Over => {
+                self.check_over(at)?;
+                self.agents[at].life = Life::Over;
+                self.hang_up(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Mishaps that wait for an agent in a phase happen.
+    fn spring(&mut self, at: usize, phase: Phase) {
+        let visits = self.agents[at].visits.entry(phase).or_default();
+        let nth = *visits;
+        *visits += 1;
+        for &(agent, when, mishap) in &self.plan.mishaps {
+            if let When::In(wanted, wanted_nth, after) = when
+                && (agent, wanted, wanted_nth) == (at, phase, nth)
+            {
+                self.stage.agenda.enter(self.stage.now + after, Cue::Mishap(at, mishap));
+            }
+        }
+    }
+
+    fn mishap(&mut self, at: usize, mishap: Mishap) -> Result<(), String> {
+        let now = self.stage.now;
+        if let Mishap::ServerDies(back) = mishap {
+            self.server_dies(back);
+            return Ok(());
+        }
+        if !self.agents[at].hears() {
+            return Ok(());
+        }
+        self.stage.note(format_args!("{at}: {mishap:?}"));
+        self.agents[at].ledger.mishaps.push(mishap);
+        match mishap {
+            Mishap::Dies => {
+                self.orphan(at);
+                self.agents[at].life = Life::Dead;
+                self.hang_up(at);
+            }
+            Mishap::Stop(cause) => self.give(at, Input::Stop(cause))?,
+            Mishap::Pass => self.give(at, Input::Pass { signal: 10 })?,
+            Mishap::LineLost(here, there) => {
+                if let Some(session) = self.agents[at].desk.line()
+                    && let Some(line) = self.lines.get_mut(&session)
+                {
+                    line.is_cut = true;
+                    self.stage.agenda.enter(now + here, Cue::NodeLoses(session));
+                    let why = EndReason::HostSilent;
+                    self.stage.agenda.enter(now + there, Cue::ServerLoses(session, why));
+                }
+            }
+            Mishap::NotNumbered => self.agents[at].desk.is_unlucky = true,
+            Mishap::NeighboursEnd(_) => {
+                self.hurt(at, mishap);
+                let next = (at + 1) % self.agents.len();
+                if self.agents[next].hears() {
+                    self.agents[next].ledger.mishaps.push(mishap);
+                    self.hurt(next, mishap);
+                }
+            }
+            _ => self.hurt(at, mishap),
+        }
+        Ok(())
+    }
+
+    fn server_dies(&mut self, back: Option<Duration>) {
+        if self.office.take().is_none() {
+            return;
+        }
+        self.stage.note(format_args!("the server dies, and is back after {back:?}"));
+        // It concerns everybody.
+        for agent in &mut self.agents {
+            agent.ledger.mishaps.push(Mishap::ServerDies(back));
+        }
+        self.epoch += 1;
+        for (&session, line) in &mut self.lines {
+            line.is_open_there = false;
+            if line.is_open_here {
+                let after = self.stage.dice.span(Duration::ZERO, Duration::from_millis(20));
+                self.stage.agenda.enter(self.stage.now + after, Cue::NodeLoses(session));
+            }
+        }
+        if let Some(back) = back {
+            self.stage.agenda.enter(self.stage.now + back, Cue::ServerRises);
+        }
+    }
+
+    /// A new session; none without a server.
+    pub(super) fn connect(&mut self, at: usize) -> Option<u64> {
+        self.office.as_ref()?;
+        let session = self.lines.len() as u64 + 1;
+        let pace = self.stage.dice.span(Duration::from_micros(50), Duration::from_millis(20));
+        let line = Line {
+            agent: at,
+            epoch: self.epoch,
+            is_open_here: true,
+            is_open_there: true,
+            is_cut: false,
+            up: self.stage.now + pace,
+            down: self.stage.now,
+            pace,
+        };
+        self.lines.insert(session, line);
+        let desk = &mut self.agents[at].desk;
+        (desk.session, desk.is_line_over) = (Some(session), false);
+        Some(session)
+    }
+
+    pub(super) fn send(&mut self, session: u64, request: Request) {
+        let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_here) else { return };
+        let way = self.stage.dice.span(line.pace / 2, line.pace);
+        line.up = (self.stage.now + way).max(line.up);
+        self.stage.agenda.enter(line.up, Cue::Letter(session, request));
+    }
+
+    fn letter(&mut self, session: u64, request: Request) -> Result<(), String> {
+        let Some(line) = self.lines.get_mut(&session) else { return Ok(()) };
+        let Some(office) = self.office.as_mut().filter(|_| line.is_open_there && !line.is_cut) else {
+            return Ok(());
+        };
+        self.stage.note(format_args!("{} asks {request:?}", line.agent));
+        office.handle(self.stage.now, session, request);
+        self.post()
+    }
+
+    /// What the server has to say goes on its way.
+    fn post(&mut self) -> Result<(), String> {
+        let Some(office) = &mut self.office else { return Ok(()) };
+        let formed = core::mem::take(&mut office.formed);
+        for (session, news) in office.take() {
+            let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_there) else { continue };
+            let way = self.stage.dice.span(line.pace / 2, line.pace);
+            line.down = (self.stage.now + way).max(line.down);
+            self.stage.agenda.enter(line.down, Cue::News(session, news));
+        }
+        if let Some(due) = office.due()
+            && self.tick_at.is_none_or(|at| at > due)
+        {
+            self.tick_at = Some(due);
+            self.stage.agenda.enter(due, Cue::Tick);
+        }
+        self.form(formed)
+    }
+
+    fn form(&mut self, formed: Vec<Formed>) -> Result<(), String> {
+        let mut keys = Vec::new();
+        for Formed { session, round } in formed {
+            let Some(line) = self.lines.get(&session) else { continue };
+            let key = (self.epoch, round.namespace.round);
+            let job = self.jobs.entry(key).or_default();
+            let size = self.plan.nodes[line.agent].spec.local_world_size.into();
+            job.members.push((line.agent, round.worker_offset, size));
+            job.members.sort_by_key(|&(_, first, _)| first);
+            job.world_size = round.worker_count;
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        for key in keys {
+            self.check_round(key)?;
+            self.stage.note(format_args!("round {key:?}: {:?}", self.jobs.get(&key)));
+        }
+        Ok(())
+    }
+
+    fn news(&mut self, session: u64, news: News) {
+        let Some(line) = self.lines.get(&session) else { return };
+        let at = line.agent;
+        let is_current = self.agents[at].desk.line() == Some(session);
+        if line.is_cut || !line.is_open_here || !is_current || !self.agents[at].hears() {
+            return;
+        }
+        if matches!(news, News::Stored { answer: Answer::Stale, .. }) {
+            self.agents[at].stale_numbers = true;
+        }
+        if let News::Event(Event::Replaced { .. }) = news {
+            self.stage.note(format_args!("{at} was replaced"));
+        }
+        self.numbering_news(at, &news);
+        self.member_news(at, session, news);
+    }
+
+    fn node_loses(&mut self, session: u64) {
+        let Some(line) = self.lines.get_mut(&session) else { return };
+        let at = line.agent;
+        line.is_open_here = false;
+        let agent = &mut self.agents[at];
+        if agent.desk.session == Some(session) && agent.hears() {
+            self.stage.note(format_args!("{at} has lost its session"));
+            agent.desk.is_line_over = true;
+            self.in_vain(at, InVain::LineLost);
+            self.member_lost(at, None);
+        }
+    }
+
+    fn server_loses(&mut self, session: u64, why: EndReason) -> Result<(), String> {
+        let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_there) else {
+            return Ok(());
+        };
+        line.is_open_there = false;
+        self.stage.note(format_args!("the server has lost {}: {why}", line.agent));
+        if let Some(office) = &mut self.office {
+            office.ended(self.stage.now, session, why);
+        }
+        self.post()
+    }
+
+    /// The session ends at this end, and the server sees that.
+    pub(super) fn hang_up(&mut self, at: usize) {
+        let desk = &mut self.agents[at].desk;
+        let Some(session) = desk.session.take() else { return };
+        let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_here) else { return };
+        line.is_open_here = false;
+        if !line.is_cut {
+            let when = (self.stage.now + line.pace).max(line.up);
+            self.stage.agenda.enter(when, Cue::ServerLoses(session, EndReason::ConnectionEnded));
+        }
+    }
+
+    /// The session ends without a word, in the middle of the round.
+    fn abandon(&mut self, at: usize) {
+        self.hang_up(at);
+        self.in_vain(at, InVain::LineLost);
+        self.member_lost(at, None);
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdicts: Vec<Option<&Verdict>> =
+            self.agents.iter().map(|agent| agent.machine.verdict()).collect();
+        f.debug_struct("World").field("seed", &self.seed).field("verdicts", &verdicts).finish_non_exhaustive()
+    }
+}
