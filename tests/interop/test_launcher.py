@@ -177,7 +177,8 @@ class OneAgent(LauncherTest):
         pids = [line["pid"] for line in agent.says(2, "training")]
         self.assertEqual(agent.ended(), 1)
         report = json.loads(path.read_text())
-        root = report["root_cause"]
+        self.assertEqual(report["verdict"], "failed")
+        root = report["failure"]["root_cause"]
         self.assertEqual((root["global_rank"], root["pid"], root["exit_code"]), (1, pids[1], 1))
         self.assertEqual(root["message"], "ValueError: rank 1 cannot go on at step 5")
         self.assertIn("Traceback (most recent call last)", json.dumps(root))
