@@ -3048,7 +3048,9 @@ rdzv_status rdzv_agent_options_set_console_filters(rdzv_agent_options *options,
 // of PyTorch's file timers; they find it in `TORCHELASTIC_TIMER_FILE`. A timer that expires has its process
 // killed, which is a failure of its worker. By default there is none.
 //
-// Errors of `rdzv_agent_new`: `RDZV_IO` when something is there already.
+// A pipe that is there and that nobody reads, as a killed agent leaves it, is replaced.
+//
+// Errors of `rdzv_agent_new`: `RDZV_IO` when something else is there, or a pipe that somebody reads.
 rdzv_status rdzv_agent_options_set_timer_file(rdzv_agent_options *options,
                                               const uint8_t *path,
                                               size_t path_len,

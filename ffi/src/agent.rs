@@ -9,7 +9,7 @@ use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rendezvous_fault::invalid_fault;
 use crate::rendezvous_handler::rdzv_rendezvous_handler;
-use crate::status::{RDZV_EXHAUSTED, RDZV_IO, RDZV_REENTRANT, RDZV_UNSUPPORTED, rdzv_status};
+use crate::status::{RDZV_EXHAUSTED, RDZV_IO, RDZV_POISONED, RDZV_REENTRANT, RDZV_UNSUPPORTED, rdzv_status};
 use crate::worker_group::{group_handle, rdzv_worker_group};
 use rendezvous_core::agent::events::EventFacts;
 use rendezvous_core::driver::agent::{
@@ -44,7 +44,11 @@ impl rdzv_agent {
     pub(crate) fn enter(&self) -> Result<MutexGuard<'_, Agent>, Fault> {
         match self.agent.try_lock() {
             Ok(agent) => Ok(agent),
-            Err(TryLockError::Poisoned(agent)) => Ok(agent.into_inner()),
+            // In a turn, which may have been a loop's.
+            Err(TryLockError::Poisoned(_)) => {
+                self.poison.set();
+                Err(Fault::new(RDZV_POISONED, "the agent panicked; free it"))
+            }
             Err(TryLockError::WouldBlock) => {
                 Err(Fault::new(RDZV_REENTRANT, "the agent runs, in another thread or around this call"))
             }
@@ -98,6 +102,9 @@ unsafe fn operate(
     unsafe {
         guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, || {
             let agent = reference(agent, "agent")?;
+            if agent.agent.is_poisoned() {
+                drop(agent.enter()?);
+            }
             agent.shared.refuse_sink()?;
             body(agent)
         })

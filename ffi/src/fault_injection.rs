@@ -1,10 +1,12 @@
 //! Panics on demand, for the tests of the guards. Absent from the shipped library.
 
 use crate::agent::rdzv_agent;
+use crate::argument::reference;
 use crate::error::rdzv_error;
 use crate::guard;
 use crate::server::rdzv_server;
 use crate::status::rdzv_status;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static REACTOR: AtomicBool = AtomicBool::new(false);
@@ -36,6 +38,30 @@ pub unsafe extern "C" fn rdzv_fault_panic_in_agent(
     // SAFETY: NULL or a live agent, as promised.
     unsafe {
         guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, || panic!("provoked in a call"))
+    }
+}
+
+/// Has whoever turns `agent` panic as soon as something happens to it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_fault_panic_in_turns(
+    agent: *const rdzv_agent,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: NULL or a live agent, as promised.
+    unsafe {
+        guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, || {
+            let agent = reference(agent, "agent")?;
+            let is_added = Arc::new(AtomicBool::new(false));
+            let is_turned = Arc::clone(&is_added);
+            // What has happened before is told at once.
+            agent.enter()?.observe(Box::new(move |_, _, _| {
+                if is_turned.load(Ordering::SeqCst) {
+                    panic!("provoked in a turn");
+                }
+            }));
+            is_added.store(true, Ordering::SeqCst);
+            Ok(())
+        })
     }
 }
 

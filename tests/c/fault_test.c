@@ -2,10 +2,12 @@
 // as a status, and the program goes on.
 #include "check.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 rdzv_status rdzv_fault_panic(const rdzv_server *server, rdzv_error **error);
 rdzv_status rdzv_fault_panic_in_agent(const rdzv_agent *agent, rdzv_error **error);
+rdzv_status rdzv_fault_panic_in_turns(const rdzv_agent *agent, rdzv_error **error);
 void rdzv_fault_panic_in_reactor(void);
 
 static void panic_within_a_call_poisons_the_handle(void) {
@@ -28,7 +30,7 @@ static void panic_within_a_call_poisons_the_handle(void) {
   rdzv_store_free(store);
 }
 
-static void panic_within_a_call_poisons_the_agent(void) {
+static rdzv_agent *new_agent(void) {
   rdzv_rendezvous_parameters *parameters = NULL;
   OK(rdzv_rendezvous_parameters_new(TEXT("rdzv"), TEXT("localhost:0"), TEXT("run"), 1, 1, &parameters, &error));
   rdzv_rendezvous_handler *handler = NULL;
@@ -42,12 +44,37 @@ static void panic_within_a_call_poisons_the_agent(void) {
   OK(rdzv_agent_new(NULL, options, handler, &agent, &error));
   rdzv_agent_options_free(options);
   rdzv_rendezvous_handler_free(handler);
+  return agent;
+}
+
+static void panic_within_a_call_poisons_the_agent(void) {
+  rdzv_agent *agent = new_agent();
   FAILS(RDZV_PANIC, rdzv_fault_panic_in_agent(agent, &error));
   FAILS(RDZV_POISONED, rdzv_agent_run(agent, NULL, NULL, NULL, &error));
   rdzv_worker_group *group = NULL;
   FAILS(RDZV_POISONED, rdzv_agent_get_worker_group(agent, &group, &error));
   CHECK(group == NULL);
   // What cannot fail goes on, and freeing ends what there is.
+  rdzv_agent_stop(agent);
+  rdzv_agent_free(agent);
+}
+
+static void panic_within_a_turn_of_a_loop_poisons_loop_and_agent(void) {
+  rdzv_agent *agent = new_agent();
+  OK(rdzv_fault_panic_in_turns(agent, &error));
+  rdzv_loop *events = NULL;
+  OK(rdzv_loop_new(NULL, &events, &error));
+  uint32_t number = 0;
+  OK(rdzv_loop_add_agent(events, agent, &number, &error));
+  struct pollfd polled = {rdzv_loop_fd(events), POLLIN, 0};
+  rdzv_status status = RDZV_OK;
+  while (status == RDZV_OK && poll(&polled, 1, PATIENCE_MS) == 1) status = rdzv_loop_turn(events, NULL);
+  CHECK_NUMBER(status, RDZV_PANIC);
+  FAILS(RDZV_POISONED, rdzv_loop_turn(events, &error));
+  rdzv_loop_free(events);
+  rdzv_worker_group *group = NULL;
+  FAILS(RDZV_POISONED, rdzv_agent_get_worker_group(agent, &group, &error));
+  FAILS(RDZV_POISONED, rdzv_agent_run(agent, NULL, NULL, NULL, &error));
   rdzv_agent_stop(agent);
   rdzv_agent_free(agent);
 }
@@ -100,6 +127,7 @@ int main(void) {
   CHECK(dup2(fileno(words), STDOUT_FILENO) >= 0 && dup2(fileno(words), STDERR_FILENO) >= 0);
   panic_within_a_call_poisons_the_handle();
   panic_within_a_call_poisons_the_agent();
+  panic_within_a_turn_of_a_loop_poisons_loop_and_agent();
   panic_without_a_place_for_details_is_no_trouble();
   panic_within_the_reactor_ends_that_server_only();
   CHECK(dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0);

@@ -301,11 +301,15 @@ fn a_node_by_itself_opens_its_workers_store_to_nobody_else() {
     let script = "echo $MASTER_ADDR $MASTER_PORT > master$TORCHELASTIC_RESTART_COUNT
         test $TORCHELASTIC_RESTART_COUNT = 0 && exit 1
         echo > ready; exec sleep 1000";
-    let of_rounds = job.handler("a", (1, 1), 1);
+    // Known by its host's name.
+    let endpoint = format!("127.0.0.1:{}", job.server.local_addr().port());
+    let parameters = RendezvousParameters::new("rdzv", &endpoint, "run", 1, 1).expect("valid");
+    let of_rounds = Context::default().create_handler(&parameters.with("is_host", false)).expect("a handler");
     let parameters = RendezvousParameters::new("static", "127.0.0.1:0", "run", 1, 1).expect("valid");
     let by_itself = Context::default().create_handler(&parameters.with("rank", 0)).expect("a handler");
     let ready = job.folder.pipe("ready");
-    for handler in [of_rounds, Arc::from(by_itself)] {
+    for handler in [of_rounds, by_itself] {
+        let handler = Arc::from(handler);
         let spec = WorkerSpec { max_restarts: 1, ..spec(1) };
         let agent = Running::new(job.agent_at(None, handler, "a", spec, script, |_| {}));
         ready.recv_timeout(SOON).expect("it runs");

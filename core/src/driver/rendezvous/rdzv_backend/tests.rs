@@ -467,18 +467,21 @@ fn no_time_counts_while_a_spare_stands_by_also_when_its_server_goes() {
 #[test]
 fn a_spare_that_got_a_place_comes_back_to_it() {
     let (_server, port, elsewhere) = server();
-    // The round would go on without it.
+    // The round may go on without one.
     let terms = [elsewhere[0].clone(), ("min_to_continue", 1.into())];
-    let member = node(port, "a", (2, 2), &terms);
+    let mut nodes = Vec::from(["a", "b"].map(|name| node(port, name, (2, 2), &terms)));
+    assert_eq!(meet(&nodes).len(), 2);
     let spare = node(port, "d", (2, 2), &[terms[0].clone(), terms[1].clone(), ("standby", true.into())]);
     thread::scope(|scope| {
-        let joins = [&member, &spare].map(|node| scope.spawn(|| node.next_rendezvous().expect("a round")));
-        assert_eq!(joins.map(|join| join.join().expect("no panic").round), [Some(0); 2]);
+        let waiting = scope.spawn(|| spare.next_rendezvous().expect("it slips in").round);
+        drop(nodes.remove(1));
+        assert!(matches!(next_event(&*nodes[0]), RoundEvent::PeerDied { .. }));
+        assert_eq!(nodes[0].next_rendezvous().expect("with the spare").round, Some(1));
+        assert_eq!(waiting.join().expect("no panic"), Some(1));
         // Its own workers failed, so it asks for another round; the other hears of it, and comes.
-        let again = scope.spawn(|| spare.next_rendezvous().expect("a round"));
-        let event = member.next_event(SOON).expect("a session");
-        assert!(matches!(event, Some(RoundEvent::NodesWaiting { nodes: 1 })), "{event:?}");
-        assert_eq!(member.next_rendezvous().expect("a round").round, Some(1));
-        assert_eq!(again.join().expect("no panic").round, Some(1));
+        let again = scope.spawn(|| spare.next_rendezvous().expect("a round").round);
+        assert_eq!(next_event(&*nodes[0]), RoundEvent::NodesWaiting { nodes: 1 });
+        assert_eq!(nodes[0].next_rendezvous().expect("with the spare").round, Some(2));
+        assert_eq!(again.join().expect("no panic"), Some(2));
     });
 }

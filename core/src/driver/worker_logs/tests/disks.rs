@@ -1,38 +1,59 @@
-//! Disks that are full or may not be written: tiny ones in mount namespaces of the tests' threads.
+//! Disks that are full or may not be written: tiny ones in mount namespaces of the tests' own.
 
 use super::*;
+use crate::driver::forked::{end_of, in_a_child};
 use std::ffi::CString;
 use std::ptr;
 
-/// Does `body` with a folder in which a disk of so many bytes is mounted; nobody else sees it. A system that forbids it is
-/// told, and then nothing is tested.
-fn with_disk(options: &str, flags: libc::c_ulong, body: impl FnOnce(&TemporaryFolder) + Send + 'static) {
+/// Gives this process mounts of its own; who is not root gets a namespace of users first, in which it is.
+fn own_mounts() -> io::Result<()> {
+    // SAFETY: no arguments.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let flags = if user == 0 { libc::CLONE_NEWNS } else { libc::CLONE_NEWNS | libc::CLONE_NEWUSER };
+    // SAFETY: flags; this process has one thread.
+    if unsafe { libc::unshare(flags) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if user != 0 {
+        fs::write("/proc/self/setgroups", "deny")?;
+        fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
+        fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;
+    }
+    let (none, flags) = (ptr::null(), libc::MS_REC | libc::MS_PRIVATE);
+    // SAFETY: texts that end with a zero; the namespace is this process' own.
+    match unsafe { libc::mount(none, c"/".as_ptr(), none, flags, ptr::null()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Does `body` with a folder in which a disk of so many bytes is mounted; nobody else sees it.
+///
+/// # Panics
+/// When the machine forbids that: such a disk cannot be had otherwise, so this is no success.
+fn with_disk(options: &str, flags: libc::c_ulong, body: impl FnOnce(&TemporaryFolder)) {
     let options = CString::new(options).expect("options");
-    let thread = thread::spawn(move || {
+    let child = in_a_child(|| {
         let folder = TemporaryFolder::new();
         let path = CString::new(folder.path().display().to_string()).expect("a path");
         let tmpfs = c"tmpfs".as_ptr();
-        // SAFETY: texts that end with a zero; the namespace is this thread's and those of the threads that it starts.
-        let mounted = unsafe {
-            libc::unshare(libc::CLONE_NEWNS) == 0
-                && libc::mount(
-                    ptr::null(),
-                    c"/".as_ptr(),
-                    ptr::null(),
-                    libc::MS_REC | libc::MS_PRIVATE,
-                    ptr::null(),
-                ) == 0
-                && libc::mount(tmpfs, path.as_ptr(), tmpfs, flags, options.as_ptr().cast()) == 0
-        };
-        if mounted {
-            body(&folder);
-            // SAFETY: as above.
-            unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
-        } else {
-            std::eprintln!("SKIPPED: this user may not mount a disk: {}", io::Error::last_os_error());
+        let mounted = own_mounts().and_then(|()| {
+            // SAFETY: texts that end with a zero; the namespace is this process' own.
+            match unsafe { libc::mount(tmpfs, path.as_ptr(), tmpfs, flags, options.as_ptr().cast()) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        });
+        if let Err(error) = mounted {
+            drop(folder);
+            panic!("NOT TESTED: this machine forbids private mounts: {error}");
         }
+        body(&folder);
+        // SAFETY: as above.
+        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+        Some(())
     });
-    thread.join().expect("it holds");
+    assert_eq!(end_of(child), 0, "it holds, or the machine forbids private mounts: see above");
 }
 
 fn refused(settings: LogSettings, folder: &TemporaryFolder) -> LogError {
