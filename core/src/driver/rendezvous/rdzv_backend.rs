@@ -356,7 +356,7 @@ impl RendezvousHandler for RdzvRendezvous {
 
     /// Leaves the run, which goes on, and ends the session. To end the run, [`RendezvousHandler::set_closed`] it. Calls
     /// that are under way are cancelled, and make no session any more; later calls begin with a new one. The goodbye has the
-    /// run's time to close, and only [`UNHEARD_GOODBYE_TIMEOUT`] where the server has never answered; whoever cancels it
+    /// run's time to close, and only a second where the server has never answered; whoever cancels it
     /// ends the session without it.
     fn shutdown(&self) -> bool {
         self.canceller.cancel();
