@@ -341,3 +341,12 @@ pub const CONSOLE_BYTES_MAX: usize = 1 << 20;
 pub const CONSOLE_STALL: Duration = Duration::from_secs(1);
 /// End of a redirected standard error in which its last lines are looked for, in bytes.
 pub const TAIL_BYTES_MAX: usize = 64 * 1024;
+
+/// Bounds on what one worker of an RPC group says of its devices: its longest name or device, and its longest list. No
+/// group is larger, either: a list of all its workers is one value of a store.
+pub const CARD: FrameLimits = FrameLimits {
+    key_bytes_max: 0,
+    value_bytes_max: 128,
+    keys_max: 1 << 16,
+    frame_bytes_max: 8 * 1024 * 1024,
+};
