@@ -123,6 +123,8 @@ pub mod rpc {
     pub mod device_map;
     pub mod exchange;
     pub mod name;
+    pub mod options;
+    pub mod registry;
     pub mod sorted;
 }
 
