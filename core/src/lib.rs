@@ -122,6 +122,7 @@ pub mod rpc {
     pub mod device;
     pub mod device_map;
     pub mod exchange;
+    pub mod membership;
     pub mod name;
     pub mod options;
     pub mod registry;

@@ -15,6 +15,9 @@ pub enum ExchangeError {
     /// It cannot be read.
     #[error(transparent)]
     Card(#[from] CardError),
+    /// There is none.
+    #[error("there is no card")]
+    NoCard,
     /// A text in it is none.
     #[error("a text is not UTF-8")]
     Text,

@@ -1,6 +1,6 @@
 //! A worker's card: who it is and which devices it has, as the members of a group hand it to each other.
 
-use crate::limits::CARD;
+use crate::limits::{CARD, UPDATE};
 use crate::wire::native::{Body, BodyError, Field, List};
 use crate::wire::sink::Sink;
 
@@ -119,6 +119,68 @@ impl<'a> Card<'a> {
             device_count: Field::read(&mut body)?,
             devices: Field::read(&mut body)?,
             maps: Field::read(&mut body)?,
+        })
+    }
+}
+
+/// A change of a group, as one member tells it to the others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Update<'a> {
+    /// The card of the worker that came, if one did.
+    pub card: Option<&'a [u8]>,
+    /// Where it takes calls.
+    pub address: &'a [u8],
+    /// Who went.
+    pub departures: List<'a, Departure<'a>>,
+}
+
+/// A worker that went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "as their names say")]
+pub struct Departure<'a> {
+    pub id: u16,
+    pub name: &'a [u8],
+    pub address: &'a [u8],
+}
+
+impl<'a> Field<'a> for Departure<'a> {
+    fn write(&self, out: &mut impl Sink) {
+        self.id.write(out);
+        self.name.write(out);
+        self.address.write(out);
+    }
+
+    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
+        Ok(Self { id: Field::read(body)?, name: Field::read(body)?, address: Field::read(body)? })
+    }
+}
+
+impl<'a> Update<'a> {
+    /// Writes it.
+    pub fn write(&self, out: &mut impl Sink) {
+        CARD_FORMAT.write(out);
+        self.card.write(out);
+        self.address.write(out);
+        self.departures.write(out);
+    }
+
+    /// Reads it; what stands behind its fields is passed over.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read(bytes: &'a [u8]) -> Result<Self, CardError> {
+        if bytes.len() > UPDATE.frame_bytes_max {
+            return Err(CardError::TooLong(bytes.len()));
+        }
+        let mut body = Body::new(bytes, &UPDATE);
+        let format = u16::read(&mut body)?;
+        if format != CARD_FORMAT {
+            return Err(CardError::Format(format));
+        }
+        Ok(Self {
+            card: Field::read(&mut body)?,
+            address: Field::read(&mut body)?,
+            departures: Field::read(&mut body)?,
         })
     }
 }
