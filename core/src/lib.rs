@@ -119,6 +119,7 @@ pub mod rendezvous {
 /// Named workers that call each other: who they are, on which devices, by which backend, and who is of the group.
 #[cfg(feature = "alloc")]
 pub mod rpc {
+    pub mod connection;
     pub mod device;
     pub mod device_map;
     pub mod exchange;

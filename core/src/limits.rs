@@ -353,3 +353,37 @@ pub const CARD: FrameLimits = FrameLimits {
 /// Bounds on what one worker tells the others of a change of their group: a card, and who went.
 pub const UPDATE: FrameLimits =
     FrameLimits { value_bytes_max: 8 * 1024 * 1024, frame_bytes_max: 16 * 1024 * 1024, ..CARD };
+/// Bounds on the fields of a frame between workers that is not data: texts and names.
+pub const RPC_FRAME: FrameLimits =
+    FrameLimits { key_bytes_max: 0, value_bytes_max: 32 * 1024, keys_max: 0, frame_bytes_max: 64 * 1024 };
+
+/// Bounds on one connection between workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RpcLimits {
+    /// Most requests under way.
+    pub requests_max: u32,
+    /// Payloads of requests under way together, in bytes. One request alone may have more only up to
+    /// [`RpcLimits::payload_bytes_max`].
+    pub bytes_max: u64,
+    /// Longest payload of a request or an answer, in bytes.
+    pub payload_bytes_max: u64,
+    /// From the first byte to a complete greeting.
+    pub greeting_timeout: Duration,
+    /// Longest silence of a peer that owes an answer before it is asked for a sign of life.
+    pub ping_interval: Duration,
+    /// Longest time that such a sign may take.
+    pub ping_timeout: Duration,
+}
+
+impl Default for RpcLimits {
+    fn default() -> Self {
+        Self {
+            requests_max: 1024,
+            bytes_max: 4 << 30,
+            payload_bytes_max: 4 << 30,
+            greeting_timeout: Duration::from_secs(10),
+            ping_interval: Duration::from_secs(5),
+            ping_timeout: Duration::from_secs(15),
+        }
+    }
+}

@@ -2,7 +2,20 @@ use super::*;
 use crate::rpc::device_map::DeviceMaps;
 use alloc::string::{String, ToString};
 
+extern crate std;
+
 mod simulation;
+
+/// Names the life that was lived when a check fails.
+pub(super) struct Culprit(pub(super) u64, pub(super) bool, pub(super) bool);
+
+impl Drop for Culprit {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::eprintln!("seed {}, with PyTorch: {}, with freezes: {}", self.0, self.1, self.2);
+        }
+    }
+}
 
 const NOW: Instant = Instant::from_millis(1000);
 

@@ -529,18 +529,6 @@ fn live(seed: u64, torch_is_there: bool, freezes: bool) -> (u64, u64, u64) {
     (world.joins, world.deaths, world.seizures)
 }
 
-struct Culprit(u64, bool, bool);
-
-impl Drop for Culprit {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::eprintln!("seed {}, with PyTorch: {}, with freezes: {}", self.0, self.1, self.2);
-        }
-    }
-}
-
-extern crate std;
-
 #[test]
 fn workers_come_go_die_and_freeze_and_the_group_goes_on() {
     let (mut joins, mut deaths, mut seizures) = (0, 0, 0);
