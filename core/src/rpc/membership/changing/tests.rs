@@ -191,6 +191,40 @@ fn the_dead_are_struck_out_and_the_living_are_told() {
     w.expect(&["failed: the group goes on without this worker: n found nobody at its address"]);
 }
 
+/// It may be frozen, and answer much later; but it is out.
+#[test]
+fn whoever_lost_the_token_is_struck_out_unasked() {
+    let mut w = Script::new(options("w", 3));
+    w.expect(&["compare rpcIsStaticGroup:  -> false"]).value("false");
+    let beat = |number: u64| alloc::format!("{:016x}:{number}", Rng::new(7).next_u64());
+    w.out();
+    w.value(&beat(1)).expect(&["compare RpcGroupManagementToken:  -> Token_for_w_join"]);
+    for number in 2..4 {
+        w.value("Token_for_b_leave").expect(&["wait Token_for_b_leave"]);
+        w.now = w.now + Duration::from_secs(5);
+        w.input(Input::Stored(Reply::TimedOut)).out();
+        w.value(&beat(number)).expect(&["get Token_for_b_leave_alive"]).value("b:1");
+        if number == 2 {
+            w.expect(&["compare RpcGroupManagementToken:  -> Token_for_w_join"]);
+        }
+    }
+    let doom = alloc::format!("doomed:{:016x}", Rng::new(7).next_u64());
+    w.expect(&[&alloc::format!("compare Token_for_b_leave_alive: b:1 -> {doom}")]).value(&doom);
+    w.expect(&["set Token_for_b_leave = Done"]).done();
+    w.expect(&["compare RpcGroupManagementToken: Token_for_b_leave -> Token_for_w_join"])
+        .value("Token_for_w_join");
+    w.out();
+    w.value(&beat(4)).expect(&[&alloc::format!("compare Token_for_b_leave_alive: {doom} -> ")]).value("");
+    w.expect(&["delete Token_for_w_join"]).done();
+    w.expect(&["get names/_ALL_WORKER_INFOS"]).value("a-0,b-1,").expect(&["peek addrs/a addrs/b"]);
+    w.input(Input::Stored(Reply::Values(Vec::from([b"h:a"[..].into(), b"h:b"[..].into()]))));
+    w.expect(&["ask a (id 0) at h:a"]).answer(&member("a", 0, "h:a"));
+    w.expect(&["set names/3 = w"]).done().expect(&["set addrs/w = h:w"]).done();
+    w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,b-1, -> a-0,w-3,"]).value("a-0,w-3,");
+    w.expect(&["delete names/1 addrs/b"]).done();
+    w.expect(&["tell a (id 0): joined w (id 3), left [\"b (id 1)\"]"]);
+}
+
 #[test]
 fn names_and_numbers_are_unique_among_the_living() {
     for (listed, other, words) in [
