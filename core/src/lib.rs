@@ -118,6 +118,20 @@ pub mod rendezvous {
     pub mod url;
 }
 
+/// Named workers that call each other: who they are, on which devices, by which backend, and who is of the group.
+#[cfg(feature = "alloc")]
+pub mod rpc {
+    pub mod connection;
+    pub mod device;
+    pub mod device_map;
+    pub mod exchange;
+    pub mod membership;
+    pub mod name;
+    pub mod options;
+    pub mod registry;
+    pub mod sorted;
+}
+
 /// Sessions of the native protocol, which outlive their connections.
 pub mod session {
     pub mod client;

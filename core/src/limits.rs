@@ -341,3 +341,49 @@ pub const CONSOLE_BYTES_MAX: usize = 1 << 20;
 pub const CONSOLE_STALL: Duration = Duration::from_secs(1);
 /// End of a redirected standard error in which its last lines are looked for, in bytes.
 pub const TAIL_BYTES_MAX: usize = 64 * 1024;
+
+/// Bounds on what one worker of an RPC group says of its devices: its longest name or device, and its longest list. No
+/// group is larger, either: a list of all its workers is one value of a store.
+pub const CARD: FrameLimits = FrameLimits {
+    key_bytes_max: 0,
+    value_bytes_max: 128,
+    keys_max: 1 << 16,
+    frame_bytes_max: 8 * 1024 * 1024,
+};
+/// Bounds on what one worker tells the others of a change of their group: a card, and who went.
+pub const UPDATE: FrameLimits =
+    FrameLimits { value_bytes_max: 8 * 1024 * 1024, frame_bytes_max: 16 * 1024 * 1024, ..CARD };
+/// Bounds on the fields of a frame between workers that is not data: texts and names.
+pub const RPC_FRAME: FrameLimits =
+    FrameLimits { key_bytes_max: 0, value_bytes_max: 32 * 1024, keys_max: 0, frame_bytes_max: 64 * 1024 };
+
+/// Bounds on one connection between workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RpcLimits {
+    /// Most requests under way.
+    pub requests_max: u32,
+    /// Payloads of requests under way together, in bytes. One request alone may have more only up to
+    /// [`RpcLimits::payload_bytes_max`].
+    pub bytes_max: u64,
+    /// Longest payload of a request or an answer, in bytes.
+    pub payload_bytes_max: u64,
+    /// From the first byte to a complete greeting.
+    pub greeting_timeout: Duration,
+    /// Longest silence of a peer that owes an answer before it is asked for a sign of life.
+    pub ping_interval: Duration,
+    /// Longest time that such a sign may take.
+    pub ping_timeout: Duration,
+}
+
+impl Default for RpcLimits {
+    fn default() -> Self {
+        Self {
+            requests_max: 1024,
+            bytes_max: 4 << 30,
+            payload_bytes_max: 4 << 30,
+            greeting_timeout: Duration::from_secs(10),
+            ping_interval: Duration::from_secs(5),
+            ping_timeout: Duration::from_secs(15),
+        }
+    }
+}

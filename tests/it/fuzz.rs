@@ -47,6 +47,12 @@ fn engine_is_as_its_model() {
 }
 
 #[test]
+fn rpc_holds() {
+    run("rpc", fuzz::rpc, 2000, some_noise);
+    run("rpc", fuzz::rpc, 4000, fuzz::rpc_talk);
+}
+
+#[test]
 fn server_is_as_its_model() {
     run("server", fuzz::server, 3000, some_noise);
 }

@@ -3,10 +3,12 @@
 
 mod decoder;
 mod engine;
+mod rpc;
 mod server;
 
 pub use decoder::decoder;
 pub use engine::engine;
+pub use rpc::{rpc, rpc_talk};
 pub use server::server;
 
 use crate::entropy::{Entropy, noise};

@@ -2,4 +2,5 @@
 
 pub mod c10d;
 pub mod native;
+pub mod rpc;
 pub mod sink;

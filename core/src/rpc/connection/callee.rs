@@ -1,0 +1,482 @@
+//! The end that is called.
+
+use super::frames_in::{Came, FramesIn};
+use super::outgoing::{Outgoing, ToWrite};
+use super::{CallKind, ConnectionError, Refusal, Status};
+use crate::limits::{RPC_FRAME, RpcLimits};
+use crate::ordered::{Map, Set};
+use crate::rpc::name::{WorkerInfo, WorkerName};
+use crate::time::{Duration, Instant};
+use crate::wire::rpc::{CalleeFrame, CallerFrame, DATA, Splitter, VERSION_MAX, negotiate};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Why a request ended that was not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The caller cancelled it.
+    Cancelled,
+    /// Its deadline passed; the caller was told.
+    Deadline,
+    /// The connection ended.
+    Lost,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CalleeEvent<'b> {
+    /// Somebody says that it is this worker, of the right group, and means this one: [`Callee::admit`] or
+    /// [`Callee::refuse`] it.
+    Claimed(WorkerInfo),
+    /// A request begins, with a payload of so many bytes.
+    Request {
+        /// Its number.
+        call: u64,
+        /// Which handler.
+        handler: Box<str>,
+        /// How long its payload is.
+        payload_bytes: u64,
+        /// When the caller gives up.
+        deadline: Option<Instant>,
+        /// Whether it is to be answered.
+        kind: CallKind,
+    },
+    /// A part of a request.
+    Bytes(u64, &'b [u8]),
+    /// A request is complete.
+    Complete(u64),
+    /// Nobody waits for it any more: it need not be carried out, and its answer is dropped.
+    Over(u64, Ending),
+    /// An answer has been handed out as a whole.
+    Answered(u64),
+    /// The caller makes no further requests.
+    PeerLeaving,
+    /// Goodbye was said, and nothing is under way: the connection can be closed.
+    Drained,
+    /// The connection is of no use; it is to be closed, once what there is to be written was. All requests on it are over.
+    Ended(ConnectionError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Greeting,
+    Claimed,
+    Open,
+    /// One of the two said goodbye.
+    Leaving,
+    Drained,
+    Ended,
+}
+
+#[derive(Clone, Debug)]
+struct Request {
+    kind: CallKind,
+    payload_bytes: u64,
+    /// What is to come of it.
+    left: u64,
+    deadline: Option<Instant>,
+    answered: Answered,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answered {
+    No,
+    Sending,
+}
+
+/// The called end of one connection.
+#[derive(Debug)]
+pub struct Callee {
+    me: WorkerInfo,
+    group: Box<[u8]>,
+    limits: RpcLimits,
+    state: State,
+    incoming: FramesIn,
+    outgoing: Outgoing,
+    peer: Option<WorkerInfo>,
+    requests: Map<u64, Request>,
+    deadlines: Set<(Instant, u64)>,
+    last_id: u64,
+    bytes: u64,
+    began: Instant,
+    events: VecDeque<CalleeEvent<'static>>,
+}
+
+impl Callee {
+    /// A connection that was accepted by `me` of this group.
+    #[must_use]
+    pub fn new(now: Instant, me: WorkerInfo, group: &[u8], limits: RpcLimits) -> Self {
+        Self {
+            me,
+            group: group.into(),
+            limits,
+            state: State::Greeting,
+            incoming: FramesIn::new(Splitter::from_caller()),
+            outgoing: Outgoing::default(),
+            peer: None,
+            requests: Map::new(),
+            deadlines: Set::new(),
+            last_id: 0,
+            bytes: 0,
+            began: now,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Who calls, in its own words, once it has greeted.
+    #[must_use]
+    pub const fn peer(&self) -> Option<&WorkerInfo> {
+        self.peer.as_ref()
+    }
+
+    /// How many requests are under way.
+    #[must_use]
+    pub const fn under_way(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// The caller is who it says.
+    pub fn admit(&mut self) {
+        if self.state == State::Claimed {
+            self.state = State::Open;
+            self.outgoing.frame(
+                0,
+                &CalleeFrame::Welcome {
+                    version: VERSION_MAX,
+                    callee: self.me.name.as_bytes(),
+                    callee_id: self.me.id,
+                    requests_max: self.limits.requests_max,
+                    bytes_max: self.limits.bytes_max,
+                },
+            );
+        }
+    }
+
+    /// The caller is not taken in; it is told why.
+    pub fn refuse(&mut self, why: Refusal, words: &str) {
+        if matches!(self.state, State::Greeting | State::Claimed) {
+            let end = words.floor_char_boundary(1024);
+            let words = words.get(..end).unwrap_or_default();
+            self.end(ConnectionError::Refused { why, words: words.into() });
+            self.outgoing.frame(0, &CalleeFrame::Refused { why: why.number(), words: words.as_bytes() });
+        }
+    }
+
+    /// The answer to a request is there, of so many bytes; parts of it are asked for as [`ToWrite::Part`]. Whether anybody
+    /// waits for it.
+    pub fn answer(&mut self, call: u64, payload_bytes: u64) -> bool {
+        if payload_bytes > self.limits.payload_bytes_max {
+            return self.fail(call, Status::TooLong, "");
+        }
+        let Some(request) = self.waiting(call) else { return false };
+        request.answered = Answered::Sending;
+        self.outgoing.frame(call, &CalleeFrame::Response { status: 0, payload_bytes, words: b"" });
+        self.outgoing.payload(call, payload_bytes);
+        true
+    }
+
+    /// A request failed. Whether anybody waits for its answer.
+    pub fn fail(&mut self, call: u64, status: Status, words: &str) -> bool {
+        let Some(request) = self.waiting(call) else { return false };
+        request.answered = Answered::Sending;
+        self.respond(call, status, words);
+        true
+    }
+
+    /// What is not answered by anybody is over when its handler says so, or never: it counts no more since it came.
+    fn waiting(&mut self, call: u64) -> Option<&mut Request> {
+        let waits =
+            |request: &&mut Request| request.kind == CallKind::Answered && request.answered == Answered::No;
+        self.requests.get_mut(call).filter(waits)
+    }
+
+    fn respond(&mut self, call: u64, status: Status, words: &str) {
+        let end = words.floor_char_boundary(WORDS_BYTES_MAX);
+        let words = words.get(..end).unwrap_or_default().as_bytes();
+        let status = status.number();
+        self.outgoing.frame(call, &CalleeFrame::Response { status, payload_bytes: 0, words });
+    }
+
+    /// No further requests are taken; those under way are answered.
+    pub fn goodbye(&mut self) {
+        match self.state {
+            State::Open => {
+                self.state = State::Leaving;
+                self.outgoing.frame(0, &CalleeFrame::Goodbye {});
+            }
+            State::Greeting | State::Claimed => self.end(ConnectionError::Closed),
+            State::Leaving | State::Drained | State::Ended => {}
+        }
+    }
+
+    /// The connection ended, or is to end.
+    pub fn lost(&mut self, why: ConnectionError) {
+        self.end(why);
+    }
+
+    fn take(&mut self, call: u64) -> Option<Request> {
+        let request = self.requests.remove(call)?;
+        self.bytes -= request.payload_bytes.min(self.bytes);
+        if let Some(deadline) = request.deadline {
+            self.deadlines.remove((deadline, call));
+        }
+        self.outgoing.drop_payload(call);
+        Some(request)
+    }
+
+    fn look_for_the_end(&mut self) {
+        if self.state == State::Leaving && self.requests.is_empty() && self.outgoing.is_empty() {
+            self.state = State::Drained;
+            self.events.push_back(CalleeEvent::Drained);
+        }
+    }
+
+    fn end(&mut self, why: ConnectionError) {
+        if self.state == State::Ended {
+            return;
+        }
+        self.state = State::Ended;
+        self.outgoing.clear();
+        let calls: Vec<u64> = self.requests.iter().map(|(call, _)| call).collect();
+        for call in calls {
+            self.take(call);
+            self.events.push_back(CalleeEvent::Over(call, Ending::Lost));
+        }
+        self.events.push_back(CalleeEvent::Ended(why));
+    }
+
+    /// What is to be written next, when the socket takes bytes.
+    pub fn poll_write(&mut self) -> Option<ToWrite> {
+        let next = self.outgoing.poll();
+        if let Some((next, last)) = &next {
+            let is_out = |(call, request): (u64, &Request)| {
+                (request.answered == Answered::Sending && !self.outgoing.is_sending(call)).then_some(call)
+            };
+            let out: Vec<u64> = match last {
+                Some(call) => self
+                    .requests
+                    .get(*call)
+                    .and_then(|request| is_out((*call, request)))
+                    .into_iter()
+                    .collect(),
+                None if matches!(next, ToWrite::Bytes(_)) => {
+                    self.requests.iter().filter_map(is_out).collect()
+                }
+                None => Vec::new(),
+            };
+            for call in out {
+                self.take(call);
+                self.events.push_back(CalleeEvent::Answered(call));
+            }
+        }
+        self.look_for_the_end();
+        next.map(|(next, _)| next)
+    }
+
+    /// When time alone changes something.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let first = self.deadlines.first().map(|(at, _)| at);
+        let greeting = (self.state == State::Greeting).then(|| self.began + self.limits.greeting_timeout);
+        [first, greeting].into_iter().flatten().min()
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Instant) {
+        while let Some((_, call)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
+            let Some(request) = self.take(call) else { break };
+            // An answer that has begun is cut off: its caller has given it up.
+            if request.kind == CallKind::Answered && request.answered == Answered::No {
+                self.respond(call, Status::Deadline, "");
+            }
+            self.events.push_back(CalleeEvent::Over(call, Ending::Deadline));
+        }
+        if self.state == State::Greeting && now >= self.began + self.limits.greeting_timeout {
+            self.end(ConnectionError::NoGreeting(self.limits.greeting_timeout));
+        }
+        self.look_for_the_end();
+    }
+
+    /// The next thing that happened, of which bytes are taken off the front of `bytes`; `None` when all are used up. While a
+    /// caller is neither admitted nor refused, nothing more of it is read.
+    pub fn next_event<'b>(&mut self, now: Instant, bytes: &mut &'b [u8]) -> Option<CalleeEvent<'b>> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            match self.state {
+                State::Ended => {
+                    *bytes = &[];
+                    return None;
+                }
+                State::Claimed => return None,
+                _ => {}
+            }
+            match self.incoming.next(bytes) {
+                Ok(None) => return self.events.pop_front(),
+                Ok(Some(came)) => match self.came(now, came) {
+                    Ok(None) => {}
+                    Ok(Some(event)) => return Some(event),
+                    Err(error) => self.end(error),
+                },
+                Err(error) => self.end(error.into()),
+            }
+        }
+    }
+
+    fn came<'b>(&mut self, now: Instant, came: Came<'b>) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
+        match came {
+            Came::Data(..) if self.state == State::Greeting => Err(ConnectionError::OutOfPlace(DATA)),
+            Came::Data(call, bytes) => {
+                let Some(request) = self.requests.get_mut(call) else {
+                    // It was answered, is over, or was never taken.
+                    return if call == 0 || call > self.last_id {
+                        Err(ConnectionError::OutOfPlace(DATA))
+                    } else {
+                        Ok(None)
+                    };
+                };
+                let left = request.left.checked_sub(u64::from(bytes));
+                request.left = left.ok_or(ConnectionError::TooMuchData(call))?;
+                Ok(None)
+            }
+            Came::Bytes(call, bytes) => {
+                let is_wanted = self.requests.get(call).is_some();
+                Ok(is_wanted.then_some(CalleeEvent::Bytes(call, bytes)))
+            }
+            Came::DataEnd(call) => {
+                if self.requests.get(call).is_some_and(|request| request.left == 0) {
+                    self.complete(call);
+                }
+                Ok(None)
+            }
+            Came::Frame(header, body) => match CallerFrame::parse(header.kind, &body)? {
+                Some(frame) => self.frame(now, header.id, header.kind, frame),
+                None => Ok(None),
+            },
+        }
+    }
+
+    fn complete(&mut self, call: u64) {
+        self.events.push_back(CalleeEvent::Complete(call));
+        if self.requests.get(call).is_some_and(|request| request.kind == CallKind::OneWay) {
+            self.take(call);
+            self.look_for_the_end();
+        }
+    }
+
+    fn frame<'b>(
+        &mut self,
+        now: Instant,
+        id: u64,
+        kind: u16,
+        frame: CallerFrame<'_>,
+    ) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
+        match (frame, self.state) {
+            (
+                CallerFrame::Hello { version_min, version_max, group, caller, caller_id, callee, callee_id },
+                State::Greeting,
+            ) => self.greeted((version_min, version_max), group, (caller, caller_id), (callee, callee_id)),
+            (_, State::Greeting) | (CallerFrame::Hello { .. }, _) => Err(ConnectionError::OutOfPlace(kind)),
+            (CallerFrame::Ping { nonce }, _) => {
+                self.outgoing.frame(0, &CalleeFrame::Pong { nonce });
+                Ok(None)
+            }
+            (CallerFrame::Goodbye {}, _) => {
+                if self.state == State::Open {
+                    self.state = State::Leaving;
+                    self.events.push_back(CalleeEvent::PeerLeaving);
+                }
+                self.look_for_the_end();
+                Ok(None)
+            }
+            (CallerFrame::Cancel {}, _) => {
+                if self.take(id).is_some() {
+                    self.events.push_back(CalleeEvent::Over(id, Ending::Cancelled));
+                    self.look_for_the_end();
+                }
+                Ok(None)
+            }
+            (CallerFrame::Request { deadline_ms, payload_bytes, handler }, _) => {
+                self.request(now, (id, kind), CallKind::Answered, deadline_ms, payload_bytes, handler)
+            }
+            (CallerFrame::Notice { deadline_ms, payload_bytes, handler }, _) => {
+                self.request(now, (id, kind), CallKind::OneWay, deadline_ms, payload_bytes, handler)
+            }
+        }
+    }
+
+    fn greeted<'b>(
+        &mut self,
+        versions: (u16, u16),
+        group: &[u8],
+        caller: (&[u8], u16),
+        callee: (&[u8], u16),
+    ) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
+        let name = core::str::from_utf8(caller.0).ok().and_then(|name| WorkerName::new(name).ok());
+        let caller = WorkerInfo { name: name.ok_or(ConnectionError::NoWorker)?, id: caller.1 };
+        self.peer = Some(caller.clone());
+        let why = if negotiate(versions.0, versions.1).is_none() {
+            Refusal::Version
+        } else if *group != *self.group {
+            Refusal::Group
+        } else if callee != (self.me.name.as_bytes(), self.me.id) {
+            Refusal::NotMe
+        } else {
+            self.state = State::Claimed;
+            return Ok(Some(CalleeEvent::Claimed(caller)));
+        };
+        let me = alloc::format!("this is {}", self.me);
+        self.refuse(why, if why == Refusal::NotMe { &me } else { "" });
+        Ok(None)
+    }
+
+    fn request<'b>(
+        &mut self,
+        now: Instant,
+        (id, frame_kind): (u64, u16),
+        kind: CallKind,
+        deadline_ms: u64,
+        payload_bytes: u64,
+        handler: &[u8],
+    ) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
+        if id <= self.last_id {
+            return Err(ConnectionError::OutOfPlace(frame_kind));
+        }
+        self.last_id = id;
+        let bytes = self.bytes.saturating_add(payload_bytes);
+        let is_full = self.requests.len() as u64 >= u64::from(self.limits.requests_max)
+            || (bytes > self.limits.bytes_max && !self.requests.is_empty());
+        let refusal = match () {
+            () if self.state != State::Open => Some(Status::Leaving),
+            () if payload_bytes > self.limits.payload_bytes_max => Some(Status::TooLong),
+            () if is_full => return Err(ConnectionError::TooMuchUnderWay),
+            () => None,
+        };
+        if let Some(status) = refusal {
+            if kind == CallKind::Answered {
+                self.respond(id, status, "");
+            }
+            return Ok(None);
+        }
+        let deadline = (deadline_ms > 0).then(|| now + Duration::from_millis(deadline_ms));
+        if let Some(deadline) = deadline {
+            self.deadlines.insert((deadline, id));
+        }
+        self.bytes = bytes;
+        let request = Request { kind, payload_bytes, left: payload_bytes, deadline, answered: Answered::No };
+        self.requests.insert(id, request);
+        let handler = String::from_utf8_lossy(handler).into();
+        self.events.push_back(CalleeEvent::Request { call: id, handler, payload_bytes, deadline, kind });
+        if payload_bytes == 0 {
+            self.complete(id);
+        }
+        Ok(self.events.pop_front())
+    }
+}
+
+/// Longest words of a failure, in bytes.
+const WORDS_BYTES_MAX: usize = 16 * 1024;
+const _: () = assert!(WORDS_BYTES_MAX as u64 <= RPC_FRAME.value_bytes_max);

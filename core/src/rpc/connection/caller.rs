@@ -1,0 +1,467 @@
+//! The end that calls.
+
+use super::frames_in::{Came, FramesIn};
+use super::outgoing::{Outgoing, ToWrite};
+use super::{CallError, CallKind, ConnectionError, Refusal, Status};
+use crate::limits::{RPC_FRAME, RpcLimits};
+use crate::ordered::{Map, Set};
+use crate::rpc::name::WorkerInfo;
+use crate::time::{Duration, Instant};
+use crate::wire::rpc::{CalleeFrame, CallerFrame, DATA, MAGIC, Splitter, VERSION_MAX, VERSION_MIN};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Longest name of a handler, in bytes.
+pub const HANDLER_BYTES_MAX: usize = 1024;
+
+/// A call that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewCall<'a> {
+    /// Which handler.
+    pub handler: &'a str,
+    /// How long its payload is; parts of it are asked for as [`ToWrite::Part`].
+    pub payload_bytes: u64,
+    /// When nobody waits for it any more.
+    pub deadline: Option<Instant>,
+    /// Whether it is answered.
+    pub kind: CallKind,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallerEvent<'b> {
+    /// The callee has taken this caller in: calls may be made.
+    Open,
+    /// An answer begins, of so many bytes.
+    Answer(u64, u64),
+    /// A part of an answer.
+    Bytes(u64, &'b [u8]),
+    /// A call is answered; a call that nobody answers has been handed out as a whole.
+    Done(u64),
+    /// A call has no answer, and will have none.
+    Failed(u64, CallError),
+    /// The callee takes no further calls.
+    PeerLeaving,
+    /// Goodbye was said, and nothing is under way: the connection can be closed.
+    Drained,
+    /// The connection is of no use; it is to be closed. All calls on it have failed before.
+    Ended(ConnectionError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Greeting,
+    Open,
+    /// One of the two said goodbye.
+    Leaving,
+    Drained,
+    Ended,
+}
+
+#[derive(Clone, Debug)]
+struct Call {
+    handler: Box<str>,
+    payload_bytes: u64,
+    deadline: Option<Instant>,
+    kind: CallKind,
+    began: Instant,
+    /// What is to come of the answer, once it has begun.
+    left: Option<u64>,
+}
+
+/// The calling end of one connection.
+#[derive(Debug)]
+pub struct Caller {
+    peer: WorkerInfo,
+    limits: RpcLimits,
+    state: State,
+    incoming: FramesIn,
+    outgoing: Outgoing,
+    calls: Map<u64, Call>,
+    deadlines: Set<(Instant, u64)>,
+    last_id: u64,
+    bytes: u64,
+    requests_max: u32,
+    bytes_max: u64,
+    began: Instant,
+    /// When something came, or a call was made while none was under way.
+    heard: Instant,
+    pinged: Option<Instant>,
+    pings: u64,
+    events: VecDeque<CallerEvent<'static>>,
+}
+
+impl Caller {
+    /// A connection that was made to where `peer` is to be, by `me` of this group.
+    #[must_use]
+    pub fn new(now: Instant, me: &WorkerInfo, peer: WorkerInfo, group: &[u8], limits: RpcLimits) -> Self {
+        let mut outgoing = Outgoing::default();
+        outgoing.raw(&MAGIC);
+        outgoing.frame(
+            0,
+            &CallerFrame::Hello {
+                version_min: VERSION_MIN,
+                version_max: VERSION_MAX,
+                group,
+                caller: me.name.as_bytes(),
+                caller_id: me.id,
+                callee: peer.name.as_bytes(),
+                callee_id: peer.id,
+            },
+        );
+        Self {
+            peer,
+            limits,
+            state: State::Greeting,
+            incoming: FramesIn::new(Splitter::from_callee()),
+            outgoing,
+            calls: Map::new(),
+            deadlines: Set::new(),
+            last_id: 0,
+            bytes: 0,
+            requests_max: 0,
+            bytes_max: 0,
+            began: now,
+            heard: now,
+            pinged: None,
+            pings: 0,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Who is called.
+    #[must_use]
+    pub const fn peer(&self) -> &WorkerInfo {
+        &self.peer
+    }
+
+    /// How many calls are under way.
+    #[must_use]
+    pub const fn under_way(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Makes a call; the number is its own.
+    ///
+    /// # Errors
+    /// It was not made, and nothing of it will be sent.
+    pub fn begin(&mut self, now: Instant, call: NewCall<'_>) -> Result<u64, CallError> {
+        let peer = || self.peer.clone();
+        match self.state {
+            State::Greeting => return Err(CallError::NotOpen(peer())),
+            State::Leaving | State::Drained => return Err(CallError::Leaving(peer())),
+            State::Ended => return Err(CallError::PeerGone { peer: peer(), why: ConnectionError::Closed }),
+            State::Open => {}
+        }
+        if call.handler.is_empty() || call.handler.len() > HANDLER_BYTES_MAX {
+            return Err(CallError::Handler(call.handler.len()));
+        }
+        let (bytes, bytes_max) = (call.payload_bytes, self.limits.payload_bytes_max);
+        if bytes > bytes_max {
+            return Err(CallError::TooLong { bytes, bytes_max });
+        }
+        if self.calls.len() as u64 >= u64::from(self.requests_max) {
+            return Err(CallError::TooMany { peer: peer(), count: self.requests_max });
+        }
+        let (bytes, bytes_max) = (self.bytes.saturating_add(call.payload_bytes), self.bytes_max);
+        if bytes > bytes_max && !self.calls.is_empty() {
+            return Err(CallError::TooMuch { peer: peer(), bytes, bytes_max });
+        }
+        let left = call.deadline.map(|at| at.since(now));
+        if left.is_some_and(|left| left.is_zero()) {
+            let handler = call.handler.into();
+            return Err(CallError::DeadlinePassed { peer: peer(), handler, elapsed: Duration::ZERO });
+        }
+        if self.calls.is_empty() {
+            self.heard = now;
+        }
+        self.last_id += 1;
+        let id = self.last_id;
+        // Rounded up: the callee does not give up before the caller.
+        let deadline_ms =
+            left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1));
+        let (payload_bytes, handler) = (call.payload_bytes, call.handler.as_bytes());
+        match call.kind {
+            CallKind::Answered => {
+                self.outgoing.frame(id, &CallerFrame::Request { deadline_ms, payload_bytes, handler })
+            }
+            CallKind::OneWay => {
+                self.outgoing.frame(id, &CallerFrame::Notice { deadline_ms, payload_bytes, handler })
+            }
+        };
+        self.outgoing.payload(id, payload_bytes);
+        self.bytes = bytes;
+        if let Some(deadline) = call.deadline {
+            self.deadlines.insert((deadline, id));
+        }
+        let NewCall { handler, payload_bytes, deadline, kind } = call;
+        let handler = handler.into();
+        self.calls.insert(id, Call { handler, payload_bytes, deadline, kind, began: now, left: None });
+        Ok(id)
+    }
+
+    /// Nobody waits for a call any more: no event tells of it again. Whether it was under way.
+    pub fn cancel(&mut self, id: u64) -> bool {
+        let was_there = self.take(id).is_some();
+        if was_there {
+            self.outgoing.frame(id, &CallerFrame::Cancel {});
+            self.look_for_the_end();
+        }
+        was_there
+    }
+
+    /// There will be no further calls; those under way are waited for.
+    pub fn goodbye(&mut self) {
+        if self.state == State::Open {
+            self.state = State::Leaving;
+            self.outgoing.frame(0, &CallerFrame::Goodbye {});
+            self.look_for_the_end();
+        } else if self.state == State::Greeting {
+            self.end(ConnectionError::Closed);
+        }
+    }
+
+    /// The connection ended, or is to end.
+    pub fn lost(&mut self, why: ConnectionError) {
+        self.end(why);
+    }
+
+    fn take(&mut self, id: u64) -> Option<Call> {
+        let call = self.calls.remove(id)?;
+        self.bytes -= call.payload_bytes.min(self.bytes);
+        if let Some(deadline) = call.deadline {
+            self.deadlines.remove((deadline, id));
+        }
+        self.outgoing.drop_payload(id);
+        Some(call)
+    }
+
+    fn look_for_the_end(&mut self) {
+        if self.state == State::Leaving && self.calls.is_empty() {
+            self.state = State::Drained;
+            self.events.push_back(CallerEvent::Drained);
+        }
+    }
+
+    fn end(&mut self, why: ConnectionError) {
+        if self.state == State::Ended {
+            return;
+        }
+        self.state = State::Ended;
+        self.outgoing.clear();
+        let ids: Vec<u64> = self.calls.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            self.take(id);
+            let error = CallError::PeerGone { peer: self.peer.clone(), why: why.clone() };
+            self.events.push_back(CallerEvent::Failed(id, error));
+        }
+        self.events.push_back(CallerEvent::Ended(why));
+    }
+
+    /// What is to be written next, when the socket takes bytes.
+    pub fn poll_write(&mut self) -> Option<ToWrite> {
+        let (next, last) = self.outgoing.poll()?;
+        // What nobody answers is done when it is out: its request, where it has no payload, stood in the bytes before.
+        let is_out = |(id, call): (u64, &Call)| {
+            let is_sent = last == Some(id) || !self.outgoing.is_sending(id);
+            (call.kind == CallKind::OneWay && is_sent).then_some(id)
+        };
+        let out: Vec<u64> = match last {
+            Some(id) => self.calls.get(id).and_then(|call| is_out((id, call))).into_iter().collect(),
+            None if matches!(next, ToWrite::Bytes(_)) => self.calls.iter().filter_map(is_out).collect(),
+            None => Vec::new(),
+        };
+        for id in out {
+            self.take(id);
+            self.events.push_back(CallerEvent::Done(id));
+        }
+        self.look_for_the_end();
+        Some(next)
+    }
+
+    /// When time alone changes something.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let first = self.deadlines.first().map(|(at, _)| at);
+        let greeting = (self.state == State::Greeting).then(|| self.began + self.limits.greeting_timeout);
+        let ping = (!self.calls.is_empty()).then(|| match self.pinged {
+            Some(at) => at + self.limits.ping_timeout,
+            None => self.heard + self.limits.ping_interval,
+        });
+        [first, greeting, ping].into_iter().flatten().min()
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Instant) {
+        while let Some((_, id)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
+            let Some(call) = self.take(id) else { break };
+            self.outgoing.frame(id, &CallerFrame::Cancel {});
+            let (peer, elapsed) = (self.peer.clone(), now.since(call.began));
+            let error = CallError::DeadlinePassed { peer, handler: call.handler, elapsed };
+            self.events.push_back(CallerEvent::Failed(id, error));
+        }
+        self.look_for_the_end();
+        if self.state == State::Greeting && now >= self.began + self.limits.greeting_timeout {
+            return self.end(ConnectionError::NoGreeting(self.limits.greeting_timeout));
+        }
+        if self.calls.is_empty() || self.state == State::Ended {
+            return;
+        }
+        match self.pinged {
+            Some(at) if now >= at + self.limits.ping_timeout => {
+                self.end(ConnectionError::Silent(now.since(self.heard)));
+            }
+            None if now >= self.heard + self.limits.ping_interval => {
+                self.pings += 1;
+                self.outgoing.frame(0, &CallerFrame::Ping { nonce: self.pings });
+                self.pinged = Some(now);
+            }
+            _ => {}
+        }
+    }
+
+    /// The next thing that happened, of which bytes are taken off the front of `bytes`; `None` when all are used up.
+    pub fn next_event<'b>(&mut self, now: Instant, bytes: &mut &'b [u8]) -> Option<CallerEvent<'b>> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            if self.state == State::Ended {
+                *bytes = &[];
+                return None;
+            }
+            if !bytes.is_empty() {
+                (self.heard, self.pinged) = (now, None);
+            }
+            // A frame's end takes no bytes of its own, so that the codec is asked though there are none.
+            match self.incoming.next(bytes) {
+                Ok(None) => return self.events.pop_front(),
+                Ok(Some(came)) => match self.came(came) {
+                    Ok(None) => {}
+                    Ok(Some(event)) => return Some(event),
+                    Err(error) => self.end(error),
+                },
+                Err(error) => self.end(error.into()),
+            }
+        }
+    }
+
+    fn came<'b>(&mut self, came: Came<'b>) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
+        match came {
+            Came::Data(id, bytes) => {
+                let Some(call) = self.calls.get_mut(id) else { return self.late(id, DATA) };
+                let left = call.left.ok_or(ConnectionError::OutOfPlace(DATA))?;
+                let left = left.checked_sub(u64::from(bytes)).ok_or(ConnectionError::TooMuchData(id))?;
+                call.left = Some(left);
+                Ok(None)
+            }
+            Came::Bytes(id, bytes) => {
+                let is_wanted = self.calls.get(id).is_some_and(|call| call.left.is_some());
+                Ok(is_wanted.then_some(CallerEvent::Bytes(id, bytes)))
+            }
+            Came::DataEnd(id) => {
+                self.look_at_answer(id);
+                Ok(None)
+            }
+            Came::Frame(header, body) => match CalleeFrame::parse(header.kind, &body)? {
+                Some(frame) => self.frame(header.id, header.kind, frame),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Something comes for a call that is not under way: it was given up, or there never was one.
+    const fn late<'b>(&self, id: u64, kind: u16) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
+        if id == 0 || id > self.last_id { Err(ConnectionError::OutOfPlace(kind)) } else { Ok(None) }
+    }
+
+    fn look_at_answer(&mut self, id: u64) {
+        if self.calls.get(id).is_some_and(|call| call.left == Some(0)) {
+            self.take(id);
+            self.events.push_back(CallerEvent::Done(id));
+            self.look_for_the_end();
+        }
+    }
+
+    fn frame<'b>(
+        &mut self,
+        id: u64,
+        kind: u16,
+        frame: CalleeFrame<'_>,
+    ) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
+        let text = |bytes: &[u8]| -> Box<str> { String::from_utf8_lossy(bytes).into() };
+        match (frame, self.state) {
+            (CalleeFrame::Refused { why, words }, _) => {
+                Err(ConnectionError::Refused { why: Refusal::from_number(why), words: text(words) })
+            }
+            (
+                CalleeFrame::Welcome { version, callee, callee_id, requests_max, bytes_max },
+                State::Greeting,
+            ) => {
+                if !(VERSION_MIN..=VERSION_MAX).contains(&version) {
+                    return Err(ConnectionError::OutOfPlace(kind));
+                }
+                if callee != self.peer.name.as_bytes() || callee_id != self.peer.id {
+                    let got = format!("{} (id {callee_id})", text(callee)).into();
+                    return Err(ConnectionError::Impostor { wanted: self.peer.clone(), got });
+                }
+                self.requests_max = requests_max.min(self.limits.requests_max);
+                self.bytes_max = bytes_max.min(self.limits.bytes_max);
+                self.state = State::Open;
+                Ok(Some(CallerEvent::Open))
+            }
+            (_, State::Greeting) | (CalleeFrame::Welcome { .. }, _) => Err(ConnectionError::OutOfPlace(kind)),
+            (CalleeFrame::Pong { .. }, _) => Ok(None),
+            (CalleeFrame::Goodbye {}, State::Open) => {
+                self.state = State::Leaving;
+                self.look_for_the_end();
+                Ok(Some(CallerEvent::PeerLeaving))
+            }
+            (CalleeFrame::Goodbye {}, _) => Ok(None),
+            (CalleeFrame::Response { status, payload_bytes, words }, _) => {
+                self.response(id, kind, status, payload_bytes, words)
+            }
+        }
+    }
+
+    fn response<'b>(
+        &mut self,
+        id: u64,
+        kind: u16,
+        status: u16,
+        bytes: u64,
+        words: &[u8],
+    ) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
+        let Some(call) = self.calls.get_mut(id) else { return self.late(id, kind) };
+        if call.left.is_some() || call.kind == CallKind::OneWay {
+            return Err(ConnectionError::OutOfPlace(kind));
+        }
+        // The callee has read enough of it.
+        self.outgoing.drop_payload(id);
+        let bytes_max = self.limits.payload_bytes_max;
+        if status != 0 {
+            let Some(call) = self.take(id) else { return Ok(None) };
+            self.look_for_the_end();
+            let (status, words) = (Status::from_number(status), String::from_utf8_lossy(words).into());
+            let error = CallError::Remote { peer: self.peer.clone(), handler: call.handler, status, words };
+            return Ok(Some(CallerEvent::Failed(id, error)));
+        }
+        if bytes > bytes_max {
+            self.cancel(id);
+            return Ok(Some(CallerEvent::Failed(id, CallError::TooLong { bytes, bytes_max })));
+        }
+        call.left = Some(bytes);
+        self.look_at_answer(id);
+        if bytes > 0 {
+            return Ok(Some(CallerEvent::Answer(id, bytes)));
+        }
+        // An answer without a payload is told of before its end.
+        self.events.push_front(CallerEvent::Answer(id, 0));
+        Ok(self.events.pop_front())
+    }
+}
+
+const _: () = assert!(HANDLER_BYTES_MAX as u64 <= RPC_FRAME.value_bytes_max);

@@ -1,0 +1,195 @@
+//! How calls and connections end that do not end well.
+
+use crate::rpc::name::WorkerInfo;
+use crate::time::{Duration, Seconds};
+use crate::wire::rpc::FrameError;
+use alloc::boxed::Box;
+
+macro_rules! numbered {
+    ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $number:literal $item:ident: $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$item_doc])* $item,)*
+            /// One that this version does not know.
+            Other(u16),
+        }
+
+        impl $name {
+            /// Its number on the wire.
+            #[must_use]
+            pub const fn number(self) -> u16 {
+                match self {
+                    $(Self::$item => $number,)*
+                    Self::Other(number) => number,
+                }
+            }
+
+            /// The one with this number.
+            #[must_use]
+            pub const fn from_number(number: u16) -> Self {
+                match number {
+                    $($number => Self::$item,)*
+                    other => Self::Other(other),
+                }
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self {
+                    $(Self::$item => f.write_str($text),)*
+                    Self::Other(number) => write!(f, "reason {number}"),
+                }
+            }
+        }
+    };
+}
+
+numbered! {
+    /// How a callee answers a call that it does not carry out to the end.
+    Status {
+        /// The handler failed.
+        1 Failed: "the handler failed",
+        /// There is no such handler.
+        2 NoHandler: "there is no such handler",
+        /// The deadline passed at the callee.
+        3 Deadline: "the deadline passed before the answer was there",
+        /// A payload is over a limit.
+        4 TooLong: "the payload is over the limit",
+        /// It takes no further requests.
+        5 Leaving: "the worker takes no further requests",
+    }
+}
+
+numbered! {
+    /// Why a callee does not take a caller in.
+    Refusal {
+        /// No version in common.
+        1 Version: "no version in common",
+        /// It is of another group.
+        2 Group: "it is of another group",
+        /// It is not the worker that was meant.
+        3 NotMe: "another worker is there",
+        /// It knows no such member.
+        4 Unknown: "the caller is no member that it knows",
+    }
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectionError {
+    /// The peer sent what no frame may be.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The peer sent a frame where it may not be.
+    #[error("a frame of kind {0:#06x} is out of its place")]
+    OutOfPlace(u16),
+    /// More of a payload came than there is.
+    #[error("call {0} has more bytes than it said")]
+    TooMuchData(u64),
+    /// More is under way than was allowed.
+    #[error("more requests or bytes are under way than were allowed")]
+    TooMuchUnderWay,
+    /// A name or number in a greeting is none.
+    #[error("the greeting names no worker")]
+    NoWorker,
+    /// Somebody else answered.
+    #[error("{got} answered at the address of {wanted}")]
+    Impostor {
+        /// Who was meant.
+        wanted: WorkerInfo,
+        /// Who answered, in its own words.
+        got: Box<str>,
+    },
+    /// The callee did not take the caller in.
+    #[error("refused: {why}{}{words}", if words.is_empty() { "" } else { ": " })]
+    Refused {
+        /// Why.
+        why: Refusal,
+        /// In its own words.
+        words: Box<str>,
+    },
+    /// There was no greeting in time.
+    #[error("no greeting in {}s", Seconds(*.0))]
+    NoGreeting(Duration),
+    /// The peer gave no sign of life.
+    #[error("no sign of life in {}s", Seconds(*.0))]
+    Silent(Duration),
+    /// The connection ended under it.
+    #[error("the connection ended: {0}")]
+    Lost(Box<str>),
+    /// It was ended here, or the peer said goodbye and there was nothing left to be done.
+    #[error("it was closed")]
+    Closed,
+}
+
+/// Why a call was not made, or has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The peer has not yet greeted.
+    #[error("the connection to {0} is not open yet")]
+    NotOpen(WorkerInfo),
+    /// As many calls are under way as may be.
+    #[error("{count} calls to {peer} are under way, and that is the limit")]
+    TooMany {
+        /// Who is called.
+        peer: WorkerInfo,
+        /// The limit.
+        count: u32,
+    },
+    /// As many bytes are under way as may be.
+    #[error("calls to {peer} would have {bytes} bytes under way; the limit is {bytes_max}")]
+    TooMuch {
+        /// Who is called.
+        peer: WorkerInfo,
+        /// What there would be.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// A payload is longer than any may be.
+    #[error("a payload of {bytes} bytes is over the limit of {bytes_max}")]
+    TooLong {
+        /// Its length.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// The name of a handler is none, or too long.
+    #[error("the name of a handler has {0} bytes")]
+    Handler(usize),
+    /// The deadline passed.
+    #[error("{handler} at {peer} was not answered in {}s", Seconds(*.elapsed))]
+    DeadlinePassed {
+        /// Who was called.
+        peer: WorkerInfo,
+        /// Which handler.
+        handler: Box<str>,
+        /// How long it took.
+        elapsed: Duration,
+    },
+    /// The callee did not carry it out.
+    #[error("{handler} at {peer}: {status}{}{words}", if words.is_empty() { "" } else { ": " })]
+    Remote {
+        /// Who was called.
+        peer: WorkerInfo,
+        /// Which handler.
+        handler: Box<str>,
+        /// Why.
+        status: Status,
+        /// In its own words.
+        words: Box<str>,
+    },
+    /// One of the two takes part no longer.
+    #[error("{0} takes no further calls")]
+    Leaving(WorkerInfo),
+    /// The connection ended under it, so nobody knows whether it was carried out.
+    #[error("{peer} is gone: {why}")]
+    PeerGone {
+        /// Who was called.
+        peer: WorkerInfo,
+        /// Why.
+        why: ConnectionError,
+    },
+}

@@ -1,0 +1,55 @@
+//! Frames as they come: small ones are kept until they are whole, parts of payloads are not kept at all.
+
+use crate::wire::rpc::{DATA, FrameError, Header, Piece, Splitter};
+use alloc::vec::Vec;
+
+#[derive(Clone, Debug)]
+pub(super) struct FramesIn {
+    splitter: Splitter,
+    header: Option<Header>,
+    body: Vec<u8>,
+}
+
+/// What came.
+#[derive(Debug)]
+pub(super) enum Came<'b> {
+    /// Data of this length for this call begins.
+    Data(u64, u32),
+    /// A part of it.
+    Bytes(u64, &'b [u8]),
+    /// It is complete.
+    DataEnd(u64),
+    /// A small frame.
+    Frame(Header, Vec<u8>),
+}
+
+impl FramesIn {
+    pub(super) const fn new(splitter: Splitter) -> Self {
+        Self { splitter, header: None, body: Vec::new() }
+    }
+
+    pub(super) fn next<'b>(&mut self, bytes: &mut &'b [u8]) -> Result<Option<Came<'b>>, FrameError> {
+        while let Some(piece) = self.splitter.next(bytes)? {
+            match (piece, self.header) {
+                (Piece::Head(header), _) => {
+                    self.header = Some(header);
+                    if header.kind == DATA {
+                        return Ok(Some(Came::Data(header.id, header.body_bytes)));
+                    }
+                }
+                (Piece::Body(bytes), Some(header)) if header.kind == DATA => {
+                    return Ok(Some(Came::Bytes(header.id, bytes)));
+                }
+                (Piece::Body(bytes), _) => self.body.extend_from_slice(bytes),
+                (Piece::End, Some(header)) if header.kind == DATA => {
+                    return Ok(Some(Came::DataEnd(header.id)));
+                }
+                (Piece::End, Some(header)) => {
+                    return Ok(Some(Came::Frame(header, core::mem::take(&mut self.body))));
+                }
+                (Piece::End, None) => {}
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,91 @@
+//! What is to be written: small frames first, and then the parts of payloads in turn.
+
+use crate::wire::rpc::{DATA_BYTES_MAX, HEADER_BYTES, Header, Message, encode_frame};
+use crate::wire::sink::Sink;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// What is to be written next, as a whole and in the order in which it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToWrite {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// A header, and behind it a part of the payload of a call, or of its answer.
+    Part {
+        /// The header.
+        header: [u8; HEADER_BYTES],
+        /// The call.
+        call: u64,
+        /// Where the part begins in the payload.
+        offset: u64,
+        /// How long it is.
+        bytes: u32,
+    },
+}
+
+struct Growing<'v>(&'v mut Vec<u8>);
+
+impl Sink for Growing<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outgoing {
+    small: Vec<u8>,
+    /// Calls, where the next part of each begins, and where it ends.
+    payloads: VecDeque<(u64, u64, u64)>,
+}
+
+impl Outgoing {
+    pub(super) fn raw(&mut self, bytes: &[u8]) {
+        self.small.extend_from_slice(bytes);
+    }
+
+    /// Whether the frame is short enough.
+    pub(super) fn frame(&mut self, id: u64, frame: &impl Message) -> bool {
+        encode_frame(&mut Growing(&mut self.small), id, frame).is_ok()
+    }
+
+    pub(super) fn payload(&mut self, call: u64, bytes: u64) {
+        if bytes > 0 {
+            self.payloads.push_back((call, 0, bytes));
+        }
+    }
+
+    /// Nothing more of it is to be written.
+    pub(super) fn drop_payload(&mut self, call: u64) {
+        self.payloads.retain(|&(known, ..)| known != call);
+    }
+
+    pub(super) fn is_sending(&self, call: u64) -> bool {
+        self.payloads.iter().any(|&(known, ..)| known == call)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.small.is_empty() && self.payloads.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// What is next, and whether it is the last part of a payload.
+    pub(super) fn poll(&mut self) -> Option<(ToWrite, Option<u64>)> {
+        if !self.small.is_empty() {
+            return Some((ToWrite::Bytes(core::mem::take(&mut self.small)), None));
+        }
+        let (call, offset, end) = self.payloads.pop_front()?;
+        let bytes = u32::try_from(end - offset).map_or(DATA_BYTES_MAX, |left| left.min(DATA_BYTES_MAX));
+        let next = offset + u64::from(bytes);
+        let last = if next < end {
+            self.payloads.push_back((call, next, end));
+            None
+        } else {
+            Some(call)
+        };
+        let header = Header::of_data(call, bytes).to_bytes();
+        Some((ToWrite::Part { header, call, offset, bytes }, last))
+    }
+}

@@ -1,0 +1,391 @@
+//! Which device of one worker's is which of another's: maps, the rules that they have to keep in a group, and what
+//! follows from them.
+//!
+//! A map says where what lies on a device of the caller's is to be at the callee; answers go the opposite way. Errors
+//! have PyTorch's words. What they list is written as Python writes lists and dictionaries, with devices by their names:
+//! `{'worker1': {cuda:0: cuda:1}}`, where Python would write `device(type='cuda', index=0)` for each.
+
+use super::device::{Device, DeviceKind};
+use super::name::WorkerName;
+use super::sorted::SortedMap;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// From devices of the caller's to devices of the callee's. No two go to the same one.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct DeviceMap(SortedMap<Device, Device>);
+
+/// A map that is not one to one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// Two devices go to the same one.
+    #[error("`device_map` only supports 1-to-1 mapping, trying to map {from} and {first} to {to}")]
+    ManyToOne {
+        /// The later one.
+        from: Device,
+        /// The earlier one.
+        first: Device,
+        /// Where both go.
+        to: Device,
+    },
+    /// One device goes to two.
+    #[error("`set_device_map` only supports 1-to-1 mapping, trying to map {from} to {to} and {first}")]
+    OneToMany {
+        /// Which one.
+        from: Device,
+        /// Where it is to go.
+        to: Device,
+        /// Where it goes already.
+        first: Device,
+    },
+}
+
+impl DeviceMap {
+    /// A map of these pairs. Of two with the same first device the later one counts, as in a dictionary.
+    ///
+    /// # Errors
+    /// Two devices go to the same one.
+    pub fn new(pairs: impl IntoIterator<Item = (Device, Device)>) -> Result<Self, MapError> {
+        let last: SortedMap<Device, Device> = pairs.into_iter().collect();
+        let mut back: SortedMap<Device, Device> = SortedMap::new();
+        for (&from, &to) in last.iter() {
+            if let Some(first) = back.insert(to, from) {
+                return Err(MapError::ManyToOne { from, first, to });
+            }
+        }
+        Ok(Self(last))
+    }
+
+    /// The pairs as they stand in a message of another worker's, who may not have kept the rules: whoever reads the
+    /// group's maps is told of it.
+    pub(super) fn unchecked(pairs: impl IntoIterator<Item = (Device, Device)>) -> Self {
+        Self(pairs.into_iter().collect())
+    }
+
+    /// Adds the pairs of another map to those that are there. Two maps may become one that is not one to one: PyTorch
+    /// finds that when the group forms, and so does [`Group::check`].
+    ///
+    /// # Errors
+    /// A device would go to two; then nothing is added.
+    pub fn merge(&mut self, other: &Self) -> Result<(), MapError> {
+        for (from, to) in other.iter() {
+            if let Some(&first) = self.0.get(&from).filter(|&&first| first != to) {
+                return Err(MapError::OneToMany { from, to, first });
+            }
+        }
+        for (from, to) in other.iter() {
+            self.0.insert(from, to);
+        }
+        Ok(())
+    }
+
+    /// Where what lies on this device goes.
+    #[must_use]
+    pub fn get(&self, from: Device) -> Option<Device> {
+        self.0.get(&from).copied()
+    }
+
+    /// The pairs in the order of their first devices.
+    pub fn iter(&self) -> impl Iterator<Item = (Device, Device)> {
+        self.0.iter().map(|(&from, &to)| (from, to))
+    }
+
+    /// The devices on the caller's side.
+    pub fn sources(&self) -> impl Iterator<Item = Device> {
+        self.0.keys().copied()
+    }
+
+    /// The devices on the callee's side.
+    pub fn targets(&self) -> impl Iterator<Item = Device> {
+        self.0.values().copied()
+    }
+
+    /// How many pairs there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The way back.
+    #[must_use]
+    pub fn inverted(&self) -> Self {
+        Self(self.iter().map(|(from, to)| (to, from)).collect())
+    }
+}
+
+impl fmt::Debug for DeviceMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (place, (from, to)) in self.iter().enumerate() {
+            write!(f, "{}{from}: {to}", if place == 0 { "" } else { ", " })?;
+        }
+        f.write_str("}")
+    }
+}
+
+impl fmt::Display for DeviceMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The maps of one worker's, by the workers that it calls.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct DeviceMaps(SortedMap<WorkerName, DeviceMap>);
+
+impl DeviceMaps {
+    /// Adds a map for a worker; see [`DeviceMap::merge`].
+    ///
+    /// # Errors
+    /// A device would go to two.
+    pub fn set(&mut self, to: &WorkerName, map: &DeviceMap) -> Result<(), MapError> {
+        if let Some(known) = self.0.get_mut(to) {
+            return known.merge(map);
+        }
+        self.0.insert(to.clone(), map.clone());
+        Ok(())
+    }
+
+    /// The map for a worker.
+    #[must_use]
+    pub fn get(&self, to: &str) -> Option<&DeviceMap> {
+        self.0.get(to)
+    }
+
+    /// Workers and their maps, in the order of the names.
+    pub fn iter(&self) -> impl Iterator<Item = (&WorkerName, &DeviceMap)> {
+        self.0.iter()
+    }
+
+    /// How many workers have a map.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none has.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<(WorkerName, DeviceMap)> for DeviceMaps {
+    fn from_iter<I: IntoIterator<Item = (WorkerName, DeviceMap)>>(maps: I) -> Self {
+        Self(maps.into_iter().collect())
+    }
+}
+
+impl fmt::Debug for DeviceMaps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (place, (name, map)) in self.iter().enumerate() {
+            write!(f, "{}{name:?}: {map}", if place == 0 { "" } else { ", " })?;
+        }
+        f.write_str("}")
+    }
+}
+
+impl fmt::Display for DeviceMaps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// What a worker says of its devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeDevices {
+    /// How many devices of the group's kind it has. Whoever starts a worker says so; nobody looks.
+    pub count: u32,
+    /// Its maps.
+    pub maps: DeviceMaps,
+    /// The devices that it uses; empty where that follows from the maps.
+    pub devices: Vec<Device>,
+}
+
+/// Whether all who will ever be in the group are in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum GroupKind {
+    /// They are: a fixed number of workers who start together.
+    Static,
+    /// Workers come and go.
+    Dynamic,
+}
+
+/// The devices of all workers of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Whether names that it does not know may still come.
+    pub kind: GroupKind,
+    /// Which devices are counted.
+    pub accelerator: DeviceKind,
+    /// The workers.
+    pub nodes: SortedMap<WorkerName, NodeDevices>,
+}
+
+/// Maps and devices of a group that do not fit together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the fields are what the messages name")]
+pub enum DeviceMapError {
+    /// A list names a device twice.
+    #[error("Node {node} has duplicated devices\ndevices = {devices:?}")]
+    DuplicatedDevices { node: WorkerName, devices: Vec<Device> },
+    /// A list names a device that is not there.
+    #[error("Node {node} has devices with invalid indices\ndevices = {devices:?}\ndevice count = {count}")]
+    InvalidDevices { node: WorkerName, devices: Vec<Device>, count: u32 },
+    /// There is no such worker.
+    #[error(
+        "Node {node} has invalid target node names in its device maps\ndevice maps = {maps}\nnode names = {names:?}"
+    )]
+    InvalidTargetNames { node: WorkerName, maps: DeviceMaps, names: Vec<WorkerName> },
+    /// Two devices go to the same one.
+    #[error("Node {node} has duplicated target devices in its device map for {target}\ndevice map = {map}")]
+    DuplicatedTargets { node: WorkerName, target: WorkerName, map: DeviceMap },
+    /// A map begins where its worker's list does not reach.
+    #[error(
+        "Node {node} has unexpected source devices in its device map for {target}\ndevice map = {map}\n\
+         devices = {devices:?}"
+    )]
+    UnexpectedSources { node: WorkerName, target: WorkerName, map: DeviceMap, devices: Vec<Device> },
+    /// A map begins at a device that is not there.
+    #[error(
+        "Node {node} has source devices with invalid indices in its device map for {target}\ndevice map = {map}\n\
+         device count = {count}"
+    )]
+    InvalidSources { node: WorkerName, target: WorkerName, map: DeviceMap, count: u32 },
+    /// A map goes where the other worker's list does not reach.
+    #[error(
+        "Node {node} has unexpected target devices in its device map for {target}\ndevice map = {map}\n\
+         devices = {devices:?}"
+    )]
+    UnexpectedTargets { node: WorkerName, target: WorkerName, map: DeviceMap, devices: Vec<Device> },
+    /// A map goes to a device that is not there.
+    #[error(
+        "Node {node} has target devices with invalid indices in its device map for {target}\ndevice map = {map}\n\
+         device count = {count}"
+    )]
+    InvalidTargets { node: WorkerName, target: WorkerName, map: DeviceMap, count: u32 },
+}
+
+impl Group {
+    /// Whether maps and devices fit together. Every worker that looks at the same group finds the same fault.
+    ///
+    /// # Errors
+    /// The first fault: those of lists before those of maps, and by the names of the workers.
+    pub fn check(&self) -> Result<(), DeviceMapError> {
+        for (node, said) in self.nodes.iter() {
+            let (node, devices, count) = (node.clone(), said.devices.clone(), said.count);
+            if has_duplicates(devices.clone()) {
+                return Err(DeviceMapError::DuplicatedDevices { node, devices });
+            }
+            if !self.are_there(devices.iter().copied(), count) {
+                return Err(DeviceMapError::InvalidDevices { node, devices, count });
+            }
+        }
+        self.nodes.iter().try_for_each(|(node, said)| self.check_maps(node, said))
+    }
+
+    fn check_maps(&self, node: &WorkerName, said: &NodeDevices) -> Result<(), DeviceMapError> {
+        let is_known = |name: &WorkerName| self.nodes.contains(name);
+        if self.kind == GroupKind::Static && !said.maps.0.keys().all(is_known) {
+            let (maps, names) = (said.maps.clone(), self.nodes.keys().cloned().collect());
+            return Err(DeviceMapError::InvalidTargetNames { node: node.clone(), maps, names });
+        }
+        for (target, map) in said.maps.iter() {
+            let own = || (node.clone(), target.clone(), map.clone());
+            if has_duplicates(map.targets().collect()) {
+                let (node, target, map) = own();
+                return Err(DeviceMapError::DuplicatedTargets { node, target, map });
+            }
+            match self.reaches(said, map.sources()) {
+                Reach::All => {}
+                Reach::BeyondList => {
+                    let ((node, target, map), devices) = (own(), said.devices.clone());
+                    return Err(DeviceMapError::UnexpectedSources { node, target, map, devices });
+                }
+                Reach::BeyondCount => {
+                    let ((node, target, map), count) = (own(), said.count);
+                    return Err(DeviceMapError::InvalidSources { node, target, map, count });
+                }
+            }
+            let Some(other) = self.nodes.get(target) else { continue };
+            match self.reaches(other, map.targets()) {
+                Reach::All => {}
+                Reach::BeyondList => {
+                    let ((node, target, map), devices) = (own(), other.devices.clone());
+                    return Err(DeviceMapError::UnexpectedTargets { node, target, map, devices });
+                }
+                Reach::BeyondCount => {
+                    let ((node, target, map), count) = (own(), other.count);
+                    return Err(DeviceMapError::InvalidTargets { node, target, map, count });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A worker's list says which devices there are; where there is none, their number does.
+    fn reaches(&self, node: &NodeDevices, mut wanted: impl Iterator<Item = Device>) -> Reach {
+        if node.devices.is_empty() {
+            if self.are_there(wanted, node.count) { Reach::All } else { Reach::BeyondCount }
+        } else if wanted.all(|device| node.devices.contains(&device)) {
+            Reach::All
+        } else {
+            Reach::BeyondList
+        }
+    }
+
+    fn are_there(&self, mut devices: impl Iterator<Item = Device>, count: u32) -> bool {
+        devices.all(|device| match device {
+            Device::Cpu => true,
+            Device::Indexed(kind, index) => kind == self.accelerator && u32::from(index) < count,
+        })
+    }
+
+    /// The maps for answers to the workers that call this one: the inverse of theirs.
+    #[must_use]
+    pub fn reverse_maps(&self, of: &str) -> DeviceMaps {
+        let calls = |(node, said): (&WorkerName, &NodeDevices)| {
+            said.maps.get(of).map(|map| (node.clone(), map.inverted()))
+        };
+        self.nodes.iter().filter_map(calls).collect()
+    }
+
+    /// The devices that a worker uses, sorted by their indices: those that it listed, or else all that its maps begin at,
+    /// and those of the maps to it end at, but for the host.
+    #[must_use]
+    pub fn devices(&self, of: &str) -> Vec<Device> {
+        let Some(node) = self.nodes.get(of) else { return Vec::new() };
+        let mut devices: Vec<Device> = if node.devices.is_empty() {
+            let reverse = self.reverse_maps(of);
+            let mapped = node.maps.iter().chain(reverse.iter()).flat_map(|(_, map)| map.sources());
+            mapped.filter(|&device| device != Device::Cpu).collect()
+        } else {
+            node.devices.clone()
+        };
+        devices.sort_unstable_by_key(|device| (device.index(), *device));
+        devices.dedup();
+        devices
+    }
+}
+
+fn has_duplicates(mut devices: Vec<Device>) -> bool {
+    devices.sort_unstable();
+    devices.windows(2).any(|pair| pair.first() == pair.last())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    All,
+    BeyondList,
+    BeyondCount,
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,178 @@
+//! Why a member is not of its group, or no more.
+
+use super::token::Signs;
+use crate::rpc::device_map::DeviceMapError;
+use crate::rpc::exchange::ExchangeError;
+use crate::rpc::membership::keys::RosterError;
+use crate::rpc::name::{WorkerInfo, WorkerName};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Most numbers of absent members that an error lists; the others are counted.
+pub const ABSENT_LISTED_MAX: usize = 16;
+
+/// Numbers of members, of which the first are listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent {
+    /// The lowest of them, in order.
+    pub listed: Vec<u16>,
+    /// How many there are in all.
+    pub count: usize,
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, id) in self.listed.iter().enumerate() {
+            write!(f, "{}{id}", if place == 0 { "" } else { ", " })?;
+        }
+        match self.count.saturating_sub(self.listed.len()) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+/// Why a member is not of its group, or no more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MembershipError {
+    /// The others said that the group is of the other kind.
+    #[error(
+        "RPC group mixes statically and dynamically initialized members which is not supported. Static group property \
+         is initialized as {stored} and is trying to be set as {own}"
+    )]
+    Mixed {
+        /// What they said.
+        stored: Box<str>,
+        /// What this member says.
+        own: bool,
+    },
+    /// A group without members, or a number that none of them has.
+    #[error("The rank ({rank}) must be less than the world size ({world_size}).")]
+    Rank {
+        /// The number.
+        rank: u16,
+        /// How many there are.
+        world_size: u16,
+    },
+    /// A living worker has the name.
+    #[error("RPC worker name {name} is not unique.")]
+    NotUnique {
+        /// The name.
+        name: WorkerName,
+    },
+    /// Two members who start together have the same name.
+    #[error("RPC worker name {name} is not unique. Workers {first} and {second} share the same name.")]
+    Shared {
+        /// The name.
+        name: WorkerName,
+        /// The lower number.
+        first: u16,
+        /// The higher number.
+        second: u16,
+    },
+    /// A living worker has the number.
+    #[error("RPC worker id {id} is not unique: {by} has it.")]
+    IdTaken {
+        /// The number.
+        id: u16,
+        /// Who has it.
+        by: Box<str>,
+    },
+    /// Maps and devices of the group do not fit together.
+    #[error(transparent)]
+    Devices(#[from] DeviceMapError),
+    /// What a worker says of its devices cannot be read.
+    #[error("what {who} says of its devices: {why}")]
+    Card {
+        /// Which one.
+        who: Box<str>,
+        /// What is wrong.
+        why: ExchangeError,
+    },
+    /// Where a worker is to be, another one answers.
+    #[error("{got} answered where {wanted} was asked")]
+    OtherCard {
+        /// Who was asked.
+        wanted: WorkerInfo,
+        /// Who answered.
+        got: WorkerInfo,
+    },
+    /// The list of members is none.
+    #[error(transparent)]
+    Roster(#[from] RosterError),
+    /// Somebody else had the right to change the group for too long.
+    #[error("{} has been held by {holder} until the deadline; {}", super::keys::TOKEN, Words(.signs))]
+    TokenTimedOut {
+        /// The token that stands there; nothing when its owner never came to be tried.
+        holder: Box<str>,
+        /// What is known of its owner.
+        signs: Signs,
+    },
+    /// This member was taken for dead while it changed the group.
+    #[error(
+        "the others took this worker for dead while it changed the group: it showed no sign of life in time"
+    )]
+    TokenLost,
+    /// A member does not answer, and is not known to be dead.
+    #[error("{worker} did not answer: {words}")]
+    Unanswered {
+        /// Who.
+        worker: WorkerInfo,
+        /// What happened.
+        words: Box<str>,
+    },
+    /// Somebody changes the list of members again and again without having the right to.
+    #[error("{} was changed by others without the token", super::keys::ALL_WORKERS)]
+    Contended,
+    /// Not all members came in time.
+    #[error("{came} of {world_size} workers came in time; missing: {absent}")]
+    Absent {
+        /// How many came.
+        came: usize,
+        /// How many there are.
+        world_size: u16,
+        /// Who did not.
+        absent: Absent,
+    },
+    /// Not all members ended in time.
+    #[error(
+        "{came} of {world_size} workers had done with their calls in time; still busy, or dead: {absent}"
+    )]
+    AbsentAtShutdown {
+        /// How many had.
+        came: usize,
+        /// How many there are.
+        world_size: u16,
+        /// Who had not.
+        absent: Absent,
+    },
+    /// The others took this member for dead, and go on without it.
+    #[error("the group goes on without this worker: {by} found nobody at its address")]
+    Evicted {
+        /// Who.
+        by: Box<str>,
+    },
+    /// The caller wants no more of it.
+    #[error("the worker gave up joining")]
+    Cancelled,
+    /// The store failed.
+    #[error("the store failed: {words}")]
+    Store {
+        /// What it said.
+        words: Box<str>,
+    },
+}
+
+struct Words<'a>(&'a Signs);
+
+impl fmt::Display for Words<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Signs::Alive => "its owner lives",
+            Signs::None => {
+                "its owner gives no signs of life, as PyTorch's workers do not, so it was left in peace"
+            }
+        })
+    }
+}

@@ -1,0 +1,181 @@
+//! Bytes against what workers of an RPC group tell each other: cards, changes, and both ends of a connection.
+
+use rendezvous_core::limits::RpcLimits;
+use rendezvous_core::rpc::connection::callee::{Callee, CalleeEvent};
+use rendezvous_core::rpc::connection::caller::{Caller, CallerEvent, NewCall};
+use rendezvous_core::rpc::connection::{CallKind, ToWrite};
+use rendezvous_core::rpc::exchange::{decode_card, encode_card};
+use rendezvous_core::rpc::membership::change::{decode_change, encode_change};
+use rendezvous_core::rpc::name::WorkerInfo;
+use rendezvous_core::time::Instant;
+
+const NOW: Instant = Instant::ORIGIN;
+
+fn worker(name: &str, id: u16) -> WorkerInfo {
+    WorkerInfo { name: name.parse().expect("a name"), id }
+}
+
+/// Whatever the bytes: what is read as a card or a change is what is written of it; and both ends of a connection say the
+/// same of them in one piece and byte by byte, hand out no more than came, and are left with nothing when it ends.
+///
+/// # Panics
+/// When that does not hold.
+pub fn rpc(bytes: &[u8]) {
+    if let Ok((worker, said)) = decode_card(bytes) {
+        assert_eq!(decode_card(&encode_card(&worker, &said)), Ok((worker, said)));
+    }
+    if let Ok(change) = decode_change(bytes) {
+        assert_eq!(decode_change(&encode_change(&change)), Ok(change));
+    }
+    assert_eq!(callee(&[bytes]), callee(&bytes.chunks(1).collect::<Vec<_>>()));
+    assert_eq!(caller(&[bytes]), caller(&bytes.chunks(1).collect::<Vec<_>>()));
+}
+
+/// What the called end tells, with parts of payloads joined.
+fn callee(pieces: &[&[u8]]) -> Vec<String> {
+    let (a, b) = (worker("a", 1), worker("b", 2));
+    let mut greeting = Caller::new(NOW, &a, b.clone(), b"", RpcLimits::default());
+    let Some(ToWrite::Bytes(hello)) = greeting.poll_write() else { panic!("a greeting comes first") };
+    let limits = RpcLimits { requests_max: 4, ..RpcLimits::default() };
+    let mut callee = Callee::new(NOW, b, b"", limits);
+    let mut told = Vec::new();
+    let mut parts = Parts::default();
+    for piece in [&hello[..]].into_iter().chain(pieces.iter().copied()) {
+        let mut rest = piece;
+        while let Some(event) = callee.next_event(NOW, &mut rest) {
+            match event {
+                CalleeEvent::Claimed(_) => callee.admit(),
+                CalleeEvent::Bytes(call, bytes) => parts.add(call, bytes),
+                other => {
+                    parts.end(&mut told);
+                    if let CalleeEvent::Complete(call) = other {
+                        callee.answer(call, 1);
+                    }
+                    told.push(format!("{other:?}"));
+                }
+            }
+        }
+        assert!(rest.is_empty());
+    }
+    parts.end(&mut told);
+    callee.lost(rendezvous_core::rpc::connection::ConnectionError::Closed);
+    while callee.next_event(NOW, &mut &[][..]).is_some() {}
+    assert_eq!((callee.under_way(), callee.poll_write()), (0, None));
+    told
+}
+
+/// The same for the calling end, which has two calls under way.
+fn caller(pieces: &[&[u8]]) -> Vec<String> {
+    let (a, b) = (worker("a", 1), worker("b", 2));
+    let mut answering = Callee::new(NOW, b.clone(), b"", RpcLimits::default());
+    let mut caller = Caller::new(NOW, &a, b, b"", RpcLimits::default());
+    let Some(ToWrite::Bytes(hello)) = caller.poll_write() else { panic!("a greeting comes first") };
+    while answering.next_event(NOW, &mut &hello[..]).is_none() {}
+    answering.admit();
+    let Some(ToWrite::Bytes(welcome)) = answering.poll_write() else { panic!("a welcome follows") };
+    let mut told = Vec::new();
+    let mut parts = Parts::default();
+    for piece in [&welcome[..]].into_iter().chain(pieces.iter().copied()) {
+        let mut rest = piece;
+        while let Some(event) = caller.next_event(NOW, &mut rest) {
+            match event {
+                CallerEvent::Open => {
+                    for payload_bytes in [0, 3] {
+                        let kind = CallKind::Answered;
+                        let call = NewCall { handler: "f", payload_bytes, deadline: None, kind };
+                        caller.begin(NOW, call).expect("it is open");
+                    }
+                }
+                CallerEvent::Bytes(call, bytes) => parts.add(call, bytes),
+                other => {
+                    parts.end(&mut told);
+                    told.push(format!("{other:?}"));
+                }
+            }
+        }
+        assert!(rest.is_empty());
+    }
+    parts.end(&mut told);
+    caller.lost(rendezvous_core::rpc::connection::ConnectionError::Closed);
+    while caller.next_event(NOW, &mut &[][..]).is_some() {}
+    assert_eq!((caller.under_way(), caller.poll_write()), (0, None));
+    told
+}
+
+/// Parts of one payload that follow each other.
+#[derive(Default)]
+struct Parts(Option<(u64, Vec<u8>)>, Vec<String>);
+
+impl Parts {
+    fn add(&mut self, call: u64, bytes: &[u8]) {
+        match &mut self.0 {
+            Some((known, part)) if *known == call => part.extend_from_slice(bytes),
+            other => {
+                if let Some((known, part)) = other.replace((call, bytes.to_vec())) {
+                    self.1.push(format!("{known}: {part:?}"));
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, told: &mut Vec<String>) {
+        told.append(&mut self.1);
+        told.extend(self.0.take().map(|(call, part)| format!("{call}: {part:?}")));
+    }
+}
+
+/// Frames as they stand on the wire, with a few bytes spoilt.
+#[must_use]
+pub fn rpc_talk(seed: u64) -> Vec<u8> {
+    use rendezvous_core::rng::Rng;
+    use rendezvous_core::wire::rpc::{CalleeFrame, CallerFrame, Header, encode_frame};
+    use rendezvous_core::wire::sink::Sink;
+
+    struct Bytes(Vec<u8>);
+    impl Sink for Bytes {
+        fn put(&mut self, bytes: &[u8]) {
+            self.0.extend_from_slice(bytes);
+        }
+    }
+
+    let mut rng = Rng::new(seed);
+    let mut out = Bytes(Vec::new());
+    let from_caller = rng.below(2) == 0;
+    for _ in 0..1 + rng.below(8) {
+        let (id, payload_bytes) = (1 + rng.below(4), rng.below(4));
+        let written = match (rng.below(6), from_caller) {
+            (0 | 1, true) => encode_frame(
+                &mut out,
+                id,
+                &CallerFrame::Request { deadline_ms: rng.below(2), payload_bytes, handler: b"f" },
+            ),
+            (2, true) => encode_frame(
+                &mut out,
+                id,
+                &CallerFrame::Notice { deadline_ms: 0, payload_bytes, handler: b"g" },
+            ),
+            (3, true) => encode_frame(&mut out, id, &CallerFrame::Cancel {}),
+            (0 | 1, false) => {
+                encode_frame(&mut out, id, &CalleeFrame::Response { status: 0, payload_bytes, words: b"" })
+            }
+            (2, false) => encode_frame(
+                &mut out,
+                id,
+                &CalleeFrame::Response { status: 1, payload_bytes: 0, words: b"no" },
+            ),
+            (3, false) => encode_frame(&mut out, 0, &CalleeFrame::Pong { nonce: id }),
+            _ => {
+                let bytes = u32::try_from(payload_bytes).unwrap_or(0);
+                out.put(&Header::of_data(id, bytes).to_bytes());
+                (0..bytes).for_each(|_| out.put(b"x"));
+                Ok(())
+            }
+        };
+        written.expect("short");
+    }
+    for _ in 0..rng.below(3) {
+        let at = usize::try_from(rng.below(out.0.len() as u64)).unwrap_or(0);
+        out.0[at] = rng.next_u64().to_le_bytes()[0];
+    }
+    out.0
+}
