@@ -38,6 +38,8 @@ pub(super) struct Ledger {
     peer_died: bool,
     /// Processes of this start were given up.
     gave_up: bool,
+    /// When the workers of the last start were first told to end.
+    told_to_end: Option<Instant>,
     heard: Vec<Membership>,
     no_round: Option<NoRound>,
     no_ranks: bool,
@@ -210,6 +212,7 @@ impl World {
         ledger.starts += 1;
         ledger.budget_at_start = left;
         ledger.gave_up = false;
+        ledger.told_to_end = None;
         ledger.is_excusable = false;
         ledger.last_job = Some(job);
         ledger.ends.clear();
@@ -245,6 +248,10 @@ impl World {
                 let end = agent.crew.hands.get(place).and_then(|hand| hand.end);
                 agent.ledger.ends.extend(end.map(|end| (*local_rank, end)));
             }
+            Notice::Phase { to: Phase::Restarting | Phase::Ending, .. } => {
+                let now = self.stage.now;
+                self.agents[at].ledger.told_to_end.get_or_insert(now);
+            }
             Notice::Phase { to: Phase::Parting, .. } => {
                 let agent = &mut self.agents[at];
                 if agent.crew.has_succeeded() {
@@ -272,7 +279,23 @@ impl World {
                 failed.local_rank
             );
         }
-        let key = |failed: &Failed| (!failed.exit.is_violent(), failed.at);
+        // Who was killed, or had crashed before anybody was told to end; who ended by himself; who crashed on his way out.
+        let told = ledger.told_to_end;
+        let key = |failed: &Failed| {
+            let was_told = told.is_some_and(|told| told < failed.at);
+            let class = match failed.exit {
+                exit if exit.is_killed() => 0,
+                exit if exit.is_violent() => {
+                    if was_told {
+                        2
+                    } else {
+                        0
+                    }
+                }
+                _ => 1,
+            };
+            (class, failed.at)
+        };
         let root = failures.iter().map(key).min();
         check!(
             failures.first().map(key) == root,
@@ -387,7 +410,8 @@ impl World {
             Reason::NotAllParted { .. } => ledger.not_parted,
             Reason::LostSight { .. } => ledger.mishaps.contains(&Mishap::LostSight),
             Reason::Stop(_) => ledger.stopped.is_some(),
-            Reason::Begun | Reason::Done | Reason::Succeeded | Reason::StopTimeout | Reason::GaveUp => false,
+            Reason::Begun | Reason::Done | Reason::Succeeded | Reason::StopTimeout => false,
+            Reason::GaveUp => ledger.gave_up,
         }
     }
 
