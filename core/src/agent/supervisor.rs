@@ -537,11 +537,16 @@ impl Supervisor {
 
     /// If it was in doubt whether the job has failed, it has.
     fn settle(&mut self, now: Instant) {
-        let Some(Doubt { reason, .. }) = self.doubt.take() else { return };
-        self.conclude(reason);
-        if self.stopping.is_none() {
+        if self.conclude_if_in_doubt() && self.stopping.is_none() {
             self.enter(now, PhaseEvent::Clear, Reason::Done);
         }
+    }
+
+    /// Whether it was in doubt.
+    fn conclude_if_in_doubt(&mut self) -> bool {
+        let Some(Doubt { reason, .. }) = self.doubt.take() else { return false };
+        self.conclude(reason);
+        true
     }
 
     fn renew(&mut self, now: Instant, reason: Reason) {
@@ -651,6 +656,10 @@ impl Supervisor {
             self.outputs.push_back(Output::Report { group: self.group.clone(), failures });
         }
         self.is_excusable = false;
+        if reason == Reason::GaveUp {
+            // Whatever is heard now, there is no other start.
+            self.conclude_if_in_doubt();
+        }
         match self.phase {
             // What was given up may hold what the next start needs: devices, ports, a place among the processes.
             Phase::Restarting if reason == Reason::GaveUp => self.give_up(now, reason),

@@ -346,7 +346,8 @@ pub enum Output {
     Report {
         /// The group that they were of.
         group: WorkerGroup,
-        /// In the order in which they failed, but violent deaths first: others fail in consequence of them.
+        /// In the order in which they failed, but first those that were killed, or had crashed before any was told to end, and
+        /// last those that crashed when they had been.
         failures: Vec<Failed>,
     },
     /// Tell whoever listens.

@@ -416,6 +416,18 @@ fn who_does_not_listen_is_killed_and_who_outlives_that_is_given_up() {
 }
 
 #[test]
+fn what_is_given_up_in_doubt_is_given_up_for_good() {
+    let (stop_timeout, kill_timeout) = (Duration::from_millis(100), Duration::from_millis(100));
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, stop_timeout, kill_timeout, ..spec() });
+    play.running().exited(0, ExitStatus::Code(1));
+    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Ending, None), "a peer may have died");
+    play.pass(stop_timeout).pass(kill_timeout);
+    assert_eq!(play.phase(), Phase::Closing);
+    play.give(Input::Member(Membership::PeerDied { words: "b".into() }));
+    assert!(matches!(play.agent.verdict(), Some(Verdict::Failed { .. })));
+}
+
+#[test]
 fn a_start_that_comes_to_nothing_is_a_failure() {
     let mut play = in_phase(Phase::Starting);
     play.give(Input::Started { local_rank: 0, pid: 7 }).outputs.clear();

@@ -146,6 +146,13 @@ impl<A: Errand> Asks<A> {
     pub(super) fn is_wanted(&self) -> bool {
         !self.asks.is_empty() || self.is_last.load(Ordering::Acquire)
     }
+
+    /// Waits for so long, or until something is asked, or nothing will be.
+    pub(super) fn rest(&self, span: Duration) {
+        let mut select = crossbeam_channel::Select::new();
+        select.recv(&self.asks);
+        select.ready_timeout(span).ok();
+    }
 }
 
 impl<A> Drop for Errands<A> {

@@ -150,10 +150,14 @@ impl Member {
 
     /// For backends that tell nothing: looks, and meanwhile waits for the one key that may tell.
     fn poll(&self, asks: &Asks<Ask>, info: &Info) {
+        let clock = Clock::new();
         while !asks.is_wanted() {
+            let until = clock.now() + self.monitor_interval;
             if let Some(words) = failure_told(info, Timeout::After(self.monitor_interval)) {
                 return self.teller.member(Membership::JobFailed { words });
             }
+            // A store that is gone says so at once, every time.
+            asks.rest(until.since(clock.now()));
             if asks.is_wanted() {
                 return;
             }

@@ -24,6 +24,8 @@ pub(super) struct RunFolder {
     path: PathBuf,
     /// The one for temporary files, which is all the agent's own.
     temporary: Option<PathBuf>,
+    /// The process that has it; a forked child has not.
+    owner: u32,
     /// The lowest number that the next attempt may have.
     next: u64,
 }
@@ -43,7 +45,7 @@ impl RunFolder {
             LogFolder::In(folder) => (in_new(&make_folders(folder)?)?, None),
             LogFolder::OfRun(folder) => (make_folders(folder)?, None),
         };
-        Ok(Self { path, temporary, next: 0 })
+        Ok(Self { path, temporary, owner: std::process::id(), next: 0 })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -71,7 +73,7 @@ impl RunFolder {
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        if let Some(own) = self.temporary.take() {
+        if let Some(own) = self.temporary.take().filter(|_| self.owner == std::process::id()) {
             remove_bare(own);
         }
     }
@@ -202,4 +204,24 @@ fn end_of(file: &File) -> io::Result<Vec<u8>> {
         end.drain(..=at);
     }
     Ok(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::forked::{end_of as wait_for, in_a_child};
+
+    #[test]
+    fn a_forked_child_leaves_its_parents_folder_alone() {
+        let mut folder = Some(RunFolder::open("run", LogFolder::Temporary).expect("room"));
+        let path = folder.as_ref().map(|folder| folder.path().to_path_buf()).expect("it is there");
+        let child = in_a_child(|| {
+            drop(folder.take());
+            Some(())
+        });
+        assert_eq!(wait_for(child), 0);
+        assert!(path.is_dir());
+        drop(folder);
+        assert!(!path.exists());
+    }
 }
