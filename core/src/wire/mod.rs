@@ -4,3 +4,5 @@ pub mod c10d;
 pub mod native;
 pub mod rpc;
 pub mod sink;
+mod split;
+mod version;

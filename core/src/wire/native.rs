@@ -15,6 +15,8 @@ pub use record::{BarrierEnd, Change, Found, LastCall, Member, Participants, Rank
 
 use crate::limits::FrameLimits;
 use crate::wire::sink::{Length, Sink};
+use crate::wire::split::{self, Split};
+use crate::wire::version::highest_in_common;
 
 /// The first bytes of a connection from a client.
 pub const MAGIC: [u8; 4] = *b"RDZV";
@@ -192,12 +194,10 @@ pub fn scan_opening(bytes: &[u8], limits: &FrameLimits) -> Result<Scan, FrameErr
 /// # Errors
 /// What the client is told when there is none.
 pub const fn negotiate(version_min: u16, version_max: u16) -> Result<u16, Fault<'static>> {
-    let best = if version_max < VERSION_MAX { version_max } else { VERSION_MAX };
-    if version_min > version_max || best < VERSION_MIN || best < version_min {
-        let (oldest, newest) = (VERSION_MIN as u64, VERSION_MAX as u64);
-        return Err(Fault::new(FaultCode::VersionUnsupported, oldest, newest));
+    match highest_in_common((VERSION_MIN, VERSION_MAX), (version_min, version_max)) {
+        Some(version) => Ok(version),
+        None => Err(Fault::new(FaultCode::VersionUnsupported, VERSION_MIN as u64, VERSION_MAX as u64)),
     }
-    Ok(best)
 }
 
 /// What a header says beside the kind and length of its body.
@@ -260,32 +260,21 @@ pub fn append_frame(
 }
 
 /// A part of the bytes of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'b> {
-    /// A frame begins.
-    Head(Header),
-    /// Bytes of its body.
-    Body(&'b [u8]),
-    /// The frame is complete.
-    End,
-}
+pub type Piece<'b> = split::Piece<'b, Header>;
 
 /// Takes frames apart as their bytes arrive, and keeps none but those of a header: for a reader that has no room for
 /// the longest frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Splitter {
     from: From,
-    head: [u8; HEADER_BYTES],
-    have: usize,
-    /// Bytes of the body that are to come, while within a frame.
-    left: Option<u32>,
+    split: Split<HEADER_BYTES>,
 }
 
 impl Splitter {
     /// For the bytes that this end sends, behind the magic.
     #[must_use]
     pub const fn new(from: From) -> Self {
-        Self { from, head: [0; HEADER_BYTES], have: 0, left: None }
+        Self { from, split: Split::new() }
     }
 
     /// The next piece, taken off the front of `bytes`; `None` when more bytes are needed.
@@ -297,33 +286,9 @@ impl Splitter {
         bytes: &mut &'b [u8],
         limits: &FrameLimits,
     ) -> Result<Option<Piece<'b>>, FrameError> {
-        match self.left {
-            Some(0) => {
-                self.left = None;
-                Ok(Some(Piece::End))
-            }
-            Some(_) if bytes.is_empty() => Ok(None),
-            Some(left) => {
-                let (piece, rest) = bytes.split_at((left as usize).min(bytes.len()));
-                *bytes = rest;
-                // The piece is no longer than `left`, which is a `u32`.
-                self.left = Some(left - u32::try_from(piece.len()).unwrap_or(left));
-                Ok(Some(Piece::Body(piece)))
-            }
-            None => {
-                let (piece, rest) = bytes.split_at((HEADER_BYTES - self.have).min(bytes.len()));
-                *bytes = rest;
-                self.head[self.have..self.have + piece.len()].copy_from_slice(piece);
-                self.have += piece.len();
-                if self.have < HEADER_BYTES {
-                    return Ok(None);
-                }
-                self.have = 0;
-                let header = Header::read(&self.head, self.from, limits)?;
-                self.left = Some(header.body_bytes);
-                Ok(Some(Piece::Head(header)))
-            }
-        }
+        let from = self.from;
+        self.split
+            .next(bytes, |head| Header::read(head, from, limits).map(|header| (header, header.body_bytes)))
     }
 }
 

@@ -8,6 +8,8 @@ pub use frames::{CalleeFrame, CallerFrame};
 use crate::limits::RPC_FRAME;
 use crate::wire::native::{BodyError, Field};
 use crate::wire::sink::{Fill, Length, Sink};
+use crate::wire::split::{self, Split};
+use crate::wire::version::highest_in_common;
 
 /// The first bytes of a connection from a caller.
 pub const MAGIC: [u8; 4] = *b"RRPC";
@@ -137,32 +139,21 @@ pub fn encode_frame(out: &mut impl Sink, id: u64, frame: &impl Message) -> Resul
 }
 
 /// A part of the bytes of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'b> {
-    /// A frame begins.
-    Head(Header),
-    /// Bytes of its body, as they lie in the buffer that they were received in.
-    Body(&'b [u8]),
-    /// The frame is complete.
-    End,
-}
+pub type Piece<'b> = split::Piece<'b, Header>;
 
 /// Takes frames apart as their bytes arrive, and keeps none but those of a header.
 #[derive(Clone, Copy, Debug)]
 pub struct Splitter {
-    head: [u8; HEADER_BYTES],
-    have: usize,
+    split: Split<HEADER_BYTES>,
     /// Bytes of the magic that are to come.
     magic: usize,
-    /// Bytes of the body that are to come, while within a frame.
-    left: Option<u32>,
 }
 
 impl Splitter {
     /// For what a caller sends, which begins with the magic.
     #[must_use]
     pub const fn from_caller() -> Self {
-        Self { head: [0; HEADER_BYTES], have: 0, magic: MAGIC.len(), left: None }
+        Self { split: Split::new(), magic: MAGIC.len() }
     }
 
     /// For what a callee sends.
@@ -184,41 +175,14 @@ impl Splitter {
             self.magic -= 1;
             *bytes = rest;
         }
-        match self.left {
-            Some(0) => {
-                self.left = None;
-                Ok(Some(Piece::End))
-            }
-            Some(_) if bytes.is_empty() => Ok(None),
-            Some(left) => {
-                let (piece, rest) = bytes.split_at((left as usize).min(bytes.len()));
-                *bytes = rest;
-                // The piece is no longer than `left`, which is a `u32`.
-                self.left = Some(left - u32::try_from(piece.len()).unwrap_or(left));
-                Ok(Some(Piece::Body(piece)))
-            }
-            None => {
-                let (piece, rest) = bytes.split_at((HEADER_BYTES - self.have).min(bytes.len()));
-                *bytes = rest;
-                self.head[self.have..self.have + piece.len()].copy_from_slice(piece);
-                self.have += piece.len();
-                if self.have < HEADER_BYTES {
-                    return Ok(None);
-                }
-                self.have = 0;
-                let header = Header::read(&self.head)?;
-                self.left = Some(header.body_bytes);
-                Ok(Some(Piece::Head(header)))
-            }
-        }
+        self.split.next(bytes, |head| Header::read(head).map(|header| (header, header.body_bytes)))
     }
 }
 
 /// The version that both speak: the highest in common; `None`: there is none.
 #[must_use]
 pub const fn negotiate(version_min: u16, version_max: u16) -> Option<u16> {
-    let best = if version_max < VERSION_MAX { version_max } else { VERSION_MAX };
-    if version_min > version_max || best < VERSION_MIN || best < version_min { None } else { Some(best) }
+    highest_in_common((VERSION_MIN, VERSION_MAX), (version_min, version_max))
 }
 
 fn body_error(kind: u16) -> impl Fn(BodyError) -> FrameError {

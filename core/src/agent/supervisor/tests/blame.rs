@@ -1,0 +1,77 @@
+//! Who has failed, and whose end is the root cause.
+
+use super::*;
+
+#[test]
+fn who_was_killed_is_the_root_cause_although_its_peers_ended_first() {
+    let mut play = Play::new(WorkerSpec { local_world_size: 4, ..spec() });
+    play.running().pass(Duration::from_millis(10));
+    // Its sockets closed before its end was told.
+    play.exited(0, ExitStatus::Code(1)).pass(Duration::from_millis(1)).exited(3, ExitStatus::Signal(9));
+    // These end as they are told to, each in its way.
+    play.exited(1, ExitStatus::Signal(15)).exited(2, ExitStatus::Signal(6)).give(Input::Empty);
+    let exits = play.outputs.iter().filter_map(|output| match output {
+        Output::Tell(Notice::Exited { local_rank, was_told: false, .. }) => Some(*local_rank),
+        _ => None,
+    });
+    assert_eq!(exits.collect::<Vec<_>>(), [0, 3]);
+    let report = play.deeds().into_iter().find_map(|output| match output {
+        Output::Report { failures, .. } => Some(failures),
+        _ => None,
+    });
+    let ranks = report.expect("a report").iter().map(|failed| failed.local_rank).collect::<Vec<_>>();
+    assert_eq!(ranks, [3, 0]);
+    assert_eq!(play.agent.restarts_left(), 0, "one restart for both");
+}
+
+#[test]
+fn who_is_killed_because_it_does_not_stop_has_not_failed() {
+    let mut play = Play::new(spec());
+    play.running()
+        .exited(0, ExitStatus::Code(1))
+        .pass(STOP)
+        .exited(1, ExitStatus::Signal(9))
+        .give(Input::Empty);
+    let report = play.deeds().into_iter().find_map(|output| match output {
+        Output::Report { failures, .. } => Some(failures),
+        _ => None,
+    });
+    assert_eq!(report.expect("a report").len(), 1);
+}
+
+#[test]
+fn who_died_before_the_others_were_told_has_failed_too() {
+    let mut play = Play::new(WorkerSpec { local_world_size: 3, ..spec() });
+    play.running().pass(Duration::from_millis(10));
+    let now = play.now;
+    // Both died in one millisecond; the second is heard after the first had its consequences.
+    play.give(Input::Exited { local_rank: 2, exit: ExitStatus::Code(1), at: at(9) });
+    play.give(Input::Exited { local_rank: 0, exit: ExitStatus::Code(1), at: at(9) });
+    play.give(Input::Exited { local_rank: 1, exit: ExitStatus::Code(1), at: now + Duration::from_millis(1) });
+    play.outputs.clear();
+    play.give(Input::Empty);
+    let Some(Output::Report { group, failures }) = play.deeds().into_iter().next() else {
+        panic!("no report")
+    };
+    assert_eq!(group.workers.len(), 3, "those that failed, although the agent has gone on");
+    assert_eq!(failures.iter().map(|failed| failed.local_rank).collect::<Vec<_>>(), [2, 0]);
+    assert_eq!(play.agent.restarts_left(), 0, "one restart for both");
+}
+
+#[test]
+fn who_crashes_because_it_was_told_to_end_is_not_the_root_cause() {
+    let mut play = Play::new(WorkerSpec { local_world_size: 4, ..spec() });
+    play.running().pass(Duration::from_millis(10));
+    let now = play.now;
+    play.exited(1, ExitStatus::Code(3)).pass(Duration::from_millis(2));
+    // One crashes on its way out; another had crashed before, which is heard late.
+    play.exited(0, ExitStatus::Signal(11));
+    play.give(Input::Exited { local_rank: 2, exit: ExitStatus::Signal(11), at: now });
+    play.exited(3, ExitStatus::Signal(15)).give(Input::Empty);
+    let report = play.deeds().into_iter().find_map(|output| match output {
+        Output::Report { failures, .. } => Some(failures),
+        _ => None,
+    });
+    let ranks = report.expect("a report").iter().map(|failed| failed.local_rank).collect::<Vec<_>>();
+    assert_eq!(ranks, [2, 1, 0]);
+}
