@@ -142,17 +142,24 @@ fn a_spare_that_nobody_needs_goes_home() {
     let spare = node(port, "b", (1, 1), &elsewhere);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| spare.next_rendezvous());
-        let deadline = std::time::Instant::now() + SOON;
-        while spares(port) == 0 && std::time::Instant::now() < deadline {}
-        assert_eq!(
-            spare.progress().map(|progress| (progress.nodes, progress.stage)),
-            Some((1, Stage::StandingBy))
-        );
+        assert_eq!(nodes_told_to_a_spare(&*spare), 1);
         nodes[0].set_closed().expect("closed");
         let error = waiting.join().expect("no panic").expect_err("the run is closed");
         assert_eq!(error.to_string(), "The rendezvous 'run' is closed, terminating pending rendezvous.");
         assert_eq!(kind_of(error), RendezvousErrorKind::GracefulExit);
     });
+}
+
+/// Waits until the node stands by, and has heard so. A spare that comes after a death would wait for the next one.
+fn nodes_told_to_a_spare(spare: &dyn RendezvousHandler) -> u32 {
+    let deadline = std::time::Instant::now() + SOON;
+    loop {
+        match spare.progress() {
+            Some(Progress { nodes, stage: Stage::StandingBy, .. }) => break nodes,
+            _ if std::time::Instant::now() < deadline => thread::yield_now(),
+            told => panic!("it does not stand by: {told:?}"),
+        }
+    }
 }
 
 fn spares(port: u16) -> u32 {
@@ -474,6 +481,7 @@ fn a_spare_that_got_a_place_comes_back_to_it() {
     let spare = node(port, "d", (2, 2), &[terms[0].clone(), terms[1].clone(), ("standby", true.into())]);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| spare.next_rendezvous().expect("it slips in").round);
+        assert_eq!(nodes_told_to_a_spare(&*spare), 2);
         drop(nodes.remove(1));
         assert!(matches!(next_event(&*nodes[0]), RoundEvent::PeerDied { .. }));
         assert_eq!(nodes[0].next_rendezvous().expect("with the spare").round, Some(1));
