@@ -121,6 +121,7 @@ pub mod rendezvous {
 /// Named workers that call each other: who they are, on which devices, by which backend, and who is of the group.
 #[cfg(feature = "alloc")]
 pub mod rpc {
+    pub mod agent;
     pub mod connection;
     pub mod device;
     pub mod device_map;

@@ -42,11 +42,13 @@ pub struct ChangingOptions {
 }
 
 /// Why another member gave no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
     /// Nobody is there: its address refuses connections, or the one that there was ended.
+    #[error("nobody is there")]
     Gone,
     /// Something else. That is no proof of death.
+    #[error("{0}")]
     Unknown(Box<str>),
 }
 

@@ -1,0 +1,708 @@
+//! The life of one worker in a group: it joins, makes sure that everybody can be called, is told who comes, goes and dies,
+//! and leaves.
+//!
+//! The members meet at keys of a store ([`crate::rpc::membership`]) and tell each other of changes with calls to handlers
+//! of the library's own. Before a worker is a member, the way to the others and the way back have been tried, so that
+//! nobody is in a group half of which it cannot reach: in a static group each calls the *leader*, the one whose name is
+//! the first, who answers when all have called; in a dynamic one a newcomer calls each, and each that is told of it calls
+//! it before it agrees.
+//!
+//! Where the store is of a native server, each worker has a *sign* there, a key that vanishes with its session. A sign
+//! that vanishes, and did not say before that its worker goes, is a death, and everybody learns of it at once.
+
+mod error;
+mod life;
+pub mod sign;
+
+pub use error::{AgentError, NotAdmitted, NotCallable};
+pub use life::{Life, LifeEvent};
+
+use super::device::DeviceKind;
+use super::device_map::Group;
+use super::membership::change::{Change, Departed, Members, decode_change, encode_change};
+use super::membership::changing::{self, ChangingGroup, ChangingOptions, NoAnswer};
+use super::membership::error::{ABSENT_LISTED_MAX, Absent, MembershipError};
+use super::membership::fixed::{FixedGroup, FixedOutput};
+use super::membership::token::TokenTimes;
+use super::membership::{Member, Reply, StoreStep};
+use super::name::{WorkerInfo, WorkerName};
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use sign::{Sign, Signs};
+
+/// Answers with the worker's card.
+pub const CARD_HANDLER: &str = "rdzv/card";
+/// Takes in a change of the group.
+pub const CHANGE_HANDLER: &str = "rdzv/change";
+/// Answers, and that is all: whoever calls it has tried the way.
+pub const REACH_HANDLER: &str = "rdzv/reach";
+/// Answers when all members of a static group have called.
+pub const READY_HANDLER: &str = "rdzv/ready";
+/// All of them.
+pub const HANDLERS: [&str; 4] = [CARD_HANDLER, CHANGE_HANDLER, REACH_HANDLER, READY_HANDLER];
+
+/// How long the way to a newcomer may take to be tried.
+const REACH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much later than the leader the others give up.
+const ANSWER_SLACK: Duration = Duration::from_secs(5);
+
+/// What a worker is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentOptions {
+    /// Who it is, where it takes calls already, and its devices.
+    pub member: Member,
+    /// How many workers there are; `None`: they come and go.
+    pub world_size: Option<u16>,
+    /// Which devices the group counts.
+    pub accelerator: DeviceKind,
+    /// How long joining may take, and leaving.
+    pub timeout: Duration,
+    /// Signs of life of who changes a dynamic group.
+    pub times: TokenTimes,
+    /// Tells this process from others that come under its name; random.
+    pub nonce: u64,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Time passed.
+    Tick,
+    /// The step that was asked for ended so.
+    Stored(Reply),
+    /// The call that was asked for with this number ended so.
+    Ended(u64, Result<Box<[u8]>, NoAnswer>),
+    /// A worker calls one of [`HANDLERS`]; it is answered with [`Output::Respond`], by this number.
+    Called(u64, Called),
+    /// Beneath [`sign::PREFIX`] a key, which is told without it, has this value, or none any more.
+    Sign(Box<str>, Option<Box<[u8]>>),
+    /// Whoever carries calls found that the worker at this address is dead.
+    Lost(Departed, Box<str>),
+    /// The worker is to leave, once it has no more calls under way.
+    Leave,
+    /// It has none.
+    Drained,
+    /// Nobody waits for it to join any longer.
+    Cancel,
+    /// It is to end without a word to the others.
+    Abandon,
+}
+
+/// A call of one of the library's own handlers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// Who calls, and was admitted.
+    pub from: WorkerInfo,
+    /// Which handler.
+    pub handler: Box<str>,
+    /// With what.
+    pub payload: Box<[u8]>,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Ask this of the store, and report [`Input::Stored`]; nothing else is asked until then.
+    Store(StoreStep),
+    /// Make a call, and report [`Input::Ended`].
+    Call(ControlCall),
+    /// Answer the call with this number.
+    Respond(u64, Result<Box<[u8]>, Box<str>>),
+    /// Wait until no call of this worker's is under way, and report [`Input::Drained`].
+    Drain,
+    /// Whatever is under way ends with this reason.
+    EndCalls(Box<str>),
+    /// The worker there is gone: calls to it end with this reason.
+    EndCallsTo(Departed, Box<str>),
+    /// The sign of this worker says from now on that it goes.
+    SignOff,
+    /// This worker is a member.
+    Joined,
+    /// Something happened to the group.
+    Event(GroupEvent),
+    /// It is of no group any more; nothing comes after that.
+    Over(Result<(), AgentError>),
+}
+
+/// A call of one of the library's own handlers at another worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlCall {
+    /// Its number.
+    pub number: u64,
+    /// Whom.
+    pub to: Departed,
+    /// Which handler.
+    pub handler: &'static str,
+    /// With what.
+    pub payload: Box<[u8]>,
+    /// How long it may take.
+    pub until: Instant,
+}
+
+/// What happens to a group while one is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupEvent {
+    /// A worker came.
+    Joined(WorkerInfo),
+    /// A worker went.
+    Left(WorkerInfo),
+    /// A worker died.
+    PeerDied {
+        /// Who.
+        worker: WorkerInfo,
+        /// What is known of its end.
+        why: Box<str>,
+    },
+}
+
+/// What a call was made for.
+#[derive(Clone, Debug)]
+enum Purpose {
+    Card(WorkerName),
+    Tell(WorkerName),
+    /// Whoever told of the change waits for the answer with this number.
+    Reach(u64, Change, WorkerInfo),
+    Ready,
+}
+
+#[derive(Clone, Debug)]
+enum Membership {
+    Fixed(Box<FixedGroup>),
+    Changing(Box<ChangingGroup>),
+}
+
+/// A member that is dead, as far as is known, and has not been struck out.
+#[derive(Clone, Debug)]
+struct Death {
+    place: Departed,
+    why: Box<str>,
+}
+
+/// One worker of a group.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    me: Member,
+    timeout: Duration,
+    life: Life,
+    membership: Membership,
+    deadline: Instant,
+    calls: Vec<(u64, Purpose)>,
+    last_call: u64,
+    /// Who has called the leader, and by which number it is answered. Empty where this worker is none.
+    ready: Vec<(u64, WorkerInfo)>,
+    signs: Signs,
+    deaths: Vec<Death>,
+    outputs: VecDeque<Output>,
+}
+
+impl Agent {
+    /// A worker that is to join.
+    ///
+    /// # Errors
+    /// Its number is none of those of the group.
+    pub fn new(now: Instant, options: AgentOptions) -> Result<Self, MembershipError> {
+        let AgentOptions { member, world_size, accelerator, timeout, times, nonce } = options;
+        let me = member.clone();
+        let membership = match world_size {
+            Some(size) => {
+                Membership::Fixed(Box::new(FixedGroup::new(now, member, size, accelerator, timeout)?))
+            }
+            None => {
+                let options = ChangingOptions { member, accelerator, timeout, times, nonce };
+                Membership::Changing(Box::new(ChangingGroup::new(now, options)))
+            }
+        };
+        let mut agent = Self {
+            me,
+            timeout,
+            life: Life::Joining,
+            membership,
+            deadline: now + timeout,
+            calls: Vec::new(),
+            last_call: 0,
+            ready: Vec::new(),
+            signs: Signs::default(),
+            deaths: Vec::new(),
+            outputs: VecDeque::new(),
+        };
+        agent.look_at_membership(now);
+        Ok(agent)
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub const fn life(&self) -> Life {
+        self.life
+    }
+
+    /// Who it is.
+    #[must_use]
+    pub const fn me(&self) -> &Member {
+        &self.me
+    }
+
+    /// The members, this one among them, and the dead who are not struck out.
+    #[must_use]
+    pub const fn members(&self) -> &Members {
+        match &self.membership {
+            Membership::Fixed(group) => group.members(),
+            Membership::Changing(group) => group.members(),
+        }
+    }
+
+    /// The devices of the members, for maps of answers and lists of devices.
+    #[must_use]
+    pub fn group(&self) -> Group {
+        match &self.membership {
+            Membership::Fixed(group) => group.group(),
+            Membership::Changing(group) => group.group(),
+        }
+    }
+
+    /// Where a worker is called.
+    ///
+    /// # Errors
+    /// It cannot be.
+    pub fn callee(&self, name: &str) -> Result<&Member, NotCallable> {
+        let unknown = || NotCallable::UnknownName { name: name.into() };
+        self.callable(self.members().get(name), unknown)
+    }
+
+    /// The same, by its number.
+    ///
+    /// # Errors
+    /// It cannot be.
+    pub fn callee_by_id(&self, id: u16) -> Result<&Member, NotCallable> {
+        self.callable(self.members().by_id(id), || NotCallable::UnknownId { id })
+    }
+
+    fn callable<'a>(
+        &'a self,
+        member: Option<&'a Member>,
+        unknown: impl Fn() -> NotCallable,
+    ) -> Result<&'a Member, NotCallable> {
+        if !matches!(self.life, Life::Member | Life::Draining | Life::Leaving) {
+            return Err(NotCallable::NoMember);
+        }
+        let member = member.ok_or_else(unknown)?;
+        match self.death(&member.worker.name) {
+            None => Ok(member),
+            Some(death) => Err(NotCallable::Dead { worker: member.worker.clone(), why: death.why.clone() }),
+        }
+    }
+
+    fn death(&self, name: &str) -> Option<&Death> {
+        self.deaths.iter().find(|death| *death.place.worker.name == *name)
+    }
+
+    /// Whether a worker that connects is heard. In a static group, once it is complete, only its members are. To a dynamic
+    /// one anybody may come: who takes a living member's name or number finds that out when it joins.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn admit(&self, claimed: &WorkerInfo) -> Result<(), NotAdmitted> {
+        let is_complete = matches!(self.membership, Membership::Fixed(_)) && self.life != Life::Joining;
+        let is_known = || self.members().iter().any(|member| member.worker == *claimed);
+        let others = |member: &&Member| member.worker.name == claimed.name || member.worker.id == claimed.id;
+        let claimed = claimed.clone();
+        Err(match () {
+            () if self.life == Life::Over => NotAdmitted::Over,
+            () if !is_complete || is_known() => return Ok(()),
+            () => match self.members().iter().find(others).map(|member| member.worker.clone()) {
+                Some(known) => NotAdmitted::Impostor { claimed, known },
+                None => NotAdmitted::Stranger { claimed },
+            },
+        })
+    }
+
+    /// The key of this worker's sign, beneath the group's prefix.
+    #[must_use]
+    pub fn sign(&self) -> Sign {
+        Sign { name: self.me.worker.name.clone(), address: self.me.address.clone() }
+    }
+
+    /// The next thing to be done.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When time alone changes something.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let own = matches!(self.life, Life::Meeting | Life::Draining).then_some(self.deadline);
+        let of_group = match &self.membership {
+            Membership::Changing(group) if self.life != Life::Over => group.poll_timeout(),
+            _ => None,
+        };
+        [own, of_group].into_iter().flatten().min()
+    }
+
+    /// Takes in what happened. What comes too late means nothing.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Called(number, called) => self.called(now, number, &called),
+            _ if self.life == Life::Over => {}
+            Input::Tick => self.hand_on(now, changing::Input::Tick),
+            Input::Stored(reply) => match &mut self.membership {
+                Membership::Fixed(group) => group.handle(now, reply),
+                Membership::Changing(group) => group.handle(now, changing::Input::Stored(reply)),
+            },
+            Input::Ended(number, answer) => self.ended(now, number, answer),
+            Input::Sign(key, value) => {
+                if let Some(sign) = self.signs.changed(&key, value.as_deref()) {
+                    self.mourn(&sign.name, &sign.address, sign::VANISHED);
+                }
+            }
+            Input::Lost(place, why) => self.mourn(&place.worker.name, &place.address, &why),
+            Input::Leave => self.leave(now),
+            Input::Drained => self.drained(now),
+            Input::Cancel => self.cancel(now),
+            Input::Abandon => self.fail(AgentError::Abandoned),
+        }
+        self.look_at_membership(now);
+        self.look_at_deadline(now);
+        self.look_at_membership(now);
+    }
+
+    fn hand_on(&mut self, now: Instant, input: changing::Input) {
+        if let Membership::Changing(group) = &mut self.membership {
+            group.handle(now, input);
+        }
+    }
+
+    fn go(&mut self, event: LifeEvent) -> bool {
+        let next = self.life.on(event);
+        self.life = next.unwrap_or(self.life);
+        next.is_some()
+    }
+
+    fn fail(&mut self, error: AgentError) {
+        if self.go(LifeEvent::Fault) {
+            let words: Box<str> = error.to_string().into();
+            for (number, _) in core::mem::take(&mut self.ready) {
+                self.outputs.push_back(Output::Respond(number, Err(words.clone())));
+            }
+            self.finish(words, Err(error));
+        }
+    }
+
+    fn finish(&mut self, words: Box<str>, end: Result<(), AgentError>) {
+        self.calls.clear();
+        self.outputs.push_back(Output::EndCalls(words));
+        self.outputs.push_back(Output::Over(end));
+    }
+
+    fn look_at_membership(&mut self, now: Instant) {
+        while self.life != Life::Over {
+            match &mut self.membership {
+                Membership::Fixed(group) => match group.poll_output() {
+                    None => return,
+                    Some(FixedOutput::Store(step)) => self.outputs.push_back(Output::Store(step)),
+                    Some(FixedOutput::Joined) => self.joined(),
+                    Some(FixedOutput::Left) => self.left(),
+                    Some(FixedOutput::Failed(error)) => self.fail(error.into()),
+                },
+                Membership::Changing(group) => match group.poll_output() {
+                    None => return,
+                    Some(changing::Output::Store(step)) => self.outputs.push_back(Output::Store(step)),
+                    Some(changing::Output::Ask(of)) => {
+                        let purpose = Purpose::Card(of.worker.name.clone());
+                        self.call(of, CARD_HANDLER, Vec::new(), self.deadline.max(now), purpose);
+                    }
+                    Some(changing::Output::Tell(to, change)) => {
+                        let purpose = Purpose::Tell(to.worker.name.clone());
+                        // Who takes its entry back, since time was up, tells of that all the same.
+                        let until = self.deadline.max(now + REACH_TIMEOUT);
+                        self.call(to, CHANGE_HANDLER, encode_change(&change), until, purpose);
+                    }
+                    Some(changing::Output::Joined) => self.joined(),
+                    Some(changing::Output::Changed(change)) => self.tell_of(&change),
+                    Some(changing::Output::Left) => self.left(),
+                    Some(changing::Output::Failed(error)) => self.fail(error.into()),
+                },
+            }
+        }
+    }
+
+    fn call(
+        &mut self,
+        to: Departed,
+        handler: &'static str,
+        payload: Vec<u8>,
+        until: Instant,
+        purpose: Purpose,
+    ) {
+        self.last_call += 1;
+        let number = self.last_call;
+        self.calls.push((number, purpose));
+        let payload = payload.into();
+        self.outputs.push_back(Output::Call(ControlCall { number, to, handler, payload, until }));
+    }
+
+    fn joined(&mut self) {
+        self.go(LifeEvent::Joined);
+        if matches!(self.membership, Membership::Changing(_)) {
+            // Each of the others has been called, and has called back.
+            return self.met();
+        }
+        let Some(leader) = self.leader() else { return };
+        if leader.worker == self.me.worker {
+            self.look_at_ready();
+        } else {
+            // The leader says who is missing when its time is up, and then that has to come here.
+            self.deadline = self.deadline + ANSWER_SLACK;
+            let to = Departed { worker: leader.worker, address: leader.address };
+            self.call(to, READY_HANDLER, Vec::new(), self.deadline, Purpose::Ready);
+        }
+        self.bury();
+    }
+
+    /// The member whose name is the first.
+    fn leader(&self) -> Option<Member> {
+        self.members().iter().next().cloned()
+    }
+
+    /// Who has not called the leader, which this worker is.
+    fn not_ready(&self) -> Vec<u16> {
+        let others = self.members().iter().map(|member| &member.worker).filter(|&of| *of != self.me.worker);
+        let mut ids: Vec<u16> =
+            others.filter(|of| !self.ready.iter().any(|(_, known)| known == *of)).map(|of| of.id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    fn look_at_ready(&mut self) {
+        let leads =
+            self.life == Life::Meeting && self.leader().is_some_and(|leader| leader.worker == self.me.worker);
+        if leads && self.not_ready().is_empty() {
+            self.met();
+        }
+    }
+
+    fn met(&mut self) {
+        if self.go(LifeEvent::Met) {
+            for (number, _) in core::mem::take(&mut self.ready) {
+                self.outputs.push_back(Output::Respond(number, Ok(Box::default())));
+            }
+            self.outputs.push_back(Output::Joined);
+            self.bury();
+        }
+    }
+
+    fn left(&mut self) {
+        if self.go(LifeEvent::Left) {
+            self.outputs.push_back(Output::SignOff);
+            self.finish("this worker has left the group".into(), Ok(()));
+        }
+    }
+
+    fn leave(&mut self, now: Instant) {
+        if self.go(LifeEvent::Leave) {
+            self.deadline = now + self.timeout;
+            self.outputs.push_back(Output::Drain);
+        }
+    }
+
+    fn drained(&mut self, now: Instant) {
+        if self.go(LifeEvent::Drained) {
+            self.deadline = now + self.timeout;
+            match &mut self.membership {
+                Membership::Fixed(group) => group.leave(now),
+                Membership::Changing(group) => group.handle(now, changing::Input::Leave),
+            }
+            self.bury();
+        }
+    }
+
+    fn cancel(&mut self, now: Instant) {
+        match self.membership {
+            Membership::Changing(_) if self.life == Life::Joining => {
+                self.hand_on(now, changing::Input::Cancel);
+            }
+            _ if matches!(self.life, Life::Joining | Life::Meeting) => {
+                self.fail(MembershipError::Cancelled.into());
+            }
+            _ => {}
+        }
+    }
+
+    fn look_at_deadline(&mut self, now: Instant) {
+        if now < self.deadline {
+            return;
+        }
+        match self.life {
+            Life::Meeting => {
+                let Some(leader) = self.leader().map(|leader| leader.worker) else { return };
+                let error = if leader == self.me.worker {
+                    let (missing, world_size) = (self.not_ready(), self.members().len());
+                    let listed = missing.iter().copied().take(ABSENT_LISTED_MAX).collect();
+                    let absent = Absent { listed, count: missing.len() };
+                    AgentError::NotMet { leader, came: world_size - missing.len(), world_size, absent }
+                } else {
+                    AgentError::Leader { leader, words: "it did not answer by the deadline".into() }
+                };
+                self.fail(error);
+            }
+            Life::Draining => {
+                self.outputs.push_back(Output::EndCalls("the worker leaves, and its time is up".into()));
+                self.drained(now);
+            }
+            _ => {}
+        }
+    }
+
+    /// A call of the library's own handlers. Each is answered, be it later.
+    fn called(&mut self, now: Instant, number: u64, called: &Called) {
+        if self.life == Life::Over {
+            return self.respond(number, Err(NotAdmitted::Over.to_string().into()));
+        }
+        match &*called.handler {
+            REACH_HANDLER => self.respond(number, Ok(Box::default())),
+            CARD_HANDLER => {
+                let card = crate::rpc::exchange::encode_card(&self.me.worker, &self.me.devices);
+                self.respond(number, Ok(card.into()));
+            }
+            READY_HANDLER if matches!(self.life, Life::Joining | Life::Meeting) => {
+                self.ready.push((number, called.from.clone()));
+                self.look_at_ready();
+            }
+            // The answer to the first call may have been lost.
+            READY_HANDLER => self.respond(number, Ok(Box::default())),
+            CHANGE_HANDLER => self.told_of(now, number, called),
+            other => self.respond(number, Err(format!("there is no handler {other}").into())),
+        }
+    }
+
+    fn respond(&mut self, number: u64, answer: Result<Box<[u8]>, Box<str>>) {
+        self.outputs.push_back(Output::Respond(number, answer));
+    }
+
+    /// Another worker tells of a change. Before this one agrees to a newcomer, it tries whether it can be called.
+    fn told_of(&mut self, now: Instant, number: u64, called: &Called) {
+        let change = match decode_change(&called.payload) {
+            Ok(change) => change,
+            Err(error) => return self.respond(number, Err(error.to_string().into())),
+        };
+        if let Some(newcomer) = &change.joined {
+            if newcomer.worker != called.from {
+                let words = format!("{} tells of {}", called.from, newcomer.worker);
+                return self.respond(number, Err(words.into()));
+            }
+            let to = Departed { worker: newcomer.worker.clone(), address: newcomer.address.clone() };
+            let purpose = Purpose::Reach(number, change, called.from.clone());
+            return self.call(to, REACH_HANDLER, Vec::new(), now + REACH_TIMEOUT, purpose);
+        }
+        // Whom nobody agreed to has nothing to tell.
+        if self.members().get(&called.from.name).is_some_and(|known| known.worker == called.from) {
+            self.apply(now, change, &called.from);
+        }
+        self.respond(number, Ok(Box::default()));
+    }
+
+    /// The group changes, by a word of one of its members.
+    fn apply(&mut self, now: Instant, change: Change, by: &WorkerInfo) {
+        // Whoever is struck out by somebody else is dead; one says of itself that it goes.
+        for place in change.left.iter().filter(|place| place.worker != *by) {
+            let why = format!("{by} found nobody at its address");
+            self.mourn(&place.worker.name, &place.address, &why);
+        }
+        self.hand_on(now, changing::Input::Changed(change));
+    }
+
+    fn ended(&mut self, now: Instant, number: u64, answer: Result<Box<[u8]>, NoAnswer>) {
+        let Some(place) = self.calls.iter().position(|&(known, _)| known == number) else { return };
+        let (_, purpose) = self.calls.swap_remove(place);
+        match purpose {
+            Purpose::Card(name) => self.hand_on(now, changing::Input::Answered(name, answer)),
+            Purpose::Tell(name) => self.hand_on(now, changing::Input::Told(name, answer.map(drop))),
+            Purpose::Reach(caller, change, by) => match answer {
+                Ok(_) => {
+                    self.apply(now, change, &by);
+                    self.respond(caller, Ok(Box::default()));
+                }
+                Err(why) => {
+                    let address = change.joined.map_or("".into(), |member| member.address);
+                    let words = format!("it cannot call {by} at {address}: {why}");
+                    self.respond(caller, Err(words.into()));
+                }
+            },
+            Purpose::Ready => match (answer, self.leader()) {
+                (Ok(_), _) => self.met(),
+                (Err(why), Some(leader)) => {
+                    let (leader, words) = (leader.worker, why.to_string().into());
+                    self.fail(AgentError::Leader { leader, words });
+                }
+                (Err(_), None) => {}
+            },
+        }
+    }
+
+    /// A worker is dead; calls to it end now. Another one of its name elsewhere lives; no address stands for any.
+    fn mourn(&mut self, name: &str, address: &str, why: &str) {
+        let is_it = |member: &&Member| address.is_empty() || *member.address == *address;
+        let Some(member) = self.members().get(name).filter(is_it) else { return };
+        let place = Departed { worker: member.worker.clone(), address: member.address.clone() };
+        if self.death(name).is_some() || place.worker == self.me.worker {
+            return;
+        }
+        let (worker, why): (_, Box<str>) = (place.worker.clone(), why.into());
+        self.outputs.push_back(Output::EndCallsTo(place.clone(), why.clone()));
+        if matches!(self.life, Life::Member | Life::Draining | Life::Leaving) {
+            let why = why.clone();
+            self.outputs.push_back(Output::Event(GroupEvent::PeerDied { worker, why }));
+        }
+        self.deaths.push(Death { place, why });
+        self.look_at_deaths();
+    }
+
+    /// Those whose signs vanished while nobody knew that they are members.
+    fn bury(&mut self) {
+        let known = self
+            .members()
+            .iter()
+            .map(|member| Departed { worker: member.worker.clone(), address: member.address.clone() });
+        let lost: Vec<Departed> = known.filter(|place| self.signs.are_lost(place)).collect();
+        for place in lost {
+            self.mourn(&place.worker.name, &place.address, sign::VANISHED);
+        }
+        self.look_at_deaths();
+    }
+
+    /// A static group begins with all its members, and ends with all of them.
+    fn look_at_deaths(&mut self) {
+        let phase = match (self.life, &self.membership) {
+            (Life::Meeting, Membership::Fixed(_)) => "the group began",
+            (Life::Leaving, Membership::Fixed(_)) => "the group ended",
+            _ => return,
+        };
+        if let Some(death) = self.deaths.first() {
+            let (worker, why) = (death.place.worker.clone(), death.why.clone());
+            self.fail(AgentError::PeerDied { worker, phase, why });
+        }
+    }
+
+    /// The group has changed: calls to those who are gone end, and the user hears of it.
+    fn tell_of(&mut self, change: &Change) {
+        for place in &change.left {
+            let before = self.deaths.len();
+            self.deaths.retain(|death| death.place.worker.name != place.worker.name);
+            if self.deaths.len() == before {
+                let why = format!("{} has left the group", place.worker);
+                self.outputs.push_back(Output::EndCallsTo(place.clone(), why.into()));
+                self.outputs.push_back(Output::Event(GroupEvent::Left(place.worker.clone())));
+            }
+        }
+        if let Some(member) = &change.joined {
+            self.deaths.retain(|death| death.place.worker.name != member.worker.name);
+            self.outputs.push_back(Output::Event(GroupEvent::Joined(member.worker.clone())));
+            self.bury();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

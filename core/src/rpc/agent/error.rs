@@ -1,0 +1,96 @@
+//! How a worker's life in a group ends that does not end well, and why a worker cannot be called.
+
+use crate::rpc::membership::error::{Absent, MembershipError};
+use crate::rpc::name::WorkerInfo;
+use alloc::boxed::Box;
+
+/// Why a worker is not of its group, or no more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AgentError {
+    /// The members did not come together, or do not part as they should.
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    /// Members of a static group did not call in time whoever waits for all of them.
+    #[error("{came} of {world_size} workers called {leader} in time; missing: {absent}")]
+    NotMet {
+        /// Who waits for all: the one whose name is the first.
+        leader: WorkerInfo,
+        /// How many did, that one among them.
+        came: usize,
+        /// How many there are.
+        world_size: usize,
+        /// Who did not.
+        absent: Absent,
+    },
+    /// Whoever waits for all of a static group cannot be called, or did not hear from all.
+    #[error("{leader}, which hears from all workers before any of them begins: {words}")]
+    Leader {
+        /// Who it is.
+        leader: WorkerInfo,
+        /// What happened.
+        words: Box<str>,
+    },
+    /// A worker of a static group died where all have to agree.
+    #[error("{worker} died while {phase}: {why}")]
+    PeerDied {
+        /// Who.
+        worker: WorkerInfo,
+        /// What the group was about to do.
+        phase: &'static str,
+        /// What is known of its end.
+        why: Box<str>,
+    },
+    /// The worker was shut down without a word to the others.
+    #[error("this worker was shut down")]
+    Abandoned,
+}
+
+/// Why a worker cannot be called.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotCallable {
+    /// Nobody in the group has the name.
+    #[error("there is no worker {name} in the group")]
+    UnknownName {
+        /// The name.
+        name: Box<str>,
+    },
+    /// Nobody in the group has the number.
+    #[error("there is no worker with the id {id} in the group")]
+    UnknownId {
+        /// The number.
+        id: u16,
+    },
+    /// It is known to be dead.
+    #[error("{worker} is dead: {why}")]
+    Dead {
+        /// Who.
+        worker: WorkerInfo,
+        /// What is known of its end.
+        why: Box<str>,
+    },
+    /// This worker is of no group, or of none any more.
+    #[error("this worker is no member of its group")]
+    NoMember,
+}
+
+/// Why a worker is not heard that calls this one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAdmitted {
+    /// It takes a member's name, or its number.
+    #[error("{claimed} claims to be {known}")]
+    Impostor {
+        /// Who it says that it is.
+        claimed: WorkerInfo,
+        /// Who has the name or the number.
+        known: WorkerInfo,
+    },
+    /// The group is static and has no such member.
+    #[error("{claimed} is no member of this group")]
+    Stranger {
+        /// Who it says that it is.
+        claimed: WorkerInfo,
+    },
+    /// This worker is of no group any more.
+    #[error("the worker is of no group any more")]
+    Over,
+}

@@ -1,0 +1,616 @@
+//! Workers of a group in one thread and virtual time, over one store, with calls that arrive late.
+
+use super::*;
+use crate::rng::Rng;
+use crate::rpc::device_map::NodeDevices;
+use crate::rpc::membership::keys;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+
+extern crate std;
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d-1", "e", "f:2"];
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug)]
+enum Happening {
+    /// A step reaches the store.
+    Apply(usize, StoreStep),
+    /// A wait of the store's ends.
+    WaitEnds(usize, Box<str>),
+    /// A call reaches an address.
+    Arrives(usize, ControlCall),
+    /// Something reaches a worker.
+    Input(usize, Input),
+    Spawn(&'static str, Option<u16>),
+    Kill(usize),
+}
+
+struct Node {
+    name: &'static str,
+    address: Box<str>,
+    agent: Agent,
+    is_alive: bool,
+    joined_at: Option<Instant>,
+    events: Vec<String>,
+    /// Calls that ended since their callee is gone, and when.
+    ended_calls: Vec<(Instant, String)>,
+    over: Option<Result<(), AgentError>>,
+}
+
+struct World {
+    rng: Rng,
+    now: Instant,
+    agenda: BTreeMap<(Instant, u64), Happening>,
+    order: u64,
+    store: BTreeMap<Box<str>, Box<[u8]>>,
+    waits: Vec<(usize, Box<str>)>,
+    nodes: Vec<Node>,
+    /// Calls that arrived and are not answered: whose, its number, at whom.
+    open: Vec<(u64, usize, u64, usize)>,
+    /// Whether the store knows sessions.
+    has_signs: Signing,
+    /// An address that nobody can call.
+    unreachable: Box<str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Signing {
+    Native,
+    None,
+}
+
+fn worker(name: &str) -> WorkerInfo {
+    let id = NAMES.iter().position(|known| *known == name).expect("a name");
+    WorkerInfo { name: name.parse().expect("a name"), id: u16::try_from(id).expect("few") }
+}
+
+impl World {
+    fn new(seed: u64, has_signs: Signing) -> Self {
+        Self {
+            rng: Rng::new(seed),
+            now: Instant::from_millis(1000),
+            agenda: BTreeMap::new(),
+            order: 0,
+            store: BTreeMap::new(),
+            waits: Vec::new(),
+            nodes: Vec::new(),
+            open: Vec::new(),
+            has_signs,
+            unreachable: "".into(),
+        }
+    }
+
+    fn at(&mut self, at: Instant, happening: Happening) {
+        self.order += 1;
+        self.agenda.insert((at.max(self.now), self.order), happening);
+    }
+
+    fn send(&mut self, happening: Happening) {
+        let millis = 1 + self.rng.below(4);
+        self.at(self.now + Duration::from_millis(millis), happening);
+    }
+
+    fn spawn(&mut self, name: &'static str, world_size: Option<u16>) -> usize {
+        let place = self.nodes.len();
+        let address: Box<str> = format!("{name}@{place}").into();
+        let member = Member { worker: worker(name), address, devices: NodeDevices::default() };
+        self.spawn_as(name, member, world_size)
+    }
+
+    fn spawn_as(&mut self, name: &'static str, member: Member, world_size: Option<u16>) -> usize {
+        let (place, address) = (self.nodes.len(), member.address.clone());
+        let options = AgentOptions {
+            member,
+            world_size,
+            accelerator: DeviceKind::CUDA,
+            timeout: TIMEOUT,
+            times: TokenTimes::default(),
+            nonce: self.rng.next_u64(),
+        };
+        let agent = Agent::new(self.now, options).expect("a worker of the group");
+        let sign = agent.sign();
+        self.nodes.push(Node {
+            name,
+            address,
+            agent,
+            is_alive: true,
+            joined_at: None,
+            events: Vec::new(),
+            ended_calls: Vec::new(),
+            over: None,
+        });
+        if self.has_signs == Signing::Native {
+            for (key, value) in self.store.clone() {
+                if let Some(key) = key.strip_prefix(sign::PREFIX) {
+                    self.input(place, Input::Sign(key.into(), Some(value)));
+                }
+            }
+            self.set_sign(&sign, Some(sign::HERE));
+        }
+        self.drain(place);
+        place
+    }
+
+    fn set_sign(&mut self, sign: &Sign, value: Option<&[u8]>) {
+        let key = sign.key();
+        match value {
+            Some(value) => drop(self.store.insert(key.clone(), value.into())),
+            None => drop(self.store.remove(&key)),
+        }
+        let short: Box<str> = key.strip_prefix(sign::PREFIX).expect("a sign").into();
+        // As over one connection of each, in order.
+        for place in 0..self.nodes.len() {
+            let input = Input::Sign(short.clone(), value.map(Box::from));
+            self.at(self.now + Duration::from_millis(2), Happening::Input(place, input));
+        }
+    }
+
+    fn drain(&mut self, place: usize) {
+        while let Some(output) = self.nodes[place].agent.poll_output() {
+            match output {
+                Output::Store(step) => self.send(Happening::Apply(place, step)),
+                Output::Call(call) => self.send(Happening::Arrives(place, call)),
+                Output::Respond(ticket, answer) => {
+                    let Some(at) = self.open.iter().position(|(known, ..)| *known == ticket) else {
+                        continue;
+                    };
+                    let (_, caller, number, _) = self.open.swap_remove(at);
+                    let answer = answer.map_err(NoAnswer::Unknown);
+                    self.send(Happening::Input(caller, Input::Ended(number, answer)));
+                }
+                Output::Drain => self.send(Happening::Input(place, Input::Drained)),
+                Output::EndCalls(_) => {}
+                Output::EndCallsTo(to, why) => {
+                    let told = (self.now, format!("{}: {why}", to.worker.name));
+                    self.nodes[place].ended_calls.push(told);
+                }
+                Output::SignOff if self.has_signs == Signing::Native => {
+                    let sign = self.nodes[place].agent.sign();
+                    self.set_sign(&sign, Some(sign::GOING));
+                }
+                Output::SignOff => {}
+                Output::Joined => self.nodes[place].joined_at = Some(self.now),
+                Output::Event(event) => {
+                    let text = match event {
+                        GroupEvent::Joined(worker) => format!("+{}", worker.name),
+                        GroupEvent::Left(worker) => format!("-{}", worker.name),
+                        GroupEvent::PeerDied { worker, .. } => format!("x{}", worker.name),
+                    };
+                    self.nodes[place].events.push(text);
+                }
+                Output::Over(end) => {
+                    self.nodes[place].over = Some(end);
+                    self.end(place);
+                }
+            }
+        }
+        if let Some(at) = self.nodes[place].agent.poll_timeout().filter(|_| self.nodes[place].is_alive) {
+            self.at(at, Happening::Input(place, Input::Tick));
+        }
+    }
+
+    /// The process is no more.
+    fn end(&mut self, place: usize) {
+        if !core::mem::take(&mut self.nodes[place].is_alive) {
+            return;
+        }
+        if self.has_signs == Signing::Native {
+            let sign = self.nodes[place].agent.sign();
+            self.set_sign(&sign, None);
+        }
+        let (gone, open) = core::mem::take(&mut self.open).into_iter().partition(|(.., at)| *at == place);
+        self.open = open;
+        let gone: Vec<(u64, usize, u64, usize)> = gone;
+        for (_, caller, number, _) in gone {
+            self.send(Happening::Input(caller, Input::Ended(number, Err(NoAnswer::Gone))));
+        }
+    }
+
+    fn input(&mut self, place: usize, input: Input) {
+        let is_of_the_dead = !self.nodes[place].is_alive;
+        if !is_of_the_dead {
+            self.nodes[place].agent.handle(self.now, input);
+            self.drain(place);
+        }
+    }
+
+    fn value(&self, key: &str) -> Box<[u8]> {
+        self.store.get(key).cloned().unwrap_or_default()
+    }
+
+    fn set(&mut self, key: Box<str>, value: Box<[u8]>) {
+        let (woken, waits) = core::mem::take(&mut self.waits).into_iter().partition(|(_, of)| *of == key);
+        self.waits = waits;
+        self.store.insert(key, value);
+        let woken: Vec<(usize, Box<str>)> = woken;
+        for (place, _) in woken {
+            self.send(Happening::Input(place, Input::Stored(Reply::Released)));
+        }
+    }
+
+    fn apply(&mut self, place: usize, step: StoreStep) {
+        let reply = match step {
+            StoreStep::CompareSet { key, expected, desired } => {
+                if *self.value(&key) == *expected.as_bytes() {
+                    self.set(key, desired.as_bytes().into());
+                    Reply::Value(desired.as_bytes().into())
+                } else {
+                    Reply::Value(self.value(&key))
+                }
+            }
+            StoreStep::Set { key, value } => {
+                self.set(key, value);
+                Reply::Done
+            }
+            StoreStep::Get { key } => Reply::Value(self.value(&key)),
+            StoreStep::Peek { keys } => Reply::Values(keys.iter().map(|key| self.value(key)).collect()),
+            StoreStep::Delete { keys } => {
+                keys.iter().for_each(|key| drop(self.store.remove(key)));
+                Reply::Done
+            }
+            StoreStep::Add { key, delta } => {
+                let known = String::from_utf8_lossy(&self.value(&key)).parse::<i64>().unwrap_or_default();
+                self.set(key, (known + delta).to_string().as_bytes().into());
+                Reply::Number(known + delta)
+            }
+            StoreStep::Wait { key, .. } if self.store.contains_key(&key) => Reply::Released,
+            StoreStep::Wait { key, until } => {
+                self.waits.push((place, key.clone()));
+                return self.at(until, Happening::WaitEnds(place, key));
+            }
+        };
+        self.send(Happening::Input(place, Input::Stored(reply)));
+    }
+
+    fn arrive(&mut self, from: usize, call: ControlCall) {
+        let number = call.number;
+        let target = self.nodes.iter().position(|node| node.address == call.to.address && node.is_alive);
+        let Some(at) = target.filter(|_| call.to.address != self.unreachable) else {
+            return self.send(Happening::Input(from, Input::Ended(number, Err(NoAnswer::Gone))));
+        };
+        let who = self.nodes[from].agent.me().worker.clone();
+        if let Err(words) = self.nodes[at].agent.admit(&who) {
+            let answer = Err(NoAnswer::Unknown(words.to_string().into()));
+            return self.send(Happening::Input(from, Input::Ended(number, answer)));
+        }
+        self.order += 1;
+        self.open.push((self.order, from, number, at));
+        let called = Called { from: who, handler: call.handler.into(), payload: call.payload };
+        self.input(at, Input::Called(self.order, called));
+        let late = Err(NoAnswer::Unknown("the deadline passed".into()));
+        self.at(call.until, Happening::Input(from, Input::Ended(number, late)));
+    }
+
+    fn step(&mut self, happening: Happening) {
+        match happening {
+            Happening::Apply(place, step) => self.apply(place, step),
+            Happening::WaitEnds(place, key) => {
+                if let Some(at) = self.waits.iter().position(|wait| *wait == (place, key.clone())) {
+                    self.waits.remove(at);
+                    self.send(Happening::Input(place, Input::Stored(Reply::TimedOut)));
+                }
+            }
+            Happening::Arrives(from, call) if self.nodes[from].is_alive => self.arrive(from, call),
+            Happening::Arrives(..) => {}
+            Happening::Input(place, input) => self.input(place, input),
+            Happening::Spawn(name, size) => {
+                if !self.nodes.iter().any(|node| node.name == name && node.is_alive) {
+                    self.spawn(name, size);
+                }
+            }
+            Happening::Kill(place) => self.end(place),
+        }
+    }
+
+    fn run_for(&mut self, millis: u64) {
+        let until = self.now + Duration::from_millis(millis);
+        while let Some((&key, _)) = self.agenda.first_key_value().filter(|((at, _), _)| *at <= until) {
+            let happening = self.agenda.remove(&key).expect("it is there");
+            self.now = key.0;
+            self.step(happening);
+        }
+        self.now = until;
+    }
+
+    fn living(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|&place| self.nodes[place].is_alive).collect()
+    }
+
+    fn error(&self, place: usize) -> String {
+        let Some(Err(error)) = &self.nodes[place].over else { panic!("worker {place} did not fail") };
+        error.to_string()
+    }
+}
+
+#[test]
+fn a_static_group_begins_together_and_ends_together() {
+    for seed in 0..50 {
+        let mut world = World::new(seed, Signing::None);
+        for name in NAMES {
+            world.spawn(name, Some(6));
+        }
+        world.run_for(1000);
+        for node in &world.nodes {
+            assert!(node.joined_at.is_some(), "{} of seed {seed}", node.name);
+            assert_eq!(node.agent.members().len(), 6);
+            assert_eq!(node.agent.callee("d-1").map(|member| member.worker.id), Ok(3));
+            assert_eq!(node.agent.callee_by_id(5).map(|member| &*member.worker.name), Ok("f:2"));
+            let unknown = node.agent.callee("x").expect_err("nobody").to_string();
+            assert_eq!(unknown, "there is no worker x in the group");
+        }
+        for place in 0..5 {
+            world.input(place, Input::Leave);
+        }
+        world.run_for(10_000);
+        assert_eq!(world.living().len(), 6, "all wait for the one that calls still");
+        world.input(5, Input::Leave);
+        world.run_for(1000);
+        assert!(world.nodes.iter().all(|node| node.over == Some(Ok(()))), "seed {seed}");
+    }
+}
+
+#[test]
+fn nobody_begins_where_the_leader_did_not_hear_from_all() {
+    let mut world = World::new(1, Signing::None);
+    for name in NAMES {
+        world.spawn(name, Some(6));
+    }
+    // All came, and one cannot be heard any more.
+    while world.nodes[2].agent.life() == Life::Joining {
+        world.run_for(1);
+    }
+    world.end(2);
+    world.run_for(100_000);
+    assert!(world.nodes.iter().all(|node| node.joined_at.is_none()));
+    assert_eq!(world.error(0), "5 of 6 workers called a (id 0) in time; missing: 2");
+    assert_eq!(
+        world.error(1),
+        "a (id 0), which hears from all workers before any of them begins: 5 of 6 workers called a (id 0) in \
+         time; missing: 2"
+    );
+}
+
+#[test]
+fn a_sign_that_vanishes_ends_a_group_that_has_not_begun_and_calls_in_one_that_has() {
+    let mut world = World::new(2, Signing::Native);
+    for name in NAMES {
+        world.spawn(name, Some(6));
+    }
+    while world.nodes[2].agent.life() == Life::Joining {
+        world.run_for(1);
+    }
+    world.end(2);
+    world.run_for(30);
+    let words = "c (id 2) died while the group began: its session with the store's server ended";
+    assert_eq!(world.error(0), words);
+
+    let mut world = World::new(3, Signing::Native);
+    for name in NAMES {
+        world.spawn(name, Some(6));
+    }
+    world.run_for(1000);
+    let died_at = world.now;
+    world.end(2);
+    world.run_for(10);
+    for place in [0, 1, 3, 4, 5] {
+        let node = &world.nodes[place];
+        assert_eq!(node.events, ["xc"]);
+        let [(at, words)] = &node.ended_calls[..] else { panic!("{:?}", node.ended_calls) };
+        assert_eq!(words, "c: its session with the store's server ended");
+        assert!(at.since(died_at) < Duration::from_millis(10));
+        let error = node.agent.callee("c").expect_err("dead").to_string();
+        assert_eq!(error, "c (id 2) is dead: its session with the store's server ended");
+    }
+    // Nobody can agree with the dead on an end.
+    world.input(0, Input::Leave);
+    world.run_for(100);
+    assert_eq!(
+        world.error(0),
+        "c (id 2) died while the group ended: its session with the store's server ended"
+    );
+}
+
+#[test]
+fn a_newcomer_whose_address_nobody_can_call_is_told_so_and_leaves_nothing() {
+    let mut world = World::new(4, Signing::None);
+    world.spawn("a", None);
+    world.run_for(1000);
+    world.unreachable = "b@1".into();
+    world.spawn("b", None);
+    world.run_for(10_000);
+    assert_eq!(world.error(1), "a (id 0) did not answer: it cannot call b (id 1) at b@1: nobody is there");
+    assert_eq!(world.nodes[0].events, Vec::<String>::new());
+    assert_eq!(&*world.value(keys::ALL_WORKERS), b"a-0,");
+    let left: Vec<&str> = world.store.keys().map(|key| &**key).filter(|key| key.contains('b')).collect();
+    assert_eq!(left, ["Token_for_b_join", "Token_for_b_join_alive"]);
+    assert_eq!(&*world.value("Token_for_b_join_alive"), b"");
+}
+
+#[test]
+fn who_takes_a_members_name_or_number_is_not_of_the_group() {
+    let claim = |name: &str, id| WorkerInfo { name: name.parse().expect("a name"), id };
+    let mut world = World::new(5, Signing::None);
+    for name in ["a", "b"] {
+        world.spawn(name, Some(2));
+    }
+    assert_eq!(world.nodes[0].agent.admit(&claim("x", 1)), Ok(()), "nobody is known yet");
+    world.run_for(2000);
+    let agent = &world.nodes[0].agent;
+    assert_eq!(agent.admit(&claim("b", 1)), Ok(()));
+    for (claimed, words) in [
+        (claim("b", 2), "b (id 2) claims to be b (id 1)"),
+        (claim("x", 1), "x (id 1) claims to be b (id 1)"),
+        (claim("x", 9), "x (id 9) is no member of this group"),
+    ] {
+        let error = agent.admit(&claimed).expect_err("taken");
+        assert_eq!(error.to_string(), words);
+    }
+
+    let mut world = World::new(5, Signing::None);
+    world.spawn("a", None);
+    world.spawn("b", None);
+    world.run_for(2000);
+    assert_eq!(world.nodes[0].agent.admit(&claim("new", 9)), Ok(()));
+    let place = world.spawn_as(
+        "a",
+        Member { worker: worker("a"), address: "else".into(), devices: NodeDevices::default() },
+        None,
+    );
+    world.run_for(10_000);
+    assert_eq!(world.error(place), "RPC worker name a is not unique.");
+    let taken = Member { worker: claim("z", 1), address: "else".into(), devices: NodeDevices::default() };
+    let place = world.spawn_as("b", taken, None);
+    world.run_for(10_000);
+    assert_eq!(world.error(place), "RPC worker id 1 is not unique: b has it.");
+}
+
+#[test]
+fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
+    let mut world = World::new(6, Signing::None);
+    world.spawn("a", None);
+    world.run_for(1000);
+    let agent = &mut world.nodes[0].agent;
+    agent.handle(world.now, Input::Leave);
+    assert_eq!((agent.life(), agent.poll_output()), (Life::Draining, Some(Output::Drain)));
+    let at = agent.poll_timeout().expect("a deadline");
+    agent.handle(at, Input::Tick);
+    let words = "the worker leaves, and its time is up".into();
+    assert_eq!((agent.life(), agent.poll_output()), (Life::Leaving, Some(Output::EndCalls(words))));
+    agent.handle(at, Input::Abandon);
+    let outputs: Vec<Output> = core::iter::from_fn(|| agent.poll_output()).collect();
+    assert_eq!(outputs.last(), Some(&Output::Over(Err(AgentError::Abandoned))));
+    for handler in HANDLERS {
+        let called = Called { from: worker("b"), handler: handler.into(), payload: Box::default() };
+        agent.handle(at, Input::Called(7, called));
+        let words = "the worker is of no group any more".into();
+        assert_eq!(agent.poll_output(), Some(Output::Respond(7, Err(words))));
+    }
+    assert_eq!(agent.callee("a").map(drop), Err(NotCallable::NoMember));
+    assert_eq!(agent.admit(&worker("b")), Err(NotAdmitted::Over));
+}
+
+#[test]
+fn what_is_no_call_of_a_members_changes_nothing() {
+    let mut world = World::new(7, Signing::None);
+    world.spawn("a", None);
+    world.run_for(1000);
+    let agent = &mut world.nodes[0].agent;
+    let newcomer = Member { worker: worker("c"), address: "c".into(), devices: NodeDevices::default() };
+    let of_another = encode_change(&Change { joined: Some(newcomer), left: Vec::new() });
+    let gone = Departed { worker: worker("a"), address: "a@0".into() };
+    let of_stranger = encode_change(&Change { joined: None, left: [gone].to_vec() });
+    for (handler, payload, answer) in [
+        ("rdzv/none", Vec::new(), Err("there is no handler rdzv/none")),
+        (CHANGE_HANDLER, of_another, Err("b (id 1) tells of c (id 2)")),
+        (CHANGE_HANDLER, of_stranger, Ok(())),
+        (READY_HANDLER, Vec::new(), Ok(())),
+        (REACH_HANDLER, Vec::new(), Ok(())),
+    ] {
+        let called = Called { from: worker("b"), handler: handler.into(), payload: payload.into() };
+        agent.handle(world.now, Input::Called(7, called));
+        let answer = answer.map(|()| Box::default()).map_err(Box::from);
+        assert_eq!(agent.poll_output(), Some(Output::Respond(7, answer)));
+        assert_eq!((agent.life(), agent.members().len()), (Life::Member, 1));
+    }
+    let called = Called { from: worker("b"), handler: CHANGE_HANDLER.into(), payload: b"x"[..].into() };
+    agent.handle(world.now, Input::Called(8, called));
+    assert!(matches!(agent.poll_output(), Some(Output::Respond(8, Err(_)))));
+}
+
+/// Names the life that was lived when a check fails.
+struct Culprit(u64, Signing);
+
+impl Drop for Culprit {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::eprintln!("seed {}, signs: {:?}", self.0, self.1);
+        }
+    }
+}
+
+/// Workers come, go, die and come back.
+fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
+    let mut world = World::new(seed, has_signs);
+    for name in NAMES {
+        for _ in 0..5 {
+            let millis = world.rng.below(40_000);
+            let at = world.now + Duration::from_millis(millis);
+            world.at(at, Happening::Spawn(name, None));
+        }
+    }
+    let mut deaths = 0;
+    for _ in 0..120 {
+        let millis = 20 + world.rng.below(700);
+        world.run_for(millis);
+        let living = world.living();
+        let Ok(bound) = u64::try_from(living.len()) else { continue };
+        let Some(&place) = living.get(usize::try_from(world.rng.below(bound.max(1))).expect("few")) else {
+            continue;
+        };
+        match world.rng.below(5) {
+            0 => {
+                deaths += 1;
+                world.step(Happening::Kill(place));
+            }
+            1 if world.nodes[place].agent.life() == Life::Member => world.input(place, Input::Leave),
+            2 if world.nodes[place].agent.life() == Life::Joining && world.rng.below(3) == 0 => {
+                world.input(place, Input::Cancel);
+            }
+            _ => {}
+        }
+    }
+    world.run_for(150_000);
+    // Whoever comes finds the dead.
+    for name in NAMES {
+        world.step(Happening::Spawn(name, None));
+    }
+    world.run_for(150_000);
+    let living = world.living();
+    assert_eq!(living.len(), NAMES.len(), "all are there in the end");
+    for &place in &living {
+        let node = &world.nodes[place];
+        assert_eq!(node.agent.life(), Life::Member, "{}", node.name);
+        assert!(node.agent.deaths.is_empty(), "{}: {:?}", node.name, node.agent.deaths);
+        for &other in &living {
+            let member = node.agent.callee(world.nodes[other].name).expect("it can be called");
+            assert_eq!(member.address, world.nodes[other].address, "{} knows another one", node.name);
+        }
+        // What it was told agrees with what there is.
+        let mut told: Vec<&str> = Vec::new();
+        for event in &node.events {
+            let (what, name) = event.split_at(1);
+            match what {
+                "+" => told.push(name),
+                _ => told.retain(|known| *known != name),
+            }
+        }
+        told.sort_unstable();
+        told.dedup();
+        assert!(told.iter().all(|name| NAMES.contains(name)));
+    }
+    for node in world.nodes.iter().filter(|node| node.over.is_some()) {
+        let is_fine = match node.over.as_ref().expect("it is over") {
+            Ok(()) | Err(AgentError::Membership(MembershipError::Cancelled)) => true,
+            // Its words crossed the end of somebody who had agreed.
+            Err(error) => panic!("{}: {error}", node.name),
+        };
+        assert!(is_fine);
+    }
+    assert!(world.open.is_empty(), "each call was answered");
+    (world.nodes.iter().filter(|node| node.joined_at.is_some()).count(), deaths)
+}
+
+#[test]
+fn workers_come_go_and_die_and_everybody_knows_who_is_there() {
+    let (mut joins, mut deaths) = (0, 0);
+    for seed in 0..60 {
+        for signs in [Signing::None, Signing::Native] {
+            let _culprit = Culprit(seed, signs);
+            let told = live(seed, signs);
+            (joins, deaths) = (joins + told.0, deaths + told.1);
+        }
+    }
+    // What never happened was not tested.
+    assert!(joins > 1000 && deaths > 600, "{joins} {deaths}");
+}
