@@ -9,6 +9,7 @@ pub mod changing;
 pub mod error;
 pub mod fixed;
 pub mod keys;
+pub mod observer;
 pub mod token;
 
 use crate::rpc::device_map::NodeDevices;
