@@ -396,7 +396,7 @@ impl Default for RpcLimits {
     fn default() -> Self {
         Self {
             requests_max: 1024,
-            bytes_max: 4 << 30,
+            bytes_max: 256 << 20,
             payload_bytes_max: 4 << 30,
             waiting_max: 1 << 16,
             greeting_timeout: Duration::from_secs(10),

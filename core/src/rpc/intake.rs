@@ -5,7 +5,7 @@ use crate::limits::IntakeLimits;
 /// Counts what is taken in and not yet done with.
 ///
 /// When there is no room, connections are not read. A connection whose payload is under way is read on, so that what holds
-/// the room can be done with; so there may be more than the limit by what is under way then.
+/// the room can be done with; so there may be more than the limit by what each connection may have under way.
 #[derive(Clone, Copy, Debug)]
 pub struct Intake {
     limits: IntakeLimits,

@@ -182,11 +182,17 @@ impl Callee {
         true
     }
 
+    /// Whether somebody waits for the answer to a request.
+    #[must_use]
+    pub fn waits_for(&self, call: u64) -> bool {
+        let waits =
+            |request: &Request| request.kind == CallKind::Answered && request.answered == Answered::No;
+        self.requests.get(call).is_some_and(waits)
+    }
+
     /// What is not answered by anybody is over when its handler says so, or never: it counts no more since it came.
     fn waiting(&mut self, call: u64) -> Option<&mut Request> {
-        let waits =
-            |request: &&mut Request| request.kind == CallKind::Answered && request.answered == Answered::No;
-        self.requests.get_mut(call).filter(waits)
+        if self.waits_for(call) { self.requests.get_mut(call) } else { None }
     }
 
     fn respond(&mut self, call: u64, status: Status, words: &str) {
