@@ -126,9 +126,12 @@ pub mod rpc {
     pub mod device;
     pub mod device_map;
     pub mod exchange;
+    pub mod handlers;
+    pub mod intake;
     pub mod membership;
     pub mod name;
     pub mod options;
+    pub mod peer;
     pub mod registry;
     pub mod sorted;
 }

@@ -367,6 +367,8 @@ pub struct RpcLimits {
     pub bytes_max: u64,
     /// Longest payload of a request or an answer, in bytes.
     pub payload_bytes_max: u64,
+    /// Most calls that wait until they can be sent.
+    pub waiting_max: u32,
     /// From the first byte to a complete greeting.
     pub greeting_timeout: Duration,
     /// Longest silence of a peer that owes an answer before it is asked for a sign of life.
@@ -375,12 +377,28 @@ pub struct RpcLimits {
     pub ping_timeout: Duration,
 }
 
+/// Bounds on what a worker takes in from all its callers together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IntakeLimits {
+    /// Requests that are not done with.
+    pub requests_max: u64,
+    /// Their payloads, in bytes.
+    pub bytes_max: u64,
+}
+
+impl Default for IntakeLimits {
+    fn default() -> Self {
+        Self { requests_max: 1 << 16, bytes_max: 8 << 30 }
+    }
+}
+
 impl Default for RpcLimits {
     fn default() -> Self {
         Self {
             requests_max: 1024,
-            bytes_max: 4 << 30,
+            bytes_max: 256 << 20,
             payload_bytes_max: 4 << 30,
+            waiting_max: 1 << 16,
             greeting_timeout: Duration::from_secs(10),
             ping_interval: Duration::from_secs(5),
             ping_timeout: Duration::from_secs(15),

@@ -3,6 +3,8 @@
 // The canaries' songs, compiled here with std as well, so that they can be heard.
 #[path = "../nostd/canary_b/src/barrier.rs"]
 mod barrier;
+#[path = "../nostd/canary_b/src/calls.rs"]
+mod calls;
 #[path = "../nostd/canary_a/src/client.rs"]
 mod client;
 #[path = "../nostd/canary_a/src/codec.rs"]
@@ -78,4 +80,5 @@ fn every_song_is_right() {
     assert!(node_of_a_run::sings());
     assert!(store::sings() && node::sings() && multi_client::sings() && session::sings());
     assert!(rendezvous::sings() && handlers::sings() && barrier::sings() && reports::sings());
+    assert!(calls::sings());
 }

@@ -45,6 +45,23 @@ pub struct Ready {
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
+    /// One of no loop: its descriptor is for who waits for it otherwise.
+    pub(super) fn alone() -> io::Result<Self> {
+        // SAFETY: flags only; the result is checked before it is owned.
+        let fd = unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))? };
+        Ok(Self(Arc::new(fd)))
+    }
+
+    /// The descriptor, which is readable from when it wakes until that is taken back.
+    pub(super) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Takes wakings back.
+    pub(super) fn take_back(&self) {
+        take_count(&self.0);
+    }
+
     /// Wakes the loop.
     pub fn wake(&self) {
         let one = 1_u64;
@@ -61,6 +78,37 @@ struct Epoll {
     owner: u32,
 }
 
+impl Epoll {
+    fn control(&self, operation: i32, fd: RawFd, interest: Interest, token: u64) -> io::Result<()> {
+        let flags = match interest {
+            Interest::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
+            Interest::Write => libc::EPOLLOUT,
+            Interest::Both => libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLOUT,
+        };
+        let mut event = libc::epoll_event { events: flags.cast_unsigned(), u64: token };
+        // SAFETY: an epoll instance that lives and a valid event.
+        match unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, fd, &raw mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Has descriptors watched by a loop, from any thread.
+#[derive(Clone, Debug)]
+pub struct Watcher(Arc<Epoll>);
+
+impl Watcher {
+    /// Watches a descriptor until the watch is dropped, which must be before it is closed.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn watch(&self, fd: RawFd, interest: Interest, token: Token) -> io::Result<Watch> {
+        self.0.control(libc::EPOLL_CTL_ADD, fd, interest, token.0)?;
+        Ok(Watch { epoll: Arc::clone(&self.0), fd, interest, token })
+    }
+}
+
 /// A descriptor that is watched. It is taken out explicitly, not by closing: in a forked child the descriptor may live on,
 /// and epoll would go on to report it. A child that drops what it got from its parent takes nothing out.
 #[derive(Debug)]
@@ -72,6 +120,18 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Watches for something else under the same token; no system call when it is the same.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn change(&mut self, interest: Interest) -> io::Result<()> {
+        if self.interest != interest {
+            self.epoll.control(libc::EPOLL_CTL_MOD, self.fd, interest, self.token.0)?;
+            self.interest = interest;
+        }
+        Ok(())
+    }
+
     /// The token of its [`Ready`]s.
     #[must_use]
     pub const fn token(&self) -> Token {
@@ -139,8 +199,8 @@ impl EventLoop {
             armed: None,
             found: alloc::vec![libc::epoll_event { events: 0, u64: 0 }; READY_MAX],
         };
-        events.control(libc::EPOLL_CTL_ADD, events.timer.as_raw_fd(), Interest::Read, TIMER)?;
-        events.control(libc::EPOLL_CTL_ADD, events.waker.0.as_raw_fd(), Interest::Read, WAKER)?;
+        events.epoll.control(libc::EPOLL_CTL_ADD, events.timer.as_raw_fd(), Interest::Read, TIMER)?;
+        events.epoll.control(libc::EPOLL_CTL_ADD, events.waker.0.as_raw_fd(), Interest::Read, WAKER)?;
         Ok(events)
     }
 
@@ -162,25 +222,18 @@ impl EventLoop {
         self.waker.clone()
     }
 
-    /// Watches a descriptor until the watch is dropped, which must be before it is closed.
+    /// For other threads, or for what has the loop borrowed.
+    #[must_use]
+    pub fn watcher(&self) -> Watcher {
+        Watcher(Arc::clone(&self.epoll))
+    }
+
+    /// As [`Watcher::watch`].
     ///
     /// # Errors
     /// That of the system.
     pub fn watch(&self, fd: RawFd, interest: Interest, token: Token) -> io::Result<Watch> {
-        self.control(libc::EPOLL_CTL_ADD, fd, interest, token.0)?;
-        Ok(Watch { epoll: Arc::clone(&self.epoll), fd, interest, token })
-    }
-
-    /// Watches for something else under the same token; no system call when it is the same.
-    ///
-    /// # Errors
-    /// That of the system.
-    pub fn rewatch(&self, watch: &mut Watch, interest: Interest) -> io::Result<()> {
-        if watch.interest != interest {
-            self.control(libc::EPOLL_CTL_MOD, watch.fd, interest, watch.token.0)?;
-            watch.interest = interest;
-        }
-        Ok(())
+        self.watcher().watch(fd, interest, token)
     }
 
     /// Makes the descriptor readable at `deadline` at the latest. An earlier alarm stays: to wake in vain now and then is
@@ -259,20 +312,6 @@ impl EventLoop {
         }
         Ok(ready.into_iter())
     }
-
-    fn control(&self, operation: i32, fd: RawFd, interest: Interest, token: u64) -> io::Result<()> {
-        let flags = match interest {
-            Interest::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
-            Interest::Write => libc::EPOLLOUT,
-            Interest::Both => libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLOUT,
-        };
-        let mut event = libc::epoll_event { events: flags.cast_unsigned(), u64: token };
-        // SAFETY: an epoll instance that lives and a valid event.
-        match unsafe { libc::epoll_ctl(self.epoll.fd.as_raw_fd(), operation, fd, &raw mut event) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
 }
 
 /// Resets the counter of a timer or an eventfd.
@@ -322,7 +361,7 @@ mod tests {
             let ready: Vec<Ready> = events.poll().expect("polled").collect();
             assert_eq!(ready, [Ready { token: Token(7), readable: true, writable: false }]);
         }
-        events.rewatch(&mut watch, Interest::Write).expect("watched");
+        watch.change(Interest::Write).expect("watched");
         let ready: Vec<Ready> = events.poll().expect("polled").collect();
         assert_eq!(ready, [Ready { token: Token(7), readable: false, writable: true }]);
         drop(watch);

@@ -19,6 +19,7 @@ pub mod process;
 pub mod rendezvous;
 pub mod reply;
 mod resolve;
+pub mod rpc;
 pub mod server;
 pub mod socket;
 mod sorted_map;

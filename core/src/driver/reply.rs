@@ -62,19 +62,27 @@ impl<T> Drop for Reply<T> {
 }
 
 impl<T> Awaited<T> {
+    /// The answer, or why there will be none, if that is known within `patience`. It is told once.
+    pub fn look(&self, patience: Duration) -> Option<Result<T, NoAnswer>> {
+        let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.0.changed.wait_timeout_while(state, patience, |state| matches!(state, State::Open));
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match core::mem::replace(&mut *state, State::Gone) {
+            State::Answered(answer) => Some(Ok(answer)),
+            State::Gone => Some(Err(NoAnswer::Gone)),
+            State::Open => {
+                *state = State::Open;
+                None
+            }
+        }
+    }
+
     /// The answer.
     ///
     /// # Errors
     /// Why there is none.
     pub fn wait(self, patience: Duration) -> Result<T, NoAnswer> {
-        let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.0.changed.wait_timeout_while(state, patience, |state| matches!(state, State::Open));
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        match core::mem::replace(&mut *state, State::Gone) {
-            State::Answered(answer) => Ok(answer),
-            State::Gone => Err(NoAnswer::Gone),
-            State::Open => Err(NoAnswer::TimedOut),
-        }
+        self.look(patience).unwrap_or(Err(NoAnswer::TimedOut))
     }
 }
 

@@ -6,6 +6,7 @@
 mod listener;
 mod reactor;
 
+pub(in crate::driver) use listener::open as open_listener;
 pub use listener::{Family, StartError, StartErrorKind};
 
 use crate::driver::reply::{NoAnswer, ask};

@@ -139,6 +139,23 @@ pub(super) fn look(fd: RawFd) -> Idle {
     }
 }
 
+/// Whether accepting failed for one newcomer only, who is gone already (accept(2)); the next may be at the door.
+pub(super) fn is_newcomers_fault(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNABORTED
+                | libc::EINTR
+                | libc::EPROTO
+                | libc::ENOPROTOOPT
+                | libc::ENETDOWN
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::EHOSTUNREACH
+        )
+    )
+}
+
 /// Ends a connection both ways: whoever waits in it returns.
 pub(super) fn shut_down(fd: RawFd) {
     // SAFETY: a number and a flag; a failure means that the connection has ended already.

@@ -9,6 +9,7 @@ pub mod callee;
 pub mod caller;
 mod error;
 mod frames_in;
+pub(super) mod in_flight;
 mod outgoing;
 
 pub use error::{CallError, ConnectionError, Refusal, Status};

@@ -162,6 +162,17 @@ impl Splitter {
         Self { magic: 0, ..Self::from_caller() }
     }
 
+    /// How many bytes of a body are to come before anything else.
+    #[must_use]
+    pub const fn body_left(&self) -> u32 {
+        self.split.body_left()
+    }
+
+    /// So many bytes of the body have come another way, no more than there are: they are no piece.
+    pub const fn pass_over(&mut self, bytes: u32) {
+        self.split.pass_over(bytes);
+    }
+
     /// The next piece, taken off the front of `bytes`; `None` when more bytes are needed.
     ///
     /// # Errors

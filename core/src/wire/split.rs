@@ -26,6 +26,21 @@ impl<const N: usize> Split<N> {
         Self { head: [0; N], have: 0, left: None }
     }
 
+    /// How many bytes of a body are to come before anything else.
+    pub(super) const fn body_left(&self) -> u32 {
+        match self.left {
+            Some(left) => left,
+            None => 0,
+        }
+    }
+
+    /// So many bytes of the body were taken elsewhere; no more than there are.
+    pub(super) const fn pass_over(&mut self, bytes: u32) {
+        if let Some(left) = self.left {
+            self.left = Some(left.saturating_sub(bytes));
+        }
+    }
+
     /// The next piece, taken off the front of `bytes`; `None` when more bytes are needed. `read` makes a header of its bytes,
     /// and tells how long the body is.
     ///

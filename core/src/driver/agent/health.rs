@@ -122,7 +122,7 @@ impl Desk {
                 if ready.token == LISTENER {
                     self.accept();
                 } else if let Some(visit) = self.visits.get_mut(&ready.token.0)
-                    && visit.turn(&self.board, &self.clock, &self.events) == Then::Close
+                    && visit.turn(&self.board, &self.clock) == Then::Close
                 {
                     self.visits.remove(&ready.token.0);
                 }
@@ -171,7 +171,7 @@ impl Desk {
 }
 
 impl Visit {
-    fn turn(&mut self, board: &Board, clock: &Clock, events: &EventLoop) -> Then {
+    fn turn(&mut self, board: &Board, clock: &Clock) -> Then {
         if self.answer.is_empty() && self.listen(board, clock) == Then::Close {
             return Then::Close;
         }
@@ -180,7 +180,7 @@ impl Visit {
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return match events.rewatch(&mut self.watch, Interest::Write) {
+                    return match self.watch.change(Interest::Write) {
                         Ok(()) => Then::Stay,
                         Err(_) => Then::Close,
                     };

@@ -178,7 +178,7 @@ impl LoopStore {
             }
         }
         self.addresses.retain(|conn| self.client.is_dialling(conn));
-        self.watch_for_room(events);
+        self.watch_for_room();
     }
 
     fn resolve(&mut self, now: Instant, conn: ConnId, events: &EventLoop) {
@@ -321,7 +321,7 @@ impl LoopStore {
     }
 
     /// Watches each socket for what its connection waits for.
-    fn watch_for_room(&mut self, events: &EventLoop) {
+    fn watch_for_room(&mut self) {
         for (conn, line) in self.lines.iter_mut() {
             let wanted = match line.state {
                 LineState::Connecting => Interest::Write,
@@ -329,7 +329,7 @@ impl LoopStore {
                 LineState::Open => Interest::Both,
             };
             // A change fails only for want of memory; the next turn tries again.
-            let _ = events.rewatch(&mut line.watch, wanted);
+            let _ = line.watch.change(wanted);
         }
     }
 }

@@ -321,7 +321,7 @@ impl Carrier {
                 break;
             }
         }
-        self.watch_for_room(events);
+        self.watch_for_room();
     }
 
     /// Ends the connection without a word, as it ends when a process dies.
@@ -591,7 +591,7 @@ impl Carrier {
         any
     }
 
-    fn watch_for_room(&mut self, events: &EventLoop) {
+    fn watch_for_room(&mut self) {
         let Some(line) = &mut self.line else { return };
         let wanted = match (line.is_connected, self.sent < self.unsent.len()) {
             (false, _) => Interest::Write,
@@ -599,6 +599,6 @@ impl Carrier {
             (true, true) => Interest::Both,
         };
         // A change fails only for want of memory; the next turn tries again.
-        let _ = events.rewatch(&mut line.watch, wanted);
+        let _ = line.watch.change(wanted);
     }
 }

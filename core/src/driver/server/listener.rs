@@ -79,7 +79,7 @@ impl fmt::Display for Listen {
 }
 
 impl StartError {
-    pub(super) fn io(listen: &Listen, cause: io::Error) -> Self {
+    pub(in crate::driver) fn io(listen: &Listen, cause: io::Error) -> Self {
         let kind = match (cause.kind(), cause.raw_os_error()) {
             (io::ErrorKind::AddrInUse, _) => StartErrorKind::AddressInUse,
             (io::ErrorKind::AddrNotAvailable, _) => StartErrorKind::AddressNotAvailable,
@@ -98,7 +98,7 @@ impl StartError {
 }
 
 /// A listening, non-blocking socket.
-pub(super) fn open(
+pub(in crate::driver) fn open(
     listen: &Listen,
     keep_alive: Option<KeepAlive>,
 ) -> Result<std::net::TcpListener, StartError> {

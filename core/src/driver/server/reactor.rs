@@ -7,6 +7,7 @@
 
 use crate::driver::clock::Clock;
 use crate::driver::reply::Reply;
+use crate::driver::socket::is_newcomers_fault;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
 use crate::node::server::{self as node, Event, Input, Output, Stats};
@@ -219,22 +220,9 @@ impl Reactor {
                     }
                 }
                 Err(error) => {
-                    match (error.kind(), error.raw_os_error()) {
-                        (ErrorKind::WouldBlock, _) => self.accepting = Accepting::Idle,
-                        // This one newcomer is gone already (accept(2)); the next may be at the door.
-                        (
-                            _,
-                            Some(
-                                libc::ECONNABORTED
-                                | libc::EINTR
-                                | libc::EPROTO
-                                | libc::ENOPROTOOPT
-                                | libc::ENETDOWN
-                                | libc::ENETUNREACH
-                                | libc::EHOSTDOWN
-                                | libc::EHOSTUNREACH,
-                            ),
-                        ) => continue,
+                    match error.kind() {
+                        ErrorKind::WouldBlock => self.accepting = Accepting::Idle,
+                        _ if is_newcomers_fault(&error) => continue,
                         // No descriptor or memory is left, or the listener is of no use: it may be, later.
                         _ => self.accepting = Accepting::PausedUntil(now + ACCEPT_PAUSE),
                     }

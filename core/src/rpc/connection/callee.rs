@@ -1,10 +1,10 @@
 //! The end that is called.
 
 use super::frames_in::{Came, FramesIn};
+use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, ToWrite};
 use super::{CallKind, ConnectionError, Refusal, Status};
 use crate::limits::{RPC_FRAME, RpcLimits};
-use crate::ordered::{Map, Set};
 use crate::rpc::name::{WorkerInfo, WorkerName};
 use crate::time::{Duration, Instant};
 use crate::wire::rpc::{CalleeFrame, CallerFrame, DATA, Splitter, VERSION_MAX, negotiate};
@@ -73,10 +73,8 @@ enum State {
 #[derive(Clone, Debug)]
 struct Request {
     kind: CallKind,
-    payload_bytes: u64,
     /// What is to come of it.
     left: u64,
-    deadline: Option<Instant>,
     answered: Answered,
 }
 
@@ -96,12 +94,12 @@ pub struct Callee {
     incoming: FramesIn,
     outgoing: Outgoing,
     peer: Option<WorkerInfo>,
-    requests: Map<u64, Request>,
-    deadlines: Set<(Instant, u64)>,
+    requests: InFlight<Request>,
     last_id: u64,
-    bytes: u64,
     began: Instant,
     events: VecDeque<CalleeEvent<'static>>,
+    /// What is out with the write at hand.
+    out: Vec<u64>,
 }
 
 impl Callee {
@@ -116,12 +114,11 @@ impl Callee {
             incoming: FramesIn::new(Splitter::from_caller()),
             outgoing: Outgoing::default(),
             peer: None,
-            requests: Map::new(),
-            deadlines: Set::new(),
+            requests: InFlight::new(),
             last_id: 0,
-            bytes: 0,
             began: now,
             events: VecDeque::new(),
+            out: Vec::new(),
         }
     }
 
@@ -185,11 +182,17 @@ impl Callee {
         true
     }
 
+    /// Whether somebody waits for the answer to a request.
+    #[must_use]
+    pub fn waits_for(&self, call: u64) -> bool {
+        let waits =
+            |request: &Request| request.kind == CallKind::Answered && request.answered == Answered::No;
+        self.requests.get(call).is_some_and(waits)
+    }
+
     /// What is not answered by anybody is over when its handler says so, or never: it counts no more since it came.
     fn waiting(&mut self, call: u64) -> Option<&mut Request> {
-        let waits =
-            |request: &&mut Request| request.kind == CallKind::Answered && request.answered == Answered::No;
-        self.requests.get_mut(call).filter(waits)
+        if self.waits_for(call) { self.requests.get_mut(call) } else { None }
     }
 
     fn respond(&mut self, call: u64, status: Status, words: &str) {
@@ -197,6 +200,7 @@ impl Callee {
         let words = words.get(..end).unwrap_or_default().as_bytes();
         let status = status.number();
         self.outgoing.frame(call, &CalleeFrame::Response { status, payload_bytes: 0, words });
+        self.outgoing.payload(call, 0);
     }
 
     /// No further requests are taken; those under way are answered.
@@ -217,11 +221,7 @@ impl Callee {
     }
 
     fn take(&mut self, call: u64) -> Option<Request> {
-        let request = self.requests.remove(call)?;
-        self.bytes -= request.payload_bytes.min(self.bytes);
-        if let Some(deadline) = request.deadline {
-            self.deadlines.remove((deadline, call));
-        }
+        let request = self.requests.take(call)?;
         self.outgoing.drop_payload(call);
         Some(request)
     }
@@ -239,9 +239,8 @@ impl Callee {
         }
         self.state = State::Ended;
         self.outgoing.clear();
-        let calls: Vec<u64> = self.requests.iter().map(|(call, _)| call).collect();
-        for call in calls {
-            self.take(call);
+        for call in self.requests.ids() {
+            self.requests.take(call);
             self.events.push_back(CalleeEvent::Over(call, Ending::Lost));
         }
         self.events.push_back(CalleeEvent::Ended(why));
@@ -249,44 +248,28 @@ impl Callee {
 
     /// What is to be written next, when the socket takes bytes.
     pub fn poll_write(&mut self) -> Option<ToWrite> {
-        let next = self.outgoing.poll();
-        if let Some((next, last)) = &next {
-            let is_out = |(call, request): (u64, &Request)| {
-                (request.answered == Answered::Sending && !self.outgoing.is_sending(call)).then_some(call)
-            };
-            let out: Vec<u64> = match last {
-                Some(call) => self
-                    .requests
-                    .get(*call)
-                    .and_then(|request| is_out((*call, request)))
-                    .into_iter()
-                    .collect(),
-                None if matches!(next, ToWrite::Bytes(_)) => {
-                    self.requests.iter().filter_map(is_out).collect()
-                }
-                None => Vec::new(),
-            };
-            for call in out {
-                self.take(call);
+        let next = self.outgoing.poll(&mut self.out);
+        for call in self.out.drain(..) {
+            if self.requests.take(call).is_some() {
                 self.events.push_back(CalleeEvent::Answered(call));
             }
         }
         self.look_for_the_end();
-        next.map(|(next, _)| next)
+        next
     }
 
     /// When time alone changes something.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let first = self.deadlines.first().map(|(at, _)| at);
+        let first = self.requests.first_deadline();
         let greeting = (self.state == State::Greeting).then(|| self.began + self.limits.greeting_timeout);
         [first, greeting].into_iter().flatten().min()
     }
 
     /// Time passed.
     pub fn tick(&mut self, now: Instant) {
-        while let Some((_, call)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
-            let Some(request) = self.take(call) else { break };
+        while let Some((call, request)) = self.requests.take_overdue(now) {
+            self.outgoing.drop_payload(call);
             // An answer that has begun is cut off: its caller has given it up.
             if request.kind == CallKind::Answered && request.answered == Answered::No {
                 self.respond(call, Status::Deadline, "");
@@ -297,6 +280,18 @@ impl Callee {
             self.end(ConnectionError::NoGreeting(self.limits.greeting_timeout));
         }
         self.look_for_the_end();
+    }
+
+    /// The request whose bytes come next, and how many of them at least: they may be read to where they belong, and
+    /// [`Callee::filled`] told of it.
+    #[must_use]
+    pub fn due(&self) -> Option<(u64, u32)> {
+        self.incoming.due().filter(|&(call, _)| self.requests.get(call).is_some())
+    }
+
+    /// So many bytes of what is due came, and are where they belong. No event tells of them.
+    pub const fn filled(&mut self, bytes: u32) {
+        self.incoming.filled(bytes);
     }
 
     /// The next thing that happened, of which bytes are taken off the front of `bytes`; `None` when all are used up. While a
@@ -446,7 +441,7 @@ impl Callee {
             return Err(ConnectionError::OutOfPlace(frame_kind));
         }
         self.last_id = id;
-        let bytes = self.bytes.saturating_add(payload_bytes);
+        let bytes = self.requests.bytes_with(payload_bytes);
         let is_full = self.requests.len() as u64 >= u64::from(self.limits.requests_max)
             || (bytes > self.limits.bytes_max && !self.requests.is_empty());
         let refusal = match () {
@@ -462,12 +457,8 @@ impl Callee {
             return Ok(None);
         }
         let deadline = (deadline_ms > 0).then(|| now + Duration::from_millis(deadline_ms));
-        if let Some(deadline) = deadline {
-            self.deadlines.insert((deadline, id));
-        }
-        self.bytes = bytes;
-        let request = Request { kind, payload_bytes, left: payload_bytes, deadline, answered: Answered::No };
-        self.requests.insert(id, request);
+        let request = Request { kind, left: payload_bytes, answered: Answered::No };
+        self.requests.insert(id, payload_bytes, deadline, request);
         let handler = String::from_utf8_lossy(handler).into();
         self.events.push_back(CalleeEvent::Request { call: id, handler, payload_bytes, deadline, kind });
         if payload_bytes == 0 {

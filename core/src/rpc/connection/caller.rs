@@ -1,10 +1,10 @@
 //! The end that calls.
 
 use super::frames_in::{Came, FramesIn};
+use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, ToWrite};
 use super::{CallError, CallKind, ConnectionError, Refusal, Status};
 use crate::limits::{RPC_FRAME, RpcLimits};
-use crate::ordered::{Map, Set};
 use crate::rpc::name::WorkerInfo;
 use crate::time::{Duration, Instant};
 use crate::wire::rpc::{CalleeFrame, CallerFrame, DATA, MAGIC, Splitter, VERSION_MAX, VERSION_MIN};
@@ -64,8 +64,6 @@ enum State {
 #[derive(Clone, Debug)]
 struct Call {
     handler: Box<str>,
-    payload_bytes: u64,
-    deadline: Option<Instant>,
     kind: CallKind,
     began: Instant,
     /// What is to come of the answer, once it has begun.
@@ -80,10 +78,8 @@ pub struct Caller {
     state: State,
     incoming: FramesIn,
     outgoing: Outgoing,
-    calls: Map<u64, Call>,
-    deadlines: Set<(Instant, u64)>,
+    calls: InFlight<Call>,
     last_id: u64,
-    bytes: u64,
     requests_max: u32,
     bytes_max: u64,
     began: Instant,
@@ -92,6 +88,22 @@ pub struct Caller {
     pinged: Option<Instant>,
     pings: u64,
     events: VecDeque<CallerEvent<'static>>,
+    /// What is out with the write at hand.
+    out: Vec<u64>,
+}
+
+impl NewCall<'_> {
+    /// Whether such a call can be made at all.
+    ///
+    /// # Errors
+    /// Its handler can have no such name, or its payload is too long.
+    pub fn check(&self, limits: &RpcLimits) -> Result<(), CallError> {
+        if self.handler.is_empty() || self.handler.len() > HANDLER_BYTES_MAX {
+            return Err(CallError::Handler(self.handler.len()));
+        }
+        let (bytes, bytes_max) = (self.payload_bytes, limits.payload_bytes_max);
+        if bytes > bytes_max { Err(CallError::TooLong { bytes, bytes_max }) } else { Ok(()) }
+    }
 }
 
 impl Caller {
@@ -118,10 +130,8 @@ impl Caller {
             state: State::Greeting,
             incoming: FramesIn::new(Splitter::from_callee()),
             outgoing,
-            calls: Map::new(),
-            deadlines: Set::new(),
+            calls: InFlight::new(),
             last_id: 0,
-            bytes: 0,
             requests_max: 0,
             bytes_max: 0,
             began: now,
@@ -129,7 +139,14 @@ impl Caller {
             pinged: None,
             pings: 0,
             events: VecDeque::new(),
+            out: Vec::new(),
         }
+    }
+
+    /// Whether calls can be made.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.state == State::Open
     }
 
     /// Who is called.
@@ -144,11 +161,18 @@ impl Caller {
         self.calls.len()
     }
 
-    /// Makes a call; the number is its own.
+    /// The lowest number that a new call may have.
+    #[must_use]
+    pub const fn next_id(&self) -> u64 {
+        self.last_id + 1
+    }
+
+    /// Makes a call under a number that is higher than those before.
     ///
     /// # Errors
     /// It was not made, and nothing of it will be sent.
-    pub fn begin(&mut self, now: Instant, call: NewCall<'_>) -> Result<u64, CallError> {
+    pub fn begin(&mut self, now: Instant, id: u64, call: NewCall<'_>) -> Result<(), CallError> {
+        debug_assert!(id > self.last_id, "numbers grow");
         let peer = || self.peer.clone();
         match self.state {
             State::Greeting => return Err(CallError::NotOpen(peer())),
@@ -156,17 +180,11 @@ impl Caller {
             State::Ended => return Err(CallError::PeerGone { peer: peer(), why: ConnectionError::Closed }),
             State::Open => {}
         }
-        if call.handler.is_empty() || call.handler.len() > HANDLER_BYTES_MAX {
-            return Err(CallError::Handler(call.handler.len()));
-        }
-        let (bytes, bytes_max) = (call.payload_bytes, self.limits.payload_bytes_max);
-        if bytes > bytes_max {
-            return Err(CallError::TooLong { bytes, bytes_max });
-        }
+        call.check(&self.limits)?;
         if self.calls.len() as u64 >= u64::from(self.requests_max) {
             return Err(CallError::TooMany { peer: peer(), count: self.requests_max });
         }
-        let (bytes, bytes_max) = (self.bytes.saturating_add(call.payload_bytes), self.bytes_max);
+        let (bytes, bytes_max) = (self.calls.bytes_with(call.payload_bytes), self.bytes_max);
         if bytes > bytes_max && !self.calls.is_empty() {
             return Err(CallError::TooMuch { peer: peer(), bytes, bytes_max });
         }
@@ -178,8 +196,7 @@ impl Caller {
         if self.calls.is_empty() {
             self.heard = now;
         }
-        self.last_id += 1;
-        let id = self.last_id;
+        self.last_id = id;
         // Rounded up: the callee does not give up before the caller.
         let deadline_ms =
             left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1));
@@ -193,14 +210,10 @@ impl Caller {
             }
         };
         self.outgoing.payload(id, payload_bytes);
-        self.bytes = bytes;
-        if let Some(deadline) = call.deadline {
-            self.deadlines.insert((deadline, id));
-        }
         let NewCall { handler, payload_bytes, deadline, kind } = call;
-        let handler = handler.into();
-        self.calls.insert(id, Call { handler, payload_bytes, deadline, kind, began: now, left: None });
-        Ok(id)
+        let call = Call { handler: handler.into(), kind, began: now, left: None };
+        self.calls.insert(id, payload_bytes, deadline, call);
+        Ok(())
     }
 
     /// Nobody waits for a call any more: no event tells of it again. Whether it was under way.
@@ -230,11 +243,7 @@ impl Caller {
     }
 
     fn take(&mut self, id: u64) -> Option<Call> {
-        let call = self.calls.remove(id)?;
-        self.bytes -= call.payload_bytes.min(self.bytes);
-        if let Some(deadline) = call.deadline {
-            self.deadlines.remove((deadline, id));
-        }
+        let call = self.calls.take(id)?;
         self.outgoing.drop_payload(id);
         Some(call)
     }
@@ -252,9 +261,8 @@ impl Caller {
         }
         self.state = State::Ended;
         self.outgoing.clear();
-        let ids: Vec<u64> = self.calls.iter().map(|(id, _)| id).collect();
-        for id in ids {
-            self.take(id);
+        for id in self.calls.ids() {
+            self.calls.take(id);
             let error = CallError::PeerGone { peer: self.peer.clone(), why: why.clone() };
             self.events.push_back(CallerEvent::Failed(id, error));
         }
@@ -263,20 +271,13 @@ impl Caller {
 
     /// What is to be written next, when the socket takes bytes.
     pub fn poll_write(&mut self) -> Option<ToWrite> {
-        let (next, last) = self.outgoing.poll()?;
-        // What nobody answers is done when it is out: its request, where it has no payload, stood in the bytes before.
-        let is_out = |(id, call): (u64, &Call)| {
-            let is_sent = last == Some(id) || !self.outgoing.is_sending(id);
-            (call.kind == CallKind::OneWay && is_sent).then_some(id)
-        };
-        let out: Vec<u64> = match last {
-            Some(id) => self.calls.get(id).and_then(|call| is_out((id, call))).into_iter().collect(),
-            None if matches!(next, ToWrite::Bytes(_)) => self.calls.iter().filter_map(is_out).collect(),
-            None => Vec::new(),
-        };
-        for id in out {
-            self.take(id);
-            self.events.push_back(CallerEvent::Done(id));
+        let next = self.outgoing.poll(&mut self.out)?;
+        // What nobody answers is done when it is out.
+        for id in self.out.drain(..) {
+            if self.calls.get(id).is_some_and(|call| call.kind == CallKind::OneWay) {
+                self.calls.take(id);
+                self.events.push_back(CallerEvent::Done(id));
+            }
         }
         self.look_for_the_end();
         Some(next)
@@ -285,7 +286,7 @@ impl Caller {
     /// When time alone changes something.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let first = self.deadlines.first().map(|(at, _)| at);
+        let first = self.calls.first_deadline();
         let greeting = (self.state == State::Greeting).then(|| self.began + self.limits.greeting_timeout);
         let ping = (!self.calls.is_empty()).then(|| match self.pinged {
             Some(at) => at + self.limits.ping_timeout,
@@ -296,8 +297,8 @@ impl Caller {
 
     /// Time passed.
     pub fn tick(&mut self, now: Instant) {
-        while let Some((_, id)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
-            let Some(call) = self.take(id) else { break };
+        while let Some((id, call)) = self.calls.take_overdue(now) {
+            self.outgoing.drop_payload(id);
             self.outgoing.frame(id, &CallerFrame::Cancel {});
             let (peer, elapsed) = (self.peer.clone(), now.since(call.began));
             let error = CallError::DeadlinePassed { peer, handler: call.handler, elapsed };
@@ -321,6 +322,19 @@ impl Caller {
             }
             _ => {}
         }
+    }
+
+    /// The answer whose bytes come next, and how many of them at least: they may be read to where they belong, and
+    /// [`Caller::filled`] told of it.
+    #[must_use]
+    pub fn due(&self) -> Option<(u64, u32)> {
+        self.incoming.due().filter(|&(id, _)| self.calls.get(id).is_some_and(|call| call.left.is_some()))
+    }
+
+    /// So many bytes of what is due came, and are where they belong. No event tells of them.
+    pub fn filled(&mut self, now: Instant, bytes: u32) {
+        (self.heard, self.pinged) = (now, None);
+        self.incoming.filled(bytes);
     }
 
     /// The next thing that happened, of which bytes are taken off the front of `bytes`; `None` when all are used up.

@@ -119,6 +119,12 @@ pub enum ConnectionError {
     /// The connection ended under it.
     #[error("the connection ended: {0}")]
     Lost(Box<str>),
+    /// There is no way to the peer, or nobody is there.
+    #[error("it cannot be reached: {0}")]
+    Unreachable(Box<str>),
+    /// Whoever knows better said that the peer is gone.
+    #[error("{0}")]
+    GivenUp(Box<str>),
     /// It was ended here, or the peer said goodbye and there was nothing left to be done.
     #[error("it was closed")]
     Closed,
@@ -159,6 +165,9 @@ pub enum CallError {
     /// The name of a handler is none, or too long.
     #[error("the name of a handler has {0} bytes")]
     Handler(usize),
+    /// The caller gave it up.
+    #[error("the call to {0} was cancelled")]
+    Cancelled(WorkerInfo),
     /// The deadline passed.
     #[error("{handler} at {peer} was not answered in {}s", Seconds(*.elapsed))]
     DeadlinePassed {

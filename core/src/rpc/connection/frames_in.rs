@@ -28,6 +28,18 @@ impl FramesIn {
         Self { splitter, header: None, body: Vec::new() }
     }
 
+    /// The call whose data comes next, and how many bytes of it at least.
+    pub(super) fn due(&self) -> Option<(u64, u32)> {
+        let header = self.header.filter(|header| header.kind == DATA)?;
+        let left = self.splitter.body_left();
+        (left > 0).then_some((header.id, left))
+    }
+
+    /// So many bytes of what is due were read to where they belong.
+    pub(super) const fn filled(&mut self, bytes: u32) {
+        self.splitter.pass_over(bytes);
+    }
+
     pub(super) fn next<'b>(&mut self, bytes: &mut &'b [u8]) -> Result<Option<Came<'b>>, FrameError> {
         while let Some(piece) = self.splitter.next(bytes)? {
             match (piece, self.header) {

@@ -34,6 +34,8 @@ impl Sink for Growing<'_> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outgoing {
     small: Vec<u8>,
+    /// Calls of which nothing follows behind their small frame.
+    whole: Vec<u64>,
     /// Calls, where the next part of each begins, and where it ends.
     payloads: VecDeque<(u64, u64, u64)>,
 }
@@ -48,19 +50,18 @@ impl Outgoing {
         encode_frame(&mut Growing(&mut self.small), id, frame).is_ok()
     }
 
+    /// The payload that belongs to the frame before; 0: there is none.
     pub(super) fn payload(&mut self, call: u64, bytes: u64) {
         if bytes > 0 {
             self.payloads.push_back((call, 0, bytes));
+        } else {
+            self.whole.push(call);
         }
     }
 
     /// Nothing more of it is to be written.
     pub(super) fn drop_payload(&mut self, call: u64) {
         self.payloads.retain(|&(known, ..)| known != call);
-    }
-
-    pub(super) fn is_sending(&self, call: u64) -> bool {
-        self.payloads.iter().any(|&(known, ..)| known == call)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -71,21 +72,21 @@ impl Outgoing {
         *self = Self::default();
     }
 
-    /// What is next, and whether it is the last part of a payload.
-    pub(super) fn poll(&mut self) -> Option<(ToWrite, Option<u64>)> {
+    /// What is next. The calls that are out with it as a whole are put into `out`.
+    pub(super) fn poll(&mut self, out: &mut Vec<u64>) -> Option<ToWrite> {
         if !self.small.is_empty() {
-            return Some((ToWrite::Bytes(core::mem::take(&mut self.small)), None));
+            out.append(&mut self.whole);
+            return Some(ToWrite::Bytes(core::mem::take(&mut self.small)));
         }
         let (call, offset, end) = self.payloads.pop_front()?;
         let bytes = u32::try_from(end - offset).map_or(DATA_BYTES_MAX, |left| left.min(DATA_BYTES_MAX));
         let next = offset + u64::from(bytes);
-        let last = if next < end {
+        if next < end {
             self.payloads.push_back((call, next, end));
-            None
         } else {
-            Some(call)
-        };
+            out.push(call);
+        }
         let header = Header::of_data(call, bytes).to_bytes();
-        Some((ToWrite::Part { header, call, offset, bytes }, last))
+        Some(ToWrite::Part { header, call, offset, bytes })
     }
 }

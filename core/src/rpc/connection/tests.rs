@@ -156,8 +156,12 @@ impl Pair {
     }
 
     fn call(&mut self, handler: &str, payload_bytes: u64) -> Result<u64, CallError> {
-        let call = NewCall { handler, payload_bytes, deadline: None, kind: CallKind::Answered };
-        self.caller.begin(self.now, call)
+        self.begin(NewCall { handler, payload_bytes, deadline: None, kind: CallKind::Answered })
+    }
+
+    fn begin(&mut self, call: NewCall<'_>) -> Result<u64, CallError> {
+        let id = self.caller.next_id();
+        self.caller.begin(self.now, id, call).map(|()| id)
     }
 
     fn expect(&mut self, log: &[&str]) {
@@ -262,7 +266,7 @@ fn deadlines_pass_at_both_ends() {
     let mut pair = Pair::open();
     let deadline = Some(NOW + Duration::from_millis(500));
     let call = NewCall { handler: "slow", payload_bytes: 0, deadline, kind: CallKind::Answered };
-    pair.caller.begin(NOW, call).expect("made");
+    pair.begin(call).expect("made");
     pair.expect(&["request 1 slow 0 Answered 501", "complete 1"]);
     assert_eq!(pair.caller.poll_timeout(), deadline);
     pair.caller.tick(NOW + Duration::from_millis(499));
@@ -270,7 +274,7 @@ fn deadlines_pass_at_both_ends() {
     pair.caller.tick(NOW + Duration::from_millis(500));
     pair.expect(&["failed 1: slow at b (id 2) was not answered in 0.5s", "over 1 Cancelled"]);
     // Where the callee notices first, it says so.
-    pair.caller.begin(NOW, call).expect("made");
+    pair.begin(call).expect("made");
     pair.run();
     pair.take_log();
     assert_eq!(pair.callee.poll_timeout(), Some(NOW + Duration::from_millis(501)));
@@ -280,7 +284,7 @@ fn deadlines_pass_at_both_ends() {
         "failed 2: slow at b (id 2): the deadline passed before the answer was there",
     ]);
     let late = NewCall { deadline: Some(NOW), ..call };
-    let error = pair.caller.begin(NOW, late).expect_err("too late");
+    let error = pair.begin(late).expect_err("too late");
     assert_eq!(error.to_string(), "slow at b (id 2) was not answered in 0s");
 }
 
@@ -288,8 +292,8 @@ fn deadlines_pass_at_both_ends() {
 fn nobody_answers_a_notice() {
     let mut pair = Pair::open();
     let notice = NewCall { handler: "note", payload_bytes: 3, deadline: None, kind: CallKind::OneWay };
-    pair.caller.begin(NOW, notice).expect("made");
-    pair.caller.begin(NOW, NewCall { payload_bytes: 0, ..notice }).expect("made");
+    pair.begin(notice).expect("made");
+    pair.begin(NewCall { payload_bytes: 0, ..notice }).expect("made");
     pair.expect(&[
         "done 2",
         "request 1 note 3 OneWay 0",
@@ -632,7 +636,7 @@ fn every_call_ends_once_and_brings_its_bytes() {
                     let deadline =
                         (rng.below(5) == 0).then(|| pair.now + Duration::from_millis(1 + rng.below(30)));
                     let call = NewCall { handler: "f", payload_bytes: size, deadline, kind };
-                    if let Ok(id) = pair.caller.begin(pair.now, call) {
+                    if let Ok(id) = pair.begin(call) {
                         made.push(id);
                         sizes.insert((true, id), size);
                     }

@@ -1,4 +1,4 @@
-//! The store, the server, the rendezvous, the barriers and reports on workers, with an allocator and without std.
+//! The store, the server, the rendezvous, the barriers, reports on workers, and calls between them, with an allocator and without std.
 #![no_std]
 
 #[cfg(canary_trip)]
@@ -6,6 +6,7 @@ extern crate std;
 
 mod arena;
 mod barrier;
+mod calls;
 mod client;
 mod handlers;
 mod node;
@@ -28,6 +29,7 @@ pub extern "C" fn canary_b() -> u32 {
         barrier::sings(),
         reports::sings(),
         watching::sings(),
+        calls::sings(),
     ];
     songs.into_iter().map(u32::from).sum()
 }

@@ -1,0 +1,71 @@
+//! Calls between workers: [`serving::RpcServer`] takes them, [`calling::RpcClient`] makes them.
+//!
+//! Each has one thread for all its connections. A blocking call that is alone on its connection is made by the thread that
+//! makes it, and pooled handlers answer from their own threads; so neither is handed from thread to thread on its way.
+
+pub mod calling;
+pub mod handling;
+mod line;
+mod link;
+mod own;
+pub mod serving;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Bytes of a request or an answer, which are sent from where they lie. Cheap to clone.
+#[derive(Clone)]
+pub struct Payload(Kept);
+
+#[derive(Clone)]
+enum Kept {
+    Bytes(Arc<Vec<u8>>),
+    Foreign(Arc<dyn AsRef<[u8]> + Send + Sync>),
+}
+
+impl Payload {
+    /// Bytes that somebody else keeps, and drops when they have been sent.
+    #[must_use]
+    pub fn foreign(bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
+        Self(Kept::Foreign(bytes))
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        match &self.0 {
+            Kept::Bytes(bytes) => bytes,
+            Kept::Foreign(bytes) => (**bytes).as_ref(),
+        }
+    }
+
+    /// The bytes alone; copied only where they are shared.
+    fn into_bytes(self) -> Vec<u8> {
+        match self.0 {
+            Kept::Bytes(bytes) => Arc::try_unwrap(bytes).unwrap_or_else(|shared| shared.to_vec()),
+            Kept::Foreign(bytes) => (*bytes).as_ref().to_vec(),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Kept::Bytes(Arc::new(bytes)))
+    }
+}
+
+impl From<&[u8]> for Payload {
+    fn from(bytes: &[u8]) -> Self {
+        bytes.to_vec().into()
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} bytes)", self.bytes().len())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,428 @@
+//! The worker that calls.
+
+use super::Payload;
+use super::handling::{AnswerTo, Handling, Job, Run};
+use super::line::SCRATCH_BYTES;
+use super::link::{Completion, Driven, Link, Shared, Wanted};
+use super::own::OwnCall;
+use crate::driver::canceller::Canceller;
+use crate::driver::event_loop::EventLoop;
+use crate::driver::reply::{Awaited, ask};
+use crate::driver::socket::KeepAlive;
+use crate::driver::threads::{self, Thread};
+use crate::limits::RpcLimits;
+use crate::ordered::Set;
+use crate::rpc::connection::caller::NewCall;
+use crate::rpc::connection::{CallError, CallKind, ConnectionError, Status};
+use crate::rpc::name::WorkerInfo;
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use slab::Slab;
+use std::io;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+pub use super::link::CallResult;
+
+/// Who calls, and how.
+#[derive(Debug)]
+pub struct RpcClientOptions {
+    /// Who it is.
+    pub me: WorkerInfo,
+    /// Its group.
+    pub group: Vec<u8>,
+    /// Bounds on each connection.
+    pub limits: RpcLimits,
+    /// How hosts that fell silent are noticed; `None` leaves it to the system's defaults.
+    pub keep_alive: Option<KeepAlive>,
+    /// The worker's own handlers, for calls to itself.
+    pub own: Option<Arc<Handling>>,
+}
+
+/// What a token stands for.
+#[derive(Clone, Debug)]
+pub(super) enum Target {
+    Link(Weak<Link>),
+    Own(Weak<OwnCall>),
+}
+
+/// Makes calls to other workers, and to itself. Dropping it ends all calls.
+#[derive(Debug)]
+pub struct RpcClient {
+    shared: Arc<Shared>,
+    stop: Arc<AtomicBool>,
+    thread: Option<Thread>,
+}
+
+/// Workers that had calls under way when nobody waited any longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Busy(pub Vec<WorkerInfo>);
+
+impl RpcClient {
+    /// No connections yet.
+    ///
+    /// # Errors
+    /// The system has no descriptors or threads left.
+    pub fn new(options: RpcClientOptions) -> io::Result<Self> {
+        let RpcClientOptions { me, group, limits, keep_alive, own } = options;
+        let mut events = EventLoop::new()?;
+        let shared = Arc::new(Shared {
+            me,
+            group: group.into(),
+            limits,
+            keep_alive,
+            own,
+            clock: *events.clock(),
+            watcher: events.watcher(),
+            waker: events.waker(),
+            targets: Mutex::new(Slab::new()),
+            timers: Mutex::new(Set::new()),
+            sleeps_until: AtomicU64::new(0),
+            left: (Mutex::new(()), Condvar::new()),
+        });
+        let stop = Arc::new(AtomicBool::new(false));
+        let (told, carried) = (Arc::clone(&stop), Arc::clone(&shared));
+        let thread = threads::spawn("rdzv-rpc-out", move || carry(&mut events, &carried, &told))?;
+        Ok(Self { shared, stop, thread: Some(thread) })
+    }
+
+    /// The way to a worker at this address. Nothing is sent before the first call; whoever asks for the same worker again
+    /// shares the connection.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn peer(&self, worker: &WorkerInfo, host: &str, port: u16) -> io::Result<RpcPeer> {
+        if *worker == self.shared.me
+            && let Some(own) = &self.shared.own
+        {
+            return Ok(RpcPeer(To::Own(Arc::clone(&self.shared), Arc::clone(own))));
+        }
+        let known = self.links().into_iter().find(|link| {
+            link.worker == *worker && *link.host == *host && link.port == port && !link.has_left()
+        });
+        let link = match known {
+            Some(link) => link,
+            None => Link::new(&self.shared, worker.clone(), host, port)?,
+        };
+        Ok(RpcPeer(To::Link(link)))
+    }
+
+    fn links(&self) -> Vec<Arc<Link>> {
+        let targets = self.shared.targets().iter().map(|(_, target)| target.clone()).collect::<Vec<_>>();
+        let link = |target: Target| match target {
+            Target::Link(link) => link.upgrade(),
+            Target::Own(_) => None,
+        };
+        targets.into_iter().filter_map(link).collect()
+    }
+
+    /// Makes no further calls, and waits until those under way have ended.
+    ///
+    /// # Errors
+    /// Those whose calls had not ended within `patience`.
+    pub fn leave(&self, patience: Duration) -> Result<(), Busy> {
+        let links = self.links();
+        links.iter().for_each(Link::goodbye);
+        let until = self.shared.clock.now() + patience;
+        let (lock, told) = &self.shared.left;
+        loop {
+            // Whoever leaves takes the lock before it tells, so nobody is missed between the look and the wait.
+            let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let busy: Vec<_> =
+                links.iter().filter(|link| !link.has_left()).map(|link| link.worker.clone()).collect();
+            if busy.is_empty() {
+                return Ok(());
+            }
+            let left = until.since(self.shared.clock.now());
+            if left.is_zero() {
+                return Err(Busy(busy));
+            }
+            drop(told.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Makes no further calls; those under way fail at once, in these words.
+    pub fn stop(&self, why: &str) {
+        for link in self.links() {
+            link.goodbye();
+            link.abort(why);
+        }
+    }
+}
+
+impl Drop for RpcClient {
+    fn drop(&mut self) {
+        self.stop("the caller ended");
+        self.stop.store(true, Ordering::Release);
+        self.shared.waker.wake();
+        if let Some(thread) = self.thread.take().filter(|thread| thread.id() != std::thread::current().id()) {
+            thread.join();
+        }
+    }
+}
+
+/// The client's thread.
+fn carry(events: &mut EventLoop, shared: &Shared, stop: &AtomicBool) {
+    let mut scratch = Vec::with_capacity(SCRATCH_BYTES);
+    let find = |token: usize| shared.targets().get(token).cloned();
+    while !stop.load(Ordering::Acquire) {
+        let timers = shared.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = timers.first().map(|(at, _)| at);
+        shared.sleeps_until.store(until.unwrap_or(Instant::MAX).as_nanos(), Ordering::Release);
+        drop(timers);
+        // The queue fails only for want of memory; what is left then is time.
+        let ready = events.wait(until);
+        shared.sleeps_until.store(0, Ordering::Release);
+        for one in ready.into_iter().flatten() {
+            if let Some(Target::Link(link)) = usize::try_from(one.token.0).ok().and_then(find)
+                && let Some(link) = link.upgrade()
+            {
+                link.ready(&mut scratch);
+            }
+        }
+        let now = shared.clock.now();
+        loop {
+            let mut timers = shared.timers.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some((at, token)) = timers.first().filter(|(at, _)| *at <= now) else { break };
+            timers.remove((at, token));
+            drop(timers);
+            match find(token) {
+                Some(Target::Link(link)) => _ = link.upgrade().map(|link| link.tick(now)),
+                Some(Target::Own(own)) => _ = own.upgrade().map(|own| own.tick(now)),
+                None => {}
+            }
+        }
+    }
+}
+
+/// What is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The name of the handler.
+    pub handler: &'a str,
+    /// How long it may take; `None`: as long as it does, while the worker gives signs of life.
+    pub timeout: Option<Duration>,
+    /// Whoever may end a blocking call from another thread.
+    pub canceller: Option<&'a Canceller>,
+}
+
+impl<'a> Call<'a> {
+    /// A call of this handler that takes as long as it does.
+    #[must_use]
+    pub const fn of(handler: &'a str) -> Self {
+        Self { handler, timeout: None, canceller: None }
+    }
+
+    /// The same, for so long at most.
+    #[must_use]
+    pub const fn within(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
+    }
+}
+
+/// The way to one worker. Clones share it; the connection ends with the last of them and of their calls.
+#[derive(Clone, Debug)]
+pub struct RpcPeer(To);
+
+#[derive(Clone, Debug)]
+enum To {
+    Link(Arc<Link>),
+    Own(Arc<Shared>, Arc<Handling>),
+}
+
+impl RpcPeer {
+    /// Who is called.
+    #[must_use]
+    pub fn worker(&self) -> &WorkerInfo {
+        match &self.0 {
+            To::Link(link) => &link.worker,
+            To::Own(shared, _) => &shared.me,
+        }
+    }
+
+    /// Calls, and waits for the answer.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn call(&self, call: Call<'_>, payload: impl Into<Payload>) -> CallResult {
+        self.call_payload(call, payload.into())
+    }
+
+    fn call_payload(&self, call: Call<'_>, payload: Payload) -> CallResult {
+        let (reply, awaited) = ask();
+        let (way, driven) = self.begin(call, payload, Completion::Waiter(reply), Driven::ByItself)?;
+        let watch = call.canceller.map(|canceller| {
+            let way = way.clone();
+            canceller.begin().watch(move || _ = way.cancel())
+        });
+        if let (Way::Link(link, id), Driven::ByItself) = (&way, driven) {
+            link.drive(*id);
+        }
+        let result = awaited.wait(FOREVER);
+        drop(watch);
+        result.unwrap_or_else(|_| Err(way.gone()))
+    }
+
+    /// Calls, and does not wait.
+    ///
+    /// # Errors
+    /// It was not made, and nothing of it will be sent.
+    pub fn start(&self, call: Call<'_>, payload: impl Into<Payload>) -> Result<PendingCall, CallError> {
+        let (reply, awaited) = ask();
+        let completion = Completion::Waiter(reply);
+        let (way, _) = self.begin(call, payload.into(), completion, Driven::ByThread)?;
+        Ok(PendingCall { way, awaited: Some(awaited) })
+    }
+
+    /// Calls, and has what came of it told to `callback`, which must not block: it is called once, on a thread of the
+    /// client's, on that of a handler of the same worker's, or on one that uses the same peer.
+    ///
+    /// # Errors
+    /// It was not made, and nothing of it will be sent.
+    pub fn start_with(
+        &self,
+        call: Call<'_>,
+        payload: impl Into<Payload>,
+        callback: impl FnOnce(CallResult) + Send + 'static,
+    ) -> Result<(), CallError> {
+        let completion = Completion::Callback(Box::new(callback));
+        self.begin(call, payload.into(), completion, Driven::ByThread).map(drop)
+    }
+
+    /// Calls what nobody answers. Nobody hears whether it arrived.
+    ///
+    /// # Errors
+    /// It was not made, and nothing of it will be sent.
+    pub fn notify(&self, call: Call<'_>, payload: impl Into<Payload>) -> Result<(), CallError> {
+        self.begin_as(CallKind::OneWay, call, payload.into(), Completion::Nobody, Driven::ByThread).map(drop)
+    }
+
+    /// All calls to this worker fail at once, in these words: for who knows better than the connection that it is gone.
+    pub fn abort(&self, why: &str) {
+        if let To::Link(link) = &self.0 {
+            link.abort(why);
+        }
+    }
+
+    fn begin(
+        &self,
+        call: Call<'_>,
+        payload: Payload,
+        completion: Completion,
+        wish: Driven,
+    ) -> Result<(Way, Driven), CallError> {
+        self.begin_as(CallKind::Answered, call, payload, completion, wish)
+    }
+
+    fn begin_as(
+        &self,
+        kind: CallKind,
+        call: Call<'_>,
+        payload: Payload,
+        completion: Completion,
+        wish: Driven,
+    ) -> Result<(Way, Driven), CallError> {
+        let Call { handler, timeout, .. } = call;
+        match &self.0 {
+            To::Link(link) => {
+                let deadline = timeout.map(|timeout| link.shared.clock.now() + timeout);
+                let wanted = Wanted { handler, deadline, kind };
+                let (id, driven) = link.begin(wanted, payload, completion, wish)?;
+                Ok((Way::Link(Arc::clone(link), id), driven))
+            }
+            To::Own(shared, handling) => {
+                let now = shared.clock.now();
+                let deadline = timeout.map(|timeout| now + timeout);
+                let payload_bytes = payload.bytes().len() as u64;
+                NewCall { handler, payload_bytes, deadline, kind }.check(&shared.limits)?;
+                let own = OwnCall::new(shared, handler, (now, deadline), completion);
+                match handling.get(handler) {
+                    None => _ = own.fail(Status::NoHandler, ""),
+                    Some(handler) => {
+                        let job = Job {
+                            caller: shared.me.clone(),
+                            payload: payload.into_bytes(),
+                            kind,
+                            time_left: timeout,
+                            to: AnswerTo::Own(Arc::clone(&own)),
+                            held: None,
+                            handler,
+                        };
+                        match job.handler.run {
+                            Run::Inline => job.run(),
+                            Run::Pooled => handling.submit(job),
+                        }
+                    }
+                }
+                Ok((Way::Own(own), Driven::ByThread))
+            }
+        }
+    }
+}
+
+/// Longer than anything lives; what ends a wait is the call's own deadline, or the worker's end.
+const FOREVER: Duration = Duration::from_secs(1 << 31);
+
+/// Where a call is.
+#[derive(Clone, Debug)]
+enum Way {
+    Link(Arc<Link>, u64),
+    Own(Arc<OwnCall>),
+}
+
+impl Way {
+    fn cancel(&self) -> bool {
+        match self {
+            Self::Link(link, id) => link.cancel(*id),
+            Self::Own(own) => own.cancel(),
+        }
+    }
+
+    fn gone(&self) -> CallError {
+        let peer = match self {
+            Self::Link(link, _) => link.worker.clone(),
+            Self::Own(own) => own.worker().clone(),
+        };
+        CallError::PeerGone { peer, why: ConnectionError::Closed }
+    }
+}
+
+/// A call under way. Dropped before it has ended, it is cancelled.
+#[derive(Debug)]
+pub struct PendingCall {
+    way: Way,
+    /// `None`: what came of it was told.
+    awaited: Option<Awaited<CallResult>>,
+}
+
+impl PendingCall {
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn wait(mut self) -> CallResult {
+        self.look(FOREVER).unwrap_or_else(|| Err(self.way.gone()))
+    }
+
+    /// What came of it, if that is known within `patience`. It is told once; later there is nothing.
+    pub fn look(&mut self, patience: Duration) -> Option<CallResult> {
+        let result = self.awaited.as_ref()?.look(patience)?;
+        self.awaited = None;
+        Some(result.unwrap_or_else(|_| Err(self.way.gone())))
+    }
+
+    /// Ends it, unless it has ended. Whether it had not.
+    pub fn cancel(&self) -> bool {
+        self.way.cancel()
+    }
+}
+
+impl Drop for PendingCall {
+    fn drop(&mut self) {
+        if self.awaited.is_some() {
+            self.way.cancel();
+        }
+    }
+}

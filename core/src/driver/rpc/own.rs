@@ -1,0 +1,94 @@
+//! Calls of a worker to itself: no socket, and the same handlers.
+
+use super::Payload;
+use super::calling::Target;
+use super::link::{CallResult, Completion, Shared};
+use crate::rpc::connection::{CallError, Status};
+use crate::rpc::name::WorkerInfo;
+use crate::time::Instant;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use std::sync::{Mutex, PoisonError};
+
+/// One call.
+#[derive(Debug)]
+pub(super) struct OwnCall {
+    shared: Arc<Shared>,
+    me: WorkerInfo,
+    handler: Box<str>,
+    began: Instant,
+    deadline: Option<Instant>,
+    /// `None`: it has ended.
+    completion: Mutex<Option<Completion>>,
+    token: Mutex<Option<usize>>,
+}
+
+impl OwnCall {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        handler: &str,
+        (began, deadline): (Instant, Option<Instant>),
+        completion: Completion,
+    ) -> Arc<Self> {
+        let own = Arc::new(Self {
+            shared: Arc::clone(shared),
+            me: shared.me.clone(),
+            handler: handler.into(),
+            began,
+            deadline,
+            completion: Mutex::new(Some(completion)),
+            token: Mutex::default(),
+        });
+        if let Some(deadline) = deadline {
+            let token = shared.add_target(Target::Own(Arc::downgrade(&own)));
+            *own.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
+            shared.schedule(deadline, token);
+        }
+        own
+    }
+
+    pub(super) const fn worker(&self) -> &WorkerInfo {
+        &self.me
+    }
+
+    pub(super) fn is_wanted(&self) -> bool {
+        self.completion.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    pub(super) fn answer(&self, payload: &Payload) -> bool {
+        let bytes_max = self.shared.limits.payload_bytes_max;
+        let bytes = payload.bytes().len() as u64;
+        if bytes > bytes_max {
+            return self.finish(Err(CallError::TooLong { bytes, bytes_max }));
+        }
+        self.finish(Ok(payload.clone().into_bytes()))
+    }
+
+    pub(super) fn fail(&self, status: Status, words: &str) -> bool {
+        let (peer, handler) = (self.me.clone(), self.handler.clone());
+        self.finish(Err(CallError::Remote { peer, handler, status, words: words.into() }))
+    }
+
+    pub(super) fn cancel(&self) -> bool {
+        self.finish(Err(CallError::Cancelled(self.me.clone())))
+    }
+
+    pub(super) fn tick(&self, now: Instant) {
+        if self.deadline.is_some_and(|at| at <= now) {
+            let (peer, handler) = (self.me.clone(), self.handler.clone());
+            let elapsed = now.since(self.began);
+            self.finish(Err(CallError::DeadlinePassed { peer, handler, elapsed }));
+        }
+    }
+
+    /// Whether it had not ended before.
+    fn finish(&self, result: CallResult) -> bool {
+        let completion = self.completion.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(completion) = completion else { return false };
+        if let Some(token) = self.token.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.shared.remove_target(token);
+        }
+        completion.finish(result);
+        true
+    }
+}

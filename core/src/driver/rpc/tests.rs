@@ -1,0 +1,656 @@
+use super::calling::{Busy, Call, CallResult, RpcClient, RpcClientOptions, RpcPeer};
+use super::handling::{Handling, Request, Responder, Run};
+use super::serving::{RpcServer, RpcServerOptions};
+use super::*;
+use crate::driver::canceller::Canceller;
+use crate::driver::server::{Family, Listen};
+use crate::driver::socket::KeepAlive;
+use crate::limits::{IntakeLimits, RpcLimits};
+use crate::rpc::connection::CallKind;
+use crate::rpc::name::WorkerInfo;
+use crate::time::Duration;
+use crate::wire::rpc::{CallerFrame, Header, MAGIC, encode_frame};
+use crate::wire::sink::Sink;
+use crossbeam_channel::{Receiver, Sender, unbounded as channel};
+use std::boxed::Box;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::string::{String, ToString};
+use std::{format, vec};
+
+/// Longer than anything here takes; a test that needs it has failed.
+const SOON: Duration = Duration::from_secs(60);
+
+fn worker(name: &str, id: u16) -> WorkerInfo {
+    WorkerInfo { name: name.parse().expect("a name"), id }
+}
+
+struct Scene {
+    server: RpcServer,
+    handling: Arc<Handling>,
+    client: RpcClient,
+    peer: RpcPeer,
+    /// Requests of the handler `hold`, and the way to answer them.
+    held: Receiver<(Request, Responder)>,
+}
+
+fn listen() -> Listen {
+    Listen::Address { host: "127.0.0.1".to_string(), port: 0, family: Family::AsGiven }
+}
+
+fn server_options() -> RpcServerOptions {
+    RpcServerOptions {
+        listen: listen(),
+        me: worker("b", 2),
+        group: b"group".to_vec(),
+        admit: Box::new(|caller| match caller.name.as_str() {
+            "a" if caller.id == 1 => Ok(()),
+            "a" => Err("a is number 1".into()),
+            _ => Err(format!("no worker {} here", caller.name).into()),
+        }),
+        limits: RpcLimits::default(),
+        intake: IntakeLimits::default(),
+        keep_alive: Some(KeepAlive::default()),
+    }
+}
+
+fn client_options() -> RpcClientOptions {
+    RpcClientOptions {
+        me: worker("a", 1),
+        group: b"group".to_vec(),
+        limits: RpcLimits::default(),
+        keep_alive: Some(KeepAlive::default()),
+        own: None,
+    }
+}
+
+fn handling() -> (Arc<Handling>, Receiver<(Request, Responder)>) {
+    let handling = Handling::new(4);
+    let echo = |request: Request, responder: Responder| _ = responder.answer(request.payload);
+    handling.register("echo", Run::Inline, echo).expect("a name");
+    handling.register("pooled", Run::Pooled, echo).expect("a name");
+    let length = |request: Request, responder: Responder| {
+        responder.answer(format!("{}", request.payload.len()).into_bytes());
+    };
+    handling.register("length", Run::Inline, length).expect("a name");
+    handling
+        .register("who", Run::Inline, |request: Request, responder: Responder| {
+            responder.answer(format!("{} to {}", request.caller, request.handler).into_bytes());
+        })
+        .expect("a name");
+    for (name, run) in [("panics", Run::Inline), ("pooled_panics", Run::Pooled)] {
+        handling.register(name, run, |_, _| panic!("provoked")).expect("a name");
+    }
+    handling
+        .register("says_no", Run::Inline, |_, responder| _ = responder.fail("not today"))
+        .expect("a name");
+    handling.register("forgets", Run::Inline, |_, responder| drop(responder)).expect("a name");
+    let (hold, held) = channel();
+
+    handling
+        .register("hold", Run::Inline, move |request, responder| {
+            hold.send((request, responder)).ok();
+        })
+        .expect("a name");
+    (handling, held)
+}
+
+fn scene() -> Scene {
+    scene_with(server_options(), client_options())
+}
+
+fn scene_with(server: RpcServerOptions, client: RpcClientOptions) -> Scene {
+    let (handling, held) = handling();
+    let server = RpcServer::start(server, Arc::clone(&handling)).expect("a free port");
+    let client = RpcClient::new(client).expect("descriptors");
+    let peer = client.peer(&worker("b", 2), "127.0.0.1", server.local_addr().port()).expect("a descriptor");
+    Scene { server, handling, client, peer, held }
+}
+
+impl Scene {
+    fn call(&self, handler: &str, payload: &[u8]) -> CallResult {
+        self.peer.call(Call::of(handler).within(SOON), payload)
+    }
+
+    fn next_held(&self) -> (Request, Responder) {
+        self.held.recv_timeout(SOON).expect("a request")
+    }
+
+    /// Looks again and again whether the server has nothing to do; each look is answered by its thread.
+    fn until_idle(&self, connections: usize) {
+        let until = std::time::Instant::now() + SOON;
+        loop {
+            let held = self.server.held().expect("it runs");
+            if held == (0, 0, connections) {
+                return;
+            }
+            assert!(std::time::Instant::now() < until, "{held:?}");
+        }
+    }
+}
+
+fn words(result: CallResult) -> String {
+    result.expect_err("it failed").to_string()
+}
+
+fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|at| (at.wrapping_mul(31) ^ (at >> 12)).to_le_bytes()[0]).collect()
+}
+
+#[test]
+fn calls_are_answered_whatever_their_size_and_way() {
+    let scene = scene();
+    for size in [0, 1, 64, 5000, 8 * 1024 + 1, 70_000, 3 << 20] {
+        let payload = bytes(size);
+        for handler in ["echo", "pooled"] {
+            assert!(scene.call(handler, &payload) == Ok(payload.clone()), "{handler} {size}");
+            let started = scene.peer.start(Call::of(handler).within(SOON), &payload[..]).expect("made");
+            assert!(started.wait() == Ok(payload.clone()), "{handler} {size}");
+            let (tell, told) = channel();
+            let call = Call::of(handler).within(SOON);
+            scene
+                .peer
+                .start_with(call, &payload[..], move |result| tell.send(result).expect("awaited"))
+                .expect("made");
+            assert!(told.recv_timeout(SOON).expect("told") == Ok(payload.clone()), "{handler} {size}");
+        }
+    }
+    assert_eq!(scene.call("who", b"").as_deref(), Ok(&b"a (id 1) to who"[..]));
+    scene.until_idle(1);
+}
+
+#[test]
+fn many_calls_are_in_flight_and_long_ones_hold_up_nobody() {
+    let scene = scene();
+    let long = bytes(5 << 20);
+    let many: Vec<_> = (0..200)
+        .map(|at| {
+            let payload = if at % 50 == 0 { long.clone() } else { bytes(at) };
+            let handler = if at % 3 == 0 { "pooled" } else { "echo" };
+            scene.peer.start(Call::of(handler).within(SOON), payload).expect("made")
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for size in 0..200 {
+                    assert_eq!(scene.call("echo", &bytes(size)), Ok(bytes(size)));
+                }
+            });
+        }
+    });
+    for (at, call) in many.into_iter().enumerate() {
+        let expected = if at % 50 == 0 { long.clone() } else { bytes(at) };
+        assert!(call.wait() == Ok(expected), "{at}");
+    }
+    scene.until_idle(1);
+}
+
+#[test]
+fn handlers_that_fail_say_so_and_their_threads_live_on() {
+    let scene = scene();
+    for (handler, expected) in [
+        ("absent", "absent at b (id 2): there is no such handler"),
+        ("panics", "panics at b (id 2): the handler failed: panics panicked: provoked"),
+        ("pooled_panics", "pooled_panics at b (id 2): the handler failed: pooled_panics panicked: provoked"),
+        ("says_no", "says_no at b (id 2): the handler failed: not today"),
+        ("forgets", "forgets at b (id 2): the handler failed: forgets gave no answer"),
+        ("", "the name of a handler has 0 bytes"),
+    ] {
+        for payload in [&b""[..], &bytes(100_000)] {
+            assert_eq!(words(scene.call(handler, payload)), expected);
+        }
+    }
+    assert_eq!(scene.call("pooled", b"x").as_deref(), Ok(&b"x"[..]));
+    let late = |_: Request, responder: Responder| _ = responder.answer(&b"here"[..]);
+    scene.handling.register("absent", Run::Pooled, late).expect("a name");
+    assert_eq!(scene.call("absent", b"").as_deref(), Ok(&b"here"[..]));
+    assert!(scene.handling.remove("absent") && !scene.handling.remove("absent"));
+    assert_eq!(words(scene.call("absent", b"")), "absent at b (id 2): there is no such handler");
+    scene.handling.register("rdzv/join", Run::Inline, late).expect_err("it is the library's");
+    scene.until_idle(1);
+}
+
+#[test]
+fn answers_may_come_late_and_from_any_thread() {
+    let scene = scene();
+    let calls: Vec<_> =
+        (0..20).map(|at| scene.peer.start(Call::of("hold"), bytes(at)).expect("made")).collect();
+    let mut held: Vec<_> = calls.iter().map(|_| scene.next_held()).collect();
+    held.reverse();
+    std::thread::scope(|scope| {
+        for (request, responder) in held {
+            scope.spawn(move || assert!(responder.is_wanted() && responder.answer(request.payload)));
+        }
+    });
+    for (at, call) in calls.into_iter().enumerate() {
+        assert_eq!(call.wait(), Ok(bytes(at)));
+    }
+}
+
+#[test]
+fn a_notice_arrives_and_nobody_answers() {
+    let scene = scene();
+    for payload in [vec![], bytes(10), bytes(2 << 20)] {
+        scene.peer.notify(Call::of("hold"), payload.clone()).expect("made");
+        let (request, responder) = scene.next_held();
+        assert!(request.payload == payload && request.kind == CallKind::OneWay);
+        assert!(!responder.answer(payload));
+    }
+    scene.peer.notify(Call::of("absent"), &b""[..]).expect("made");
+    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
+    scene.until_idle(1);
+}
+
+#[test]
+fn a_call_ends_at_its_deadline_and_the_handler_is_told() {
+    let scene = scene();
+    let brief = Call::of("hold").within(Duration::from_millis(30));
+    let error = words(scene.peer.call(brief, &b""[..]));
+    assert!(
+        error.starts_with("hold at b (id 2): ")
+            || error.starts_with("hold at b (id 2) was not answered in 0."),
+        "{error}"
+    );
+    let (request, responder) = scene.next_held();
+    assert!(request.time_left.is_some_and(|left| left <= Duration::from_millis(31)));
+    // That it was given up has reached the server before this does.
+    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
+    assert!(!responder.is_wanted() && !responder.answer(&b"late"[..]));
+    let mut started = scene.peer.start(brief, &b""[..]).expect("made");
+    let error = words(started.look(SOON).expect("in time"));
+    assert!(error.starts_with("hold at b (id 2)"), "{error}");
+    assert_eq!(started.look(Duration::ZERO), None);
+    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
+}
+
+#[test]
+fn a_cancelled_call_ends_at_once_and_its_handler_is_told() {
+    let scene = scene();
+    let canceller = Canceller::default();
+    let call = Call { canceller: Some(&canceller), ..Call::of("hold").within(SOON) };
+    std::thread::scope(|scope| {
+        let blocked = scope.spawn(|| scene.peer.call(call, &b""[..]));
+        let held = scene.held.recv_timeout(SOON);
+        // It may begin to listen a moment after its request has gone.
+        while !blocked.is_finished() {
+            canceller.cancel();
+            std::thread::yield_now();
+        }
+        let error = words(blocked.join().expect("no panic"));
+        assert_eq!(error, "the call to b (id 2) was cancelled");
+        held.expect("a request");
+    });
+    let started = scene.peer.start(Call::of("hold"), &b""[..]).expect("made");
+    let (_, responder) = scene.next_held();
+    assert!(started.cancel() && !started.cancel());
+    assert_eq!(words(started.wait()), "the call to b (id 2) was cancelled");
+    let dropped = scene.peer.start(Call::of("hold"), &b""[..]).expect("made");
+    let (_, of_dropped) = scene.next_held();
+    drop(dropped);
+    // What was cancelled reached the server before this did.
+    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
+    assert!(!responder.is_wanted() && !of_dropped.answer(&b""[..]));
+}
+
+#[test]
+fn payloads_over_the_limit_are_refused_on_both_sides() {
+    let narrow = RpcLimits { payload_bytes_max: 1000, ..RpcLimits::default() };
+    let scene = scene_with(RpcServerOptions { limits: narrow, ..server_options() }, client_options());
+    assert_eq!(
+        words(scene.call("length", &bytes(1001))),
+        "length at b (id 2): the payload is over the limit"
+    );
+    assert_eq!(
+        words(scene.call("length", &bytes(3 << 20))),
+        "length at b (id 2): the payload is over the limit"
+    );
+    assert_eq!(scene.call("length", &bytes(1000)).as_deref(), Ok(&b"1000"[..]));
+    let long = |_: Request, responder: Responder| _ = responder.answer(bytes(1001));
+    scene.handling.register("long", Run::Inline, long).expect("a name");
+    assert_eq!(words(scene.call("long", b"")), "long at b (id 2): the payload is over the limit");
+
+    let scene = scene_with(server_options(), RpcClientOptions { limits: narrow, ..client_options() });
+    scene.handling.register("long", Run::Inline, long).expect("a name");
+    let expected = "a payload of 1001 bytes is over the limit of 1000";
+    assert_eq!(words(scene.call("length", &bytes(1001))), expected);
+    assert_eq!(words(scene.call("long", b"")), expected);
+    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
+}
+
+#[test]
+fn who_is_not_of_the_group_or_not_who_it_says_is_refused() {
+    let refused = |client: RpcClientOptions, callee: WorkerInfo, expected: &str| {
+        let scene = scene_with(server_options(), client);
+        let port = scene.server.local_addr().port();
+        let peer = scene.client.peer(&callee, "127.0.0.1", port).expect("a descriptor");
+        for _ in 0..2 {
+            assert_eq!(words(peer.call(Call::of("echo").within(SOON), &b""[..])), expected);
+        }
+        scene.until_idle(0);
+    };
+    let b = worker("b", 2);
+    let group = RpcClientOptions { group: b"other".to_vec(), ..client_options() };
+    refused(group, b.clone(), "b (id 2) is gone: refused: it is of another group");
+    let expected = "c (id 2) is gone: refused: another worker is there: this is b (id 2)";
+    refused(client_options(), worker("c", 2), expected);
+    let words = "b (id 2) is gone: refused: the caller is no member that it knows: ";
+    for (me, why) in [(worker("a", 7), "a is number 1"), (worker("z", 1), "no worker z here")] {
+        let expected = format!("{words}{why}");
+        refused(RpcClientOptions { me, ..client_options() }, b.clone(), &expected);
+    }
+}
+
+struct Bytes(Vec<u8>);
+
+impl Sink for Bytes {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+fn greeting(scene: &Scene) -> TcpStream {
+    let mut stream = TcpStream::connect(scene.server.local_addr()).expect("it listens");
+    stream.set_read_timeout(Some(SOON)).expect("a timeout");
+    let mut out = Bytes(MAGIC.to_vec());
+    let hello = CallerFrame::Hello {
+        version_min: 1,
+        version_max: 1,
+        group: b"group",
+        caller: b"a",
+        caller_id: 1,
+        callee: b"b",
+        callee_id: 2,
+    };
+    encode_frame(&mut out, 0, &hello).expect("short");
+    stream.write_all(&out.0).expect("room");
+    stream.read_exact(&mut [0; 41]).expect("Welcome");
+    stream
+}
+
+fn frame(id: u64, frame: &CallerFrame<'_>) -> Vec<u8> {
+    let mut out = Bytes(Vec::new());
+    encode_frame(&mut out, id, frame).expect("short");
+    out.0
+}
+
+#[test]
+fn frames_that_no_caller_sends_end_the_connection_and_no_other() {
+    let scene = scene();
+    let request = frame(1, &CallerFrame::Request { deadline_ms: 0, payload_bytes: 4, handler: b"echo" });
+    let data = |bytes: u32| Header::of_data(1, bytes).to_bytes();
+    for bad in [
+        Header { body_bytes: u32::MAX, kind: 2, flags: 0, id: 1 }.to_bytes().to_vec(),
+        Header { body_bytes: u32::MAX, kind: 0x10, flags: 0, id: 1 }.to_bytes().to_vec(),
+        [&request[..], &data(5)].concat(),
+        data(1).to_vec(),
+    ] {
+        let mut stream = greeting(&scene);
+        stream.write_all(&bad).expect("room");
+        let end = stream.read(&mut [0; 1]);
+        assert!(
+            matches!(end, Ok(0)) || end.is_err_and(|error| error.raw_os_error() == Some(libc::ECONNRESET))
+        );
+    }
+    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
+    scene.until_idle(1);
+}
+
+#[test]
+fn a_length_that_is_a_lie_costs_nothing_and_its_deadline_passes_while_it_streams() {
+    let scene = scene();
+    let mut stream = greeting(&scene);
+    let lie = CallerFrame::Request { deadline_ms: 30, payload_bytes: 4 << 30, handler: b"echo" };
+    let head = Header::of_data(1, 1 << 20).to_bytes();
+    stream.write_all(&[&frame(1, &lie)[..], &head, &[7; 100_000]].concat()).expect("room");
+    let mut header = [0; 16];
+    stream.read_exact(&mut header).expect("Response");
+    let mut body = [0; 18];
+    stream.read_exact(&mut body).expect("its body");
+    assert_eq!(
+        (header[4..6].to_vec(), body[..2].to_vec()),
+        (vec![2, 0x80], vec![3, 0]),
+        "Response, Deadline"
+    );
+    // What is on its way is passed over, and the connection goes on.
+    stream.write_all(&vec![7; (1 << 20) - 100_000]).expect("room");
+    let next = CallerFrame::Request { deadline_ms: 0, payload_bytes: 0, handler: b"echo" };
+    stream.write_all(&frame(2, &next)).expect("room");
+    stream.read_exact(&mut header).expect("Response");
+    assert_eq!(header[8..], 2_u64.to_le_bytes());
+    drop(stream);
+    scene.until_idle(0);
+}
+
+/// A reader that does not read holds up its own answers only; at its deadline the caller hears of it.
+#[test]
+fn an_answer_that_streams_ends_at_the_deadline_and_the_connection_goes_on() {
+    let scene = scene();
+    let call = Call::of("hold").within(Duration::from_millis(200));
+    let started = scene.peer.start(call, &b""[..]).expect("made");
+    let (_, responder) = scene.next_held();
+    let huge = Arc::new(bytes(64 << 20));
+    responder.answer(Payload::foreign(huge));
+    // Whether it is there in time depends on the machine; either way it ends, and nothing is mixed up.
+    match started.wait() {
+        Ok(answer) => assert!(answer == bytes(64 << 20)),
+        Err(error) => assert!(error.to_string().starts_with("hold at b (id 2)"), "{error}"),
+    }
+    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
+    scene.until_idle(1);
+}
+
+#[test]
+fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
+    let scene = scene();
+    let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
+    let (request, responder) = scene.next_held();
+    assert!(!scene.server.leave(Duration::from_millis(1)), "one is under way");
+    // What it is asked, it does in turn.
+    scene.server.held().expect("it runs");
+    let refused = words(scene.call("echo", b""));
+    assert!(
+        refused == "b (id 2) takes no further calls"
+            || refused == "echo at b (id 2): the worker takes no further requests",
+        "{refused}"
+    );
+    responder.answer(request.payload);
+    assert_eq!(started.wait().as_deref(), Ok(&b"x"[..]));
+    assert!(scene.server.leave(SOON));
+    assert!(words(scene.call("echo", b"")).starts_with("b (id 2) is gone: it cannot be reached: "));
+
+    let scene = self::scene();
+    let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
+    let (_, responder) = scene.next_held();
+    scene.server.stop();
+    let error = words(started.wait());
+    assert!(error.starts_with("b (id 2) is gone: the connection ended: "), "{error}");
+    assert!(!responder.answer(&b""[..]));
+}
+
+#[test]
+fn a_client_that_leaves_waits_for_its_calls_and_one_that_stops_does_not() {
+    let scene = scene();
+    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
+    let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
+    let (request, responder) = scene.next_held();
+    assert_eq!(scene.client.leave(Duration::from_millis(1)), Err(Busy(vec![worker("b", 2)])));
+    assert_eq!(words(scene.call("echo", b"")), "b (id 2) takes no further calls");
+    responder.answer(request.payload);
+    assert_eq!(started.wait().as_deref(), Ok(&b"x"[..]));
+    assert_eq!(scene.client.leave(SOON), Ok(()));
+    scene.until_idle(0);
+
+    let scene = self::scene();
+    let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
+    let _held = scene.next_held();
+    scene.client.stop("the job ended");
+    assert_eq!(words(started.wait()), "b (id 2) is gone: the job ended");
+    assert_eq!(words(scene.call("echo", b"")), "b (id 2) takes no further calls");
+}
+
+#[test]
+fn a_worker_that_is_said_to_be_dead_is_dead_for_all_calls_at_once() {
+    let scene = scene();
+    let started = scene.peer.start(Call::of("hold").within(SOON), &b""[..]).expect("made");
+    let _held = scene.next_held();
+    scene.peer.abort("its lease ended");
+    assert_eq!(words(started.wait()), "b (id 2) is gone: its lease ended");
+    // One that blocks and reads for itself hears of it, too.
+    std::thread::scope(|scope| {
+        let blocked = scope.spawn(|| scene.peer.call(Call::of("hold").within(SOON), &b""[..]));
+        let held = scene.held.recv_timeout(SOON);
+        scene.peer.abort("its lease ended");
+        let told = blocked.join().expect("no panic");
+        held.expect("a request");
+        assert_eq!(words(told), "b (id 2) is gone: its lease ended");
+    });
+    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]), "a later call finds it again");
+}
+
+#[test]
+fn a_worker_that_comes_again_is_called_again() {
+    let mut scene = scene();
+    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
+    let port = scene.server.local_addr().port();
+    for _ in 0..3 {
+        scene.server.stop();
+        let error = words(scene.call("echo", b""));
+        assert!(error.starts_with("b (id 2) is gone: it cannot be reached: "), "{error}");
+        let listen = Listen::Address { host: "127.0.0.1".to_string(), port, family: Family::AsGiven };
+        let options = RpcServerOptions { listen, ..server_options() };
+        scene.server =
+            RpcServer::start(options, Arc::clone(&scene.handling)).expect("the port is free again");
+        assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
+        let started = scene.peer.start(Call::of("pooled"), &b"y"[..]).expect("made");
+        assert_eq!(started.wait().as_deref(), Ok(&b"y"[..]));
+    }
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("the system tells").count()
+}
+
+#[test]
+fn a_thousand_connections_come_and_go_and_leave_nothing() {
+    let (handling, _held) = handling();
+    let server = RpcServer::start(server_options(), handling).expect("a free port");
+    let port = server.local_addr().port();
+    let client = RpcClient::new(client_options()).expect("descriptors");
+    let before = descriptors();
+    for round in 0..1000_u32 {
+        let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
+        let payload = round.to_le_bytes();
+        assert_eq!(peer.call(Call::of("echo").within(SOON), &payload[..]).as_deref(), Ok(&payload[..]));
+    }
+    let until = std::time::Instant::now() + SOON;
+    while server.held().expect("it runs") != (0, 0, 0) {
+        assert!(std::time::Instant::now() < until, "{:?}", server.held());
+    }
+    // Other tests of this process open and close some, too.
+    assert!(descriptors() < before + 200, "{before} and then {}", descriptors());
+}
+
+#[test]
+fn who_is_sent_more_than_it_can_take_reads_no_further_and_loses_nothing() {
+    let intake = IntakeLimits { requests_max: 4, bytes_max: 1 << 20 };
+    let limits = RpcLimits { bytes_max: 600_000, ..RpcLimits::default() };
+    let scene = scene_with(RpcServerOptions { intake, limits, ..server_options() }, client_options());
+    let peers: Vec<RpcClient> =
+        (0..3).map(|_| RpcClient::new(client_options()).expect("descriptors")).collect();
+    let port = scene.server.local_addr().port();
+    let mut calls = Vec::new();
+    for client in &peers {
+        let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
+        for _ in 0..30 {
+            calls.push(peer.start(Call::of("hold").within(SOON), bytes(300_000)).expect("made"));
+        }
+    }
+    let mut most = 0;
+    for _ in 0..calls.len() {
+        let (request, responder) = scene.next_held();
+        most = scene.server.held().expect("it runs").1.max(most);
+        assert!(responder.answer(request.payload));
+    }
+    for call in calls {
+        assert!(call.wait() == Ok(bytes(300_000)));
+    }
+    // The limit, and what may be under way on each connection when it is reached.
+    assert!(most <= (1 << 20) + 3 * 600_000, "{most} bytes at once");
+    scene.until_idle(0);
+}
+
+#[test]
+fn more_calls_than_the_other_end_allows_wait_their_turn() {
+    let few = RpcLimits { requests_max: 2, ..RpcLimits::default() };
+    let scene = scene_with(RpcServerOptions { limits: few, ..server_options() }, client_options());
+    let calls: Vec<_> = (0..50)
+        .map(|at| scene.peer.start(Call::of("pooled").within(SOON), bytes(at)).expect("made"))
+        .collect();
+    for (at, call) in calls.into_iter().enumerate() {
+        assert_eq!(call.wait(), Ok(bytes(at)));
+    }
+}
+
+#[test]
+fn calls_to_oneself_need_no_socket_and_end_as_others_do() {
+    let (handling, held) = handling();
+    let me = worker("a", 1);
+    let options = RpcClientOptions { own: Some(Arc::clone(&handling)), ..client_options() };
+    let client = RpcClient::new(options).expect("descriptors");
+    let peer = client.peer(&me, "nowhere.invalid", 1).expect("no descriptor is needed");
+    for handler in ["echo", "pooled"] {
+        assert_eq!(peer.call(Call::of(handler).within(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
+    }
+    assert_eq!(
+        words(peer.call(Call::of("absent"), &b""[..])),
+        "absent at a (id 1): there is no such handler"
+    );
+    let panicked = "pooled_panics at a (id 1): the handler failed: pooled_panics panicked: provoked";
+    assert_eq!(words(peer.call(Call::of("pooled_panics"), &b""[..])), panicked);
+    let brief = Call::of("hold").within(Duration::from_millis(20));
+    let error = words(peer.call(brief, &b""[..]));
+    assert!(error.starts_with("hold at a (id 1) was not answered in 0.0"), "{error}");
+    let (_, responder) = held.recv_timeout(SOON).expect("a request");
+    assert!(!responder.answer(&b""[..]));
+    let started = peer.start(Call::of("hold"), &b""[..]).expect("made");
+    assert!(started.cancel());
+    assert_eq!(words(started.wait()), "the call to a (id 1) was cancelled");
+}
+
+#[test]
+fn a_name_is_looked_up_and_one_that_is_none_is_told() {
+    let scene = scene();
+    let port = scene.server.local_addr().port();
+    let local = scene.client.peer(&worker("b", 2), "localhost", port).expect("a descriptor");
+    assert_eq!(local.call(Call::of("echo").within(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
+    let nowhere = scene.client.peer(&worker("b", 2), "no.such.name.invalid", port).expect("a descriptor");
+    let error = words(nowhere.call(Call::of("echo").within(SOON), &b""[..]));
+    assert!(error.starts_with("b (id 2) is gone: it cannot be reached: "), "{error}");
+}
+
+#[test]
+fn callbacks_are_called_once_whatever_ends_the_call_and_may_call_again() {
+    let scene = scene();
+    let (tell, told): (Sender<CallResult>, _) = channel();
+    let again = scene.peer.clone();
+    let first = tell.clone();
+    scene
+        .peer
+        .start_with(Call::of("echo").within(SOON), &b"1"[..], move |result| {
+            let answer = result.expect("answered");
+            let call = Call::of("echo").within(SOON);
+            again.start_with(call, answer, move |result| first.send(result).expect("awaited")).expect("made");
+        })
+        .expect("made");
+    assert_eq!(told.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"1"[..]));
+    scene
+        .peer
+        .start_with(Call::of("hold").within(SOON), &b""[..], move |result| drop(tell.send(result)))
+        .expect("made");
+    let _held = scene.next_held();
+    let Scene { peer, client, .. } = scene;
+    drop((peer, client));
+    assert!(words(told.recv_timeout(SOON).expect("told")).starts_with("b (id 2) is gone: "));
+    assert!(told.recv_timeout(SOON).is_err(), "it is told once");
+}

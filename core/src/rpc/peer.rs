@@ -1,0 +1,376 @@
+//! All that one worker calls another for: over one connection, and the next one when that has ended.
+//!
+//! A connection is made when there is a call for it. Calls wait while it is made, and while as many are under way as may
+//! be. What was handed to a connection is never handed to another one: when the connection ends, nobody knows whether such
+//! a call was carried out, and it fails. Those that wait go on with a new connection.
+
+use super::connection::caller::{Caller, CallerEvent, NewCall};
+use super::connection::in_flight::InFlight;
+use super::connection::{CallError, CallKind, ConnectionError, ToWrite};
+use super::name::WorkerInfo;
+use crate::limits::RpcLimits;
+use crate::time::{Duration, Instant, Seconds};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::format;
+
+/// What happened, or is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerEvent<'b> {
+    /// A connection is to be made: [`Peer::connected`] or [`Peer::unreachable`] tells what came of it.
+    Connect,
+    /// The connection, or the attempt to make one, is to be closed.
+    HangUp,
+    /// An answer begins, of so many bytes.
+    Answer(u64, u64),
+    /// A part of an answer.
+    Bytes(u64, &'b [u8]),
+    /// A call is answered; one that nobody answers has been handed out as a whole.
+    Done(u64),
+    /// A call has no answer, and will have none.
+    Failed(u64, CallError),
+    /// Goodbye was said, and nothing is under way any more.
+    Left,
+}
+
+#[derive(Debug)]
+enum Line {
+    Down,
+    Connecting(Instant),
+    Up(Box<Caller>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Taking,
+    Leaving,
+    Left,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    handler: Box<str>,
+    payload_bytes: u64,
+    deadline: Option<Instant>,
+    kind: CallKind,
+    began: Instant,
+}
+
+/// The calls to one worker.
+#[derive(Debug)]
+pub struct Peer {
+    me: WorkerInfo,
+    peer: WorkerInfo,
+    group: Box<[u8]>,
+    limits: RpcLimits,
+    line: Line,
+    /// Whether calls were made over the connection that there is.
+    has_opened: bool,
+    part: Part,
+    waiting: InFlight<Waiting>,
+    /// In which order they go; those that are not there any more are passed over.
+    order: VecDeque<u64>,
+    last_id: u64,
+    events: VecDeque<PeerEvent<'static>>,
+}
+
+impl Peer {
+    /// Nothing is called yet, and there is no connection.
+    #[must_use]
+    pub fn new(me: WorkerInfo, peer: WorkerInfo, group: &[u8], limits: RpcLimits) -> Self {
+        Self {
+            me,
+            peer,
+            group: group.into(),
+            limits,
+            line: Line::Down,
+            has_opened: false,
+            part: Part::Taking,
+            waiting: InFlight::new(),
+            order: VecDeque::new(),
+            last_id: 0,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Who is called.
+    #[must_use]
+    pub const fn peer(&self) -> &WorkerInfo {
+        &self.peer
+    }
+
+    /// Whether a call would go out at once, and be the only one under way.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        match &self.line {
+            Line::Up(caller) => caller.is_open() && self.under_way() == 0 && self.events.is_empty(),
+            Line::Down | Line::Connecting(_) => false,
+        }
+    }
+
+    /// How many calls are under way or wait.
+    #[must_use]
+    pub const fn under_way(&self) -> usize {
+        self.waiting.len()
+            + match &self.line {
+                Line::Up(caller) => caller.under_way(),
+                Line::Down | Line::Connecting(_) => 0,
+            }
+    }
+
+    /// Makes a call; the number is its own.
+    ///
+    /// # Errors
+    /// It was not made, and nothing of it will be sent.
+    pub fn begin(&mut self, now: Instant, call: NewCall<'_>) -> Result<u64, CallError> {
+        call.check(&self.limits)?;
+        if self.part != Part::Taking {
+            return Err(CallError::Leaving(self.peer.clone()));
+        }
+        if call.deadline.is_some_and(|at| at <= now) {
+            let (peer, handler) = (self.peer.clone(), call.handler.into());
+            return Err(CallError::DeadlinePassed { peer, handler, elapsed: Duration::ZERO });
+        }
+        let id = self.last_id + 1;
+        if self.waiting.is_empty()
+            && let Line::Up(caller) = &mut self.line
+        {
+            match caller.begin(now, id, call) {
+                Ok(()) => {
+                    self.last_id = id;
+                    return Ok(id);
+                }
+                Err(error) if can_wait(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.waiting.len() as u64 >= u64::from(self.limits.waiting_max) {
+            return Err(CallError::TooMany { peer: self.peer.clone(), count: self.limits.waiting_max });
+        }
+        self.last_id = id;
+        let NewCall { handler, payload_bytes, deadline, kind } = call;
+        let waiting = Waiting { handler: handler.into(), payload_bytes, deadline, kind, began: now };
+        self.waiting.insert(id, payload_bytes, deadline, waiting);
+        self.order.push_back(id);
+        self.connect(now);
+        Ok(id)
+    }
+
+    fn connect(&mut self, now: Instant) {
+        if let Line::Down = self.line {
+            self.line = Line::Connecting(now);
+            self.events.push_back(PeerEvent::Connect);
+        }
+    }
+
+    /// Nobody waits for a call any more. Whether it was under way; if so, an event tells that it was cancelled.
+    pub fn cancel(&mut self, id: u64) -> bool {
+        let was_there = match &mut self.line {
+            Line::Up(caller) => caller.cancel(id),
+            Line::Down | Line::Connecting(_) => false,
+        } || self.waiting.take(id).is_some();
+        if was_there {
+            self.events.push_back(PeerEvent::Failed(id, CallError::Cancelled(self.peer.clone())));
+        }
+        was_there
+    }
+
+    /// There is a connection.
+    pub fn connected(&mut self, now: Instant) {
+        if let Line::Connecting(_) = self.line {
+            let caller = Caller::new(now, &self.me, self.peer.clone(), &self.group, self.limits);
+            (self.line, self.has_opened) = (Line::Up(Box::new(caller)), false);
+        }
+    }
+
+    /// There is no way to the worker, or nobody is there.
+    pub fn unreachable(&mut self, why: &str) {
+        if let Line::Connecting(_) = self.line {
+            self.hang_up();
+            self.fail_waiting(&ConnectionError::Unreachable(why.into()));
+        }
+    }
+
+    /// The connection ended.
+    pub fn lost(&mut self, why: ConnectionError) {
+        if let Line::Up(caller) = &mut self.line {
+            caller.lost(why);
+        }
+    }
+
+    /// All calls fail at once, those that wait among them. A later call makes a new connection.
+    pub fn abort(&mut self, why: &ConnectionError) {
+        self.fail_waiting(why);
+        match &mut self.line {
+            Line::Up(caller) => caller.lost(why.clone()),
+            Line::Connecting(_) => self.hang_up(),
+            Line::Down => {}
+        }
+    }
+
+    /// There will be no further calls. Those under way are waited for, those that wait fail.
+    pub fn goodbye(&mut self) {
+        if self.part != Part::Taking {
+            return;
+        }
+        self.part = Part::Leaving;
+        self.refuse_waiting();
+        match &mut self.line {
+            Line::Up(caller) => caller.goodbye(),
+            Line::Connecting(_) => self.hang_up(),
+            Line::Down => {}
+        }
+        self.look_for_the_end();
+    }
+
+    fn hang_up(&mut self) {
+        self.line = Line::Down;
+        self.events.push_back(PeerEvent::HangUp);
+        self.look_for_the_end();
+    }
+
+    fn look_for_the_end(&mut self) {
+        if let (Part::Leaving, Line::Down) = (self.part, &self.line) {
+            self.part = Part::Left;
+            self.events.push_back(PeerEvent::Left);
+        }
+    }
+
+    fn fail_waiting(&mut self, why: &ConnectionError) {
+        let peer = &self.peer;
+        for id in self.order.drain(..).filter(|&id| self.waiting.take(id).is_some()) {
+            let error = CallError::PeerGone { peer: peer.clone(), why: why.clone() };
+            self.events.push_back(PeerEvent::Failed(id, error));
+        }
+    }
+
+    fn refuse_waiting(&mut self) {
+        for id in self.order.drain(..).filter(|&id| self.waiting.take(id).is_some()) {
+            self.events.push_back(PeerEvent::Failed(id, CallError::Leaving(self.peer.clone())));
+        }
+    }
+
+    /// Hands those that wait to the connection, as far as it takes them.
+    fn advance(&mut self, now: Instant) {
+        let Line::Up(caller) = &mut self.line else { return };
+        while let Some(&id) = self.order.front() {
+            if let Some(waiting) = self.waiting.get(id) {
+                let Waiting { handler, payload_bytes, deadline, kind, .. } = waiting;
+                let (payload_bytes, deadline, kind) = (*payload_bytes, *deadline, *kind);
+                match caller.begin(now, id, NewCall { handler, payload_bytes, deadline, kind }) {
+                    Err(error) if can_wait(&error) => return,
+                    Err(error) => self.events.push_back(PeerEvent::Failed(id, error)),
+                    Ok(()) => {}
+                }
+                self.waiting.take(id);
+            }
+            self.order.pop_front();
+        }
+    }
+
+    /// What is to be written next, when the socket takes bytes.
+    pub fn poll_write(&mut self) -> Option<ToWrite> {
+        match &mut self.line {
+            Line::Up(caller) => caller.poll_write(),
+            Line::Down | Line::Connecting(_) => None,
+        }
+    }
+
+    /// When time alone changes something.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let line = match &self.line {
+            Line::Up(caller) => caller.poll_timeout(),
+            Line::Connecting(since) => Some(*since + self.limits.greeting_timeout),
+            Line::Down => None,
+        };
+        [line, self.waiting.first_deadline()].into_iter().flatten().min()
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Instant) {
+        while let Some((id, Waiting { handler, began, .. })) = self.waiting.take_overdue(now) {
+            let error =
+                CallError::DeadlinePassed { peer: self.peer.clone(), handler, elapsed: now.since(began) };
+            self.events.push_back(PeerEvent::Failed(id, error));
+        }
+        match &mut self.line {
+            Line::Up(caller) => caller.tick(now),
+            Line::Connecting(since) if now >= *since + self.limits.greeting_timeout => {
+                let span = Seconds(self.limits.greeting_timeout);
+                self.unreachable(&format!("no connection in {span}s"));
+            }
+            Line::Connecting(_) | Line::Down => {}
+        }
+    }
+
+    /// As [`Caller::due`].
+    #[must_use]
+    pub fn due(&self) -> Option<(u64, u32)> {
+        match &self.line {
+            Line::Up(caller) => caller.due(),
+            Line::Down | Line::Connecting(_) => None,
+        }
+    }
+
+    /// As [`Caller::filled`].
+    pub fn filled(&mut self, now: Instant, bytes: u32) {
+        if let Line::Up(caller) = &mut self.line {
+            caller.filled(now, bytes);
+        }
+    }
+
+    /// The next thing that happened, of which bytes are taken off the front of `bytes`; `None` when all are used up.
+    pub fn next_event<'b>(&mut self, now: Instant, bytes: &mut &'b [u8]) -> Option<PeerEvent<'b>> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            let Line::Up(caller) = &mut self.line else {
+                *bytes = &[];
+                return None;
+            };
+            let event = caller.next_event(now, bytes)?;
+            match event {
+                CallerEvent::Open => {
+                    self.has_opened = true;
+                    self.advance(now);
+                }
+                CallerEvent::Answer(id, bytes) => return Some(PeerEvent::Answer(id, bytes)),
+                CallerEvent::Bytes(id, bytes) => return Some(PeerEvent::Bytes(id, bytes)),
+                CallerEvent::Done(id) => {
+                    self.advance(now);
+                    return Some(PeerEvent::Done(id));
+                }
+                CallerEvent::Failed(id, error) => {
+                    self.advance(now);
+                    return Some(PeerEvent::Failed(id, error));
+                }
+                CallerEvent::PeerLeaving => self.refuse_waiting(),
+                CallerEvent::Drained => self.hang_up(),
+                CallerEvent::Ended(why) => {
+                    self.hang_up();
+                    if !self.has_opened {
+                        self.fail_waiting(&why);
+                    } else if !self.waiting.is_empty() {
+                        self.connect(now);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether a call that was not begun for this reason may be begun later.
+const fn can_wait(error: &CallError) -> bool {
+    matches!(
+        error,
+        CallError::NotOpen(_)
+            | CallError::TooMany { .. }
+            | CallError::TooMuch { .. }
+            | CallError::PeerGone { .. }
+    )
+}
+
+#[cfg(test)]
+mod tests;

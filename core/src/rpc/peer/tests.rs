@@ -1,0 +1,161 @@
+use super::*;
+use crate::rpc::connection::callee::{Callee, CalleeEvent};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+const NOW: Instant = Instant::from_millis(1000);
+
+fn worker(name: &str, id: u16) -> WorkerInfo {
+    WorkerInfo { name: name.parse().expect("a name"), id }
+}
+
+fn limits() -> RpcLimits {
+    RpcLimits { requests_max: 2, waiting_max: 3, ..RpcLimits::default() }
+}
+
+fn peer() -> Peer {
+    Peer::new(worker("a", 1), worker("b", 2), b"group", limits())
+}
+
+fn call(peer: &mut Peer) -> Result<u64, CallError> {
+    let call = NewCall { handler: "f", payload_bytes: 0, deadline: None, kind: CallKind::Answered };
+    peer.begin(NOW, call)
+}
+
+fn told(peer: &mut Peer, mut bytes: &[u8]) -> Vec<String> {
+    let mut told = Vec::new();
+    while let Some(event) = peer.next_event(NOW, &mut bytes) {
+        told.push(match event {
+            PeerEvent::Failed(id, error) => format!("failed {id}: {error}"),
+            event => format!("{event:?}"),
+        });
+    }
+    told
+}
+
+/// Carries bytes between the two until nothing goes on, and admits everybody. What the callee was asked.
+fn talk(peer: &mut Peer, callee: &mut Callee) -> (Vec<u64>, Vec<String>) {
+    let (mut asked, mut heard) = (Vec::new(), Vec::new());
+    loop {
+        let there = peer.poll_write();
+        if let Some(ToWrite::Bytes(bytes)) = &there {
+            let mut bytes = &bytes[..];
+            while let Some(event) = callee.next_event(NOW, &mut bytes) {
+                match event {
+                    CalleeEvent::Claimed(_) => callee.admit(),
+                    CalleeEvent::Request { call, .. } => asked.push(call),
+                    _ => {}
+                }
+            }
+        }
+        let back = callee.poll_write();
+        if let Some(ToWrite::Bytes(bytes)) = &back {
+            heard.extend(told(peer, bytes));
+        }
+        if there.is_none() && back.is_none() {
+            return (asked, heard);
+        }
+    }
+}
+
+fn open() -> (Peer, Callee) {
+    let (mut peer, mut callee) = (peer(), callee());
+    assert_eq!(call(&mut peer), Ok(1));
+    assert_eq!(told(&mut peer, b""), ["Connect"]);
+    peer.connected(NOW);
+    assert_eq!(talk(&mut peer, &mut callee), (alloc::vec![1], Vec::new()));
+    (peer, callee)
+}
+
+fn callee() -> Callee {
+    Callee::new(NOW, worker("b", 2), b"group", limits())
+}
+
+#[test]
+fn calls_wait_for_the_connection_and_for_room_on_it() {
+    let (mut peer, mut callee) = open();
+    assert!(!peer.is_at_rest());
+    for id in 2..=5 {
+        assert_eq!(call(&mut peer), Ok(id));
+    }
+    let words = "3 calls to b (id 2) are under way, and that is the limit";
+    assert_eq!(call(&mut peer).expect_err("too many").to_string(), words);
+    assert_eq!(talk(&mut peer, &mut callee), (alloc::vec![2], Vec::new()));
+    assert!(peer.cancel(4) && !peer.cancel(4));
+    assert_eq!(told(&mut peer, b""), ["failed 4: the call to b (id 2) was cancelled"]);
+    for id in [1, 2, 3, 5] {
+        assert!(callee.answer(id, 0), "{id}");
+        let (_, heard) = talk(&mut peer, &mut callee);
+        assert_eq!(heard, [format!("Answer({id}, 0)"), format!("Done({id})")]);
+    }
+    assert!(peer.is_at_rest() && peer.under_way() == 0);
+}
+
+#[test]
+fn what_was_not_sent_goes_over_the_next_connection_and_nothing_is_sent_twice() {
+    let (mut peer, mut first) = open();
+    (2..=4).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
+    talk(&mut peer, &mut first);
+    peer.lost(ConnectionError::Lost("reset".into()));
+    let gone = |id| format!("failed {id}: b (id 2) is gone: the connection ended: reset");
+    assert_eq!(told(&mut peer, b""), [gone(1), gone(2), "HangUp".into(), "Connect".into()]);
+    peer.connected(NOW);
+    let mut second = callee();
+    assert_eq!(talk(&mut peer, &mut second).0, [3, 4]);
+    // Where there is no next one, they fail.
+    assert_eq!(call(&mut peer), Ok(5));
+    peer.lost(ConnectionError::Lost("reset".into()));
+    assert_eq!(told(&mut peer, b""), [gone(3), gone(4), "HangUp".into(), "Connect".into()]);
+    peer.unreachable("connection refused");
+    let words = "failed 5: b (id 2) is gone: it cannot be reached: connection refused";
+    assert_eq!(told(&mut peer, b""), ["HangUp", words]);
+    assert_eq!((peer.under_way(), peer.poll_timeout()), (0, None));
+}
+
+#[test]
+fn an_attempt_that_takes_too_long_is_given_up_and_so_are_calls_whose_time_is_up() {
+    let mut peer = peer();
+    let deadline = Some(NOW + Duration::from_secs(1));
+    let call = NewCall { handler: "f", payload_bytes: 0, deadline, kind: CallKind::Answered };
+    assert_eq!(peer.begin(NOW, call), Ok(1));
+    assert_eq!(peer.begin(NOW, NewCall { deadline: None, ..call }), Ok(2));
+    assert_eq!(peer.poll_timeout(), deadline);
+    peer.tick(NOW + Duration::from_secs(1));
+    assert_eq!(told(&mut peer, b""), ["Connect", "failed 1: f at b (id 2) was not answered in 1s"]);
+    peer.tick(NOW + Duration::from_secs(10));
+    let words = "failed 2: b (id 2) is gone: it cannot be reached: no connection in 10s";
+    assert_eq!(told(&mut peer, b""), ["HangUp", words]);
+    let late = peer.begin(NOW, NewCall { deadline: Some(NOW), ..call }).expect_err("late");
+    assert_eq!(late.to_string(), "f at b (id 2) was not answered in 0s");
+}
+
+#[test]
+fn who_is_said_to_be_gone_is_called_in_vain_until_the_next_connection() {
+    let (mut peer, mut callee) = open();
+    (2..=3).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
+    talk(&mut peer, &mut callee);
+    peer.abort(&ConnectionError::GivenUp("its lease ended".into()));
+    let gone = |id| format!("failed {id}: b (id 2) is gone: its lease ended");
+    assert_eq!(told(&mut peer, b""), [gone(3), gone(1), gone(2), "HangUp".into()]);
+    assert_eq!(call(&mut peer), Ok(4));
+    assert_eq!(told(&mut peer, b""), ["Connect"]);
+    peer.abort(&ConnectionError::GivenUp("its lease ended".into()));
+    assert_eq!(told(&mut peer, b""), [gone(4), "HangUp".into()]);
+}
+
+#[test]
+fn a_goodbye_waits_for_what_is_under_way() {
+    let (mut peer, mut callee) = open();
+    (2..=3).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
+    talk(&mut peer, &mut callee);
+    peer.goodbye();
+    assert_eq!(told(&mut peer, b""), ["failed 3: b (id 2) takes no further calls"]);
+    assert_eq!(call(&mut peer), Err(CallError::Leaving(worker("b", 2))));
+    assert!(callee.answer(1, 0) && callee.answer(2, 0));
+    let (_, heard) = talk(&mut peer, &mut callee);
+    assert_eq!(heard, ["Answer(1, 0)", "Done(1)", "Answer(2, 0)", "Done(2)", "HangUp", "Left"]);
+    // Who has no connection has left at once.
+    let mut peer = self::peer();
+    peer.goodbye();
+    assert_eq!(told(&mut peer, b""), ["Left"]);
+}

@@ -1,0 +1,57 @@
+//! A call from one worker to another, with nothing between them.
+
+use rendezvous_core::limits::{IntakeLimits, RpcLimits};
+use rendezvous_core::rpc::connection::callee::{Callee, CalleeEvent};
+use rendezvous_core::rpc::connection::caller::NewCall;
+use rendezvous_core::rpc::connection::{CallKind, ToWrite};
+use rendezvous_core::rpc::handlers::{Handlers, Owner};
+use rendezvous_core::rpc::intake::Intake;
+use rendezvous_core::rpc::name::WorkerInfo;
+use rendezvous_core::rpc::peer::{Peer, PeerEvent};
+use rendezvous_core::time::Instant;
+
+pub(crate) fn sings() -> bool {
+    is_answered() == Some(true)
+}
+
+fn is_answered() -> Option<bool> {
+    let now = Instant::ORIGIN;
+    let a = WorkerInfo { name: "a".parse().ok()?, id: 0 };
+    let b = WorkerInfo { name: "b".parse().ok()?, id: 1 };
+    let mut handlers = Handlers::new();
+    handlers.register(Owner::Program, "f", ()).ok()?;
+    let mut intake = Intake::new(IntakeLimits::default());
+    let mut peer = Peer::new(a, b.clone(), b"g", RpcLimits::default());
+    let mut callee = Callee::new(now, b, b"g", RpcLimits::default());
+    let call = NewCall { handler: "f", payload_bytes: 0, deadline: None, kind: CallKind::Answered };
+    let id = peer.begin(now, call).ok()?;
+    let mut nothing: &[u8] = &[];
+    if peer.next_event(now, &mut nothing) != Some(PeerEvent::Connect) {
+        return None;
+    }
+    peer.connected(now);
+    let mut is_done = false;
+    for _ in 0..4 {
+        if let Some(ToWrite::Bytes(bytes)) = peer.poll_write() {
+            let mut bytes = &bytes[..];
+            while let Some(event) = callee.next_event(now, &mut bytes) {
+                match event {
+                    CalleeEvent::Claimed(_) => callee.admit(),
+                    CalleeEvent::Request { handler, payload_bytes, .. } => {
+                        handlers.get(&handler)?;
+                        intake.enter(payload_bytes);
+                    }
+                    CalleeEvent::Complete(call) => _ = callee.answer(call, 0),
+                    _ => {}
+                }
+            }
+        }
+        if let Some(ToWrite::Bytes(bytes)) = callee.poll_write() {
+            let mut bytes = &bytes[..];
+            while let Some(event) = peer.next_event(now, &mut bytes) {
+                is_done |= event == PeerEvent::Done(id);
+            }
+        }
+    }
+    Some(is_done && intake.held() == (1, 0) && peer.is_at_rest())
+}
