@@ -20,6 +20,7 @@ pub mod rendezvous;
 pub mod reply;
 mod resolve;
 pub mod rpc;
+pub mod rpc_group;
 pub mod server;
 pub mod socket;
 mod sorted_map;

@@ -584,6 +584,11 @@ impl NativeClient {
         self.0.thread.send(Command::Stop);
     }
 
+    /// Host and port of its server.
+    pub(in crate::driver) fn endpoint(&self) -> (&str, u16) {
+        (&self.0.host, self.0.port)
+    }
+
     /// A second, independent session with the same server.
     ///
     /// # Errors

@@ -37,6 +37,10 @@ impl Backend for NativeStore {
         self.0.peer()
     }
 
+    fn endpoint(&self) -> Option<(&str, u16)> {
+        Some(self.0.endpoint())
+    }
+
     fn kind(&self) -> &'static str {
         "a store over the native protocol"
     }

@@ -106,6 +106,11 @@ pub trait Backend: Send + Sync {
     /// What it is, as errors say it.
     fn kind(&self) -> &'static str;
 
+    /// Host and port of its server, if it has one that clients connect to.
+    fn endpoint(&self) -> Option<(&str, u16)> {
+        None
+    }
+
     /// The session with a native server that it lives on, if it is of that kind.
     fn native(&self) -> Option<&NativeClient> {
         None
@@ -242,9 +247,25 @@ impl Store {
     /// # Errors
     /// As those of whatever made the first.
     pub fn duplicate(&self) -> Result<Self, CallError> {
-        let twin = Self::over(self.backend.duplicate()?);
-        twin.set_timeout(self.timeout());
-        Ok(Self { scope: self.scope.clone(), meeting: self.meeting, ..twin })
+        Ok(self.on_another(self.backend.duplicate()?))
+    }
+
+    /// The same keys, with the same default timeout, over another way to the same store.
+    #[must_use]
+    pub(in crate::driver) fn on_another(&self, backend: Arc<dyn Backend>) -> Self {
+        let other = Self::over(backend);
+        other.set_timeout(self.timeout());
+        Self { scope: self.scope.clone(), meeting: self.meeting, ..other }
+    }
+
+    /// What stands before every key of this handle.
+    pub(in crate::driver) fn scope(&self) -> &[u8] {
+        &self.scope
+    }
+
+    /// Host and port of its server, if it has one that clients connect to.
+    pub(in crate::driver) fn endpoint(&self) -> Option<(&str, u16)> {
+        self.backend.endpoint()
     }
 
     /// What a store over the native protocol can do beyond the others, with this handle's keys and default timeout.

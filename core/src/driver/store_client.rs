@@ -169,6 +169,10 @@ impl Backend for Client {
         &self.peer
     }
 
+    fn endpoint(&self) -> Option<(&str, u16)> {
+        Some((&self.host, self.port))
+    }
+
     fn kind(&self) -> &'static str {
         "a store over the c10d protocol"
     }

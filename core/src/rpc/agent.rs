@@ -17,6 +17,7 @@ pub mod sign;
 pub use error::{AgentError, NotAdmitted, NotCallable};
 pub use life::{Life, LifeEvent};
 
+use super::connection::{CallError, ConnectionError, Refusal};
 use super::device::DeviceKind;
 use super::device_map::Group;
 use super::membership::change::{Change, Departed, Members, decode_change, encode_change};
@@ -157,6 +158,24 @@ pub enum GroupEvent {
         /// What is known of its end.
         why: Box<str>,
     },
+}
+
+/// What a call that failed tells of the worker that was called.
+#[must_use]
+pub fn no_answer(error: &CallError) -> NoAnswer {
+    match error {
+        CallError::PeerGone {
+            why:
+                ConnectionError::Lost(_) | ConnectionError::NobodyListens(_) | ConnectionError::Impostor { .. },
+            ..
+        } => NoAnswer::Gone,
+        // Somebody else is there now.
+        CallError::PeerGone {
+            why: ConnectionError::Refused { why: Refusal::Group | Refusal::NotMe, .. },
+            ..
+        } => NoAnswer::Gone,
+        other => NoAnswer::Unknown(other.to_string().into()),
+    }
 }
 
 /// What a call was made for.

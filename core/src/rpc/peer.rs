@@ -184,10 +184,10 @@ impl Peer {
     }
 
     /// There is no way to the worker, or nobody is there.
-    pub fn unreachable(&mut self, why: &str) {
+    pub fn unreachable(&mut self, why: &ConnectionError) {
         if let Line::Connecting(_) = self.line {
             self.hang_up();
-            self.fail_waiting(&ConnectionError::Unreachable(why.into()));
+            self.fail_waiting(why);
         }
     }
 
@@ -298,7 +298,7 @@ impl Peer {
             Line::Up(caller) => caller.tick(now),
             Line::Connecting(since) if now >= *since + self.limits.greeting_timeout => {
                 let span = Seconds(self.limits.greeting_timeout);
-                self.unreachable(&format!("no connection in {span}s"));
+                self.unreachable(&ConnectionError::Unreachable(format!("no connection in {span}s").into()));
             }
             Line::Connecting(_) | Line::Down => {}
         }

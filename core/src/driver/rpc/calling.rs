@@ -99,6 +99,15 @@ impl RpcClient {
         {
             return Ok(RpcPeer(To::Own(Arc::clone(&self.shared), Arc::clone(own))));
         }
+        self.peer_elsewhere(worker, host, port)
+    }
+
+    /// The same to whoever is at this address, also where it has this worker's own name and number: one that died and came
+    /// back looks for the one before.
+    ///
+    /// # Errors
+    /// As [`RpcClient::peer`].
+    pub fn peer_elsewhere(&self, worker: &WorkerInfo, host: &str, port: u16) -> io::Result<RpcPeer> {
         let known = self.links().into_iter().find(|link| {
             link.worker == *worker && *link.host == *host && link.port == port && !link.has_left()
         });

@@ -30,7 +30,7 @@ use slab::Slab;
 use socket2::Socket;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::string::{String, ToString};
+use std::string::ToString;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What came of a call.
@@ -167,7 +167,7 @@ struct State {
     addresses: VecDeque<SocketAddr>,
     /// How often a connection was looked for.
     attempts: u64,
-    last_failure: String,
+    last_failure: ConnectionError,
     reader: Reader,
     writing: Writing,
     requests: Map<u64, Payload>,
@@ -220,7 +220,7 @@ impl Link {
                 dialing: None,
                 addresses: VecDeque::new(),
                 attempts: 0,
-                last_failure: String::new(),
+                last_failure: ConnectionError::Closed,
                 reader: Reader::Nobody,
                 writing: Writing::AtOnce,
                 requests: Map::new(),
@@ -388,9 +388,11 @@ impl Link {
                 match found {
                     Ok(addresses) => {
                         state.addresses = addresses.into();
-                        state.last_failure = "the name has no address".to_string();
+                        state.last_failure = ConnectionError::Unreachable("the name has no address".into());
                     }
-                    Err(number) => state.last_failure = error_text(number),
+                    Err(number) => {
+                        state.last_failure = ConnectionError::Unreachable(error_text(number).into())
+                    }
                 }
                 self.try_next(state, now);
             }
@@ -540,7 +542,7 @@ impl Link {
             }
         });
         if let Err(error) = looked_up {
-            state.peer.unreachable(&error.to_string());
+            state.peer.unreachable(&ConnectionError::Unreachable(error.to_string().into()));
         }
     }
 
@@ -556,10 +558,10 @@ impl Link {
                     state.dialing = Some(socket);
                     return;
                 }
-                Err(error) => state.last_failure = error.to_string(),
+                Err(error) => state.last_failure = no_way(&error),
             }
         }
-        let why = core::mem::take(&mut state.last_failure);
+        let why = state.last_failure.clone();
         state.peer.unreachable(&why);
     }
 
@@ -572,7 +574,7 @@ impl Link {
             Err(error) => {
                 state.watch = None;
                 drop(socket);
-                state.last_failure = error.to_string();
+                state.last_failure = no_way(&error);
                 self.try_next(state, now);
             }
         }
@@ -671,5 +673,14 @@ impl State {
             Some(completion) => due.0.push((completion, result)),
             None => {}
         }
+    }
+}
+
+/// Why there is no connection.
+fn no_way(error: &io::Error) -> ConnectionError {
+    let words = error.to_string().into();
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => ConnectionError::NobodyListens(words),
+        _ => ConnectionError::Unreachable(words),
     }
 }

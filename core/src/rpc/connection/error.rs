@@ -122,6 +122,9 @@ pub enum ConnectionError {
     /// There is no way to the peer, or nobody is there.
     #[error("it cannot be reached: {0}")]
     Unreachable(Box<str>),
+    /// The host is there, and nobody listens at the address: who was there is gone.
+    #[error("nobody listens at its address: {0}")]
+    NobodyListens(Box<str>),
     /// Whoever knows better said that the peer is gone.
     #[error("{0}")]
     GivenUp(Box<str>),

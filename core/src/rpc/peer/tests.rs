@@ -106,7 +106,7 @@ fn what_was_not_sent_goes_over_the_next_connection_and_nothing_is_sent_twice() {
     assert_eq!(call(&mut peer), Ok(5));
     peer.lost(ConnectionError::Lost("reset".into()));
     assert_eq!(told(&mut peer, b""), [gone(3), gone(4), "HangUp".into(), "Connect".into()]);
-    peer.unreachable("connection refused");
+    peer.unreachable(&ConnectionError::Unreachable("connection refused".into()));
     let words = "failed 5: b (id 2) is gone: it cannot be reached: connection refused";
     assert_eq!(told(&mut peer, b""), ["HangUp", words]);
     assert_eq!((peer.under_way(), peer.poll_timeout()), (0, None));

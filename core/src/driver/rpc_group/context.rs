@@ -1,0 +1,246 @@
+//! The RPC of a context: its backends, and the one worker that it may have.
+
+use super::worker::{RpcAgent, Shutdown, TcpOptions};
+use super::{Agency, RpcInitError};
+use crate::driver::canceller::Canceller;
+use crate::driver::rendezvous::{Context, NodeStore, UrlOptions};
+use crate::driver::store::Store;
+use crate::rendezvous::url::{RankEnvironment, WorldSize};
+use crate::rpc::agent::AgentError;
+use crate::rpc::name::{WorkerInfo, WorkerName};
+use crate::rpc::options::{OptionsError, RpcOptions};
+use crate::rpc::registry::{
+    BackendError, BackendType, BaseOptions, DEFAULT_BACKEND, InitRequest, RpcBackend, RpcBackendRegistry,
+    tcp_options,
+};
+use crate::time::Duration;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Any backend of a context's.
+pub type AnyRpcBackend =
+    dyn RpcBackend<Store = Store, Agent = Arc<dyn Agency>, Error = RpcInitError> + Send + Sync;
+
+/// How long the rendezvous may take where calls may take as long as they like.
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
+
+/// The backend that comes with the library.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpBackend;
+
+impl RpcBackend for TcpBackend {
+    type Store = Store;
+    type Agent = Arc<dyn Agency>;
+    type Error = RpcInitError;
+
+    fn construct_options(
+        &self,
+        base: BaseOptions<'_>,
+        own: &[(&str, &str)],
+    ) -> Result<RpcOptions, OptionsError> {
+        tcp_options(base, own)
+    }
+
+    fn init_backend(
+        &self,
+        request: InitRequest<Store>,
+        options: RpcOptions,
+    ) -> Result<Arc<dyn Agency>, RpcInitError> {
+        let InitRequest { store, worker, world_size } = request;
+        let plain = TcpOptions::default();
+        let own = options.own::<TcpOptions>().unwrap_or(&plain);
+        Ok(Arc::new(RpcAgent::start(&store, worker, world_size, &options, own)?))
+    }
+}
+
+/// What a process says to become a worker.
+#[derive(Debug, Default)]
+pub struct RpcInit<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The backend; `None`: what the options are of, or `tcp`.
+    pub backend: Option<&'a str>,
+    /// Its number; `None`: the URL or the environment says it.
+    pub rank: Option<u16>,
+    /// How many workers there are; `None`: they come and go.
+    pub world_size: Option<u16>,
+    /// The options; `None`: those that the backend makes when nobody tells anything.
+    pub options: Option<RpcOptions>,
+    /// What the environment says. Nothing here reads it.
+    pub environment: RankEnvironment,
+    /// Where the worker that hosts the store listens, when that is not what the URL says.
+    pub listen_host: Option<String>,
+    /// Ends the rendezvous from another thread.
+    pub canceller: Canceller,
+}
+
+enum Slot {
+    Free,
+    /// A thread makes a worker.
+    Busy,
+    Taken(Taken),
+}
+
+struct Taken {
+    agent: Arc<dyn Agency>,
+    /// This process may host it.
+    _store: Arc<NodeStore>,
+}
+
+/// The RPC of a context.
+pub struct RpcContext {
+    registry: Mutex<RpcBackendRegistry<AnyRpcBackend>>,
+    slot: Mutex<Slot>,
+    /// How often a worker was to be made. Groups one after the other are beneath prefixes of their own.
+    inits: AtomicU64,
+}
+
+impl fmt::Debug for RpcContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RpcContext").field("backends", &self.backends()).finish_non_exhaustive()
+    }
+}
+
+impl Default for RpcContext {
+    fn default() -> Self {
+        let context =
+            Self { registry: Mutex::default(), slot: Mutex::new(Slot::Free), inits: AtomicU64::new(0) };
+        // Nothing else has the name yet.
+        context.register(DEFAULT_BACKEND, Arc::new(TcpBackend)).ok();
+        context
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Holds the place of a worker that is being made, and gives it back if none comes to be.
+struct Making<'a>(&'a Mutex<Slot>);
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        let mut slot = lock(self.0);
+        if matches!(*slot, Slot::Busy) {
+            *slot = Slot::Free;
+        }
+    }
+}
+
+impl RpcContext {
+    /// Registers a backend.
+    ///
+    /// # Errors
+    /// The name is taken, be it by the same backend.
+    pub fn register(&self, name: &str, backend: Arc<AnyRpcBackend>) -> Result<(), BackendError> {
+        lock(&self.registry).register(name, backend).map(drop)
+    }
+
+    /// The names of the backends, the newest first.
+    #[must_use]
+    pub fn backends(&self) -> Vec<String> {
+        lock(&self.registry).iter().map(|backend| backend.name().to_string()).collect()
+    }
+
+    /// Makes options of a backend; `own` are options of the backend's own, as texts.
+    ///
+    /// # Errors
+    /// Nobody has the name, or the backend refuses an option.
+    pub fn construct_options(
+        &self,
+        name: &str,
+        base: BaseOptions<'_>,
+        own: &[(&str, &str)],
+    ) -> Result<RpcOptions, BackendError> {
+        // A backend of the program's own may take its time, and may register others.
+        let backend = Arc::clone(lock(&self.registry).find(name)?.backend());
+        Ok(backend.construct_options(base, own)?)
+    }
+
+    /// The worker, if there is one.
+    #[must_use]
+    pub fn agent(&self) -> Option<Arc<dyn Agency>> {
+        match &*lock(&self.slot) {
+            Slot::Taken(taken) => Some(Arc::clone(&taken.agent)),
+            Slot::Free | Slot::Busy => None,
+        }
+    }
+
+    fn choose(
+        &self,
+        name: Option<&str>,
+        options: Option<RpcOptions>,
+    ) -> Result<(BackendType<AnyRpcBackend>, RpcOptions), BackendError> {
+        let registry = lock(&self.registry);
+        registry.choose(name, options).map(|(backend, options)| (backend.clone(), options))
+    }
+
+    fn begin(&self) -> Result<Making<'_>, BackendError> {
+        let mut slot = lock(&self.slot);
+        if !matches!(*slot, Slot::Free) {
+            return Err(BackendError::AlreadyInitialized);
+        }
+        *slot = Slot::Busy;
+        Ok(Making(&self.slot))
+    }
+}
+
+impl Context {
+    /// Makes this process a worker of a group, as PyTorch's `init_rpc`. There is one in a context at a time.
+    ///
+    /// # Errors
+    /// It is none, and nothing is left of it in this process.
+    pub fn init_rpc(&self, init: RpcInit<'_>) -> Result<Arc<dyn Agency>, RpcInitError> {
+        let RpcInit { name, backend, rank, world_size, options, environment, listen_host, canceller } = init;
+        let name = WorkerName::new(name)?;
+        let rpc = self.rpc();
+        let (backend, options) = rpc.choose(backend, options)?;
+        let making = rpc.begin()?;
+        let number = rpc.inits.fetch_add(1, Ordering::Relaxed);
+        // A world of nobody is none, as in Python.
+        let world_size = world_size.filter(|&size| size > 0);
+        let timeout = options.rpc_timeout().unwrap_or(PATIENCE);
+        let url = UrlOptions {
+            rank: rank.map_or(-1, i64::from),
+            world_size: world_size.map_or(WorldSize::Dynamic, |size| WorldSize::Known(size.into())),
+            timeout,
+            listen_host,
+            environment,
+            canceller,
+        };
+        let meeting = self.rendezvous(options.init_method(), url)?.next()?;
+        let id = u16::try_from(meeting.rank).map_err(|_| RpcInitError::Rank { rank: meeting.rank })?;
+        let store = meeting.store.with_prefix(format!("rpc_prefix_{number}").as_bytes());
+        let request = InitRequest { store, worker: WorkerInfo { name, id }, world_size };
+        let agent = backend.backend().init_backend(request, options)?;
+        *lock(&rpc.slot) = Slot::Taken(Taken { agent: Arc::clone(&agent), _store: meeting.store });
+        drop(making);
+        Ok(agent)
+    }
+
+    /// Ends the worker of this context; there may be another one then.
+    ///
+    /// # Errors
+    /// It ended otherwise than it should. It has ended all the same. Where there is none, that is no error.
+    pub fn shutdown_rpc(&self, how: Shutdown) -> Result<(), AgentError> {
+        let Some(agent) = self.rpc().agent() else { return Ok(()) };
+        let end = agent.shutdown(how);
+        let taken = {
+            let mut slot = lock(&self.rpc().slot);
+            match &*slot {
+                Slot::Taken(known) if Arc::ptr_eq(&known.agent, &agent) => {
+                    Some(core::mem::replace(&mut *slot, Slot::Free))
+                }
+                _ => None,
+            }
+        };
+        // A store that this process hosts goes with it, when nothing is locked.
+        drop(taken);
+        end
+    }
+}

@@ -1,0 +1,368 @@
+//! What the threads of one worker share: its machine, its connections, and who waits for what.
+
+use crate::driver::clock::Clock;
+use crate::driver::rpc::calling::{Call, RpcClient, RpcPeer};
+use crate::driver::rpc::handling::{Request, Responder};
+use crate::rendezvous::parse::Endpoint;
+use crate::rpc::agent::{
+    Agent, AgentError, Called, ControlCall, GroupEvent, Input, NotAdmitted, NotCallable, no_answer,
+};
+use crate::rpc::connection::CallError;
+use crate::rpc::membership::Member;
+use crate::rpc::membership::change::Departed;
+use crate::rpc::membership::changing::NoAnswer;
+use crate::rpc::name::WorkerInfo;
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Most events that are kept until somebody asks for them.
+const EVENTS_MAX: usize = 4096;
+
+/// Whom a call is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Callee<'a> {
+    /// The worker of this name.
+    Name(&'a str),
+    /// The worker with this number.
+    Id(u16),
+}
+
+impl<'a> From<&'a str> for Callee<'a> {
+    fn from(name: &'a str) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl From<u16> for Callee<'_> {
+    fn from(id: u16) -> Self {
+        Self::Id(id)
+    }
+}
+
+/// Why a call to a worker of the group failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupCallError {
+    /// There is nobody to be called.
+    #[error(transparent)]
+    NotCallable(#[from] NotCallable),
+    /// The call was made, or not, and has no answer.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The address of the worker is none that this backend can call.
+    #[error("{worker} takes calls at {address}, which is no host and port")]
+    Address {
+        /// Who.
+        worker: WorkerInfo,
+        /// What it wrote there.
+        address: Box<str>,
+    },
+    /// The system has no descriptors left.
+    #[error("no connection to {worker}: {words}")]
+    System {
+        /// Who.
+        worker: WorkerInfo,
+        /// What the system said.
+        words: Box<str>,
+    },
+}
+
+/// How far a worker's life has come, for those who wait.
+#[derive(Clone, Debug)]
+enum Fate {
+    Joining,
+    Member,
+    Over(Result<(), AgentError>),
+}
+
+/// The way to one worker at one address.
+struct Way {
+    place: Departed,
+    peer: RpcPeer,
+}
+
+pub(super) struct Shared {
+    clock: Clock,
+    inputs: Sender<Input>,
+    /// `None` until it is known where the worker listens.
+    agent: Mutex<Option<Agent>>,
+    /// It, and where this worker is called itself.
+    client: OnceLock<(RpcClient, Box<str>)>,
+    ways: Mutex<Vec<Way>>,
+    /// Calls of the library's own handlers that are to be answered.
+    answers: Mutex<Vec<(u64, Responder)>>,
+    last_answer: AtomicU64,
+    under_way: AtomicUsize,
+    is_draining: AtomicBool,
+    fate: Mutex<Fate>,
+    changed: Condvar,
+    events: (Sender<GroupEvent>, Receiver<GroupEvent>),
+    events_lost: AtomicU64,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("fate", &*lock(&self.fate)).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A call of the user's is under way as long as it lives.
+#[derive(Debug)]
+pub(super) struct UnderWay(Weak<Shared>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let Some(shared) = self.0.upgrade() else { return };
+        if shared.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
+            shared.look_whether_drained();
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(inputs: Sender<Input>) -> Arc<Self> {
+        Arc::new(Self {
+            clock: Clock::new(),
+            inputs,
+            agent: Mutex::default(),
+            client: OnceLock::new(),
+            ways: Mutex::default(),
+            answers: Mutex::default(),
+            last_answer: AtomicU64::new(0),
+            under_way: AtomicUsize::new(0),
+            is_draining: AtomicBool::new(false),
+            fate: Mutex::new(Fate::Joining),
+            changed: Condvar::new(),
+            events: bounded(EVENTS_MAX),
+            events_lost: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// From now on there is a machine, and somebody who makes its calls.
+    pub(super) fn begin(&self, agent: Agent, client: RpcClient) {
+        self.client.set((client, agent.me().address.clone())).ok();
+        *lock(&self.agent) = Some(agent);
+    }
+
+    /// Something happened that the machine is to be told.
+    pub(super) fn tell(&self, input: Input) {
+        // Once the thread that turns the machine has ended, it is over.
+        self.inputs.send(input).ok();
+    }
+
+    pub(super) fn with_agent<T>(&self, look: impl FnOnce(&mut Agent) -> T) -> Option<T> {
+        lock(&self.agent).as_mut().map(look)
+    }
+
+    pub(super) fn admit(&self, claimed: &WorkerInfo) -> Result<(), NotAdmitted> {
+        self.with_agent(|agent| agent.admit(claimed)).unwrap_or(Ok(()))
+    }
+
+    /// A worker calls one of the library's own handlers.
+    pub(super) fn called(&self, request: Request, responder: Responder) {
+        let number = self.last_answer.fetch_add(1, Ordering::Relaxed) + 1;
+        lock(&self.answers).push((number, responder));
+        let called = Called {
+            from: request.caller,
+            handler: (*request.handler).into(),
+            payload: request.payload.into(),
+        };
+        self.tell(Input::Called(number, called));
+    }
+
+    pub(super) fn respond(&self, number: u64, answer: Result<Box<[u8]>, Box<str>>) {
+        let mut answers = lock(&self.answers);
+        let place = answers.iter().position(|(known, _)| *known == number);
+        let responder = place.map(|place| answers.swap_remove(place).1);
+        drop(answers);
+        if let Some(responder) = responder {
+            match answer {
+                Ok(bytes) => responder.answer(bytes.into_vec()),
+                Err(words) => responder.fail(&words),
+            };
+        }
+    }
+
+    /// Nobody answers them any more.
+    pub(super) fn drop_answers(&self) {
+        let answers = core::mem::take(&mut *lock(&self.answers));
+        drop(answers);
+    }
+
+    fn way(&self, place: &Departed) -> Result<RpcPeer, GroupCallError> {
+        let mut ways = lock(&self.ways);
+        if let Some(known) = ways.iter().find(|known| known.place == *place) {
+            return Ok(known.peer.clone());
+        }
+        let worker = || place.worker.clone();
+        let over = || GroupCallError::NotCallable(NotCallable::NoMember);
+        let (client, own_address) = self.client.get().ok_or_else(over)?;
+        let endpoint = Endpoint::parse(&place.address).ok();
+        let (host, port) = endpoint
+            .and_then(|endpoint| Some((endpoint.host, endpoint.port?)))
+            .ok_or_else(|| GroupCallError::Address { worker: worker(), address: place.address.clone() })?;
+        let peer = if place.address == *own_address {
+            client.peer(&place.worker, &host, port)
+        } else {
+            client.peer_elsewhere(&place.worker, &host, port)
+        };
+        let system =
+            |error: io::Error| GroupCallError::System { worker: worker(), words: error.to_string().into() };
+        let peer = peer.map_err(system)?;
+        ways.push(Way { place: place.clone(), peer: peer.clone() });
+        Ok(peer)
+    }
+
+    /// The way to a member, for a call of the user's, and the mark that it is under way.
+    pub(super) fn way_to(
+        self: &Arc<Self>,
+        callee: Callee<'_>,
+    ) -> Result<(RpcPeer, UnderWay), GroupCallError> {
+        self.under_way.fetch_add(1, Ordering::AcqRel);
+        let mark = UnderWay(Arc::downgrade(self));
+        let place_of =
+            |member: &Member| Departed { worker: member.worker.clone(), address: member.address.clone() };
+        let found = self.with_agent(|agent| match callee {
+            Callee::Name(name) => agent.callee(name).map(place_of),
+            Callee::Id(id) => agent.callee_by_id(id).map(place_of),
+        });
+        let place = found.unwrap_or(Err(NotCallable::NoMember))?;
+        Ok((self.way(&place)?, mark))
+    }
+
+    /// Makes a call for the machine, which hears what came of it.
+    pub(super) fn call(self: &Arc<Self>, call: ControlCall) {
+        let ControlCall { number, to, handler, payload, until } = call;
+        let weak = Arc::downgrade(self);
+        let told = move |result: Result<Vec<u8>, NoAnswer>| {
+            if let Some(shared) = weak.upgrade() {
+                shared.tell(Input::Ended(number, result.map(Vec::into_boxed_slice)));
+            }
+        };
+        let peer = match self.way(&to) {
+            Ok(peer) => peer,
+            Err(error) => return told(Err(NoAnswer::Unknown(error.to_string().into()))),
+        };
+        let wanted = Call::of(handler).within(until.since(self.clock.now()));
+        let failed = Arc::downgrade(self);
+        let place = to.clone();
+        let callback = move |result: Result<Vec<u8>, CallError>| {
+            if result.is_err()
+                && let Some(shared) = failed.upgrade()
+            {
+                // Nobody else may ever call there.
+                shared.forget_way(&place);
+            }
+            told(result.map_err(|error| no_answer(&error)));
+        };
+        if let Err(error) = peer.start_with(wanted, payload.into_vec(), callback) {
+            self.tell(Input::Ended(number, Err(no_answer(&error))));
+        }
+    }
+
+    fn forget_way(&self, place: &Departed) -> Option<RpcPeer> {
+        let mut ways = lock(&self.ways);
+        let at = ways.iter().position(|known| known.place == *place)?;
+        Some(ways.swap_remove(at).peer)
+    }
+
+    pub(super) fn end_calls_to(&self, place: &Departed, why: &str) {
+        if let Some(peer) = self.forget_way(place) {
+            peer.abort(why);
+        }
+    }
+
+    pub(super) fn end_calls(&self, why: &str) {
+        let peers: Vec<RpcPeer> = lock(&self.ways).iter().map(|way| way.peer.clone()).collect();
+        for peer in peers {
+            peer.abort(why);
+        }
+    }
+
+    /// Nobody is called any more: connections end.
+    pub(super) fn close(&self, why: &str) {
+        lock(&self.ways).clear();
+        if let Some((client, _)) = self.client.get() {
+            client.stop(why);
+        }
+    }
+
+    pub(super) fn drain(&self) {
+        self.is_draining.store(true, Ordering::Release);
+        if self.under_way.load(Ordering::Acquire) == 0 {
+            self.look_whether_drained();
+        }
+    }
+
+    fn look_whether_drained(&self) {
+        if self.is_draining.swap(false, Ordering::AcqRel) {
+            self.tell(Input::Drained);
+        }
+    }
+
+    pub(super) fn happened(&self, event: GroupEvent) {
+        if let Err(TrySendError::Full(_)) = self.events.0.try_send(event) {
+            self.events_lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The next event; `None`: there was none in time.
+    pub(super) fn next_event(&self, patience: Duration) -> Option<GroupEvent> {
+        self.events.1.recv_timeout(patience).ok()
+    }
+
+    pub(super) fn events_lost(&self) -> u64 {
+        self.events_lost.load(Ordering::Relaxed)
+    }
+
+    fn set_fate(&self, fate: Fate) {
+        *lock(&self.fate) = fate;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn joined(&self) {
+        self.set_fate(Fate::Member);
+    }
+
+    pub(super) fn over(&self, end: Result<(), AgentError>) {
+        self.set_fate(Fate::Over(end));
+    }
+
+    /// Waits until the worker is a member, or is none; `None`: neither by then.
+    pub(super) fn wait_joined(&self, until: Instant) -> Option<Result<(), AgentError>> {
+        match self.wait(until, |fate| matches!(fate, Fate::Joining)) {
+            Fate::Joining => None,
+            Fate::Member => Some(Ok(())),
+            Fate::Over(end) => Some(end),
+        }
+    }
+
+    /// Waits until the worker is of no group any more.
+    pub(super) fn wait_over(&self, until: Instant) -> Option<Result<(), AgentError>> {
+        match self.wait(until, |fate| !matches!(fate, Fate::Over(_))) {
+            Fate::Over(end) => Some(end),
+            _ => None,
+        }
+    }
+
+    fn wait(&self, until: Instant, goes_on: impl Fn(&Fate) -> bool) -> Fate {
+        let patience = until.since(self.clock.now());
+        let waited = self.changed.wait_timeout_while(lock(&self.fate), patience, |fate| goes_on(fate));
+        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+}

@@ -1,0 +1,141 @@
+//! The signs of the workers of a group, where the store is a native server's: keys that vanish with sessions.
+
+use super::shared::Shared;
+use crate::driver::native_client::{Lease, NativeClient, NativeError, Watch, WatchError};
+use crate::driver::store::{Store, Timeout};
+use crate::driver::threads::{self, Thread};
+use crate::error::Operation;
+use crate::rpc::agent::{Input, sign};
+use crate::time::Duration;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+/// How many keys are read at a time.
+const PAGE: u32 = 1024;
+/// The watch is over sooner, or is cancelled.
+const LONG: Duration = Duration::from_secs(24 * 3600);
+/// Nobody waits longer for the sign to say that its worker goes: its end is told otherwise, too.
+const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// One worker's sign, and its view of the others'.
+#[derive(Debug)]
+pub(super) struct Signs {
+    client: NativeClient,
+    store: Store,
+    key: Box<str>,
+    /// Kept as long as the sign is.
+    _lease: Lease,
+    watch: Arc<Mutex<Arc<Watch>>>,
+    thread: Option<Thread>,
+}
+
+/// Why there are no signs.
+#[derive(Debug, thiserror::Error)]
+pub enum SignsError {
+    /// The server, or the session with it.
+    #[error(transparent)]
+    Native(#[from] NativeError),
+    /// The sign could not be set.
+    #[error(transparent)]
+    Store(#[from] crate::driver::call_error::CallError),
+    /// The watch ended before it began.
+    #[error(transparent)]
+    Watch(#[from] WatchError),
+    /// The system has no room for one more thread.
+    #[error("no thread for the signs of life: {0}")]
+    Thread(io::Error),
+}
+
+impl Signs {
+    /// Sets the worker's own sign, and tells of all signs from now on. `store` is one of a native server's, with a session
+    /// of the worker's own.
+    pub(super) fn begin(store: &Store, key: &str, shared: &Arc<Shared>) -> Result<Self, SignsError> {
+        let client = store.native(Operation::Watch)?;
+        let watch = Arc::new(client.watch_prefix(sign::PREFIX.as_bytes(), 0, Timeout::Default)?);
+        // What changes meanwhile is told by the watch afterwards.
+        tell_all(&client, shared)?;
+        let lease = client.lease(Duration::ZERO, Timeout::Default)?;
+        lease.attach(&[key.as_bytes()], Timeout::Default)?;
+        store.set(key.as_bytes(), sign::HERE, Timeout::Default)?;
+        let watch = Arc::new(Mutex::new(watch));
+        let (told, own, weak) = (client.clone(), Arc::clone(&watch), Arc::downgrade(shared));
+        let thread = threads::spawn("rdzv-rpc-signs", move || listen(&told, &own, &weak));
+        let thread = Some(thread.map_err(SignsError::Thread)?);
+        Ok(Self { client, store: store.for_one_call(), key: key.into(), _lease: lease, watch, thread })
+    }
+
+    /// The sign says from now on that its worker goes.
+    pub(super) fn sign_off(&self) {
+        // Where it cannot be said, the others take the end for a death, as they should.
+        self.store.set(self.key.as_bytes(), sign::GOING, Timeout::After(LAST_WORD_TIMEOUT)).ok();
+    }
+
+    /// The session ends, and with it the sign.
+    pub(super) fn end(&mut self) {
+        current(&self.watch).cancel();
+        self.client.abandon();
+        if let Some(thread) = self.thread.take() {
+            thread.join();
+        }
+    }
+}
+
+impl Drop for Signs {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn current(watch: &Mutex<Arc<Watch>>) -> Arc<Watch> {
+    Arc::clone(&watch.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn tell(shared: &Shared, key: &[u8], value: Option<Vec<u8>>) {
+    if let Some(key) = key.strip_prefix(sign::PREFIX.as_bytes()) {
+        let key = String::from_utf8_lossy(key).into();
+        shared.tell(Input::Sign(key, value.map(Vec::into_boxed_slice)));
+    }
+}
+
+/// All signs that there are.
+fn tell_all(client: &NativeClient, shared: &Shared) -> Result<(), NativeError> {
+    let mut after = Vec::new();
+    loop {
+        let page = client.list_page(sign::PREFIX.as_bytes(), &after, PAGE, Timeout::Default)?;
+        let Some(last) = page.keys.last().cloned() else { return Ok(()) };
+        let names: Vec<&[u8]> = page.keys.iter().map(Vec::as_slice).collect();
+        let found = client.read(&names, Timeout::Once)?;
+        for (key, found) in page.keys.iter().zip(found) {
+            tell(shared, key, (found.revision > 0).then_some(found.value));
+        }
+        if !page.more {
+            return Ok(());
+        }
+        after = last;
+    }
+}
+
+fn listen(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Weak<Shared>) {
+    loop {
+        let told = current(watch).next(LONG);
+        let Some(shared) = shared.upgrade() else { return };
+        match told {
+            Ok(Some(change)) => tell(&shared, &change.key, change.value),
+            Ok(None) => {}
+            Err(WatchError::Compacted { .. } | WatchError::Overrun) => {
+                let again = client.watch_prefix(sign::PREFIX.as_bytes(), 0, Timeout::Default);
+                let Ok(again) = again else { return };
+                *watch.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(again);
+                if tell_all(client, &shared).is_err() {
+                    return;
+                }
+            }
+            // Without the server nobody tells of deaths any more; the group goes on.
+            Err(_) => return,
+        }
+    }
+}

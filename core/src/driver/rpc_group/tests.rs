@@ -1,0 +1,320 @@
+use super::*;
+use crate::driver::rendezvous::Context;
+use crate::driver::rpc::handling::{Handling, Run};
+use crate::driver::server::{Server, ServerOptions};
+use crate::driver::store::{Store, Timeout};
+use crate::driver::store_client::StoreOptions;
+use crate::rpc::agent::GroupEvent;
+use crate::rpc::membership::observer::Sight;
+use crate::rpc::options::RpcOptions;
+use crate::time::Duration;
+use alloc::format;
+use alloc::string::{String, ToString};
+use std::thread;
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn server() -> (Server, u16) {
+    let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
+    let port = server.local_addr().port();
+    (server, port)
+}
+
+fn store(port: u16) -> Store {
+    Store::connect("127.0.0.1", port, StoreOptions::default())
+        .expect("connected")
+        .with_prefix(b"rpc_prefix_0")
+}
+
+fn worker(name: &str, id: u16) -> WorkerInfo {
+    WorkerInfo { name: name.parse().expect("a name"), id }
+}
+
+/// What each worker can be asked.
+fn echoing() -> TcpOptions {
+    let handling = Handling::new(2);
+    handling
+        .register("echo", Run::Inline, |request, responder| {
+            responder.answer(request.payload);
+        })
+        .expect("free");
+    handling
+        .register("who", Run::Pooled, |request, responder| {
+            responder.answer(request.caller.to_string().into_bytes());
+        })
+        .expect("free");
+    TcpOptions { handling: Some(handling), ..TcpOptions::default() }
+}
+
+fn start(store: &Store, me: WorkerInfo, size: Option<u16>) -> Result<RpcAgent, RpcInitError> {
+    RpcAgent::start(store, me, size, &RpcOptions::new("tcp"), &echoing())
+}
+
+fn joined(port: u16, name: &str, id: u16) -> RpcAgent {
+    start(&store(port), worker(name, id), None).expect("a member")
+}
+
+/// The names of all workers that one knows.
+fn names(agent: &RpcAgent) -> String {
+    agent.workers().iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+fn next_event(agent: &RpcAgent) -> GroupEvent {
+    agent.next_event(SOON).expect("something happens")
+}
+
+#[test]
+fn a_static_group_meets_calls_and_parts() {
+    let (_server, port) = server();
+    let ends: Vec<_> = (0..4_u16)
+        .map(|id| {
+            thread::spawn(move || {
+                let me = worker(&format!("w{id}"), id);
+                let agent = start(&store(port), me, Some(4)).map_err(|error| error.to_string())?;
+                let mut told = names(&agent);
+                for id in 0..4_u16 {
+                    let answer =
+                        agent.call(id, "who", Vec::new(), None).map_err(|error| error.to_string())?;
+                    told += &format!(", {}", String::from_utf8_lossy(&answer));
+                }
+                agent.shutdown(Shutdown::Graceful).map_err(|error| error.to_string())?;
+                Ok::<_, String>(told)
+            })
+        })
+        .collect();
+    for (id, end) in ends.into_iter().enumerate() {
+        let me = format!("w{id} (id {id})");
+        let told = end.join().expect("no panic");
+        assert_eq!(told, Ok(format!("w0 w1 w2 w3, {me}, {me}, {me}, {me}")));
+    }
+}
+
+#[test]
+fn workers_of_a_dynamic_group_come_call_and_go() {
+    let (_server, port) = server();
+    let a = joined(port, "a", 0);
+    assert_eq!((names(&a).as_str(), a.worker("a").expect("it").id), ("a", 0));
+    let b = joined(port, "b-1", 7);
+    assert_eq!(next_event(&a), GroupEvent::Joined(worker("b-1", 7)));
+    assert_eq!((names(&a).as_str(), names(&b).as_str()), ("a b-1", "a b-1"));
+    assert_eq!(a.call("b-1", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
+    assert_eq!(b.call(0, "who", Vec::new(), None), Ok(b"b-1 (id 7)".to_vec()));
+    assert_eq!(b.call(7, "who", Vec::new(), None), Ok(b"b-1 (id 7)".to_vec()), "itself");
+    let pending = a.start_call("b-1", "echo", b"later".to_vec(), None).expect("made");
+    assert_eq!(pending.wait(), Ok(b"later".to_vec()));
+    for (callee, words) in [
+        (Callee::Name("c"), "there is no worker c in the group"),
+        (Callee::Id(3), "there is no worker with the id 3 in the group"),
+    ] {
+        assert_eq!(a.call(callee, "echo", Vec::new(), None).expect_err("nobody").to_string(), words);
+    }
+    let error = a.call("b-1", "none", Vec::new(), None).expect_err("no handler");
+    assert_eq!(error.to_string(), "none at b-1 (id 7): there is no such handler");
+
+    assert_eq!(b.shutdown(Shutdown::Graceful), Ok(()));
+    assert_eq!(next_event(&a), GroupEvent::Left(worker("b-1", 7)));
+    assert_eq!(names(&a), "a");
+    assert_eq!((names(&b).as_str(), b.shutdown(Shutdown::Graceful)), ("", Ok(())), "it has ended");
+    let error = b.call("a", "echo", Vec::new(), None).expect_err("no member");
+    assert_eq!(error.to_string(), "this worker is no member of its group");
+    // Its name and number are free again.
+    let b = joined(port, "b-1", 7);
+    assert_eq!(next_event(&a), GroupEvent::Joined(worker("b-1", 7)));
+    drop(b);
+}
+
+#[test]
+fn a_death_is_told_to_all_and_ends_calls() {
+    let (_server, port) = server();
+    let a = joined(port, "a", 0);
+    let b = joined(port, "b", 1);
+    let c = joined(port, "c", 2);
+    for event in [worker("b", 1), worker("c", 2)].map(GroupEvent::Joined) {
+        assert_eq!(next_event(&a), event);
+    }
+    assert_eq!(next_event(&b), GroupEvent::Joined(worker("c", 2)));
+    let (held, holds) = std::sync::mpsc::channel();
+    c.register("hold", Run::Inline, move |_, responder| held.send(responder).expect("heard")).expect("free");
+    let pending = a.start_call("c", "hold", Vec::new(), Some(SOON)).expect("made");
+    let responder = holds.recv_timeout(SOON).expect("it is asked");
+    // Its session with the store ends, and its connections live on.
+    let why: Box<str> = "its session with the store's server ended".into();
+    drop(c.lose_sign());
+    for agent in [&a, &b] {
+        assert_eq!(next_event(agent), GroupEvent::PeerDied { worker: worker("c", 2), why: why.clone() });
+    }
+    let error = pending.wait().expect_err("it is dead").to_string();
+    assert_eq!(error, "c (id 2) is gone: its session with the store's server ended");
+    let error = a.call("c", "echo", Vec::new(), None).expect_err("it is dead").to_string();
+    assert_eq!(error, "c (id 2) is dead: its session with the store's server ended");
+    drop(responder);
+    drop(c);
+    // It comes back.
+    let c = joined(port, "c", 2);
+    assert_eq!(next_event(&b), GroupEvent::Joined(worker("c", 2)));
+    assert_eq!(b.call("c", "echo", b"again".to_vec(), None), Ok(b"again".to_vec()));
+    assert_eq!((names(&a).as_str(), names(&c).as_str()), ("a b c", "a b c"));
+}
+
+#[test]
+fn who_is_no_member_leaves_nothing() {
+    let (server, port) = server();
+    let a = joined(port, "a", 0);
+    let store_of = || store(port);
+    let keys = || {
+        let mut keys = store_of().list_keys(Timeout::Default).expect("listed");
+        keys.sort_unstable();
+        keys.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect::<Vec<_>>()
+    };
+    let before = keys();
+    for (me, size, words) in [
+        (worker("a", 5), None, "RPC worker name a is not unique."),
+        (worker("x", 0), None, "RPC worker id 0 is not unique: a has it."),
+        (worker("y", 3), Some(3), "The rank (3) must be less than the world size (3)."),
+        (
+            worker("z", 1),
+            Some(3),
+            "RPC group mixes statically and dynamically initialized members which is not supported. Static group \
+             property is initialized as false and is trying to be set as true",
+        ),
+    ] {
+        let error = start(&store_of(), me, size).expect_err(words);
+        assert_eq!(error.to_string(), words);
+    }
+    let mut bad = RpcOptions::new("tcp");
+    bad.set_devices(&["cuda:0".parse().expect("a device")]).expect("an accelerator");
+    let error = RpcAgent::start(&store_of(), worker("w", 4), None, &bad, &echoing()).expect_err("no device");
+    let words = "Node w has devices with invalid indices\ndevices = [cuda:0]\ndevice count = 0";
+    assert_eq!(error.to_string(), words);
+    assert_eq!(names(&a), "a");
+    // Tokens that were given back say so; nothing else is left.
+    let left: Vec<String> = keys().into_iter().filter(|key| !before.contains(key)).collect();
+    assert!(left.iter().all(|key| key.starts_with("Token_for_")), "{left:?}");
+    drop(a);
+    drop(server);
+    let error = start(&store_of_nothing(), worker("a", 0), None).expect_err("no store");
+    assert!(matches!(error, RpcInitError::Agent(_) | RpcInitError::Store(_)), "{error}");
+}
+
+fn store_of_nothing() -> Store {
+    let (server, port) = server();
+    let options = StoreOptions { connect_timeout: Duration::ZERO, ..StoreOptions::default() };
+    let store = Store::connect("127.0.0.1", port, options).expect("connected");
+    drop(server);
+    store
+}
+
+#[test]
+fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
+    let context = Context::default();
+    let url = "tcp://127.0.0.1:0";
+    let init = |name| {
+        let mut options = RpcOptions::new("tcp");
+        options.set_init_method(url).expect("a URL");
+        options.set_own(Box::new(echoing()));
+        context.init_rpc(RpcInit { name, rank: Some(0), options: Some(options), ..RpcInit::default() })
+    };
+    let agent = init("first").expect("a member");
+    assert_eq!(agent.me(), &worker("first", 0));
+    let tcp = agent.tcp().expect("of the library's own backend");
+    assert_eq!(tcp.call("first", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
+    assert_eq!(init("second").err().expect("one is there").to_string(), "RPC is already initialized");
+    assert!(context.rpc().agent().is_some());
+    context.shutdown_rpc(Shutdown::Graceful).expect("alone");
+    assert!(context.rpc().agent().is_none());
+    assert_eq!(context.shutdown_rpc(Shutdown::Graceful), Ok(()));
+
+    // What fails half-way gives the place back.
+    let error = init("no name!").err().expect("none").to_string();
+    assert!(error.starts_with("Worker name must match"), "{error}");
+    let mut nowhere = RpcOptions::new("tcp");
+    nowhere.set_init_method("tcp://127.0.0.1").expect("a URL");
+    let error = context.init_rpc(RpcInit { name: "w", options: Some(nowhere), ..RpcInit::default() });
+    assert!(matches!(error, Err(RpcInitError::Rendezvous(_))));
+    let other = RpcInit { name: "w", backend: Some("ucx"), ..RpcInit::default() };
+    let error = context.init_rpc(other).err().expect("no such").to_string();
+    assert!(error.starts_with("Argument backend must be a member of BackendType"), "{error}");
+    let again = init("again").expect("a member");
+    drop(again);
+    context.shutdown_rpc(Shutdown::Abrupt).expect("it wants to");
+}
+
+#[test]
+fn an_observer_sees_who_comes_and_goes() {
+    let (_server, port) = server();
+    let observer = GroupObserver::start(&store(port), ObserverOptions::default()).expect("it looks");
+    let next = || observer.next(SOON).expect("it sees").expect("something");
+    let a = joined(port, "a", 0);
+    assert_eq!(next(), Sight::Begun(crate::rpc::device_map::GroupKind::Dynamic));
+    let Sight::Came(seen) = next() else { panic!("it came") };
+    assert_eq!((seen.worker, &*seen.address), (worker("a", 0), a.address()));
+    let b = joined(port, "b", 1);
+    assert!(matches!(next(), Sight::Came(seen) if seen.worker == worker("b", 1)));
+    a.shutdown(Shutdown::Graceful).expect("it leaves");
+    assert_eq!(next(), Sight::Went(worker("a", 0)));
+    assert_eq!(observer.seen().len(), 1);
+    drop(b);
+}
+
+#[test]
+fn a_graceful_end_waits_for_calls_and_an_abrupt_one_ends_them() {
+    let (_server, port) = server();
+    let a = joined(port, "a", 0);
+    let b = joined(port, "b", 1);
+    let (held, holds) = std::sync::mpsc::channel();
+    b.register("hold", Run::Inline, move |_, responder| held.send(responder).expect("heard")).expect("free");
+    let pending = a.start_call("b", "hold", Vec::new(), Some(SOON)).expect("made");
+    let responder = holds.recv_timeout(SOON).expect("it is asked");
+    thread::scope(|scope| {
+        let (told, ended) = std::sync::mpsc::channel();
+        let a = &a;
+        scope.spawn(move || told.send(a.shutdown(Shutdown::Graceful)).ok());
+        assert!(ended.recv_timeout(Duration::from_millis(50)).is_err(), "its call is under way");
+        responder.answer(b"at last".to_vec());
+        assert_eq!(pending.wait(), Ok(b"at last".to_vec()));
+        assert_eq!(ended.recv_timeout(SOON).expect("it ends"), Ok(()));
+    });
+    let c = joined(port, "c", 2);
+    let pending = c.start_call("b", "hold", Vec::new(), Some(SOON)).expect("made");
+    let responder = holds.recv_timeout(SOON).expect("it is asked");
+    c.shutdown(Shutdown::Abrupt).expect("it wants to");
+    pending.wait().expect_err("it ended");
+    drop(responder);
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("a list").count()
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").expect("a list").count()
+}
+
+#[test]
+fn a_thousand_workers_come_and_go_and_leave_nothing() {
+    let (_server, port) = server();
+    let base = store(port);
+    let first = joined(port, "first", 0);
+    let once = |number: u32| {
+        let agent = start(&base, worker("guest", 1), None).expect("a member");
+        assert_eq!(agent.call("first", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
+        if number.is_multiple_of(8) {
+            drop(agent);
+        } else {
+            agent.shutdown(Shutdown::Graceful).expect("it leaves");
+        }
+        while first.next_event(Duration::ZERO).is_some() {}
+    };
+    // What is made once and kept is there.
+    (0..8).for_each(once);
+    let keys = base.num_keys(Timeout::Default).expect("counted");
+    let (descriptors, tasks) = (open_descriptors(), threads());
+    (0..1000).for_each(once);
+    let grown = (
+        base.num_keys(Timeout::Default).expect("counted") - keys,
+        open_descriptors().saturating_sub(descriptors),
+        threads().saturating_sub(tasks),
+    );
+    assert!(grown.0 <= 2 && grown.1 <= 8 && grown.2 <= 4, "keys, descriptors and threads: {grown:?}");
+    assert_eq!(first.events_lost(), 0);
+}

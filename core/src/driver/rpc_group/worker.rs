@@ -1,0 +1,495 @@
+//! A worker of a group whose backend is `tcp`.
+
+use super::own_store::{Sessions, own_store};
+use super::shared::{Callee, GroupCallError, Shared, UnderWay};
+use super::signs::Signs;
+use super::turning::Turning;
+use super::{Agency, GroupResult, RpcInitError};
+use crate::driver::rpc::Payload;
+use crate::driver::rpc::calling::{Call, PendingCall, RpcClient, RpcClientOptions};
+use crate::driver::rpc::handling::{Handling, Request, Responder, Run};
+use crate::driver::rpc::serving::{RpcServer, RpcServerOptions};
+use crate::driver::server::{Family, Listen};
+use crate::driver::socket::KeepAlive;
+use crate::driver::store::Store;
+use crate::driver::store_client::{endpoint_text, random_seed};
+use crate::limits::{IntakeLimits, RpcLimits};
+use crate::rpc::agent::{Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, Input, NotCallable};
+use crate::rpc::device::{Device, DeviceKind};
+use crate::rpc::device_map::{DeviceMaps, NodeDevices};
+use crate::rpc::handlers::{HandlerError, Owner};
+use crate::rpc::membership::Member;
+use crate::rpc::membership::token::TokenTimes;
+use crate::rpc::name::WorkerInfo;
+use crate::rpc::options::RpcOptions;
+use crate::time::Duration;
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use crossbeam_channel::unbounded;
+use std::net::UdpSocket;
+use std::sync::{Mutex, PoisonError};
+
+/// How long joining and leaving may take where calls may take as long as they like.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How long what others wait for may take to be answered before this worker ends.
+const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(2);
+/// How much later than the machine's own deadlines its end is given up.
+const END_SLACK: Duration = Duration::from_secs(30);
+
+/// What a worker of the backend `tcp` is given beside its options.
+#[derive(Clone, Debug)]
+pub struct TcpOptions {
+    /// Where it takes calls: an address of this host's. `None`: the one by which it reaches the store's host, or the
+    /// loopback address where the store has no host.
+    pub host: Option<String>,
+    /// How many devices of the group's kind it has.
+    pub device_count: u32,
+    /// Which devices the group counts.
+    pub accelerator: DeviceKind,
+    /// How long joining may take, and leaving; `None`: as long as a call.
+    pub membership_timeout: Option<Duration>,
+    /// Handlers that are there before anybody can call.
+    pub handling: Option<Arc<Handling>>,
+    /// Signs of life of who changes a dynamic group.
+    pub times: TokenTimes,
+}
+
+impl Default for TcpOptions {
+    fn default() -> Self {
+        Self {
+            host: None,
+            device_count: 0,
+            accelerator: DeviceKind::CUDA,
+            membership_timeout: None,
+            handling: None,
+            times: TokenTimes::default(),
+        }
+    }
+}
+
+/// How a worker ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// Its calls come to their ends first. Then, in a static group, all agree that they have done; in a dynamic one the
+    /// others hear that it leaves.
+    Graceful,
+    /// At once and without a word; the others take it for dead.
+    Abrupt,
+}
+
+/// A worker of a group. Dropping it ends it abruptly.
+#[derive(Debug)]
+pub struct RpcAgent {
+    me: WorkerInfo,
+    address: Box<str>,
+    rpc_timeout: Option<Duration>,
+    membership_timeout: Duration,
+    shared: Arc<Shared>,
+    handling: Arc<Handling>,
+    server: RpcServer,
+    store: Arc<Store>,
+    signs: Arc<Mutex<Option<Signs>>>,
+    turning: Mutex<Turning>,
+    reserved: Mutex<Option<Reserved>>,
+}
+
+/// A call to a worker of the group that is under way. Dropped before it has ended, it is cancelled.
+#[derive(Debug)]
+pub struct GroupCall {
+    pending: PendingCall,
+    _mark: UnderWay,
+}
+
+impl GroupCall {
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn wait(self) -> GroupResult {
+        Ok(self.pending.wait()?)
+    }
+
+    /// What came of it, if that is known within `patience`. It is told once; later there is nothing.
+    pub fn look(&mut self, patience: Duration) -> Option<GroupResult> {
+        self.pending.look(patience).map(|result| result.map_err(GroupCallError::from))
+    }
+
+    /// Ends it, unless it has ended. Whether it had not.
+    pub fn cancel(&self) -> bool {
+        self.pending.cancel()
+    }
+}
+
+impl RpcAgent {
+    /// Makes a worker, and returns once it is a member of its group. `store` is the group's; what is asked of it is asked
+    /// over a connection of the worker's own.
+    ///
+    /// # Errors
+    /// It is no member, and nothing is left of it here.
+    pub fn start(
+        store: &Store,
+        me: WorkerInfo,
+        world_size: Option<u16>,
+        options: &RpcOptions,
+        tcp: &TcpOptions,
+    ) -> Result<Self, RpcInitError> {
+        let rpc_timeout = options.rpc_timeout();
+        let membership_timeout = tcp.membership_timeout.or(rpc_timeout).unwrap_or(PATIENCE);
+        let worker_threads = usize::try_from(options.worker_threads()).unwrap_or(usize::MAX);
+        let handling = tcp.handling.clone().unwrap_or_else(|| Handling::new(worker_threads));
+        let (inputs, inbox) = unbounded();
+        let shared = Shared::new(inputs);
+        let reserved = Reserved::register(&handling, &shared)?;
+        let group = store.scope().to_vec();
+        let host = tcp.host.clone().unwrap_or_else(|| host_towards(store));
+        let weak = Arc::downgrade(&shared);
+        let admit = move |claimed: &WorkerInfo| -> Result<(), Box<str>> {
+            let admitted = weak.upgrade().map_or(Ok(()), |shared| shared.admit(claimed));
+            admitted.map_err(|error| error.to_string().into())
+        };
+        let server = RpcServerOptions {
+            listen: Listen::Address { host: host.clone(), port: 0, family: Family::AsGiven },
+            me: me.clone(),
+            group: group.clone(),
+            admit: Box::new(admit),
+            limits: RpcLimits::default(),
+            intake: IntakeLimits::default(),
+            keep_alive: Some(KeepAlive::default()),
+        };
+        let server = RpcServer::start(server, Arc::clone(&handling))?;
+        let address: Box<str> = endpoint_text(&host, server.local_addr().port()).into();
+        let devices = NodeDevices {
+            count: tcp.device_count,
+            maps: options.device_maps().clone(),
+            devices: options.devices().to_vec(),
+        };
+        let client = RpcClient::new(RpcClientOptions {
+            me: me.clone(),
+            group,
+            limits: RpcLimits::default(),
+            keep_alive: Some(KeepAlive::default()),
+            own: Some(Arc::clone(&handling)),
+        })
+        .map_err(RpcInitError::System)?;
+        let member = Member { worker: me.clone(), address: address.clone(), devices };
+        let machine = AgentOptions {
+            member,
+            world_size,
+            accelerator: tcp.accelerator,
+            timeout: membership_timeout,
+            times: tcp.times,
+            nonce: random_seed(),
+        };
+        let (store, has_sessions) = own_store(store, &me.name)?;
+        store.set_timeout(rpc_timeout.unwrap_or(PATIENCE));
+        let store = Arc::new(store);
+        let machine = Agent::new(shared.clock().now(), machine).map_err(AgentError::from)?;
+        let sign = machine.sign().key();
+        shared.begin(machine, client);
+        let signs = Arc::new(Mutex::new(match has_sessions {
+            Sessions::Native => Some(Signs::begin(&store, &sign, &shared)?),
+            Sessions::None => None,
+        }));
+        let turning = Turning::start(&shared, inbox, Arc::clone(&store), Arc::clone(&signs))
+            .map_err(RpcInitError::System)?;
+        let agent = Self {
+            me,
+            address,
+            rpc_timeout,
+            membership_timeout,
+            shared,
+            handling,
+            server,
+            store,
+            signs,
+            turning: Mutex::new(turning),
+            reserved: Mutex::new(Some(reserved)),
+        };
+        agent.wait_until_joined()?;
+        Ok(agent)
+    }
+
+    fn wait_until_joined(&self) -> Result<(), RpcInitError> {
+        let clock = self.shared.clock();
+        let until = clock.now() + self.membership_timeout * 2 + END_SLACK;
+        // When the machine's own deadlines have passed, the store does not answer.
+        let stuck = || RpcInitError::Stuck { store: self.store.peer().into() };
+        Ok(self.shared.wait_joined(until).ok_or_else(stuck)??)
+    }
+
+    /// Who this worker is.
+    #[must_use]
+    pub const fn me(&self) -> &WorkerInfo {
+        &self.me
+    }
+
+    /// Where it takes calls.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Registers a handler. Others may have called it before: [`TcpOptions::handling`] has those that must be there.
+    ///
+    /// # Errors
+    /// The name cannot be had.
+    pub fn register(
+        &self,
+        name: &str,
+        run: Run,
+        call: impl Fn(Request, Responder) + Send + Sync + 'static,
+    ) -> Result<(), HandlerError> {
+        self.handling.register(name, run, call)
+    }
+
+    /// Its handlers.
+    #[must_use]
+    pub const fn handling(&self) -> &Arc<Handling> {
+        &self.handling
+    }
+
+    fn within<'a>(&self, handler: &'a str, timeout: Option<Duration>) -> Call<'a> {
+        Call { timeout: timeout.or(self.rpc_timeout), ..Call::of(handler) }
+    }
+
+    /// Calls a worker, and waits for the answer, for the options' time where none is given.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn call<'a>(
+        &self,
+        callee: impl Into<Callee<'a>>,
+        handler: &str,
+        payload: impl Into<Payload>,
+        timeout: Option<Duration>,
+    ) -> GroupResult {
+        let (peer, _mark) = self.shared.way_to(callee.into())?;
+        Ok(peer.call(self.within(handler, timeout), payload)?)
+    }
+
+    /// Calls, and does not wait.
+    ///
+    /// # Errors
+    /// It was not made.
+    pub fn start_call<'a>(
+        &self,
+        callee: impl Into<Callee<'a>>,
+        handler: &str,
+        payload: impl Into<Payload>,
+        timeout: Option<Duration>,
+    ) -> Result<GroupCall, GroupCallError> {
+        let (peer, mark) = self.shared.way_to(callee.into())?;
+        Ok(GroupCall { pending: peer.start(self.within(handler, timeout), payload)?, _mark: mark })
+    }
+
+    /// Calls, and has what came of it told to `callback`, which must not block, on a thread of the library's.
+    ///
+    /// # Errors
+    /// It was not made.
+    pub fn call_with<'a>(
+        &self,
+        callee: impl Into<Callee<'a>>,
+        handler: &str,
+        payload: impl Into<Payload>,
+        timeout: Option<Duration>,
+        callback: impl FnOnce(GroupResult) + Send + 'static,
+    ) -> Result<(), GroupCallError> {
+        let (peer, mark) = self.shared.way_to(callee.into())?;
+        let told = move |result: Result<Vec<u8>, _>| {
+            callback(result.map_err(GroupCallError::from));
+            drop(mark);
+        };
+        Ok(peer.start_with(self.within(handler, timeout), payload, told)?)
+    }
+
+    /// Calls what nobody answers.
+    ///
+    /// # Errors
+    /// It was not made.
+    pub fn notify<'a>(
+        &self,
+        callee: impl Into<Callee<'a>>,
+        handler: &str,
+        payload: impl Into<Payload>,
+    ) -> Result<(), GroupCallError> {
+        let (peer, _mark) = self.shared.way_to(callee.into())?;
+        Ok(peer.notify(self.within(handler, None), payload)?)
+    }
+
+    /// All workers of the group, in the order of their numbers; none once this one is of no group any more.
+    #[must_use]
+    pub fn workers(&self) -> Vec<WorkerInfo> {
+        let workers = self.shared.with_agent(|agent| {
+            agent.members().iter().map(|member| member.worker.clone()).collect::<Vec<_>>()
+        });
+        let mut workers = workers.unwrap_or_default();
+        workers.sort_unstable_by_key(|worker| worker.id);
+        workers
+    }
+
+    /// The worker of this name or number. A dead one has its place until it is struck out.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn worker<'a>(&self, callee: impl Into<Callee<'a>>) -> Result<WorkerInfo, GroupCallError> {
+        let callee = callee.into();
+        let found = self.shared.with_agent(|agent| match callee {
+            Callee::Name(name) => agent.members().get(name).map(|member| member.worker.clone()),
+            Callee::Id(id) => agent.members().by_id(id).map(|member| member.worker.clone()),
+        });
+        let unknown = || match callee {
+            Callee::Name(name) => NotCallable::UnknownName { name: name.into() },
+            Callee::Id(id) => NotCallable::UnknownId { id },
+        };
+        found.flatten().ok_or_else(|| unknown().into())
+    }
+
+    /// Where what lies on a device of the worker's goes when this one answers it: the inverse of its maps for this one.
+    #[must_use]
+    pub fn reverse_maps(&self) -> DeviceMaps {
+        self.shared.with_agent(|agent| agent.group().reverse_maps(&self.me.name)).unwrap_or_default()
+    }
+
+    /// The devices that this worker uses, sorted by their indices.
+    #[must_use]
+    pub fn devices(&self) -> Vec<Device> {
+        self.shared.with_agent(|agent| agent.group().devices(&self.me.name)).unwrap_or_default()
+    }
+
+    /// Who came, went or died; waits up to `patience`. Of several threads that wait, each gets another one.
+    #[must_use]
+    pub fn next_event(&self, patience: Duration) -> Option<GroupEvent> {
+        self.shared.next_event(patience)
+    }
+
+    /// How many events were lost since nobody asked for them.
+    #[must_use]
+    pub fn events_lost(&self) -> u64 {
+        self.shared.events_lost()
+    }
+
+    /// How it ended, if it has.
+    #[must_use]
+    pub fn end(&self) -> Option<Result<(), AgentError>> {
+        self.shared.wait_over(self.shared.clock().now())
+    }
+
+    /// Ends it. A second time changes nothing, and tells how it ended.
+    ///
+    /// # Errors
+    /// It ended otherwise than it should. It has ended all the same.
+    pub fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
+        let ended_before = self.end();
+        if ended_before.is_none() {
+            self.shared.tell(match how {
+                Shutdown::Graceful => Input::Leave,
+                Shutdown::Abrupt => Input::Abandon,
+            });
+        }
+        // Draining and leaving have a deadline each.
+        let until = self.shared.clock().now() + self.membership_timeout * 2 + END_SLACK;
+        let end = self.shared.wait_over(until).unwrap_or_else(|| {
+            self.shared.tell(Input::Abandon);
+            Err(AgentError::Abandoned)
+        });
+        self.close(how);
+        match (end, how) {
+            (Err(AgentError::Abandoned), Shutdown::Abrupt) => Ok(()),
+            (end, _) => end,
+        }
+    }
+
+    /// As if its session with the store had ended.
+    #[cfg(test)]
+    pub(super) fn lose_sign(&self) -> Option<Signs> {
+        self.signs.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Nothing is left of it.
+    fn close(&self, how: Shutdown) {
+        if how == Shutdown::Graceful {
+            // Who waits for a last answer gets it; others have nothing to ask any more.
+            let _ = self.server.leave(LAST_ANSWERS_TIMEOUT);
+        }
+        self.shared.close("the worker ended");
+        self.server.stop();
+        self.store.cancel();
+        self.turning.lock().unwrap_or_else(PoisonError::into_inner).join();
+        drop(self.signs.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+impl Drop for RpcAgent {
+    fn drop(&mut self) {
+        if self.end().is_none() {
+            self.shared.tell(Input::Abandon);
+        }
+        self.close(Shutdown::Abrupt);
+    }
+}
+
+impl Agency for RpcAgent {
+    fn me(&self) -> &WorkerInfo {
+        &self.me
+    }
+
+    fn workers(&self) -> Vec<WorkerInfo> {
+        Self::workers(self)
+    }
+
+    fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
+        Self::shutdown(self, how)
+    }
+
+    fn tcp(&self) -> Option<&RpcAgent> {
+        Some(self)
+    }
+}
+
+/// The library's own handlers, as long as it lives.
+#[derive(Debug)]
+struct Reserved(Arc<Handling>);
+
+impl Reserved {
+    fn register(handling: &Arc<Handling>, shared: &Arc<Shared>) -> Result<Self, HandlerError> {
+        for name in HANDLERS {
+            let weak = Arc::downgrade(shared);
+            let called = move |request: Request, responder: Responder| {
+                if let Some(shared) = weak.upgrade() {
+                    shared.called(request, responder);
+                }
+            };
+            // Where another worker uses the handlers, the first name is taken already.
+            handling.register_as(Owner::Library, name, Run::Inline, Box::new(called))?;
+        }
+        Ok(Self(Arc::clone(handling)))
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        for name in HANDLERS {
+            self.0.remove_as(Owner::Library, name);
+        }
+    }
+}
+
+/// The address by which this host reaches the store's. Nothing is sent for it.
+fn host_towards(store: &Store) -> String {
+    let found = store.endpoint().and_then(|(host, port)| {
+        let socket = UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("0.0.0.0:0")).ok()?;
+        let connected = socket.connect((host, port)).or_else(|_| {
+            // A socket for IPv6 may not be able to speak IPv4.
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.connect((host, port))
+        });
+        connected.ok()?;
+        socket.local_addr().ok()
+    });
+    let address = found.map(|address| address.ip().to_canonical());
+    address.filter(|ip| !ip.is_unspecified()).unwrap_or(IpAddr::from([127, 0, 0, 1])).to_string()
+}
