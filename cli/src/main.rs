@@ -9,6 +9,7 @@ use std::process::ExitCode;
 mod bench;
 mod endpoint;
 mod failure;
+mod group;
 mod json;
 mod open_files;
 mod run;
@@ -28,6 +29,7 @@ enum Command {
     Run(Box<run::RunArguments>),
     Server(server::ServerArguments),
     Store(store::StoreArguments),
+    Group(group::GroupArguments),
     Bench(bench::BenchArguments),
 }
 
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),
         Command::Store(arguments) => store::run(arguments),
+        Command::Group(arguments) => group::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     }
 }

@@ -1,0 +1,106 @@
+//! `rdzv group`: who is in an RPC group.
+
+use crate::endpoint::Endpoint;
+use crate::failure::{EXIT_CODES, Failure, Report};
+use clap::Args;
+use rendezvous_core::driver::rpc_group::{GroupObserver, ObserverOptions, ObservingError};
+use rendezvous_core::driver::store::Store;
+use rendezvous_core::driver::store_client::StoreOptions;
+use rendezvous_core::error::ErrorKind;
+use rendezvous_core::rpc::device_map::GroupKind;
+use rendezvous_core::rpc::membership::observer::Sight;
+use serde_json::json;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// See who is in an RPC group, and who comes and goes: one of ours, or of PyTorch's
+///
+/// Nothing is written to the store. One line for each sight: what kind of group there is, then `came NAME ID ADDRESS` and
+/// `went NAME ID`.
+#[derive(Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct GroupArguments {
+    /// The store's server
+    #[arg(long, value_name = "HOST:PORT", env = "RDZV_ENDPOINT")]
+    endpoint: Endpoint,
+    /// What stands before the group's keys: the second group of a process is beneath rpc_prefix_1
+    #[arg(long, value_name = "PREFIX", default_value = "rpc_prefix_0")]
+    beneath: String,
+    /// End when nothing was seen for so long; 0 goes on
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    quiet_ms: u64,
+    /// How often to look; a server of ours tells of changes at once besides
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    pause_ms: u64,
+    /// How long to try to connect, with refused attempts repeated; 0 tries each address once
+    #[arg(long, value_name = "N", env = "RDZV_CONNECT_TIMEOUT_MS", default_value_t = 10_000)]
+    connect_timeout_ms: u64,
+    /// Sights as JSON, one object a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &GroupArguments) -> ExitCode {
+    let report = if arguments.json { Report::Json } else { Report::Text };
+    match watch(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report("rdzv group", report),
+    }
+}
+
+fn watch(arguments: &GroupArguments) -> Result<(), Failure> {
+    let connect_timeout = Duration::from_millis(arguments.connect_timeout_ms);
+    let options = StoreOptions { connect_timeout, ..StoreOptions::default() };
+    let store = Store::connect(&arguments.endpoint.host, arguments.endpoint.port, options)?;
+    let options = ObserverOptions { pause: Duration::from_millis(arguments.pause_ms) };
+    let observer = GroupObserver::start(&store.with_prefix(arguments.beneath.as_bytes()), options);
+    let observer = observer.map_err(|error| match error {
+        ObservingError::Store(error) => error.into(),
+        ObservingError::Thread(_) => Failure::new(ErrorKind::Io, error.to_string()),
+    })?;
+    let quiet = match arguments.quiet_ms {
+        0 => Duration::from_secs(3600),
+        quiet_ms => Duration::from_millis(quiet_ms),
+    };
+    loop {
+        let seen = observer.next(quiet).map_err(|error| Failure::new(ErrorKind::ServerGone, error.to_string()))?;
+        match seen {
+            Some(sight) => {
+                let line = if arguments.json { json_of(&sight) } else { text_of(&sight) };
+                if writeln!(io::stdout().lock(), "{line}").is_err() {
+                    // Nobody reads on.
+                    return Ok(());
+                }
+            }
+            None if arguments.quiet_ms > 0 => return Ok(()),
+            None => {}
+        }
+    }
+}
+
+const fn kind_name(kind: GroupKind) -> &'static str {
+    match kind {
+        GroupKind::Static => "static",
+        GroupKind::Dynamic => "dynamic",
+    }
+}
+
+fn text_of(sight: &Sight) -> String {
+    match sight {
+        Sight::Begun(kind) => kind_name(*kind).into(),
+        Sight::Came(seen) => format!("came {} {} {}", seen.worker.name, seen.worker.id, seen.address),
+        Sight::Went(worker) => format!("went {} {}", worker.name, worker.id),
+    }
+}
+
+fn json_of(sight: &Sight) -> String {
+    match sight {
+        Sight::Begun(kind) => json!({ "group": kind_name(*kind) }),
+        Sight::Came(seen) => {
+            json!({ "came": seen.worker.name.as_str(), "id": seen.worker.id, "address": &*seen.address })
+        }
+        Sight::Went(worker) => json!({ "went": worker.name.as_str(), "id": worker.id }),
+    }
+    .to_string()
+}
