@@ -162,7 +162,7 @@ class Programs:
                               "-isystem", headers, "-isystem", f"{headers}/torch/csrc/api/include",
                               f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-ltorch_cpu", "-lc10")
         if not options.without_ours:
-            needed = [options.rdzv, options.join_node]
+            needed = [options.rdzv, options.join_node, options.group_worker]
             if with_libraries:
                 needed += [options.lib / "librendezvous.so", options.include / "rendezvous.hpp"]
             for path in needed:
@@ -233,6 +233,13 @@ class Programs:
 
     def start_library(self, name: str, library: str) -> LibraryBench:
         return LibraryBench(name, self._start(name, BUILD / f"group_bench_{library}", stdin=subprocess.PIPE))
+
+    def start_member(self, name: str, command: list) -> subprocess.Popen:
+        """A process that is told and tells by lines, on whatever core."""
+        words = [str(word) for word in command]
+        process = self._run(name, words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.children.callback(stop, process)
+        return process
 
     def start_nodes(self, name: str, commands: list[list]) -> "Nodes":
         """Processes that wait at one gate, on whatever core."""
