@@ -16,7 +16,9 @@ struct Shared<T> {
 }
 
 enum State<T> {
+    /// There is none yet, and nobody waits for it: nobody has to be woken, which would be a system call.
     Open,
+    Awaited,
     Answered(T),
     Gone,
 }
@@ -40,11 +42,14 @@ pub fn ask<T>() -> (Reply<T>, Awaited<T>) {
 impl<T> Shared<T> {
     fn end(&self, end: State<T>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let State::Open = *state {
-            *state = end;
-        }
+        let before = match &*state {
+            State::Open | State::Awaited => core::mem::replace(&mut *state, end),
+            State::Answered(_) | State::Gone => return,
+        };
         drop(state);
-        self.changed.notify_one();
+        if let State::Awaited = before {
+            self.changed.notify_one();
+        }
     }
 }
 
@@ -64,13 +69,17 @@ impl<T> Drop for Reply<T> {
 impl<T> Awaited<T> {
     /// The answer, or why there will be none, if that is known within `patience`. It is told once.
     pub fn look(&self, patience: Duration) -> Option<Result<T, NoAnswer>> {
-        let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.0.changed.wait_timeout_while(state, patience, |state| matches!(state, State::Open));
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (State::Open, false) = (&*state, patience.is_zero()) {
+            *state = State::Awaited;
+            let waits = |state: &mut State<T>| matches!(state, State::Awaited);
+            let waited = self.0.changed.wait_timeout_while(state, patience, waits);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
         match core::mem::replace(&mut *state, State::Gone) {
             State::Answered(answer) => Some(Ok(answer)),
             State::Gone => Some(Err(NoAnswer::Gone)),
-            State::Open => {
+            State::Open | State::Awaited => {
                 *state = State::Open;
                 None
             }

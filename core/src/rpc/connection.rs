@@ -5,6 +5,7 @@
 //! of a payload is named by its place, for its owner to write from there. So a gigabyte needs no copy here, small calls
 //! pass between its parts, and a peer that does not read holds up the one who writes to it, and nothing grows.
 
+pub mod by_number;
 pub mod callee;
 pub mod caller;
 mod error;

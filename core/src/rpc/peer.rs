@@ -110,7 +110,7 @@ impl Peer {
 
     /// How many calls are under way or wait.
     #[must_use]
-    pub const fn under_way(&self) -> usize {
+    pub fn under_way(&self) -> usize {
         self.waiting.len()
             + match &self.line {
                 Line::Up(caller) => caller.under_way(),

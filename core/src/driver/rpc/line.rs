@@ -35,7 +35,10 @@ impl Transport {
 
     fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
         // Without the flag, a connection that ended would end a process that does not expect SIGPIPE.
-        self.socket().send_vectored_with_flags(from, libc::MSG_NOSIGNAL)
+        match from {
+            [one] => self.socket().send_with_flags(one, libc::MSG_NOSIGNAL),
+            several => self.socket().send_vectored_with_flags(several, libc::MSG_NOSIGNAL),
+        }
     }
 }
 
@@ -178,7 +181,6 @@ impl Line {
                 is_dry = !more(&mut self.unsent);
             }
             if self.unsent.bytes == 0 {
-                self.unsent = Unsent::default();
                 return Ok(Flushed::All);
             }
             let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE];
@@ -245,8 +247,14 @@ pub(super) struct Incoming {
     announced: usize,
 }
 
-/// The first room of a long payload, in bytes; it doubles.
+/// The first room of a long payload, in bytes.
 const FIRST_BYTES: usize = 1024 * 1024;
+/// How many times as long as what has come the room becomes. What nothing has come to takes no memory.
+const GROWTH: usize = 8;
+/// From this room on, the system is asked for pages of its large kind: else most of the time would go to asking for the
+/// small ones, one by one, as they are filled.
+const LARGE_BYTES_MIN: usize = 4 * 1024 * 1024;
+const PAGE_BYTES: usize = 4096;
 /// From this length on, what comes is read to where it belongs.
 const IN_PLACE_BYTES_MIN: usize = 32 * 1024;
 
@@ -276,8 +284,23 @@ impl Incoming {
         if self.bytes.capacity() - have >= due {
             return Ok(());
         }
-        let wanted = (2 * have).max(FIRST_BYTES).max(have + due).min(self.announced.max(have + due));
-        self.bytes.try_reserve_exact(wanted - have).map_err(|_| NoMemory)
+        let at_least = have + due;
+        let wanted = have.saturating_mul(GROWTH).max(FIRST_BYTES).min(self.announced).max(at_least);
+        self.bytes.try_reserve_exact(wanted - have).map_err(|_| NoMemory)?;
+        if self.bytes.capacity() >= LARGE_BYTES_MIN {
+            self.prefer_large_pages();
+        }
+        Ok(())
+    }
+
+    fn prefer_large_pages(&mut self) {
+        let spare = self.bytes.spare_capacity_mut().as_mut_ptr_range();
+        let begin = spare.start.addr().next_multiple_of(PAGE_BYTES);
+        let bytes = (spare.end.addr() / PAGE_BYTES * PAGE_BYTES).saturating_sub(begin);
+        // SAFETY: whole pages within the vector's own room; it is a hint, and a system that has none refuses it.
+        unsafe {
+            libc::madvise(spare.start.with_addr(begin).cast(), bytes, libc::MADV_HUGEPAGE);
+        }
     }
 
     /// So many bytes are in the room that was given.

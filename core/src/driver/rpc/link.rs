@@ -13,12 +13,13 @@ use crate::driver::reply::Reply;
 use crate::driver::resolve::{Found, error_text, literal, look_up};
 use crate::driver::socket::{Idle, KeepAlive, finish_connect, open_socket, start_connect};
 use crate::limits::RpcLimits;
-use crate::ordered::{Map, Set};
+use crate::ordered::Set;
+use crate::rpc::connection::by_number::ByNumber;
 use crate::rpc::connection::caller::NewCall;
 use crate::rpc::connection::{CallError, CallKind, ConnectionError, ToWrite};
 use crate::rpc::name::WorkerInfo;
 use crate::rpc::peer::{Peer, PeerEvent};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
@@ -170,14 +171,20 @@ struct State {
     last_failure: ConnectionError,
     reader: Reader,
     writing: Writing,
-    requests: Map<u64, Payload>,
-    answers: Map<u64, Incoming>,
-    completions: Map<u64, Completion>,
+    requests: ByNumber<Payload>,
+    answers: ByNumber<Incoming>,
+    completions: ByNumber<Completion>,
     /// When it is looked at whether its time has come.
     timer: Option<Instant>,
     has_left: bool,
+    /// For the next thread that reads for its own call.
+    scratch: Vec<u8>,
+    /// When the last such call ended.
+    rested: Instant,
 }
 
+/// After so long a rest it is looked whether the connection is still there, before something is sent into it.
+const REST: Duration = Duration::from_millis(1);
 const READS_PER_TURN: usize = 8;
 
 /// What a call is to be, but for its payload.
@@ -223,11 +230,13 @@ impl Link {
                 last_failure: ConnectionError::Closed,
                 reader: Reader::Nobody,
                 writing: Writing::AtOnce,
-                requests: Map::new(),
-                answers: Map::new(),
-                completions: Map::new(),
+                requests: ByNumber::new(),
+                answers: ByNumber::new(),
+                completions: ByNumber::new(),
                 timer: None,
                 has_left: false,
+                scratch: Vec::new(),
+                rested: Instant::ORIGIN,
             }),
         }))
     }
@@ -254,7 +263,8 @@ impl Link {
         let payload_bytes = payload.bytes().len() as u64;
         let mut due = Due::default();
         let mut state = self.lock();
-        if state.peer.is_at_rest() && !matches!(state.reader, Reader::Caller(_)) {
+        if state.peer.is_at_rest() && !matches!(state.reader, Reader::Caller(_)) && now > state.rested + REST
+        {
             self.look_at_idle(&mut state, now, &mut due);
         }
         let is_alone = wish == Driven::ByItself
@@ -300,19 +310,25 @@ impl Link {
     /// Waits for a call that this thread has begun alone, and reads its answer. It comes back when the call has ended, or
     /// when somebody else reads from now on.
     pub(super) fn drive(self: &Arc<Self>, id: u64) {
-        let mut scratch = Vec::with_capacity(DRIVEN_SCRATCH_BYTES);
         let mut state = self.lock();
+        let mut now = self.shared.clock.now();
+        let mut scratch = core::mem::take(&mut state.scratch);
+        scratch.reserve_exact(DRIVEN_SCRATCH_BYTES);
         loop {
             if state.reader != Reader::Caller(id) {
                 return;
             }
             if state.completions.get(id).is_none() {
+                state.scratch = scratch;
+                state.rested = now;
                 let is_idle = state.peer.under_way() == 0;
                 state.reader = if is_idle { Reader::Nobody } else { Reader::Thread };
-                let mut due = Due::default();
-                self.settle(&mut state, self.shared.clock.now(), &mut &[][..], &mut due);
-                drop(state);
-                due.call();
+                if !is_idle {
+                    let mut due = Due::default();
+                    self.settle(&mut state, now, &mut &[][..], &mut due);
+                    drop(state);
+                    due.call();
+                }
                 return;
             }
             let Some(line) = &state.line else {
@@ -322,11 +338,11 @@ impl Link {
             let (fd, has_unsent) = (line.fd(), line.has_unsent());
             let until = state.peer.poll_timeout();
             drop(state);
-            let is_nudged = self.wait(fd, has_unsent, until);
+            let is_nudged = self.wait(fd, has_unsent, until.map(|until| until.since(now)));
             if is_nudged {
                 self.nudge.take_back();
             }
-            let now = self.shared.clock.now();
+            now = self.shared.clock.now();
             let mut due = Due::default();
             state = self.lock();
             if state.reader == Reader::Caller(id) {
@@ -344,16 +360,14 @@ impl Link {
     }
 
     /// Until the socket is ready, somebody nudges, or the time has come. Whether somebody nudged.
-    fn wait(&self, fd: RawFd, has_unsent: bool, until: Option<Instant>) -> bool {
+    fn wait(&self, fd: RawFd, has_unsent: bool, span: Option<Duration>) -> bool {
         let events = if has_unsent { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
         let mut watched = [
             libc::pollfd { fd, events, revents: 0 },
             libc::pollfd { fd: self.nudge.fd(), events: libc::POLLIN, revents: 0 },
         ];
-        let millis = until.map_or(-1, |until| {
-            let left = until.since(self.shared.clock.now()).as_micros().div_ceil(1000);
-            i32::try_from(left).unwrap_or(i32::MAX)
-        });
+        let millis =
+            span.map_or(-1, |span| i32::try_from(span.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
         // SAFETY: two valid `pollfd`s. Whatever it says, the socket does not block, and time is looked at.
         unsafe { libc::poll(watched.as_mut_ptr(), 2, millis) };
         watched[1].revents != 0

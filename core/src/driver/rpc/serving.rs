@@ -10,7 +10,8 @@ use crate::driver::server::{Listen, ServerFailure, StartError, open_listener};
 use crate::driver::socket::{KeepAlive, is_newcomers_fault};
 use crate::driver::threads::{self, Thread, panic_text};
 use crate::limits::{IntakeLimits, RpcLimits};
-use crate::ordered::{Map, Set};
+use crate::ordered::Set;
+use crate::rpc::connection::by_number::ByNumber;
 use crate::rpc::connection::callee::{Callee, CalleeEvent};
 use crate::rpc::connection::{CallKind, ConnectionError, Refusal, Status, ToWrite};
 use crate::rpc::intake::{Intake, Room};
@@ -238,8 +239,8 @@ struct State {
     watch: Option<Watch>,
     line: Option<Line>,
     token: Token,
-    receiving: Map<u64, Receiving>,
-    answers: Map<u64, Payload>,
+    receiving: ByNumber<Receiving>,
+    answers: ByNumber<Payload>,
     writing: Writing,
     reading: Reading,
     end: End,
@@ -714,8 +715,8 @@ impl Reactor {
             watch: None,
             line: Some(Line::new(Transport::Plain(socket))),
             token: Token(index as u64),
-            receiving: Map::new(),
-            answers: Map::new(),
+            receiving: ByNumber::new(),
+            answers: ByNumber::new(),
             writing: Writing::AtOnce,
             reading: Reading::On,
             end: End::NotYet,
@@ -748,8 +749,8 @@ fn close(state: &mut State) {
     }
     state.watch = None;
     state.line = None;
-    state.receiving = Map::new();
-    state.answers = Map::new();
+    state.receiving = ByNumber::new();
+    state.answers = ByNumber::new();
 }
 
 /// The name of a worker for messages.

@@ -1,13 +1,14 @@
 //! What is under way on a connection: calls by their numbers, how many bytes they have together, and when the first of
 //! them is given up. Both ends keep theirs here.
 
-use crate::ordered::{Map, Set};
+use super::by_number::ByNumber;
+use crate::ordered::Set;
 use crate::time::Instant;
 use alloc::vec::Vec;
 
 #[derive(Debug)]
 pub(in crate::rpc) struct InFlight<C> {
-    calls: Map<u64, Entry<C>>,
+    calls: ByNumber<Entry<C>>,
     deadlines: Set<(Instant, u64)>,
     bytes: u64,
 }
@@ -21,14 +22,14 @@ struct Entry<C> {
 
 impl<C> InFlight<C> {
     pub(in crate::rpc) const fn new() -> Self {
-        Self { calls: Map::new(), deadlines: Set::new(), bytes: 0 }
+        Self { calls: ByNumber::new(), deadlines: Set::new(), bytes: 0 }
     }
 
-    pub(in crate::rpc) const fn len(&self) -> usize {
+    pub(in crate::rpc) fn len(&self) -> usize {
         self.calls.len()
     }
 
-    pub(in crate::rpc) const fn is_empty(&self) -> bool {
+    pub(in crate::rpc) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
@@ -73,7 +74,7 @@ impl<C> InFlight<C> {
     }
 
     pub(in crate::rpc) fn ids(&self) -> Vec<u64> {
-        self.calls.iter().map(|(id, _)| id).collect()
+        self.calls.numbers()
     }
 }
 

@@ -31,6 +31,8 @@ impl Sink for Growing<'_> {
     }
 }
 
+const SMALL_ROOM_BYTES: usize = 256;
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outgoing {
     small: Vec<u8>,
@@ -47,6 +49,10 @@ impl Outgoing {
 
     /// Whether the frame is short enough.
     pub(super) fn frame(&mut self, id: u64, frame: &impl Message) -> bool {
+        // Room for a frame with its header and a short payload behind it.
+        if self.small.capacity() == 0 {
+            self.small.reserve(SMALL_ROOM_BYTES);
+        }
         encode_frame(&mut Growing(&mut self.small), id, frame).is_ok()
     }
 

@@ -1,0 +1,315 @@
+//! Calls between workers, measured: `calls serve` is one, `calls floor-echo` and `calls floor-sink BYTES` are the least
+//! that can be done for the same bytes, `calls load` puts loads on them.
+//!
+//! Servers say `listening on 127.0.0.1:PORT` and stay until they are killed. `load` reads commands from stdin, and answers
+//! each with a line of JSON:
+//!
+//! ```text
+//! floor-echo PORT CALLS · floor-sink PORT CALLS BYTES
+//! echo|pooled PORT CALLS · echo-many|pooled-many PORT CALLS DEPTH · payload PORT CALLS BYTES · death CALLS
+//! ```
+
+use rendezvous_core::driver::rpc::Payload;
+use rendezvous_core::driver::rpc::calling::{Call, RpcClient, RpcClientOptions, RpcPeer};
+use rendezvous_core::driver::rpc::handling::{Handling, Request, Responder, Run};
+use rendezvous_core::driver::rpc::serving::{RpcServer, RpcServerOptions};
+use rendezvous_core::driver::server::{Family, Listen};
+use rendezvous_core::driver::socket::KeepAlive;
+use rendezvous_core::limits::{IntakeLimits, RpcLimits};
+use rendezvous_core::rpc::name::WorkerInfo;
+use std::io::{self, BufRead, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const ECHO_BYTES: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["serve"] => serve(),
+        ["floor-echo"] => floor(None),
+        ["floor-sink", bytes] => bytes.parse().map_err(Into::into).and_then(|bytes| floor(Some(bytes))),
+        ["load"] => load(),
+        _ => Err("usage: calls serve | floor-echo | floor-sink BYTES | load".into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("calls: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn say(line: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{line}")?;
+    stdout.flush()
+}
+
+fn worker(name: &str, id: u16) -> Outcome<WorkerInfo> {
+    Ok(WorkerInfo { name: name.parse()?, id })
+}
+
+fn serve() -> Outcome<()> {
+    let handling = Handling::new(4);
+    let echo = |request: Request, responder: Responder| _ = responder.answer(request.payload);
+    handling.register("echo", Run::Inline, echo)?;
+    handling.register("pooled", Run::Pooled, echo)?;
+    handling.register("length", Run::Inline, |request: Request, responder: Responder| {
+        responder.answer(request.payload.len().to_string().into_bytes());
+    })?;
+    let held = Mutex::new(Vec::new());
+    handling.register("hold", Run::Inline, move |_, responder| {
+        held.lock().expect("no panic").push(responder);
+    })?;
+    let options = RpcServerOptions {
+        listen: Listen::Address { host: "127.0.0.1".into(), port: 0, family: Family::AsGiven },
+        me: worker("b", 1)?,
+        group: b"bench".to_vec(),
+        admit: Box::new(|_| Ok(())),
+        limits: RpcLimits::default(),
+        intake: IntakeLimits::default(),
+        keep_alive: Some(KeepAlive::default()),
+    };
+    let server = RpcServer::start(options, handling)?;
+    say(&format!("listening on {}", server.local_addr()))?;
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Waits for one event of a descriptor through epoll, as a server must.
+struct Poll(i32);
+
+impl Poll {
+    fn of(fd: i32) -> io::Result<Self> {
+        // SAFETY: a flag, and then a valid event for a descriptor that lives.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 0 };
+        // SAFETY: as above.
+        if epoll < 0 || unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self(epoll))
+    }
+
+    fn wait(&self) {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event.
+        unsafe { libc::epoll_wait(self.0, &raw mut event, 1, -1) };
+    }
+}
+
+impl Drop for Poll {
+    fn drop(&mut self) {
+        // SAFETY: its own descriptor.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// Serves one connection after the other: sends back what comes, or one byte for so many.
+fn floor(sink: Option<usize>) -> Outcome<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    say(&format!("listening on {}", listener.local_addr()?))?;
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let (mut stream, _) = listener.accept()?;
+        stream.set_nodelay(true)?;
+        let poll = Poll::of(stream.as_raw_fd())?;
+        let mut have = 0;
+        loop {
+            poll.wait();
+            let Ok(count @ 1..) = stream.read(&mut buffer) else { break };
+            let Some(wanted) = sink else {
+                stream.write_all(&buffer[..count])?;
+                continue;
+            };
+            have += count;
+            if have >= wanted {
+                have -= wanted;
+                stream.write_all(b"x")?;
+            }
+        }
+    }
+}
+
+fn load() -> Outcome<()> {
+    let client = RpcClient::new(RpcClientOptions {
+        me: worker("a", 0)?,
+        group: b"bench".to_vec(),
+        limits: RpcLimits::default(),
+        keep_alive: Some(KeepAlive::default()),
+        own: None,
+    })?;
+    let peer =
+        |port: &str| -> Outcome<RpcPeer> { Ok(client.peer(&worker("b", 1)?, "127.0.0.1", port.parse()?)?) };
+    let mut peers: Vec<(String, RpcPeer)> = Vec::new();
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let samples = match words.as_slice() {
+            ["floor-echo", port, calls] => floor_echo(port, calls.parse()?)?,
+            ["floor-sink", port, calls, bytes] => floor_sink(port, calls.parse()?, bytes.parse()?)?,
+            ["death", calls] => (0..calls.parse()?).map(|_| death(&client)).collect::<Outcome<_>>()?,
+            [work, port, rest @ ..] => {
+                let known = peers.iter().position(|(known, _)| known == port);
+                let at = known.unwrap_or(peers.len());
+                if known.is_none() {
+                    // It is kept, so that its connection is.
+                    peers.push(((*port).to_owned(), peer(port)?));
+                }
+                let peer = &peers[at].1;
+                match (*work, rest) {
+                    ("echo" | "pooled", [calls]) => one_by_one(peer, work, calls.parse()?)?,
+                    ("echo-many", [calls, depth]) => many(peer, "echo", calls.parse()?, depth.parse()?)?,
+                    ("pooled-many", [calls, depth]) => many(peer, "pooled", calls.parse()?, depth.parse()?)?,
+                    ("payload", [calls, bytes]) => payload(peer, calls.parse()?, bytes.parse()?)?,
+                    _ => return Err(format!("what is {line:?}?").into()),
+                }
+            }
+            _ => return Err(format!("what is {line:?}?").into()),
+        };
+        say(&told(samples))?;
+    }
+    Ok(())
+}
+
+/// The times of single calls, in microseconds, as a line of JSON.
+fn told(mut samples: Vec<f64>) -> String {
+    samples.sort_by(f64::total_cmp);
+    let at = |share: usize| samples[(samples.len() - 1) * share / 100];
+    let mean = samples.iter().sum::<f64>() / f64::from(u32::try_from(samples.len()).unwrap_or(u32::MAX));
+    format!("{{\"median_us\": {:.3}, \"p99_us\": {:.3}, \"mean_us\": {mean:.3}}}", at(50), at(99))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a program reads the clock itself")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn timed(calls: usize, mut call: impl FnMut() -> Outcome<()>) -> Outcome<Vec<f64>> {
+    // The first ones meet what is cold.
+    for _ in 0..calls.div_ceil(20) {
+        call()?;
+    }
+    let mut samples = Vec::with_capacity(calls);
+    for _ in 0..calls {
+        let began = now();
+        call()?;
+        samples.push(began.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(samples)
+}
+
+fn connected(port: &str) -> Outcome<TcpStream> {
+    let stream = TcpStream::connect(("127.0.0.1", port.parse()?))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+fn floor_echo(port: &str, calls: usize) -> Outcome<Vec<f64>> {
+    let mut stream = connected(port)?;
+    let poll = Poll::of(stream.as_raw_fd())?;
+    let mut bytes = [7; ECHO_BYTES];
+    timed(calls, || {
+        stream.write_all(&bytes)?;
+        poll.wait();
+        Ok(stream.read_exact(&mut bytes)?)
+    })
+}
+
+fn floor_sink(port: &str, calls: usize, bytes: usize) -> Outcome<Vec<f64>> {
+    let mut stream = connected(port)?;
+    let payload = vec![7; bytes];
+    timed(calls, || {
+        stream.write_all(&payload)?;
+        Ok(stream.read_exact(&mut [0])?)
+    })
+}
+
+fn one_by_one(peer: &RpcPeer, handler: &str, calls: usize) -> Outcome<Vec<f64>> {
+    let call = Call::of(handler).within(PATIENCE);
+    let bytes = [7; ECHO_BYTES];
+    timed(calls, || {
+        let answer = peer.call(call, &bytes[..])?;
+        if answer == bytes { Ok(()) } else { Err("another answer".into()) }
+    })
+}
+
+fn payload(peer: &RpcPeer, calls: usize, bytes: usize) -> Outcome<Vec<f64>> {
+    let payload = Payload::from(vec![7; bytes]);
+    let expected = bytes.to_string().into_bytes();
+    timed(calls, || {
+        let answer = peer.call(Call::of("length").within(PATIENCE), payload.clone())?;
+        if answer == expected { Ok(()) } else { Err("another answer".into()) }
+    })
+}
+
+/// One chain of calls, of which each is made when the one before is answered.
+fn chain(peer: RpcPeer, handler: &'static str, left: usize, done: Sender<Result<(), String>>) {
+    let (next, told) = (peer.clone(), done.clone());
+    let began =
+        peer.start_with(
+            Call::of(handler).within(PATIENCE),
+            vec![7; ECHO_BYTES],
+            move |result| match result {
+                Ok(_) if left > 1 => chain(next, handler, left - 1, told),
+                Ok(_) => _ = told.send(Ok(())),
+                Err(error) => _ = told.send(Err(error.to_string())),
+            },
+        );
+    if let Err(error) = began {
+        done.send(Err(error.to_string())).ok();
+    }
+}
+
+/// The time of each call where so many are in flight: that of all, shared out.
+fn many(peer: &RpcPeer, handler: &'static str, calls: usize, depth: usize) -> Outcome<Vec<f64>> {
+    let each = calls.div_ceil(depth);
+    let (tell, told) = channel();
+    let began = now();
+    for _ in 0..depth {
+        chain(peer.clone(), handler, each, tell.clone());
+    }
+    for _ in 0..depth {
+        told.recv_timeout(PATIENCE)??;
+    }
+    let all = u32::try_from(each * depth)?;
+    Ok(vec![began.elapsed().as_secs_f64() * 1e6 / f64::from(all)])
+}
+
+/// From the death of a worker to the failure of a call that it had.
+fn death(client: &RpcClient) -> Outcome<f64> {
+    let mut child = Command::new(std::env::current_exe()?).arg("serve").stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    io::BufReader::new(child.stdout.take().ok_or("no stdout")?).read_line(&mut line)?;
+    let port = line.trim().rsplit_once(':').ok_or("no port")?.1.parse()?;
+    let peer = client.peer(&worker("b", 1)?, "127.0.0.1", port)?;
+    let pending = peer.start(Call::of("hold").within(PATIENCE), &b""[..])?;
+    peer.call(Call::of("echo").within(PATIENCE), &b""[..])?;
+    let ended = Arc::new(Mutex::new(None));
+    let told = Arc::clone(&ended);
+    let (tell, heard) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let result = pending.wait();
+            *told.lock().expect("no panic") = Some(now());
+            tell.send(result).ok();
+        });
+        let began = now();
+        child.kill()?;
+        let result = heard.recv_timeout(PATIENCE)?;
+        child.wait()?;
+        let ended = ended.lock().expect("no panic").ok_or("no end")?;
+        if result.is_ok() { Err("it was answered".into()) } else { Ok((ended - began).as_secs_f64() * 1e6) }
+    })
+}
