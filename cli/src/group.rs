@@ -64,7 +64,8 @@ fn watch(arguments: &GroupArguments) -> Result<(), Failure> {
         quiet_ms => Duration::from_millis(quiet_ms),
     };
     loop {
-        let seen = observer.next(quiet).map_err(|error| Failure::new(ErrorKind::ServerGone, error.to_string()))?;
+        let seen =
+            observer.next(quiet).map_err(|error| Failure::new(ErrorKind::ServerGone, error.to_string()))?;
         match seen {
             Some(sight) => {
                 let line = if arguments.json { json_of(&sight) } else { text_of(&sight) };

@@ -178,6 +178,20 @@ pub fn no_answer(error: &CallError) -> NoAnswer {
     }
 }
 
+/// Whether a bug is planted here, for the tests to find.
+#[cfg(test)]
+macro_rules! planted {
+    ($self:ident, $flaw:ident) => {
+        $self.flaw == Some(tests::Flaw::$flaw)
+    };
+}
+#[cfg(not(test))]
+macro_rules! planted {
+    ($self:ident, $flaw:ident) => {
+        false
+    };
+}
+
 /// What a call was made for.
 #[derive(Clone, Debug)]
 enum Purpose {
@@ -216,6 +230,8 @@ pub struct Agent {
     signs: Signs,
     deaths: Vec<Death>,
     outputs: VecDeque<Output>,
+    #[cfg(test)]
+    flaw: Option<tests::Flaw>,
 }
 
 impl Agent {
@@ -247,6 +263,8 @@ impl Agent {
             signs: Signs::default(),
             deaths: Vec::new(),
             outputs: VecDeque::new(),
+            #[cfg(test)]
+            flaw: tests::planted(),
         };
         agent.look_at_membership(now);
         Ok(agent)
@@ -372,6 +390,7 @@ impl Agent {
             },
             Input::Ended(number, answer) => self.ended(now, number, answer),
             Input::Sign(key, value) => {
+                let value = value.filter(|value| **value != *sign::GOING || !planted!(self, UnheardGoing));
                 if let Some(sign) = self.signs.changed(&key, value.as_deref()) {
                     self.mourn(&sign.name, &sign.address, sign::VANISHED);
                 }
@@ -497,7 +516,7 @@ impl Agent {
     fn look_at_ready(&mut self) {
         let leads =
             self.life == Life::Meeting && self.leader().is_some_and(|leader| leader.worker == self.me.worker);
-        if leads && self.not_ready().is_empty() {
+        if leads && (self.not_ready().is_empty() || planted!(self, HastyLeader)) {
             self.met();
         }
     }
@@ -523,6 +542,9 @@ impl Agent {
         if self.go(LifeEvent::Leave) {
             self.deadline = now + self.timeout;
             self.outputs.push_back(Output::Drain);
+            if planted!(self, ShortDrain) {
+                self.drained(now);
+            }
         }
     }
 
@@ -606,7 +628,7 @@ impl Agent {
             Ok(change) => change,
             Err(error) => return self.respond(number, Err(error.to_string().into())),
         };
-        if let Some(newcomer) = &change.joined {
+        if let Some(newcomer) = change.joined.as_ref().filter(|_| !planted!(self, UntriedWay)) {
             if newcomer.worker != called.from {
                 let words = format!("{} tells of {}", called.from, newcomer.worker);
                 return self.respond(number, Err(words.into()));
@@ -616,7 +638,9 @@ impl Agent {
             return self.call(to, REACH_HANDLER, Vec::new(), now + REACH_TIMEOUT, purpose);
         }
         // Whom nobody agreed to has nothing to tell.
-        if self.members().get(&called.from.name).is_some_and(|known| known.worker == called.from) {
+        if planted!(self, UntriedWay)
+            || self.members().get(&called.from.name).is_some_and(|known| known.worker == called.from)
+        {
             self.apply(now, change, &called.from);
         }
         self.respond(number, Ok(Box::default()));
@@ -669,7 +693,9 @@ impl Agent {
             return;
         }
         let (worker, why): (_, Box<str>) = (place.worker.clone(), why.into());
-        self.outputs.push_back(Output::EndCallsTo(place.clone(), why.clone()));
+        if !planted!(self, HangingCalls) {
+            self.outputs.push_back(Output::EndCallsTo(place.clone(), why.clone()));
+        }
         if matches!(self.life, Life::Member | Life::Draining | Life::Leaving) {
             let why = why.clone();
             self.outputs.push_back(Output::Event(GroupEvent::PeerDied { worker, why }));
@@ -680,6 +706,9 @@ impl Agent {
 
     /// Those whose signs vanished while nobody knew that they are members.
     fn bury(&mut self) {
+        if planted!(self, ForgottenLoss) {
+            return;
+        }
         let known = self
             .members()
             .iter()
@@ -715,7 +744,7 @@ impl Agent {
                 self.outputs.push_back(Output::Event(GroupEvent::Left(place.worker.clone())));
             }
         }
-        if let Some(member) = &change.joined {
+        if let Some(member) = change.joined.as_ref().filter(|_| !planted!(self, DeadForever)) {
             self.deaths.retain(|death| death.place.worker.name != member.worker.name);
             self.outputs.push_back(Output::Event(GroupEvent::Joined(member.worker.clone())));
             self.bury();

@@ -31,6 +31,7 @@ struct Node {
     address: Box<str>,
     agent: Agent,
     is_alive: bool,
+    was_killed: bool,
     joined_at: Option<Instant>,
     events: Vec<String>,
     /// Calls that ended since their callee is gone, and when.
@@ -115,6 +116,7 @@ impl World {
             address,
             agent,
             is_alive: true,
+            was_killed: false,
             joined_at: None,
             events: Vec::new(),
             ended_calls: Vec::new(),
@@ -299,7 +301,10 @@ impl World {
                     self.spawn(name, size);
                 }
             }
-            Happening::Kill(place) => self.end(place),
+            Happening::Kill(place) => {
+                self.nodes[place].was_killed = true;
+                self.end(place);
+            }
         }
     }
 
@@ -518,6 +523,87 @@ fn what_is_no_call_of_a_members_changes_nothing() {
     assert!(matches!(agent.poll_output(), Some(Output::Respond(8, Err(_)))));
 }
 
+/// Bugs that are planted in the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// The leader lets all begin though not all have called.
+    HastyLeader,
+    /// Whoever is told of a newcomer does not try the way to it.
+    UntriedWay,
+    /// A sign that says that its worker goes is not heard.
+    UnheardGoing,
+    /// Deaths of those who were not known yet are forgotten.
+    ForgottenLoss,
+    /// Calls to the dead do not end.
+    HangingCalls,
+    /// Who died is dead though it came back.
+    DeadForever,
+    /// Who leaves does not wait for its calls.
+    ShortDrain,
+}
+
+std::thread_local! {
+    static PLANTED: core::cell::Cell<Option<Flaw>> = const { core::cell::Cell::new(None) };
+}
+
+/// The bug that is planted in this thread.
+pub(super) fn planted() -> Option<Flaw> {
+    PLANTED.get()
+}
+
+/// What a graceful end must not look like, and when everybody knows of a death.
+fn check_events(world: &World) {
+    for node in &world.nodes {
+        for event in node.events.iter().filter(|event| event.starts_with('x')) {
+            let has_died = world.nodes.iter().any(|other| event[1..] == *other.name && other.was_killed);
+            assert!(has_died, "{} heard {event} of one that left", node.name);
+        }
+    }
+}
+
+#[test]
+fn bugs_that_are_planted_are_found() {
+    let scenes: [fn(); 6] = [
+        nobody_begins_where_the_leader_did_not_hear_from_all,
+        a_sign_that_vanishes_ends_a_group_that_has_not_begun_and_calls_in_one_that_has,
+        a_newcomer_whose_address_nobody_can_call_is_told_so_and_leaves_nothing,
+        a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended,
+        a_death_that_is_told_of_before_its_worker_is_known_counts,
+        || {
+            for seed in 0..20 {
+                live(seed, Signing::Native);
+            }
+        },
+    ];
+    for flaw in [
+        Flaw::HastyLeader,
+        Flaw::UntriedWay,
+        Flaw::UnheardGoing,
+        Flaw::ForgottenLoss,
+        Flaw::HangingCalls,
+        Flaw::DeadForever,
+        Flaw::ShortDrain,
+    ] {
+        PLANTED.set(Some(flaw));
+        let is_found = scenes.iter().any(|scene| std::panic::catch_unwind(scene).is_err());
+        PLANTED.set(None);
+        assert!(is_found, "{flaw:?}");
+    }
+}
+
+#[test]
+fn a_death_that_is_told_of_before_its_worker_is_known_counts() {
+    let mut world = World::new(8, Signing::None);
+    for name in ["a", "b"] {
+        world.spawn(name, Some(2));
+    }
+    // The sign of the other vanishes while this one is still on its way.
+    world.input(0, Input::Sign("b/b@1".into(), None));
+    world.run_for(2000);
+    let words = "b (id 1) died while the group began: its session with the store's server ended";
+    assert_eq!(world.error(0), words);
+}
+
 /// Names the life that was lived when a check fails.
 struct Culprit(u64, Signing);
 
@@ -598,6 +684,7 @@ fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
         assert!(is_fine);
     }
     assert!(world.open.is_empty(), "each call was answered");
+    check_events(&world);
     (world.nodes.iter().filter(|node| node.joined_at.is_some()).count(), deaths)
 }
 
