@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import agents
+import calls
 import rendezvous
 from programs import (REPOSITORY, Broken, LibraryBench, Missing, Programs, Server, memory_kib, say,
                       settled_memory_kib, stop)
@@ -278,6 +279,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rdzv", type=Path, default=target / "release/rdzv", help="our server's binary")
     parser.add_argument("--join-node", type=Path, default=target / "release/join_node",
                         help="the program that is one node of a run")
+    parser.add_argument("--calls", type=Path, default=target / "release/calls",
+                        help="the program that makes and takes calls")
     parser.add_argument("--lib", type=Path, default=target / "release", help="the folder of librendezvous.so")
     parser.add_argument("--include", type=Path, default=REPOSITORY / "include",
                         help="the folder of rendezvous.hpp")
@@ -286,7 +289,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
     options = parser.parse_args()
     options.repetitions = 5 if options.quick else 15
-    for name in ("rdzv", "join_node", "lib", "include"):
+    for name in ("rdzv", "join_node", "calls", "lib", "include"):
         setattr(options, name, getattr(options, name).resolve())
     return options
 
@@ -314,8 +317,9 @@ def main() -> int:
     library_rows = [row for row in LIBRARY_ROWS if wanted.search(row.id)]
     rendezvous_rows = [row for row in rendezvous.ROWS if wanted.search(row.id)]
     agent_rows = [row for row in agents.ROWS if wanted.search(row.id)]
+    call_rows = [row for row in [*calls.ROWS, calls.DEATH_ROW] if wanted.search(row.id)]
     wants_memory = wanted.search(MEMORY_ROW) is not None
-    if not (server_rows or library_rows or rendezvous_rows or agent_rows or wants_memory):
+    if not (server_rows or library_rows or rendezvous_rows or agent_rows or call_rows or wants_memory):
         raise Missing(f"no row matches {options.rows!r}")
     raise_file_limit(IDLE_CONNECTIONS + 100 if wants_memory or rendezvous_rows else 4100)
     if library_rows and options.without_torch:
@@ -334,6 +338,8 @@ def main() -> int:
             rendezvous.section(programs, rendezvous_rows, report)
         if agent_rows:
             agents.section(programs, agent_rows, report)
+        if call_rows and not options.without_ours:
+            calls.section(programs, call_rows, report, until_steady)
         if wants_memory:
             memory_section(programs, report)
     if options.json:
