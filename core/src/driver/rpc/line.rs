@@ -143,6 +143,8 @@ pub(super) enum Got {
     End,
 }
 
+/// Bytes that are read behind those that are read to where they belong.
+const BEHIND_BYTES: usize = 1024;
 /// Bytes of a scratch buffer.
 pub(super) const SCRATCH_BYTES: usize = 64 * 1024;
 
@@ -204,9 +206,13 @@ impl Line {
     /// Reads once: first into `place`, and what is more into `scratch`, which is empty.
     pub(super) fn read(&self, place: &mut [MaybeUninit<u8>], scratch: &mut Vec<u8>) -> io::Result<Got> {
         let place_bytes = place.len();
-        let room = place_bytes + scratch.capacity();
+        // Behind what is due comes the next header, and then perhaps more that should not come here.
+        let spare_bytes =
+            if place.is_empty() { scratch.capacity() } else { BEHIND_BYTES.min(scratch.capacity()) };
+        let room = place_bytes + spare_bytes;
         let got = loop {
-            let spare = MaybeUninitSlice::new(scratch.spare_capacity_mut());
+            let spare = scratch.spare_capacity_mut().get_mut(..spare_bytes).unwrap_or_default();
+            let spare = MaybeUninitSlice::new(spare);
             let got = match place.is_empty() {
                 true => self.transport.read(&mut [spare]),
                 false => self.transport.read(&mut [MaybeUninitSlice::new(place), spare]),
@@ -300,12 +306,13 @@ impl Incoming {
 
     /// The small ones would be asked for one by one.
     fn prefer_large_pages(&mut self) {
-        let spare = self.bytes.spare_capacity_mut().as_mut_ptr_range();
-        let begin = spare.start.addr().next_multiple_of(PAGE_BYTES);
-        let bytes = (spare.end.addr() / PAGE_BYTES * PAGE_BYTES).saturating_sub(begin);
-        // SAFETY: whole pages within the vector's own room; it is a hint, and a system that has none refuses it.
+        let begin = self.bytes.as_mut_ptr();
+        // All of its pages: where only some were of another kind, the whole could not be moved as one.
+        let before = begin.addr() % PAGE_BYTES;
+        // SAFETY: pages that exist; it is a hint, which changes nothing that is in them, and which a system may refuse.
         unsafe {
-            libc::madvise(spare.start.with_addr(begin).cast(), bytes, libc::MADV_HUGEPAGE);
+            let first = begin.wrapping_sub(before);
+            libc::madvise(first.cast(), self.bytes.capacity() + before, libc::MADV_HUGEPAGE);
         }
     }
 
