@@ -162,7 +162,7 @@ class Programs:
                               "-isystem", headers, "-isystem", f"{headers}/torch/csrc/api/include",
                               f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-ltorch_cpu", "-lc10")
         if not options.without_ours:
-            needed = [options.rdzv, options.join_node, options.group_worker]
+            needed = [options.rdzv, options.join_node, options.group_worker, options.calls]
             if with_libraries:
                 needed += [options.lib / "librendezvous.so", options.include / "rendezvous.hpp"]
             for path in needed:
@@ -219,6 +219,12 @@ class Programs:
         if not match:
             raise Broken(f"{name} did not say where it listens, but: {first_line.strip()}")
         return Server(name, process, int(match[1]))
+
+    def start_pinned(self, name: str, *command, **pipes) -> subprocess.Popen:
+        return self._start(name, *command, **pipes)
+
+    def start_pinned_server(self, name: str, *command) -> Server:
+        return self._start_server(name, *command)
 
     def start_floor(self, name: str, kind: str, sizes: list[str], world_size: int) -> Server:
         options = zip(("--greeting", "--welcome", "--frame", "--reply"), sizes, strict=True)

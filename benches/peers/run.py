@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import agents
+import calls
 import groups
 import rendezvous
 from programs import (REPOSITORY, Broken, LibraryBench, Missing, Programs, Server, memory_kib, say,
@@ -281,6 +282,8 @@ def parse_options() -> argparse.Namespace:
                         help="the program that is one node of a run")
     parser.add_argument("--group-worker", type=Path, default=target / "release/group_worker",
                         help="the program that is one worker of an RPC group")
+    parser.add_argument("--calls", type=Path, default=target / "release/calls",
+                        help="the program that makes and takes calls")
     parser.add_argument("--lib", type=Path, default=target / "release", help="the folder of librendezvous.so")
     parser.add_argument("--include", type=Path, default=REPOSITORY / "include",
                         help="the folder of rendezvous.hpp")
@@ -289,7 +292,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
     options = parser.parse_args()
     options.repetitions = 5 if options.quick else 15
-    for name in ("rdzv", "join_node", "group_worker", "lib", "include"):
+    for name in ("rdzv", "join_node", "group_worker", "calls", "lib", "include"):
         setattr(options, name, getattr(options, name).resolve())
     return options
 
@@ -318,8 +321,10 @@ def main() -> int:
     rendezvous_rows = [row for row in rendezvous.ROWS if wanted.search(row.id)]
     agent_rows = [row for row in agents.ROWS if wanted.search(row.id)]
     group_rows = [row for row in groups.ROWS if wanted.search(row.id)]
+    call_rows = [row for row in [*calls.ROWS, calls.DEATH_ROW] if wanted.search(row.id)]
     wants_memory = wanted.search(MEMORY_ROW) is not None
-    if not (server_rows or library_rows or rendezvous_rows or agent_rows or group_rows or wants_memory):
+    rpc_rows = group_rows or call_rows
+    if not (server_rows or library_rows or rendezvous_rows or agent_rows or rpc_rows or wants_memory):
         raise Missing(f"no row matches {options.rows!r}")
     raise_file_limit(IDLE_CONNECTIONS + 100 if wants_memory or rendezvous_rows else 4100)
     if library_rows and options.without_torch:
@@ -340,6 +345,8 @@ def main() -> int:
             agents.section(programs, agent_rows, report)
         if group_rows and not options.without_ours:
             groups.section(programs, group_rows, report)
+        if call_rows and not options.without_ours:
+            calls.section(programs, call_rows, report, until_steady)
         if wants_memory:
             memory_section(programs, report)
     if options.json:

@@ -8,7 +8,10 @@ pub mod handling;
 mod line;
 mod link;
 mod own;
+mod received;
 pub mod serving;
+
+pub use received::Received;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

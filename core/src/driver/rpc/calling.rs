@@ -1,10 +1,10 @@
 //! The worker that calls.
 
-use super::Payload;
 use super::handling::{AnswerTo, Handling, Job, Run};
 use super::line::SCRATCH_BYTES;
 use super::link::{Completion, Driven, Link, Shared, Wanted};
 use super::own::OwnCall;
+use super::{Payload, Received};
 use crate::driver::canceller::Canceller;
 use crate::driver::event_loop::EventLoop;
 use crate::driver::reply::{Awaited, ask};
@@ -352,7 +352,7 @@ impl RpcPeer {
                     Some(handler) => {
                         let job = Job {
                             caller: shared.me.clone(),
-                            payload: payload.into_bytes(),
+                            payload: Received::new(payload.into_bytes(), None),
                             kind,
                             time_left: timeout,
                             to: AnswerTo::Own(Arc::clone(&own)),

@@ -1,22 +1,20 @@
 //! Handlers: who they are, the threads that some of them run on, and how they answer.
 
-use super::Payload;
 use super::own::OwnCall;
 use super::serving::Conn;
-use crate::driver::threads::{self, Thread, panic_text};
+use super::{Payload, Received};
+use crate::driver::threads::{self, panic_text};
 use crate::rpc::connection::{CallKind, Status};
 use crate::rpc::handlers::{HandlerError, Handlers, Owner};
 use crate::rpc::name::WorkerInfo;
 use crate::time::Duration;
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicIsize, Ordering};
-use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Where a handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +32,8 @@ pub struct Request {
     pub caller: WorkerInfo,
     /// The handler's own name.
     pub handler: Arc<str>,
-    /// The bytes of the request; they may be sent back as they are.
-    pub payload: Vec<u8>,
+    /// The bytes of the request.
+    pub payload: Received,
     /// Whether it is to be answered.
     pub kind: CallKind,
     /// How long the caller waits from now; `None`: as long as it takes.
@@ -125,7 +123,7 @@ impl Handling {
 pub(super) struct Job {
     pub(super) handler: Arc<Handler>,
     pub(super) caller: WorkerInfo,
-    pub(super) payload: Vec<u8>,
+    pub(super) payload: Received,
     pub(super) kind: CallKind,
     pub(super) time_left: Option<Duration>,
     pub(super) to: AnswerTo,
@@ -234,72 +232,104 @@ impl Drop for Responder {
     }
 }
 
-/// Threads for handlers that may block. There is one more whenever all have something to do, up to the limit.
+/// Threads for handlers that may block. There is one more whenever there are more jobs than threads that wait for one, up
+/// to the limit.
+///
+/// Jobs are handed over by a lock and a condition: a thread that waits for one is to sleep at once, and not to look again
+/// and again as a receiver of a channel does, since the thread that it waits for may be on the same core.
 #[derive(Debug)]
 struct Pool {
-    jobs: Sender<Job>,
-    inbox: Receiver<Job>,
-    /// Threads without a job less jobs without a thread.
-    free: Arc<AtomicIsize>,
-    threads: Mutex<Vec<Thread>>,
+    queue: Arc<Queue>,
     threads_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    /// Threads that wait for one.
+    idle: usize,
+    threads: usize,
+    is_closed: bool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        let mut waiting = self.lock();
+        loop {
+            if let Some(job) = waiting.jobs.pop_front() {
+                drop(waiting);
+                job.run();
+                waiting = self.lock();
+            } else if waiting.is_closed {
+                return;
+            } else {
+                waiting.idle += 1;
+                waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                waiting.idle -= 1;
+            }
+        }
+    }
 }
 
 impl Pool {
     fn new(threads_max: usize) -> Self {
-        let (jobs, inbox) = unbounded();
-        let free = Arc::new(AtomicIsize::new(0));
-        Self { jobs, inbox, free, threads: Mutex::default(), threads_max: threads_max.max(1) }
+        Self { queue: Arc::default(), threads_max: threads_max.max(1) }
     }
 
     fn submit(&self, job: Job) {
-        // The pool has the other end of the channel.
-        self.jobs.send(job).ok();
-        if self.free.fetch_sub(1, Ordering::AcqRel) <= 0 {
+        let mut waiting = self.queue.lock();
+        waiting.jobs.push_back(job);
+        let is_awaited = waiting.idle > 0;
+        let grows = waiting.jobs.len() > waiting.idle && waiting.threads < self.threads_max;
+        waiting.threads += usize::from(grows);
+        drop(waiting);
+        if is_awaited {
+            self.queue.changed.notify_one();
+        }
+        if grows {
             self.grow();
         }
     }
 
     fn grow(&self) {
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        if threads.len() >= self.threads_max {
-            return;
-        }
-        let (inbox, free) = (self.inbox.clone(), Arc::clone(&self.free));
-        // It counts as free before it is there: its first job may be waiting.
-        free.fetch_add(1, Ordering::AcqRel);
-        let thread = threads::spawn("rdzv-rpc-work", move || {
-            while let Ok(job) = inbox.recv() {
-                job.run();
-                free.fetch_add(1, Ordering::AcqRel);
-            }
-        });
-        match thread {
-            Ok(thread) => threads.push(thread),
-            Err(error) => {
-                self.free.fetch_sub(1, Ordering::AcqRel);
-                if threads.is_empty() {
-                    drop(threads);
-                    self.refuse(&format!("no thread could be started for it: {error}"));
-                }
-            }
+        let queue = Arc::clone(&self.queue);
+        if let Err(error) = threads::spawn("rdzv-rpc-work", move || queue.work()) {
+            let mut waiting = self.queue.lock();
+            waiting.threads -= 1;
+            // Where there are others, they come to it in their turn.
+            let left =
+                if waiting.threads == 0 { core::mem::take(&mut waiting.jobs) } else { VecDeque::new() };
+            drop(waiting);
+            refuse(left, &format!("no thread could be started for it: {error}"));
         }
     }
+}
 
-    /// Nobody will ever carry out what waits.
-    fn refuse(&self, words: &str) {
-        while let Ok(job) = self.inbox.try_recv() {
-            self.free.fetch_add(1, Ordering::AcqRel);
-            job.to.fail(Status::Failed, words);
-        }
+/// Nobody will ever carry these out.
+fn refuse(jobs: VecDeque<Job>, words: &str) {
+    for job in jobs {
+        job.to.fail(Status::Failed, words);
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // The threads end when they find the channel closed; who is in a handler of the program's is left to it.
-        let (jobs, _) = unbounded();
-        self.jobs = jobs;
-        self.refuse("the worker ended");
+        // The threads end when they have done what they do; who is in a handler of the program's is left to it.
+        let mut waiting = self.queue.lock();
+        waiting.is_closed = true;
+        let left = core::mem::take(&mut waiting.jobs);
+        drop(waiting);
+        self.queue.changed.notify_all();
+        refuse(left, "the worker ended");
     }
 }

@@ -1,9 +1,11 @@
 //! A connection's socket: what is read goes where it belongs, what is written comes from where it lies.
 
 use super::Payload;
+use super::received::{LONG_BYTES_MIN, Shelf};
 use crate::driver::socket::{Idle, classify, look, shut_down};
 use crate::error::Cause;
 use crate::rpc::connection::{ConnectionError, ToWrite};
+use crate::time::Instant;
 use crate::wire::rpc::HEADER_BYTES;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -141,6 +143,8 @@ pub(super) enum Got {
     End,
 }
 
+/// Bytes that are read behind those that are read to where they belong.
+const BEHIND_BYTES: usize = 1024;
 /// Bytes of a scratch buffer.
 pub(super) const SCRATCH_BYTES: usize = 64 * 1024;
 
@@ -202,9 +206,13 @@ impl Line {
     /// Reads once: first into `place`, and what is more into `scratch`, which is empty.
     pub(super) fn read(&self, place: &mut [MaybeUninit<u8>], scratch: &mut Vec<u8>) -> io::Result<Got> {
         let place_bytes = place.len();
-        let room = place_bytes + scratch.capacity();
+        // Behind what is due comes the next header, and then perhaps more that should not come here.
+        let spare_bytes =
+            if place.is_empty() { scratch.capacity() } else { BEHIND_BYTES.min(scratch.capacity()) };
+        let room = place_bytes + spare_bytes;
         let got = loop {
-            let spare = MaybeUninitSlice::new(scratch.spare_capacity_mut());
+            let spare = scratch.spare_capacity_mut().get_mut(..spare_bytes).unwrap_or_default();
+            let spare = MaybeUninitSlice::new(spare);
             let got = match place.is_empty() {
                 true => self.transport.read(&mut [spare]),
                 false => self.transport.read(&mut [MaybeUninitSlice::new(place), spare]),
@@ -251,9 +259,6 @@ pub(super) struct Incoming {
 const FIRST_BYTES: usize = 1024 * 1024;
 /// How many times as long as what has come the room becomes. What nothing has come to takes no memory.
 const GROWTH: usize = 8;
-/// From this room on, the system is asked for pages of its large kind: else most of the time would go to asking for the
-/// small ones, one by one, as they are filled.
-const LARGE_BYTES_MIN: usize = 4 * 1024 * 1024;
 const PAGE_BYTES: usize = 4096;
 /// From this length on, what comes is read to where it belongs.
 const IN_PLACE_BYTES_MIN: usize = 32 * 1024;
@@ -265,6 +270,12 @@ pub(super) struct NoMemory;
 impl Incoming {
     pub(super) fn new(announced: u64) -> Self {
         Self { bytes: Vec::new(), announced: usize::try_from(announced).unwrap_or(usize::MAX) }
+    }
+
+    /// The same in a buffer of the shelf's, if it has one.
+    pub(super) fn with(announced: u64, shelf: &Shelf, now: Instant) -> Self {
+        let incoming = Self::new(announced);
+        Self { bytes: shelf.take(now, incoming.announced).unwrap_or_default(), ..incoming }
     }
 
     /// Room for the next `due` bytes, or for some of them; none where they are few.
@@ -287,19 +298,21 @@ impl Incoming {
         let at_least = have + due;
         let wanted = have.saturating_mul(GROWTH).max(FIRST_BYTES).min(self.announced).max(at_least);
         self.bytes.try_reserve_exact(wanted - have).map_err(|_| NoMemory)?;
-        if self.bytes.capacity() >= LARGE_BYTES_MIN {
+        if self.bytes.capacity() >= LONG_BYTES_MIN {
             self.prefer_large_pages();
         }
         Ok(())
     }
 
+    /// The small ones would be asked for one by one.
     fn prefer_large_pages(&mut self) {
-        let spare = self.bytes.spare_capacity_mut().as_mut_ptr_range();
-        let begin = spare.start.addr().next_multiple_of(PAGE_BYTES);
-        let bytes = (spare.end.addr() / PAGE_BYTES * PAGE_BYTES).saturating_sub(begin);
-        // SAFETY: whole pages within the vector's own room; it is a hint, and a system that has none refuses it.
+        let begin = self.bytes.as_mut_ptr();
+        // All of its pages: where only some were of another kind, the whole could not be moved as one.
+        let before = begin.addr() % PAGE_BYTES;
+        // SAFETY: pages that exist; it is a hint, which changes nothing that is in them, and which a system may refuse.
         unsafe {
-            libc::madvise(spare.start.with_addr(begin).cast(), bytes, libc::MADV_HUGEPAGE);
+            let first = begin.wrapping_sub(before);
+            libc::madvise(first.cast(), self.bytes.capacity() + before, libc::MADV_HUGEPAGE);
         }
     }
 

@@ -1,8 +1,9 @@
 //! The worker that is called: one thread reads all its callers, and hands requests to handlers.
 
-use super::Payload;
 use super::handling::{AnswerTo, Handler, Handling, Held, Job, Run};
 use super::line::{Flushed, Got, Incoming, Line, NoMemory, SCRATCH_BYTES, Transport, closed, lost};
+use super::received::Shelf;
+use super::{Payload, Received};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Waker, Watch, Watcher};
 use crate::driver::reply::{Reply, ask};
@@ -101,6 +102,7 @@ impl RpcServer {
             limits,
             intake: Mutex::new(Intake::new(intake)),
             handling,
+            shelf: Arc::default(),
             clock: *events.clock(),
             watcher: events.watcher(),
             waker: events.waker(),
@@ -198,6 +200,7 @@ struct Shared {
     limits: RpcLimits,
     intake: Mutex<Intake>,
     handling: Arc<Handling>,
+    shelf: Arc<Shelf>,
     clock: Clock,
     watcher: Watcher,
     waker: Waker,
@@ -333,7 +336,7 @@ impl Conn {
                     match shared.handling.get(&handler) {
                         None => _ = state.callee.fail(call, Status::NoHandler, ""),
                         Some(handler) => {
-                            let payload = Incoming::new(payload_bytes);
+                            let payload = Incoming::with(payload_bytes, &shared.shelf, now);
                             let held = shared.take_in(payload_bytes);
                             let receiving = Receiving { handler, payload, kind, deadline, held };
                             state.receiving.insert(call, receiving);
@@ -354,7 +357,7 @@ impl Conn {
                         jobs.push(Job {
                             handler,
                             caller: caller.clone(),
-                            payload: payload.into_bytes(),
+                            payload: Received::new(payload.into_bytes(), Some(Arc::clone(&shared.shelf))),
                             kind,
                             time_left: deadline.map(|at| at.since(now)),
                             to: AnswerTo::Conn(Arc::clone(self), call),
@@ -539,7 +542,8 @@ impl Reactor {
     fn run(&mut self) -> io::Result<()> {
         loop {
             let pause = self.door.as_ref().and_then(|door| door.paused_until);
-            let until = [self.timers.first().map(|(at, _)| at), pause].into_iter().flatten().min();
+            let next = self.timers.first().map(|(at, _)| at);
+            let until = [next, pause, self.shared.shelf.until()].into_iter().flatten().min();
             let ready = self.events.wait(until)?;
             let now = self.shared.clock.now();
             let mut is_at_door = pause.is_some_and(|at| at <= now);
@@ -556,6 +560,9 @@ impl Reactor {
             while let Some((_, place)) = self.timers.first().filter(|(at, _)| *at <= now) {
                 self.timers.pop_first();
                 self.tick(now, place);
+            }
+            if self.shared.shelf.until().is_some_and(|at| at <= now) {
+                self.shared.shelf.close();
             }
             if is_at_door {
                 self.accept(now);

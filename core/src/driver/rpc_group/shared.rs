@@ -180,7 +180,7 @@ impl Shared {
         let called = Called {
             from: request.caller,
             handler: (*request.handler).into(),
-            payload: request.payload.into(),
+            payload: request.payload.into_vec().into(),
         };
         self.tell(Input::Called(number, called));
     }
