@@ -582,7 +582,7 @@ impl Link {
     fn finish_dialing(&self, state: &mut State, now: Instant, socket: Socket) {
         match finish_connect(&socket) {
             Ok(()) => {
-                state.line = Some(Line::new(Transport::Plain(socket)));
+                state.line = Some(Line::new(Transport::plain(socket)));
                 state.peer.connected(now);
             }
             Err(error) => {

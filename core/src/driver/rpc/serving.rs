@@ -720,7 +720,7 @@ impl Reactor {
         let state = State {
             callee: Callee::new(now, shared.me.clone(), &shared.group, shared.limits),
             watch: None,
-            line: Some(Line::new(Transport::Plain(socket))),
+            line: Some(Line::new(Transport::plain(socket))),
             token: Token(index as u64),
             receiving: ByNumber::new(),
             answers: ByNumber::new(),

@@ -234,7 +234,7 @@ fn a_notice_arrives_and_nobody_answers() {
     for payload in [vec![], bytes(10), bytes(2 << 20)] {
         scene.peer.notify(Call::of("hold"), payload.clone()).expect("made");
         let (request, responder) = scene.next_held();
-        assert!(*request.payload == *payload && request.kind == CallKind::OneWay);
+        assert!(*request.payload == payload[..] && request.kind == CallKind::OneWay);
         assert!(!responder.answer(payload));
     }
     scene.peer.notify(Call::of("absent"), &b""[..]).expect("made");
@@ -657,4 +657,64 @@ fn callbacks_are_called_once_whatever_ends_the_call_and_may_call_again() {
     drop((peer, client));
     assert!(words(told.recv_timeout(SOON).expect("told")).starts_with("b (id 2) is gone: "));
     assert!(told.recv_timeout(SOON).is_err(), "it is told once");
+}
+
+/// Zeros that nobody has touched: as long as they are only read, they take no memory.
+struct Zeros(*mut libc::c_void);
+
+// SAFETY: nobody writes there.
+unsafe impl Send for Zeros {}
+// SAFETY: as above.
+unsafe impl Sync for Zeros {}
+
+const GIB: usize = 1 << 30;
+
+impl Zeros {
+    fn new() -> Self {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, of which the result is checked.
+        let begin = unsafe { libc::mmap(std::ptr::null_mut(), GIB, libc::PROT_READ, flags, -1, 0) };
+        assert_ne!(begin, libc::MAP_FAILED);
+        Self(begin)
+    }
+}
+
+impl AsRef<[u8]> for Zeros {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: so many bytes are mapped as long as this lives.
+        unsafe { std::slice::from_raw_parts(self.0.cast(), GIB) }
+    }
+}
+
+impl Drop for Zeros {
+    fn drop(&mut self) {
+        // SAFETY: its own mapping.
+        unsafe { libc::munmap(self.0, GIB) };
+    }
+}
+
+/// The most memory that this process has had.
+fn most_resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("the system tells");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a line of it");
+    let kib: usize = line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number");
+    kib * 1024
+}
+
+#[test]
+fn a_payload_of_a_gibibyte_is_there_once() {
+    let scene = scene();
+    let answer = |_: Request, responder: Responder| {
+        responder.answer(Payload::foreign(Arc::new(Zeros::new())));
+    };
+    scene.handling.register("long", Run::Inline, answer).expect("a name");
+    let before = most_resident_bytes();
+    let call = Call::of("length").within(SOON);
+    let told = scene.peer.call(call, Payload::foreign(Arc::new(Zeros::new())));
+    assert_eq!(told, Ok(GIB.to_string().into_bytes()));
+    let got = scene.peer.call(Call::of("long").within(SOON), &b""[..]).expect("in time");
+    assert_eq!((got.len(), got.iter().rposition(|&byte| byte != 0)), (GIB, None));
+    // Other tests of this process may have some at the same time.
+    let grown = most_resident_bytes() - before;
+    assert!(grown > GIB / 2 && grown < GIB + GIB / 2, "{grown} bytes more than before");
 }
