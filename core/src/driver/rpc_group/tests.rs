@@ -1,9 +1,11 @@
 use super::*;
 use crate::driver::rendezvous::Context;
+use crate::driver::rpc::calling::{Call, RpcClient, RpcClientOptions};
 use crate::driver::rpc::handling::{Handling, Run};
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store::{Store, Timeout};
 use crate::driver::store_client::StoreOptions;
+use crate::limits::RpcLimits;
 use crate::rpc::agent::GroupEvent;
 use crate::rpc::membership::observer::Sight;
 use crate::rpc::options::RpcOptions;
@@ -235,12 +237,56 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
     nowhere.set_init_method("tcp://127.0.0.1").expect("a URL");
     let error = context.init_rpc(RpcInit { name: "w", options: Some(nowhere), ..RpcInit::default() });
     assert!(matches!(error, Err(RpcInitError::Rendezvous(_))));
+    let mut meets = RpcOptions::new("tcp");
+    meets.set_init_method("tcp://127.0.0.1:0").expect("a URL");
+    for (options, words) in [
+        (meets, "Error initializing torch.distributed using tcp:// rendezvous: rank parameter missing"),
+        (
+            RpcOptions::new("tcp"),
+            "Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but \
+             not set",
+        ),
+        (
+            RpcOptions::new("other"),
+            "Could not infer backend for options <other: rpc_timeout=60.0, init_method='env://', \
+             num_worker_threads=16, device_maps={}, devices=[]>",
+        ),
+    ] {
+        let error = context.init_rpc(RpcInit { name: "w", options: Some(options), ..RpcInit::default() });
+        assert_eq!(error.err().expect("none").to_string(), words);
+    }
     let other = RpcInit { name: "w", backend: Some("ucx"), ..RpcInit::default() };
     let error = context.init_rpc(other).err().expect("no such").to_string();
     assert!(error.starts_with("Argument backend must be a member of BackendType"), "{error}");
     let again = init("again").expect("a member");
     drop(again);
     context.shutdown_rpc(Shutdown::Abrupt).expect("it wants to");
+}
+
+#[test]
+fn a_static_group_hears_its_members_only() {
+    let (_server, port) = server();
+    let group = store(port);
+    let agent = start(&group, worker("a", 0), Some(1)).expect("a member");
+    let (host, port) = agent.address().rsplit_once(':').expect("host and port");
+    for (me, words) in [
+        (worker("a", 5), "a (id 5) claims to be a (id 0)"),
+        (worker("x", 0), "x (id 0) claims to be a (id 0)"),
+        (worker("x", 7), "x (id 7) is no member of this group"),
+    ] {
+        let client = RpcClient::new(RpcClientOptions {
+            me,
+            group: group.scope().to_vec(),
+            limits: RpcLimits::default(),
+            keep_alive: None,
+            own: None,
+        });
+        let client = client.expect("room");
+        let peer = client.peer(agent.me(), host, port.parse().expect("a port")).expect("room");
+        let error = peer.call(Call::of("echo").within(SOON), &b"x"[..]).expect_err("refused").to_string();
+        assert!(error.ends_with(words), "{error}");
+    }
+    agent.shutdown(Shutdown::Graceful).expect("alone");
 }
 
 #[test]
@@ -332,10 +378,7 @@ fn a_static_group_that_loses_a_worker_says_who() {
         let why = "its session with the store's server ended".into();
         assert_eq!(next_event(agent), GroupEvent::PeerDied { worker: worker("w2", 2), why });
         let error = agent.shutdown(Shutdown::Graceful).expect_err("not all can agree").to_string();
-        assert_eq!(
-            error,
-            "w2 (id 2) died while the group ended: its session with the store's server ended"
-        );
+        assert_eq!(error, "w2 (id 2) died while the group ended: its session with the store's server ended");
     }
 }
 
