@@ -526,7 +526,7 @@ fn a_worker_that_comes_again_is_called_again() {
             // It went into the connection that had just ended.
             error = words(scene.call("echo", b""));
         }
-        assert!(error.starts_with("b (id 2) is gone: it cannot be reached: "), "{error}");
+        assert!(error.starts_with("b (id 2) is gone: nobody listens at its address: "), "{error}");
         let listen = Listen::Address { host: "127.0.0.1".to_string(), port, family: Family::AsGiven };
         let options = RpcServerOptions { listen, ..server_options() };
         scene.server =
