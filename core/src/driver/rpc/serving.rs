@@ -5,7 +5,7 @@ mod reactor;
 
 pub(super) use conn::Conn;
 
-use super::handling::{Handling, Held};
+use super::handling::{Handling, Held, Holder};
 use super::received::Shelf;
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Interest, Waker, Watcher};
@@ -197,11 +197,14 @@ impl Shared {
 
     fn take_in(self: &Arc<Self>, payload_bytes: u64) -> Held {
         self.intake().enter(payload_bytes);
-        let shared = Arc::clone(self);
-        Held(Box::new(move || {
-            if shared.intake().leave(payload_bytes) == Room::Again {
-                shared.waker.wake();
-            }
-        }))
+        Held { holder: Arc::<Self>::clone(self), payload_bytes }
+    }
+}
+
+impl Holder for Shared {
+    fn let_go(&self, payload_bytes: u64) {
+        if self.intake().leave(payload_bytes) == Room::Again {
+            self.waker.wake();
+        }
     }
 }
