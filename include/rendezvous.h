@@ -1830,6 +1830,10 @@ rdzv_status rdzv_parse_config(const uint8_t *config,
 // Another process joined under this node's name; this one is in the run no more, and must not come back.
 #define RDZV_ROUND_EVENT_REPLACED 6
 
+// Another node has said that the job has failed; what it said stands in the place of the name. The run is
+// closed for good.
+#define RDZV_ROUND_EVENT_JOB_FAILED 7
+
 // Why something ended: it asked to.
 #define RDZV_WHY_LEFT 1
 
@@ -1877,6 +1881,9 @@ rdzv_status rdzv_parse_config(const uint8_t *config,
 
 // Another one joined under its name.
 #define RDZV_WHY_REPLACED 16
+
+// It wanted another round, and the run is closed.
+#define RDZV_WHY_REFUSED 17
 
 // Something that happened to a round, or to the run.
 typedef struct {
@@ -2254,6 +2261,14 @@ rdzv_status rdzv_rendezvous_handler_is_closed(const rdzv_rendezvous_handler *han
 
 // Closes the rendezvous, for good: nobody may join any more, for as long as the server remembers the run.
 rdzv_status rdzv_rendezvous_handler_set_closed(const rdzv_rendezvous_handler *handler, rdzv_error **error);
+
+// Closes the rendezvous since the job has failed, and has the other nodes told `words` (UTF-8, at most 4,096
+// bytes): those of the live round as `RDZV_ROUND_EVENT_JOB_FAILED`, whoever is refused from now on in its
+// error. The first words stay. Backends that cannot tell them close the rendezvous only.
+rdzv_status rdzv_rendezvous_handler_fail(const rdzv_rendezvous_handler *handler,
+                                         const uint8_t *words,
+                                         size_t words_len,
+                                         rdzv_error **error);
 
 // How many nodes wait for the next round; the number goes to `*count`.
 rdzv_status rdzv_rendezvous_handler_num_nodes_waiting(const rdzv_rendezvous_handler *handler,

@@ -4,12 +4,16 @@
 
 mod blame;
 mod input;
+mod parting;
 #[cfg(test)]
 mod tests;
 
-pub use input::{Failed, Farewell, Input, InputError, Membership, Notice, Output, Round, Timing, Verdict};
+pub use input::{
+    Arrival, Failed, Farewell, Input, InputError, Membership, Notice, Output, Round, Timing, Verdict,
+};
 
 use self::blame::{by_suspicion, is_cause};
+use self::parting::Unexplained;
 use super::group::{ExitStatus, WorkerGroup, WorkerState};
 use super::phase::{Phase, PhaseEvent};
 use super::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
@@ -61,23 +65,20 @@ struct Doubt {
 /// closer to it by a way to the server and back.
 const DEATH_NEWS_DELAY_MAX: Duration = Duration::from_millis(500);
 
-/// The exit barrier of a round that is over. What ended it may be a death, which changes nothing any more, or somebody who
-/// wants another round: that is to be heard first.
-#[derive(Debug)]
-struct Unexplained {
-    /// Until then it is waited for.
-    until: Instant,
-    words: Box<str>,
-}
-
-/// How long the news of a round may be behind what is seen of its store. Both come from one server.
-const NEWS_DELAY_MAX: Duration = Duration::from_secs(5);
-
 /// What comes to pass if the phase lasts until then.
 #[derive(Debug)]
 struct Due {
     at: Instant,
     reason: Reason,
+}
+
+/// The room that the system has for starts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Room {
+    /// How often in a row there was none.
+    lacks: u32,
+    /// The last start that lacked it, by its number from 1 on.
+    lacked_by: u64,
 }
 
 /// How long to wait before another start when the system had no room for the last one; doubled each time in a row.
@@ -113,8 +114,9 @@ pub struct Supervisor {
     doubt: Option<Doubt>,
     /// Whether the group is stopped for a failure that has cost a restart and may have come of a peer's death.
     is_excusable: bool,
-    /// How often in a row the system had no room for a start.
-    no_room: u32,
+    room: Room,
+    /// Whether the rendezvous tells of deaths by itself.
+    tells_of_deaths: bool,
     /// Whether somebody asked the agent to stop.
     is_asked: bool,
     /// Of this start, in the order in which they happened.
@@ -150,7 +152,8 @@ impl Supervisor {
             unexplained: None,
             doubt: None,
             is_excusable: false,
-            no_room: 0,
+            room: Room::default(),
+            tells_of_deaths: false,
             is_asked: false,
             failures: Vec::new(),
             overdue: Vec::new(),
@@ -218,6 +221,7 @@ impl Supervisor {
             match self.phase {
                 Phase::Starting => self.spend(now, due.reason),
                 Phase::Restarting => self.enter(now, PhaseEvent::Clear, due.reason),
+                Phase::Parting => self.go_without_others(now, due.reason, Arrival::Unknown),
                 _ => {}
             }
         }
@@ -276,12 +280,9 @@ impl Supervisor {
             {
                 self.enter(now, PhaseEvent::Part, Reason::Done);
             }
-            Input::NotParted { call, kind, words } if self.takes(call, Phase::Parting) => match kind {
-                InVain::RoundOver => {
-                    self.unexplained = Some(Unexplained { until: now + NEWS_DELAY_MAX, words });
-                }
-                InVain::Failed => self.part_early(now, Reason::NotAllParted { words }),
-            },
+            Input::NotParted { call, kind, arrival, words } if self.takes(call, Phase::Parting) => {
+                self.not_parted(now, kind, arrival, words);
+            }
             Input::Closed { call } if self.takes(call, Phase::Closing) => {
                 self.enter(now, PhaseEvent::Close, Reason::Done);
             }
@@ -370,7 +371,7 @@ impl Supervisor {
             Phase::Assigning => self.ask(|call| Output::Assign { call }),
             Phase::Starting => self.start(now),
             Phase::Running => {
-                self.no_room = 0;
+                self.room.lacks = 0;
                 let timing = self.clocks.timing;
                 self.tell(Notice::Running { attempt: self.group.attempt, timing });
                 self.clocks.timing = Timing::default();
@@ -409,6 +410,7 @@ impl Supervisor {
         self.group.group_rank = Some(round.group_rank);
         self.group.group_world_size = round.group_world_size;
         self.group.round = round.number;
+        self.tells_of_deaths = round.tells_of_deaths;
         self.enter(now, PhaseEvent::Meet, Reason::Done);
     }
 
@@ -446,7 +448,7 @@ impl Supervisor {
         let reason = Reason::NotStarted { local_rank, hindrance, words };
         match hindrance {
             Hindrance::Passing => {
-                self.no_room += 1;
+                self.room = Room { lacks: self.room.lacks + 1, lacked_by: self.starts };
                 self.spend(now, reason);
             }
             Hindrance::Lasting => self.give_up(now, reason),
@@ -508,7 +510,8 @@ impl Supervisor {
 
     /// A failure: another try, if there is one left.
     fn spend(&mut self, now: Instant, reason: Reason) {
-        let is_excusable = self.group.group_world_size > 1 && reason.may_follow_a_death();
+        let is_excusable =
+            self.tells_of_deaths && self.group.group_world_size > 1 && reason.may_follow_a_death();
         match self.restarts_left.checked_sub(1) {
             Some(left) => {
                 self.restarts_left = left;
@@ -589,13 +592,6 @@ impl Supervisor {
         self.verdict = Some(verdict);
     }
 
-    /// The workers have succeeded, whatever the others do.
-    fn part_early(&mut self, now: Instant, reason: Reason) {
-        self.cancel();
-        self.verdict = Some(Verdict::Succeeded { missing: Some(reason.clone()) });
-        self.enter(now, PhaseEvent::Part, reason);
-    }
-
     fn begin_stop(&mut self, now: Instant, reason: &Reason) {
         if self.phase == Phase::Ending && self.verdict.is_none() && self.doubt.is_none() {
             self.verdict = Some(Verdict::Succeeded { missing: None });
@@ -656,6 +652,9 @@ impl Supervisor {
             self.outputs.push_back(Output::Report { group: self.group.clone(), failures });
         }
         self.is_excusable = false;
+        if self.room.lacked_by != self.starts {
+            self.room.lacks = 0;
+        }
         if reason == Reason::GaveUp {
             // Whatever is heard now, there is no other start.
             self.conclude_if_in_doubt();
@@ -663,8 +662,8 @@ impl Supervisor {
         match self.phase {
             // What was given up may hold what the next start needs: devices, ports, a place among the processes.
             Phase::Restarting if reason == Reason::GaveUp => self.give_up(now, reason),
-            Phase::Restarting if self.no_room > 0 => {
-                let span = ROOM_PATIENCE * (1 << (self.no_room - 1).min(ROOM_PATIENCE_DOUBLINGS_MAX));
+            Phase::Restarting if self.room.lacks > 0 => {
+                let span = ROOM_PATIENCE * (1 << (self.room.lacks - 1).min(ROOM_PATIENCE_DOUBLINGS_MAX));
                 self.tell(Notice::Remark {
                     words: format!("the next start is in {} s", span.as_secs()).into(),
                 });
@@ -677,7 +676,7 @@ impl Supervisor {
 
     fn lost_sight(&mut self, now: Instant, words: Box<str>) {
         match self.phase {
-            Phase::Parting => self.part_early(now, Reason::LostSight { words }),
+            Phase::Parting => self.leave_the_others(now, Reason::LostSight { words }),
             Phase::Ending | Phase::Closing | Phase::Over => {}
             _ => self.give_up(now, Reason::LostSight { words }),
         }
@@ -703,6 +702,8 @@ impl Supervisor {
             Membership::ServerLost { words } => (Reason::ServerLost { words }, true),
         };
         match (self.phase, is_final) {
+            // It goes as soon as it is known whether they wait for it.
+            (Phase::Parting, false) if self.is_leaving() => {}
             // Its own workers are done, and their result stands. Who comes back wants a round, and cannot have it alone;
             // who died does not come.
             (Phase::Parting, true) => self.part_early(now, reason),
@@ -742,6 +743,7 @@ impl Supervisor {
                     _ => {}
                 }
             }
+            Phase::Parting => self.leave_the_others(now, Reason::Stop(cause)),
             _ => self.give_up(now, Reason::Stop(cause)),
         }
         self.is_asked = true;

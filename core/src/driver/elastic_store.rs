@@ -108,8 +108,17 @@ pub fn barrier(
     if options.rank.is_none() && rank_name.is_some() {
         return Err(GroupError::TracingNeedsRank.into());
     }
+    arrive(store, options, rank_name, &mut TracedBarrier::new(options.clone())?)
+}
+
+/// The same with a machine of these options, which knows afterwards how far it came.
+pub(in crate::driver) fn arrive(
+    store: &Store,
+    options: &BarrierOptions,
+    rank_name: Option<RankName<'_>>,
+    machine: &mut TracedBarrier,
+) -> Result<(), MeetingError> {
     let (clock, store) = (Clock::new(), &store.for_one_call());
-    let mut machine = TracedBarrier::new(options.clone())?;
     let mut in_vain = None;
     while let Some(step) = machine.next_step() {
         // What tracing asks is answered at once, or is bounded by its own deadline.

@@ -47,6 +47,7 @@ pub fn meaning(event: &RoundEvent, current: Option<u64>) -> Meaning {
             Meaning::Nothing
         }
         RoundEvent::RunClosed { .. } => Meaning::JobMayHaveFailed,
+        RoundEvent::JobFailed { ref words } => Meaning::Told(Membership::JobFailed { words: words.clone() }),
         RoundEvent::Replaced => Meaning::Told(Membership::Replaced),
     }
 }
@@ -70,10 +71,15 @@ pub fn in_vain(kind: Option<ErrorKind>) -> InVain {
     if kind == Some(ErrorKind::StaleRound) { InVain::RoundOver } else { InVain::Failed }
 }
 
-/// What an agent says at [`FAILURE_KEY`].
+/// The longest that an agent says, in bytes.
+const FAILURE_BYTES_MAX: usize = 1024;
+
+/// What an agent says when its workers failed for good, to whoever hears of it and at [`FAILURE_KEY`].
 #[must_use]
 pub fn failure_words(agent: &str, group_rank: i64, reason: &Reason) -> String {
-    format!("{agent} (group rank {group_rank}): {reason}")
+    let mut words = format!("{agent} (group rank {group_rank}): {reason}");
+    words.truncate(words.floor_char_boundary(FAILURE_BYTES_MAX));
+    words
 }
 
 #[cfg(test)]
@@ -106,6 +112,10 @@ mod tests {
             (RoundEvent::LeftBehind { round: 4 }, Meaning::Nothing),
             (RoundEvent::LeftBehind { round: 5 }, Meaning::Told(Membership::LeftBehind)),
             (RoundEvent::RunClosed { by: "b".into() }, Meaning::JobMayHaveFailed),
+            (
+                RoundEvent::JobFailed { words: "a: exit code 1".into() },
+                Meaning::Told(Membership::JobFailed { words: "a: exit code 1".into() }),
+            ),
             (RoundEvent::Replaced, Meaning::Told(Membership::Replaced)),
         ] {
             assert_eq!(meaning(&event, Some(4)), meant, "{event}");

@@ -18,6 +18,17 @@ pub struct Round {
     pub group_world_size: u64,
     /// The round's number, of backends that have rounds.
     pub number: Option<u64>,
+    /// Whether the death of a member is told by itself.
+    pub tells_of_deaths: bool,
+}
+
+/// Whether the others wait for this agent at the exit barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It was counted there.
+    Counted,
+    /// It was not, or nobody knows.
+    Unknown,
 }
 
 /// What is heard of the round.
@@ -132,6 +143,8 @@ pub enum Input {
         call: u64,
         /// Which sort of failure.
         kind: InVain,
+        /// Whether the others wait for this agent.
+        arrival: Arrival,
         /// Who is missing, as far as it is known.
         words: Box<str>,
     },
@@ -301,7 +314,7 @@ pub enum Output {
         /// The answer names it.
         call: u64,
     },
-    /// Wait for the other agents; answered by [`Input::Parted`] or [`Input::NotParted`].
+    /// Wait for the other agents; answered by [`Input::Parted`] or [`Input::NotParted`], also after [`Output::Cancel`].
     Part {
         /// The answer names it.
         call: u64,

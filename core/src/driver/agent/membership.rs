@@ -105,9 +105,10 @@ impl Member {
                 let kind = kind_of(&error);
                 // Who closed the run may have said why, in the round that this agent was in.
                 let cause = last.filter(|_| kind == NoRound::Closed);
+                let words = words_of(&error);
                 let words = match cause.and_then(|last| failure_told(last, Timeout::Once)) {
-                    Some(told) => format!("{error} {told}").into(),
-                    None => words_of(&error),
+                    Some(told) if !words.contains(&*told) => format!("{error} {told}").into(),
+                    _ => words,
                 };
                 self.teller.input(Input::NotMet { call, kind, words });
                 None
@@ -185,7 +186,7 @@ impl Member {
             let told = info.store.compare_set(FAILURE_KEY, b"", words.as_bytes(), &mut Vec::new(), timeout);
             is_cancelled = told.is_err_and(|error| error.kind() == ErrorKind::Cancelled);
         }
-        self.handler.set_closed().ok();
+        self.handler.fail(&words).ok();
     }
 
     fn close(&self, farewell: Farewell) {

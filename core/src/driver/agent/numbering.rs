@@ -10,14 +10,14 @@ use crate::agent::ranks::{
     Ranks, RanksError, assign, assigned, assigned_ranks_key, read_assigned, role_info, role_info_key,
 };
 use crate::agent::spec::{RankAssignment, WorkerSpec};
-use crate::agent::supervisor::Input;
+use crate::agent::supervisor::{Arrival, Input};
 use crate::agent::worker_store::{WorkerStore, WorkerStores};
 use crate::driver::call_error::CallError;
-use crate::driver::elastic_store::{MeetingError, barrier};
+use crate::driver::elastic_store::{MeetingError, arrive};
 use crate::driver::rendezvous::{HostedServers, HostingError, PublishError, build, host_name};
 use crate::driver::server::Server;
 use crate::driver::store::{Store, Timeout};
-use crate::elastic_store::barrier::BarrierOptions;
+use crate::elastic_store::barrier::{BarrierOptions, TracedBarrier};
 use crate::error::ErrorKind;
 use crate::node::agent_rounds::{EXIT_BARRIER_PREFIX, in_vain};
 use crate::rendezvous::store_info::RendezvousStoreInfo;
@@ -121,16 +121,7 @@ impl Numbering {
                         self.teller.input(Input::NotAssigned { call, kind, words });
                     }
                 },
-                Ask::Part { call, info } => self.teller.input(match self.part(&info) {
-                    Ok(()) => Input::Parted { call },
-                    Err(error) => {
-                        let of_store = match &error {
-                            MeetingError::Store(error) => Some(error.kind()),
-                            _ => None,
-                        };
-                        Input::NotParted { call, kind: in_vain(of_store), words: error.to_string().into() }
-                    }
-                }),
+                Ask::Part { call, info } => self.teller.input(self.part(call, &info)),
                 Ask::Rest => {}
             }
         }
@@ -222,10 +213,24 @@ impl Numbering {
         Ok(read_assigned(rank, &value)?)
     }
 
-    fn part(&self, info: &Info) -> Result<(), MeetingError> {
+    fn part(&self, call: u64, info: &Info) -> Input {
         // Where deaths are told, they end the wait: a healthy job may take its time.
         let timeout = if self.tells_of_deaths { FOR_EVER } else { self.spec.exit_barrier_timeout };
         let options = BarrierOptions { timeout, ..BarrierOptions::new(info.world_size, EXIT_BARRIER_PREFIX) };
-        barrier(&info.store, &options, None)
+        let mut arrival = Arrival::Unknown;
+        let parted =
+            TracedBarrier::new(options.clone()).map_err(MeetingError::from).and_then(|mut machine| {
+                let parted = arrive(&info.store, &options, None, &mut machine);
+                if machine.has_arrived() {
+                    arrival = Arrival::Counted;
+                }
+                parted
+            });
+        let Err(error) = parted else { return Input::Parted { call } };
+        let of_store = match &error {
+            MeetingError::Store(error) => Some(error.kind()),
+            _ => None,
+        };
+        Input::NotParted { call, kind: in_vain(of_store), arrival, words: error.to_string().into() }
     }
 }

@@ -184,6 +184,16 @@ pub trait RendezvousHandler: Send + Sync {
     /// Why it is not closed.
     fn set_closed(&self) -> Result<(), HandlerError>;
 
+    /// Closes the run since the job has failed, and has the other nodes told why, as far as the backend can; by default it
+    /// only closes the run.
+    ///
+    /// # Errors
+    /// As [`RendezvousHandler::set_closed`].
+    fn fail(&self, words: &str) -> Result<(), HandlerError> {
+        let _ = words;
+        self.set_closed()
+    }
+
     /// How many nodes wait for the next round.
     ///
     /// # Errors

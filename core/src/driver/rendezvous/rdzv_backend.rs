@@ -304,6 +304,13 @@ impl RendezvousHandler for RdzvRendezvous {
         client.close_run_within(run_id, timeout, &call).map_err(connection)
     }
 
+    fn fail(&self, words: &str) -> Result<(), HandlerError> {
+        let (call, timeout) = (self.canceller.begin(), self.settings.timeouts.close);
+        let client = self.link(timeout, Operation::Close, &call)?.client;
+        let run_id = self.settings.run_id.as_bytes();
+        client.fail_run_within(run_id, words, timeout, &call).map_err(connection)
+    }
+
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
         self.run_info().map(|info| info.nodes_waiting.into())
     }

@@ -106,6 +106,8 @@ pub(super) struct Run {
     /// What the run was begun with, and by whom; `None` while nobody is in it.
     founding: Option<(RunSettings, Arc<NodeName>)>,
     closed_by: Option<Arc<NodeName>>,
+    /// Why the job has failed, in the words of who said so first.
+    failure: Option<Arc<str>>,
     /// The number of its first round.
     first_round: u64,
     /// The number of the next round to be formed. It never goes back, so no round meets another's keys.
@@ -137,6 +139,7 @@ impl Run {
             counts: Counts { joining: 0, waiting: 0, active: 0, due: 0, standby: 0 },
             founding: None,
             closed_by: None,
+            failure: None,
             first_round,
             next_round: first_round,
             record: None,
@@ -227,7 +230,8 @@ impl Run {
             }
         }
         if self.phase.is_closed() {
-            return Err(InputError::Closed { run_id: self.id.clone(), by: self.closed_by.clone() });
+            let (run_id, by, failure) = (self.id.clone(), self.closed_by.clone(), self.failure.clone());
+            return Err(InputError::Closed { run_id, by, failure });
         }
         if let Some((settings, set_by)) = &self.founding
             && let Some(difference) = settings.difference(&join.settings)
@@ -438,8 +442,7 @@ impl Run {
                     self.remember_failure(now, node.host(), failed_hosts_max);
                 }
                 if was_in_live_round && let Some((round, rank)) = last {
-                    let loss = Arc::new(Loss { round, node, rank, why });
-                    self.tell_active(&Event::NodeLost(loss), fx);
+                    self.tell_active(&Event::NodeLost(Arc::new(Loss { round, node, rank, why })), fx);
                     let forgets_one = planted::has(planted::Bug::UntoldSurvivor);
                     #[cfg(test)]
                     let forgets_one = forgets_one || fx.bug == Some(Bug::ForgetOneSurvivor);
@@ -468,33 +471,63 @@ impl Run {
 
     /// A node of the live round wanted to come back to a closed run: it is not in the round any more.
     pub(super) fn withdraw(&mut self, participant: ParticipantId, fx: &mut Effects) {
-        self.set_fate(participant, Fate::Back);
-        self.transition(participant, PlaceEvent::Leave, fx);
+        let lost = self.refuse_to_take_back(participant);
+        self.transition(participant, PlaceEvent::End, fx);
+        if let Some(lost) = lost {
+            self.tell_active(&lost, fx);
+        }
+    }
+
+    /// A node is out of the live round, and was not done there: those that are would wait for it in vain.
+    fn refuse_to_take_back(&mut self, participant: ParticipantId) -> Option<Event> {
+        let Member { node, last, .. } = self.members.get(participant)?;
+        let (node, (round, rank), why) = (node.clone(), (*last)?, EndReason::Refused);
+        self.set_fate(participant, Fate::Ended(why));
+        Some(Event::NodeLost(Arc::new(Loss { round, node, rank, why })))
     }
 
     pub(super) fn close(&mut self, by: ParticipantId, fx: &mut Effects) {
         let Some(next) = self.phase.on_event(PhaseEvent::CloseRequested) else { return };
         self.phase = next;
         self.closed_by = self.node_of(by).cloned();
-        let (run_id, by) = (self.id.clone(), self.closed_by.clone());
-        let members: Vec<_> = self.members.iter().map(|(id, member)| (id, member.place)).collect();
-        for (participant, place) in members {
+        let (run_id, by, failure) = (self.id.clone(), self.closed_by.clone(), self.failure.clone());
+        let mut lost = Vec::new();
+        let members: Vec<_> =
+            self.members.iter().map(|(id, member)| (id, member.place, member.is_returned)).collect();
+        for (participant, place, is_returned) in members {
             #[cfg(test)]
             if fx.bug == Some(Bug::ForgetOneOnClose) && place.is_gathered() {
                 fx.bug = None;
                 continue;
             }
-            let (run_id, by) = (run_id.clone(), by.clone());
+            let (run_id, by, failure) = (run_id.clone(), by.clone(), failure.clone());
             let event = match place {
-                Place::Joining | Place::Waiting => Event::JoinFailed(JoinFailure::Closed { run_id, by }),
+                Place::Joining | Place::Waiting => {
+                    Event::JoinFailed(JoinFailure::Closed { run_id, by, failure })
+                }
                 Place::Standby => Event::JoinFailed(JoinFailure::GracefulExit { run_id }),
                 Place::Active | Place::Due | Place::Outside => Event::RunClosed { by },
             };
             fx.tell(participant, event);
+            if place == Place::Waiting && is_returned {
+                lost.extend(self.refuse_to_take_back(participant));
+            }
             if place != Place::Active {
                 self.transition(participant, PlaceEvent::Close, fx);
             }
         }
+        lost.iter().for_each(|lost| self.tell_active(lost, fx));
+    }
+
+    /// The job has failed. Those whom that leaves in a round wait there in vain, whoever closed the run before.
+    pub(super) fn fail(&mut self, by: ParticipantId, words: &str, fx: &mut Effects) {
+        if self.failure.is_some() {
+            return;
+        }
+        let words: Arc<str> = words.into();
+        self.failure = Some(words.clone());
+        self.close(by, fx);
+        self.tell_active(&Event::JobFailed { words }, fx);
     }
 
     fn max_nodes(&self) -> u32 {

@@ -95,6 +95,8 @@ open_choice! {
         15 Stalled: "it stopped reading",
         /// Another one joined under its name.
         16 Replaced: "another one joined under its name",
+        /// It wanted another round, and there are no more.
+        17 Refused: "it wanted another round, and the run is closed",
     }
 }
 

@@ -60,9 +60,10 @@ pub(super) enum Member {
     Listening {
         look: Option<Look>,
     },
+    /// The words are still to be told to those who hear of the run; `None`: they were.
     Announcing {
         id: u64,
-        is_told: bool,
+        words: Option<Box<str>>,
     },
     Closing {
         call: u64,

@@ -8,7 +8,7 @@ use rendezvous_core::agent::ranks::{
     Ranks, assign, assigned, assigned_ranks_key, read_assigned, role_info, role_info_key,
 };
 use rendezvous_core::agent::spec::RankAssignment;
-use rendezvous_core::agent::supervisor::Input;
+use rendezvous_core::agent::supervisor::{Arrival, Input};
 use rendezvous_core::elastic_store::Step as BarrierStep;
 use rendezvous_core::elastic_store::barrier::{BarrierOptions, TracedBarrier, Verdict};
 use rendezvous_core::error::ErrorKind;
@@ -17,6 +17,9 @@ use rendezvous_core::store::call::Outcome;
 use rendezvous_core::time::{Duration, Instant};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Whoever waits so long has been forgotten: a death, a failure or a newcomer ends the wait of agents in a rendezvous that
+/// tells of them.
+const BARRIER_TIMEOUT: Duration = Duration::from_secs(60 * 60 * 24);
 const MASTER_KEY: &str = "MASTER_ADDR";
 
 /// How a call in the store came to nothing.
@@ -50,6 +53,10 @@ impl InVain {
             Self::NoRoom => None,
         }
     }
+}
+
+const fn arrival(barrier: &TracedBarrier) -> Arrival {
+    if barrier.has_arrived() { Arrival::Counted } else { Arrival::Unknown }
 }
 
 impl World {
@@ -101,7 +108,7 @@ impl World {
                 }
             }
             NumberingAsk::Part { call, info } => {
-                let timeout = spec.exit_barrier_timeout;
+                let timeout = BARRIER_TIMEOUT;
                 let world_size = i64::try_from(info.nodes).unwrap_or(i64::MAX);
                 let options =
                     BarrierOptions { timeout, ..BarrierOptions::new(world_size, EXIT_BARRIER_PREFIX) };
@@ -122,7 +129,9 @@ impl World {
         let input = match core::mem::take(&mut desk.numbering) {
             Numbering::Idle => return,
             Numbering::Assigning { call, .. } => Input::NotAssigned { call, kind, words },
-            Numbering::Parting { call, .. } => Input::NotParted { call, kind, words },
+            Numbering::Parting { call, barrier, .. } => {
+                Input::NotParted { call, kind, arrival: arrival(&barrier), words }
+            }
         };
         self.stage.note(format_args!("{at} in vain: {}", how.words()));
         desk.tell_input(&mut self.stage, at, Thread::Numbering, input);
@@ -202,7 +211,8 @@ impl World {
                 Some(Verdict::Released) => Input::Parted { call },
                 _ => {
                     let kind = in_vain(Some(ErrorKind::TimedOut));
-                    Input::NotParted { call, kind, words: "not all have come".into() }
+                    let (arrival, words) = (arrival(&barrier), "not all have come".into());
+                    Input::NotParted { call, kind, arrival, words }
                 }
             };
             return self.agents[at].desk.tell_input(&mut self.stage, at, Thread::Numbering, input);

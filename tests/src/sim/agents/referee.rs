@@ -153,7 +153,7 @@ impl World {
         // Who was asked to stop begins nothing any more.
         let ledger = &self.agents[at].ledger;
         if let Some(stopped) = ledger.stopped {
-            let ends = matches!(phase, Phase::Ending | Phase::Closing | Phase::Over);
+            let ends = matches!(phase, Phase::Parting | Phase::Ending | Phase::Closing | Phase::Over);
             check!(ends, "stop: {at} was asked to stop at {stopped:?} and is {phase:?}");
         }
         Ok(())
