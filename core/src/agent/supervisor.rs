@@ -9,7 +9,7 @@ mod parting;
 mod tests;
 
 pub use input::{
-    Arrival, Failed, Farewell, Input, InputError, Membership, Notice, Output, Round, Timing, Verdict,
+    Arrival, Failed, Farewell, Input, InputError, Left, Membership, Notice, Output, Round, Timing, Verdict,
 };
 
 use self::blame::{by_suspicion, is_cause};
@@ -232,7 +232,9 @@ impl Supervisor {
             }
             StopStep::Told(_) => self.kill(now, Reason::StopTimeout),
             StopStep::Killed => {
-                self.tell(Notice::GaveUp { since: now.since(stopping.began) });
+                let living = self.group.workers.iter().filter(|worker| worker.exit.is_none());
+                let left = Left(living.filter_map(|worker| worker.pid).collect());
+                self.tell(Notice::GaveUp { since: now.since(stopping.began), left });
                 self.clear(now, Reason::GaveUp);
             }
         }

@@ -8,6 +8,7 @@ use crate::agent::watchdog::ExpiredTimer;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt;
 
 /// The agent's place in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,7 +299,27 @@ pub enum Notice {
     GaveUp {
         /// How long they were waited for.
         since: Duration,
+        /// Who they are.
+        left: Left,
     },
+}
+
+/// Those that outlived being killed: the workers among them, by their processes. None: it is others that workers began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left(pub Vec<u32>);
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((last, before)) = self.0.split_last() else {
+            return f.write_str("processes that the workers began are still there");
+        };
+        if before.is_empty() {
+            return write!(f, "the worker of pid {last} is still there");
+        }
+        f.write_str("the workers of pids ")?;
+        before.iter().try_for_each(|pid| write!(f, "{pid}, "))?;
+        write!(f, "{last} are still there")
+    }
 }
 
 /// What is to be done.

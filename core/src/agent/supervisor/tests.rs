@@ -360,7 +360,12 @@ fn who_does_not_listen_is_killed_and_who_outlives_that_is_given_up() {
     assert_eq!(play.deeds(), []);
     play.pass(Duration::from_millis(1));
     assert_eq!(play.deeds(), [Output::Kill]);
-    play.pass(Duration::from_secs(5));
+    play.exited(0, ExitStatus::Signal(9)).pass(Duration::from_secs(5));
+    let left = Left(vec![101]);
+    assert_eq!(left.to_string(), "the worker of pid 101 is still there");
+    assert!(
+        play.outputs.contains(&Output::Tell(Notice::GaveUp { since: STOP + Duration::from_secs(5), left }))
+    );
     // What lives on may hold what another start needs.
     assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Closing, None));
     assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason: Reason::GaveUp }));
