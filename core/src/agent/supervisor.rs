@@ -7,6 +7,7 @@ mod input;
 mod parting;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
 pub use input::{
     Arrival, Failed, Farewell, Input, InputError, Left, Membership, Notice, Output, Round, Timing, Verdict,
@@ -115,6 +116,8 @@ pub struct Supervisor {
     /// Whether the group is stopped for a failure that has cost a restart and may have come of a peer's death.
     is_excusable: bool,
     room: Room,
+    /// Whether the workers of its last start had succeeded before it was to meet again.
+    is_done: bool,
     /// Whether the rendezvous tells of deaths by itself.
     tells_of_deaths: bool,
     /// Whether somebody asked the agent to stop.
@@ -153,6 +156,7 @@ impl Supervisor {
             doubt: None,
             is_excusable: false,
             room: Room::default(),
+            is_done: false,
             tells_of_deaths: false,
             is_asked: false,
             failures: Vec::new(),
@@ -255,7 +259,12 @@ impl Supervisor {
             Input::Begin => return Err(InputError::BegunBefore),
             Input::Met { call, round } if self.takes(call, Phase::Meeting) => self.met(now, round),
             Input::NotMet { call, kind, words } if self.takes(call, Phase::Meeting) => {
-                self.give_up(now, Reason::NoRound { kind, words });
+                let reason = Reason::NoRound { kind, words };
+                if self.is_done {
+                    self.stand_by_the_last_round(now, reason)
+                } else {
+                    self.give_up(now, reason)
+                }
             }
             Input::Assigned { call, .. }
                 if planted::has(Bug::FormerRanks)
@@ -424,6 +433,7 @@ impl Supervisor {
         self.failures.clear();
         self.overdue.clear();
         self.is_inhabited = true;
+        self.is_done = false;
         self.outputs.push_back(Output::Start { attempt: self.group.attempt });
     }
 
@@ -556,6 +566,7 @@ impl Supervisor {
 
     fn renew(&mut self, now: Instant, reason: Reason) {
         self.cancel();
+        self.is_done |= self.phase == Phase::Parting;
         self.enter(now, PhaseEvent::Renew, reason);
     }
 
@@ -679,7 +690,9 @@ impl Supervisor {
     fn lost_sight(&mut self, now: Instant, words: Box<str>) {
         match self.phase {
             Phase::Parting => self.leave_the_others(now, Reason::LostSight { words }),
-            Phase::Ending | Phase::Closing | Phase::Over => {}
+            // There will be no other start.
+            Phase::Ending => self.settle(now),
+            Phase::Closing | Phase::Over => {}
             _ => self.give_up(now, Reason::LostSight { words }),
         }
     }
@@ -749,43 +762,6 @@ impl Supervisor {
             _ => self.give_up(now, Reason::Stop(cause)),
         }
         self.is_asked = true;
-    }
-}
-
-impl Verdict {
-    /// What follows from giving up for this reason.
-    fn of(reason: &Reason) -> Self {
-        match reason {
-            Reason::NoRound { kind: NoRound::NotNeeded, .. } => Self::NotNeeded,
-            Reason::Stop(cause) => Self::Stopped { cause: *cause },
-            Reason::LostSight { .. } => Self::LostSight { reason: reason.clone() },
-            _ => Self::Failed { reason: reason.clone() },
-        }
-    }
-
-    /// The state that the group ends in.
-    const fn state(&self) -> WorkerState {
-        match self {
-            Self::Succeeded { .. } | Self::NotNeeded => WorkerState::Succeeded,
-            Self::Stopped { .. } => WorkerState::Stopped,
-            Self::LostSight { .. } => WorkerState::Unknown,
-            Self::Failed { .. } => WorkerState::Failed,
-        }
-    }
-
-    /// Whether the other agents are to hear of it at once: without this agent's workers, theirs would wait in vain.
-    const fn concerns_all(&self) -> bool {
-        match self {
-            Self::Failed { reason } => !matches!(
-                reason,
-                Reason::NoRound { .. }
-                    | Reason::Replaced
-                    | Reason::JobFailed { .. }
-                    | Reason::ServerLost { .. }
-            ),
-            Self::LostSight { .. } => true,
-            Self::Succeeded { .. } | Self::NotNeeded | Self::Stopped { .. } => false,
-        }
     }
 }
 

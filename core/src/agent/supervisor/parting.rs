@@ -1,6 +1,8 @@
 //! The exit barrier, and the ways out of it.
 
-use super::{Arrival, Due, InVain, Instant, Output, Phase, PhaseEvent, Reason, Supervisor, Verdict};
+use super::{
+    Arrival, Due, InVain, Instant, Output, Phase, PhaseEvent, Reason, Supervisor, Verdict, WorkerState,
+};
 use crate::planted::{self, Bug};
 use crate::time::Duration;
 use alloc::boxed::Box;
@@ -26,6 +28,14 @@ impl Supervisor {
         self.cancel();
         self.verdict = Some(Verdict::Succeeded { missing: Some(reason.clone()) });
         self.enter(now, PhaseEvent::Part, reason);
+    }
+
+    /// There is no other round after all, and none was needed: the workers had succeeded. The others may have come to the exit
+    /// barrier in the moment in which this one heard of a newcomer.
+    pub(super) fn stand_by_the_last_round(&mut self, now: Instant, reason: Reason) {
+        self.group.state = WorkerState::Succeeded;
+        self.verdict = Some(Verdict::Succeeded { missing: Some(reason.clone()) });
+        self.enter(now, PhaseEvent::GiveUp, reason);
     }
 
     /// The wait for the others has come to nothing.

@@ -641,7 +641,8 @@ fn without_a_death_the_job_fails_soon_whatever_its_workers_do() {
     let crashed = Input::Exited { local_rank: 1, exit: ExitStatus::Signal(11), at: at(0) };
     let lost = Input::Member(Membership::ServerLost { words: "gone".into() });
     let others = Input::Member(Membership::JobFailed { words: "b".into() });
-    for input in [crashed, lost, others, Input::Stop(StopCause::Asked)] {
+    let unseen = Input::LostSight { words: "the guard is gone".into() };
+    for input in [crashed, lost, others, unseen, Input::Stop(StopCause::Asked)] {
         let mut play = in_doubt();
         play.give(input);
         assert_eq!((play.deeds().first(), play.agent.verdict()), (Some(&announced), failed.as_ref()));
@@ -741,6 +742,30 @@ fn who_leaves_the_exit_barrier_waits_until_it_is_known_whether_the_others_wait_f
     play.outputs.clear();
     play.give(not_parted(call, InVain::Failed, Arrival::Unknown));
     assert_eq!(play.deeds(), [Output::Abandon, leave(&play)]);
+}
+
+#[test]
+fn who_had_succeeded_and_finds_no_other_round_stands_by_the_last_one() {
+    let comes_back = || {
+        let mut play = in_phase(Phase::Parting);
+        play.give(Input::Member(Membership::NodesWaiting { nodes: 1 })).give(Input::Empty);
+        assert_eq!(play.phase(), Phase::Meeting);
+        play
+    };
+    let closed = |play: &mut Play| {
+        let call = play.call;
+        play.give(Input::NotMet { call, kind: NoRound::Closed, words: "by b".into() });
+        Some(Reason::NoRound { kind: NoRound::Closed, words: "by b".into() })
+    };
+    let mut play = comes_back();
+    let missing = closed(&mut play);
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing }));
+    assert_eq!((play.phase(), play.agent.group().state), (Phase::Closing, WorkerState::Succeeded));
+    // With another start, that is the one that counts.
+    let mut play = comes_back();
+    play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Empty);
+    let reason = closed(&mut play).expect("a reason");
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use rendezvous_core::agent::supervisor::{Farewell, Input, Membership};
 use rendezvous_core::error::ErrorKind;
 use rendezvous_core::node::agent_rounds::{FAILURE_KEY, Meaning, failure_words, meaning, no_round};
 use rendezvous_core::rendezvous::error::RendezvousErrorKind;
+use rendezvous_core::rendezvous::participant::Role;
 use rendezvous_core::rendezvous::rejoin::{self, Action, Rejoin, Waited};
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::rendezvous::service::{
@@ -147,7 +148,7 @@ impl World {
                 join_timeout: rejoin.left(now).max(Duration::from_millis(1)),
                 settings: self.plan.settings.clone(),
             };
-            let role = node.role;
+            let role = if self.agents[at].desk.was_member { Role::Member } else { node.role };
             self.send(session, Request::Join(role, Box::new(join)));
             return;
         }
@@ -290,7 +291,7 @@ impl World {
                             nodes: round.world_size.into(),
                         };
                         desk.inbox.clear();
-                        desk.info = Some(info.clone());
+                        (desk.info, desk.was_member) = (Some(info.clone()), true);
                         desk.member = Member::Listening { look: None };
                         desk.tell(&mut self.stage, at, Thread::Member, Told::Met { call, info });
                     }

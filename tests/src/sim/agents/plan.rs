@@ -168,11 +168,7 @@ impl Plan {
         let mut mishaps = Vec::new();
         for _ in 0..dice.pick(&[0, 1, 1, 2, 3, 5]) {
             let at = dice.index(nodes.len());
-            let mut what = mishap(dice);
-            if nodes[at].role == Role::Spare {
-                // A spare whose workers fail in a round stands by again, of which its peers hear nothing.
-                what = Mishap::Dies;
-            }
+            let what = mishap(dice);
             let when = when(dice, work);
             mishaps.push((at, when, what));
             // Whoever asks twice will not wait; and what is wrong with a worker is often wrong again.
