@@ -314,7 +314,7 @@ impl Default for RendezvousLimits {
         Self {
             runs_max: 1 << 16,
             run_id_bytes_max: 1024,
-            failure_bytes_max: 4096,
+            failure_bytes_max: 1024,
             nodes_per_run_max: 1 << 17,
             node_name_bytes_max: 256,
             labels_max: 32,

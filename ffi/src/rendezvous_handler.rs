@@ -168,7 +168,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_set_closed(
     unsafe { operate(handler, error, |of| Ok(of.handler.set_closed())) }
 }
 
-/// Closes the rendezvous since the job has failed, and has the other nodes told `words` (UTF-8, at most 4,096
+/// Closes the rendezvous since the job has failed, and has the other nodes told `words` (UTF-8, at most 1,024
 /// bytes): those of the live round as `RDZV_ROUND_EVENT_JOB_FAILED`, whoever is refused from now on in its
 /// error. The first words stay. Backends that cannot tell them close the rendezvous only.
 #[unsafe(no_mangle)]

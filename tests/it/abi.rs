@@ -13,7 +13,7 @@ const HINT: &str =
     "if the change is wanted, run these tests with RDZV_UPDATE_ABI=1, and see whether RDZV_ABI_VERSION grows";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The most that the stripped library may have; the decision on its size (ADR-0008) allows 2,400,000.
-const STRIPPED_BYTES_MAX: u64 = 2_160_000;
+const STRIPPED_BYTES_MAX: u64 = 2_180_000;
 
 fn exported() -> BTreeSet<String> {
     let listed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library::shipped()), PATIENCE);
@@ -161,7 +161,7 @@ fn layout_of_rust() -> String {
     });
     layout!(text, rdzv_rendezvous_handler_vtable {
         struct_size use_agent_store user_data backend run_id next_rendezvous is_closed set_closed num_nodes_waiting
-        next_event shutdown cancel destroy
+        next_event shutdown cancel fail abandon tells_of_deaths reserved destroy
     });
     layout!(text, rdzv_url_question {
         struct_size reserved url url_len timeout_ms listen_host listen_host_len

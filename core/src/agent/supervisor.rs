@@ -10,11 +10,11 @@ mod tests;
 mod verdict;
 
 pub use input::{
-    Arrival, Failed, Farewell, Input, InputError, Left, Membership, Notice, Output, Round, Timing, Verdict,
+    Failed, Farewell, Input, InputError, Left, Membership, Notice, Output, Round, Timing, Verdict,
 };
 
 use self::blame::{by_suspicion, is_cause};
-use self::parting::Unexplained;
+use self::parting::{Arrival, Unexplained};
 use super::group::{ExitStatus, WorkerGroup, WorkerState};
 use super::phase::{Phase, PhaseEvent};
 use super::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
@@ -118,6 +118,8 @@ pub struct Supervisor {
     room: Room,
     /// Whether the workers of its last start had succeeded before it was to meet again.
     is_done: bool,
+    /// Of the exit barrier that it is at.
+    arrival: Arrival,
     /// Whether the rendezvous tells of deaths by itself.
     tells_of_deaths: bool,
     /// Whether somebody asked the agent to stop.
@@ -157,6 +159,7 @@ impl Supervisor {
             is_excusable: false,
             room: Room::default(),
             is_done: false,
+            arrival: Arrival::Unknown,
             tells_of_deaths: false,
             is_asked: false,
             failures: Vec::new(),
@@ -225,7 +228,7 @@ impl Supervisor {
             match self.phase {
                 Phase::Starting => self.spend(now, due.reason),
                 Phase::Restarting => self.enter(now, PhaseEvent::Clear, due.reason),
-                Phase::Parting => self.go_without_others(now, due.reason, Arrival::Unknown),
+                Phase::Parting => self.wait_no_more(now, due.reason),
                 _ => {}
             }
         }
@@ -291,8 +294,13 @@ impl Supervisor {
             {
                 self.enter(now, PhaseEvent::Part, Reason::Done);
             }
-            Input::NotParted { call, kind, arrival, words } if self.takes(call, Phase::Parting) => {
-                self.not_parted(now, kind, arrival, words);
+            Input::NotParted { call, kind, words } if self.takes(call, Phase::Parting) => {
+                self.not_parted(now, kind, words);
+            }
+            Input::Arrived { call } => {
+                if self.phase == Phase::Parting && self.call == Some(call) {
+                    self.arrived(now);
+                }
             }
             Input::Closed { call } if self.takes(call, Phase::Closing) => {
                 self.enter(now, PhaseEvent::Close, Reason::Done);
@@ -388,7 +396,10 @@ impl Supervisor {
                 self.clocks.timing = Timing::default();
             }
             Phase::Restarting | Phase::Ending => self.begin_stop(now, &reason),
-            Phase::Parting => self.ask(|call| Output::Part { call }),
+            Phase::Parting => {
+                self.arrival = Arrival::Unknown;
+                self.ask(|call| Output::Part { call });
+            }
             Phase::Closing => {
                 // Only who knows that the job is over closes the run.
                 let is_over =
@@ -522,15 +533,14 @@ impl Supervisor {
 
     /// A failure: another try, if there is one left.
     fn spend(&mut self, now: Instant, reason: Reason) {
-        let is_excusable =
-            self.tells_of_deaths && self.group.group_world_size > 1 && reason.may_follow_a_death();
+        let is_excusable = self.group.group_world_size > 1 && reason.may_follow_a_death();
         match self.restarts_left.checked_sub(1) {
             Some(left) => {
                 self.restarts_left = left;
                 self.is_excusable = is_excusable;
                 self.renew(now, reason);
             }
-            None if is_excusable => {
+            None if is_excusable && self.tells_of_deaths => {
                 self.doubt = Some(Doubt { reason: reason.clone(), until: now + DEATH_NEWS_DELAY_MAX });
                 self.enter(now, PhaseEvent::GiveUp, reason);
             }
@@ -689,6 +699,7 @@ impl Supervisor {
 
     fn lost_sight(&mut self, now: Instant, words: Box<str>) {
         match self.phase {
+            Phase::Parting if self.is_leaving() => {}
             Phase::Parting => self.leave_the_others(now, Reason::LostSight { words }),
             // There will be no other start.
             Phase::Ending => self.settle(now),
@@ -758,6 +769,8 @@ impl Supervisor {
                     _ => {}
                 }
             }
+            // Whoever asks twice will not wait.
+            Phase::Parting if self.is_asked => self.wait_no_more(now, Reason::Stop(cause)),
             Phase::Parting => self.leave_the_others(now, Reason::Stop(cause)),
             _ => self.give_up(now, Reason::Stop(cause)),
         }

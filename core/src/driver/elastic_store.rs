@@ -108,16 +108,17 @@ pub fn barrier(
     if options.rank.is_none() && rank_name.is_some() {
         return Err(GroupError::TracingNeedsRank.into());
     }
-    arrive(store, options, rank_name, &mut TracedBarrier::new(options.clone())?)
+    arrive(store, options, rank_name, &|| {})
 }
 
-/// The same with a machine of these options, which knows afterwards how far it came.
+/// The same. `arrived` is told as soon as the others wait for this one no more.
 pub(in crate::driver) fn arrive(
     store: &Store,
     options: &BarrierOptions,
     rank_name: Option<RankName<'_>>,
-    machine: &mut TracedBarrier,
+    arrived: &dyn Fn(),
 ) -> Result<(), MeetingError> {
+    let mut machine = TracedBarrier::new(options.clone())?;
     let (clock, store) = (Clock::new(), &store.for_one_call());
     let mut in_vain = None;
     while let Some(step) = machine.next_step() {
@@ -134,7 +135,11 @@ pub(in crate::driver) fn arrive(
             }
             Ok(outcome) => outcome,
         };
+        let was_awaited = !machine.has_arrived();
         machine.handle(clock.now(), outcome)?;
+        if was_awaited && machine.has_arrived() {
+            arrived();
+        }
     }
     let verdict = machine.verdict().unwrap_or(&Verdict::Released);
     let by_number = |rank: i64| rank.to_string();

@@ -6,6 +6,7 @@ use crate::agent::supervisor::Membership;
 use crate::error::ErrorKind;
 use crate::rendezvous::error::RendezvousErrorKind;
 use crate::rendezvous::round_event::RoundEvent;
+use crate::wire::native::Why;
 use alloc::format;
 use alloc::string::{String, ToString};
 
@@ -21,8 +22,11 @@ pub enum Meaning {
     Nothing,
     /// This.
     Told(Membership),
-    /// Nodes wait, if they still do: that is to be asked.
-    NodesMayWait,
+    /// So many nodes wait, if they still do: that is to be asked.
+    NodesMayWait {
+        /// As many as did.
+        nodes: u64,
+    },
     /// The job has failed if that stands at [`FAILURE_KEY`]: who closes the run for this reason says so before.
     JobMayHaveFailed,
 }
@@ -33,7 +37,11 @@ pub fn meaning(event: &RoundEvent, current: Option<u64>) -> Meaning {
     let words = || event.to_string().into();
     match *event {
         RoundEvent::NodesWaiting { nodes: 0 } => Meaning::Nothing,
-        RoundEvent::NodesWaiting { .. } => Meaning::NodesMayWait,
+        RoundEvent::NodesWaiting { nodes } => Meaning::NodesMayWait { nodes: nodes.into() },
+        // It cannot come back, and nobody gets a round without it: there are no more.
+        RoundEvent::PeerDied { round, why: Why::Refused, .. } if Some(round) == current => {
+            Meaning::Told(Membership::JobFailed { words: words() })
+        }
         RoundEvent::PeerDied { round, .. } if Some(round) == current => {
             Meaning::Told(Membership::PeerDied { words: words() })
         }
@@ -85,7 +93,6 @@ pub fn failure_words(agent: &str, group_rank: i64, reason: &Reason) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::native::Why;
 
     #[test]
     fn that_the_round_is_over_is_no_failure_of_the_agent() {
@@ -100,13 +107,17 @@ mod tests {
     fn only_what_concerns_the_round_is_told() {
         let died =
             |round| RoundEvent::PeerDied { round, node_rank: 1, node: "b".into(), why: Why::Connection };
+        let refused =
+            |round| RoundEvent::PeerDied { round, node_rank: 1, node: "b".into(), why: Why::Refused };
         let over = |round| RoundEvent::RoundOver { round, why: Why::Connection };
         let told = |event: &RoundEvent| event.to_string().into();
         for (event, meant) in [
             (RoundEvent::NodesWaiting { nodes: 0 }, Meaning::Nothing),
-            (RoundEvent::NodesWaiting { nodes: 2 }, Meaning::NodesMayWait),
+            (RoundEvent::NodesWaiting { nodes: 2 }, Meaning::NodesMayWait { nodes: 2 }),
             (died(3), Meaning::Nothing),
             (died(4), Meaning::Told(Membership::PeerDied { words: told(&died(4)) })),
+            (refused(3), Meaning::Nothing),
+            (refused(4), Meaning::Told(Membership::JobFailed { words: told(&refused(4)) })),
             (over(3), Meaning::Nothing),
             (over(4), Meaning::Told(Membership::RoundOver { words: told(&over(4)) })),
             (RoundEvent::LeftBehind { round: 4 }, Meaning::Nothing),

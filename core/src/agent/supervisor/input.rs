@@ -23,15 +23,6 @@ pub struct Round {
     pub tells_of_deaths: bool,
 }
 
-/// Whether the others wait for this agent at the exit barrier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// It was counted there.
-    Counted,
-    /// It was not, or nobody knows.
-    Unknown,
-}
-
 /// What is heard of the round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "as in Reason")]
@@ -133,6 +124,11 @@ pub enum Input {
     },
     /// Something is heard of the round.
     Member(Membership),
+    /// The others do not wait for this agent at the exit barrier any more; told before the answer to [`Output::Part`].
+    Arrived {
+        /// The call that it is about.
+        call: u64,
+    },
     /// All agents came to the exit barrier: the answer to [`Output::Part`].
     Parted {
         /// Which call this answers.
@@ -144,8 +140,6 @@ pub enum Input {
         call: u64,
         /// Which sort of failure.
         kind: InVain,
-        /// Whether the others wait for this agent.
-        arrival: Arrival,
         /// Who is missing, as far as it is known.
         words: Box<str>,
     },

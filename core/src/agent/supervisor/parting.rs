@@ -1,8 +1,6 @@
 //! The exit barrier, and the ways out of it.
 
-use super::{
-    Arrival, Due, InVain, Instant, Output, Phase, PhaseEvent, Reason, Supervisor, Verdict, WorkerState,
-};
+use super::{Due, InVain, Instant, Output, Phase, PhaseEvent, Reason, Supervisor, Verdict, WorkerState};
 use crate::planted::{self, Bug};
 use crate::time::Duration;
 use alloc::boxed::Box;
@@ -22,6 +20,15 @@ pub(super) const NEWS_DELAY_MAX: Duration = Duration::from_secs(5);
 /// How long it may take until it is known whether an arrival was counted that is not waited for any more.
 pub(super) const ARRIVAL_DELAY_MAX: Duration = Duration::from_secs(5);
 
+/// Whether the others wait for this agent at the exit barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// It was counted there.
+    Counted,
+    /// It was not, or nobody knows.
+    Unknown,
+}
+
 impl Supervisor {
     /// The workers have succeeded, whatever the others do.
     pub(super) fn part_early(&mut self, now: Instant, reason: Reason) {
@@ -39,28 +46,45 @@ impl Supervisor {
     }
 
     /// The wait for the others has come to nothing.
-    pub(super) fn not_parted(&mut self, now: Instant, kind: InVain, arrival: Arrival, words: Box<str>) {
+    pub(super) fn not_parted(&mut self, now: Instant, kind: InVain, words: Box<str>) {
+        if kind == InVain::RoundOver {
+            // Nobody waits there any more.
+            self.arrival = Arrival::Counted;
+        }
         match (self.due.take(), kind) {
-            // Nobody waits in a round that is over.
-            (Some(due), InVain::RoundOver) => self.go_without_others(now, due.reason, Arrival::Counted),
-            (Some(due), InVain::Failed) => self.go_without_others(now, due.reason, arrival),
+            (Some(due), _) => self.go_without_others(now, due.reason),
             (None, InVain::RoundOver) => {
                 self.unexplained = Some(Unexplained { until: now + NEWS_DELAY_MAX, words });
             }
-            (None, InVain::Failed) => self.go_without_others(now, Reason::NotAllParted { words }, arrival),
+            (None, InVain::Failed) => self.go_without_others(now, Reason::NotAllParted { words }),
         }
+    }
+
+    /// The others do not wait for this agent any more.
+    pub(super) fn arrived(&mut self, now: Instant) {
+        self.arrival = Arrival::Counted;
+        if let Some(due) = self.due.take() {
+            self.wait_no_more(now, due.reason);
+        }
+    }
+
+    /// Its call was cancelled before.
+    pub(super) fn wait_no_more(&mut self, now: Instant, reason: Reason) {
+        self.call = None;
+        self.go_without_others(now, reason);
     }
 
     /// It waits for the others no more, and goes as soon as it is known whether they wait for it.
     pub(super) fn leave_the_others(&mut self, now: Instant, reason: Reason) {
-        match (self.call, self.is_leaving()) {
-            (Some(call), false) => {
-                self.outputs.push_back(Output::Cancel { call });
-                self.due = Some(Due { at: now + ARRIVAL_DELAY_MAX, reason });
+        match self.call {
+            Some(call) if self.arrival == Arrival::Unknown => {
+                if self.due.is_none() {
+                    self.outputs.push_back(Output::Cancel { call });
+                }
+                let at = self.due.as_ref().map_or(now + ARRIVAL_DELAY_MAX, |due| due.at);
+                self.due = Some(Due { at, reason });
             }
-            // Whoever asks twice will not wait.
-            (Some(_), true) => self.go_without_others(now, reason, Arrival::Unknown),
-            (None, _) => self.go_without_others(now, reason, Arrival::Counted),
+            _ => self.go_without_others(now, reason),
         }
     }
 
@@ -70,8 +94,8 @@ impl Supervisor {
     }
 
     /// A goodbye tells nobody that the one who says it will not come. A death does.
-    pub(super) fn go_without_others(&mut self, now: Instant, reason: Reason, arrival: Arrival) {
-        if arrival == Arrival::Unknown && !planted::has(Bug::SilentParting) {
+    pub(super) fn go_without_others(&mut self, now: Instant, reason: Reason) {
+        if self.arrival == Arrival::Unknown && !planted::has(Bug::SilentParting) {
             self.outputs.push_back(Output::Abandon);
         }
         match reason {

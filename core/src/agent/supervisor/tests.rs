@@ -125,8 +125,8 @@ fn timer(signal: i32) -> ExpiredTimer {
     ExpiredTimer { pid: 101, local_rank: Some(1), scope: "a#1".into(), expires: STOP, signal }
 }
 
-fn not_parted(call: u64, kind: InVain, arrival: Arrival) -> Input {
-    Input::NotParted { call, kind, arrival, words: "round 0 is over".into() }
+fn not_parted(call: u64, kind: InVain) -> Input {
+    Input::NotParted { call, kind, words: "round 0 is over".into() }
 }
 
 fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
@@ -173,9 +173,10 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
         ("job failed", Input::Member(Membership::JobFailed { words: words() })),
         ("server lost", Input::Member(Membership::ServerLost { words: words() })),
         ("parted", Input::Parted { call }),
-        ("not parted", not_parted(call, InVain::Failed, Arrival::Counted)),
-        ("not parted, and perhaps not counted", not_parted(call, InVain::Failed, Arrival::Unknown)),
-        ("not parted: the round is over", not_parted(call, InVain::RoundOver, Arrival::Unknown)),
+        ("arrived", Input::Arrived { call }),
+        ("arrived, late", Input::Arrived { call: late }),
+        ("not parted", not_parted(call, InVain::Failed)),
+        ("not parted: the round is over", not_parted(call, InVain::RoundOver)),
         ("closed", Input::Closed { call }),
         ("signal", Input::Stop(StopCause::Signal(2))),
         ("asked to stop", Input::Stop(StopCause::Asked)),
@@ -667,7 +668,7 @@ fn the_end_of_a_round_costs_no_restart_however_it_is_heard() {
 fn what_ended_the_round_decides_whether_who_has_succeeded_comes_back() {
     let over = |play: &mut Play| {
         let call = play.call;
-        play.give(not_parted(call, InVain::RoundOver, Arrival::Unknown));
+        play.give(not_parted(call, InVain::RoundOver));
         assert_eq!(
             (play.phase(), play.agent.poll_timeout()),
             (Phase::Parting, Some(play.now + NEWS_DELAY_MAX))
@@ -708,12 +709,13 @@ fn who_leaves_the_exit_barrier_waits_until_it_is_known_whether_the_others_wait_f
         }
         (play, call)
     };
+    let unseen = || Input::LostSight { words: "gone".into() };
     let stop = || Input::Stop(StopCause::Asked);
     let stopped = Verdict::Stopped { cause: StopCause::Asked };
     let leave = |play: &Play| Output::Close { call: play.call, farewell: Farewell::Leave };
     // Not counted, or perhaps not, or nobody says: a goodbye alone would leave the others waiting.
     let (mut play, call) = leaving(stop());
-    play.give(not_parted(call, InVain::Failed, Arrival::Unknown));
+    play.give(not_parted(call, InVain::Failed));
     assert_eq!((play.deeds(), play.agent.verdict()), (vec![Output::Abandon, leave(&play)], Some(&stopped)));
     let (mut play, _) = leaving(stop());
     play.pass(ARRIVAL_DELAY_MAX);
@@ -721,27 +723,56 @@ fn who_leaves_the_exit_barrier_waits_until_it_is_known_whether_the_others_wait_f
     let (mut play, _) = leaving(stop());
     play.give(stop());
     assert_eq!((play.deeds().first(), play.agent.verdict()), (Some(&Output::Abandon), Some(&stopped)));
-    // Counted, or nobody waits in the round any more.
-    for (kind, arrival) in [(InVain::Failed, Arrival::Counted), (InVain::RoundOver, Arrival::Unknown)] {
-        let (mut play, call) = leaving(stop());
-        play.give(not_parted(call, kind, arrival));
-        assert_eq!((play.deeds(), play.agent.verdict()), (vec![leave(&play)], Some(&stopped)));
-    }
+    // A stop is the first one, whatever made it leave before.
+    let (mut play, call) = leaving(unseen());
+    play.give(stop()).give(unseen());
+    assert_eq!((play.phase(), play.deeds()), (Phase::Parting, vec![]));
+    play.give(Input::Arrived { call });
+    assert_eq!((play.deeds(), play.agent.verdict()), (vec![leave(&play)], Some(&stopped)));
+    // Nobody waits in the round any more.
+    let (mut play, call) = leaving(stop());
+    play.give(not_parted(call, InVain::RoundOver));
+    assert_eq!((play.deeds(), play.agent.verdict()), (vec![leave(&play)], Some(&stopped)));
     // All came in the same moment.
     let (mut play, call) = leaving(stop());
     play.give(Input::Parted { call });
     assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing: None }));
-    // The workers were done before it lost sight of them.
-    let reason = Reason::LostSight { words: "gone".into() };
-    let (mut play, call) = leaving(Input::LostSight { words: "gone".into() });
-    play.give(not_parted(call, InVain::Failed, Arrival::Counted));
-    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing: Some(reason) }));
     // Whoever cannot even arrive is not waited for.
     let mut play = in_phase(Phase::Parting);
     let call = play.call;
     play.outputs.clear();
-    play.give(not_parted(call, InVain::Failed, Arrival::Unknown));
+    play.give(not_parted(call, InVain::Failed));
     assert_eq!(play.deeds(), [Output::Abandon, leave(&play)]);
+}
+
+#[test]
+fn who_was_counted_at_the_exit_barrier_may_leave_it_at_once() {
+    let counted = |input: Input| {
+        let mut play = in_phase(Phase::Parting);
+        let call = play.call;
+        play.give(Input::Arrived { call }).outputs.clear();
+        play.give(input);
+        let left = [Output::Cancel { call }, Output::Close { call: play.call, farewell: Farewell::Leave }];
+        assert_eq!(play.deeds(), left, "nobody is told of a death");
+        play.agent.verdict().cloned()
+    };
+    let cause = StopCause::Asked;
+    assert_eq!(counted(Input::Stop(cause)), Some(Verdict::Stopped { cause }));
+    // The workers were done before it lost sight of them.
+    let reason = Reason::LostSight { words: "gone".into() };
+    assert_eq!(
+        counted(Input::LostSight { words: "gone".into() }),
+        Some(Verdict::Succeeded { missing: Some(reason) })
+    );
+    // That of another barrier says nothing of this one.
+    let mut play = in_phase(Phase::Parting);
+    let call = play.call;
+    play.give(Input::Arrived { call }).give(Input::Member(Membership::NodesWaiting { nodes: 1 }));
+    play.give(Input::Empty).met().assigned().started();
+    play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
+    play.outputs.clear();
+    play.give(Input::Stop(cause));
+    assert_eq!((play.phase(), play.deeds()), (Phase::Parting, vec![Output::Cancel { call: play.call }]));
 }
 
 #[test]
@@ -778,6 +809,14 @@ fn without_news_of_deaths_nothing_is_in_doubt() {
     play.exited(0, ExitStatus::Code(1));
     let reason = Reason::WorkerFailed { local_rank: 0, exit: ExitStatus::Code(1) };
     assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
+    // A restart that was spent is given back all the same to who happens to hear of a death.
+    let mut play = Play::new(spec());
+    play.give(Input::Begin);
+    let call = play.call;
+    play.give(Input::Met { call, round }).assigned().started().exited(0, ExitStatus::Code(1));
+    let left = play.agent.restarts_left();
+    play.give(Input::Member(Membership::PeerDied { words: "b died".into() }));
+    assert_eq!(play.agent.restarts_left(), left + 1);
 }
 
 #[test]

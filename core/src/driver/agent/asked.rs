@@ -1,7 +1,7 @@
 //! What the machine waits for, and which thread is to answer it.
 
 use crate::agent::reason::{InVain, NoRound};
-use crate::agent::supervisor::{Arrival, Farewell, Input};
+use crate::agent::supervisor::{Farewell, Input};
 use crate::time::Duration;
 use alloc::boxed::Box;
 
@@ -37,9 +37,7 @@ impl Asked {
             Self::Meet { call } => Input::NotMet { call, kind: NoRound::Failed, words },
             Self::Close { call } => Input::Closed { call },
             Self::Assign { call } => Input::NotAssigned { call, kind: InVain::Failed, words },
-            Self::Part { call } => {
-                Input::NotParted { call, kind: InVain::Failed, arrival: Arrival::Unknown, words }
-            }
+            Self::Part { call } => Input::NotParted { call, kind: InVain::Failed, words },
         }
     }
 }

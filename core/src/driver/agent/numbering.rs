@@ -10,14 +10,14 @@ use crate::agent::ranks::{
     Ranks, RanksError, assign, assigned, assigned_ranks_key, read_assigned, role_info, role_info_key,
 };
 use crate::agent::spec::{RankAssignment, WorkerSpec};
-use crate::agent::supervisor::{Arrival, Input};
+use crate::agent::supervisor::Input;
 use crate::agent::worker_store::{WorkerStore, WorkerStores};
 use crate::driver::call_error::CallError;
 use crate::driver::elastic_store::{MeetingError, arrive};
 use crate::driver::rendezvous::{HostedServers, HostingError, PublishError, build, host_name};
 use crate::driver::server::Server;
 use crate::driver::store::{Store, Timeout};
-use crate::elastic_store::barrier::{BarrierOptions, TracedBarrier};
+use crate::elastic_store::barrier::BarrierOptions;
 use crate::error::ErrorKind;
 use crate::node::agent_rounds::{EXIT_BARRIER_PREFIX, in_vain};
 use crate::rendezvous::store_info::RendezvousStoreInfo;
@@ -217,20 +217,12 @@ impl Numbering {
         // Where deaths are told, they end the wait: a healthy job may take its time.
         let timeout = if self.tells_of_deaths { FOR_EVER } else { self.spec.exit_barrier_timeout };
         let options = BarrierOptions { timeout, ..BarrierOptions::new(info.world_size, EXIT_BARRIER_PREFIX) };
-        let mut arrival = Arrival::Unknown;
-        let parted =
-            TracedBarrier::new(options.clone()).map_err(MeetingError::from).and_then(|mut machine| {
-                let parted = arrive(&info.store, &options, None, &mut machine);
-                if machine.has_arrived() {
-                    arrival = Arrival::Counted;
-                }
-                parted
-            });
-        let Err(error) = parted else { return Input::Parted { call } };
+        let arrived = || self.teller.input(Input::Arrived { call });
+        let Err(error) = arrive(&info.store, &options, None, &arrived) else { return Input::Parted { call } };
         let of_store = match &error {
             MeetingError::Store(error) => Some(error.kind()),
             _ => None,
         };
-        Input::NotParted { call, kind: in_vain(of_store), arrival, words: error.to_string().into() }
+        Input::NotParted { call, kind: in_vain(of_store), words: error.to_string().into() }
     }
 }

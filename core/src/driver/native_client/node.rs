@@ -276,7 +276,7 @@ impl NativeClient {
         self.ask_within(Operation::Close, &close, timeout, (Some(run_id), 1), call).map(drop)
     }
 
-    /// Closes the run, and has its nodes told why the job has failed; at most 4,096 bytes.
+    /// Closes the run, and has its nodes told why the job has failed; at most 1,024 bytes.
     ///
     /// # Errors
     /// Why it is not closed.

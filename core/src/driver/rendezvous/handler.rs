@@ -229,7 +229,7 @@ pub trait RendezvousHandler: Send + Sync {
     fn shutdown(&self) -> bool;
 
     /// Goes in the middle of the round, with work undone, so that the other nodes hear of it at once and meet again; to
-    /// be shut down later. It does not wait. By default nobody is told.
+    /// be shut down later. It does not wait, and may be told twice. By default nobody is told.
     fn abandon(&self) {}
 
     /// Ends the calls of this handler that are under way in other threads, with an error of the kind

@@ -49,6 +49,8 @@ pub enum EndReason {
     Replaced,
     /// It wanted another round of a closed run.
     Refused,
+    /// It wanted another round, and left or ran out of time before there was one.
+    GaveUp,
 }
 
 impl fmt::Display for EndReason {
@@ -61,6 +63,7 @@ impl fmt::Display for EndReason {
             Self::ProtocolBroken => "it broke the protocol",
             Self::Replaced => "another process joined under its name",
             Self::Refused => "it wanted another round, and the run is closed",
+            Self::GaveUp => "it wanted another round, and gave that up",
         })
     }
 }

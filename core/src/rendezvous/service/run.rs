@@ -427,6 +427,7 @@ impl Run {
         let was_in_live_round = place == Place::Active || (place == Place::Waiting && member.is_returned);
         match how {
             Departure::Left => {
+                let gave_up = self.lost_on_its_way(participant, EndReason::GaveUp);
                 self.set_fate(participant, Fate::Left);
                 if place == Place::Active
                     && let Some(record) = &mut self.record
@@ -434,6 +435,9 @@ impl Run {
                     record.finished += 1;
                 }
                 self.transition(participant, PlaceEvent::Leave, fx);
+                if let Some(lost) = gave_up {
+                    self.tell_active(&lost, fx);
+                }
             }
             Departure::Ended(why) => {
                 self.set_fate(participant, Fate::Ended(why));
@@ -471,30 +475,44 @@ impl Run {
 
     /// A node of the live round wanted to come back to a closed run: it is not in the round any more.
     pub(super) fn withdraw(&mut self, participant: ParticipantId, fx: &mut Effects) {
-        let lost = self.refuse_to_take_back(participant);
+        let lost = self.lost(participant, EndReason::Refused);
+        self.set_fate(participant, Fate::Ended(EndReason::Refused));
         self.transition(participant, PlaceEvent::End, fx);
         if let Some(lost) = lost {
             self.tell_active(&lost, fx);
         }
     }
 
-    /// A node is out of the live round, and was not done there: those that are would wait for it in vain.
-    fn refuse_to_take_back(&mut self, participant: ParticipantId) -> Option<Event> {
+    /// What is to be told of a node that is out of the live round and was not done there: those that are would wait for it
+    /// in vain.
+    fn lost(&self, participant: ParticipantId, why: EndReason) -> Option<Event> {
         let Member { node, last, .. } = self.members.get(participant)?;
-        let (node, (round, rank), why) = (node.clone(), (*last)?, EndReason::Refused);
-        self.set_fate(participant, Fate::Ended(why));
-        Some(Event::NodeLost(Arc::new(Loss { round, node, rank, why })))
+        let (round, rank) = (*last)?;
+        Some(Event::NodeLost(Arc::new(Loss { round, node: node.clone(), rank, why })))
     }
 
+    /// The same of one that waits for the round after the live one; of others, nothing.
+    fn lost_on_its_way(&self, participant: ParticipantId, why: EndReason) -> Option<Event> {
+        let member = self.members.get(participant)?;
+        if member.place == Place::Waiting && member.is_returned { self.lost(participant, why) } else { None }
+    }
+
+    /// Whoever is still in the round is told, and of one at most of those that are so no more: one is as bad as all.
     pub(super) fn close(&mut self, by: ParticipantId, fx: &mut Effects) {
-        let Some(next) = self.phase.on_event(PhaseEvent::CloseRequested) else { return };
+        if let Some(lost) = self.end_joins(by, fx) {
+            self.tell_active(&lost, fx);
+        }
+    }
+
+    /// Closes the run; what is to be told of those that wanted to come back from the live round.
+    fn end_joins(&mut self, by: ParticipantId, fx: &mut Effects) -> Option<Event> {
+        let next = self.phase.on_event(PhaseEvent::CloseRequested)?;
         self.phase = next;
         self.closed_by = self.node_of(by).cloned();
         let (run_id, by, failure) = (self.id.clone(), self.closed_by.clone(), self.failure.clone());
-        let mut lost = Vec::new();
-        let members: Vec<_> =
-            self.members.iter().map(|(id, member)| (id, member.place, member.is_returned)).collect();
-        for (participant, place, is_returned) in members {
+        let mut lost = None;
+        let members: Vec<_> = self.members.iter().map(|(id, member)| (id, member.place)).collect();
+        for (participant, place) in members {
             #[cfg(test)]
             if fx.bug == Some(Bug::ForgetOneOnClose) && place.is_gathered() {
                 fx.bug = None;
@@ -509,14 +527,12 @@ impl Run {
                 Place::Active | Place::Due | Place::Outside => Event::RunClosed { by },
             };
             fx.tell(participant, event);
-            if place == Place::Waiting && is_returned {
-                lost.extend(self.refuse_to_take_back(participant));
-            }
+            lost = lost.or_else(|| self.lost_on_its_way(participant, EndReason::Refused));
             if place != Place::Active {
                 self.transition(participant, PlaceEvent::Close, fx);
             }
         }
-        lost.iter().for_each(|lost| self.tell_active(lost, fx));
+        lost
     }
 
     /// The job has failed. Those whom that leaves in a round wait there in vain, whoever closed the run before.
@@ -526,7 +542,8 @@ impl Run {
         }
         let words: Arc<str> = words.into();
         self.failure = Some(words.clone());
-        self.close(by, fx);
+        // This says more to those in the round than who is lost.
+        self.end_joins(by, fx);
         self.tell_active(&Event::JobFailed { words }, fx);
     }
 

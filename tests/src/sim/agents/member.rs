@@ -181,11 +181,11 @@ impl World {
         };
         let line = desk.line();
         match (meaning(&event, Some(info.round)), line) {
-            (Meaning::Nothing, _) | (Meaning::NodesMayWait | Meaning::JobMayHaveFailed, None) => {}
+            (Meaning::Nothing, _) | (Meaning::NodesMayWait { .. } | Meaning::JobMayHaveFailed, None) => {}
             (Meaning::Told(membership), _) => {
                 desk.tell_input(&mut self.stage, at, Thread::Member, Input::Member(membership));
             }
-            (Meaning::NodesMayWait, Some(session)) => {
+            (Meaning::NodesMayWait { .. }, Some(session)) => {
                 let id = desk.id();
                 desk.member = Member::Listening { look: Some(Look::Waiting(id)) };
                 self.send(session, Request::Waiting { id });
@@ -366,6 +366,7 @@ fn round_event(event: Event) -> Option<RoundEvent> {
         EndReason::ProtocolBroken => Why::Protocol,
         EndReason::Replaced => Why::Replaced,
         EndReason::Refused => Why::Refused,
+        EndReason::GaveUp => Why::GaveUp,
     };
     Some(match event {
         Event::NodesWaiting { nodes } => RoundEvent::NodesWaiting { nodes },

@@ -8,7 +8,7 @@ use rendezvous_core::agent::ranks::{
     Ranks, assign, assigned, assigned_ranks_key, read_assigned, role_info, role_info_key,
 };
 use rendezvous_core::agent::spec::RankAssignment;
-use rendezvous_core::agent::supervisor::{Arrival, Input};
+use rendezvous_core::agent::supervisor::Input;
 use rendezvous_core::elastic_store::Step as BarrierStep;
 use rendezvous_core::elastic_store::barrier::{BarrierOptions, TracedBarrier, Verdict};
 use rendezvous_core::error::ErrorKind;
@@ -53,10 +53,6 @@ impl InVain {
             Self::NoRoom => None,
         }
     }
-}
-
-const fn arrival(barrier: &TracedBarrier) -> Arrival {
-    if barrier.has_arrived() { Arrival::Counted } else { Arrival::Unknown }
 }
 
 impl World {
@@ -129,9 +125,7 @@ impl World {
         let input = match core::mem::take(&mut desk.numbering) {
             Numbering::Idle => return,
             Numbering::Assigning { call, .. } => Input::NotAssigned { call, kind, words },
-            Numbering::Parting { call, barrier, .. } => {
-                Input::NotParted { call, kind, arrival: arrival(&barrier), words }
-            }
+            Numbering::Parting { call, .. } => Input::NotParted { call, kind, words },
         };
         self.stage.note(format_args!("{at} in vain: {}", how.words()));
         desk.tell_input(&mut self.stage, at, Thread::Numbering, input);
@@ -211,8 +205,7 @@ impl World {
                 Some(Verdict::Released) => Input::Parted { call },
                 _ => {
                     let kind = in_vain(Some(ErrorKind::TimedOut));
-                    let (arrival, words) = (arrival(&barrier), "not all have come".into());
-                    Input::NotParted { call, kind, arrival, words }
+                    Input::NotParted { call, kind, words: "not all have come".into() }
                 }
             };
             return self.agents[at].desk.tell_input(&mut self.stage, at, Thread::Numbering, input);
@@ -245,14 +238,19 @@ impl World {
         match &mut self.agents[at].desk.numbering {
             Numbering::Idle => {}
             Numbering::Assigning { .. } => self.next_number(at, Some(answer.clone())),
-            Numbering::Parting { barrier, .. } => {
+            Numbering::Parting { call, barrier, .. } => {
                 let outcome = match (barrier.next_step(), answer) {
                     (_, Answer::Number(sum)) => Outcome::Number(*sum),
                     (Some(BarrierStep::Wait { .. }), _) => Outcome::Released,
                     _ => Outcome::Applied,
                 };
+                let (call, was_awaited) = (*call, !barrier.has_arrived());
                 // It is the outcome of the step that was due.
                 barrier.handle(now, outcome).ok();
+                if was_awaited && barrier.has_arrived() {
+                    let arrived = Input::Arrived { call };
+                    self.agents[at].desk.tell_input(&mut self.stage, at, Thread::Numbering, arrived);
+                }
                 self.next_arrival(at);
             }
         }

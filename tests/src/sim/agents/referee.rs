@@ -395,9 +395,11 @@ impl World {
             Reason::RoundOver { words } => {
                 heard(&|one| *one == Membership::RoundOver { words: words.clone() })
             }
-            Reason::JobFailed { .. } => {
-                heard(&|one| matches!(one, Membership::JobFailed { .. }))
-                    && self.agents.iter().any(|agent| agent.ledger.announced)
+            Reason::JobFailed { words } => {
+                // Who asks for another round of a closed run ends the job as well.
+                let was_refused = words.ends_with("the run is closed");
+                heard(&|one| *one == Membership::JobFailed { words: words.clone() })
+                    && (was_refused || self.agents.iter().any(|agent| agent.ledger.announced))
             }
             Reason::ServerLost { .. } => heard(&|one| matches!(one, Membership::ServerLost { .. })),
             Reason::NodesWaiting { .. } => heard(&|one| matches!(one, Membership::NodesWaiting { .. })),

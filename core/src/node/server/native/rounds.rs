@@ -540,6 +540,7 @@ const fn end_reason(why: Why) -> EndReason {
         Why::Protocol => EndReason::ProtocolBroken,
         Why::Replaced => EndReason::Replaced,
         Why::Refused => EndReason::Refused,
+        Why::GaveUp => EndReason::GaveUp,
         _ => EndReason::ConnectionEnded,
     }
 }
@@ -553,6 +554,7 @@ const fn why_of(reason: EndReason) -> Why {
         EndReason::ProtocolBroken => Why::Protocol,
         EndReason::Replaced => Why::Replaced,
         EndReason::Refused => Why::Refused,
+        EndReason::GaveUp => Why::GaveUp,
     }
 }
 
@@ -588,6 +590,7 @@ mod tests {
             EndReason::ProtocolBroken,
             EndReason::Replaced,
             EndReason::Refused,
+            EndReason::GaveUp,
         ] {
             assert_eq!(end_reason(why_of(reason)), reason);
         }

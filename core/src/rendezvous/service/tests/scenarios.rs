@@ -394,6 +394,33 @@ fn who_finds_the_run_closed_is_no_longer_waited_for() {
 }
 
 #[test]
+fn who_wants_another_round_and_gives_that_up_is_no_longer_waited_for() {
+    let gone = "hears node b (rank 1 of round 0) is gone: it wanted another round, and gave that up";
+    let back = || {
+        let mut world = World::new(settings(2, 4));
+        world.join_all("a b c d");
+        assert!(world.join("b").contains("a hears 1 waiting"));
+        world
+    };
+    let told = back().leave("b");
+    assert!(told.contains(&format!("a {gone}; c {gone}; d {gone}")), "{told}");
+    let told = back().pass(secs(600));
+    assert!(told.contains(&format!("a {gone}; c {gone}; d {gone}")), "{told}");
+}
+
+#[test]
+fn a_run_that_ends_amid_a_restart_tells_each_node_a_few_things() {
+    for (many, most) in [(100, 200), (400, 800)] {
+        let mut world = World::new(settings(2, many));
+        let names: Vec<String> = (0..many).map(|node| format!("n{node}")).collect();
+        names.iter().for_each(|name| drop(world.join(name)));
+        names.iter().take(many as usize / 2).for_each(|name| drop(world.join(name)));
+        let told = world.fail("n1", "code 1").split("; ").count();
+        assert!(told <= most, "{told} things for {many} nodes");
+    }
+}
+
+#[test]
 fn why_the_job_has_failed_is_told_also_where_the_run_was_closed_before() {
     let mut world = World::new(settings(2, 2));
     world.join_all("a b");

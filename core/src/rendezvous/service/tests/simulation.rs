@@ -114,12 +114,22 @@ impl Sim {
         }
     }
 
+    /// Whether it is of the live round, and waits for the next one.
+    fn wants_another(&self, agent: &Agent) -> bool {
+        matches!(agent, Agent::Seated { from: Some(round), .. } if Some(*round) == self.live)
+    }
+
     /// Time passes as the service asks for it.
     fn pass(&mut self, until: Instant) -> Checked {
         while let Some(when) = self.service.poll_timeout().filter(|&when| when <= until) {
             self.now = self.now.max(when);
+            let gives_up = |agent: &Agent| {
+                self.wants_another(agent)
+                    && matches!(agent, Agent::Seated { deadline, .. } if *deadline <= self.now)
+            };
+            let losses = usize::from(self.agents.iter().any(|(_, agent)| gives_up(agent)));
             self.service.handle(self.now, Input::Tick).map_err(|error| error.to_string())?;
-            self.look(0)?;
+            self.look(losses)?;
             check!(
                 self.service.poll_timeout().is_none_or(|next| next > self.now),
                 "a tick leaves nothing due"
@@ -190,7 +200,7 @@ impl Sim {
         self.agents.iter().filter(|(_, agent)| matches!(agent, Agent::InRound { .. })).count()
     }
 
-    /// Reads all that came out of one turn, in which so many nodes of the live round were lost, and checks it.
+    /// Reads all that came out of one turn, in which those of the live round are told of so many losses, and checks it.
     fn look(&mut self, losses: usize) -> Checked {
         let others = self.agents.iter().filter(|(_, agent)| matches!(agent, Agent::InRound { .. }));
         let mut expected: Vec<ParticipantId> =
@@ -375,16 +385,14 @@ impl Sim {
     fn leave(&mut self, at: usize) -> Checked {
         let (participant, agent) = self.renew(at);
         self.finished += u32::from(matches!(agent, Agent::InRound { .. }));
+        let losses = usize::from(self.wants_another(&agent));
         self.service.handle(self.now, Input::Leave { participant }).map_err(|error| error.to_string())?;
-        self.look(0)
+        self.look(losses)
     }
 
     fn close(&mut self, at: usize) -> Checked {
-        let wants_another = |agent: &Agent| match agent {
-            Agent::Seated { from: Some(round), .. } => Some(*round) == self.live,
-            _ => false,
-        };
-        let losses = self.agents.iter().filter(|(_, agent)| !self.is_closed && wants_another(agent)).count();
+        let losses =
+            usize::from(!self.is_closed && self.agents.iter().any(|(_, agent)| self.wants_another(agent)));
         self.is_closed = true;
         let close = Input::Close { participant: self.agents[at].0, run_id: RUN.into() };
         self.service.handle(self.now, close).map_err(|error| error.to_string())?;

@@ -62,8 +62,8 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
     );
     let fail = |words| ClientFrame::Fail { run_id: key("run"), words };
     assert_eq!(
-        rig.asked(c, 5, &fail(&[b'x'; 4097])),
-        ["5 Error TooMany 4096 0 bytes of a failure: 4097 is over the limit of 4096"]
+        rig.asked(c, 5, &fail(&[b'x'; 1025])),
+        ["5 Error TooMany 1024 0 bytes of a failure: 1025 is over the limit of 1024"]
     );
     assert_eq!(rig.asked(c, 6, &fail(b"\xff")), ["6 Error InvalidArgument 0 0 the failure is not UTF-8"]);
 }
