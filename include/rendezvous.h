@@ -1885,6 +1885,9 @@ rdzv_status rdzv_parse_config(const uint8_t *config,
 // It wanted another round, and the run is closed.
 #define RDZV_WHY_REFUSED 17
 
+// It wanted another round, and left or ran out of time before there was one.
+#define RDZV_WHY_GAVE_UP 18
+
 // Something that happened to a round, or to the run.
 typedef struct {
   // Set it to `sizeof(rdzv_round_event)` before the call; afterwards it tells how many bytes were filled.

@@ -62,6 +62,8 @@ pub const RDZV_WHY_STALLED: i32 = 15;
 pub const RDZV_WHY_REPLACED: i32 = 16;
 /// It wanted another round, and the run is closed.
 pub const RDZV_WHY_REFUSED: i32 = 17;
+/// It wanted another round, and left or ran out of time before there was one.
+pub const RDZV_WHY_GAVE_UP: i32 = 18;
 
 /// Something that happened to a round, or to the run.
 #[repr(C)]
@@ -197,6 +199,8 @@ mod tests {
             RDZV_WHY_COMPACTED,
             RDZV_WHY_STALLED,
             RDZV_WHY_REPLACED,
+            RDZV_WHY_REFUSED,
+            RDZV_WHY_GAVE_UP,
         ];
         assert!(Why::ALL.iter().map(|why| i32::from(why.number())).eq(named));
     }

@@ -406,10 +406,10 @@ void own_backend_tells_what_happened(void) {
       {{.kind = RDZV_ROUND_EVENT_RUN_CLOSED}, "host-2", "the run was closed by host-2"},
       {{.kind = RDZV_ROUND_EVENT_LEFT_BEHIND, .round = 2}, "", "round 2 was formed without this node"},
       {{.kind = RDZV_ROUND_EVENT_REPLACED}, "", "another process joined under this node's name"},
-      {{.kind = RDZV_ROUND_EVENT_JOB_FAILED}, "a: code 1", "a: code 1"},
+      {{.kind = RDZV_ROUND_EVENT_JOB_FAILED}, "host-2", "host-2"},
       {{.kind = RDZV_ROUND_EVENT_PEER_DIED, .round = 1, .why = RDZV_WHY_REFUSED},
-       "a",
-       "node a (rank 0 of round 1) is gone: it wanted another round, and the run is closed"},
+       "host-2",
+       "node host-2 (rank 0 of round 1) is gone: it wanted another round, and the run is closed"},
       {{.kind = RDZV_ROUND_EVENT_NONE}, "", "nothing happened"},
   };
   rdzv_buffer *name = rdzv_buffer_new(), *words = rdzv_buffer_new();

@@ -130,7 +130,7 @@ fn layout_of_rust() -> String {
     numbers!(text, RDZV_WHY_LEFT RDZV_WHY_CONNECTION RDZV_WHY_HEARTBEAT RDZV_WHY_HOST_SILENT RDZV_WHY_SERVER_STOPPED
         RDZV_WHY_DEADLINE RDZV_WHY_CANCELLED RDZV_WHY_SUPERSEDED RDZV_WHY_PROTOCOL RDZV_WHY_LIMIT RDZV_WHY_CLOSED
         RDZV_WHY_DESERTED RDZV_WHY_TOO_FEW_NODES RDZV_WHY_COMPACTED
-        RDZV_WHY_STALLED RDZV_WHY_REPLACED RDZV_WHY_REFUSED);
+        RDZV_WHY_STALLED RDZV_WHY_REPLACED RDZV_WHY_REFUSED RDZV_WHY_GAVE_UP);
     layout!(text, rdzv_bytes { data len });
     layout!(text, rdzv_event {
         struct_size kind operation store status number data len item_count error revision
