@@ -421,7 +421,7 @@ impl RendezvousHandler for HandlerCode {
     }
 
     fn tells_of_deaths(&self) -> bool {
-        self.vtable.tells_of_deaths != 0
+        self.vtable.tells_of_deaths != 0 && self.vtable.next_event.is_some()
     }
 
     fn run_id(&self) -> &str {

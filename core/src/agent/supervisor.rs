@@ -116,8 +116,8 @@ pub struct Supervisor {
     /// Whether the group is stopped for a failure that has cost a restart and may have come of a peer's death.
     is_excusable: bool,
     room: Room,
-    /// Whether the workers of its last start had succeeded before it was to meet again.
-    is_done: bool,
+    /// The group as it was when the workers of its last start had succeeded, and it was to meet again.
+    done: Option<WorkerGroup>,
     /// Of the exit barrier that it is at.
     arrival: Arrival,
     /// Whether the rendezvous tells of deaths by itself.
@@ -158,7 +158,7 @@ impl Supervisor {
             doubt: None,
             is_excusable: false,
             room: Room::default(),
-            is_done: false,
+            done: None,
             arrival: Arrival::Unknown,
             tells_of_deaths: false,
             is_asked: false,
@@ -263,11 +263,7 @@ impl Supervisor {
             Input::Met { call, round } if self.takes(call, Phase::Meeting) => self.met(now, round),
             Input::NotMet { call, kind, words } if self.takes(call, Phase::Meeting) => {
                 let reason = Reason::NoRound { kind, words };
-                if self.is_done {
-                    self.stand_by_the_last_round(now, reason)
-                } else {
-                    self.give_up(now, reason)
-                }
+                self.stand_by_the_last_round(now, reason);
             }
             Input::Assigned { call, .. }
                 if planted::has(Bug::FormerRanks)
@@ -433,6 +429,8 @@ impl Supervisor {
         self.group.group_world_size = round.group_world_size;
         self.group.round = round.number;
         self.tells_of_deaths = round.tells_of_deaths;
+        // From now on, this round counts.
+        self.done = None;
         self.enter(now, PhaseEvent::Meet, Reason::Done);
     }
 
@@ -444,7 +442,6 @@ impl Supervisor {
         self.failures.clear();
         self.overdue.clear();
         self.is_inhabited = true;
-        self.is_done = false;
         self.outputs.push_back(Output::Start { attempt: self.group.attempt });
     }
 
@@ -576,7 +573,9 @@ impl Supervisor {
 
     fn renew(&mut self, now: Instant, reason: Reason) {
         self.cancel();
-        self.is_done |= self.phase == Phase::Parting;
+        if self.phase == Phase::Parting {
+            self.done = Some(self.group.clone());
+        }
         self.enter(now, PhaseEvent::Renew, reason);
     }
 
@@ -600,6 +599,8 @@ impl Supervisor {
         match verdict {
             Verdict::Stopped { .. } => self.is_needed() || self.phase == Phase::Meeting,
             Verdict::LostSight { .. } => self.phase == Phase::Meeting,
+            // Backends that do not see that by themselves are told.
+            Verdict::Failed { reason: Reason::ServerLost { .. } | Reason::NoRound { .. } } => self.starts > 0,
             Verdict::Succeeded { .. } | Verdict::NotNeeded | Verdict::Failed { .. } => false,
         }
     }
@@ -703,6 +704,7 @@ impl Supervisor {
             Phase::Parting => self.leave_the_others(now, Reason::LostSight { words }),
             // There will be no other start.
             Phase::Ending => self.settle(now),
+            Phase::Restarting => self.stand_by_the_last_round(now, Reason::LostSight { words }),
             Phase::Closing | Phase::Over => {}
             _ => self.give_up(now, Reason::LostSight { words }),
         }
@@ -745,7 +747,7 @@ impl Supervisor {
             (Phase::Ending, true) => self.settle(now),
             (_, false) if planted::has(Bug::PaidNewcomer) => self.spend(now, reason),
             (_, false) => self.renew(now, reason),
-            (_, true) => self.give_up(now, reason),
+            (_, true) => self.stand_by_the_last_round(now, reason),
         }
     }
 

@@ -137,7 +137,8 @@ pub(in crate::driver) fn arrive(
         };
         let was_awaited = !machine.has_arrived();
         machine.handle(clock.now(), outcome)?;
-        if was_awaited && machine.has_arrived() {
+        // Who opens the door itself is told so by the end of this.
+        if was_awaited && machine.has_arrived() && machine.verdict().is_none() {
             arrived();
         }
     }

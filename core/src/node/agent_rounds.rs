@@ -80,7 +80,7 @@ pub fn in_vain(kind: Option<ErrorKind>) -> InVain {
 }
 
 /// The longest that an agent says, in bytes.
-const FAILURE_BYTES_MAX: usize = 1024;
+pub const FAILURE_BYTES_MAX: usize = 1024;
 
 /// What an agent says when its workers failed for good, to whoever hears of it and at [`FAILURE_KEY`].
 #[must_use]

@@ -39,7 +39,13 @@ impl Supervisor {
 
     /// There is no other round after all, and none was needed: the workers had succeeded. The others may have come to the exit
     /// barrier in the moment in which this one heard of a newcomer.
+    /// Who comes from no success gives up.
     pub(super) fn stand_by_the_last_round(&mut self, now: Instant, reason: Reason) {
+        let Some(done) = self.done.take() else { return self.give_up(now, reason) };
+        if self.arrival == Arrival::Unknown {
+            self.outputs.push_back(Output::Abandon);
+        }
+        self.group = done;
         self.group.state = WorkerState::Succeeded;
         self.verdict = Some(Verdict::Succeeded { missing: Some(reason.clone()) });
         self.enter(now, PhaseEvent::GiveUp, reason);

@@ -792,6 +792,16 @@ fn who_had_succeeded_and_finds_no_other_round_stands_by_the_last_one() {
     let missing = closed(&mut play);
     assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing }));
     assert_eq!((play.phase(), play.agent.group().state), (Phase::Closing, WorkerState::Succeeded));
+    // Also what its workers gave is there still.
+    assert_eq!((play.agent.group().workers.len(), play.agent.group().group_rank), (2, Some(0)));
+    // What ends it on its way to the other round says no more.
+    let mut play = in_phase(Phase::Running);
+    play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
+    play.give(Input::Member(Membership::NodesWaiting { nodes: 1 }));
+    assert_eq!(play.phase(), Phase::Restarting);
+    play.outputs.clear();
+    play.give(Input::Member(Membership::ServerLost { words: "gone".into() }));
+    assert!(matches!(play.agent.verdict(), Some(Verdict::Succeeded { missing: Some(_) })));
     // With another start, that is the one that counts.
     let mut play = comes_back();
     play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Empty);

@@ -4,11 +4,12 @@ use super::errand::{Asks, Errand, Haste};
 use super::told::{Teller, Told};
 use crate::agent::reason::{NoRound, Reason};
 use crate::agent::supervisor::{Farewell, Input, Membership};
+use crate::driver::call_error::CallError;
 use crate::driver::clock::Clock;
 use crate::driver::rendezvous::{HandlerError, NodeStore, RendezvousHandler};
 use crate::driver::store::Timeout;
 use crate::error::ErrorKind;
-use crate::node::agent_rounds::{FAILURE_KEY, Meaning, failure_words, meaning, no_round};
+use crate::node::agent_rounds::{FAILURE_BYTES_MAX, FAILURE_KEY, Meaning, failure_words, meaning, no_round};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::rendezvous::store_info::RendezvousInfo;
 use crate::time::Duration;
@@ -141,9 +142,10 @@ impl Member {
             Meaning::Told(membership) => Some(membership),
             Meaning::NodesMayWait { nodes } => match self.handler.num_nodes_waiting() {
                 Ok(nodes) => Some(Membership::NodesWaiting { nodes }),
-                Err(error) if error.is_cancelled() => None,
                 // It is not told again.
-                Err(_) => Some(Membership::NodesWaiting { nodes }),
+                Err(error) if is_slow(&error) => Some(Membership::NodesWaiting { nodes }),
+                // Cancelled; or the session is over, and that is told next.
+                Err(_) => None,
             },
             Meaning::JobMayHaveFailed => {
                 failure_told(info, Timeout::Once).map(|words| Membership::JobFailed { words })
@@ -189,8 +191,9 @@ impl Member {
             is_cancelled = told.is_err_and(|error| error.kind() == ErrorKind::Cancelled);
         }
         // Who was first is told by all.
-        let standing = String::from_utf8_lossy(&standing);
-        let words = if standing.is_empty() { &words } else { &*standing };
+        let mut standing = String::from_utf8_lossy(&standing).into_owned();
+        standing.truncate(standing.floor_char_boundary(FAILURE_BYTES_MAX));
+        let words = if standing.is_empty() { &words } else { &standing };
         if self.handler.fail(words).is_err() {
             self.handler.set_closed().ok();
         }
@@ -216,6 +219,13 @@ fn words_of(error: &HandlerError) -> Box<str> {
         Some(cause) => format!("{error} {cause}").into(),
         None => error.to_string().into(),
     }
+}
+
+/// Whether nothing is known of what was asked, and the session may be all right.
+fn is_slow(error: &HandlerError) -> bool {
+    let inner = core::error::Error::source(error).and_then(|inner| inner.downcast_ref::<CallError>());
+    !error.is_cancelled()
+        && !inner.is_some_and(|inner| matches!(inner.kind(), ErrorKind::ServerGone | ErrorKind::Cancelled))
 }
 
 fn kind_of(error: &HandlerError) -> NoRound {

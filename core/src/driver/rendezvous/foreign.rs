@@ -239,7 +239,7 @@ impl RendezvousHandler for ForeignHandler {
     }
 
     fn shutdown(&self) -> bool {
-        let is_abandoned = self.is_abandoned.load(Ordering::Acquire);
+        let is_abandoned = self.is_abandoned.swap(false, Ordering::AcqRel);
         let job = move |code: &dyn RendezvousHandler| {
             // The thread that was to say so may come after this one.
             if is_abandoned {

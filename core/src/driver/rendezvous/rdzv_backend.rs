@@ -373,10 +373,11 @@ impl RendezvousHandler for RdzvRendezvous {
         self.canceller.cancel();
         self.was_member.store(false, Ordering::Release);
         let call = self.canceller.begin();
+        let is_abandoned = self.is_abandoned.swap(false, Ordering::AcqRel);
         let Some(Link { client, .. }) = lock(&self.link).take() else { return true };
         let timeout = self.settings.timeouts.close;
         let timeout = if client.has_opened() { timeout } else { timeout.min(UNHEARD_GOODBYE_TIMEOUT) };
-        if self.is_abandoned.load(Ordering::Acquire) {
+        if is_abandoned {
             client.abandon();
             return true;
         }
