@@ -2,51 +2,11 @@
 
 use crate::rpc::name::WorkerInfo;
 use crate::time::{Duration, Seconds};
+use crate::wire::choice::open_choice;
 use crate::wire::rpc::FrameError;
 use alloc::boxed::Box;
 
-macro_rules! numbered {
-    ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $number:literal $item:ident: $text:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name {
-            $($(#[$item_doc])* $item,)*
-            /// One that this version does not know.
-            Other(u16),
-        }
-
-        impl $name {
-            /// Its number on the wire.
-            #[must_use]
-            pub const fn number(self) -> u16 {
-                match self {
-                    $(Self::$item => $number,)*
-                    Self::Other(number) => number,
-                }
-            }
-
-            /// The one with this number.
-            #[must_use]
-            pub const fn from_number(number: u16) -> Self {
-                match number {
-                    $($number => Self::$item,)*
-                    other => Self::Other(other),
-                }
-            }
-        }
-
-        impl core::fmt::Display for $name {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                match self {
-                    $(Self::$item => f.write_str($text),)*
-                    Self::Other(number) => write!(f, "reason {number}"),
-                }
-            }
-        }
-    };
-}
-
-numbered! {
+open_choice! {
     /// How a callee answers a call that it does not carry out to the end.
     Status {
         /// The handler failed.
@@ -62,7 +22,7 @@ numbered! {
     }
 }
 
-numbered! {
+open_choice! {
     /// Why a callee does not take a caller in.
     Refusal {
         /// No version in common.

@@ -1,0 +1,58 @@
+//! Numbers on the wire that stand for one of several things.
+
+/// A `u16` whose values are listed. A reader meets those of later versions, too, so an unlisted one is kept.
+macro_rules! open_choice {
+    ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $number:literal $item:ident: $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $name {
+            $($(#[$item_doc])* $item,)*
+            /// One that this version does not know.
+            Other(u16),
+        }
+
+        impl $name {
+            /// Those that this version knows.
+            pub const ALL: &'static [Self] = &[$(Self::$item),*];
+
+            /// Its number.
+            #[must_use]
+            pub const fn number(self) -> u16 {
+                match self {
+                    $(Self::$item => $number,)*
+                    Self::Other(number) => number,
+                }
+            }
+
+            /// The one with this number.
+            #[must_use]
+            pub const fn from_number(number: u16) -> Self {
+                match number {
+                    $($number => Self::$item,)*
+                    other => Self::Other(other),
+                }
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self {
+                    $(Self::$item => f.write_str($text),)*
+                    Self::Other(number) => write!(f, "reason {number}"),
+                }
+            }
+        }
+
+        impl<'a> crate::wire::native::Field<'a> for $name {
+            fn write(&self, out: &mut impl crate::wire::sink::Sink) {
+                crate::wire::native::Field::write(&self.number(), out);
+            }
+
+            fn read(body: &mut crate::wire::native::Body<'a>) -> Result<Self, crate::wire::native::BodyError> {
+                <u16 as crate::wire::native::Field>::read(body).map(Self::from_number)
+            }
+        }
+    };
+}
+
+pub(crate) use open_choice;
