@@ -13,7 +13,7 @@ pub use context::{AnyRpcBackend, RpcContext, RpcInit, TcpBackend};
 pub use observing::{GroupObserver, ObserverOptions, ObservingError};
 pub use shared::{Callee, GroupCallError};
 pub use signs::SignsError;
-pub use worker::{GroupCall, RpcAgent, Shutdown, TcpOptions};
+pub use worker::{CallCanceller, GroupCall, RpcAgent, Shutdown, TcpOptions};
 
 use crate::driver::call_error::CallError;
 use crate::driver::rendezvous::HandlerError as RendezvousFault;
@@ -24,6 +24,7 @@ use crate::rpc::name::{NameError, WorkerInfo};
 use crate::rpc::registry::BackendError;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::any::Any;
 use std::io;
 
 /// What came of a call to a worker of the group.
@@ -45,6 +46,11 @@ pub trait Agency: Send + Sync {
 
     /// The same as one of the backend `tcp`, if it is that.
     fn tcp(&self) -> Option<&RpcAgent> {
+        None
+    }
+
+    /// The same as whatever a backend of the program's own makes, for who knows what that is.
+    fn foreign(&self) -> Option<&(dyn Any + Send + Sync)> {
         None
     }
 }

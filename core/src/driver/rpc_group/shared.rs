@@ -103,7 +103,9 @@ pub(super) struct Shared {
     is_draining: AtomicBool,
     fate: Mutex<Fate>,
     changed: Condvar,
-    events: (Sender<GroupEvent>, Receiver<GroupEvent>),
+    /// Nobody tells anything any more once it is over.
+    teller: Mutex<Option<Sender<GroupEvent>>>,
+    events: Receiver<GroupEvent>,
     events_lost: AtomicU64,
 }
 
@@ -132,6 +134,7 @@ impl Drop for UnderWay {
 
 impl Shared {
     pub(super) fn new(inputs: Sender<Input>) -> Arc<Self> {
+        let (teller, events) = bounded(EVENTS_MAX);
         Arc::new(Self {
             clock: Clock::new(),
             inputs,
@@ -144,7 +147,8 @@ impl Shared {
             is_draining: AtomicBool::new(false),
             fate: Mutex::new(Fate::Joining),
             changed: Condvar::new(),
-            events: bounded(EVENTS_MAX),
+            teller: Mutex::new(Some(teller)),
+            events,
             events_lost: AtomicU64::new(0),
         })
     }
@@ -316,14 +320,15 @@ impl Shared {
     }
 
     pub(super) fn happened(&self, event: GroupEvent) {
-        if let Err(TrySendError::Full(_)) = self.events.0.try_send(event) {
+        let told = lock(&self.teller).as_ref().map(|teller| teller.try_send(event));
+        if let Some(Err(TrySendError::Full(_))) = told {
             self.events_lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The next event; `None`: there was none in time.
+    /// The next event; `None`: there was none in time, or it is over, and there will be none.
     pub(super) fn next_event(&self, patience: Duration) -> Option<GroupEvent> {
-        self.events.1.recv_timeout(patience).ok()
+        self.events.recv_timeout(patience).ok()
     }
 
     pub(super) fn events_lost(&self) -> u64 {
@@ -341,6 +346,8 @@ impl Shared {
 
     pub(super) fn over(&self, end: Result<(), AgentError>) {
         self.set_fate(Fate::Over(end));
+        // Whoever waits for an event hears of it.
+        drop(lock(&self.teller).take());
     }
 
     /// Waits until the worker is a member, or is none; `None`: neither by then.
