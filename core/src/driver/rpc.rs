@@ -28,7 +28,7 @@ enum Kept {
 }
 
 impl Payload {
-    /// Bytes that somebody else keeps, and drops when they have been sent.
+    /// Bytes that somebody else keeps. When they are dropped, which may be on any thread, that must not use the library.
     #[must_use]
     pub fn foreign(bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
         Self(Kept::Foreign(bytes))

@@ -1,6 +1,7 @@
 //! Workers of RPC groups for callers that block: backends by name, and the one that comes with the library.
 
 mod context;
+mod mailbox;
 mod observing;
 mod own_store;
 mod shared;

@@ -326,14 +326,17 @@ impl Agent {
             return Err(NotCallable::NoMember);
         }
         let member = member.ok_or_else(unknown)?;
-        match self.death(&member.worker.name) {
+        match self.death(member) {
             None => Ok(member),
             Some(death) => Err(NotCallable::Dead { worker: member.worker.clone(), why: death.why.clone() }),
         }
     }
 
-    fn death(&self, name: &str) -> Option<&Death> {
-        self.deaths.iter().find(|death| *death.place.worker.name == *name)
+    /// How this member died. Another one that came back under its name lives.
+    fn death(&self, member: &Member) -> Option<&Death> {
+        let is_it =
+            |place: &Departed| place.worker.name == member.worker.name && place.address == member.address;
+        self.deaths.iter().find(|death| is_it(&death.place))
     }
 
     /// Whether a worker that connects is heard. In a static group, once it is complete, only its members are. To a dynamic
@@ -689,7 +692,7 @@ impl Agent {
         let is_it = |member: &&Member| address.is_empty() || *member.address == *address;
         let Some(member) = self.members().get(name).filter(is_it) else { return };
         let place = Departed { worker: member.worker.clone(), address: member.address.clone() };
-        if self.death(name).is_some() || place.worker == self.me.worker {
+        if self.death(member).is_some() || place.worker == self.me.worker {
             return;
         }
         let (worker, why): (_, Box<str>) = (place.worker.clone(), why.into());
@@ -744,8 +747,7 @@ impl Agent {
                 self.outputs.push_back(Output::Event(GroupEvent::Left(place.worker.clone())));
             }
         }
-        if let Some(member) = change.joined.as_ref().filter(|_| !planted!(self, DeadForever)) {
-            self.deaths.retain(|death| death.place.worker.name != member.worker.name);
+        if let Some(member) = &change.joined {
             self.outputs.push_back(Output::Event(GroupEvent::Joined(member.worker.clone())));
             self.bury();
         }

@@ -165,12 +165,21 @@ impl Peer {
 
     /// Nobody waits for a call any more. Whether it was under way; if so, an event tells that it was cancelled.
     pub fn cancel(&mut self, id: u64) -> bool {
+        self.give_up(id, CallError::Cancelled(self.peer.clone()))
+    }
+
+    /// There is no memory for the answer to a call, which fails. Whether it was under way.
+    pub fn no_memory(&mut self, id: u64) -> bool {
+        self.give_up(id, CallError::NoMemory(self.peer.clone()))
+    }
+
+    fn give_up(&mut self, id: u64, error: CallError) -> bool {
         let was_there = match &mut self.line {
             Line::Up(caller) => caller.cancel(id),
             Line::Down | Line::Connecting(_) => false,
         } || self.waiting.take(id).is_some();
         if was_there {
-            self.events.push_back(PeerEvent::Failed(id, CallError::Cancelled(self.peer.clone())));
+            self.events.push_back(PeerEvent::Failed(id, error));
         }
         was_there
     }

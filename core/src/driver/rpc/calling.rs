@@ -261,10 +261,11 @@ impl RpcPeer {
 
     fn call_payload(&self, call: Call<'_>, payload: Payload) -> CallResult {
         let (reply, awaited) = ask();
+        let cancellable = call.canceller.map(Canceller::begin);
         let (way, driven) = self.begin(call, payload, Completion::Waiter(reply), Driven::ByItself)?;
-        let watch = call.canceller.map(|canceller| {
+        let watch = cancellable.as_ref().map(|cancellable| {
             let way = way.clone();
-            canceller.begin().watch(move || _ = way.cancel())
+            cancellable.watch(move || _ = way.cancel())
         });
         if let (Way::Link(link, id), Driven::ByItself) = (&way, driven) {
             link.drive(*id);

@@ -175,18 +175,22 @@ impl AnswerTo {
     }
 }
 
-/// Something that is told when it is dropped that a request is done with.
-pub(super) struct Held(pub(super) Box<dyn FnMut() + Send + Sync>);
+/// Who counts what is taken in.
+pub(super) trait Holder: fmt::Debug + Send + Sync {
+    /// A request with a payload of so many bytes is done with.
+    fn let_go(&self, payload_bytes: u64);
+}
 
-impl fmt::Debug for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Held")
-    }
+/// A request that is taken in, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) holder: Arc<dyn Holder>,
+    pub(super) payload_bytes: u64,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        (self.0)();
+        self.holder.let_go(self.payload_bytes);
     }
 }
 

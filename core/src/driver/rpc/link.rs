@@ -333,6 +333,10 @@ impl Link {
             }
             let Some(line) = &state.line else {
                 state.reader = Reader::Thread;
+                let mut due = Due::default();
+                self.settle(&mut state, now, &mut &[][..], &mut due);
+                drop(state);
+                due.call();
                 return;
             };
             let (fd, has_unsent) = (line.fd(), line.has_unsent());
@@ -496,7 +500,7 @@ impl Link {
             }
             PeerEvent::Bytes(id, part) => {
                 if let Some(Err(NoMemory)) = state.answers.get_mut(id).map(|answer| answer.append(part)) {
-                    state.peer.cancel(id);
+                    state.peer.no_memory(id);
                 }
             }
             PeerEvent::Done(id) => {
@@ -582,7 +586,7 @@ impl Link {
     fn finish_dialing(&self, state: &mut State, now: Instant, socket: Socket) {
         match finish_connect(&socket) {
             Ok(()) => {
-                state.line = Some(Line::new(Transport::Plain(socket)));
+                state.line = Some(Line::new(Transport::plain(socket)));
                 state.peer.connected(now);
             }
             Err(error) => {
@@ -647,7 +651,7 @@ impl State {
         let place = match answer.as_mut().map(|answer| answer.place(due)) {
             Some(Ok(place)) => place,
             Some(Err(NoMemory)) => {
-                self.peer.cancel(id);
+                self.peer.no_memory(id);
                 return Some(Got::More(0));
             }
             None => &mut [],

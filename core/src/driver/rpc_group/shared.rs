@@ -1,5 +1,6 @@
 //! What the threads of one worker share: its machine, its connections, and who waits for what.
 
+use super::mailbox::Mailbox;
 use crate::driver::clock::Clock;
 use crate::driver::rpc::calling::{Call, RpcClient, RpcPeer};
 use crate::driver::rpc::handling::{Request, Responder};
@@ -19,7 +20,6 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -90,7 +90,7 @@ struct Way {
 
 pub(super) struct Shared {
     clock: Clock,
-    inputs: Sender<Input>,
+    inputs: Mailbox<Input>,
     /// `None` until it is known where the worker listens.
     agent: Mutex<Option<Agent>>,
     /// It, and where this worker is called itself.
@@ -103,9 +103,7 @@ pub(super) struct Shared {
     is_draining: AtomicBool,
     fate: Mutex<Fate>,
     changed: Condvar,
-    /// Nobody tells anything any more once it is over.
-    teller: Mutex<Option<Sender<GroupEvent>>>,
-    events: Receiver<GroupEvent>,
+    events: Mailbox<GroupEvent>,
     events_lost: AtomicU64,
 }
 
@@ -133,11 +131,10 @@ impl Drop for UnderWay {
 }
 
 impl Shared {
-    pub(super) fn new(inputs: Sender<Input>) -> Arc<Self> {
-        let (teller, events) = bounded(EVENTS_MAX);
+    pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             clock: Clock::new(),
-            inputs,
+            inputs: Mailbox::default(),
             agent: Mutex::default(),
             client: OnceLock::new(),
             ways: Mutex::default(),
@@ -147,8 +144,7 @@ impl Shared {
             is_draining: AtomicBool::new(false),
             fate: Mutex::new(Fate::Joining),
             changed: Condvar::new(),
-            teller: Mutex::new(Some(teller)),
-            events,
+            events: Mailbox::default(),
             events_lost: AtomicU64::new(0),
         })
     }
@@ -165,8 +161,12 @@ impl Shared {
 
     /// Something happened that the machine is to be told.
     pub(super) fn tell(&self, input: Input) {
-        // Once the thread that turns the machine has ended, it is over.
-        self.inputs.send(input).ok();
+        self.inputs.put(input);
+    }
+
+    /// What it is to be told next; `None`: nothing came in time.
+    pub(super) fn next_input(&self, patience: Duration) -> Option<Input> {
+        self.inputs.next(patience)
     }
 
     pub(super) fn with_agent<T>(&self, look: impl FnOnce(&mut Agent) -> T) -> Option<T> {
@@ -319,16 +319,16 @@ impl Shared {
         }
     }
 
+    /// Of too many events that nobody asked for, the first are lost.
     pub(super) fn happened(&self, event: GroupEvent) {
-        let told = lock(&self.teller).as_ref().map(|teller| teller.try_send(event));
-        if let Some(Err(TrySendError::Full(_))) = told {
+        if self.events.put(event) > EVENTS_MAX && self.events.take().is_some() {
             self.events_lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// The next event; `None`: there was none in time, or it is over, and there will be none.
     pub(super) fn next_event(&self, patience: Duration) -> Option<GroupEvent> {
-        self.events.recv_timeout(patience).ok()
+        self.events.next(patience)
     }
 
     pub(super) fn events_lost(&self) -> u64 {
@@ -347,7 +347,7 @@ impl Shared {
     pub(super) fn over(&self, end: Result<(), AgentError>) {
         self.set_fate(Fate::Over(end));
         // Whoever waits for an event hears of it.
-        drop(lock(&self.teller).take());
+        self.events.close();
     }
 
     /// Waits until the worker is a member, or is none; `None`: neither by then.

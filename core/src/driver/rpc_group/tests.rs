@@ -1,9 +1,11 @@
 use super::*;
 use crate::driver::rendezvous::Context;
+use crate::driver::rpc::calling::{Call, RpcClient, RpcClientOptions};
 use crate::driver::rpc::handling::{Handling, Run};
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store::{Store, Timeout};
 use crate::driver::store_client::StoreOptions;
+use crate::limits::RpcLimits;
 use crate::rpc::agent::GroupEvent;
 use crate::rpc::membership::observer::Sight;
 use crate::rpc::options::RpcOptions;
@@ -167,6 +169,7 @@ fn who_is_no_member_leaves_nothing() {
         keys.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect::<Vec<_>>()
     };
     let before = keys();
+    let held = (open_descriptors(), threads());
     for (me, size, words) in [
         (worker("a", 5), None, "RPC worker name a is not unique."),
         (worker("x", 0), None, "RPC worker id 0 is not unique: a has it."),
@@ -190,6 +193,9 @@ fn who_is_no_member_leaves_nothing() {
     // Tokens that were given back say so; nothing else is left.
     let left: Vec<String> = keys().into_iter().filter(|key| !before.contains(key)).collect();
     assert!(left.iter().all(|key| key.starts_with("Token_for_")), "{left:?}");
+    let holds = (open_descriptors(), threads());
+    // The other may have connections to them still, and end them later.
+    assert!(holds.0 <= held.0 + 8 && holds.1 <= held.1, "descriptors and threads: {held:?}, {holds:?}");
     drop(a);
     drop(server);
     let error = start(&store_of_nothing(), worker("a", 0), None).expect_err("no store");
@@ -231,12 +237,56 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
     nowhere.set_init_method("tcp://127.0.0.1").expect("a URL");
     let error = context.init_rpc(RpcInit { name: "w", options: Some(nowhere), ..RpcInit::default() });
     assert!(matches!(error, Err(RpcInitError::Rendezvous(_))));
+    let mut meets = RpcOptions::new("tcp");
+    meets.set_init_method("tcp://127.0.0.1:0").expect("a URL");
+    for (options, words) in [
+        (meets, "Error initializing torch.distributed using tcp:// rendezvous: rank parameter missing"),
+        (
+            RpcOptions::new("tcp"),
+            "Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but \
+             not set",
+        ),
+        (
+            RpcOptions::new("other"),
+            "Could not infer backend for options <other: rpc_timeout=60.0, init_method='env://', \
+             num_worker_threads=16, device_maps={}, devices=[]>",
+        ),
+    ] {
+        let error = context.init_rpc(RpcInit { name: "w", options: Some(options), ..RpcInit::default() });
+        assert_eq!(error.err().expect("none").to_string(), words);
+    }
     let other = RpcInit { name: "w", backend: Some("ucx"), ..RpcInit::default() };
     let error = context.init_rpc(other).err().expect("no such").to_string();
     assert!(error.starts_with("Argument backend must be a member of BackendType"), "{error}");
     let again = init("again").expect("a member");
     drop(again);
     context.shutdown_rpc(Shutdown::Abrupt).expect("it wants to");
+}
+
+#[test]
+fn a_static_group_hears_its_members_only() {
+    let (_server, port) = server();
+    let group = store(port);
+    let agent = start(&group, worker("a", 0), Some(1)).expect("a member");
+    let (host, port) = agent.address().rsplit_once(':').expect("host and port");
+    for (me, words) in [
+        (worker("a", 5), "a (id 5) claims to be a (id 0)"),
+        (worker("x", 0), "x (id 0) claims to be a (id 0)"),
+        (worker("x", 7), "x (id 7) is no member of this group"),
+    ] {
+        let client = RpcClient::new(RpcClientOptions {
+            me,
+            group: group.scope().to_vec(),
+            limits: RpcLimits::default(),
+            keep_alive: None,
+            own: None,
+        });
+        let client = client.expect("room");
+        let peer = client.peer(agent.me(), host, port.parse().expect("a port")).expect("room");
+        let error = peer.call(Call::of("echo").within(SOON), &b"x"[..]).expect_err("refused").to_string();
+        assert!(error.ends_with(words), "{error}");
+    }
+    agent.shutdown(Shutdown::Graceful).expect("alone");
 }
 
 #[test]
@@ -280,6 +330,56 @@ fn a_graceful_end_waits_for_calls_and_an_abrupt_one_ends_them() {
     c.shutdown(Shutdown::Abrupt).expect("it wants to");
     pending.wait().expect_err("it ended");
     drop(responder);
+}
+
+#[test]
+fn without_sessions_a_death_is_found_by_whoever_comes_next() {
+    let folder = std::env::temp_dir().join(format!("rdzv-rpc-group-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("store");
+    let open = || {
+        let options = crate::driver::file_store::FileStoreOptions::default();
+        Store::open_file(&path, options).expect("a file").with_prefix(b"rpc_prefix_0")
+    };
+    let join = |name: &str, id| start(&open(), worker(name, id), None).expect("a member");
+    let (a, b) = (join("a", 0), join("b", 1));
+    assert_eq!(next_event(&a), GroupEvent::Joined(worker("b", 1)));
+    assert_eq!(a.call("b", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
+    drop(b);
+    let error = a.call("b", "echo", Vec::new(), None).expect_err("nobody is there").to_string();
+    assert!(error.starts_with("b (id 1) is gone: "), "{error}");
+    assert_eq!(names(&a), "a b", "nobody has said so");
+    let c = join("c", 2);
+    let why = "c (id 2) found nobody at its address".into();
+    assert_eq!(next_event(&a), GroupEvent::PeerDied { worker: worker("b", 1), why });
+    assert_eq!(next_event(&a), GroupEvent::Joined(worker("c", 2)));
+    assert_eq!((names(&a).as_str(), names(&c).as_str()), ("a c", "a c"));
+    c.shutdown(Shutdown::Graceful).expect("it leaves");
+    a.shutdown(Shutdown::Graceful).expect("it leaves");
+    std::fs::remove_dir_all(&folder).ok();
+}
+
+#[test]
+fn a_static_group_that_loses_a_worker_says_who() {
+    let (_server, port) = server();
+    let (told, heard) = std::sync::mpsc::channel();
+    for id in 0..3_u16 {
+        let told = told.clone();
+        thread::spawn(move || {
+            let agent = start(&store(port), worker(&format!("w{id}"), id), Some(3));
+            told.send(agent.map_err(|error| error.to_string())).ok();
+        });
+    }
+    let mut agents: Vec<RpcAgent> =
+        (0..3).map(|_| heard.recv_timeout(SOON).expect("in time").expect("a member")).collect();
+    agents.sort_by_key(|agent| agent.me().id);
+    drop(agents.pop());
+    for agent in &agents {
+        let why = "its session with the store's server ended".into();
+        assert_eq!(next_event(agent), GroupEvent::PeerDied { worker: worker("w2", 2), why });
+        let error = agent.shutdown(Shutdown::Graceful).expect_err("not all can agree").to_string();
+        assert_eq!(error, "w2 (id 2) died while the group ended: its session with the store's server ended");
+    }
 }
 
 fn open_descriptors() -> usize {

@@ -1,5 +1,6 @@
 //! The thread that turns the machine, and the one that makes its calls of the store.
 
+use super::mailbox::Mailbox;
 use super::shared::Shared;
 use super::signs::Signs;
 use super::steps::carry_out;
@@ -7,10 +8,10 @@ use crate::driver::store::Store;
 use crate::driver::threads::{self, Thread};
 use crate::rpc::agent::{AgentError, Input, Output};
 use crate::rpc::membership::StoreStep;
+use crate::time::Duration;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
@@ -25,20 +26,24 @@ impl Turning {
     /// Begins to turn the machine. Its steps are carried out on `store`.
     pub(super) fn start(
         shared: &Arc<Shared>,
-        inbox: Receiver<Input>,
         store: Arc<Store>,
         signs: Arc<Mutex<Option<Signs>>>,
     ) -> io::Result<Self> {
-        let (steps, asked) = unbounded::<StoreStep>();
+        let steps = Arc::new(Mailbox::default());
+        let turner = Turner { shared: Arc::clone(shared), steps: Arc::clone(&steps), signs };
         let told = Arc::clone(shared);
         let storer = threads::spawn("rdzv-rpc-store", move || {
-            while let Ok(step) = asked.recv() {
-                told.tell(Input::Stored(carry_out(&store, told.clock(), &step)));
+            loop {
+                match steps.next(LONG) {
+                    Some(Step::Carry(step)) => {
+                        told.tell(Input::Stored(carry_out(&store, told.clock(), &step)));
+                    }
+                    Some(Step::End) => return,
+                    None => {}
+                }
             }
         })?;
-        let turned = Arc::clone(shared);
-        let turner =
-            threads::spawn("rdzv-rpc-group", move || Turner { shared: turned, steps, signs }.run(&inbox))?;
+        let turner = threads::spawn("rdzv-rpc-group", move || turner.run())?;
         Ok(Self { turner: Some(turner), storer: Some(storer) })
     }
 
@@ -52,26 +57,35 @@ impl Turning {
     }
 }
 
+/// What the thread that calls the store is told.
+enum Step {
+    Carry(StoreStep),
+    End,
+}
+
+/// Whoever waits so long for nothing waits again.
+const LONG: Duration = Duration::from_secs(24 * 3600);
+
 struct Turner {
     shared: Arc<Shared>,
-    steps: Sender<StoreStep>,
+    steps: Arc<Mailbox<Step>>,
     signs: Arc<Mutex<Option<Signs>>>,
 }
 
+impl Drop for Turner {
+    fn drop(&mut self) {
+        self.steps.put(Step::End);
+    }
+}
+
 impl Turner {
-    fn run(self, inbox: &Receiver<Input>) {
+    fn run(self) {
         let clock = self.shared.clock();
         let mut go_on = self.carry_out_all();
         while go_on.is_continue() {
             let timeout = self.shared.with_agent(|agent| agent.poll_timeout()).flatten();
-            let input = match timeout {
-                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(at) => inbox.recv_timeout(at.since(clock.now())),
-            };
-            let input = input.unwrap_or_else(|end| match end {
-                RecvTimeoutError::Timeout => Input::Tick,
-                RecvTimeoutError::Disconnected => Input::Abandon,
-            });
+            let patience = timeout.map_or(LONG, |at| at.since(clock.now()));
+            let input = self.shared.next_input(patience).unwrap_or(Input::Tick);
             self.shared.with_agent(|agent| agent.handle(clock.now(), input));
             go_on = self.carry_out_all();
         }
@@ -85,7 +99,7 @@ impl Turner {
         let mut end: ControlFlow<Result<(), AgentError>> = ControlFlow::Continue(());
         for output in outputs.into_iter().flatten() {
             match output {
-                Output::Store(step) => _ = self.steps.send(step),
+                Output::Store(step) => _ = self.steps.put(Step::Carry(step)),
                 Output::Call(call) => self.shared.call(call),
                 Output::Respond(number, answer) => self.shared.respond(number, answer),
                 Output::Drain => self.shared.drain(),

@@ -29,7 +29,6 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use crossbeam_channel::unbounded;
 use std::net::UdpSocket;
 use std::sync::{Mutex, PoisonError};
 
@@ -147,8 +146,7 @@ impl RpcAgent {
         let membership_timeout = tcp.membership_timeout.or(rpc_timeout).unwrap_or(PATIENCE);
         let worker_threads = usize::try_from(options.worker_threads()).unwrap_or(usize::MAX);
         let handling = tcp.handling.clone().unwrap_or_else(|| Handling::new(worker_threads));
-        let (inputs, inbox) = unbounded();
-        let shared = Shared::new(inputs);
+        let shared = Shared::new();
         let reserved = Reserved::register(&handling, &shared)?;
         let group = store.scope().to_vec();
         let host = tcp.host.clone().unwrap_or_else(|| host_towards(store));
@@ -200,8 +198,8 @@ impl RpcAgent {
             Sessions::Native => Some(Signs::begin(&store, &sign, &shared)?),
             Sessions::None => None,
         }));
-        let turning = Turning::start(&shared, inbox, Arc::clone(&store), Arc::clone(&signs))
-            .map_err(RpcInitError::System)?;
+        let turning =
+            Turning::start(&shared, Arc::clone(&store), Arc::clone(&signs)).map_err(RpcInitError::System)?;
         let agent = Self {
             me,
             address,
@@ -330,11 +328,14 @@ impl RpcAgent {
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerInfo> {
         let workers = self.shared.with_agent(|agent| {
-            agent.members().iter().map(|member| member.worker.clone()).collect::<Vec<_>>()
+            let mut workers: Vec<WorkerInfo> = Vec::with_capacity(agent.members().len());
+            for member in agent.members().iter() {
+                let place = workers.partition_point(|known| known.id < member.worker.id);
+                workers.insert(place, member.worker.clone());
+            }
+            workers
         });
-        let mut workers = workers.unwrap_or_default();
-        workers.sort_unstable_by_key(|worker| worker.id);
-        workers
+        workers.unwrap_or_default()
     }
 
     /// The worker of this name or number. A dead one has its place until it is struck out.

@@ -171,6 +171,9 @@ pub enum CallError {
     /// The caller gave it up.
     #[error("the call to {0} was cancelled")]
     Cancelled(WorkerInfo),
+    /// There is no memory for what the callee answers.
+    #[error("there is no memory for the answer of {0}")]
+    NoMemory(WorkerInfo),
     /// The deadline passed.
     #[error("{handler} at {peer} was not answered in {}s", Seconds(*.elapsed))]
     DeadlinePassed {

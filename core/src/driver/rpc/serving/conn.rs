@@ -1,0 +1,340 @@
+//! One connection of a caller: its machine, its socket, and the payloads that come and go.
+
+use super::Shared;
+use crate::driver::event_loop::{Interest, Token, Watch, Watcher};
+use crate::driver::rpc::handling::{AnswerTo, Handler, Held, Job};
+use crate::driver::rpc::line::{Flushed, Got, Incoming, Line, NoMemory, Transport, closed, lost};
+use crate::driver::rpc::{Payload, Received};
+use crate::rpc::connection::by_number::ByNumber;
+use crate::rpc::connection::callee::{Callee, CalleeEvent};
+use crate::rpc::connection::{CallKind, ConnectionError, Refusal, Status, ToWrite};
+use crate::time::Instant;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use socket2::Socket;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Reads of one connection in one turn.
+const READS_PER_TURN: usize = 8;
+
+/// A connection, shared by the thread that reads it and those that answer.
+#[derive(Debug)]
+pub(in crate::driver::rpc) struct Conn {
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) callee: Callee,
+    /// Goes before the line that it watches.
+    watch: Option<Watch>,
+    line: Option<Line>,
+    token: Token,
+    receiving: ByNumber<Receiving>,
+    answers: ByNumber<Payload>,
+    pub(super) writing: Writing,
+    pub(super) reading: Reading,
+    pub(super) end: End,
+}
+
+/// A request that comes.
+#[derive(Debug)]
+struct Receiving {
+    handler: Arc<Handler>,
+    payload: Incoming,
+    kind: CallKind,
+    deadline: Option<Instant>,
+    held: Held,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writing {
+    AtOnce,
+    /// Handlers are at work on the thread that writes behind them all.
+    Gathered,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    On,
+    /// There is no room for what would come.
+    HeldUp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    NotYet,
+    /// When what there is to write is written.
+    WhenWritten,
+    Now,
+}
+
+impl Conn {
+    /// A connection that was accepted.
+    pub(super) fn new(shared: &Arc<Shared>, now: Instant, socket: Socket, token: Token) -> Arc<Self> {
+        let state = State {
+            callee: Callee::new(now, shared.me.clone(), &shared.group, shared.limits),
+            watch: None,
+            line: Some(Line::new(Transport::plain(socket))),
+            token,
+            receiving: ByNumber::new(),
+            answers: ByNumber::new(),
+            writing: Writing::AtOnce,
+            reading: Reading::On,
+            end: End::NotYet,
+        };
+        Arc::new(Self { shared: Arc::clone(shared), state: Mutex::new(state) })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // No code of ours panics half way through a change, and none of others' runs under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(in crate::driver::rpc) fn is_wanted(&self, call: u64) -> bool {
+        self.lock().callee.waits_for(call)
+    }
+
+    pub(in crate::driver::rpc) fn answer(&self, call: u64, payload: Payload) -> bool {
+        let mut state = self.lock();
+        let bytes = payload.bytes().len() as u64;
+        let is_wanted = state.callee.answer(call, bytes);
+        if is_wanted {
+            if bytes > 0 {
+                state.answers.insert(call, payload);
+            }
+            self.write_from_outside(&mut state);
+        }
+        is_wanted
+    }
+
+    pub(in crate::driver::rpc) fn fail(&self, call: u64, status: Status, words: &str) -> bool {
+        let mut state = self.lock();
+        let is_wanted = state.callee.fail(call, status, words);
+        if is_wanted {
+            self.write_from_outside(&mut state);
+        }
+        is_wanted
+    }
+
+    fn write_from_outside(&self, state: &mut State) {
+        if state.writing == Writing::AtOnce {
+            state.settle(&self.shared.watcher);
+            if let (true, Some(line)) = (state.is_over(), &state.line) {
+                // The thread that has the connection sees this.
+                line.shut_down();
+            }
+        }
+    }
+
+    /// Hands on what came; requests that are complete are put into `jobs`.
+    pub(super) fn hear(
+        self: &Arc<Self>,
+        state: &mut State,
+        now: Instant,
+        mut bytes: &[u8],
+        jobs: &mut Vec<Job>,
+    ) {
+        let shared = &self.shared;
+        while let Some(event) = state.callee.next_event(now, &mut bytes) {
+            match event {
+                CalleeEvent::Claimed(worker) => match (shared.admit)(&worker) {
+                    Ok(()) => state.callee.admit(),
+                    Err(words) => state.callee.refuse(Refusal::Unknown, &words),
+                },
+                CalleeEvent::Request { call, handler, payload_bytes, deadline, kind } => {
+                    match shared.handling.get(&handler) {
+                        None => _ = state.callee.fail(call, Status::NoHandler, ""),
+                        Some(handler) => {
+                            let payload = Incoming::with(payload_bytes, &shared.shelf, now);
+                            let held = shared.take_in(payload_bytes);
+                            let receiving = Receiving { handler, payload, kind, deadline, held };
+                            state.receiving.insert(call, receiving);
+                        }
+                    }
+                }
+                CalleeEvent::Bytes(call, part) => {
+                    let receiving = state.receiving.get_mut(call);
+                    if let Some(Err(NoMemory)) = receiving.map(|one| one.payload.append(part)) {
+                        state.no_memory(call);
+                    }
+                }
+                CalleeEvent::Complete(call) => {
+                    if let (Some(receiving), Some(caller)) =
+                        (state.receiving.remove(call), state.callee.peer())
+                    {
+                        let Receiving { handler, payload, kind, deadline, held } = receiving;
+                        jobs.push(Job {
+                            handler,
+                            caller: caller.clone(),
+                            payload: Received::new(payload.into_bytes(), Some(Arc::clone(&shared.shelf))),
+                            kind,
+                            time_left: deadline.map(|at| at.since(now)),
+                            to: AnswerTo::Conn(Arc::clone(self), call),
+                            held: Some(held),
+                        });
+                    }
+                }
+                event => state.ended(&event),
+            }
+        }
+    }
+
+    /// Reads what there is, up to some amount.
+    pub(super) fn read(
+        self: &Arc<Self>,
+        state: &mut State,
+        now: Instant,
+        scratch: &mut Vec<u8>,
+        jobs: &mut Vec<Job>,
+    ) {
+        for _ in 0..READS_PER_TURN {
+            scratch.clear();
+            let got = state.read_once(scratch);
+            self.hear(state, now, scratch, jobs);
+            if got == Go::Enough || state.end != End::NotYet {
+                return;
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Go {
+    On,
+    Enough,
+}
+
+impl State {
+    fn read_once(&mut self, scratch: &mut Vec<u8>) -> Go {
+        let Some(line) = &self.line else { return Go::Enough };
+        let due = self.callee.due().and_then(|(call, due)| Some((call, self.receiving.get_mut(call)?, due)));
+        let (call, receiving, due) = match due {
+            Some((call, receiving, due)) => (call, Some(receiving), due),
+            None => (0, None, 0),
+        };
+        let mut payload = receiving.map(|receiving| &mut receiving.payload);
+        let place = match payload.as_mut().map(|payload| payload.place(due)) {
+            Some(Ok(place)) => place,
+            Some(Err(NoMemory)) => {
+                self.no_memory(call);
+                return Go::On;
+            }
+            None => &mut [],
+        };
+        let got = line.read(place, scratch);
+        if let (Ok(Got::More(bytes) | Got::Last(bytes)), Some(payload)) = (&got, payload)
+            && *bytes > 0
+        {
+            // SAFETY: the socket filled so many bytes of the place.
+            unsafe { payload.filled(*bytes) };
+            // It was no longer than what was due, which is a `u32`.
+            self.callee.filled(u32::try_from(*bytes).unwrap_or(due));
+        }
+        match got {
+            Ok(Got::More(_)) => Go::On,
+            Ok(Got::Last(_) | Got::Nothing) => Go::Enough,
+            Ok(Got::End) => {
+                self.lose(closed());
+                Go::Enough
+            }
+            Err(error) => {
+                self.lose(lost(&error));
+                Go::Enough
+            }
+        }
+    }
+
+    fn lose(&mut self, why: ConnectionError) {
+        self.callee.lost(why);
+        self.end = End::Now;
+    }
+
+    fn no_memory(&mut self, call: u64) {
+        self.receiving.remove(call);
+        self.callee.fail(call, Status::Failed, "there is no memory for the request");
+    }
+
+    /// What else happened to requests and to the connection.
+    fn ended(&mut self, event: &CalleeEvent<'_>) {
+        match event {
+            CalleeEvent::Over(call, _) | CalleeEvent::Answered(call) => {
+                self.receiving.remove(*call);
+                self.answers.remove(*call);
+            }
+            CalleeEvent::Drained | CalleeEvent::Ended(_) if self.end == End::NotYet => {
+                self.end = End::WhenWritten;
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes what there is to write, and sees to it that the rest is written later.
+    pub(super) fn settle(&mut self, watcher: &Watcher) {
+        let Self { callee, line, answers, .. } = self;
+        let Some(line) = line else { return };
+        let flushed = line.flush(&mut |unsent| {
+            let Some(write) = callee.poll_write() else { return false };
+            let payload = match &write {
+                ToWrite::Part { call, .. } => answers.get(*call),
+                ToWrite::Bytes(_) => None,
+            };
+            unsent.put(write, payload);
+            true
+        });
+        match flushed {
+            Ok(Flushed::All | Flushed::Full) => {}
+            Err(error) => self.lose(lost(&error)),
+        }
+        // Nothing comes of no bytes but ends.
+        while let Some(event) = self.callee.next_event(Instant::ORIGIN, &mut &[][..]) {
+            self.ended(&event);
+        }
+        self.watch_for_room(watcher);
+    }
+
+    fn watch_for_room(&mut self, watcher: &Watcher) {
+        let Some(line) = &self.line else { return };
+        // The thread that has the connection closes it, and has to hear that it is over.
+        let is_read = self.is_over() || (self.reading == Reading::On && self.end == End::NotYet);
+        let interest = match (is_read, line.has_unsent()) {
+            (true, false) => Interest::Read,
+            (true, true) => Interest::Both,
+            (false, true) => Interest::Write,
+            (false, false) => {
+                self.watch = None;
+                return;
+            }
+        };
+        let is_watched = match &mut self.watch {
+            Some(watch) => watch.change(interest),
+            None => watcher.watch(line.fd(), interest, self.token).map(|watch| self.watch = Some(watch)),
+        };
+        if let Err(error) = is_watched {
+            self.lose(lost(&error));
+        }
+    }
+
+    /// Whether the payload of a request is on its way.
+    pub(super) fn is_receiving(&self) -> bool {
+        !self.receiving.is_empty()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        let is_written = self.line.as_ref().is_none_or(|line| !line.has_unsent());
+        self.end == End::Now || (self.end == End::WhenWritten && is_written)
+    }
+
+    /// Ends it here and now.
+    pub(super) fn close(&mut self) {
+        self.end = End::Now;
+        while let Some(event) = self.callee.next_event(Instant::ORIGIN, &mut &[][..]) {
+            self.ended(&event);
+        }
+        self.watch = None;
+        self.line = None;
+        self.receiving = ByNumber::new();
+        self.answers = ByNumber::new();
+    }
+}
