@@ -101,6 +101,8 @@ pub enum RpcInitError {
     /// What a backend of the program's own says.
     #[error("{words}")]
     Foreign {
+        /// Its own number for it.
+        status: i32,
         /// Its words.
         words: Box<str>,
     },

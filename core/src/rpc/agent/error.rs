@@ -46,6 +46,8 @@ pub enum AgentError {
     /// What a backend of the program's own says of how it ended.
     #[error("{words}")]
     Foreign {
+        /// Its own number for it.
+        status: i32,
         /// Its words.
         words: Box<str>,
     },
