@@ -254,6 +254,10 @@ const uint8_t *rdzv_list_item(const rdzv_list *list, size_t index, size_t *len);
 // may read it. Strings that it hands out live as long as it does.
 typedef struct rdzv_error rdzv_error;
 
+// Makes an error of a status and words in UTF-8, for code of yours that reports as the library does. Yours
+// until `rdzv_error_free`. Never NULL.
+rdzv_error *rdzv_error_new(rdzv_status status, const uint8_t *message, size_t message_len);
+
 // Frees an error. NULL is no error.
 void rdzv_error_free(rdzv_error *error);
 
@@ -3919,8 +3923,8 @@ typedef struct {
 // Errors: `RDZV_INVALID_ARGUMENT` (name, rank, URL), `RDZV_RPC_ALREADY_INITIALIZED`, `RDZV_BACKEND_MISMATCH`
 // (no backend makes such options), `RDZV_RPC_MIXED_GROUP`, `RDZV_RPC_NAME_TAKEN`, `RDZV_RPC_DEVICE_MAP`,
 // `RDZV_TIMED_OUT` (`rdzv_error_rank` has who did not come), `RDZV_RPC_UNREACHED`, `RDZV_RPC_PEER_DIED`,
-// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`; those of `rdzv_rendezvous_url_next` and `rdzv_server_start`; of a
-// backend of yours what its `init` returns.
+// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`; those of `rdzv_rendezvous_url_next` and `rdzv_server_start`; of
+// a backend of yours what its `init` returns.
 rdzv_status rdzv_rpc_init(const rdzv_context *context,
                           const uint8_t *name,
                           size_t name_len,
@@ -3954,10 +3958,9 @@ void rdzv_rpc_free(rdzv_rpc *rpc);
 // context may have another worker. A second time changes nothing, and tells how it ended.
 //
 // Errors: `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has not),
-// `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_NO_MEMBER` (it had been ended abruptly).
-rdzv_status rdzv_rpc_shutdown(const rdzv_rpc *rpc,
-                              int32_t how,
-                              rdzv_error **error);
+// `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_NO_MEMBER` (it had been ended
+// abruptly).
+rdzv_status rdzv_rpc_shutdown(const rdzv_rpc *rpc, int32_t how, rdzv_error **error);
 
 // The worker's own name, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
 // worker. NULL for NULL.
@@ -3993,13 +3996,11 @@ rdzv_status rdzv_rpc_worker_name(const rdzv_rpc *rpc, uint16_t id, rdzv_buffer *
 // Errors: `RDZV_UNSUPPORTED` with a backend of yours.
 rdzv_status rdzv_rpc_devices(const rdzv_rpc *rpc, rdzv_list *names, rdzv_error **error);
 
-// The worker's reverse maps in words, which replace the content of `words`: for each caller that has a map for
-// this worker, where answers go. As Python writes dictionaries.
+// The worker's reverse maps in words, which replace the content of `words`: for each caller that has a map
+// for this worker, where answers go. As Python writes dictionaries.
 //
 // Errors: `RDZV_UNSUPPORTED` with a backend of yours.
-rdzv_status rdzv_rpc_reverse_maps(const rdzv_rpc *rpc,
-                                  rdzv_buffer *words,
-                                  rdzv_error **error);
+rdzv_status rdzv_rpc_reverse_maps(const rdzv_rpc *rpc, rdzv_buffer *words, rdzv_error **error);
 
 // Adds a handler while the worker lives, as `rdzv_rpc_handlers_add`. Others may have called it before.
 //
@@ -4025,11 +4026,11 @@ rdzv_status rdzv_rpc_remove_handler(const rdzv_rpc *rpc,
                                     int32_t *found,
                                     rdzv_error **error);
 
-// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to the group, and fills
-// `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing did. The name of
-// the worker that it is about replaces the content of `name`, and what is known of a death that of `why`; both
-// may be NULL. Each event is told once, to one thread. Of more than 4,096 that nobody asks for, the oldest
-// are lost.
+// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to the group, and
+// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing did.
+// The name of the worker that it is about replaces the content of `name`, and what is known of a death
+// that of `why`; both may be NULL. Each event is told once, to one thread. Of more than 4,096 that nobody
+// asks for, the oldest are lost.
 //
 // Errors: `RDZV_UNSUPPORTED` with a backend of yours.
 rdzv_status rdzv_rpc_next_event(const rdzv_rpc *rpc,
@@ -4066,16 +4067,16 @@ typedef struct {
   size_t payload_len;
   // How long the call may take, in milliseconds: above 0; -1: as the options say; 0: it is over at once.
   int64_t timeout_ms;
-  // NULL: the bytes are copied. Otherwise they are only lent, and this is called once with `user_data`, on
-  // any thread, when nobody needs them any more, whatever becomes of the call: also when the function that
-  // this was given to fails.
+  // NULL: the bytes are copied. Otherwise they are only lent, and this is called once with
+  // `user_data`, on any thread, when nobody needs them any more, whatever becomes of the call: also
+  // when the function that this was given to fails.
   void (*release)(void *user_data);
   // Passed to `release`.
   void *user_data;
 } rdzv_rpc_call_spec;
 
-// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be NULL. A call
-// to the worker itself reaches its own handlers.
+// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be NULL.
+// A call to the worker itself reaches its own handlers.
 //
 // Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
 // the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`,
@@ -4094,9 +4095,9 @@ rdzv_status rdzv_rpc_start_call(const rdzv_rpc *rpc,
                                 rdzv_rpc_future **out,
                                 rdzv_error **error);
 
-// Calls a worker, and has `done` told once what came of it: the answer, or a status and an error, which it only
-// borrows. It is called on a thread of the library's, or on the calling one; it must not block, throw, or end
-// the worker.
+// Calls a worker, and has `done` told once what came of it: the answer, or a status and an error, which it
+// only borrows. It is called on a thread of the library's, or on the calling one; it must not block,
+// throw, or end the worker.
 //
 // Errors: those of `rdzv_rpc_call` that are known at once; of these `done` hears nothing.
 rdzv_status rdzv_rpc_call_with(const rdzv_rpc *rpc,
@@ -4118,9 +4119,9 @@ rdzv_status rdzv_rpc_notify(const rdzv_rpc *rpc, const rdzv_rpc_call_spec *call,
 // ignored.
 void rdzv_rpc_future_free(rdzv_rpc_future *future);
 
-// Waits up to `timeout_ms` (0 looks once; -1: as long as the call may take) for the call to end. Whether it has,
-// 1 or 0, goes to `*ended`; then the answer replaces the content of `answer`, which may be NULL. What came of a
-// call is told once.
+// Waits up to `timeout_ms` (0 looks once; -1: as long as the call may take) for the call to end. Whether
+// it has, 1 or 0, goes to `*ended`; then the answer replaces the content of `answer`, which may be NULL.
+// What came of a call is told once.
 //
 // Errors: those of `rdzv_rpc_call`, `RDZV_CANCELLED`; `RDZV_INVALID_ARGUMENT` once it was told.
 rdzv_status rdzv_rpc_future_wait(const rdzv_rpc_future *future,
@@ -4133,8 +4134,9 @@ rdzv_status rdzv_rpc_future_wait(const rdzv_rpc_future *future,
 // waits, and for NULL.
 int32_t rdzv_rpc_future_is_ready(const rdzv_rpc_future *future);
 
-// Ends the call, unless it has ended: whoever waits for it gets `RDZV_CANCELLED`. The worker that was called is
-// told. Any thread. A call of a backend of yours is only forgotten, once nobody waits for it. NULL is ignored.
+// Ends the call, unless it has ended: whoever waits for it gets `RDZV_CANCELLED`. The worker that was
+// called is told. Any thread. A call of a backend of yours is only forgotten, once nobody waits for it.
+// NULL is ignored.
 void rdzv_rpc_future_cancel(const rdzv_rpc_future *future);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -4146,7 +4148,8 @@ typedef struct rdzv_rpc_answer rdzv_rpc_answer;
 
 // Who is to become a worker. Everything in it is valid during the call only.
 typedef struct {
-  // Size of this struct in the library that made it, in bytes; later fields are absent when it is smaller.
+  // Size of this struct in the library that made it, in bytes; later fields are absent when it is
+  // smaller.
   uint32_t struct_size;
   // The worker's number.
   int32_t id;
@@ -4158,8 +4161,8 @@ typedef struct {
   const uint8_t *name;
   // Its length.
   size_t name_len;
-  // Where the workers find each other; nothing else is beneath its prefix. `rdzv_store_clone` makes a handle
-  // to keep.
+  // Where the workers find each other; nothing else is beneath its prefix. `rdzv_store_clone` makes a
+  // handle to keep.
   const rdzv_store *store;
 } rdzv_rpc_init_request;
 
@@ -4172,10 +4175,10 @@ typedef struct {
   uint32_t reserved;
   // Passed to all functions.
   void *user_data;
-  // Looks at options of the backend's own, as texts, and may change `options`, which have timeout and way to
-  // meet. Without any it must succeed: it is asked so whenever a backend is looked for. The texts are kept
-  // with the options (`rdzv_rpc_options_list_own`). May be NULL, when there are no options of its own. It must
-  // not ask this library for options or workers: that is `RDZV_REENTRANT`.
+  // Looks at options of the backend's own, as texts, and may change `options`, which have timeout and
+  // way to meet. Without any it must succeed: it is asked so whenever a backend is looked for. The
+  // texts are kept with the options (`rdzv_rpc_options_list_own`). May be NULL, when there are no
+  // options of its own. It must not ask this library for options or workers: that is `RDZV_REENTRANT`.
   rdzv_status (*construct_options)(void *user_data,
                                    rdzv_rpc_options *options,
                                    const rdzv_bytes *names,
@@ -4183,8 +4186,8 @@ typedef struct {
                                    size_t count,
                                    rdzv_rpc_answer *answer);
   // Makes a worker, which is of its group when this returns, and answers it with
-  // `rdzv_rpc_answer_set_agent`. `handlers` is never NULL; `rdzv_rpc_handlers_clone` makes one to keep, and
-  // `rdzv_rpc_handlers_dispatch` has them answer. Must not be NULL.
+  // `rdzv_rpc_answer_set_agent`. `handlers` is never NULL; `rdzv_rpc_handlers_clone` makes one to
+  // keep, and `rdzv_rpc_handlers_dispatch` has them answer. Must not be NULL.
   rdzv_status (*init)(void *user_data,
                       const rdzv_rpc_init_request *request,
                       const rdzv_rpc_options *options,
@@ -4203,15 +4206,15 @@ typedef struct {
   uint32_t reserved;
   // Passed to all functions.
   void *user_data;
-  // Begins a call, and does not wait for its end. What `call` points at is valid until this returns, and its
-  // `release` is NULL. `responder` is for what comes of it, from any thread, at the latest when its time is
-  // up; NULL: nobody wants an answer. It is the code's if this returns `RDZV_OK`, and else the library's.
-  // Must not be NULL.
+  // Begins a call, and does not wait for its end. What `call` points at is valid until this returns,
+  // and its `release` is NULL. `responder` is for what comes of it, from any thread, at the latest
+  // when its time is up; NULL: nobody wants an answer. It is the code's if this returns `RDZV_OK`, and
+  // else the library's. Must not be NULL.
   rdzv_status (*call)(void *user_data, const rdzv_rpc_call_spec *call, rdzv_rpc_responder *responder);
   // Answers who is in the group, with `rdzv_rpc_answer_add_worker` for each. Must not be NULL.
   rdzv_status (*list_workers)(void *user_data, rdzv_rpc_answer *answer);
-  // Ends the worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Called again when it was called before. Must
-  // not be NULL.
+  // Ends the worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Called again when it was called before.
+  // Must not be NULL.
   rdzv_status (*shutdown)(void *user_data, int32_t how, rdzv_rpc_answer *answer);
   // Called once, when the worker is gone and none of its functions is under way. May be NULL.
   void (*destroy)(void *user_data);
@@ -4238,11 +4241,9 @@ rdzv_status rdzv_rpc_options_list_own(const rdzv_rpc_options *options,
                                       rdzv_list *values,
                                       rdzv_error **error);
 
-// Tells in words why the function failed, in UTF-8; they are the error's message. For use within the functions
-// of a backend of yours, as those that follow.
-void rdzv_rpc_answer_set_message(rdzv_rpc_answer *answer,
-                                 const uint8_t *message,
-                                 size_t message_len);
+// Tells in words why the function failed, in UTF-8; they are the error's message. For use within the
+// functions of a backend of yours, as those that follow.
+void rdzv_rpc_answer_set_message(rdzv_rpc_answer *answer, const uint8_t *message, size_t message_len);
 
 // Answers one worker of the group.
 void rdzv_rpc_answer_add_worker(rdzv_rpc_answer *answer, const uint8_t *name, size_t name_len, uint16_t id);
@@ -4298,12 +4299,13 @@ rdzv_status rdzv_rpc_observer_new(const rdzv_store *store, rdzv_rpc_observer **o
 // Ends an observer and frees it. No other call on it may be under way. NULL is ignored.
 void rdzv_rpc_observer_free(rdzv_rpc_observer *observer);
 
-// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that is seen, and fills `*sight`, of
-// which `struct_size` must be set; its kind is `RDZV_RPC_SIGHT_NONE` when nothing was. The name of the worker
-// that it is about replaces the content of `name`, and where that takes calls that of `address`; both may be
-// NULL. Each sight is told once, to one thread.
+// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that is seen, and fills
+// `*sight`, of which `struct_size` must be set; its kind is `RDZV_RPC_SIGHT_NONE` when nothing was. The
+// name of the worker that it is about replaces the content of `name`, and where that takes calls that of
+// `address`; both may be NULL. Each sight is told once, to one thread.
 //
-// Errors, told once: `RDZV_SERVER_GONE` (the store failed), `RDZV_RPC_MEMBERSHIP` (the keys are none of a group).
+// Errors, told once: `RDZV_SERVER_GONE` (the store failed), `RDZV_RPC_MEMBERSHIP` (the keys are none of a
+// group).
 rdzv_status rdzv_rpc_observer_next(const rdzv_rpc_observer *observer,
                                    int64_t timeout_ms,
                                    rdzv_rpc_sight *sight,
