@@ -29,6 +29,13 @@ static void count_up(struct kept *kept, int *count) {
   CHECK(pthread_mutex_unlock(&kept->mutex) == 0);
 }
 
+static int count_of(struct kept *kept, const int *count) {
+  CHECK(pthread_mutex_lock(&kept->mutex) == 0);
+  const int now = *count;
+  CHECK(pthread_mutex_unlock(&kept->mutex) == 0);
+  return now;
+}
+
 static void await_count(struct kept *kept, const int *count, int wanted) {
   struct timespec until;
   CHECK(clock_gettime(CLOCK_REALTIME, &until) == 0);
@@ -228,14 +235,14 @@ void workers_call_each_other(void) {
   OK(rdzv_rpc_remove_handler(pair.two, TEXT("new"), NULL, &error));
 
   // Nobody answers what nobody wants answered.
-  const int calls = kept.calls;
+  const int calls = count_of(&kept, &kept.calls);
   call = call_of("two", "echo", "psst");
   OK(rdzv_rpc_notify(pair.one, &call, &error));
   await_count(&kept, &kept.calls, calls + 1);
   rdzv_buffer_free(answer);
   end_pair(&pair);
   // Of two workers that shared it.
-  CHECK_NUMBER(kept.destroyed, 1);
+  CHECK_NUMBER(count_of(&kept, &kept.destroyed), 1);
 }
 
 void calls_fail_with_the_reason(void) {
@@ -326,7 +333,7 @@ void futures_and_callbacks_tell_what_came_of_calls(void) {
   call = call_of("three", "echo", "");
   FAILS(RDZV_RPC_UNKNOWN_WORKER, rdzv_rpc_call_with(pair.one, &call, done, &kept, &error));
   FAILS(INVALID, rdzv_rpc_call_with(pair.one, &call, NULL, &kept, &error));
-  CHECK_NUMBER(kept.told, 2);
+  CHECK_NUMBER(count_of(&kept, &kept.told), 2);
   FAILS(INVALID, rdzv_rpc_start_call(pair.one, &call, NULL, &error));
   FAILS(INVALID, rdzv_rpc_future_wait(NULL, 0, &ended, NULL, &error));
   rdzv_rpc_responder_free(take_responder(&kept));
@@ -360,10 +367,10 @@ void lent_bytes_are_given_back_once(void) {
   FAILS(INVALID, rdzv_rpc_notify(pair.one, &call, &error));
   await_count(&kept, &kept.released, 4);
   FAILS(INVALID, rdzv_rpc_responder_answer(NULL, bytes, len, release, &kept, &error));
-  CHECK_NUMBER(kept.released, 5);
+  CHECK_NUMBER(count_of(&kept, &kept.released), 5);
   rdzv_buffer_free(answer);
   end_pair(&pair);
-  CHECK_NUMBER(kept.released, 5);
+  CHECK_NUMBER(count_of(&kept, &kept.released), 5);
   free(bytes);
 }
 
@@ -524,9 +531,9 @@ void workers_are_made_as_they_are_told(void) {
   FAILS(INVALID, rdzv_rpc_handlers_add(handlers, TEXT("rdzv/x"), RDZV_RPC_INLINE, echo, &kept, destroy, &error));
   FAILS(INVALID, rdzv_rpc_handlers_add(handlers, TEXT("x"), 3, echo, &kept, destroy, &error));
   FAILS(INVALID, rdzv_rpc_handlers_add(handlers, TEXT("x"), RDZV_RPC_INLINE, NULL, &kept, destroy, &error));
-  CHECK_NUMBER(kept.destroyed, 0);
+  CHECK_NUMBER(count_of(&kept, &kept.destroyed), 0);
   rdzv_rpc_handlers_free(handlers);
-  CHECK_NUMBER(kept.destroyed, 1);
+  CHECK_NUMBER(count_of(&kept, &kept.destroyed), 1);
   rdzv_list_free(used);
   rdzv_list_free(transports);
   rdzv_list_free(channels);
