@@ -1876,6 +1876,10 @@ rdzv_status rdzv_parse_config(const uint8_t *config,
 // Another process joined under this node's name; this one is in the run no more, and must not come back.
 #define RDZV_ROUND_EVENT_REPLACED 6
 
+// Another node has said that the job has failed; what it said stands in the place of the name. The run is
+// closed for good.
+#define RDZV_ROUND_EVENT_JOB_FAILED 7
+
 // Why something ended: it asked to.
 #define RDZV_WHY_LEFT 1
 
@@ -1923,6 +1927,9 @@ rdzv_status rdzv_parse_config(const uint8_t *config,
 
 // Another one joined under its name.
 #define RDZV_WHY_REPLACED 16
+
+// It wanted another round, and the run is closed.
+#define RDZV_WHY_REFUSED 17
 
 // Something that happened to a round, or to the run.
 typedef struct {
@@ -2164,6 +2171,17 @@ typedef struct {
   int32_t (*shutdown)(void *user_data);
   // The callers of the functions that are under way have gone: end what they wait for. May be NULL.
   void (*cancel)(void *user_data);
+  // Closes the rendezvous since the job has failed, and has the other nodes told `words` (UTF-8, not
+  // NUL-terminated), as `RDZV_ROUND_EVENT_JOB_FAILED`. NULL: `set_closed` does.
+  rdzv_status (*fail)(void *user_data, const uint8_t *words, size_t len, rdzv_rendezvous_answer *answer);
+  // This node goes in the middle of the round, with its work undone: the other nodes are to hear of it as of
+  // a death. It may be called twice; `shutdown` follows. May be NULL.
+  void (*abandon)(void *user_data);
+  // 1 if `next_event` tells of every death and of the end of the round, else 0. Then agents wait at their
+  // exit barrier for as long as it takes.
+  uint32_t tells_of_deaths;
+  // Not used; 0.
+  uint32_t reserved;
   // Called once, when the handler is gone and none of its functions is under way. May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_rendezvous_handler_vtable;
@@ -2300,6 +2318,14 @@ rdzv_status rdzv_rendezvous_handler_is_closed(const rdzv_rendezvous_handler *han
 
 // Closes the rendezvous, for good: nobody may join any more, for as long as the server remembers the run.
 rdzv_status rdzv_rendezvous_handler_set_closed(const rdzv_rendezvous_handler *handler, rdzv_error **error);
+
+// Closes the rendezvous since the job has failed, and has the other nodes told `words` (UTF-8, at most 1,024
+// bytes): those of the live round as `RDZV_ROUND_EVENT_JOB_FAILED`, whoever is refused from now on in its
+// error. The first words stay. Backends that cannot tell them close the rendezvous only.
+rdzv_status rdzv_rendezvous_handler_fail(const rdzv_rendezvous_handler *handler,
+                                         const uint8_t *words,
+                                         size_t words_len,
+                                         rdzv_error **error);
 
 // How many nodes wait for the next round; the number goes to `*count`.
 rdzv_status rdzv_rendezvous_handler_num_nodes_waiting(const rdzv_rendezvous_handler *handler,
@@ -2615,6 +2641,15 @@ rdzv_status rdzv_loop_node_set_closed(rdzv_loop *event_loop,
                                       int64_t timeout_ms,
                                       uint64_t *operation,
                                       rdzv_error **error);
+
+// Submits the news that the job has failed, as `rdzv_rendezvous_handler_fail`.
+rdzv_status rdzv_loop_node_fail(rdzv_loop *event_loop,
+                                uint32_t node,
+                                const uint8_t *words,
+                                size_t words_len,
+                                int64_t timeout_ms,
+                                uint64_t *operation,
+                                rdzv_error **error);
 
 // Submits the goodbye: the node leaves its run, and its session, or a native store's, ends. Its event comes
 // before `RDZV_EVENT_NODE_OVER`.

@@ -71,6 +71,12 @@ class custom_handler {
   virtual bool shutdown() { return true; }
   /// Ends what the other functions wait for.
   virtual void cancel() {}
+  /// Closes the rendezvous since the job has failed, and has the other nodes told why.
+  virtual status fail(std::string_view, rendezvous_answer& answer) { return set_closed(answer); }
+  /// This node goes with its work undone, and the others are to hear of it as of a death. May be called twice.
+  virtual void abandon() {}
+  /// Whether `next_event` tells of every death and of the end of the round.
+  virtual bool tells_of_deaths() const { return false; }
 };
 
 /// A rendezvous by URL in code of yours, under way.
@@ -164,6 +170,19 @@ rdzv_status asked(void* user_data, rdzv_rendezvous_answer* told) {
   });
 }
 
+/// The same of one that answers nothing.
+template <void (custom_handler::*Member)()>
+void told(void* user_data) {
+#if defined(__cpp_exceptions)
+  try {
+#endif
+    static_cast<handler_code*>(user_data)->call([](custom_handler& code) { (code.*Member)(); });
+#if defined(__cpp_exceptions)
+  } catch (...) {
+  }
+#endif
+}
+
 /// The parameters of a call, which stay the library's.
 class borrowed_parameters {
  public:
@@ -211,16 +230,16 @@ inline void rendezvous_answer::set_handler(std::unique_ptr<custom_handler> made)
     }
 #endif
   };
-  vtable.cancel = [](void* user_data) {
-#if defined(__cpp_exceptions)
-    try {
-#endif
-      static_cast<detail::handler_code*>(user_data)->call([](custom_handler& code) { code.cancel(); });
-#if defined(__cpp_exceptions)
-    } catch (...) {
-    }
-#endif
+  vtable.cancel = detail::told<&custom_handler::cancel>;
+  vtable.fail = [](void* user_data, const std::uint8_t* words, std::size_t words_len, rdzv_rendezvous_answer* told) {
+    return detail::caught(told, [&](rendezvous_answer& answer) {
+      return static_cast<detail::handler_code*>(user_data)->call([&](custom_handler& code) {
+        return code.fail(std::string_view(reinterpret_cast<const char*>(words), words_len), answer);
+      });
+    });
   };
+  vtable.abandon = detail::told<&custom_handler::abandon>;
+  vtable.tells_of_deaths = made->tells_of_deaths() ? 1 : 0;
   vtable.destroy = detail::handler_code::destroy;
   vtable.user_data = new detail::handler_code(std::move(made));
   rdzv_rendezvous_answer_set_handler(answer_, &vtable);

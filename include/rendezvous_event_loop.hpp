@@ -315,6 +315,10 @@ class event_loop {
   result<operation> set_closed(store_id node, milliseconds timeout = default_timeout) {
     return submit(rdzv_loop_node_set_closed, node, detail::count(timeout));
   }
+  /// The same since the job has failed; the others are told why.
+  result<operation> fail(store_id node, std::string_view words, milliseconds timeout = default_timeout) {
+    return submit(rdzv_loop_node_fail, node, detail::bytes(words), words.size(), detail::count(timeout));
+  }
   result<operation> run_info(store_id node, milliseconds timeout = default_timeout) {
     return submit(rdzv_loop_node_run_info, node, detail::count(timeout));
   }

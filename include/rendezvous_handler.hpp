@@ -246,6 +246,7 @@ enum class round_event_kind : std::int32_t {
   run_closed = RDZV_ROUND_EVENT_RUN_CLOSED,
   left_behind = RDZV_ROUND_EVENT_LEFT_BEHIND,
   replaced = RDZV_ROUND_EVENT_REPLACED,
+  job_failed = RDZV_ROUND_EVENT_JOB_FAILED,
 };
 
 /// Something that happened to a round, or to the run.
@@ -258,7 +259,7 @@ struct round_event {
   std::uint32_t node_rank = 0;
   /// An RDZV_WHY_ number.
   std::int32_t why = 0;
-  /// The node that died, or that closed the run.
+  /// The node that died, or that closed the run; or why the job has failed.
   std::string name;
 
   /// In words.
@@ -318,6 +319,10 @@ class rendezvous_handler {
   }
   /// Nobody may join any more.
   result<void> set_closed() { return detail::call(rdzv_rendezvous_handler_set_closed, c_handle()); }
+  /// The same since the job has failed; the others are told why.
+  result<void> fail(std::string_view words) {
+    return detail::call(rdzv_rendezvous_handler_fail, c_handle(), detail::bytes(words), words.size());
+  }
   /// How many wait for the next round.
   result<std::int64_t> num_nodes_waiting() const {
     std::int64_t count = 0;

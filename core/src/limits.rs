@@ -295,6 +295,8 @@ pub struct RendezvousLimits {
     pub runs_max: usize,
     /// Longest run id, in bytes.
     pub run_id_bytes_max: usize,
+    /// Longest words in which a node says why the job has failed, in bytes.
+    pub failure_bytes_max: usize,
     /// Most nodes of one run, those that stand by included.
     pub nodes_per_run_max: usize,
     /// Longest host part of a node's name, in bytes.
@@ -312,6 +314,7 @@ impl Default for RendezvousLimits {
         Self {
             runs_max: 1 << 16,
             run_id_bytes_max: 1024,
+            failure_bytes_max: 1024,
             nodes_per_run_max: 1 << 17,
             node_name_bytes_max: 256,
             labels_max: 32,

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::SkippedFence,
         Self::ShortFence,
         Self::ForgottenWaiter,
@@ -25,6 +25,7 @@ impl Bug {
         Self::PaidNewcomer,
         Self::UnheardStop,
         Self::BlindParting,
+        Self::SilentParting,
         Self::FormerRanks,
         Self::UnforgivenFailure,
         Self::SparedWorkers,

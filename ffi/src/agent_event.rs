@@ -195,9 +195,9 @@ fn projected(event: &AgentEvent) -> (rdzv_agent_event, String) {
         }
         AgentEvent::Notice(Notice::Remark { words }) => (of(RDZV_AGENT_EVENT_REMARK), words.to_string()),
         AgentEvent::Notice(Notice::Killing { reason }) => (of(RDZV_AGENT_EVENT_KILLING), reason.to_string()),
-        AgentEvent::Notice(Notice::GaveUp { since }) => {
+        AgentEvent::Notice(Notice::GaveUp { since, left }) => {
             let stop_us = micros(*since);
-            (rdzv_agent_event { stop_us, ..of(RDZV_AGENT_EVENT_GAVE_UP) }, String::new())
+            (rdzv_agent_event { stop_us, ..of(RDZV_AGENT_EVENT_GAVE_UP) }, left.to_string())
         }
         AgentEvent::WorkersFailed(failure) => (of(RDZV_AGENT_EVENT_WORKERS_FAILED), failure.to_string()),
         AgentEvent::Over => (of(RDZV_AGENT_EVENT_OVER), String::new()),

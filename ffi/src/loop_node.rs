@@ -1,6 +1,6 @@
 //! Nodes of a rendezvous in an event loop of the caller's.
 
-use crate::argument::{bytes, invalid, list, place, reference};
+use crate::argument::{bytes, invalid, list, place, reference, text};
 use crate::error::{Fault, rdzv_error};
 use crate::event_loop::{Told, enter, poison_of, rdzv_loop, submit_fault};
 use crate::guard;
@@ -275,6 +275,26 @@ pub unsafe extern "C" fn rdzv_loop_node_set_closed(
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, |session, run_id, timeout| {
             Ok(session.close_run(run_id.as_bytes(), timeout))
+        })
+    }
+}
+
+/// Submits the news that the job has failed, as `rdzv_rendezvous_handler_fail`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_node_fail(
+    event_loop: *mut rdzv_loop,
+    node: u32,
+    words: *const u8,
+    words_len: usize,
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        let told = text(words, words_len, "words");
+        submit((event_loop, node), timeout_ms, operation, error, |session, run_id, timeout| {
+            Ok(session.fail_run(run_id.as_bytes(), told?, timeout))
         })
     }
 }

@@ -24,6 +24,10 @@ pub const RDZV_ROUND_EVENT_LEFT_BEHIND: i32 = 5;
 /// Another process joined under this node's name; this one is in the run no more, and must not come back.
 pub const RDZV_ROUND_EVENT_REPLACED: i32 = 6;
 
+/// Another node has said that the job has failed; what it said stands in the place of the name. The run is
+/// closed for good.
+pub const RDZV_ROUND_EVENT_JOB_FAILED: i32 = 7;
+
 /// Why something ended: it asked to.
 pub const RDZV_WHY_LEFT: i32 = 1;
 /// Its connection ended.
@@ -56,6 +60,8 @@ pub const RDZV_WHY_COMPACTED: i32 = 14;
 pub const RDZV_WHY_STALLED: i32 = 15;
 /// Another one joined under its name.
 pub const RDZV_WHY_REPLACED: i32 = 16;
+/// It wanted another round, and the run is closed.
+pub const RDZV_WHY_REFUSED: i32 = 17;
 
 /// Something that happened to a round, or to the run.
 #[repr(C)]
@@ -109,6 +115,9 @@ pub(crate) fn projected(event: Option<&RoundEvent>) -> (rdzv_round_event, &str) 
         Some(RoundEvent::RunClosed { by }) => {
             (rdzv_round_event { kind: RDZV_ROUND_EVENT_RUN_CLOSED, ..NO_EVENT }, by)
         }
+        Some(RoundEvent::JobFailed { words }) => {
+            (rdzv_round_event { kind: RDZV_ROUND_EVENT_JOB_FAILED, ..NO_EVENT }, words)
+        }
         Some(&RoundEvent::LeftBehind { round }) => {
             (rdzv_round_event { kind: RDZV_ROUND_EVENT_LEFT_BEHIND, round, ..NO_EVENT }, "")
         }
@@ -136,6 +145,7 @@ pub(crate) unsafe fn parsed(event: *const rdzv_round_event, name: &str) -> Resul
         }
         RDZV_ROUND_EVENT_ROUND_OVER => RoundEvent::RoundOver { round, why: why()? },
         RDZV_ROUND_EVENT_RUN_CLOSED => RoundEvent::RunClosed { by: name.into() },
+        RDZV_ROUND_EVENT_JOB_FAILED => RoundEvent::JobFailed { words: name.into() },
         RDZV_ROUND_EVENT_LEFT_BEHIND => RoundEvent::LeftBehind { round },
         RDZV_ROUND_EVENT_REPLACED => RoundEvent::Replaced,
         kind => return Err(invalid(format!("`event.kind` is {kind}, not an RDZV_ROUND_EVENT_ kind"))),
@@ -199,6 +209,7 @@ mod tests {
             RoundEvent::RoundOver { round: 1, why: Why::Other(4000) },
             RoundEvent::RunClosed { by: "host-0".into() },
             RoundEvent::RunClosed { by: "".into() },
+            RoundEvent::JobFailed { words: "host-0: exit code 1".into() },
             RoundEvent::LeftBehind { round: 4 },
             RoundEvent::Replaced,
         ] {

@@ -1,6 +1,6 @@
 //! One node's part in a rendezvous.
 
-use crate::argument::{place, reference, reference_mut};
+use crate::argument::{place, reference, reference_mut, text};
 use crate::buffer::{lent, rdzv_buffer};
 use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
@@ -166,6 +166,23 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_set_closed(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe { operate(handler, error, |of| Ok(of.handler.set_closed())) }
+}
+
+/// Closes the rendezvous since the job has failed, and has the other nodes told `words` (UTF-8, at most 1,024
+/// bytes): those of the live round as `RDZV_ROUND_EVENT_JOB_FAILED`, whoever is refused from now on in its
+/// error. The first words stay. Backends that cannot tell them close the rendezvous only.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_handler_fail(
+    handler: *const rdzv_rendezvous_handler,
+    words: *const u8,
+    words_len: usize,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        let told = text(words, words_len, "words");
+        operate(handler, error, |of| Ok(of.handler.fail(told?)))
+    }
 }
 
 /// How many nodes wait for the next round; the number goes to `*count`.

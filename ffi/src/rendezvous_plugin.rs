@@ -120,6 +120,24 @@ pub struct rdzv_rendezvous_handler_vtable {
     pub shutdown: Option<unsafe extern "C" fn(user_data: *mut c_void) -> i32>,
     /// The callers of the functions that are under way have gone: end what they wait for. May be NULL.
     pub cancel: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+    /// Closes the rendezvous since the job has failed, and has the other nodes told `words` (UTF-8, not
+    /// NUL-terminated), as `RDZV_ROUND_EVENT_JOB_FAILED`. NULL: `set_closed` does.
+    pub fail: Option<
+        unsafe extern "C" fn(
+            user_data: *mut c_void,
+            words: *const u8,
+            len: usize,
+            answer: *mut rdzv_rendezvous_answer,
+        ) -> rdzv_status,
+    >,
+    /// This node goes in the middle of the round, with its work undone: the other nodes are to hear of it as of
+    /// a death. It may be called twice; `shutdown` follows. May be NULL.
+    pub abandon: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+    /// 1 if `next_event` tells of every death and of the end of the round, else 0. Then agents wait at their
+    /// exit barrier for as long as it takes.
+    pub tells_of_deaths: u32,
+    /// Not used; 0.
+    pub reserved: u32,
     /// Called once, when the handler is gone and none of its functions is under way. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
@@ -193,7 +211,7 @@ pub struct rdzv_url_rendezvous_vtable {
 
 /// The sizes of the vtables in the first header.
 const BACKEND_FIRST_SIZE: usize = 48;
-const HANDLER_FIRST_SIZE: usize = 96;
+const HANDLER_FIRST_SIZE: usize = 120;
 const SCHEME_FIRST_SIZE: usize = 40;
 const RENDEZVOUS_FIRST_SIZE: usize = 32;
 
@@ -219,6 +237,10 @@ const NO_HANDLER: rdzv_rendezvous_handler_vtable = rdzv_rendezvous_handler_vtabl
     next_event: None,
     shutdown: None,
     cancel: None,
+    fail: None,
+    abandon: None,
+    tells_of_deaths: 0,
+    reserved: 0,
     destroy: None,
 };
 const NO_SCHEME: rdzv_url_scheme_vtable = rdzv_url_scheme_vtable {
@@ -391,8 +413,26 @@ impl RendezvousHandler for HandlerCode {
         ask(&self.backend, function).map(|answer| answer.event)
     }
 
+    fn fail(&self, words: &str) -> Result<(), HandlerError> {
+        let Some(fail) = self.vtable.fail else { return self.set_closed() };
+        // SAFETY: the vtable was given for this.
+        let function = |answer| unsafe { fail(self.owned.user_data, words.as_ptr(), words.len(), answer) };
+        ask(&self.backend, function).map(drop)
+    }
+
+    fn tells_of_deaths(&self) -> bool {
+        self.vtable.tells_of_deaths != 0
+    }
+
     fn run_id(&self) -> &str {
         self.run_id.as_deref().unwrap_or_default()
+    }
+
+    fn abandon(&self) {
+        if let Some(abandon) = self.vtable.abandon {
+            // SAFETY: the vtable was given for this.
+            unsafe { abandon(self.owned.user_data) };
+        }
     }
 
     fn shutdown(&self) -> bool {

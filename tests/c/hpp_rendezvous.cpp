@@ -199,6 +199,11 @@ class own_handler : public rdzv::custom_handler {
     return rdzv::status::io;
 #endif
   }
+  rdzv::status fail(std::string_view words, rdzv::rendezvous_answer& answer) override {
+    in_order();
+    answer.set_message(words);
+    return rdzv::status::rendezvous_closed;
+  }
   rdzv::status num_nodes_waiting(rdzv::rendezvous_answer& answer) override {
     in_order();
     answer.set_number(4);
@@ -278,6 +283,8 @@ void own_backend() {
     CHECK(info.rank() == 2 && info.world_size() == 3 && info.master_port() == 29500);
     CHECK(VALUE(info.store()).set("k", "v"));
     CHECK(!VALUE(handler.is_closed()) && VALUE(handler.num_nodes_waiting()) == 4 && VALUE(handler.shutdown()));
+    auto told = handler.fail("code 1");
+    CHECK(!told && told.error().message().find("code 1") != std::string::npos);
     auto refused = handler.set_closed();
     CHECK(refused.error().code() == rdzv::status::io && refused.error().message() == "it cannot close");
     CHECK(!VALUE(handler.next_event(0ms)));

@@ -116,6 +116,10 @@ void nodes_of_a_loop_meet_die_and_meet_again(void) {
   while ((event = next_news(loop)).kind == RDZV_EVENT_ROUND) {
   }
   CHECK(event.operation == operation && event.status == RDZV_OK);
+  OK(rdzv_loop_node_fail(loop, nodes[0], (const uint8_t *)"code 1", 6, -1, &operation, &error));
+  while ((event = next_news(loop)).kind == RDZV_EVENT_ROUND) {
+  }
+  CHECK(event.operation == operation && event.status == RDZV_OK);
   const uint32_t late = add_node(loop, server, "eve", "");
   OK(rdzv_loop_node_next_rendezvous(loop, late, &operation, &error));
   while ((event = next_news(loop)).store != late) {

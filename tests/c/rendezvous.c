@@ -450,6 +450,14 @@ void node_of_a_round_knows_its_place(void) {
   CHECK_NUMBER(closed, 1);
   OK(rdzv_rendezvous_handler_next_event(node.handler, PATIENCE_MS, &event, NULL, &error));
   CHECK_NUMBER(event.kind, RDZV_ROUND_EVENT_RUN_CLOSED);
+  // Why it failed can still be said, and once.
+  rdzv_buffer *words = rdzv_buffer_new();
+  OK(rdzv_rendezvous_handler_fail(node.handler, (const uint8_t *)"code 1", 6, &error));
+  OK(rdzv_rendezvous_handler_fail(node.handler, (const uint8_t *)"code 2", 6, &error));
+  OK(rdzv_rendezvous_handler_next_event(node.handler, PATIENCE_MS, &event, words, &error));
+  CHECK_NUMBER(event.kind, RDZV_ROUND_EVENT_JOB_FAILED);
+  CHECK_BUFFER(words, "code 1");
+  rdzv_buffer_free(words);
   rdzv_rendezvous_info *again = NULL;
   FAILS(RDZV_RENDEZVOUS_CLOSED, rdzv_rendezvous_handler_next_rendezvous(node.handler, &again, &error));
   rdzv_store_free(node.store);
@@ -508,6 +516,7 @@ void handlers_that_cannot_be(void) {
   FAILS(INVALID, rdzv_rendezvous_handler_next_rendezvous(NULL, &info, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_is_closed(NULL, &flag, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_set_closed(NULL, &error));
+  FAILS(INVALID, rdzv_rendezvous_handler_fail(NULL, (const uint8_t *)"x", 1, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_num_nodes_waiting(NULL, &number, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_next_event(NULL, 0, &event, NULL, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_shutdown(NULL, &flag, &error));

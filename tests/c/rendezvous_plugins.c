@@ -127,6 +127,13 @@ static rdzv_status own_next_event(void *user_data, int64_t timeout_ms, rdzv_rend
   return RDZV_OK;
 }
 
+static rdzv_status own_fail(void *user_data, const uint8_t *words, size_t words_len, rdzv_rendezvous_answer *answer) {
+  (void)user_data;
+  // It comes back as the error's message.
+  rdzv_rendezvous_answer_set_message(answer, words, words_len);
+  return RDZV_RENDEZVOUS_CLOSED;
+}
+
 static int32_t own_shutdown(void *user_data) {
   struct own *own = user_data;
   return plan_of(own).outcome == RDZV_OK;
@@ -163,6 +170,8 @@ static rdzv_status own_create(void *user_data, const rdzv_rendezvous_parameters 
       .next_event = own_next_event,
       .shutdown = own_shutdown,
       .cancel = own_cancel,
+      .fail = own_fail,
+      .tells_of_deaths = 1,
       .destroy = own_handler_destroy,
   };
   if (strcmp(flaw, "nothing") == 0) return RDZV_OK;
@@ -184,6 +193,7 @@ static rdzv_status own_create(void *user_data, const rdzv_rendezvous_parameters 
     vtable.next_event = NULL;
     vtable.shutdown = NULL;
     vtable.cancel = NULL;
+    vtable.fail = NULL;
     vtable.run_id = "another run";
     vtable.use_agent_store = 0;
   }
@@ -270,6 +280,7 @@ void own_code_is_a_backend(void) {
   OK(rdzv_rendezvous_handler_shutdown(own.handle, &clean, &error));
   CHECK(closed == 1 && waiting == 5 && clean == 1);
   FAILS(RDZV_REENTRANT, rdzv_rendezvous_handler_set_closed(own.handle, &error));
+  FAILS(RDZV_RENDEZVOUS_CLOSED, rdzv_rendezvous_handler_fail(own.handle, TEXT("code 1"), &error));
 
   // Who waits in it is called back from another thread, and the code hears of it.
   PLAN(&own, waits, true);
@@ -395,6 +406,10 @@ void own_backend_tells_what_happened(void) {
       {{.kind = RDZV_ROUND_EVENT_RUN_CLOSED}, "host-2", "the run was closed by host-2"},
       {{.kind = RDZV_ROUND_EVENT_LEFT_BEHIND, .round = 2}, "", "round 2 was formed without this node"},
       {{.kind = RDZV_ROUND_EVENT_REPLACED}, "", "another process joined under this node's name"},
+      {{.kind = RDZV_ROUND_EVENT_JOB_FAILED}, "a: code 1", "a: code 1"},
+      {{.kind = RDZV_ROUND_EVENT_PEER_DIED, .round = 1, .why = RDZV_WHY_REFUSED},
+       "a",
+       "node a (rank 0 of round 1) is gone: it wanted another round, and the run is closed"},
       {{.kind = RDZV_ROUND_EVENT_NONE}, "", "nothing happened"},
   };
   rdzv_buffer *name = rdzv_buffer_new(), *words = rdzv_buffer_new();

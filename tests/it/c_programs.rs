@@ -297,8 +297,10 @@ fn examples_of_one_source_run() {
     assert!(names.contains(&"store_basics.cpp"), "{names:?}");
     for name in names {
         let program = example("examples", name);
+        let mut command = Command::new(program);
         // What they leave among temporary files stays in the folder of this test.
-        run(Command::new(program).env("TMPDIR", folder("examples")), PATIENCE).or_fail(name);
+        command.env("TMPDIR", folder("examples")).current_dir(crate::repository());
+        run(&mut command, PATIENCE).or_fail(name);
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod jobs;
 mod nodes;
+mod output;
 mod reports;
 mod signals;
 mod terminal;

@@ -189,10 +189,8 @@ fn words_of(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
         }
         Notice::Remark { words } => (Weight::Ordinary, words.to_string()),
         Notice::Killing { reason } => (Weight::Trouble, format!("{reason}: killing what is left")),
-        Notice::GaveUp { since } => {
-            let text =
-                format!("processes are still there after {}: they are left to themselves", span(*since));
-            (Weight::Trouble, text)
+        Notice::GaveUp { since, left } => {
+            (Weight::Trouble, format!("{left} after {}, and left alone", span(*since)))
         }
     })
 }

@@ -4,12 +4,17 @@
 
 mod blame;
 mod input;
+mod parting;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
-pub use input::{Failed, Farewell, Input, InputError, Membership, Notice, Output, Round, Timing, Verdict};
+pub use input::{
+    Failed, Farewell, Input, InputError, Left, Membership, Notice, Output, Round, Timing, Verdict,
+};
 
 use self::blame::{by_suspicion, is_cause};
+use self::parting::{Arrival, Unexplained};
 use super::group::{ExitStatus, WorkerGroup, WorkerState};
 use super::phase::{Phase, PhaseEvent};
 use super::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
@@ -61,23 +66,20 @@ struct Doubt {
 /// closer to it by a way to the server and back.
 const DEATH_NEWS_DELAY_MAX: Duration = Duration::from_millis(500);
 
-/// The exit barrier of a round that is over. What ended it may be a death, which changes nothing any more, or somebody who
-/// wants another round: that is to be heard first.
-#[derive(Debug)]
-struct Unexplained {
-    /// Until then it is waited for.
-    until: Instant,
-    words: Box<str>,
-}
-
-/// How long the news of a round may be behind what is seen of its store. Both come from one server.
-const NEWS_DELAY_MAX: Duration = Duration::from_secs(5);
-
 /// What comes to pass if the phase lasts until then.
 #[derive(Debug)]
 struct Due {
     at: Instant,
     reason: Reason,
+}
+
+/// The room that the system has for starts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Room {
+    /// How often in a row there was none.
+    lacks: u32,
+    /// The last start that lacked it, by its number from 1 on.
+    lacked_by: u64,
 }
 
 /// How long to wait before another start when the system had no room for the last one; doubled each time in a row.
@@ -113,8 +115,13 @@ pub struct Supervisor {
     doubt: Option<Doubt>,
     /// Whether the group is stopped for a failure that has cost a restart and may have come of a peer's death.
     is_excusable: bool,
-    /// How often in a row the system had no room for a start.
-    no_room: u32,
+    room: Room,
+    /// Whether the workers of its last start had succeeded before it was to meet again.
+    is_done: bool,
+    /// Of the exit barrier that it is at.
+    arrival: Arrival,
+    /// Whether the rendezvous tells of deaths by itself.
+    tells_of_deaths: bool,
     /// Whether somebody asked the agent to stop.
     is_asked: bool,
     /// Of this start, in the order in which they happened.
@@ -150,7 +157,10 @@ impl Supervisor {
             unexplained: None,
             doubt: None,
             is_excusable: false,
-            no_room: 0,
+            room: Room::default(),
+            is_done: false,
+            arrival: Arrival::Unknown,
+            tells_of_deaths: false,
             is_asked: false,
             failures: Vec::new(),
             overdue: Vec::new(),
@@ -218,6 +228,7 @@ impl Supervisor {
             match self.phase {
                 Phase::Starting => self.spend(now, due.reason),
                 Phase::Restarting => self.enter(now, PhaseEvent::Clear, due.reason),
+                Phase::Parting => self.wait_no_more(now, due.reason),
                 _ => {}
             }
         }
@@ -228,7 +239,9 @@ impl Supervisor {
             }
             StopStep::Told(_) => self.kill(now, Reason::StopTimeout),
             StopStep::Killed => {
-                self.tell(Notice::GaveUp { since: now.since(stopping.began) });
+                let living = self.group.workers.iter().filter(|worker| worker.exit.is_none());
+                let left = Left(living.filter_map(|worker| worker.pid).collect());
+                self.tell(Notice::GaveUp { since: now.since(stopping.began), left });
                 self.clear(now, Reason::GaveUp);
             }
         }
@@ -249,7 +262,12 @@ impl Supervisor {
             Input::Begin => return Err(InputError::BegunBefore),
             Input::Met { call, round } if self.takes(call, Phase::Meeting) => self.met(now, round),
             Input::NotMet { call, kind, words } if self.takes(call, Phase::Meeting) => {
-                self.give_up(now, Reason::NoRound { kind, words });
+                let reason = Reason::NoRound { kind, words };
+                if self.is_done {
+                    self.stand_by_the_last_round(now, reason)
+                } else {
+                    self.give_up(now, reason)
+                }
             }
             Input::Assigned { call, .. }
                 if planted::has(Bug::FormerRanks)
@@ -276,12 +294,14 @@ impl Supervisor {
             {
                 self.enter(now, PhaseEvent::Part, Reason::Done);
             }
-            Input::NotParted { call, kind, words } if self.takes(call, Phase::Parting) => match kind {
-                InVain::RoundOver => {
-                    self.unexplained = Some(Unexplained { until: now + NEWS_DELAY_MAX, words });
+            Input::NotParted { call, kind, words } if self.takes(call, Phase::Parting) => {
+                self.not_parted(now, kind, words);
+            }
+            Input::Arrived { call } => {
+                if self.phase == Phase::Parting && self.call == Some(call) {
+                    self.arrived(now);
                 }
-                InVain::Failed => self.part_early(now, Reason::NotAllParted { words }),
-            },
+            }
             Input::Closed { call } if self.takes(call, Phase::Closing) => {
                 self.enter(now, PhaseEvent::Close, Reason::Done);
             }
@@ -370,13 +390,16 @@ impl Supervisor {
             Phase::Assigning => self.ask(|call| Output::Assign { call }),
             Phase::Starting => self.start(now),
             Phase::Running => {
-                self.no_room = 0;
+                self.room.lacks = 0;
                 let timing = self.clocks.timing;
                 self.tell(Notice::Running { attempt: self.group.attempt, timing });
                 self.clocks.timing = Timing::default();
             }
             Phase::Restarting | Phase::Ending => self.begin_stop(now, &reason),
-            Phase::Parting => self.ask(|call| Output::Part { call }),
+            Phase::Parting => {
+                self.arrival = Arrival::Unknown;
+                self.ask(|call| Output::Part { call });
+            }
             Phase::Closing => {
                 // Only who knows that the job is over closes the run.
                 let is_over =
@@ -409,6 +432,7 @@ impl Supervisor {
         self.group.group_rank = Some(round.group_rank);
         self.group.group_world_size = round.group_world_size;
         self.group.round = round.number;
+        self.tells_of_deaths = round.tells_of_deaths;
         self.enter(now, PhaseEvent::Meet, Reason::Done);
     }
 
@@ -420,6 +444,7 @@ impl Supervisor {
         self.failures.clear();
         self.overdue.clear();
         self.is_inhabited = true;
+        self.is_done = false;
         self.outputs.push_back(Output::Start { attempt: self.group.attempt });
     }
 
@@ -446,7 +471,7 @@ impl Supervisor {
         let reason = Reason::NotStarted { local_rank, hindrance, words };
         match hindrance {
             Hindrance::Passing => {
-                self.no_room += 1;
+                self.room = Room { lacks: self.room.lacks + 1, lacked_by: self.starts };
                 self.spend(now, reason);
             }
             Hindrance::Lasting => self.give_up(now, reason),
@@ -515,7 +540,7 @@ impl Supervisor {
                 self.is_excusable = is_excusable;
                 self.renew(now, reason);
             }
-            None if is_excusable => {
+            None if is_excusable && self.tells_of_deaths => {
                 self.doubt = Some(Doubt { reason: reason.clone(), until: now + DEATH_NEWS_DELAY_MAX });
                 self.enter(now, PhaseEvent::GiveUp, reason);
             }
@@ -551,6 +576,7 @@ impl Supervisor {
 
     fn renew(&mut self, now: Instant, reason: Reason) {
         self.cancel();
+        self.is_done |= self.phase == Phase::Parting;
         self.enter(now, PhaseEvent::Renew, reason);
     }
 
@@ -587,13 +613,6 @@ impl Supervisor {
             self.outputs.push_back(Output::Announce { reason });
         }
         self.verdict = Some(verdict);
-    }
-
-    /// The workers have succeeded, whatever the others do.
-    fn part_early(&mut self, now: Instant, reason: Reason) {
-        self.cancel();
-        self.verdict = Some(Verdict::Succeeded { missing: Some(reason.clone()) });
-        self.enter(now, PhaseEvent::Part, reason);
     }
 
     fn begin_stop(&mut self, now: Instant, reason: &Reason) {
@@ -656,6 +675,9 @@ impl Supervisor {
             self.outputs.push_back(Output::Report { group: self.group.clone(), failures });
         }
         self.is_excusable = false;
+        if self.room.lacked_by != self.starts {
+            self.room.lacks = 0;
+        }
         if reason == Reason::GaveUp {
             // Whatever is heard now, there is no other start.
             self.conclude_if_in_doubt();
@@ -663,8 +685,8 @@ impl Supervisor {
         match self.phase {
             // What was given up may hold what the next start needs: devices, ports, a place among the processes.
             Phase::Restarting if reason == Reason::GaveUp => self.give_up(now, reason),
-            Phase::Restarting if self.no_room > 0 => {
-                let span = ROOM_PATIENCE * (1 << (self.no_room - 1).min(ROOM_PATIENCE_DOUBLINGS_MAX));
+            Phase::Restarting if self.room.lacks > 0 => {
+                let span = ROOM_PATIENCE * (1 << (self.room.lacks - 1).min(ROOM_PATIENCE_DOUBLINGS_MAX));
                 self.tell(Notice::Remark {
                     words: format!("the next start is in {} s", span.as_secs()).into(),
                 });
@@ -677,8 +699,11 @@ impl Supervisor {
 
     fn lost_sight(&mut self, now: Instant, words: Box<str>) {
         match self.phase {
-            Phase::Parting => self.part_early(now, Reason::LostSight { words }),
-            Phase::Ending | Phase::Closing | Phase::Over => {}
+            Phase::Parting if self.is_leaving() => {}
+            Phase::Parting => self.leave_the_others(now, Reason::LostSight { words }),
+            // There will be no other start.
+            Phase::Ending => self.settle(now),
+            Phase::Closing | Phase::Over => {}
             _ => self.give_up(now, Reason::LostSight { words }),
         }
     }
@@ -703,6 +728,8 @@ impl Supervisor {
             Membership::ServerLost { words } => (Reason::ServerLost { words }, true),
         };
         match (self.phase, is_final) {
+            // It goes as soon as it is known whether they wait for it.
+            (Phase::Parting, false) if self.is_leaving() => {}
             // Its own workers are done, and their result stands. Who comes back wants a round, and cannot have it alone;
             // who died does not come.
             (Phase::Parting, true) => self.part_early(now, reason),
@@ -742,46 +769,12 @@ impl Supervisor {
                     _ => {}
                 }
             }
+            // Whoever asks twice will not wait.
+            Phase::Parting if self.is_asked => self.wait_no_more(now, Reason::Stop(cause)),
+            Phase::Parting => self.leave_the_others(now, Reason::Stop(cause)),
             _ => self.give_up(now, Reason::Stop(cause)),
         }
         self.is_asked = true;
-    }
-}
-
-impl Verdict {
-    /// What follows from giving up for this reason.
-    fn of(reason: &Reason) -> Self {
-        match reason {
-            Reason::NoRound { kind: NoRound::NotNeeded, .. } => Self::NotNeeded,
-            Reason::Stop(cause) => Self::Stopped { cause: *cause },
-            Reason::LostSight { .. } => Self::LostSight { reason: reason.clone() },
-            _ => Self::Failed { reason: reason.clone() },
-        }
-    }
-
-    /// The state that the group ends in.
-    const fn state(&self) -> WorkerState {
-        match self {
-            Self::Succeeded { .. } | Self::NotNeeded => WorkerState::Succeeded,
-            Self::Stopped { .. } => WorkerState::Stopped,
-            Self::LostSight { .. } => WorkerState::Unknown,
-            Self::Failed { .. } => WorkerState::Failed,
-        }
-    }
-
-    /// Whether the other agents are to hear of it at once: without this agent's workers, theirs would wait in vain.
-    const fn concerns_all(&self) -> bool {
-        match self {
-            Self::Failed { reason } => !matches!(
-                reason,
-                Reason::NoRound { .. }
-                    | Reason::Replaced
-                    | Reason::JobFailed { .. }
-                    | Reason::ServerLost { .. }
-            ),
-            Self::LostSight { .. } => true,
-            Self::Succeeded { .. } | Self::NotNeeded | Self::Stopped { .. } => false,
-        }
     }
 }
 

@@ -422,6 +422,7 @@ impl Agent {
                     group_rank: info.rank.unsigned_abs(),
                     group_world_size: info.world_size.unsigned_abs(),
                     number: info.round,
+                    tells_of_deaths: self.handler.tells_of_deaths(),
                 };
                 self.info = Some(info);
                 self.give(Input::Met { call, round });

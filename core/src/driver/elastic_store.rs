@@ -108,8 +108,18 @@ pub fn barrier(
     if options.rank.is_none() && rank_name.is_some() {
         return Err(GroupError::TracingNeedsRank.into());
     }
-    let (clock, store) = (Clock::new(), &store.for_one_call());
+    arrive(store, options, rank_name, &|| {})
+}
+
+/// The same. `arrived` is told as soon as the others wait for this one no more.
+pub(in crate::driver) fn arrive(
+    store: &Store,
+    options: &BarrierOptions,
+    rank_name: Option<RankName<'_>>,
+    arrived: &dyn Fn(),
+) -> Result<(), MeetingError> {
     let mut machine = TracedBarrier::new(options.clone())?;
+    let (clock, store) = (Clock::new(), &store.for_one_call());
     let mut in_vain = None;
     while let Some(step) = machine.next_step() {
         // What tracing asks is answered at once, or is bounded by its own deadline.
@@ -125,7 +135,11 @@ pub fn barrier(
             }
             Ok(outcome) => outcome,
         };
+        let was_awaited = !machine.has_arrived();
         machine.handle(clock.now(), outcome)?;
+        if was_awaited && machine.has_arrived() {
+            arrived();
+        }
     }
     let verdict = machine.verdict().unwrap_or(&Verdict::Released);
     let by_number = |rank: i64| rank.to_string();

@@ -145,6 +145,12 @@ impl TracedBarrier {
         }
     }
 
+    /// Whether the others need this arrival no more: it was counted, and the door is open if it was the last one.
+    #[must_use]
+    pub const fn has_arrived(&self) -> bool {
+        !matches!(self.state, State::Arriving | State::Announcing)
+    }
+
     /// Whether the wait was in vain and only the search for the missing is under way.
     #[must_use]
     pub const fn is_tracing(&self) -> bool {

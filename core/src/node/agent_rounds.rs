@@ -6,6 +6,7 @@ use crate::agent::supervisor::Membership;
 use crate::error::ErrorKind;
 use crate::rendezvous::error::RendezvousErrorKind;
 use crate::rendezvous::round_event::RoundEvent;
+use crate::wire::native::Why;
 use alloc::format;
 use alloc::string::{String, ToString};
 
@@ -21,8 +22,11 @@ pub enum Meaning {
     Nothing,
     /// This.
     Told(Membership),
-    /// Nodes wait, if they still do: that is to be asked.
-    NodesMayWait,
+    /// So many nodes wait, if they still do: that is to be asked.
+    NodesMayWait {
+        /// As many as did.
+        nodes: u64,
+    },
     /// The job has failed if that stands at [`FAILURE_KEY`]: who closes the run for this reason says so before.
     JobMayHaveFailed,
 }
@@ -33,7 +37,11 @@ pub fn meaning(event: &RoundEvent, current: Option<u64>) -> Meaning {
     let words = || event.to_string().into();
     match *event {
         RoundEvent::NodesWaiting { nodes: 0 } => Meaning::Nothing,
-        RoundEvent::NodesWaiting { .. } => Meaning::NodesMayWait,
+        RoundEvent::NodesWaiting { nodes } => Meaning::NodesMayWait { nodes: nodes.into() },
+        // It cannot come back, and nobody gets a round without it: there are no more.
+        RoundEvent::PeerDied { round, why: Why::Refused, .. } if Some(round) == current => {
+            Meaning::Told(Membership::JobFailed { words: words() })
+        }
         RoundEvent::PeerDied { round, .. } if Some(round) == current => {
             Meaning::Told(Membership::PeerDied { words: words() })
         }
@@ -47,6 +55,7 @@ pub fn meaning(event: &RoundEvent, current: Option<u64>) -> Meaning {
             Meaning::Nothing
         }
         RoundEvent::RunClosed { .. } => Meaning::JobMayHaveFailed,
+        RoundEvent::JobFailed { ref words } => Meaning::Told(Membership::JobFailed { words: words.clone() }),
         RoundEvent::Replaced => Meaning::Told(Membership::Replaced),
     }
 }
@@ -70,16 +79,20 @@ pub fn in_vain(kind: Option<ErrorKind>) -> InVain {
     if kind == Some(ErrorKind::StaleRound) { InVain::RoundOver } else { InVain::Failed }
 }
 
-/// What an agent says at [`FAILURE_KEY`].
+/// The longest that an agent says, in bytes.
+const FAILURE_BYTES_MAX: usize = 1024;
+
+/// What an agent says when its workers failed for good, to whoever hears of it and at [`FAILURE_KEY`].
 #[must_use]
 pub fn failure_words(agent: &str, group_rank: i64, reason: &Reason) -> String {
-    format!("{agent} (group rank {group_rank}): {reason}")
+    let mut words = format!("{agent} (group rank {group_rank}): {reason}");
+    words.truncate(words.floor_char_boundary(FAILURE_BYTES_MAX));
+    words
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::native::Why;
 
     #[test]
     fn that_the_round_is_over_is_no_failure_of_the_agent() {
@@ -94,18 +107,26 @@ mod tests {
     fn only_what_concerns_the_round_is_told() {
         let died =
             |round| RoundEvent::PeerDied { round, node_rank: 1, node: "b".into(), why: Why::Connection };
+        let refused =
+            |round| RoundEvent::PeerDied { round, node_rank: 1, node: "b".into(), why: Why::Refused };
         let over = |round| RoundEvent::RoundOver { round, why: Why::Connection };
         let told = |event: &RoundEvent| event.to_string().into();
         for (event, meant) in [
             (RoundEvent::NodesWaiting { nodes: 0 }, Meaning::Nothing),
-            (RoundEvent::NodesWaiting { nodes: 2 }, Meaning::NodesMayWait),
+            (RoundEvent::NodesWaiting { nodes: 2 }, Meaning::NodesMayWait { nodes: 2 }),
             (died(3), Meaning::Nothing),
             (died(4), Meaning::Told(Membership::PeerDied { words: told(&died(4)) })),
+            (refused(3), Meaning::Nothing),
+            (refused(4), Meaning::Told(Membership::JobFailed { words: told(&refused(4)) })),
             (over(3), Meaning::Nothing),
             (over(4), Meaning::Told(Membership::RoundOver { words: told(&over(4)) })),
             (RoundEvent::LeftBehind { round: 4 }, Meaning::Nothing),
             (RoundEvent::LeftBehind { round: 5 }, Meaning::Told(Membership::LeftBehind)),
             (RoundEvent::RunClosed { by: "b".into() }, Meaning::JobMayHaveFailed),
+            (
+                RoundEvent::JobFailed { words: "a: exit code 1".into() },
+                Meaning::Told(Membership::JobFailed { words: "a: exit code 1".into() }),
+            ),
             (RoundEvent::Replaced, Meaning::Told(Membership::Replaced)),
         ] {
             assert_eq!(meaning(&event, Some(4)), meant, "{event}");

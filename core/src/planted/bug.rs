@@ -32,6 +32,8 @@ pub enum Bug {
     UnheardStop,
     /// `agent::supervisor`: that not all have come to the exit barrier is taken for that all have.
     BlindParting,
+    /// `agent::supervisor`: who leaves the exit barrier before it was counted there says nothing.
+    SilentParting,
     /// `agent::supervisor`: workers are started with the ranks that they had in the round before.
     FormerRanks,
     /// `agent::supervisor`: a peer's death excuses nothing.

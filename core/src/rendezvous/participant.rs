@@ -215,6 +215,8 @@ pub enum Event<'b> {
     PeerDied { round: u64, node_rank: u32, node: &'b [u8], why: Why },
     /// Its round is over.
     RoundOver { round: u64, why: Why },
+    /// Another node has said that the job has failed.
+    JobFailed { words: &'b [u8] },
     /// The next round was formed without it.
     LeftBehind { round: u64 },
     /// Another session joined under its name.
@@ -379,6 +381,7 @@ impl Participant {
             ServerFrame::NodesWaiting { nodes, .. } => {
                 return self.in_round(id, Event::NodesWaiting { nodes });
             }
+            ServerFrame::JobFailed { words, .. } => return self.in_round(id, Event::JobFailed { words }),
             ServerFrame::PeerDied { round, node_rank, node, why, .. } => {
                 return self.in_round(id, Event::PeerDied { round, node_rank, node, why });
             }

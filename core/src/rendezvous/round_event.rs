@@ -12,7 +12,7 @@ pub enum RoundEvent {
         /// How many.
         nodes: u32,
     },
-    /// Another member of the round died.
+    /// Another member of the round died, or is gone although it was not done.
     PeerDied {
         /// The round.
         round: u64,
@@ -35,6 +35,11 @@ pub enum RoundEvent {
         /// By whom; empty when it was none of its nodes.
         by: Box<str>,
     },
+    /// Another node has said that the job has failed, and why. The run is closed for good.
+    JobFailed {
+        /// What it said.
+        words: Box<str>,
+    },
     /// The next round was formed without this node, which may join like anybody else.
     LeftBehind {
         /// The round that was formed.
@@ -49,12 +54,16 @@ impl fmt::Display for RoundEvent {
         match self {
             Self::NodesWaiting { nodes: 0 } => f.write_str("no nodes wait any more"),
             Self::NodesWaiting { nodes } => write!(f, "{nodes} nodes wait for the next round"),
+            Self::PeerDied { round, node_rank, node, why: why @ (Why::Refused | Why::GaveUp) } => {
+                write!(f, "node {node} (rank {node_rank} of round {round}) is gone: {why}")
+            }
             Self::PeerDied { round, node_rank, node, why } => {
                 write!(f, "node {node} (rank {node_rank} of round {round}) died: {why}")
             }
             Self::RoundOver { round, why } => write!(f, "round {round} is over: {why}"),
             Self::RunClosed { by } if by.is_empty() => f.write_str("the run was closed"),
             Self::RunClosed { by } => write!(f, "the run was closed by {by}"),
+            Self::JobFailed { words } => f.write_str(words),
             Self::LeftBehind { round } => write!(f, "round {round} was formed without this node"),
             Self::Replaced => f.write_str("another process joined under this node's name"),
         }

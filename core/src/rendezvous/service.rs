@@ -141,6 +141,18 @@ impl Rendezvous {
                     Ok(())
                 })
             }
+            Input::Fail { participant, run_id, words } => {
+                self.check_run_id(&run_id)?;
+                let limit = self.limits.failure_bytes_max;
+                if words.len() > limit {
+                    return Err(over("bytes of a failure", words.len(), limit));
+                }
+                let run = self.place_for(&run_id)?;
+                self.turn(now, run, &mut |run, fx| {
+                    run.fail(participant, &words, fx);
+                    Ok(())
+                })
+            }
             Input::Tick => {
                 while let Some((when, run)) = self.timers.first()
                     && when <= now

@@ -28,6 +28,7 @@ const fn world(bug: Bug) -> Kind {
         Bug::PaidNewcomer
         | Bug::UnheardStop
         | Bug::BlindParting
+        | Bug::SilentParting
         | Bug::FormerRanks
         | Bug::UnforgivenFailure
         | Bug::SparedWorkers
@@ -67,6 +68,7 @@ const fn own_reason(bug: Bug) -> &'static str {
         Bug::PaidNewcomer => "paid for Some(Member(",
         Bug::UnheardStop => "was asked to stop at",
         Bug::BlindParting => "closes round",
+        Bug::SilentParting => "is Parting at the end of time",
         Bug::FormerRanks => "ranks: ",
         Bug::UnforgivenFailure => "paid for the death of a peer",
         Bug::SparedWorkers => "at the end of time",

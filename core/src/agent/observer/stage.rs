@@ -57,7 +57,7 @@ impl<F: FnMut(Instant, &Supervisor, Happened<'_>)> Stage<F> {
     }
 
     pub(in crate::agent) fn meets(&mut self, millis: u64) -> &mut Self {
-        let round = Round { group_rank: 1, group_world_size: 3, number: Some(0) };
+        let round = Round { group_rank: 1, group_world_size: 3, number: Some(0), tells_of_deaths: true };
         self.after(millis, Input::Met { call: self.call, round })
     }
 

@@ -8,6 +8,7 @@ use crate::agent::watchdog::ExpiredTimer;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt;
 
 /// The agent's place in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Round {
     pub group_world_size: u64,
     /// The round's number, of backends that have rounds.
     pub number: Option<u64>,
+    /// Whether the death of a member is told by itself.
+    pub tells_of_deaths: bool,
 }
 
 /// What is heard of the round.
@@ -121,6 +124,11 @@ pub enum Input {
     },
     /// Something is heard of the round.
     Member(Membership),
+    /// The others do not wait for this agent at the exit barrier any more; told before the answer to [`Output::Part`].
+    Arrived {
+        /// The call that it is about.
+        call: u64,
+    },
     /// All agents came to the exit barrier: the answer to [`Output::Part`].
     Parted {
         /// Which call this answers.
@@ -285,7 +293,27 @@ pub enum Notice {
     GaveUp {
         /// How long they were waited for.
         since: Duration,
+        /// Who they are.
+        left: Left,
     },
+}
+
+/// Those that outlived being killed: the workers among them, by their processes. None: it is others that workers began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left(pub Vec<u32>);
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((last, before)) = self.0.split_last() else {
+            return f.write_str("processes that the workers began are still there");
+        };
+        if before.is_empty() {
+            return write!(f, "the worker of pid {last} is still there");
+        }
+        f.write_str("the workers of pids ")?;
+        before.iter().try_for_each(|pid| write!(f, "{pid}, "))?;
+        write!(f, "{last} are still there")
+    }
 }
 
 /// What is to be done.
@@ -301,7 +329,7 @@ pub enum Output {
         /// The answer names it.
         call: u64,
     },
-    /// Wait for the other agents; answered by [`Input::Parted`] or [`Input::NotParted`].
+    /// Wait for the other agents; answered by [`Input::Parted`] or [`Input::NotParted`], also after [`Output::Cancel`].
     Part {
         /// The answer names it.
         call: u64,

@@ -1,3 +1,4 @@
+use super::parting::{ARRIVAL_DELAY_MAX, NEWS_DELAY_MAX};
 use super::*;
 use crate::agent::group::Worker;
 use crate::agent::ranks::Ranks;
@@ -57,7 +58,7 @@ impl Play {
     }
 
     fn met(&mut self) -> &mut Self {
-        let round = Round { group_rank: 0, group_world_size: 2, number: Some(0) };
+        let round = Round { group_rank: 0, group_world_size: 2, number: Some(0), tells_of_deaths: true };
         self.give(Input::Met { call: self.call, round })
     }
 
@@ -124,10 +125,14 @@ fn timer(signal: i32) -> ExpiredTimer {
     ExpiredTimer { pid: 101, local_rank: Some(1), scope: "a#1".into(), expires: STOP, signal }
 }
 
+fn not_parted(call: u64, kind: InVain) -> Input {
+    Input::NotParted { call, kind, words: "round 0 is over".into() }
+}
+
 fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
     let words = || "words".into();
     let (call, late) = (play.call, play.call.wrapping_sub(1));
-    let round = Round { group_rank: 1, group_world_size: 3, number: Some(7) };
+    let round = Round { group_rank: 1, group_world_size: 3, number: Some(7), tells_of_deaths: true };
     let ranks = Ranks { global_rank_first: 0, world_size: 2, role_rank_first: 0, role_world_size: 2 };
     let died = ExitStatus::Signal(9);
     vec![
@@ -168,8 +173,10 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
         ("job failed", Input::Member(Membership::JobFailed { words: words() })),
         ("server lost", Input::Member(Membership::ServerLost { words: words() })),
         ("parted", Input::Parted { call }),
-        ("not parted", Input::NotParted { call, kind: InVain::Failed, words: words() }),
-        ("not parted: the round is over", Input::NotParted { call, kind: InVain::RoundOver, words: words() }),
+        ("arrived", Input::Arrived { call }),
+        ("arrived, late", Input::Arrived { call: late }),
+        ("not parted", not_parted(call, InVain::Failed)),
+        ("not parted: the round is over", not_parted(call, InVain::RoundOver)),
         ("closed", Input::Closed { call }),
         ("signal", Input::Stop(StopCause::Signal(2))),
         ("asked to stop", Input::Stop(StopCause::Asked)),
@@ -354,7 +361,12 @@ fn who_does_not_listen_is_killed_and_who_outlives_that_is_given_up() {
     assert_eq!(play.deeds(), []);
     play.pass(Duration::from_millis(1));
     assert_eq!(play.deeds(), [Output::Kill]);
-    play.pass(Duration::from_secs(5));
+    play.exited(0, ExitStatus::Signal(9)).pass(Duration::from_secs(5));
+    let left = Left(vec![101]);
+    assert_eq!(left.to_string(), "the worker of pid 101 is still there");
+    assert!(
+        play.outputs.contains(&Output::Tell(Notice::GaveUp { since: STOP + Duration::from_secs(5), left }))
+    );
     // What lives on may hold what another start needs.
     assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Closing, None));
     assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason: Reason::GaveUp }));
@@ -630,7 +642,8 @@ fn without_a_death_the_job_fails_soon_whatever_its_workers_do() {
     let crashed = Input::Exited { local_rank: 1, exit: ExitStatus::Signal(11), at: at(0) };
     let lost = Input::Member(Membership::ServerLost { words: "gone".into() });
     let others = Input::Member(Membership::JobFailed { words: "b".into() });
-    for input in [crashed, lost, others, Input::Stop(StopCause::Asked)] {
+    let unseen = Input::LostSight { words: "the guard is gone".into() };
+    for input in [crashed, lost, others, unseen, Input::Stop(StopCause::Asked)] {
         let mut play = in_doubt();
         play.give(input);
         assert_eq!((play.deeds().first(), play.agent.verdict()), (Some(&announced), failed.as_ref()));
@@ -655,7 +668,7 @@ fn the_end_of_a_round_costs_no_restart_however_it_is_heard() {
 fn what_ended_the_round_decides_whether_who_has_succeeded_comes_back() {
     let over = |play: &mut Play| {
         let call = play.call;
-        play.give(Input::NotParted { call, kind: InVain::RoundOver, words: "round 0 is over".into() });
+        play.give(not_parted(call, InVain::RoundOver));
         assert_eq!(
             (play.phase(), play.agent.poll_timeout()),
             (Phase::Parting, Some(play.now + NEWS_DELAY_MAX))
@@ -676,6 +689,152 @@ fn what_ended_the_round_decides_whether_who_has_succeeded_comes_back() {
     assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Closing, None));
     let missing = Some(Reason::NotAllParted { words: "round 0 is over".into() });
     assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing }));
+}
+
+#[test]
+fn who_leaves_the_exit_barrier_waits_until_it_is_known_whether_the_others_wait_for_it() {
+    let leaving = |input: Input| {
+        let mut play = in_phase(Phase::Parting);
+        let call = play.call;
+        play.outputs.clear();
+        play.give(input);
+        assert_eq!((play.phase(), play.deeds()), (Phase::Parting, vec![Output::Cancel { call }]));
+        assert_eq!(play.agent.poll_timeout(), Some(play.now + ARRIVAL_DELAY_MAX));
+        play.outputs.clear();
+        // All that is told of the round meanwhile is for those who stay.
+        for membership in [Membership::NodesWaiting { nodes: 1 }, Membership::PeerDied { words: "b".into() }]
+        {
+            play.give(Input::Member(membership));
+            assert_eq!((play.phase(), play.deeds()), (Phase::Parting, vec![]));
+        }
+        (play, call)
+    };
+    let unseen = || Input::LostSight { words: "gone".into() };
+    let stop = || Input::Stop(StopCause::Asked);
+    let stopped = Verdict::Stopped { cause: StopCause::Asked };
+    let leave = |play: &Play| Output::Close { call: play.call, farewell: Farewell::Leave };
+    // Not counted, or perhaps not, or nobody says: a goodbye alone would leave the others waiting.
+    let (mut play, call) = leaving(stop());
+    play.give(not_parted(call, InVain::Failed));
+    assert_eq!((play.deeds(), play.agent.verdict()), (vec![Output::Abandon, leave(&play)], Some(&stopped)));
+    let (mut play, _) = leaving(stop());
+    play.pass(ARRIVAL_DELAY_MAX);
+    assert_eq!((play.deeds().first(), play.agent.verdict()), (Some(&Output::Abandon), Some(&stopped)));
+    let (mut play, _) = leaving(stop());
+    play.give(stop());
+    assert_eq!((play.deeds().first(), play.agent.verdict()), (Some(&Output::Abandon), Some(&stopped)));
+    // A stop is the first one, whatever made it leave before.
+    let (mut play, call) = leaving(unseen());
+    play.give(stop()).give(unseen());
+    assert_eq!((play.phase(), play.deeds()), (Phase::Parting, vec![]));
+    play.give(Input::Arrived { call });
+    assert_eq!((play.deeds(), play.agent.verdict()), (vec![leave(&play)], Some(&stopped)));
+    // Nobody waits in the round any more.
+    let (mut play, call) = leaving(stop());
+    play.give(not_parted(call, InVain::RoundOver));
+    assert_eq!((play.deeds(), play.agent.verdict()), (vec![leave(&play)], Some(&stopped)));
+    // All came in the same moment.
+    let (mut play, call) = leaving(stop());
+    play.give(Input::Parted { call });
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing: None }));
+    // Whoever cannot even arrive is not waited for.
+    let mut play = in_phase(Phase::Parting);
+    let call = play.call;
+    play.outputs.clear();
+    play.give(not_parted(call, InVain::Failed));
+    assert_eq!(play.deeds(), [Output::Abandon, leave(&play)]);
+}
+
+#[test]
+fn who_was_counted_at_the_exit_barrier_may_leave_it_at_once() {
+    let counted = |input: Input| {
+        let mut play = in_phase(Phase::Parting);
+        let call = play.call;
+        play.give(Input::Arrived { call }).outputs.clear();
+        play.give(input);
+        let left = [Output::Cancel { call }, Output::Close { call: play.call, farewell: Farewell::Leave }];
+        assert_eq!(play.deeds(), left, "nobody is told of a death");
+        play.agent.verdict().cloned()
+    };
+    let cause = StopCause::Asked;
+    assert_eq!(counted(Input::Stop(cause)), Some(Verdict::Stopped { cause }));
+    // The workers were done before it lost sight of them.
+    let reason = Reason::LostSight { words: "gone".into() };
+    assert_eq!(
+        counted(Input::LostSight { words: "gone".into() }),
+        Some(Verdict::Succeeded { missing: Some(reason) })
+    );
+    // That of another barrier says nothing of this one.
+    let mut play = in_phase(Phase::Parting);
+    let call = play.call;
+    play.give(Input::Arrived { call }).give(Input::Member(Membership::NodesWaiting { nodes: 1 }));
+    play.give(Input::Empty).met().assigned().started();
+    play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
+    play.outputs.clear();
+    play.give(Input::Stop(cause));
+    assert_eq!((play.phase(), play.deeds()), (Phase::Parting, vec![Output::Cancel { call: play.call }]));
+}
+
+#[test]
+fn who_had_succeeded_and_finds_no_other_round_stands_by_the_last_one() {
+    let comes_back = || {
+        let mut play = in_phase(Phase::Parting);
+        play.give(Input::Member(Membership::NodesWaiting { nodes: 1 })).give(Input::Empty);
+        assert_eq!(play.phase(), Phase::Meeting);
+        play
+    };
+    let closed = |play: &mut Play| {
+        let call = play.call;
+        play.give(Input::NotMet { call, kind: NoRound::Closed, words: "by b".into() });
+        Some(Reason::NoRound { kind: NoRound::Closed, words: "by b".into() })
+    };
+    let mut play = comes_back();
+    let missing = closed(&mut play);
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing }));
+    assert_eq!((play.phase(), play.agent.group().state), (Phase::Closing, WorkerState::Succeeded));
+    // With another start, that is the one that counts.
+    let mut play = comes_back();
+    play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Empty);
+    let reason = closed(&mut play).expect("a reason");
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
+}
+
+#[test]
+fn without_news_of_deaths_nothing_is_in_doubt() {
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    let round = Round { group_rank: 0, group_world_size: 2, number: None, tells_of_deaths: false };
+    play.give(Input::Begin);
+    let call = play.call;
+    play.give(Input::Met { call, round }).assigned().started();
+    play.exited(0, ExitStatus::Code(1));
+    let reason = Reason::WorkerFailed { local_rank: 0, exit: ExitStatus::Code(1) };
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
+    // A restart that was spent is given back all the same to who happens to hear of a death.
+    let mut play = Play::new(spec());
+    play.give(Input::Begin);
+    let call = play.call;
+    play.give(Input::Met { call, round }).assigned().started().exited(0, ExitStatus::Code(1));
+    let left = play.agent.restarts_left();
+    play.give(Input::Member(Membership::PeerDied { words: "b died".into() }));
+    assert_eq!(play.agent.restarts_left(), left + 1);
+}
+
+#[test]
+fn a_start_that_lacks_nothing_waits_for_no_room() {
+    let no_room =
+        || Input::NotStarted { local_rank: 0, hindrance: Hindrance::Passing, words: "no processes".into() };
+    let mut play = Play::new(WorkerSpec { max_restarts: 9, ..spec() });
+    play.give(Input::Begin).met().assigned().give(no_room()).give(Input::Empty);
+    assert_eq!(
+        (play.phase(), play.agent.poll_timeout()),
+        (Phase::Restarting, Some(play.now + ROOM_PATIENCE))
+    );
+    // The next one has room, and ends for another reason before all run.
+    play.pass(ROOM_PATIENCE).met().assigned().exited(0, ExitStatus::Code(1)).give(Input::Empty);
+    assert_eq!(play.phase(), Phase::Meeting);
+    // So the row has ended.
+    play.met().assigned().give(no_room()).give(Input::Empty);
+    assert_eq!(play.agent.poll_timeout(), Some(play.now + ROOM_PATIENCE));
 }
 
 #[test]

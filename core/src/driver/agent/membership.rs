@@ -105,9 +105,10 @@ impl Member {
                 let kind = kind_of(&error);
                 // Who closed the run may have said why, in the round that this agent was in.
                 let cause = last.filter(|_| kind == NoRound::Closed);
+                let words = words_of(&error);
                 let words = match cause.and_then(|last| failure_told(last, Timeout::Once)) {
-                    Some(told) => format!("{error} {told}").into(),
-                    None => words_of(&error),
+                    Some(told) if !words.contains(&*told) => format!("{error} {told}").into(),
+                    _ => words,
                 };
                 self.teller.input(Input::NotMet { call, kind, words });
                 None
@@ -138,10 +139,12 @@ impl Member {
         match meaning(event, info.round) {
             Meaning::Nothing => None,
             Meaning::Told(membership) => Some(membership),
-            Meaning::NodesMayWait => {
-                let nodes = self.handler.num_nodes_waiting().ok()?;
-                Some(Membership::NodesWaiting { nodes })
-            }
+            Meaning::NodesMayWait { nodes } => match self.handler.num_nodes_waiting() {
+                Ok(nodes) => Some(Membership::NodesWaiting { nodes }),
+                Err(error) if error.is_cancelled() => None,
+                // It is not told again.
+                Err(_) => Some(Membership::NodesWaiting { nodes }),
+            },
             Meaning::JobMayHaveFailed => {
                 failure_told(info, Timeout::Once).map(|words| Membership::JobFailed { words })
             }
@@ -179,13 +182,18 @@ impl Member {
         let clock = Clock::new();
         let until = clock.now() + ANNOUNCE_TIMEOUT;
         // The other thread's calls go to the same store, and may be cancelled just now.
-        let mut is_cancelled = true;
+        let (mut is_cancelled, mut standing) = (true, Vec::new());
         while is_cancelled && clock.now() < until {
             let timeout = Timeout::After(until.since(clock.now()));
-            let told = info.store.compare_set(FAILURE_KEY, b"", words.as_bytes(), &mut Vec::new(), timeout);
+            let told = info.store.compare_set(FAILURE_KEY, b"", words.as_bytes(), &mut standing, timeout);
             is_cancelled = told.is_err_and(|error| error.kind() == ErrorKind::Cancelled);
         }
-        self.handler.set_closed().ok();
+        // Who was first is told by all.
+        let standing = String::from_utf8_lossy(&standing);
+        let words = if standing.is_empty() { &words } else { &*standing };
+        if self.handler.fail(words).is_err() {
+            self.handler.set_closed().ok();
+        }
     }
 
     fn close(&self, farewell: Farewell) {

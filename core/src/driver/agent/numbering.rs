@@ -13,7 +13,7 @@ use crate::agent::spec::{RankAssignment, WorkerSpec};
 use crate::agent::supervisor::Input;
 use crate::agent::worker_store::{WorkerStore, WorkerStores};
 use crate::driver::call_error::CallError;
-use crate::driver::elastic_store::{MeetingError, barrier};
+use crate::driver::elastic_store::{MeetingError, arrive};
 use crate::driver::rendezvous::{HostedServers, HostingError, PublishError, build, host_name};
 use crate::driver::server::Server;
 use crate::driver::store::{Store, Timeout};
@@ -121,16 +121,7 @@ impl Numbering {
                         self.teller.input(Input::NotAssigned { call, kind, words });
                     }
                 },
-                Ask::Part { call, info } => self.teller.input(match self.part(&info) {
-                    Ok(()) => Input::Parted { call },
-                    Err(error) => {
-                        let of_store = match &error {
-                            MeetingError::Store(error) => Some(error.kind()),
-                            _ => None,
-                        };
-                        Input::NotParted { call, kind: in_vain(of_store), words: error.to_string().into() }
-                    }
-                }),
+                Ask::Part { call, info } => self.teller.input(self.part(call, &info)),
                 Ask::Rest => {}
             }
         }
@@ -222,10 +213,16 @@ impl Numbering {
         Ok(read_assigned(rank, &value)?)
     }
 
-    fn part(&self, info: &Info) -> Result<(), MeetingError> {
+    fn part(&self, call: u64, info: &Info) -> Input {
         // Where deaths are told, they end the wait: a healthy job may take its time.
         let timeout = if self.tells_of_deaths { FOR_EVER } else { self.spec.exit_barrier_timeout };
         let options = BarrierOptions { timeout, ..BarrierOptions::new(info.world_size, EXIT_BARRIER_PREFIX) };
-        barrier(&info.store, &options, None)
+        let arrived = || self.teller.input(Input::Arrived { call });
+        let Err(error) = arrive(&info.store, &options, None, &arrived) else { return Input::Parted { call } };
+        let of_store = match &error {
+            MeetingError::Store(error) => Some(error.kind()),
+            _ => None,
+        };
+        Input::NotParted { call, kind: in_vain(of_store), words: error.to_string().into() }
     }
 }

@@ -175,6 +175,15 @@ impl Session<'_> {
         self.begin(Operation::Close, &close, self.span(timeout), Way::Plain)
     }
 
+    /// Closes a run, and has its nodes told why the job has failed; at most 1,024 bytes.
+    ///
+    /// # Errors
+    /// As [`Session::close_run`].
+    pub fn fail_run(&mut self, run_id: &[u8], words: &str, timeout: Timeout) -> Result<CallId, SubmitError> {
+        let fail = ClientFrame::Fail { run_id: Key::raw(run_id), words: words.as_bytes() };
+        self.begin(Operation::Close, &fail, self.span(timeout), Way::Plain)
+    }
+
     /// Asks how a run stands.
     ///
     /// # Errors

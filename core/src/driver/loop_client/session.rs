@@ -139,6 +139,7 @@ fn keys_of<'a>(frame: &ClientFrame<'a>) -> (Option<Key<'a>>, usize) {
         | ClientFrame::Standby { run_id: key, .. }
         | ClientFrame::Leave { run_id: key }
         | ClientFrame::Close { run_id: key }
+        | ClientFrame::Fail { run_id: key, .. }
         | ClientFrame::RunInfo { run_id: key }
         | ClientFrame::Members { run_id: key, .. }
         | ClientFrame::WatchKey { key, .. }

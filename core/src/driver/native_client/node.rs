@@ -98,6 +98,7 @@ impl NodeEvent {
             }
             Event::RoundOver { round, why } => Self::Round(RoundEvent::RoundOver { round, why }),
             Event::Closed { by } => Self::Round(RoundEvent::RunClosed { by: text_of(by) }),
+            Event::JobFailed { words } => Self::Round(RoundEvent::JobFailed { words: text_of(words) }),
             Event::LeftBehind { round } => Self::LeftBehind { round },
             Event::Replaced { session } => Self::Replaced { session },
             Event::Formed(_) | Event::Refused(_) | Event::NotNeeded | Event::Left => return None,
@@ -108,9 +109,11 @@ impl NodeEvent {
 impl Weighed for NodeEvent {
     fn bytes(&self) -> usize {
         let text = match self {
-            Self::Round(RoundEvent::PeerDied { node: text, .. } | RoundEvent::RunClosed { by: text }) => {
-                text.len()
-            }
+            Self::Round(
+                RoundEvent::PeerDied { node: text, .. }
+                | RoundEvent::RunClosed { by: text }
+                | RoundEvent::JobFailed { words: text },
+            ) => text.len(),
             _ => 0,
         };
         size_of::<Self>() + text
@@ -271,6 +274,22 @@ impl NativeClient {
         let run_id = Key::raw(run_id);
         let close = ClientFrame::Close { run_id };
         self.ask_within(Operation::Close, &close, timeout, (Some(run_id), 1), call).map(drop)
+    }
+
+    /// Closes the run, and has its nodes told why the job has failed; at most 1,024 bytes.
+    ///
+    /// # Errors
+    /// Why it is not closed.
+    pub(in crate::driver) fn fail_run_within(
+        &self,
+        run_id: &[u8],
+        words: &str,
+        timeout: Duration,
+        call: &Cancellable,
+    ) -> Result<(), NativeError> {
+        let run_id = Key::raw(run_id);
+        let fail = ClientFrame::Fail { run_id, words: words.as_bytes() };
+        self.ask_within(Operation::Close, &fail, timeout, (Some(run_id), 1), call).map(drop)
     }
 
     /// Asks how a run stands.

@@ -19,8 +19,10 @@ use crate::rendezvous::url::RendezvousUrl;
 use crate::time::{Duration, Seconds};
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// How foreign code is called.
@@ -156,6 +158,9 @@ struct ForeignHandler {
     backend: Box<str>,
     run_id: Box<str>,
     use_agent_store: bool,
+    tells_of_deaths: bool,
+    /// Whether it goes with its work undone.
+    is_abandoned: AtomicBool,
     calls: Calls,
     canceller: Canceller,
 }
@@ -167,6 +172,8 @@ impl ForeignHandler {
             backend: code.backend().into(),
             run_id: code.run_id().into(),
             use_agent_store: code.use_agent_store(),
+            tells_of_deaths: code.tells_of_deaths(),
+            is_abandoned: AtomicBool::new(false),
             code: code.into(),
             calls,
             canceller: Canceller::default(),
@@ -209,6 +216,15 @@ impl RendezvousHandler for ForeignHandler {
         self.make("set_closed", self.patience(), |code| code.set_closed())
     }
 
+    fn fail(&self, words: &str) -> Result<(), HandlerError> {
+        let words = String::from(words);
+        self.make("fail", self.patience(), move |code| code.fail(&words))
+    }
+
+    fn tells_of_deaths(&self) -> bool {
+        self.tells_of_deaths
+    }
+
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
         self.make("num_nodes_waiting", self.patience(), |code| code.num_nodes_waiting())
     }
@@ -223,7 +239,21 @@ impl RendezvousHandler for ForeignHandler {
     }
 
     fn shutdown(&self) -> bool {
-        self.make("shutdown", self.patience(), |code| Ok(code.shutdown())).unwrap_or(false)
+        let is_abandoned = self.is_abandoned.load(Ordering::Acquire);
+        let job = move |code: &dyn RendezvousHandler| {
+            // The thread that was to say so may come after this one.
+            if is_abandoned {
+                code.abandon();
+            }
+            Ok(code.shutdown())
+        };
+        self.make("shutdown", self.patience(), job).unwrap_or(false)
+    }
+
+    fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Release);
+        let code = Arc::clone(&self.code);
+        self.calls.workers.start(move || code.abandon());
     }
 
     fn cancel(&self) {

@@ -184,6 +184,16 @@ pub trait RendezvousHandler: Send + Sync {
     /// Why it is not closed.
     fn set_closed(&self) -> Result<(), HandlerError>;
 
+    /// Closes the run since the job has failed, and has the other nodes told why, as far as the backend can; by default it
+    /// only closes the run.
+    ///
+    /// # Errors
+    /// As [`RendezvousHandler::set_closed`].
+    fn fail(&self, words: &str) -> Result<(), HandlerError> {
+        let _ = words;
+        self.set_closed()
+    }
+
     /// How many nodes wait for the next round.
     ///
     /// # Errors
@@ -219,7 +229,7 @@ pub trait RendezvousHandler: Send + Sync {
     fn shutdown(&self) -> bool;
 
     /// Goes in the middle of the round, with work undone, so that the other nodes hear of it at once and meet again; to
-    /// be shut down later. It does not wait. By default nobody is told.
+    /// be shut down later. It does not wait, and may be told twice. By default nobody is told.
     fn abandon(&self) {}
 
     /// Ends the calls of this handler that are under way in other threads, with an error of the kind

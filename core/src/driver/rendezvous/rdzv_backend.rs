@@ -79,6 +79,8 @@ pub struct RdzvRendezvous {
     /// Whether it was in a round: then it comes back as a member, for whom the others make room, also if it is a spare by
     /// choice.
     was_member: AtomicBool,
+    /// Whether it goes with its work undone, and so without a goodbye.
+    is_abandoned: AtomicBool,
     canceller: Canceller,
     clock: Clock,
 }
@@ -114,6 +116,7 @@ impl RdzvRendezvous {
             joining: Mutex::new(()),
             link: Mutex::new(None),
             was_member: AtomicBool::new(false),
+            is_abandoned: AtomicBool::new(false),
             canceller: Canceller::default(),
             clock: Clock::new(),
         })
@@ -186,6 +189,7 @@ impl RdzvRendezvous {
                     let link = self.link(rejoin.left(now), operation, call)?;
                     let error = match self.ask_to_join(&link.client, rejoin.left(self.clock.now()), call) {
                         Ok(joined) => {
+                            self.is_abandoned.store(false, Ordering::Release);
                             self.was_member.store(true, Ordering::Release);
                             return Ok((link, joined));
                         }
@@ -304,6 +308,13 @@ impl RendezvousHandler for RdzvRendezvous {
         client.close_run_within(run_id, timeout, &call).map_err(connection)
     }
 
+    fn fail(&self, words: &str) -> Result<(), HandlerError> {
+        let (call, timeout) = (self.canceller.begin(), self.settings.timeouts.close);
+        let client = self.link(timeout, Operation::Close, &call)?.client;
+        let run_id = self.settings.run_id.as_bytes();
+        client.fail_run_within(run_id, words, timeout, &call).map_err(connection)
+    }
+
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
         self.run_info().map(|info| info.nodes_waiting.into())
     }
@@ -365,6 +376,10 @@ impl RendezvousHandler for RdzvRendezvous {
         let Some(Link { client, .. }) = lock(&self.link).take() else { return true };
         let timeout = self.settings.timeouts.close;
         let timeout = if client.has_opened() { timeout } else { timeout.min(UNHEARD_GOODBYE_TIMEOUT) };
+        if self.is_abandoned.load(Ordering::Acquire) {
+            client.abandon();
+            return true;
+        }
         // A session that says goodbye leaves its run.
         client.is_over() || client.close_within(timeout, &call).is_ok()
     }
@@ -372,6 +387,8 @@ impl RendezvousHandler for RdzvRendezvous {
     /// Who says goodbye is done, and his round goes on without him. So this is a death to the others, once the session's
     /// grace is over. Nobody is told if the session is being made just now: it is in no round then.
     fn abandon(&self) {
+        // Whoever holds the link just now does not for long, and it is not waited for here.
+        self.is_abandoned.store(true, Ordering::Release);
         let link = self.link.try_lock().ok().and_then(|mut link| link.take());
         if let Some(link) = link {
             link.client.abandon();
@@ -435,7 +452,14 @@ pub(in crate::driver) fn entry_of<'a>(
 pub fn refusal(error: NativeError, run_id: &str, elapsed: Duration) -> HandlerError {
     let told = |kind, words: String| RendezvousError::Told { kind, words: words.into() }.into();
     match error.fault().map(|fault| fault.code) {
-        Some(FaultCode::RunClosed) => RendezvousError::Closed { run_id: run_id.into() }.into(),
+        Some(FaultCode::RunClosed) => match error.fault().map(|fault| String::from_utf8_lossy(&fault.text)) {
+            // By whom, and why.
+            Some(text) if !text.is_empty() => {
+                let (first, rest) = text.split_at(text.ceil_char_boundary(1));
+                told(RendezvousErrorKind::Closed, format!("{}{rest}.", first.to_uppercase()))
+            }
+            _ => RendezvousError::Closed { run_id: run_id.into() }.into(),
+        },
         Some(FaultCode::NotNeeded) => RendezvousError::GracefulExit { run_id: run_id.into() }.into(),
         Some(FaultCode::TimedOut) => told(
             RendezvousErrorKind::Timeout,

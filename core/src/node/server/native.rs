@@ -332,6 +332,7 @@ impl Native {
             | ClientFrame::Standby { .. }
             | ClientFrame::Leave { .. }
             | ClientFrame::Close { .. }
+            | ClientFrame::Fail { .. }
             | ClientFrame::Members { .. }
             | ClientFrame::RunInfo { .. } => self.rendezvous_request(desk, session, id, frame),
             ClientFrame::Barrier { .. } | ClientFrame::BarrierCancel { .. } => {

@@ -32,7 +32,7 @@ pub struct Join {
     pub settings: RunSettings,
 }
 
-/// Why a participant ended without a word.
+/// Why a participant is in its round no more, and not because it was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EndReason {
     /// Its connection ended: its process died.
@@ -47,6 +47,10 @@ pub enum EndReason {
     ProtocolBroken,
     /// Another participant joined under its name.
     Replaced,
+    /// It wanted another round of a closed run.
+    Refused,
+    /// It wanted another round, and left or ran out of time before there was one.
+    GaveUp,
 }
 
 impl fmt::Display for EndReason {
@@ -58,6 +62,8 @@ impl fmt::Display for EndReason {
             Self::Stalled => "it stopped reading",
             Self::ProtocolBroken => "it broke the protocol",
             Self::Replaced => "another process joined under its name",
+            Self::Refused => "it wanted another round, and the run is closed",
+            Self::GaveUp => "it wanted another round, and gave that up",
         })
     }
 }
@@ -90,6 +96,15 @@ pub enum Input {
         participant: ParticipantId,
         /// Which run.
         run_id: Box<str>,
+    },
+    /// The job has failed: the run is closed, and its nodes are told why.
+    Fail {
+        /// Whose session says so; it need not be in the run.
+        participant: ParticipantId,
+        /// Which run.
+        run_id: Box<str>,
+        /// Why.
+        words: Box<str>,
     },
     /// A participant is no more. One that is unknown was in no run.
     Ended {
@@ -172,6 +187,11 @@ pub enum Event {
         /// By whom.
         by: Option<Arc<NodeName>>,
     },
+    /// The job has failed. The run is closed, and that was told before.
+    JobFailed {
+        /// Why.
+        words: Arc<str>,
+    },
     /// Another participant joined under its name: it must not come back.
     Replaced {
         /// Who.
@@ -214,6 +234,8 @@ pub enum JoinFailure {
         run_id: RunId,
         /// By whom, if it was a node of the run.
         by: Option<Arc<NodeName>>,
+        /// Why the job has failed, if somebody said that it has.
+        failure: Option<Arc<str>>,
     },
     /// The run was closed while the node stood by: it was not needed, and nothing went wrong.
     GracefulExit {
@@ -226,8 +248,8 @@ impl fmt::Display for JoinFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TimedOut { waited, shortfall } => write!(f, "{shortfall} (waited {waited:?})"),
-            Self::Closed { run_id, by } => {
-                write!(f, "the rendezvous '{run_id}' is closed{}", By(by.as_deref()))
+            Self::Closed { run_id, by, failure } => {
+                write!(f, "the rendezvous '{run_id}' is closed{}", By(by.as_deref(), failure.as_deref()))
             }
             Self::GracefulExit { run_id } => {
                 write!(f, "The rendezvous '{run_id}' is closed, terminating pending rendezvous.")
@@ -306,12 +328,14 @@ pub enum InputError {
         difference: Box<SettingsDifference>,
     },
     /// The run is closed, which is final.
-    #[error("the rendezvous '{run_id}' is closed{}", By(.by.as_deref()))]
+    #[error("the rendezvous '{run_id}' is closed{}", By(.by.as_deref(), .failure.as_deref()))]
     Closed {
         /// Which run.
         run_id: RunId,
         /// By whom, if it was a node of the run.
         by: Option<Arc<NodeName>>,
+        /// Why the job has failed, if somebody said that it has.
+        failure: Option<Arc<str>>,
     },
     /// The participant waits for a round already.
     #[error("node {node} has asked to join the run '{run_id}' and is not yet answered")]
@@ -362,10 +386,12 @@ pub enum InputError {
     },
 }
 
-struct By<'a>(Option<&'a NodeName>);
+/// By whom, and why.
+struct By<'a>(Option<&'a NodeName>, Option<&'a str>);
 
 impl fmt::Display for By<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |node| write!(f, " (by node {node})"))
+        self.0.map_or(Ok(()), |node| write!(f, " (by node {node})"))?;
+        self.1.map_or(Ok(()), |failure| write!(f, ": {failure}"))
     }
 }

@@ -106,6 +106,8 @@ pub(super) struct Run {
     /// What the run was begun with, and by whom; `None` while nobody is in it.
     founding: Option<(RunSettings, Arc<NodeName>)>,
     closed_by: Option<Arc<NodeName>>,
+    /// Why the job has failed, in the words of who said so first.
+    failure: Option<Arc<str>>,
     /// The number of its first round.
     first_round: u64,
     /// The number of the next round to be formed. It never goes back, so no round meets another's keys.
@@ -137,6 +139,7 @@ impl Run {
             counts: Counts { joining: 0, waiting: 0, active: 0, due: 0, standby: 0 },
             founding: None,
             closed_by: None,
+            failure: None,
             first_round,
             next_round: first_round,
             record: None,
@@ -227,7 +230,8 @@ impl Run {
             }
         }
         if self.phase.is_closed() {
-            return Err(InputError::Closed { run_id: self.id.clone(), by: self.closed_by.clone() });
+            let (run_id, by, failure) = (self.id.clone(), self.closed_by.clone(), self.failure.clone());
+            return Err(InputError::Closed { run_id, by, failure });
         }
         if let Some((settings, set_by)) = &self.founding
             && let Some(difference) = settings.difference(&join.settings)
@@ -423,6 +427,7 @@ impl Run {
         let was_in_live_round = place == Place::Active || (place == Place::Waiting && member.is_returned);
         match how {
             Departure::Left => {
+                let gave_up = self.lost_on_its_way(participant, EndReason::GaveUp);
                 self.set_fate(participant, Fate::Left);
                 if place == Place::Active
                     && let Some(record) = &mut self.record
@@ -430,6 +435,9 @@ impl Run {
                     record.finished += 1;
                 }
                 self.transition(participant, PlaceEvent::Leave, fx);
+                if let Some(lost) = gave_up {
+                    self.tell_active(&lost, fx);
+                }
             }
             Departure::Ended(why) => {
                 self.set_fate(participant, Fate::Ended(why));
@@ -438,8 +446,7 @@ impl Run {
                     self.remember_failure(now, node.host(), failed_hosts_max);
                 }
                 if was_in_live_round && let Some((round, rank)) = last {
-                    let loss = Arc::new(Loss { round, node, rank, why });
-                    self.tell_active(&Event::NodeLost(loss), fx);
+                    self.tell_active(&Event::NodeLost(Arc::new(Loss { round, node, rank, why })), fx);
                     let forgets_one = planted::has(planted::Bug::UntoldSurvivor);
                     #[cfg(test)]
                     let forgets_one = forgets_one || fx.bug == Some(Bug::ForgetOneSurvivor);
@@ -468,15 +475,42 @@ impl Run {
 
     /// A node of the live round wanted to come back to a closed run: it is not in the round any more.
     pub(super) fn withdraw(&mut self, participant: ParticipantId, fx: &mut Effects) {
-        self.set_fate(participant, Fate::Back);
-        self.transition(participant, PlaceEvent::Leave, fx);
+        let lost = self.lost(participant, EndReason::Refused);
+        self.set_fate(participant, Fate::Ended(EndReason::Refused));
+        self.transition(participant, PlaceEvent::End, fx);
+        if let Some(lost) = lost {
+            self.tell_active(&lost, fx);
+        }
     }
 
+    /// What is to be told of a node that is out of the live round and was not done there: those that are would wait for it
+    /// in vain.
+    fn lost(&self, participant: ParticipantId, why: EndReason) -> Option<Event> {
+        let Member { node, last, .. } = self.members.get(participant)?;
+        let (round, rank) = (*last)?;
+        Some(Event::NodeLost(Arc::new(Loss { round, node: node.clone(), rank, why })))
+    }
+
+    /// The same of one that waits for the round after the live one; of others, nothing.
+    fn lost_on_its_way(&self, participant: ParticipantId, why: EndReason) -> Option<Event> {
+        let member = self.members.get(participant)?;
+        if member.place == Place::Waiting && member.is_returned { self.lost(participant, why) } else { None }
+    }
+
+    /// Whoever is still in the round is told, and of one at most of those that are so no more: one is as bad as all.
     pub(super) fn close(&mut self, by: ParticipantId, fx: &mut Effects) {
-        let Some(next) = self.phase.on_event(PhaseEvent::CloseRequested) else { return };
+        if let Some(lost) = self.end_joins(by, fx) {
+            self.tell_active(&lost, fx);
+        }
+    }
+
+    /// Closes the run; what is to be told of those that wanted to come back from the live round.
+    fn end_joins(&mut self, by: ParticipantId, fx: &mut Effects) -> Option<Event> {
+        let next = self.phase.on_event(PhaseEvent::CloseRequested)?;
         self.phase = next;
         self.closed_by = self.node_of(by).cloned();
-        let (run_id, by) = (self.id.clone(), self.closed_by.clone());
+        let (run_id, by, failure) = (self.id.clone(), self.closed_by.clone(), self.failure.clone());
+        let mut lost = None;
         let members: Vec<_> = self.members.iter().map(|(id, member)| (id, member.place)).collect();
         for (participant, place) in members {
             #[cfg(test)]
@@ -484,17 +518,33 @@ impl Run {
                 fx.bug = None;
                 continue;
             }
-            let (run_id, by) = (run_id.clone(), by.clone());
+            let (run_id, by, failure) = (run_id.clone(), by.clone(), failure.clone());
             let event = match place {
-                Place::Joining | Place::Waiting => Event::JoinFailed(JoinFailure::Closed { run_id, by }),
+                Place::Joining | Place::Waiting => {
+                    Event::JoinFailed(JoinFailure::Closed { run_id, by, failure })
+                }
                 Place::Standby => Event::JoinFailed(JoinFailure::GracefulExit { run_id }),
                 Place::Active | Place::Due | Place::Outside => Event::RunClosed { by },
             };
             fx.tell(participant, event);
+            lost = lost.or_else(|| self.lost_on_its_way(participant, EndReason::Refused));
             if place != Place::Active {
                 self.transition(participant, PlaceEvent::Close, fx);
             }
         }
+        lost
+    }
+
+    /// The job has failed. Those whom that leaves in a round wait there in vain, whoever closed the run before.
+    pub(super) fn fail(&mut self, by: ParticipantId, words: &str, fx: &mut Effects) {
+        if self.failure.is_some() {
+            return;
+        }
+        let words: Arc<str> = words.into();
+        self.failure = Some(words.clone());
+        // This says more to those in the round than who is lost.
+        self.end_joins(by, fx);
+        self.tell_active(&Event::JobFailed { words }, fx);
     }
 
     fn max_nodes(&self) -> u32 {

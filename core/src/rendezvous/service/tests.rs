@@ -115,6 +115,10 @@ impl World {
         self.give(Input::Close { participant: id(node), run_id: RUN.into() })
     }
 
+    fn fail(&mut self, node: &str, words: &str) -> String {
+        self.give(Input::Fail { participant: id(node), run_id: RUN.into(), words: words.into() })
+    }
+
     fn pass(&mut self, span: Duration) -> String {
         self.now = self.now + span;
         self.give(Input::Tick)
@@ -159,6 +163,7 @@ fn tell(output: &Output) -> Option<String> {
                 Event::RoundEnded { round, reason } => format!("is out of {round}: {reason}"),
                 Event::LeftBehind { round } => format!("left behind by {round}"),
                 Event::RunClosed { .. } => String::from("hears closed"),
+                Event::JobFailed { words } => format!("hears that {words}"),
                 Event::Replaced { by } => format!("replaced by {}", name(*by)),
             };
             format!("{} {told}", name(*participant))

@@ -202,6 +202,8 @@ frames! {
         0x0044 Small Members { run_id: Key<'a>, round: u64, first_node_rank: u32, count_max: u32 }
         /// Asks how a run stands.
         0x0045 Small RunInfo { run_id: Key<'a> }
+        /// Tells all nodes of a run why the job has failed, and closes it for good.
+        0x0046 Small Fail { run_id: Key<'a>, words: &'a [u8] }
     }
 }
 
@@ -269,6 +271,8 @@ frames! {
         0xc015 Small LeftBehind { run_id: Key<'a>, round: u64 }
         /// Another session joined under the node's name; it is in the run no more, and must not come back.
         0xc016 Small Replaced { run_id: Key<'a>, session: u64 }
+        /// A node has said that the job has failed.
+        0xc017 Value JobFailed { run_id: Key<'a>, words: &'a [u8] }
     }
 }
 

@@ -95,6 +95,10 @@ open_choice! {
         15 Stalled: "it stopped reading",
         /// Another one joined under its name.
         16 Replaced: "another one joined under its name",
+        /// It wanted another round, and there are no more.
+        17 Refused: "it wanted another round, and the run is closed",
+        /// It wanted another round, and left or ran out of time before there was one.
+        18 GaveUp: "it wanted another round, and gave that up",
     }
 }
 

@@ -152,6 +152,7 @@ fn client_samples() -> Vec<ClientFrame<'static>> {
         F::Close { run_id },
         F::Members { run_id, round: 3, first_node_rank: 0, count_max: 1000 },
         F::RunInfo { run_id },
+        F::Fail { run_id, words: b"exit code 1" },
     ]
 }
 
@@ -275,6 +276,7 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
         F::Placed { run_id, seated: false, ahead: 2 },
         F::LeftBehind { run_id, round: 4 },
         F::Replaced { run_id, session: 6 },
+        F::JobFailed { run_id, words: b"exit code 1" },
     ]
 }
 

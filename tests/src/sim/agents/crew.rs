@@ -76,6 +76,8 @@ pub(super) struct Crew {
     pids: u32,
     /// What is wrong with the next start.
     hindrance: Option<Hindrance>,
+    /// Nobody is there who could start one.
+    is_unguarded: bool,
 }
 
 impl Crew {
@@ -171,6 +173,9 @@ impl World {
         crew.job = job;
         crew.hands.clear();
         (crew.told, crew.is_killed, crew.is_awaited) = (None, false, false);
+        if crew.is_unguarded {
+            return;
+        }
         crew.leftover = stage.dice.percent(untidy);
         let hindered =
             crew.hindrance.take().map(|hindrance| (stage.dice.index(group.workers.len()), hindrance));
@@ -365,7 +370,7 @@ impl World {
             return;
         }
         if mishap == Mishap::LostSight {
-            crew.leftover = false;
+            (crew.leftover, crew.is_unguarded) = (false, true);
             self.orphan(at);
             let crew = &mut self.agents[at].crew;
             crew.report(&mut self.stage, at, Input::LostSight { words: "the guard is gone".into() });

@@ -60,9 +60,10 @@ pub(super) enum Member {
     Listening {
         look: Option<Look>,
     },
+    /// The words are still to be told to those who hear of the run; `None`: they were.
     Announcing {
         id: u64,
-        is_told: bool,
+        words: Option<Box<str>>,
     },
     Closing {
         call: u64,
@@ -133,6 +134,8 @@ pub(super) struct Desk {
     /// Which of them makes the machine's call.
     pub(super) asked: Thread,
     pub(super) is_unlucky: bool,
+    /// Whether it was in a round: then it comes back as a member.
+    pub(super) was_member: bool,
     last_told: [Instant; 2],
     ids: u64,
 }
@@ -150,6 +153,7 @@ impl Desk {
             inbox: VecDeque::new(),
             asked: Thread::Member,
             is_unlucky: false,
+            was_member: false,
             last_told: [Instant::ORIGIN; 2],
             ids: 0,
         }

@@ -8,6 +8,7 @@ use rendezvous_core::agent::supervisor::{Farewell, Input, Membership};
 use rendezvous_core::error::ErrorKind;
 use rendezvous_core::node::agent_rounds::{FAILURE_KEY, Meaning, failure_words, meaning, no_round};
 use rendezvous_core::rendezvous::error::RendezvousErrorKind;
+use rendezvous_core::rendezvous::participant::Role;
 use rendezvous_core::rendezvous::rejoin::{self, Action, Rejoin, Waited};
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::rendezvous::service::{
@@ -74,9 +75,10 @@ impl World {
                 let desk = &mut self.agents[at].desk;
                 let Some(info) = desk.info.clone() else { return };
                 let id = desk.id();
-                desk.member = Member::Announcing { id, is_told: false };
                 let rank = i64::try_from(info.rank).unwrap_or(i64::MAX);
                 let words = failure_words(&name(at), rank, &reason);
+                let desk = &mut self.agents[at].desk;
+                desk.member = Member::Announcing { id, words: Some(words.as_str().into()) };
                 let op = Op::Begin(failure_key(), words.into_bytes());
                 if self.agents[at].desk.line() == Some(info.session) {
                     self.send(info.session, Request::Store { id, round: info.round, op });
@@ -146,7 +148,7 @@ impl World {
                 join_timeout: rejoin.left(now).max(Duration::from_millis(1)),
                 settings: self.plan.settings.clone(),
             };
-            let role = node.role;
+            let role = if self.agents[at].desk.was_member { Role::Member } else { node.role };
             self.send(session, Request::Join(role, Box::new(join)));
             return;
         }
@@ -179,11 +181,11 @@ impl World {
         };
         let line = desk.line();
         match (meaning(&event, Some(info.round)), line) {
-            (Meaning::Nothing, _) | (Meaning::NodesMayWait | Meaning::JobMayHaveFailed, None) => {}
+            (Meaning::Nothing, _) | (Meaning::NodesMayWait { .. } | Meaning::JobMayHaveFailed, None) => {}
             (Meaning::Told(membership), _) => {
                 desk.tell_input(&mut self.stage, at, Thread::Member, Input::Member(membership));
             }
-            (Meaning::NodesMayWait, Some(session)) => {
+            (Meaning::NodesMayWait { .. }, Some(session)) => {
                 let id = desk.id();
                 desk.member = Member::Listening { look: Some(Look::Waiting(id)) };
                 self.send(session, Request::Waiting { id });
@@ -200,11 +202,13 @@ impl World {
 
     /// The job's end was told, as far as that was possible: now nobody else is to come.
     fn announced(&mut self, at: usize) {
-        let id = self.agents[at].desk.id();
+        let desk = &mut self.agents[at].desk;
+        let (id, member) = (desk.id(), core::mem::take(&mut desk.member));
+        let Member::Announcing { words: Some(words), .. } = member else { return };
         match self.line_or_new(at) {
             Some(session) => {
-                self.agents[at].desk.member = Member::Announcing { id, is_told: true };
-                self.send(session, Request::Close { id });
+                self.agents[at].desk.member = Member::Announcing { id, words: None };
+                self.send(session, Request::Fail { id, words });
                 self.set_time_up(at, Thread::Member, id, CALL_TIMEOUT);
             }
             None => self.agents[at].desk.member = Member::Idle,
@@ -243,8 +247,8 @@ impl World {
             }
             (Member::Meeting { is_asked: false, .. }, Some(_)) => self.try_to_meet(at),
             (Member::Listening { look }, None) => *look = None,
-            (&mut Member::Announcing { id: own, is_told }, lost) if lost.is_none_or(|id| id == own) => {
-                if is_told {
+            (Member::Announcing { id: own, words }, lost) if lost.is_none_or(|id| id == *own) => {
+                if words.is_none() {
                     desk.member = Member::Idle;
                 } else {
                     self.announced(at);
@@ -287,7 +291,7 @@ impl World {
                             nodes: round.world_size.into(),
                         };
                         desk.inbox.clear();
-                        desk.info = Some(info.clone());
+                        (desk.info, desk.was_member) = (Some(info.clone()), true);
                         desk.member = Member::Listening { look: None };
                         desk.tell(&mut self.stage, at, Thread::Member, Told::Met { call, info });
                     }
@@ -328,10 +332,10 @@ impl World {
                     desk.tell_input(&mut self.stage, at, Thread::Member, Input::Member(failed));
                 }
             }
-            (&mut Member::Announcing { id: own, is_told: false }, News::Stored { id, .. }) if id == own => {
+            (Member::Announcing { id: own, words: Some(_) }, News::Stored { id, .. }) if id == *own => {
                 self.announced(at);
             }
-            (&mut Member::Announcing { id: own, is_told: true }, News::Done { id }) if id == own => {
+            (Member::Announcing { id: own, words: None }, News::Done { id }) if id == *own => {
                 desk.member = Member::Idle;
             }
             (&mut Member::Closing { call, id: own, says_goodbye }, News::Done { id }) if id == own => {
@@ -361,6 +365,8 @@ fn round_event(event: Event) -> Option<RoundEvent> {
         EndReason::Stalled => Why::Stalled,
         EndReason::ProtocolBroken => Why::Protocol,
         EndReason::Replaced => Why::Replaced,
+        EndReason::Refused => Why::Refused,
+        EndReason::GaveUp => Why::GaveUp,
     };
     Some(match event {
         Event::NodesWaiting { nodes } => RoundEvent::NodesWaiting { nodes },
@@ -379,6 +385,7 @@ fn round_event(event: Event) -> Option<RoundEvent> {
             },
         },
         Event::LeftBehind { round } => RoundEvent::LeftBehind { round },
+        Event::JobFailed { words } => RoundEvent::JobFailed { words: (*words).into() },
         Event::RunClosed { by } => {
             RoundEvent::RunClosed { by: by.map(|by| by.to_string()).unwrap_or_default().into() }
         }

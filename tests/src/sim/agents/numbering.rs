@@ -17,6 +17,9 @@ use rendezvous_core::store::call::Outcome;
 use rendezvous_core::time::{Duration, Instant};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Whoever waits so long has been forgotten: a death, a failure or a newcomer ends the wait of agents in a rendezvous that
+/// tells of them.
+const BARRIER_TIMEOUT: Duration = Duration::from_secs(60 * 60 * 24);
 const MASTER_KEY: &str = "MASTER_ADDR";
 
 /// How a call in the store came to nothing.
@@ -101,7 +104,7 @@ impl World {
                 }
             }
             NumberingAsk::Part { call, info } => {
-                let timeout = spec.exit_barrier_timeout;
+                let timeout = BARRIER_TIMEOUT;
                 let world_size = i64::try_from(info.nodes).unwrap_or(i64::MAX);
                 let options =
                     BarrierOptions { timeout, ..BarrierOptions::new(world_size, EXIT_BARRIER_PREFIX) };
@@ -235,14 +238,19 @@ impl World {
         match &mut self.agents[at].desk.numbering {
             Numbering::Idle => {}
             Numbering::Assigning { .. } => self.next_number(at, Some(answer.clone())),
-            Numbering::Parting { barrier, .. } => {
+            Numbering::Parting { call, barrier, .. } => {
                 let outcome = match (barrier.next_step(), answer) {
                     (_, Answer::Number(sum)) => Outcome::Number(*sum),
                     (Some(BarrierStep::Wait { .. }), _) => Outcome::Released,
                     _ => Outcome::Applied,
                 };
+                let (call, was_awaited) = (*call, !barrier.has_arrived());
                 // It is the outcome of the step that was due.
                 barrier.handle(now, outcome).ok();
+                if was_awaited && barrier.has_arrived() {
+                    let arrived = Input::Arrived { call };
+                    self.agents[at].desk.tell_input(&mut self.stage, at, Thread::Numbering, arrived);
+                }
                 self.next_arrival(at);
             }
         }

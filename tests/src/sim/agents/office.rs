@@ -18,6 +18,10 @@ pub(super) enum Request {
     Leave,
     /// It does not want to join any more. If it is in a round already, it will hear so.
     Unjoin,
+    Fail {
+        id: u64,
+        words: Box<str>,
+    },
     Close {
         id: u64,
     },
@@ -158,6 +162,11 @@ impl Office {
             }
             Request::Close { id } => {
                 self.service.handle(now, Input::Close { participant, run_id: RUN.into() }).ok();
+                self.drain();
+                self.out.push((session, News::Done { id }));
+            }
+            Request::Fail { id, words } => {
+                self.service.handle(now, Input::Fail { participant, run_id: RUN.into(), words }).ok();
                 self.drain();
                 self.out.push((session, News::Done { id }));
             }

@@ -42,6 +42,8 @@ pub(super) enum Mishap {
     NotNumbered,
     /// A signal for the workers.
     Pass,
+    /// Somebody closes the run, and says nothing else.
+    Closes,
     /// The rendezvous dies, and is back after that, without a memory; or never.
     ServerDies(Option<Duration>),
 }
@@ -100,7 +102,8 @@ fn mishap(dice: &mut Dice) -> Mishap {
         83..86 => Mishap::LostSight,
         86..92 => Mishap::NotStarted(dice.pick(&[Hindrance::Passing, Hindrance::Lasting])),
         92..96 => Mishap::NotNumbered,
-        96..98 => Mishap::Pass,
+        96 => Mishap::Pass,
+        97 => Mishap::Closes,
         _ => Mishap::ServerDies(dice.percent(60).then(|| dice.span(ms(1), ms(5000)))),
     }
 }
@@ -144,7 +147,6 @@ impl Plan {
                 max_restarts: u32::try_from(dice.between(0, 3)).unwrap_or(0),
                 stop_timeout: if dice.percent(10) { Duration::ZERO } else { dice.span(ms(50), ms(10_000)) },
                 kill_timeout: dice.span(ms(100), ms(5000)),
-                exit_barrier_timeout: dice.span(ms(200), ms(30_000)),
                 assign_timeout: dice.span(ms(200), ms(20_000)),
                 rank_assignment,
                 ..WorkerSpec::new(local_world_size)
@@ -166,11 +168,7 @@ impl Plan {
         let mut mishaps = Vec::new();
         for _ in 0..dice.pick(&[0, 1, 1, 2, 3, 5]) {
             let at = dice.index(nodes.len());
-            let mut what = mishap(dice);
-            if nodes[at].role == Role::Spare {
-                // A spare whose workers fail in a round stands by again, of which its peers hear nothing.
-                what = Mishap::Dies;
-            }
+            let what = mishap(dice);
             let when = when(dice, work);
             mishaps.push((at, when, what));
             // Whoever asks twice will not wait; and what is wrong with a worker is often wrong again.

@@ -153,7 +153,7 @@ impl World {
         // Who was asked to stop begins nothing any more.
         let ledger = &self.agents[at].ledger;
         if let Some(stopped) = ledger.stopped {
-            let ends = matches!(phase, Phase::Ending | Phase::Closing | Phase::Over);
+            let ends = matches!(phase, Phase::Parting | Phase::Ending | Phase::Closing | Phase::Over);
             check!(ends, "stop: {at} was asked to stop at {stopped:?} and is {phase:?}");
         }
         Ok(())
@@ -395,9 +395,11 @@ impl World {
             Reason::RoundOver { words } => {
                 heard(&|one| *one == Membership::RoundOver { words: words.clone() })
             }
-            Reason::JobFailed { .. } => {
-                heard(&|one| matches!(one, Membership::JobFailed { .. }))
-                    && self.agents.iter().any(|agent| agent.ledger.announced)
+            Reason::JobFailed { words } => {
+                // Who asks for another round of a closed run ends the job as well.
+                let was_refused = words.ends_with("the run is closed");
+                heard(&|one| *one == Membership::JobFailed { words: words.clone() })
+                    && (was_refused || self.agents.iter().any(|agent| agent.ledger.announced))
             }
             Reason::ServerLost { .. } => heard(&|one| matches!(one, Membership::ServerLost { .. })),
             Reason::NodesWaiting { .. } => heard(&|one| matches!(one, Membership::NodesWaiting { .. })),

@@ -311,8 +311,12 @@ impl World {
         match told {
             Told::Input(input) => self.give(at, input),
             Told::Met { call, info } => {
-                let round =
-                    Round { group_rank: info.rank, group_world_size: info.nodes, number: Some(info.round) };
+                let round = Round {
+                    group_rank: info.rank,
+                    group_world_size: info.nodes,
+                    number: Some(info.round),
+                    tells_of_deaths: true,
+                };
                 self.agents[at].info = Some(info);
                 self.give(at, Input::Met { call, round })
             }
@@ -453,6 +457,12 @@ impl World {
                     let why = EndReason::HostSilent;
                     self.stage.agenda.enter(now + there, Cue::ServerLoses(session, why));
                 }
+            }
+            Mishap::Closes => {
+                if let Some(office) = &mut self.office {
+                    office.close(self.stage.now);
+                }
+                self.post()?;
             }
             Mishap::NotNumbered => self.agents[at].desk.is_unlucky = true,
             Mishap::NeighboursEnd(_) => {

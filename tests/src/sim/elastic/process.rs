@@ -125,7 +125,7 @@ impl NodeWord {
                 namespace: seat.namespace.pieces().concat(),
             }),
             participant::Event::Refused(fault) => Self::Refused(fault.code),
-            participant::Event::Closed { .. } => Self::Closed,
+            participant::Event::Closed { .. } | participant::Event::JobFailed { .. } => Self::Closed,
             participant::Event::NotNeeded => Self::NotNeeded,
             participant::Event::NodesWaiting { nodes } => Self::NodesWaiting(nodes),
             participant::Event::PeerDied { round, node, .. } => {

@@ -48,11 +48,17 @@ enum Oddity {
     PanicsAsItJoins,
     PanicsAsItListens,
     PanicsAtGoodbye,
+    /// Its server does not say who waits.
+    NeverKnowsWhoWaits,
 }
 
 impl Odd {
     fn new(job: &Job, oddity: Oddity) -> Arc<Self> {
-        Arc::new(Self { inner: job.handler("a", (1, 1), 1), oddity, go: Arc::default() })
+        Self::among(job, (1, 1), oddity)
+    }
+
+    fn among(job: &Job, nodes: (i64, i64), oddity: Oddity) -> Arc<Self> {
+        Arc::new(Self { inner: job.handler("a", nodes, 1), oddity, go: Arc::default() })
     }
 
     fn hang(&self) {
@@ -88,7 +94,22 @@ impl RendezvousHandler for Odd {
         self.inner.set_closed()
     }
 
+    fn fail(&self, words: &str) -> Result<(), HandlerError> {
+        self.inner.fail(words)
+    }
+
+    fn tells_of_deaths(&self) -> bool {
+        self.inner.tells_of_deaths()
+    }
+
+    fn abandon(&self) {
+        self.inner.abandon();
+    }
+
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
+        if self.oddity == Oddity::NeverKnowsWhoWaits {
+            return Err(HandlerError::Foreign("it is slow".into()));
+        }
         self.inner.num_nodes_waiting()
     }
 
@@ -167,4 +188,21 @@ fn a_backend_that_panics_ends_the_agent_with_the_reason() {
     assert_eq!(end_within(listens, SOON).verdict, failed(Reason::ServerLost { words: words.into() }));
     let leaves = run_oddly(&job, Oddity::PanicsAtGoodbye, "exit 0");
     assert_eq!(end_within(leaves, SOON).verdict, SUCCEEDED);
+}
+
+#[test]
+fn that_somebody_waits_is_believed_where_it_cannot_be_asked() {
+    let job = Job::new();
+    // The other one fails once, when this one has succeeded.
+    let fails_once =
+        "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || { until test -e parting; do sleep 0.01; done; exit 7; }";
+    let odd = Odd::among(&job, (2, 2), Oddity::NeverKnowsWhoWaits);
+    let agent = Running::new(job.agent_by(odd, "a", spec(1), "exit 0", |_| {}));
+    let other = job.run("b", (2, 2), WorkerSpec { max_restarts: 1, ..spec(1) }, fails_once);
+    agent.until(|event| {
+        matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::Parting, .. })).then_some(())
+    });
+    fs::write(job.folder.0.join("parting"), "").expect("room");
+    assert_eq!(end_within(agent, SOON).verdict, SUCCEEDED);
+    assert_eq!(end_within(other, SOON).verdict, SUCCEEDED);
 }

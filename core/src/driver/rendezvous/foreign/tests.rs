@@ -48,6 +48,19 @@ impl RendezvousHandler for Own {
         "run"
     }
 
+    fn fail(&self, words: &str) -> Result<(), HandlerError> {
+        Err(HandlerError::Foreign(words.into()))
+    }
+
+    fn tells_of_deaths(&self) -> bool {
+        true
+    }
+
+    /// As this one does, whatever else it does.
+    fn abandon(&self) {
+        self.cancelled.send(()).expect("awaited");
+    }
+
     fn shutdown(&self) -> bool {
         true
     }
@@ -74,6 +87,8 @@ fn made(call_timeout: Duration) -> Made {
         backend: "own".into(),
         run_id: "run".into(),
         use_agent_store: false,
+        tells_of_deaths: own.tells_of_deaths(),
+        is_abandoned: AtomicBool::new(false),
         code: Arc::clone(&own) as Arc<dyn RendezvousHandler>,
         calls,
         canceller: Canceller::default(),
@@ -161,4 +176,15 @@ fn who_waits_for_a_foreign_scheme_is_cancelled() {
     go.send(()).expect("it still waits");
     go.send(()).expect("it waits again");
     assert_eq!(rendezvous.next().expect_err("nobody").to_string(), "nobody came");
+}
+
+#[test]
+fn what_foreign_code_does_about_failures_and_deaths_is_asked_of_it() {
+    let Made { handler, cancelled, .. } = made(SOON);
+    assert!(handler.tells_of_deaths());
+    assert_eq!(handler.fail("code 1").expect_err("in its words").to_string(), "code 1");
+    handler.abandon();
+    cancelled.recv_timeout(SOON).expect("told");
+    assert!(handler.shutdown());
+    cancelled.recv_timeout(SOON).expect("told again, before it is shut down");
 }

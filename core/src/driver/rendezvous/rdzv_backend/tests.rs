@@ -493,3 +493,34 @@ fn a_spare_that_got_a_place_comes_back_to_it() {
         assert_eq!(again.join().expect("no panic"), Some(2));
     });
 }
+
+#[test]
+fn who_comes_when_the_job_has_failed_is_told_why() {
+    let (_server, port, elsewhere) = server();
+    let first = node(port, "a", (1, 1), &elsewhere);
+    first.next_rendezvous().expect("alone");
+    first.fail("worker 0: code 1").expect("told");
+    assert_eq!(next_event(&*first), RoundEvent::RunClosed { by: "a".into() });
+    assert_eq!(next_event(&*first), RoundEvent::JobFailed { words: "worker 0: code 1".into() });
+    let late = node(port, "b", (1, 1), &elsewhere);
+    let error = late.next_rendezvous().expect_err("closed");
+    assert_eq!(error.to_string(), "The rendezvous 'run' is closed (by node a): worker 0: code 1.");
+    assert_eq!(kind_of(error), RendezvousErrorKind::Closed);
+}
+
+#[test]
+fn who_goes_with_work_undone_is_missed_whatever_else_is_under_way() {
+    let (_server, port, elsewhere) = server();
+    let terms = [elsewhere[0].clone(), ("min_to_continue", 1.into())];
+    let nodes = ["a", "b"].map(|name| bare_node(port, name, (2, 2), &terms));
+    thread::scope(|scope| {
+        let threads = nodes.each_ref().map(|node| scope.spawn(|| node.next_rendezvous().map(drop)));
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic").expect("both"));
+    });
+    // Another thread looks for the session just then.
+    let held = lock(&nodes[0].link);
+    nodes[0].abandon();
+    drop(held);
+    assert!(nodes[0].shutdown());
+    assert!(matches!(next_event(&nodes[1]), RoundEvent::PeerDied { .. }));
+}

@@ -119,7 +119,8 @@ impl Native {
                     })
             }
             ClientFrame::Leave { run_id } => self.leave(desk, session, id, run_id),
-            ClientFrame::Close { run_id } => self.close(desk, session, id, run_id),
+            ClientFrame::Close { run_id } => self.close(desk, session, id, run_id, None),
+            ClientFrame::Fail { run_id, words } => self.close(desk, session, id, run_id, Some(words)),
             ClientFrame::Members { run_id, round, first_node_rank, count_max } => {
                 self.members(desk, session, id, run_id, round, (first_node_rank, count_max))
             }
@@ -187,10 +188,14 @@ impl Native {
         session: SessionId,
         id: u64,
         run_id: Key<'_>,
+        failure: Option<&[u8]>,
     ) -> Result<(), Refusal> {
-        let run_id = text("run id", run_id.name())?;
-        let close = Input::Close { participant: participant(session), run_id: run_id.into() };
-        let closed = self.rendezvous.handle(desk.now, close);
+        let (run_id, participant) = (text("run id", run_id.name())?.into(), participant(session));
+        let input = match failure {
+            None => Input::Close { participant, run_id },
+            Some(words) => Input::Fail { participant, run_id, words: text("failure", words)?.into() },
+        };
+        let closed = self.rendezvous.handle(desk.now, input);
         self.drain_rounds(desk);
         closed.map_err(|error| refusal_of(&error))?;
         self.done(desk, session, id);
@@ -380,6 +385,9 @@ impl Native {
                 let by = by.as_ref().map(ToString::to_string).unwrap_or_default();
                 self.push(desk, session, id, &ServerFrame::RunClosed { run_id, by: by.as_bytes() });
             }
+            Event::JobFailed { words } => {
+                self.push(desk, session, id, &ServerFrame::JobFailed { run_id, words: words.as_bytes() });
+            }
             Event::Replaced { by } => {
                 self.parts.remove(session);
                 self.push(desk, session, id, &ServerFrame::Replaced { run_id, session: by.0 });
@@ -531,6 +539,8 @@ const fn end_reason(why: Why) -> EndReason {
         Why::Stalled | Why::Limit => EndReason::Stalled,
         Why::Protocol => EndReason::ProtocolBroken,
         Why::Replaced => EndReason::Replaced,
+        Why::Refused => EndReason::Refused,
+        Why::GaveUp => EndReason::GaveUp,
         _ => EndReason::ConnectionEnded,
     }
 }
@@ -543,6 +553,8 @@ const fn why_of(reason: EndReason) -> Why {
         EndReason::Stalled => Why::Stalled,
         EndReason::ProtocolBroken => Why::Protocol,
         EndReason::Replaced => Why::Replaced,
+        EndReason::Refused => Why::Refused,
+        EndReason::GaveUp => Why::GaveUp,
     }
 }
 
@@ -577,6 +589,8 @@ mod tests {
             EndReason::Stalled,
             EndReason::ProtocolBroken,
             EndReason::Replaced,
+            EndReason::Refused,
+            EndReason::GaveUp,
         ] {
             assert_eq!(end_reason(why_of(reason)), reason);
         }

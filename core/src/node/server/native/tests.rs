@@ -111,6 +111,7 @@ fn line(limits: &ServerLimits, bytes: &[u8]) -> (String, usize) {
         }
         ServerFrame::RoundOver { round, why, .. } => format!("RoundOver {round}: {why}"),
         ServerFrame::NodesWaiting { nodes, .. } => format!("NodesWaiting {nodes}"),
+        ServerFrame::JobFailed { words, .. } => format!("JobFailed {}", text(words)),
         ServerFrame::RunClosed { by, .. } => format!("RunClosed by={}", text(by)),
         ServerFrame::Placed { seated, ahead, .. } => format!("Placed seated={seated} ahead={ahead}"),
         ServerFrame::RunState { round, complete, closed, nodes, nodes_waiting, nodes_standby } => format!(

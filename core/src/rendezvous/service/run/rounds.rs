@@ -4,7 +4,7 @@ use super::{Counts, Effects, Member, Run};
 use crate::ordered::Named;
 use crate::planted;
 use crate::rendezvous::service::ParticipantId;
-use crate::rendezvous::service::event::{Event, JoinFailure, NAMES_MAX, Output, Shortfall};
+use crate::rendezvous::service::event::{EndReason, Event, JoinFailure, NAMES_MAX, Output, Shortfall};
 use crate::rendezvous::service::policy::{self, Action, Candidate, RankOrder, Reason, View, decide};
 use crate::rendezvous::service::round::{Fate, RoundMember, RoundRecord};
 use crate::rendezvous::service::state::{Phase, PhaseEvent, Place, PlaceEvent};
@@ -107,12 +107,17 @@ impl Run {
             return false;
         }
         let shortfall = Arc::new(self.shortfall());
+        let mut lost = None;
         for (_, participant) in expired {
             let waited = self.members.get(participant).map_or(Duration::ZERO, |member| member.join_timeout);
             let failure = JoinFailure::TimedOut { waited, shortfall: shortfall.clone() };
             fx.tell(participant, Event::JoinFailed(failure));
+            lost = lost.or_else(|| self.lost_on_its_way(participant, EndReason::GaveUp));
             self.set_fate(participant, Fate::GaveUp);
             self.transition(participant, PlaceEvent::Expire, fx);
+        }
+        if let Some(lost) = lost {
+            self.tell_active(&lost, fx);
         }
         true
     }

@@ -381,6 +381,66 @@ fn closed_is_final_and_tells_everybody() {
 }
 
 #[test]
+fn who_finds_the_run_closed_is_no_longer_waited_for() {
+    let mut world = World::new(settings(2, 3));
+    world.join_all("a b c");
+    world.close("z");
+    // Its workers failed, and it wanted another round. Those whose workers are done wait for it.
+    let gone = "hears node b (rank 1 of round 0) is gone: it wanted another round, and the run is closed";
+    assert_eq!(world.join("b"), format!("a {gone}; c {gone}; error: the rendezvous 'j' is closed"));
+    assert_eq!(world.status(), "Draining 0 0/0/2/0/0");
+    world.leave("a");
+    assert_eq!(world.status(), "Draining 0 0/0/1/0/0");
+}
+
+#[test]
+fn who_wants_another_round_and_gives_that_up_is_no_longer_waited_for() {
+    let gone = "hears node b (rank 1 of round 0) is gone: it wanted another round, and gave that up";
+    let back = || {
+        let mut world = World::new(settings(2, 4));
+        world.join_all("a b c d");
+        assert!(world.join("b").contains("a hears 1 waiting"));
+        world
+    };
+    let told = back().leave("b");
+    assert!(told.contains(&format!("a {gone}; c {gone}; d {gone}")), "{told}");
+    let told = back().pass(secs(600));
+    assert!(told.contains(&format!("a {gone}; c {gone}; d {gone}")), "{told}");
+}
+
+#[test]
+fn a_run_that_ends_amid_a_restart_tells_each_node_a_few_things() {
+    for (many, most) in [(100, 200), (400, 800)] {
+        let mut world = World::new(settings(2, many));
+        let names: Vec<String> = (0..many).map(|node| format!("n{node}")).collect();
+        names.iter().for_each(|name| drop(world.join(name)));
+        names.iter().take(many as usize / 2).for_each(|name| drop(world.join(name)));
+        let told = world.fail("n1", "code 1").split("; ").count();
+        assert!(told <= most, "{told} things for {many} nodes");
+    }
+}
+
+#[test]
+fn why_the_job_has_failed_is_told_also_where_the_run_was_closed_before() {
+    let mut world = World::new(settings(2, 2));
+    world.join_all("a b");
+    assert_eq!(world.close("z"), "a hears closed; b hears closed");
+    assert_eq!(
+        world.fail("a", "worker 0: code 1"),
+        "a hears that worker 0: code 1; b hears that worker 0: code 1"
+    );
+    // The first words stay, whoever else has any.
+    assert_eq!(world.fail("b", "worker 1: code 2"), "");
+    assert_eq!(world.join("c"), "error: the rendezvous 'j' is closed: worker 0: code 1");
+    let mut world = World::new(settings(2, 3));
+    world.join("a");
+    assert_eq!(
+        world.fail("a", "worker 0: code 1"),
+        "a fails: the rendezvous 'j' is closed (by node a): worker 0: code 1"
+    );
+}
+
+#[test]
 fn closing_while_the_round_forms_ends_every_join() {
     let mut world = World::new(settings(3, 3));
     world.join_all("a b");
@@ -585,6 +645,7 @@ fn everything_has_a_limit() {
     let limits = RendezvousLimits {
         runs_max: 1,
         run_id_bytes_max: 4,
+        failure_bytes_max: 4,
         nodes_per_run_max: 2,
         node_name_bytes_max: 4,
         labels_max: 1,

@@ -114,12 +114,22 @@ impl Sim {
         }
     }
 
+    /// Whether it is of the live round, and waits for the next one.
+    fn wants_another(&self, agent: &Agent) -> bool {
+        matches!(agent, Agent::Seated { from: Some(round), .. } if Some(*round) == self.live)
+    }
+
     /// Time passes as the service asks for it.
     fn pass(&mut self, until: Instant) -> Checked {
         while let Some(when) = self.service.poll_timeout().filter(|&when| when <= until) {
             self.now = self.now.max(when);
+            let gives_up = |agent: &Agent| {
+                self.wants_another(agent)
+                    && matches!(agent, Agent::Seated { deadline, .. } if *deadline <= self.now)
+            };
+            let losses = usize::from(self.agents.iter().any(|(_, agent)| gives_up(agent)));
             self.service.handle(self.now, Input::Tick).map_err(|error| error.to_string())?;
-            self.look(None)?;
+            self.look(losses)?;
             check!(
                 self.service.poll_timeout().is_none_or(|next| next > self.now),
                 "a tick leaves nothing due"
@@ -155,13 +165,14 @@ impl Sim {
             Err(InputError::Closed { .. }) => {
                 check!(self.is_closed, "{participant} was refused by an open run");
                 self.agents[at].1 = Agent::Done;
+                return self.look(usize::from(from.is_some_and(|round| Some(round) == self.live)));
             }
             Err(InputError::CoolingDown { .. }) => {
                 check!(agent == Agent::Off, "a node in the run was kept out")
             }
             Err(error) => return Err(error.to_string()),
         }
-        self.look(None)
+        self.look(0)
     }
 
     fn end(&mut self, at: usize, why: EndReason) -> Checked {
@@ -176,7 +187,7 @@ impl Sim {
         self.service
             .handle(self.now, Input::Ended { participant, why })
             .map_err(|error| error.to_string())?;
-        self.look(reported.map(|_| at))
+        self.look(usize::from(reported.is_some()))
     }
 
     /// The node gets a new process; returns the old one.
@@ -189,15 +200,11 @@ impl Sim {
         self.agents.iter().filter(|(_, agent)| matches!(agent, Agent::InRound { .. })).count()
     }
 
-    /// Reads all that came out of one turn, in which the node `lost` may have been lost, and checks it.
-    fn look(&mut self, lost: Option<usize>) -> Checked {
-        let to_tell: Vec<ParticipantId> = match lost {
-            None => Vec::new(),
-            Some(_) => {
-                let others = self.agents.iter().filter(|(_, agent)| matches!(agent, Agent::InRound { .. }));
-                others.map(|&(participant, _)| participant).collect()
-            }
-        };
+    /// Reads all that came out of one turn, in which those of the live round are told of so many losses, and checks it.
+    fn look(&mut self, losses: usize) -> Checked {
+        let others = self.agents.iter().filter(|(_, agent)| matches!(agent, Agent::InRound { .. }));
+        let mut expected: Vec<ParticipantId> =
+            others.flat_map(|&(participant, _)| core::iter::repeat_n(participant, losses)).collect();
         let (mut told, mut formed, mut why) = (Vec::new(), Vec::new(), None);
         while let Some(output) = self.service.poll_output() {
             self.trace += &format!("{} {}\n", self.now.as_nanos(), tell(&output).unwrap_or_default());
@@ -239,10 +246,9 @@ impl Sim {
                 }
             }
         }
-        let mut expected = to_tell;
         expected.sort();
         told.sort();
-        check!(told == expected, "the loss of {lost:?} was told to {told:?}, not to {expected:?}");
+        check!(told == expected, "{losses} losses were told to {told:?}, not to {expected:?}");
         self.check_round(&formed)?;
         self.check_state()
     }
@@ -379,15 +385,18 @@ impl Sim {
     fn leave(&mut self, at: usize) -> Checked {
         let (participant, agent) = self.renew(at);
         self.finished += u32::from(matches!(agent, Agent::InRound { .. }));
+        let losses = usize::from(self.wants_another(&agent));
         self.service.handle(self.now, Input::Leave { participant }).map_err(|error| error.to_string())?;
-        self.look(None)
+        self.look(losses)
     }
 
     fn close(&mut self, at: usize) -> Checked {
+        let losses =
+            usize::from(!self.is_closed && self.agents.iter().any(|(_, agent)| self.wants_another(agent)));
         self.is_closed = true;
         let close = Input::Close { participant: self.agents[at].0, run_id: RUN.into() };
         self.service.handle(self.now, close).map_err(|error| error.to_string())?;
-        self.look(None)
+        self.look(losses)
     }
 
     /// The same node joins again in a new process before anybody has seen the old one die.
@@ -399,12 +408,12 @@ impl Sim {
             Agent::Seated { from, .. } => from,
             _ => None,
         };
-        let lost = was_in.filter(|&round| Some(round) == self.live).map(|_| at);
+        let losses = usize::from(was_in.is_some_and(|round| Some(round) == self.live));
         let input = Input::Join { participant: fresh, join: self.request(at) };
         match self.service.handle(self.now, input) {
             Ok(()) => {
                 self.agents[at].1 = Agent::Seated { deadline: self.now + self.join_timeout, from: None };
-                self.look(lost)?;
+                self.look(losses)?;
                 let keeps_seat = agent == Agent::Parked || self.agents[at].1 != Agent::Parked;
                 check!(keeps_seat, "{fresh} lost the seat of its node, which was {agent:?}");
                 Ok(())
@@ -559,7 +568,7 @@ fn every_planted_bug_is_found() {
     for (bug, finding) in [
         (Bug::SkipFence, "is not fenced"),
         (Bug::FenceTwice, "round 0 fenced, None is live"),
-        (Bug::ForgetOneSurvivor, "was told to"),
+        (Bug::ForgetOneSurvivor, "were told to"),
         (Bug::ForgetOneOnClose, "somebody waits in a closed run"),
         (Bug::SpareTakesKeptSeat, "more seats than there are"),
         (Bug::RankTwice, "rank 0 was given twice"),

@@ -38,7 +38,7 @@ const SITUATIONS: [(&str, Way); 12] = [
     ("closed", |world| drop(world.close("a"))),
 ];
 
-const INPUTS: [(&str, Give); 8] = [
+const INPUTS: [(&str, Give); 9] = [
     ("join a", |world| world.join("a")),
     ("join n", |world| world.join("n")),
     ("standby a", |world| world.standby("a")),
@@ -46,6 +46,7 @@ const INPUTS: [(&str, Give); 8] = [
     ("leave a", |world| world.leave("a")),
     ("ended a", |world| world.die("a")),
     ("close", |world| world.close("x")),
+    ("the job fails", |world| world.fail("x", "code 1")),
     ("much time", |world| world.pass(secs(600))),
 ];
 

@@ -45,10 +45,27 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
     let close = ClientFrame::Close { run_id: key("run") };
     assert_eq!(rig.asked(c, 3, &close), ["1 RunClosed by=c", "3 Done"]);
     assert!(rig.lines(a).ends_with(&["5 RunClosed by=c".to_string()]));
+    let fail = ClientFrame::Fail { run_id: key("run"), words: b"c: exit code 1" };
+    assert_eq!(rig.asked(c, 4, &fail), ["1 JobFailed c: exit code 1", "4 Done"]);
+    assert_eq!(rig.lines(a), ["5 JobFailed c: exit code 1"]);
     assert_eq!(
         rig.asked(a, 6, &join("a")),
-        ["6 Error RunClosed 0 0 the rendezvous 'run' is closed (by node c)"]
+        ["6 Error RunClosed 0 0 the rendezvous 'run' is closed (by node c): c: exit code 1"]
     );
+    // It was not done with its round.
+    assert_eq!(
+        rig.lines(c),
+        [
+            "1 PeerDied a rank=0 round=1: it wanted another round, and the run is closed",
+            "1 RoundOver 1: fewer nodes are left than it needs to go on"
+        ]
+    );
+    let fail = |words| ClientFrame::Fail { run_id: key("run"), words };
+    assert_eq!(
+        rig.asked(c, 5, &fail(&[b'x'; 1025])),
+        ["5 Error TooMany 1024 0 bytes of a failure: 1025 is over the limit of 1024"]
+    );
+    assert_eq!(rig.asked(c, 6, &fail(b"\xff")), ["6 Error InvalidArgument 0 0 the failure is not UTF-8"]);
 }
 
 #[test]

@@ -1,0 +1,40 @@
+//! What follows from giving up.
+
+use super::{NoRound, Reason, Verdict, WorkerState};
+
+impl Verdict {
+    /// What follows from giving up for this reason.
+    pub(super) fn of(reason: &Reason) -> Self {
+        match reason {
+            Reason::NoRound { kind: NoRound::NotNeeded, .. } => Self::NotNeeded,
+            Reason::Stop(cause) => Self::Stopped { cause: *cause },
+            Reason::LostSight { .. } => Self::LostSight { reason: reason.clone() },
+            _ => Self::Failed { reason: reason.clone() },
+        }
+    }
+
+    /// The state that the group ends in.
+    pub(super) const fn state(&self) -> WorkerState {
+        match self {
+            Self::Succeeded { .. } | Self::NotNeeded => WorkerState::Succeeded,
+            Self::Stopped { .. } => WorkerState::Stopped,
+            Self::LostSight { .. } => WorkerState::Unknown,
+            Self::Failed { .. } => WorkerState::Failed,
+        }
+    }
+
+    /// Whether the other agents are to hear of it at once: without this agent's workers, theirs would wait in vain.
+    pub(super) const fn concerns_all(&self) -> bool {
+        match self {
+            Self::Failed { reason } => !matches!(
+                reason,
+                Reason::NoRound { .. }
+                    | Reason::Replaced
+                    | Reason::JobFailed { .. }
+                    | Reason::ServerLost { .. }
+            ),
+            Self::LostSight { .. } => true,
+            Self::Succeeded { .. } | Self::NotNeeded | Self::Stopped { .. } => false,
+        }
+    }
+}
