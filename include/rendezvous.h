@@ -4170,8 +4170,7 @@ rdzv_status rdzv_rpc_future_wait(const rdzv_rpc_future *future,
 int32_t rdzv_rpc_future_is_ready(const rdzv_rpc_future *future);
 
 // Ends the call, unless it has ended: whoever waits for it gets `RDZV_CANCELLED`. The worker that was
-// called is told. Any thread. A call of a backend of yours is only forgotten, once nobody waits for it.
-// NULL is ignored.
+// called is told, unless its backend is one of yours. Any thread. NULL is ignored.
 void rdzv_rpc_future_cancel(const rdzv_rpc_future *future);
 
 // -----------------------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@
 // throws `rdzv::exception` (and does not exist under -fno-exceptions). Handles are move-only and free themselves.
 // `c_handle()` lends the C handle, `release()` gives it away.
 //
-// This header brings those of native stores, of event loops, of rendezvous (handlers and URLs), of agents, of RPC
-// groups and of the store's utilities along; rendezvous_custom_store.hpp, rendezvous_custom_backend.hpp and rendezvous_custom_workers.hpp,
-// for plug-ins of yours, are beside it.
+// This header brings those of native stores, of event loops, of rendezvous (handlers and URLs), of agents, of RPC groups
+// and of the store's utilities along; rendezvous_custom_store.hpp, rendezvous_custom_backend.hpp and
+// rendezvous_custom_workers.hpp, for plug-ins of yours, are beside it.
 //
 // Timeouts are std::chrono::milliseconds: 0 tries once, `default_timeout` takes the handle's own, there is no infinite.
 //
@@ -804,6 +804,8 @@ class store {
 #include "rendezvous_utilities.hpp"
 // Of what stands above, the agent needs the loop and the handler.
 #include "rendezvous_agent.hpp"
+#include "rendezvous_codec.hpp"
+#include "rendezvous_rpc_handlers.hpp"
 #include "rendezvous_rpc.hpp"
 
 #endif  // RENDEZVOUS_HPP

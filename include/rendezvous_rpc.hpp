@@ -1,18 +1,11 @@
 // rendezvous_rpc.hpp: workers of RPC groups that call each other's functions with typed arguments, for C++17 and later.
-// Part of rendezvous.hpp.
-//
-// A handler is a function: its arguments are read from the request, and what it returns is the answer. What it throws,
-// or the error of a `result` that it returns, fails the call at the caller, in its own words.
-#ifndef RENDEZVOUS_RPC_HPP
-#define RENDEZVOUS_RPC_HPP
+// rendezvous.hpp brings it along.
 
+// Before the guard: it brings this header along, in its place among the others.
 #include "rendezvous.hpp"
 
-#include <array>
-#include <atomic>
-#include <cstring>
-#include <limits>
-#include <tuple>
+#ifndef RENDEZVOUS_RPC_HPP
+#define RENDEZVOUS_RPC_HPP
 
 #if defined(__cpp_exceptions)
 #define RDZV_DETAIL_NAMESPACE v1
@@ -23,409 +16,7 @@
 namespace rdzv {
 inline namespace RDZV_DETAIL_NAMESPACE {
 
-/// Takes what a codec writes.
-class writer {
- public:
-  void bytes(const void* data, std::size_t size) {
-    if (size > 0) out_.append(static_cast<const char*>(data), size);
-  }
-  void reserve(std::size_t size) { out_.reserve(out_.size() + size); }
-  std::string take() { return std::move(out_); }
-
- private:
-  std::string out_;
-};
-
-/// Gives what a codec reads. Whoever asks for more than there is gets false.
-class reader {
- public:
-  explicit reader(std::string_view bytes) noexcept : left_(bytes) {}
-  bool bytes(void* data, std::size_t size) {
-    if (size > left_.size()) return false;
-    if (size > 0) std::memcpy(data, left_.data(), size);
-    left_.remove_prefix(size);
-    return true;
-  }
-  /// The next bytes where they lie.
-  bool view(std::string_view& data, std::size_t size) {
-    if (size > left_.size()) return false;
-    data = left_.substr(0, size);
-    left_.remove_prefix(size);
-    return true;
-  }
-  std::size_t left() const noexcept { return left_.size(); }
-
- private:
-  std::string_view left_;
-};
-
-/// How values of a type travel: specialise it for types of yours, with
-///   static void write(writer&, const T&);
-///   static bool read(reader&, T&);   // false: the bytes are none
-/// Numbers are little-endian and as wide as here: where hosts differ, take those of fixed width.
-template <class T, class Enable = void>
-struct codec;
-
 namespace detail {
-
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-inline constexpr bool is_little_endian = false;
-#else
-inline constexpr bool is_little_endian = true;
-#endif
-
-template <class T>
-void turn_round(T& value) {
-  unsigned char bytes[sizeof(T)];
-  std::memcpy(bytes, &value, sizeof(T));
-  for (std::size_t i = 0; i < sizeof(T) / 2; ++i) std::swap(bytes[i], bytes[sizeof(T) - 1 - i]);
-  std::memcpy(&value, bytes, sizeof(T));
-}
-
-inline void write_count(writer& out, std::size_t count);
-inline bool read_count(reader& in, std::size_t& count);
-
-template <class T>
-inline constexpr bool is_plain_number = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
-
-}  // namespace detail
-
-template <class T>
-struct codec<T, std::enable_if_t<std::is_arithmetic_v<T>>> {
-  static void write(writer& out, T value) {
-    if constexpr (!detail::is_little_endian) detail::turn_round(value);
-    out.bytes(&value, sizeof value);
-  }
-  static bool read(reader& in, T& value) {
-    if constexpr (std::is_same_v<T, bool>) {
-      unsigned char byte = 0;
-      if (!in.bytes(&byte, 1) || byte > 1) return false;
-      value = byte == 1;
-      return true;
-    } else {
-      if (!in.bytes(&value, sizeof value)) return false;
-      if constexpr (!detail::is_little_endian) detail::turn_round(value);
-      return true;
-    }
-  }
-};
-
-namespace detail {
-
-inline void write_count(writer& out, std::size_t count) {
-  codec<std::uint64_t>::write(out, static_cast<std::uint64_t>(count));
-}
-
-/// As many items as there are bytes at most: nobody makes room for what is not there.
-inline bool read_count(reader& in, std::size_t& count) {
-  std::uint64_t read = 0;
-  if (!codec<std::uint64_t>::read(in, read) || read > in.left()) return false;
-  count = static_cast<std::size_t>(read);
-  return true;
-}
-
-}  // namespace detail
-
-/// For a trivially copyable type of yours that is to travel as it lies in memory, between hosts that agree on that:
-/// `template <> struct rdzv::codec<point> : rdzv::codec_of_memory<point> {};`
-template <class T>
-struct codec_of_memory {
-  static_assert(std::is_trivially_copyable_v<T>, "such a type cannot be copied as bytes");
-  static void write(writer& out, const T& value) { out.bytes(&value, sizeof value); }
-  static bool read(reader& in, T& value) { return in.bytes(&value, sizeof value); }
-};
-
-template <>
-struct codec<std::string> {
-  static void write(writer& out, std::string_view text) {
-    detail::write_count(out, text.size());
-    out.bytes(text.data(), text.size());
-  }
-  static bool read(reader& in, std::string& text) {
-    std::size_t size = 0;
-    std::string_view bytes;
-    if (!detail::read_count(in, size) || !in.view(bytes, size)) return false;
-    text.assign(bytes);
-    return true;
-  }
-};
-
-template <class T>
-struct codec<std::vector<T>> {
-  static void write(writer& out, const std::vector<T>& items) {
-    detail::write_count(out, items.size());
-    if constexpr (detail::is_plain_number<T> && detail::is_little_endian) {
-      out.bytes(items.data(), items.size() * sizeof(T));
-    } else {
-      for (const auto& item : items) codec<T>::write(out, static_cast<const T&>(item));
-    }
-  }
-  static bool read(reader& in, std::vector<T>& items) {
-    std::size_t count = 0;
-    if (!detail::read_count(in, count)) return false;
-    items.clear();
-    if constexpr (detail::is_plain_number<T> && detail::is_little_endian) {
-      if (count > in.left() / sizeof(T)) return false;
-      items.resize(count);
-      return in.bytes(items.data(), count * sizeof(T));
-    } else {
-      for (std::size_t i = 0; i < count; ++i) {
-        T item{};
-        if (!codec<T>::read(in, item)) return false;
-        items.push_back(std::move(item));
-      }
-      return true;
-    }
-  }
-};
-
-template <class T, std::size_t Size>
-struct codec<std::array<T, Size>> {
-  static void write(writer& out, const std::array<T, Size>& items) {
-    for (const T& item : items) codec<T>::write(out, item);
-  }
-  static bool read(reader& in, std::array<T, Size>& items) {
-    for (T& item : items)
-      if (!codec<T>::read(in, item)) return false;
-    return true;
-  }
-};
-
-template <class First, class Second>
-struct codec<std::pair<First, Second>> {
-  static void write(writer& out, const std::pair<First, Second>& pair) {
-    codec<First>::write(out, pair.first);
-    codec<Second>::write(out, pair.second);
-  }
-  static bool read(reader& in, std::pair<First, Second>& pair) {
-    return codec<First>::read(in, pair.first) && codec<Second>::read(in, pair.second);
-  }
-};
-
-template <class... Items>
-struct codec<std::tuple<Items...>> {
-  static void write(writer& out, const std::tuple<Items...>& tuple) {
-    std::apply([&](const auto&... items) { (codec<std::decay_t<decltype(items)>>::write(out, items), ...); }, tuple);
-    static_cast<void>(out);
-  }
-  static bool read(reader& in, std::tuple<Items...>& tuple) {
-    static_cast<void>(in);
-    return std::apply([&](auto&... items) { return (codec<std::decay_t<decltype(items)>>::read(in, items) && ...); },
-                      tuple);
-  }
-};
-
-template <class T>
-struct codec<std::optional<T>> {
-  static void write(writer& out, const std::optional<T>& value) {
-    codec<bool>::write(out, value.has_value());
-    if (value) codec<T>::write(out, *value);
-  }
-  static bool read(reader& in, std::optional<T>& value) {
-    bool is_there = false;
-    if (!codec<bool>::read(in, is_there)) return false;
-    value.reset();
-    return !is_there || codec<T>::read(in, value.emplace());
-  }
-};
-
-/// What a handler is asked. Valid until the handler returns.
-class rpc_request {
- public:
-  explicit rpc_request(const rdzv_rpc_request* request) noexcept : request_(request) {}
-  std::string caller() const { return detail::lent(rdzv_rpc_request_caller, request_); }
-  std::uint16_t caller_id() const noexcept { return rdzv_rpc_request_caller_id(request_); }
-  std::string handler() const { return detail::lent(rdzv_rpc_request_handler, request_); }
-  std::string_view bytes() const {
-    std::size_t size = 0;
-    const std::uint8_t* data = rdzv_rpc_request_payload(request_, &size);
-    return detail::text(data, size);
-  }
-  bool answer_is_wanted() const noexcept { return rdzv_rpc_request_answer_is_wanted(request_) != 0; }
-  /// How long the caller waits; nothing: as long as it takes.
-  std::optional<std::chrono::milliseconds> time_left() const {
-    const std::int64_t left = rdzv_rpc_request_time_left_ms(request_);
-    if (left < 0) return std::nullopt;
-    return std::chrono::milliseconds(left);
-  }
-
- private:
-  const rdzv_rpc_request* request_;
-};
-
-namespace detail {
-
-/// From this size on, bytes are lent to the library rather than copied.
-inline constexpr std::size_t lent_size_min = std::size_t{64} << 10;
-
-inline void delete_string(void* owned) { delete static_cast<std::string*>(owned); }
-
-/// Code that goes from one thread of the library's to another, in ways that a thread sanitizer does not see into:
-/// whoever passes comes after all who did before.
-inline void pass() noexcept {
-#if defined(__SANITIZE_THREAD__)
-  static std::atomic<std::uint32_t> passes{0};
-  passes.fetch_add(1, std::memory_order_acq_rel);
-#endif
-}
-
-struct passing {
-  passing() noexcept { pass(); }
-  passing(const passing&) = delete;
-  passing& operator=(const passing&) = delete;
-  ~passing() { pass(); }
-};
-
-inline error make_error(status code, std::string_view words) {
-  const auto number = static_cast<rdzv_status>(code);
-  return error(number, rdzv_error_new(number, bytes(words), words.size()));
-}
-
-/// What a handler says whose arguments cannot be read.
-inline constexpr std::string_view malformed_words = "malformed request: ";
-
-}  // namespace detail
-
-/// The way back for one answer, from any thread and at any time. Destroyed without one, it tells the caller so.
-class rpc_responder {
- public:
-  explicit rpc_responder(rdzv_rpc_responder* responder) noexcept : responder_(responder) {}
-  /// Long answers are not copied.
-  void answer(std::string bytes) && {
-    const detail::passing guard;
-    rdzv_rpc_responder* taken = responder_.release();
-    if (bytes.size() < detail::lent_size_min) {
-      rdzv_rpc_responder_answer(taken, detail::bytes(bytes), bytes.size(), nullptr, nullptr, nullptr);
-      return;
-    }
-    auto* owned = new std::string(std::move(bytes));
-    rdzv_rpc_responder_answer(taken, detail::bytes(*owned), owned->size(), detail::delete_string, owned, nullptr);
-  }
-  /// Answers a value.
-  template <class T>
-  void answer_value(const T& value) && {
-    writer out;
-    codec<T>::write(out, value);
-    std::move(*this).answer(out.take());
-  }
-  void fail(std::string_view words) && {
-    const detail::passing guard;
-    rdzv_rpc_responder_fail(responder_.release(), detail::bytes(words), words.size(), nullptr);
-  }
-  /// Whether it is still here: not after an answer, nor once it was moved.
-  explicit operator bool() const noexcept { return static_cast<bool>(responder_); }
-  /// Whether anybody waits still; for who has much to do for an answer.
-  bool is_wanted() const { return rdzv_rpc_responder_is_wanted(responder_.get()) != 0; }
-
- private:
-  detail::handle<rdzv_rpc_responder, rdzv_rpc_responder_free> responder_;
-};
-
-/// Where a handler runs.
-enum class rpc_run : std::int32_t {
-  /// On the thread that serves all connections: it must not block, nor wait for calls.
-  on_reactor = RDZV_RPC_INLINE,
-  /// On a thread of the pool.
-  pooled = RDZV_RPC_POOLED,
-};
-
-/// A handler of bytes. Whoever answers later moves the responder to where it is kept.
-using rpc_function = std::function<void(const rpc_request&, rpc_responder&)>;
-
-namespace detail {
-
-template <class T>
-struct is_result : std::false_type {};
-template <class T>
-struct is_result<result<T>> : std::true_type {};
-
-template <class T>
-struct value_of_result {
-  using type = T;
-};
-template <class T>
-struct value_of_result<result<T>> {
-  using type = T;
-};
-
-/// The arguments of a handler that are read from a request.
-template <class Return, bool WantsRequest, class... Arguments>
-struct signature {
-  using value = typename value_of_result<Return>::type;
-
-  template <class Function>
-  static void run(const Function& function, const rpc_request& request, rpc_responder& responder) {
-    std::tuple<Arguments...> arguments;
-    reader in(request.bytes());
-    std::size_t read = 0;
-    const bool are_read = std::apply(
-        [&](auto&... argument) {
-          const auto one = [&](auto& target) {
-            const bool is_read = codec<std::decay_t<decltype(target)>>::read(in, target);
-            read += is_read ? 1 : 0;
-            return is_read;
-          };
-          static_cast<void>(one);
-          return (one(argument) && ...);
-        },
-        arguments);
-    if (!are_read || in.left() > 0) {
-      std::string words(malformed_words);
-      words += request.handler();
-      words += are_read ? ": " + std::to_string(in.left()) + " bytes follow its " +
-                              std::to_string(sizeof...(Arguments)) + " arguments"
-                        : ": argument " + std::to_string(read + 1) + " of " + std::to_string(sizeof...(Arguments)) +
-                              " cannot be read";
-      return std::move(responder).fail(words);
-    }
-    const auto invoke = [&]() -> Return {
-      return std::apply(
-          [&](auto&... argument) -> Return {
-            if constexpr (WantsRequest) {
-              return function(request, std::move(argument)...);
-            } else {
-              return function(std::move(argument)...);
-            }
-          },
-          arguments);
-    };
-    if constexpr (is_result<Return>::value) {
-      auto returned = invoke();
-      if (!returned.has_value()) return std::move(responder).fail(returned.error().message());
-      if constexpr (std::is_void_v<value>) {
-        std::move(responder).answer({});
-      } else {
-        std::move(responder).answer_value(*returned);
-      }
-    } else if constexpr (std::is_void_v<value>) {
-      invoke();
-      std::move(responder).answer({});
-    } else {
-      const value returned = invoke();
-      std::move(responder).answer_value(returned);
-    }
-  }
-};
-
-template <class Return, class... Arguments>
-struct signature_of {
-  using type = signature<Return, false, std::decay_t<Arguments>...>;
-};
-template <class Return, class... Arguments>
-struct signature_of<Return, const rpc_request&, Arguments...> {
-  using type = signature<Return, true, std::decay_t<Arguments>...>;
-};
-
-template <class Function>
-struct callable : callable<decltype(&Function::operator())> {};
-template <class Return, class... Arguments>
-struct callable<Return (*)(Arguments...)> : signature_of<Return, Arguments...> {};
-template <class Return, class Class, class... Arguments>
-struct callable<Return (Class::*)(Arguments...) const> : signature_of<Return, Arguments...> {};
-template <class Return, class Class, class... Arguments>
-struct callable<Return (Class::*)(Arguments...) const noexcept> : signature_of<Return, Arguments...> {};
-template <class Return, class... Arguments>
-struct callable<Return (*)(Arguments...) noexcept> : signature_of<Return, Arguments...> {};
 
 /// A string as it travels; everything else is itself.
 template <class T>
@@ -448,89 +39,19 @@ result<T> unpacked(std::string_view bytes, std::string_view handler) {
     reader in(bytes);
     if (codec<T>::read(in, value) && in.left() == 0) return value;
   }
-  return make_error(status::rpc_malformed, "the answer of " + std::string(handler) + " is not of the type that was asked for");
+  return make_error(status::rpc_malformed,
+                    "the answer of " + std::string(handler) + " is not of the type that was asked for");
 }
 
 /// An error of a call; a handler that could not read its arguments has a status of its own.
 inline error call_error(error failure) {
-  if (failure.code() == status::rpc_handler_failed && failure.cause().compare(0, malformed_words.size(), malformed_words) == 0)
+  const bool is_malformed = failure.cause().compare(0, malformed_words.size(), malformed_words) == 0;
+  if (failure.code() == status::rpc_handler_failed && is_malformed)
     return make_error(status::rpc_malformed, failure.message());
   return failure;
 }
 
-inline void call_handler(void* user_data, const rdzv_rpc_request* asked, rdzv_rpc_responder* back) {
-  const passing guard;
-  rpc_responder responder(back);
-#if defined(__cpp_exceptions)
-  try {
-#endif
-    (*static_cast<const rpc_function*>(user_data))(rpc_request(asked), responder);
-#if defined(__cpp_exceptions)
-  } catch (const std::exception& thrown) {
-    // Who threw may have answered before, or given the responder away.
-    if (responder) std::move(responder).fail(thrown.what());
-  } catch (...) {
-    if (responder) std::move(responder).fail("it threw something that is no std::exception");
-  }
-#endif
-}
-
-inline void delete_handler(void* user_data) {
-  pass();
-  delete static_cast<rpc_function*>(user_data);
-}
-
-/// A typed function as one of bytes.
-template <class Function>
-rpc_function handler_of(Function function) {
-  return [function = std::move(function)](const rpc_request& request, rpc_responder& responder) {
-    callable<Function>::type::run(function, request, responder);
-  };
-}
-
 }  // namespace detail
-
-/// Handlers by their names, for workers to be made with.
-class rpc_handlers {
- public:
-  static result<rpc_handlers> create() {
-    rdzv_rpc_handlers* made = nullptr;
-    if (auto failure = detail::failure_of(rdzv_rpc_handlers_new, &made)) return std::move(*failure);
-    return rpc_handlers(made);
-  }
-
-  /// A function of typed arguments; the first may be a `const rpc_request&`. It may be called by several threads at a time.
-  template <class Function>
-  result<void> on(std::string_view name, Function function, rpc_run run = rpc_run::pooled) {
-    return on_bytes(name, detail::handler_of(std::move(function)), run);
-  }
-
-  /// A function of bytes, which may answer later.
-  result<void> on_bytes(std::string_view name, rpc_function function, rpc_run run = rpc_run::pooled) {
-    return add([&](auto... arguments) { return detail::call(rdzv_rpc_handlers_add, handle_.get(), arguments...); }, name,
-               std::move(function), run);
-  }
-
-  rdzv_rpc_handlers* c_handle() const noexcept { return handle_.get(); }
-  rdzv_rpc_handlers* release() noexcept { return handle_.release(); }
-
- private:
-  friend class rpc;
-  template <class Call>
-  static result<void> add(Call call, std::string_view name, rpc_function function, rpc_run run) {
-    const bool is_there = static_cast<bool>(function);
-    auto owned = std::make_unique<rpc_function>(std::move(function));
-    detail::pass();
-    auto outcome = call(detail::bytes(name), name.size(), static_cast<std::int32_t>(run),
-                        is_there ? &detail::call_handler : nullptr, static_cast<void*>(owned.get()),
-                        &detail::delete_handler);
-    if (outcome) static_cast<void>(owned.release());
-    return outcome;
-  }
-
-  explicit rpc_handlers(rdzv_rpc_handlers* made) noexcept : handle_(made) {}
-  detail::handle<rdzv_rpc_handlers, rdzv_rpc_handlers_free> handle_;
-};
 
 /// Whom a call is for: a name or a number.
 class rpc_callee {
@@ -858,8 +379,8 @@ class rpc {
     return rpc_future<Return>(made, std::string(handler));
   }
 
-  /// Calls, and has `done` told a `result<Return>`, once, on a thread of the library's; it must not block. What it throws
-  /// is dropped. When this fails, it hears nothing.
+  /// Calls, and has `done` told a `result<Return>`, once, on a thread of the library's; it must not block. What it
+  /// throws is dropped. When this fails, it hears nothing.
   template <class Return = void, class Done, class... Arguments>
   result<void> call_then(Done done, const rpc_callee& callee, std::string_view handler,
                          const Arguments&... arguments) const {
@@ -916,8 +437,8 @@ class rpc {
   /// Takes a handler out; whether there was one.
   result<bool> remove(std::string_view name) {
     std::int32_t found = 0;
-    if (auto failure = detail::failure_of(rdzv_rpc_remove_handler, c_handle(), detail::bytes(name), name.size(), &found))
-      return std::move(*failure);
+    auto failure = detail::failure_of(rdzv_rpc_remove_handler, c_handle(), detail::bytes(name), name.size(), &found);
+    if (failure) return std::move(*failure);
     return found != 0;
   }
 

@@ -10,13 +10,13 @@ use crate::rpc_handlers::{Outcome, Told, listener, payload};
 use crate::sized;
 use crate::status::*;
 use crate::store::timeout;
-use rendezvous_core::driver::reply::{Awaited, ask};
+use rendezvous_core::driver::reply::{Awaited, Reply, ask};
 use rendezvous_core::driver::rpc::Payload;
 use rendezvous_core::driver::rpc_group::{CallCanceller, Callee, GroupCall};
 use rendezvous_core::driver::store::Timeout;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A call: whom, what, with which bytes, and for how long.
@@ -120,7 +120,25 @@ pub struct rdzv_rpc_future {
 #[derive(Debug)]
 enum Ends {
     Tcp(CallCanceller),
-    Foreign,
+    Foreign(Arc<Open>),
+}
+
+/// Whoever is first answers a call of a backend of the program's own.
+struct Open(Mutex<Option<Reply<Outcome>>>);
+
+impl Open {
+    fn answer(&self, outcome: Outcome) {
+        let reply = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(reply) = reply {
+            reply.answer(outcome);
+        }
+    }
+}
+
+impl std::fmt::Debug for Open {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Open")
+    }
 }
 
 enum State {
@@ -201,8 +219,10 @@ fn start(of: &rdzv_rpc, spec: Spec<'_>) -> Result<rdzv_rpc_future, Fault> {
             let (reply, awaited) = ask();
             let who = format!("{} at {}", spec.handler, code.name_of(spec.callee));
             let until = spec.timeout.or(code.rpc_timeout()).map(|timeout| now() + timeout);
-            code.call(&spec, Some(Told::new(Box::new(move |outcome| reply.answer(outcome)))))?;
-            (State::Foreign(Foreign { awaited, until, who }), Ends::Foreign)
+            let open = Arc::new(Open(Mutex::new(Some(reply))));
+            let told = Arc::clone(&open);
+            code.call(&spec, Some(Told::new(Box::new(move |outcome| told.answer(outcome)))))?;
+            (State::Foreign(Foreign { awaited, until, who }), Ends::Foreign(open))
         }
     };
     Ok(rdzv_rpc_future { poison: Poison::default(), state: Mutex::new(state), canceller })
@@ -394,19 +414,15 @@ pub unsafe extern "C" fn rdzv_rpc_future_is_ready(future: *const rdzv_rpc_future
 }
 
 /// Ends the call, unless it has ended: whoever waits for it gets `RDZV_CANCELLED`. The worker that was
-/// called is told. Any thread. A call of a backend of yours is only forgotten, once nobody waits for it.
-/// NULL is ignored.
+/// called is told, unless its backend is one of yours. Any thread. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_future_cancel(future: *const rdzv_rpc_future) {
     // SAFETY: as the header wants it.
     unsafe {
         guard::read(future, (), |of| match &of.canceller {
             Ends::Tcp(call) => _ = call.cancel(),
-            Ends::Foreign => {
-                let Ok(mut state) = of.state.try_lock() else { return };
-                if let State::Foreign(_) = &*state {
-                    *state = State::Ended(Err(Fault::new(RDZV_CANCELLED, "the call was cancelled")));
-                }
+            Ends::Foreign(open) => {
+                open.answer(Err(Fault::new(RDZV_CANCELLED, "the call was cancelled").during("call")));
             }
         });
     }

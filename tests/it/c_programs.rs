@@ -222,7 +222,14 @@ fn fault_test_passes_under_valgrind() {
 
 /// The C++ headers in several units of one program.
 fn hpp_test(name: &str, standard: &'static str) -> Build {
-    let units = ["hpp_test.cpp", "hpp_native.cpp", "hpp_rendezvous.cpp", "hpp_agent.cpp", "hpp_rpc.cpp", "hpp_second.cpp"];
+    let units = [
+        "hpp_test.cpp",
+        "hpp_native.cpp",
+        "hpp_rendezvous.cpp",
+        "hpp_agent.cpp",
+        "hpp_rpc.cpp",
+        "hpp_second.cpp",
+    ];
     let units = units.map(|unit| folder_of("tests/c").join(unit));
     Build::cpp(name, standard, &units).linked_with(library::shipped()).with(&["-O0"])
 }
