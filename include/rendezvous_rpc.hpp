@@ -7,6 +7,9 @@
 #ifndef RENDEZVOUS_RPC_HPP
 #define RENDEZVOUS_RPC_HPP
 
+#include "rendezvous_codec.hpp"
+#include "rendezvous_rpc_handlers.hpp"
+
 #if defined(__cpp_exceptions)
 #define RDZV_DETAIL_NAMESPACE v1
 #else

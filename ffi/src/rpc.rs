@@ -103,7 +103,7 @@ impl rdzv_rpc {
 }
 
 /// Runs a function on a worker.
-pub(crate) unsafe fn operate(
+unsafe fn operate(
     rpc: *const rdzv_rpc,
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&rdzv_rpc) -> Result<(), Fault>,

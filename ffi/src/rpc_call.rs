@@ -4,7 +4,7 @@ use crate::argument::{invalid, place, reference, reference_mut, text};
 use crate::buffer::rdzv_buffer;
 use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
-use crate::rpc::{Calls, operate, rdzv_rpc};
+use crate::rpc::{Calls, rdzv_rpc};
 use crate::rpc_fault::group_call_fault;
 use crate::rpc_handlers::{Outcome, Told, listener, payload};
 use crate::sized;
@@ -102,10 +102,17 @@ unsafe fn call_on(
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&rdzv_rpc, Spec<'_>) -> Result<(), Fault>,
 ) -> rdzv_status {
+    // Not within the guard, since a poisoned worker gives back as well; nothing in it panics.
     // SAFETY: as the header wants it.
     let read = unsafe { spec(call) };
-    // SAFETY: passed on as they came.
-    unsafe { operate(rpc, error, |of| body(of, read?)) }
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, || {
+            let rpc = reference(rpc, "rpc")?;
+            rpc.shared.refuse_sink()?;
+            body(rpc, read?)
+        })
+    }
 }
 
 /// A call that is under way. Any thread may use it.
