@@ -12,6 +12,8 @@ use crate::rpc::options::RpcOptions;
 use crate::time::Duration;
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use std::thread;
 
 const SOON: Duration = Duration::from_secs(60);
