@@ -72,6 +72,7 @@ examples: lib ## Compile every example of cpp_examples into target/examples
 	$(COMPILE) cpp_examples/store_basics.cpp -o target/examples/store_basics $(LINK) -pthread -Wl,-rpath,'$$ORIGIN/../release'
 	$(COMPILE) cpp_examples/rendezvous.cpp -o target/examples/rendezvous $(LINK) -pthread -Wl,-rpath,'$$ORIGIN/../release'
 	$(COMPILE) cpp_examples/rendezvous_loop.cpp -o target/examples/rendezvous_loop $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
+	$(COMPILE) cpp_examples/parameter_server.cpp -o target/examples/parameter_server $(LINK) -pthread -Wl,-rpath,'$$ORIGIN/../release'
 	$(COMPILE) cpp_examples/supervisor.cpp -o target/examples/supervisor $(LINK) -pthread -Wl,-rpath,'$$ORIGIN/../release'
 	$(COMPILE) cpp_examples/run_ranks.cpp -o target/examples/run_ranks $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
 	$(COMPILE) cpp_examples/digits_trainer/main.cpp -o target/examples/digits_trainer $(LINK) -Wl,-rpath,'$$ORIGIN/../release'

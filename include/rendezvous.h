@@ -136,6 +136,48 @@ typedef int32_t rdzv_status;
 // Others asked for the same in another way, and were first.
 #define RDZV_CONFLICT 32
 
+// There is no worker of the name or number in the RPC group.
+#define RDZV_RPC_UNKNOWN_WORKER 33
+
+// The worker that was called has no handler of the name.
+#define RDZV_RPC_NO_HANDLER 34
+
+// The handler failed; `rdzv_error_cause` has its words.
+#define RDZV_RPC_HANDLER_FAILED 35
+
+// The worker is dead, or its connection ended: nobody knows whether the call was carried out.
+#define RDZV_RPC_PEER_DIED 36
+
+// This worker is of no RPC group, or of none any more.
+#define RDZV_RPC_NO_MEMBER 37
+
+// The worker that was called, or this one, takes no further calls.
+#define RDZV_RPC_LEAVING 38
+
+// The context has an RPC worker already.
+#define RDZV_RPC_ALREADY_INITIALIZED 39
+
+// The group is static, and the worker would be in a dynamic one, or the other way round.
+#define RDZV_RPC_MIXED_GROUP 40
+
+// Another worker of the group has the name, or the number.
+#define RDZV_RPC_NAME_TAKEN 41
+
+// Device maps and lists of the group do not fit together.
+#define RDZV_RPC_DEVICE_MAP 42
+
+// A worker of the group that is not known to be dead cannot be called.
+#define RDZV_RPC_UNREACHED 43
+
+// The others took this worker for dead, and go on without it.
+#define RDZV_RPC_EVICTED 44
+
+// The RPC group did not form, or did not part as it should; the message tells why.
+#define RDZV_RPC_MEMBERSHIP 45
+
+// A payload is not what its reader takes it for.
+#define RDZV_RPC_MALFORMED 46
+
 // The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
 // static.
 const char *rdzv_status_name(rdzv_status status);
@@ -211,6 +253,10 @@ const uint8_t *rdzv_list_item(const rdzv_list *list, size_t index, size_t *len);
 // The details of a failed call. Whoever receives one owns it and frees it with `rdzv_error_free`. Any thread
 // may read it. Strings that it hands out live as long as it does.
 typedef struct rdzv_error rdzv_error;
+
+// Makes an error of a status and words in UTF-8, for code of yours that reports as the library does. Yours
+// until `rdzv_error_free`. Never NULL.
+rdzv_error *rdzv_error_new(rdzv_status status, const uint8_t *message, size_t message_len);
 
 // Frees an error. NULL is no error.
 void rdzv_error_free(rdzv_error *error);
@@ -3578,6 +3624,736 @@ rdzv_status rdzv_record_error(const uint8_t *message,
                               size_t callstack_len,
                               int32_t *recorded,
                               rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Options of a worker of an RPC group.
+// -----------------------------------------------------------------------------------------------------------
+
+// What a worker of an RPC group is given. One thread at a time. Any number of workers may be made with the
+// same options, one after the other; free it when you like.
+typedef struct rdzv_rpc_options rdzv_rpc_options;
+
+// Makes options of a backend: that of the name, or `tcp` when `backend` is NULL. `context` may be NULL for a
+// fresh one. `rpc_timeout_ms`: how long a call may take that does not say so itself; above 0, 0 as long as it
+// likes, -1 for 60,000. `init_method`: the URL by which the group meets; NULL for `env://`. `names` and
+// `values`, `count` of each, are options of the backend's own, as texts: of `tcp` these are
+// `num_worker_threads`, and names after commas in `transports` and `channels`. On success `*out` is yours
+// until `rdzv_rpc_options_free`.
+//
+// Errors: `RDZV_NOT_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the backend refuses an option), `RDZV_REENTRANT`
+// (a backend that makes options asks for options of this context).
+rdzv_status rdzv_rpc_options_new(const rdzv_context *context,
+                                 const uint8_t *backend,
+                                 size_t backend_len,
+                                 int64_t rpc_timeout_ms,
+                                 const uint8_t *init_method,
+                                 size_t init_method_len,
+                                 const rdzv_bytes *names,
+                                 const rdzv_bytes *values,
+                                 size_t count,
+                                 rdzv_rpc_options **out,
+                                 rdzv_error **error);
+
+// Frees options. NULL is ignored.
+void rdzv_rpc_options_free(rdzv_rpc_options *options);
+
+// How long a call may take that does not say so itself, in milliseconds; 0: as long as it likes. Default
+// 60,000. Joining and leaving may take as long each, unless the membership timeout is set.
+rdzv_status rdzv_rpc_options_set_rpc_timeout_ms(rdzv_rpc_options *options,
+                                                int64_t rpc_timeout_ms,
+                                                rdzv_error **error);
+
+// How long joining may take, and leaving, in milliseconds, above 0. Default: as long as a call; 300,000 where
+// calls may take as long as they like. Of the backend `tcp` alone.
+rdzv_status rdzv_rpc_options_set_membership_timeout_ms(rdzv_rpc_options *options,
+                                                       int64_t membership_timeout_ms,
+                                                       rdzv_error **error);
+
+// The URL by which the group meets: `tcp://`, `file://`, `env://`, or of another scheme that the context has.
+// Default `env://`, which asks the variables.
+rdzv_status rdzv_rpc_options_set_init_method(rdzv_rpc_options *options,
+                                             const uint8_t *url,
+                                             size_t url_len,
+                                             rdzv_error **error);
+
+// What a variable of the environment says, as `rdzv_rendezvous_url_options_set_variable`: the library never
+// reads the environment.
+rdzv_status rdzv_rpc_options_set_variable(rdzv_rpc_options *options,
+                                          const uint8_t *name,
+                                          size_t name_len,
+                                          const uint8_t *value,
+                                          size_t value_len,
+                                          rdzv_error **error);
+
+// Where the worker that hosts the group's store listens, when that is not what the URL says.
+rdzv_status rdzv_rpc_options_set_listen_host(rdzv_rpc_options *options,
+                                             const uint8_t *listen_host,
+                                             size_t listen_host_len,
+                                             rdzv_error **error);
+
+// Where the worker takes calls: an address of this host's. Default: the one by which it reaches the store's
+// host, or the loopback address where the store has no host. Of the backend `tcp` alone.
+rdzv_status rdzv_rpc_options_set_host(rdzv_rpc_options *options,
+                                      const uint8_t *host,
+                                      size_t host_len,
+                                      rdzv_error **error);
+
+// How many threads carry out calls of pooled handlers, from 1 to 1024. Default 16; each is started when there
+// is work for it.
+rdzv_status rdzv_rpc_options_set_worker_threads(rdzv_rpc_options *options,
+                                                int64_t worker_threads,
+                                                rdzv_error **error);
+
+// The transports that a backend may use, the best first; an empty list is not the same as none set. `tcp` has
+// one of its own, and keeps the list as others do.
+rdzv_status rdzv_rpc_options_set_transports(rdzv_rpc_options *options,
+                                            const rdzv_bytes *names,
+                                            size_t count,
+                                            rdzv_error **error);
+
+// The channels that a backend may use, as the transports.
+rdzv_status rdzv_rpc_options_set_channels(rdzv_rpc_options *options,
+                                          const rdzv_bytes *names,
+                                          size_t count,
+                                          rdzv_error **error);
+
+// Adds pairs of devices for calls to a worker: `from[i]` here is `to[i]` there, each a name such as `cuda:0`
+// or `cpu`. What does not map one to one is refused, and changes nothing.
+rdzv_status rdzv_rpc_options_set_device_map(rdzv_rpc_options *options,
+                                            const uint8_t *worker,
+                                            size_t worker_len,
+                                            const rdzv_bytes *from,
+                                            const rdzv_bytes *to,
+                                            size_t count,
+                                            rdzv_error **error);
+
+// The devices that the worker uses, by their names; an empty list lets that follow from the maps.
+rdzv_status rdzv_rpc_options_set_devices(rdzv_rpc_options *options,
+                                         const rdzv_bytes *names,
+                                         size_t count,
+                                         rdzv_error **error);
+
+// How many devices this process has, which maps are checked against, and of which kind they are: NULL for
+// `cuda`. Default 0. Of the backend `tcp` alone.
+rdzv_status rdzv_rpc_options_set_device_count(rdzv_rpc_options *options,
+                                              uint32_t count,
+                                              const uint8_t *kind,
+                                              size_t kind_len,
+                                              rdzv_error **error);
+
+// The options in words, which replace the content of `words`: as a log names them.
+rdzv_status rdzv_rpc_options_describe(const rdzv_rpc_options *options,
+                                      rdzv_buffer *words,
+                                      rdzv_error **error);
+
+// How long a call may take, in milliseconds; 0: as long as it likes, and for NULL.
+int64_t rdzv_rpc_options_rpc_timeout_ms(const rdzv_rpc_options *options);
+
+// How many threads carry out calls. 0 for NULL.
+uint32_t rdzv_rpc_options_worker_threads(const rdzv_rpc_options *options);
+
+// The transports that were set replace the content of `transports`, and the channels that of `channels`; each
+// may be NULL. Nothing set is an empty list here.
+rdzv_status rdzv_rpc_options_lists(const rdzv_rpc_options *options,
+                                   rdzv_list *transports,
+                                   rdzv_list *channels,
+                                   rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Handlers of a worker of an RPC group.
+// -----------------------------------------------------------------------------------------------------------
+
+// The handler runs on the thread that serves all connections: it must not block. The quickest way for what
+// takes no time.
+#define RDZV_RPC_INLINE 1
+
+// The handler runs on a thread of the pool, and may block.
+#define RDZV_RPC_POOLED 2
+
+// Handlers by their names, for workers to be made with: whoever calls a worker finds them from the beginning.
+// One thread at a time. Any number of workers may share them; free it when you like.
+typedef struct rdzv_rpc_handlers rdzv_rpc_handlers;
+
+// What a handler is asked. Valid, with all that it lends, until the handler returns.
+typedef struct rdzv_rpc_request rdzv_rpc_request;
+
+// The way back for one answer, from any thread and at any time. It is yours: each of the functions that
+// answer frees it, and `rdzv_rpc_responder_free` tells the caller that there is no answer.
+typedef struct rdzv_rpc_responder rdzv_rpc_responder;
+
+// No handlers. On success `*out` is yours until `rdzv_rpc_handlers_free`.
+rdzv_status rdzv_rpc_handlers_new(rdzv_rpc_handlers **out, rdzv_error **error);
+
+// Another handle of the same handlers, for a backend of yours to keep. Later additions are not shared.
+rdzv_status rdzv_rpc_handlers_clone(const rdzv_rpc_handlers *handlers,
+                                    rdzv_rpc_handlers **out,
+                                    rdzv_error **error);
+
+// Frees handlers. Workers that were made with them keep what they need. NULL is ignored.
+void rdzv_rpc_handlers_free(rdzv_rpc_handlers *handlers);
+
+// Adds a handler. `run` is `RDZV_RPC_INLINE` or `RDZV_RPC_POOLED`. `handle` is called on threads of the
+// library's, by several at a time; it must not throw. It owns the responder, and may answer later. An inline
+// handler must neither wait for calls nor end a worker. On success the library owns `user_data`, until it
+// calls `destroy` (which may be NULL) once all handles and workers that have the handler are gone; on failure
+// it stays yours.
+//
+// Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins with
+// `rdzv/`).
+rdzv_status rdzv_rpc_handlers_add(rdzv_rpc_handlers *handlers,
+                                  const uint8_t *name,
+                                  size_t name_len,
+                                  int32_t run,
+                                  void (*handle)(void *user_data,
+                                                 const rdzv_rpc_request *request,
+                                                 rdzv_rpc_responder *responder),
+                                  void *user_data,
+                                  void (*destroy)(void *user_data),
+                                  rdzv_error **error);
+
+// Has a handler answer a request that a backend of yours received: it is called on the calling thread, be it
+// inline or pooled. `done` is told once what came of it, on any thread; it may be NULL where
+// `answer_is_wanted` is 0. `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
+//
+// Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_INVALID_ARGUMENT`.
+rdzv_status rdzv_rpc_handlers_dispatch(const rdzv_rpc_handlers *handlers,
+                                       const uint8_t *caller,
+                                       size_t caller_len,
+                                       uint16_t caller_id,
+                                       const uint8_t *handler,
+                                       size_t handler_len,
+                                       const uint8_t *payload,
+                                       size_t payload_len,
+                                       int64_t time_left_ms,
+                                       int32_t answer_is_wanted,
+                                       void (*done)(void *user_data,
+                                                    rdzv_status status,
+                                                    const uint8_t *data,
+                                                    size_t len,
+                                                    const rdzv_error *error),
+                                       void *user_data,
+                                       rdzv_error **error);
+
+// The caller's name, its length in `*len` unless `len` is NULL. Not NUL-terminated. NULL for NULL.
+const uint8_t *rdzv_rpc_request_caller(const rdzv_rpc_request *request, size_t *len);
+
+// The caller's number. 0 for NULL.
+uint16_t rdzv_rpc_request_caller_id(const rdzv_rpc_request *request);
+
+// The handler's own name, as the caller's.
+const uint8_t *rdzv_rpc_request_handler(const rdzv_rpc_request *request, size_t *len);
+
+// The bytes of the request, their number in `*len` unless `len` is NULL. NULL for NULL.
+const uint8_t *rdzv_rpc_request_payload(const rdzv_rpc_request *request, size_t *len);
+
+// Whether the caller wants an answer, 1 or 0; what is answered all the same is dropped. 0 for NULL.
+int32_t rdzv_rpc_request_answer_is_wanted(const rdzv_rpc_request *request);
+
+// How long the caller waits, in milliseconds, from when the handler was called; -1: as long as it takes. 0
+// for NULL.
+int64_t rdzv_rpc_request_time_left_ms(const rdzv_rpc_request *request);
+
+// Answers with these bytes, and frees the responder, whatever it returns. Without `release` they are copied.
+// With it they are only lent, and it is called once with `user_data`, on any thread, when nobody needs them
+// any more, whatever this function returns.
+//
+// Errors: `RDZV_INVALID_ARGUMENT`. Whether the answer arrives nobody knows here.
+rdzv_status rdzv_rpc_responder_answer(rdzv_rpc_responder *responder,
+                                      const uint8_t *data,
+                                      size_t len,
+                                      void (*release)(void *user_data),
+                                      void *user_data,
+                                      rdzv_error **error);
+
+// Tells the caller in these words, in UTF-8, that the handler failed, and frees the responder, whatever it
+// returns. The caller gets `RDZV_RPC_HANDLER_FAILED`.
+rdzv_status rdzv_rpc_responder_fail(rdzv_rpc_responder *responder,
+                                    const uint8_t *words,
+                                    size_t words_len,
+                                    rdzv_error **error);
+
+// Tells that a call of a backend of yours failed with any status of this header, and frees the responder,
+// whatever it returns. The caller of a handler hears only the words.
+rdzv_status rdzv_rpc_responder_fail_with(rdzv_rpc_responder *responder,
+                                         rdzv_status status,
+                                         const uint8_t *words,
+                                         size_t words_len,
+                                         rdzv_error **error);
+
+// Whether anybody waits for the answer still, 1 or 0; for who has much to do for it. 0 for NULL.
+int32_t rdzv_rpc_responder_is_wanted(const rdzv_rpc_responder *responder);
+
+// Frees a responder: the caller hears that there is no answer. NULL is ignored.
+void rdzv_rpc_responder_free(rdzv_rpc_responder *responder);
+
+// -----------------------------------------------------------------------------------------------------------
+// Lists of workers of an RPC group.
+// -----------------------------------------------------------------------------------------------------------
+
+// Workers in the order of their numbers. Any thread may read it.
+typedef struct rdzv_rpc_workers rdzv_rpc_workers;
+
+// Frees a list. NULL is ignored.
+void rdzv_rpc_workers_free(rdzv_rpc_workers *workers);
+
+// How many workers. 0 for NULL.
+size_t rdzv_rpc_workers_count(const rdzv_rpc_workers *workers);
+
+// The name of the worker at `index` (from 0), its length in `*len` unless `len` is NULL. Not NUL-terminated;
+// lives as long as the list. NULL beyond the last.
+const uint8_t *rdzv_rpc_workers_name(const rdzv_rpc_workers *workers, size_t index, size_t *len);
+
+// The number of the worker at `index`; -1 beyond the last.
+int32_t rdzv_rpc_workers_id(const rdzv_rpc_workers *workers, size_t index);
+
+// Where the worker at `index` takes calls, as its name is given: what an observer saw. Length 0 in lists of
+// the group's own workers, and where nobody has written it yet.
+const uint8_t *rdzv_rpc_workers_address(const rdzv_rpc_workers *workers, size_t index, size_t *len);
+
+// -----------------------------------------------------------------------------------------------------------
+// A worker of an RPC group.
+// -----------------------------------------------------------------------------------------------------------
+
+// A worker ends gracefully: its calls come to their ends first; then, in a static group, all agree that they
+// have done, and in a dynamic one the others hear that it leaves.
+#define RDZV_RPC_GRACEFUL 1
+
+// A worker ends at once and without a word; the others take it for dead.
+#define RDZV_RPC_ABRUPT 2
+
+// Nothing happened.
+#define RDZV_RPC_EVENT_NONE 0
+
+// A worker came.
+#define RDZV_RPC_EVENT_JOINED 1
+
+// A worker went.
+#define RDZV_RPC_EVENT_LEFT 2
+
+// A worker died.
+#define RDZV_RPC_EVENT_DIED 3
+
+// This worker is of its group no more; there will be no further event.
+#define RDZV_RPC_EVENT_OVER 4
+
+// A worker of an RPC group. Any thread may use it, several at a time.
+typedef struct rdzv_rpc rdzv_rpc;
+
+// What happened to a group.
+typedef struct {
+  // Set it to `sizeof(rdzv_rpc_event)` before the call; afterwards it tells how many bytes were filled.
+  uint32_t struct_size;
+  // One of `RDZV_RPC_EVENT_NONE` and so on; there may be more one day.
+  int32_t kind;
+  // The number of the worker that it is about; -1 where there is none.
+  int32_t id;
+  // Not used; 0.
+  uint32_t reserved;
+} rdzv_rpc_event;
+
+// Makes this process a worker of a group, as PyTorch's `init_rpc`, and returns once it is a member. The group
+// meets by the URL of the options, and its keys stand beneath `rpc_prefix_N`, where N counts the attempts of
+// the context. `rank`: the worker's number; -1: the URL or the variables say it. `world_size`: how many
+// workers a static group has; -1 or 0 for a dynamic one, whose workers come and go. `options` may be NULL for
+// those of `tcp`, `handlers` NULL for none, `context` NULL for a fresh one. A context has one worker at a
+// time. On success `*out` is yours until `rdzv_rpc_free`; on failure nothing is left in this process.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` (name, rank, URL), `RDZV_RPC_ALREADY_INITIALIZED`, `RDZV_BACKEND_MISMATCH`
+// (no backend makes such options), `RDZV_RPC_MIXED_GROUP`, `RDZV_RPC_NAME_TAKEN`, `RDZV_RPC_DEVICE_MAP`,
+// `RDZV_TIMED_OUT` (`rdzv_error_rank` has who did not come), `RDZV_RPC_UNREACHED`, `RDZV_RPC_PEER_DIED`,
+// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`; those of `rdzv_rendezvous_url_next` and `rdzv_server_start`; of
+// a backend of yours what its `init` returns.
+rdzv_status rdzv_rpc_init(const rdzv_context *context,
+                          const uint8_t *name,
+                          size_t name_len,
+                          int32_t rank,
+                          int32_t world_size,
+                          const rdzv_rpc_options *options,
+                          const rdzv_rpc_handlers *handlers,
+                          rdzv_rpc **out,
+                          rdzv_error **error);
+
+// The same over a store that is there already. The keys of the group are those of `store`: give each group a
+// prefix (`rdzv_store_with_prefix`). A reference is kept: you may free your handle. `rank` must be set. What
+// the options say of the way to meet is passed over.
+rdzv_status rdzv_rpc_init_over_store(const rdzv_context *context,
+                                     const rdzv_store *store,
+                                     const uint8_t *name,
+                                     size_t name_len,
+                                     int32_t rank,
+                                     int32_t world_size,
+                                     const rdzv_rpc_options *options,
+                                     const rdzv_rpc_handlers *handlers,
+                                     rdzv_rpc **out,
+                                     rdzv_error **error);
+
+// Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be under way, but
+// for futures, which fail. Not from a handler or a callback. NULL is ignored.
+void rdzv_rpc_free(rdzv_rpc *rpc);
+
+// Ends the worker: `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Any thread but that of a handler or a
+// callback; calls under way in others end. It has ended when this returns, whatever it returns, and the
+// context may have another worker. A second time changes nothing, and tells how it ended.
+//
+// Errors: `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has not),
+// `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_NO_MEMBER` (it had been ended
+// abruptly).
+rdzv_status rdzv_rpc_shutdown(const rdzv_rpc *rpc, int32_t how, rdzv_error **error);
+
+// The worker's own name, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
+// worker. NULL for NULL.
+const uint8_t *rdzv_rpc_name(const rdzv_rpc *rpc, size_t *len);
+
+// The worker's own number; -1 for NULL.
+int32_t rdzv_rpc_id(const rdzv_rpc *rpc);
+
+// Where the worker takes calls, as its name is given. NULL also for a worker of a backend of yours.
+const uint8_t *rdzv_rpc_address(const rdzv_rpc *rpc, size_t *len);
+
+// All workers of the group, this one included; none once it is of no group any more. On success `*out` is
+// yours until `rdzv_rpc_workers_free`.
+rdzv_status rdzv_rpc_list_workers(const rdzv_rpc *rpc, rdzv_rpc_workers **out, rdzv_error **error);
+
+// The number of the worker with this name goes to `*id`.
+//
+// Errors: `RDZV_RPC_UNKNOWN_WORKER`.
+rdzv_status rdzv_rpc_worker_id(const rdzv_rpc *rpc,
+                               const uint8_t *name,
+                               size_t name_len,
+                               uint16_t *id,
+                               rdzv_error **error);
+
+// The name of the worker with this number replaces the content of `name`.
+//
+// Errors: `RDZV_RPC_UNKNOWN_WORKER`.
+rdzv_status rdzv_rpc_worker_name(const rdzv_rpc *rpc, uint16_t id, rdzv_buffer *name, rdzv_error **error);
+
+// The devices that the worker uses, by their names and sorted by index, replace the content of `names`: those
+// that its options list, or else all that its maps begin at and the others' maps for it end at.
+//
+// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+rdzv_status rdzv_rpc_devices(const rdzv_rpc *rpc, rdzv_list *names, rdzv_error **error);
+
+// The worker's reverse maps in words, which replace the content of `words`: for each caller that has a map
+// for this worker, where answers go. As Python writes dictionaries.
+//
+// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+rdzv_status rdzv_rpc_reverse_maps(const rdzv_rpc *rpc, rdzv_buffer *words, rdzv_error **error);
+
+// Adds a handler while the worker lives, as `rdzv_rpc_handlers_add`. Others may have called it before.
+//
+// Errors besides: `RDZV_UNSUPPORTED` with a backend of yours.
+rdzv_status rdzv_rpc_add_handler(const rdzv_rpc *rpc,
+                                 const uint8_t *name,
+                                 size_t name_len,
+                                 int32_t run,
+                                 void (*handle)(void *user_data,
+                                                const rdzv_rpc_request *request,
+                                                rdzv_rpc_responder *responder),
+                                 void *user_data,
+                                 void (*destroy)(void *user_data),
+                                 rdzv_error **error);
+
+// Takes a handler out; whether there was one, 1 or 0, goes to `*found`, unless `found` is NULL. Requests that
+// it has are carried out to their ends.
+//
+// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+rdzv_status rdzv_rpc_remove_handler(const rdzv_rpc *rpc,
+                                    const uint8_t *name,
+                                    size_t name_len,
+                                    int32_t *found,
+                                    rdzv_error **error);
+
+// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to the group, and
+// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing did.
+// The name of the worker that it is about replaces the content of `name`, and what is known of a death
+// that of `why`; both may be NULL. Each event is told once, to one thread. Of more than 4,096 that nobody
+// asks for, the oldest are lost.
+//
+// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+rdzv_status rdzv_rpc_next_event(const rdzv_rpc *rpc,
+                                int64_t timeout_ms,
+                                rdzv_rpc_event *event,
+                                rdzv_buffer *name,
+                                rdzv_buffer *why,
+                                rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Calls between workers of an RPC group.
+// -----------------------------------------------------------------------------------------------------------
+
+// A call that is under way. Any thread may use it.
+typedef struct rdzv_rpc_future rdzv_rpc_future;
+
+// A call: whom, what, with which bytes, and for how long.
+typedef struct {
+  // `sizeof(rdzv_rpc_call_spec)`.
+  uint32_t struct_size;
+  // The number of the worker that is called, where `callee` is NULL.
+  int32_t callee_id;
+  // Its name. UTF-8, not NUL-terminated; NULL: `callee_id` tells who it is.
+  const uint8_t *callee;
+  // The length of the name.
+  size_t callee_len;
+  // The name of the handler. UTF-8, not NUL-terminated.
+  const uint8_t *handler;
+  // Its length.
+  size_t handler_len;
+  // The bytes of the request.
+  const uint8_t *payload;
+  // How many.
+  size_t payload_len;
+  // How long the call may take, in milliseconds: above 0; -1: as the options say; 0: it is over at once.
+  int64_t timeout_ms;
+  // NULL: the bytes are copied. Otherwise they are only lent, and this is called once with
+  // `user_data`, on any thread, when nobody needs them any more, whatever becomes of the call: also
+  // when the function that this was given to fails.
+  void (*release)(void *user_data);
+  // Passed to `release`.
+  void *user_data;
+} rdzv_rpc_call_spec;
+
+// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be NULL.
+// A call to the worker itself reaches its own handlers.
+//
+// Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
+// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`,
+// `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`; of a backend of yours what it tells. `rdzv_error_node` names the
+// callee.
+rdzv_status rdzv_rpc_call(const rdzv_rpc *rpc,
+                          const rdzv_rpc_call_spec *call,
+                          rdzv_buffer *answer,
+                          rdzv_error **error);
+
+// Calls a worker, and does not wait. On success `*out` is yours until `rdzv_rpc_future_free`.
+//
+// Errors: those of `rdzv_rpc_call` that are known at once.
+rdzv_status rdzv_rpc_start_call(const rdzv_rpc *rpc,
+                                const rdzv_rpc_call_spec *call,
+                                rdzv_rpc_future **out,
+                                rdzv_error **error);
+
+// Calls a worker, and has `done` told once what came of it: the answer, or a status and an error, which it
+// only borrows. It is called on a thread of the library's, or on the calling one; it must not block,
+// throw, or end the worker.
+//
+// Errors: those of `rdzv_rpc_call` that are known at once; of these `done` hears nothing.
+rdzv_status rdzv_rpc_call_with(const rdzv_rpc *rpc,
+                               const rdzv_rpc_call_spec *call,
+                               void (*done)(void *user_data,
+                                            rdzv_status status,
+                                            const uint8_t *data,
+                                            size_t len,
+                                            const rdzv_error *error),
+                               void *user_data,
+                               rdzv_error **error);
+
+// Calls what nobody answers. Nobody hears whether it arrived.
+//
+// Errors: those of `rdzv_rpc_call` that are known at once.
+rdzv_status rdzv_rpc_notify(const rdzv_rpc *rpc, const rdzv_rpc_call_spec *call, rdzv_error **error);
+
+// Frees a future. A call that has not ended is cancelled. No other call on it may be under way. NULL is
+// ignored.
+void rdzv_rpc_future_free(rdzv_rpc_future *future);
+
+// Waits up to `timeout_ms` (0 looks once; -1: as long as the call may take) for the call to end. Whether
+// it has, 1 or 0, goes to `*ended`; then the answer replaces the content of `answer`, which may be NULL.
+// What came of a call is told once.
+//
+// Errors: those of `rdzv_rpc_call`, `RDZV_CANCELLED`; `RDZV_INVALID_ARGUMENT` once it was told.
+rdzv_status rdzv_rpc_future_wait(const rdzv_rpc_future *future,
+                                 int64_t timeout_ms,
+                                 int32_t *ended,
+                                 rdzv_buffer *answer,
+                                 rdzv_error **error);
+
+// Whether the call has ended, 1 or 0: then `rdzv_rpc_future_wait` returns at once. 0 while another thread
+// waits, and for NULL.
+int32_t rdzv_rpc_future_is_ready(const rdzv_rpc_future *future);
+
+// Ends the call, unless it has ended: whoever waits for it gets `RDZV_CANCELLED`. The worker that was
+// called is told, unless its backend is one of yours. Any thread. NULL is ignored.
+void rdzv_rpc_future_cancel(const rdzv_rpc_future *future);
+
+// -----------------------------------------------------------------------------------------------------------
+// Backends of RPC groups, yours among them.
+// -----------------------------------------------------------------------------------------------------------
+
+// Takes the answer of a backend of yours. Valid during the call only.
+typedef struct rdzv_rpc_answer rdzv_rpc_answer;
+
+// Who is to become a worker. Everything in it is valid during the call only.
+typedef struct {
+  // Size of this struct in the library that made it, in bytes; later fields are absent when it is
+  // smaller.
+  uint32_t struct_size;
+  // The worker's number.
+  int32_t id;
+  // How many workers a static group has; -1 for a dynamic one.
+  int32_t world_size;
+  // Not used; 0.
+  uint32_t reserved;
+  // The worker's name. UTF-8, not NUL-terminated.
+  const uint8_t *name;
+  // Its length.
+  size_t name_len;
+  // Where the workers find each other; nothing else is beneath its prefix. `rdzv_store_clone` makes a
+  // handle to keep.
+  const rdzv_store *store;
+} rdzv_rpc_init_request;
+
+// A backend in code of yours. Its functions are called on the thread that makes options or a worker; they may
+// block, and must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
+typedef struct {
+  // `sizeof(rdzv_rpc_backend_vtable)`.
+  uint32_t struct_size;
+  // Not used; 0.
+  uint32_t reserved;
+  // Passed to all functions.
+  void *user_data;
+  // Looks at options of the backend's own, as texts, and may change `options`, which have timeout and
+  // way to meet. Without any it must succeed: it is asked so whenever a backend is looked for. The
+  // texts are kept with the options (`rdzv_rpc_options_list_own`). May be NULL, when there are no
+  // options of its own. It must not ask this library for options or workers: that is `RDZV_REENTRANT`.
+  rdzv_status (*construct_options)(void *user_data,
+                                   rdzv_rpc_options *options,
+                                   const rdzv_bytes *names,
+                                   const rdzv_bytes *values,
+                                   size_t count,
+                                   rdzv_rpc_answer *answer);
+  // Makes a worker, which is of its group when this returns, and answers it with
+  // `rdzv_rpc_answer_set_agent`. `handlers` is never NULL; `rdzv_rpc_handlers_clone` makes one to
+  // keep, and `rdzv_rpc_handlers_dispatch` has them answer. Must not be NULL.
+  rdzv_status (*init)(void *user_data,
+                      const rdzv_rpc_init_request *request,
+                      const rdzv_rpc_options *options,
+                      const rdzv_rpc_handlers *handlers,
+                      rdzv_rpc_answer *answer);
+  // Called once, when the context and all that was made with it are gone. May be NULL.
+  void (*destroy)(void *user_data);
+} rdzv_rpc_backend_vtable;
+
+// A worker in code of yours. Its functions are called on the threads that call the worker, by several at a
+// time; they must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
+typedef struct {
+  // `sizeof(rdzv_rpc_agent_vtable)`.
+  uint32_t struct_size;
+  // Not used; 0.
+  uint32_t reserved;
+  // Passed to all functions.
+  void *user_data;
+  // Begins a call, and does not wait for its end. What `call` points at is valid until this returns,
+  // and its `release` is NULL. `responder` is for what comes of it, from any thread, at the latest
+  // when its time is up; NULL: nobody wants an answer. It is the code's if this returns `RDZV_OK`, and
+  // else the library's. Must not be NULL.
+  rdzv_status (*call)(void *user_data, const rdzv_rpc_call_spec *call, rdzv_rpc_responder *responder);
+  // Answers who is in the group, with `rdzv_rpc_answer_add_worker` for each. Must not be NULL.
+  rdzv_status (*list_workers)(void *user_data, rdzv_rpc_answer *answer);
+  // Ends the worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Called again when it was called before.
+  // Must not be NULL.
+  rdzv_status (*shutdown)(void *user_data, int32_t how, rdzv_rpc_answer *answer);
+  // Called once, when the worker is gone and none of its functions is under way. May be NULL.
+  void (*destroy)(void *user_data);
+} rdzv_rpc_agent_vtable;
+
+// Registers an RPC backend in code of yours under the name `backend`, which is exact; `vtable` is copied. The
+// newest comes first where one is looked for by options. On success the library owns `user_data`, until it
+// calls `destroy`; on failure it stays yours.
+//
+// Errors: `RDZV_ALREADY_REGISTERED` when anybody has the name, be it the same code.
+rdzv_status rdzv_context_register_rpc_backend(const rdzv_context *context,
+                                              const uint8_t *backend,
+                                              size_t backend_len,
+                                              const rdzv_rpc_backend_vtable *vtable,
+                                              rdzv_error **error);
+
+// The names of the RPC backends of this context, the newest first; they replace the content of `names`.
+rdzv_status rdzv_context_list_rpc_backends(const rdzv_context *context, rdzv_list *names, rdzv_error **error);
+
+// The options of the backend's own that these options were made with: names and values replace the content of
+// the two lists. For the `init` of a backend of yours.
+rdzv_status rdzv_rpc_options_list_own(const rdzv_rpc_options *options,
+                                      rdzv_list *names,
+                                      rdzv_list *values,
+                                      rdzv_error **error);
+
+// Tells in words why the function failed, in UTF-8; they are the error's message. For use within the
+// functions of a backend of yours, as those that follow.
+void rdzv_rpc_answer_set_message(rdzv_rpc_answer *answer, const uint8_t *message, size_t message_len);
+
+// Answers one worker of the group.
+void rdzv_rpc_answer_add_worker(rdzv_rpc_answer *answer, const uint8_t *name, size_t name_len, uint16_t id);
+
+// Answers a worker that is of its group; `vtable` is copied, and the library owns its `user_data`, until it
+// calls `destroy`, whatever becomes of the call. A vtable in which something is missing is not taken: the
+// caller gets `RDZV_INVALID_ARGUMENT`, and its `user_data` stays yours.
+void rdzv_rpc_answer_set_agent(rdzv_rpc_answer *answer, const rdzv_rpc_agent_vtable *vtable);
+
+// -----------------------------------------------------------------------------------------------------------
+// Who is in an RPC group, seen from outside.
+// -----------------------------------------------------------------------------------------------------------
+
+// Nothing was seen.
+#define RDZV_RPC_SIGHT_NONE 0
+
+// The group has begun, and is a static one.
+#define RDZV_RPC_SIGHT_STATIC 1
+
+// The group has begun, and is a dynamic one.
+#define RDZV_RPC_SIGHT_DYNAMIC 2
+
+// A worker is there. One that comes back elsewhere has gone before.
+#define RDZV_RPC_SIGHT_CAME 3
+
+// A worker is there no more. One that died is seen until others strike it out.
+#define RDZV_RPC_SIGHT_WENT 4
+
+// Sees who is in a group, PyTorch's or ours, from its keys alone. It writes nothing, and nobody in the group
+// knows of it. Any thread may use it.
+typedef struct rdzv_rpc_observer rdzv_rpc_observer;
+
+// What an observer saw.
+typedef struct {
+  // Set it to `sizeof(rdzv_rpc_sight)` before the call; afterwards it tells how many bytes were filled.
+  uint32_t struct_size;
+  // One of `RDZV_RPC_SIGHT_NONE` and so on; there may be more one day.
+  int32_t kind;
+  // The number of the worker that it is about; -1 where there is none.
+  int32_t id;
+  // Not used; 0.
+  uint32_t reserved;
+} rdzv_rpc_sight;
+
+// Looks at the group whose keys are those of `store`: those of a job's first group are beneath
+// `rpc_prefix_0`, which `rdzv_store_with_prefix` goes to. It has a connection and a thread of its own, looks
+// twice a second, and at once when a native server tells of a change. Your handle may be freed. On success
+// `*out` is yours until `rdzv_rpc_observer_free`.
+//
+// Errors: those of `rdzv_store_connect`, `RDZV_EXHAUSTED`.
+rdzv_status rdzv_rpc_observer_new(const rdzv_store *store, rdzv_rpc_observer **out, rdzv_error **error);
+
+// Ends an observer and frees it. No other call on it may be under way. NULL is ignored.
+void rdzv_rpc_observer_free(rdzv_rpc_observer *observer);
+
+// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that is seen, and fills
+// `*sight`, of which `struct_size` must be set; its kind is `RDZV_RPC_SIGHT_NONE` when nothing was. The
+// name of the worker that it is about replaces the content of `name`, and where that takes calls that of
+// `address`; both may be NULL. Each sight is told once, to one thread.
+//
+// Errors, told once: `RDZV_SERVER_GONE` (the store failed), `RDZV_RPC_MEMBERSHIP` (the keys are none of a
+// group).
+rdzv_status rdzv_rpc_observer_next(const rdzv_rpc_observer *observer,
+                                   int64_t timeout_ms,
+                                   rdzv_rpc_sight *sight,
+                                   rdzv_buffer *name,
+                                   rdzv_buffer *address,
+                                   rdzv_error **error);
+
+// Who is there, as far as was seen. On success `*out` is yours until `rdzv_rpc_workers_free`.
+rdzv_status rdzv_rpc_observer_list(const rdzv_rpc_observer *observer,
+                                   rdzv_rpc_workers **out,
+                                   rdzv_error **error);
 
 #ifdef __cplusplus
 }  // extern "C"

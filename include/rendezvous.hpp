@@ -2,11 +2,10 @@
 //
 // Every call that can fail returns a `result<T>`: test it like a pointer, or take the value with `or_throw()`, which
 // throws `rdzv::exception` (and does not exist under -fno-exceptions). Handles are move-only and free themselves.
-// `c_handle()` lends the C handle, `release()` gives it away.
-//
-// This header brings those of native stores, of event loops, of rendezvous (handlers and URLs), of agents and of the
-// store's utilities along; rendezvous_custom_store.hpp, rendezvous_custom_backend.hpp and rendezvous_custom_workers.hpp,
-// for plug-ins of yours, are beside it.
+// `c_handle()` lends the C handle, `release()` gives it away. This header brings those of native stores, of event
+// loops, of rendezvous (handlers and URLs), of agents, of RPC groups and of the store's utilities along;
+// rendezvous_custom_store.hpp, rendezvous_custom_backend.hpp and rendezvous_custom_workers.hpp, for plug-ins of yours,
+// are beside it.
 //
 // Timeouts are std::chrono::milliseconds: 0 tries once, `default_timeout` takes the handle's own, there is no infinite.
 //
@@ -78,6 +77,12 @@ enum class status : std::int32_t {
   stale_round = RDZV_STALE_ROUND,
   not_found = RDZV_NOT_FOUND,
   conflict = RDZV_CONFLICT,
+  rpc_unknown_worker = RDZV_RPC_UNKNOWN_WORKER, rpc_no_handler = RDZV_RPC_NO_HANDLER,
+  rpc_handler_failed = RDZV_RPC_HANDLER_FAILED, rpc_peer_died = RDZV_RPC_PEER_DIED, rpc_no_member = RDZV_RPC_NO_MEMBER,
+  rpc_leaving = RDZV_RPC_LEAVING, rpc_already_initialized = RDZV_RPC_ALREADY_INITIALIZED,
+  rpc_mixed_group = RDZV_RPC_MIXED_GROUP, rpc_name_taken = RDZV_RPC_NAME_TAKEN, rpc_device_map = RDZV_RPC_DEVICE_MAP,
+  rpc_unreached = RDZV_RPC_UNREACHED, rpc_evicted = RDZV_RPC_EVICTED, rpc_membership = RDZV_RPC_MEMBERSHIP,
+  rpc_malformed = RDZV_RPC_MALFORMED,
 };
 
 /// The short name of a status, such as "timed out".
@@ -790,5 +795,6 @@ class store {
 #include "rendezvous_utilities.hpp"
 // Of what stands above, the agent needs the loop and the handler.
 #include "rendezvous_agent.hpp"
+#include "rendezvous_rpc.hpp"
 
 #endif  // RENDEZVOUS_HPP

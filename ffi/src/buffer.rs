@@ -29,6 +29,11 @@ impl rdzv_buffer {
         result
     }
 
+    /// Replaces the content with these bytes, which are not copied.
+    pub(crate) fn take(&mut self, bytes: Vec<u8>) {
+        self.bytes = bytes;
+    }
+
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.bytes.clear();
         self.bytes.extend_from_slice(bytes);

@@ -103,6 +103,24 @@ impl rdzv_error {
     }
 }
 
+/// Makes an error of a status and words in UTF-8, for code of yours that reports as the library does. Yours
+/// until `rdzv_error_free`. Never NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_new(
+    status: rdzv_status,
+    message: *const u8,
+    message_len: usize,
+) -> *mut rdzv_error {
+    let words = || {
+        // SAFETY: as the header wants it.
+        let message = unsafe { crate::argument::bytes(message, message_len, "message") };
+        message.map(String::from_utf8_lossy).unwrap_or_default()
+    };
+    guard::quiet(std::ptr::null_mut(), || {
+        Box::into_raw(Box::new(rdzv_error::new(Fault::new(status, words()))))
+    })
+}
+
 /// Frees an error. NULL is no error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_free(error: *mut rdzv_error) {

@@ -75,10 +75,25 @@ mod custom_workers;
 
 mod worker_error;
 
+mod rpc_options;
+
+mod rpc_handlers;
+
+mod rpc_workers;
+
+mod rpc;
+
+mod rpc_call;
+
+mod rpc_plugin;
+
+mod rpc_observer;
+
 #[cfg(feature = "fault-injection")]
 mod fault_injection;
 mod guard;
 mod rendezvous_fault;
+mod rpc_fault;
 mod sized;
 
 pub use agent::*;
@@ -105,6 +120,13 @@ pub use rendezvous_info::*;
 pub use rendezvous_parameters::*;
 pub use rendezvous_plugin::*;
 pub use rendezvous_url::*;
+pub use rpc::*;
+pub use rpc_call::*;
+pub use rpc_handlers::*;
+pub use rpc_observer::*;
+pub use rpc_options::*;
+pub use rpc_plugin::*;
+pub use rpc_workers::*;
 pub use server::*;
 pub use server_options::*;
 pub use status::*;

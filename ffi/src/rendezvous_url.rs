@@ -10,7 +10,7 @@ use crate::status::{RDZV_REENTRANT, rdzv_status};
 use rendezvous_core::driver::canceller::Canceller;
 use rendezvous_core::driver::rendezvous::{Meeting, UrlOptions, UrlRendezvous};
 use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo};
-use rendezvous_core::rendezvous::url::WorldSize;
+use rendezvous_core::rendezvous::url::{RankEnvironment, WorldSize};
 use std::fmt;
 use std::sync::{Arc, Mutex, TryLockError};
 
@@ -147,6 +147,21 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_listen_host(
     }
 }
 
+/// The place of a variable that a rendezvous may depend on.
+pub(crate) fn variable<'a>(
+    environment: &'a mut RankEnvironment,
+    name: &str,
+) -> Result<&'a mut Option<String>, Fault> {
+    Ok(match name {
+        "RANK" => &mut environment.rank,
+        "WORLD_SIZE" => &mut environment.world_size,
+        "MASTER_ADDR" => &mut environment.master_addr,
+        "MASTER_PORT" => &mut environment.master_port,
+        "TORCHELASTIC_USE_AGENT_STORE" => &mut environment.use_agent_store,
+        other => return Err(invalid(format!("no rendezvous depends on the variable {other}"))),
+    })
+}
+
 /// What a variable of the environment says: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` or
 /// `TORCHELASTIC_USE_AGENT_STORE`. The library never reads the environment: pass those that you have.
 ///
@@ -164,14 +179,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_variable(
     unsafe {
         guard::call(error, || {
             let environment = &mut reference_mut(options, "options")?.options.environment;
-            let variable = match text(name, name_len, "name")? {
-                "RANK" => &mut environment.rank,
-                "WORLD_SIZE" => &mut environment.world_size,
-                "MASTER_ADDR" => &mut environment.master_addr,
-                "MASTER_PORT" => &mut environment.master_port,
-                "TORCHELASTIC_USE_AGENT_STORE" => &mut environment.use_agent_store,
-                other => return Err(invalid(format!("no rendezvous depends on the variable {other}"))),
-            };
+            let variable = variable(environment, text(name, name_len, "name")?)?;
             *variable = Some(text(value, value_len, "value")?.into());
             Ok(())
         })

@@ -69,6 +69,34 @@ pub const RDZV_STALE_ROUND: rdzv_status = 30;
 pub const RDZV_NOT_FOUND: rdzv_status = 31;
 /// Others asked for the same in another way, and were first.
 pub const RDZV_CONFLICT: rdzv_status = 32;
+/// There is no worker of the name or number in the RPC group.
+pub const RDZV_RPC_UNKNOWN_WORKER: rdzv_status = 33;
+/// The worker that was called has no handler of the name.
+pub const RDZV_RPC_NO_HANDLER: rdzv_status = 34;
+/// The handler failed; `rdzv_error_cause` has its words.
+pub const RDZV_RPC_HANDLER_FAILED: rdzv_status = 35;
+/// The worker is dead, or its connection ended: nobody knows whether the call was carried out.
+pub const RDZV_RPC_PEER_DIED: rdzv_status = 36;
+/// This worker is of no RPC group, or of none any more.
+pub const RDZV_RPC_NO_MEMBER: rdzv_status = 37;
+/// The worker that was called, or this one, takes no further calls.
+pub const RDZV_RPC_LEAVING: rdzv_status = 38;
+/// The context has an RPC worker already.
+pub const RDZV_RPC_ALREADY_INITIALIZED: rdzv_status = 39;
+/// The group is static, and the worker would be in a dynamic one, or the other way round.
+pub const RDZV_RPC_MIXED_GROUP: rdzv_status = 40;
+/// Another worker of the group has the name, or the number.
+pub const RDZV_RPC_NAME_TAKEN: rdzv_status = 41;
+/// Device maps and lists of the group do not fit together.
+pub const RDZV_RPC_DEVICE_MAP: rdzv_status = 42;
+/// A worker of the group that is not known to be dead cannot be called.
+pub const RDZV_RPC_UNREACHED: rdzv_status = 43;
+/// The others took this worker for dead, and go on without it.
+pub const RDZV_RPC_EVICTED: rdzv_status = 44;
+/// The RPC group did not form, or did not part as it should; the message tells why.
+pub const RDZV_RPC_MEMBERSHIP: rdzv_status = 45;
+/// A payload is not what its reader takes it for.
+pub const RDZV_RPC_MALFORMED: rdzv_status = 46;
 
 /// The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
 /// static.
@@ -109,6 +137,20 @@ pub extern "C" fn rdzv_status_name(status: rdzv_status) -> *const core::ffi::c_c
             RDZV_STALE_ROUND => c"stale round",
             RDZV_NOT_FOUND => c"not found",
             RDZV_CONFLICT => c"conflict",
+            RDZV_RPC_UNKNOWN_WORKER => c"unknown worker",
+            RDZV_RPC_NO_HANDLER => c"no such handler",
+            RDZV_RPC_HANDLER_FAILED => c"handler failed",
+            RDZV_RPC_PEER_DIED => c"worker died",
+            RDZV_RPC_NO_MEMBER => c"no member",
+            RDZV_RPC_LEAVING => c"worker leaves",
+            RDZV_RPC_ALREADY_INITIALIZED => c"already initialized",
+            RDZV_RPC_MIXED_GROUP => c"mixed group",
+            RDZV_RPC_NAME_TAKEN => c"name taken",
+            RDZV_RPC_DEVICE_MAP => c"device maps do not fit",
+            RDZV_RPC_UNREACHED => c"worker not reached",
+            RDZV_RPC_EVICTED => c"taken for dead",
+            RDZV_RPC_MEMBERSHIP => c"no group",
+            RDZV_RPC_MALFORMED => c"malformed payload",
             _ => c"unknown status",
         };
         name.as_ptr()

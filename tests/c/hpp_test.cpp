@@ -29,6 +29,7 @@ void native_stores_in_cpp();
 void rendezvous_in_cpp();
 // In hpp_agent.cpp.
 void agents_in_cpp();
+void rpc_in_cpp();
 
 // In hpp_second.cpp.
 std::string get_elsewhere(rdzv::store& store, const std::string& key);
@@ -305,6 +306,7 @@ int main() {
   native_stores_in_cpp();
   rendezvous_in_cpp();
   agents_in_cpp();
+  rpc_in_cpp();
 #if defined(__cpp_exceptions)
   exceptions();
 #endif

@@ -15,6 +15,8 @@ struct plan {
   const char *words;
   bool waits;
   rdzv_round_event event;
+  // Whom the event is about; NULL: host-2.
+  const char *name;
 };
 
 // The backend, and what became of it. The library calls it on threads of its own, so the mutex is over all but the
@@ -121,9 +123,10 @@ static rdzv_status own_num_nodes_waiting(void *user_data, rdzv_rendezvous_answer
 
 static rdzv_status own_next_event(void *user_data, int64_t timeout_ms, rdzv_rendezvous_answer *answer) {
   struct own *own = user_data;
-  const rdzv_round_event event = plan_of(own).event;
+  const struct plan plan = plan_of(own);
+  const char *name = plan.name == NULL ? "host-2" : plan.name;
   CHECK_NUMBER(timeout_ms, 30);
-  if (event.kind != RDZV_ROUND_EVENT_NONE) rdzv_rendezvous_answer_set_event(answer, &event, TEXT("host-2"));
+  if (plan.event.kind != RDZV_ROUND_EVENT_NONE) rdzv_rendezvous_answer_set_event(answer, &plan.event, TEXT(name));
   return RDZV_OK;
 }
 
@@ -417,6 +420,8 @@ void own_backend_tells_what_happened(void) {
     rdzv_round_event planned = events[i].event;
     planned.struct_size = sizeof planned;
     PLAN(&own, event, planned);
+    // A name that the event has no use for is dropped.
+    PLAN(&own, name, events[i].name[0] == '\0' ? NULL : events[i].name);
     rdzv_round_event told = {.struct_size = sizeof told};
     OK(rdzv_rendezvous_handler_next_event(own.handle, 30, &told, i % 2 == 0 ? NULL : name, &error));
     OK(rdzv_rendezvous_handler_next_event(own.handle, 30, &told, name, &error));

@@ -102,4 +102,19 @@ void own_backend_tells_what_happened(void);
 void own_code_is_a_url_scheme(void);
 void registries_keep_their_rules(void);
 
+// rpc.c
+void workers_call_each_other(void);
+void calls_fail_with_the_reason(void);
+void futures_and_callbacks_tell_what_came_of_calls(void);
+void lent_bytes_are_given_back_once(void);
+void workers_end_in_both_ways(void);
+void workers_are_made_as_they_are_told(void);
+void static_workers_agree_to_end(void);
+void rpc_handles_may_be_null(void);
+
+// rpc_plugins.c
+void own_code_is_an_rpc_backend(void);
+void own_rpc_backend_fails_in_every_way(void);
+void observers_see_who_is_in_a_group(void);
+
 #endif  // TESTS_H

@@ -222,7 +222,14 @@ fn fault_test_passes_under_valgrind() {
 
 /// The C++ headers in several units of one program.
 fn hpp_test(name: &str, standard: &'static str) -> Build {
-    let units = ["hpp_test.cpp", "hpp_native.cpp", "hpp_rendezvous.cpp", "hpp_agent.cpp", "hpp_second.cpp"];
+    let units = [
+        "hpp_test.cpp",
+        "hpp_native.cpp",
+        "hpp_rendezvous.cpp",
+        "hpp_agent.cpp",
+        "hpp_rpc.cpp",
+        "hpp_second.cpp",
+    ];
     let units = units.map(|unit| folder_of("tests/c").join(unit));
     Build::cpp(name, standard, &units).linked_with(library::shipped()).with(&["-O0"])
 }
@@ -297,8 +304,10 @@ fn examples_of_one_source_run() {
     assert!(names.contains(&"store_basics.cpp"), "{names:?}");
     for name in names {
         let program = example("examples", name);
+        let mut command = Command::new(program);
         // What they leave among temporary files stays in the folder of this test.
-        run(Command::new(program).env("TMPDIR", folder("examples")), PATIENCE).or_fail(name);
+        command.env("TMPDIR", folder("examples")).current_dir(crate::repository());
+        run(&mut command, PATIENCE).or_fail(name);
     }
 }
 

@@ -14,7 +14,7 @@ pub use context::{AnyRpcBackend, RpcContext, RpcInit, TcpBackend};
 pub use observing::{GroupObserver, ObserverOptions, ObservingError};
 pub use shared::{Callee, GroupCallError};
 pub use signs::SignsError;
-pub use worker::{GroupCall, RpcAgent, Shutdown, TcpOptions};
+pub use worker::{CallCanceller, GroupCall, RpcAgent, Shutdown, TcpOptions};
 
 use crate::driver::call_error::CallError;
 use crate::driver::rendezvous::HandlerError as RendezvousFault;
@@ -25,6 +25,7 @@ use crate::rpc::name::{NameError, WorkerInfo};
 use crate::rpc::registry::BackendError;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::any::Any;
 use std::io;
 
 /// What came of a call to a worker of the group.
@@ -46,6 +47,11 @@ pub trait Agency: Send + Sync {
 
     /// The same as one of the backend `tcp`, if it is that.
     fn tcp(&self) -> Option<&RpcAgent> {
+        None
+    }
+
+    /// The same as whatever a backend of the program's own makes, for who knows what that is.
+    fn foreign(&self) -> Option<&(dyn Any + Send + Sync)> {
         None
     }
 }
@@ -95,6 +101,8 @@ pub enum RpcInitError {
     /// What a backend of the program's own says.
     #[error("{words}")]
     Foreign {
+        /// Its own number for it.
+        status: i32,
         /// Its words.
         words: Box<str>,
     },

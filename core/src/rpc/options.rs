@@ -5,6 +5,7 @@ use super::device_map::{DeviceMap, DeviceMaps, MapError};
 use super::name::{NameError, WorkerName};
 use crate::time::{Duration, Seconds};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
@@ -75,6 +76,12 @@ pub enum OptionsError {
         /// Its value.
         value: Box<str>,
     },
+    /// A backend of the program's own refuses them.
+    #[error("{words}")]
+    Foreign {
+        /// Its words.
+        words: Box<str>,
+    },
 }
 
 /// Tells options of one backend from those of another, as Python's types do. Those that a backend makes have its own kind.
@@ -87,8 +94,8 @@ impl fmt::Display for OptionsKind {
     }
 }
 
-/// The options of one member.
-#[derive(Debug)]
+/// The options of one member. Copies share what a backend of one's own keeps with them.
+#[derive(Clone, Debug)]
 pub struct RpcOptions {
     kind: OptionsKind,
     rpc_timeout: Option<Duration>,
@@ -98,7 +105,7 @@ pub struct RpcOptions {
     channels: Option<Vec<Box<str>>>,
     device_maps: DeviceMaps,
     devices: Vec<Device>,
-    own: Option<Box<dyn Any + Send + Sync>>,
+    own: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl RpcOptions {
@@ -174,7 +181,7 @@ impl RpcOptions {
 
     /// Keeps something of a backend's own.
     pub fn set_own(&mut self, own: Box<dyn Any + Send + Sync>) {
-        self.own = Some(own);
+        self.own = Some(own.into());
     }
 
     /// Sets how long a call may take, in seconds; 0: as long as it likes.

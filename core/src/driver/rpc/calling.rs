@@ -427,6 +427,23 @@ impl PendingCall {
     pub fn cancel(&self) -> bool {
         self.way.cancel()
     }
+
+    /// Ends it while another thread waits for it.
+    #[must_use]
+    pub fn canceller(&self) -> CallCanceller {
+        CallCanceller(self.way.clone())
+    }
+}
+
+/// Ends one call, from any thread. It keeps the way to the worker alive.
+#[derive(Clone, Debug)]
+pub struct CallCanceller(Way);
+
+impl CallCanceller {
+    /// Ends the call, unless it has ended. Whether it had not.
+    pub fn cancel(&self) -> bool {
+        self.0.cancel()
+    }
 }
 
 impl Drop for PendingCall {

@@ -223,17 +223,51 @@ impl Context {
         Ok(agent)
     }
 
+    /// The same, with a store that is there already: its keys are the group's own. Neither the URL of the options nor the
+    /// environment says anything.
+    ///
+    /// # Errors
+    /// As [`Context::init_rpc`]; and the rank is missing.
+    pub fn init_rpc_over(
+        &self,
+        store: Arc<NodeStore>,
+        init: RpcInit<'_>,
+    ) -> Result<Arc<dyn Agency>, RpcInitError> {
+        let RpcInit { name, backend, rank, world_size, options, .. } = init;
+        let name = WorkerName::new(name)?;
+        let id = rank.ok_or(RpcInitError::Rank { rank: -1 })?;
+        let rpc = self.rpc();
+        let (backend, options) = rpc.choose(backend, options)?;
+        let making = rpc.begin()?;
+        let world_size = world_size.filter(|&size| size > 0);
+        // A handle of its own: to cancel what the worker asks ends nothing of the caller's.
+        let own = store.duplicate()?;
+        let request = InitRequest { store: own, worker: WorkerInfo { name, id }, world_size };
+        let agent = backend.backend().init_backend(request, options)?;
+        *lock(&rpc.slot) = Slot::Taken(Taken { agent: Arc::clone(&agent), _store: store });
+        drop(making);
+        Ok(agent)
+    }
+
     /// Ends the worker of this context; there may be another one then.
     ///
     /// # Errors
     /// It ended otherwise than it should. It has ended all the same. Where there is none, that is no error.
     pub fn shutdown_rpc(&self, how: Shutdown) -> Result<(), AgentError> {
         let Some(agent) = self.rpc().agent() else { return Ok(()) };
+        self.end_rpc(&agent, how)
+    }
+
+    /// Ends this worker, and if it is the one of this context, there may be another one then.
+    ///
+    /// # Errors
+    /// As [`Context::shutdown_rpc`].
+    pub fn end_rpc(&self, agent: &Arc<dyn Agency>, how: Shutdown) -> Result<(), AgentError> {
         let end = agent.shutdown(how);
         let taken = {
             let mut slot = lock(&self.rpc().slot);
             match &*slot {
-                Slot::Taken(known) if Arc::ptr_eq(&known.agent, &agent) => {
+                Slot::Taken(known) if Arc::ptr_eq(&known.agent, agent) => {
                     Some(core::mem::replace(&mut *slot, Slot::Free))
                 }
                 _ => None,

@@ -2,6 +2,7 @@
 
 use crate::time::Duration;
 use alloc::collections::VecDeque;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What waits for its reader.
@@ -9,11 +10,17 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 pub(super) struct Mailbox<T> {
     queue: Mutex<VecDeque<T>>,
     arrived: Condvar,
+    /// Nothing more is put in. Changed under the lock.
+    is_closed: AtomicBool,
 }
 
 impl<T> Default for Mailbox<T> {
     fn default() -> Self {
-        Self { queue: Mutex::new(VecDeque::new()), arrived: Condvar::new() }
+        Self {
+            queue: Mutex::new(VecDeque::new()),
+            arrived: Condvar::new(),
+            is_closed: AtomicBool::new(false),
+        }
     }
 }
 
@@ -38,9 +45,19 @@ impl<T> Mailbox<T> {
         self.lock().pop_front()
     }
 
+    /// Nothing more is put in: whoever waits for it does so no longer.
+    pub(super) fn close(&self) {
+        let queue = self.lock();
+        self.is_closed.store(true, Ordering::Relaxed);
+        drop(queue);
+        self.arrived.notify_all();
+    }
+
     /// The first one; waits up to `patience` for it.
     pub(super) fn next(&self, patience: Duration) -> Option<T> {
-        let waited = self.arrived.wait_timeout_while(self.lock(), patience, |queue| queue.is_empty());
+        let waited = self.arrived.wait_timeout_while(self.lock(), patience, |queue| {
+            queue.is_empty() && !self.is_closed.load(Ordering::Relaxed)
+        });
         waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
     }
 }

@@ -326,7 +326,7 @@ impl Shared {
         }
     }
 
-    /// The next event; `None`: there was none in time.
+    /// The next event; `None`: there was none in time, or it is over, and there will be none.
     pub(super) fn next_event(&self, patience: Duration) -> Option<GroupEvent> {
         self.events.next(patience)
     }
@@ -346,6 +346,8 @@ impl Shared {
 
     pub(super) fn over(&self, end: Result<(), AgentError>) {
         self.set_fate(Fate::Over(end));
+        // Whoever waits for an event hears of it.
+        self.events.close();
     }
 
     /// Waits until the worker is a member, or is none; `None`: neither by then.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::driver::rendezvous::Context;
+use crate::driver::rendezvous::{Context, NodeStore};
 use crate::driver::rpc::calling::{Call, RpcClient, RpcClientOptions};
 use crate::driver::rpc::handling::{Handling, Run};
 use crate::driver::server::{Server, ServerOptions};
@@ -12,6 +12,8 @@ use crate::rpc::options::RpcOptions;
 use crate::time::Duration;
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use std::thread;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -261,6 +263,57 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
     let again = init("again").expect("a member");
     drop(again);
     context.shutdown_rpc(Shutdown::Abrupt).expect("it wants to");
+}
+
+#[test]
+fn over_a_store_that_is_there_a_worker_is_made_and_ended_by_whoever_has_it() {
+    let (_server, port) = server();
+    let over = Arc::new(NodeStore::new(store(port), None));
+    let (context, options) = (Context::default(), RpcOptions::new("tcp"));
+    let init = |name: &'static str, rank| RpcInit {
+        name,
+        rank,
+        options: Some(options.clone()),
+        ..RpcInit::default()
+    };
+    let error = context.init_rpc_over(Arc::clone(&over), init("first", None)).map(drop).expect_err("no rank");
+    assert_eq!(error.to_string(), "the rank -1 is no worker's number: those are from 0 to 65535");
+    let first = context.init_rpc_over(Arc::clone(&over), init("first", Some(1))).expect("a member");
+    let agent = first.tcp().expect("of tcp");
+    assert!(agent.next_event(Duration::ZERO).is_none() && agent.end().is_none());
+    thread::scope(|scope| {
+        // Whoever waits for an event waits no longer than the worker is a member.
+        let waiting = scope.spawn(|| agent.next_event(SOON * 100));
+        assert_eq!(context.end_rpc(&first, Shutdown::Graceful), Ok(()));
+        assert_eq!(waiting.join().expect("no panic"), None);
+    });
+    assert_eq!(agent.end(), Some(Ok(())));
+    let second = context.init_rpc_over(over, init("second", Some(2))).expect("a member");
+    // The first is over, and takes nobody along.
+    assert_eq!(context.end_rpc(&first, Shutdown::Abrupt), Ok(()));
+    assert!(context.rpc().agent().is_some_and(|agent| Arc::ptr_eq(&agent, &second)));
+    assert_eq!(context.shutdown_rpc(Shutdown::Graceful), Ok(()));
+    assert!(context.rpc().agent().is_none());
+}
+
+#[test]
+fn a_call_that_one_thread_awaits_is_ended_by_another() {
+    let (_server, port) = server();
+    let (one, two) = (joined(port, "one", 1), joined(port, "two", 2));
+    let kept = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let taken = Arc::clone(&kept);
+    let keep = move |_, responder| taken.lock().expect("no panic").push(responder);
+    two.register("keep", Run::Inline, keep).expect("free");
+    let mut call = one.start_call("two", "keep", Vec::new(), Some(SOON)).expect("made");
+    let canceller = call.canceller();
+    let outcome = thread::scope(|scope| {
+        let waiting = scope.spawn(move || call.look(SOON));
+        canceller.cancel();
+        waiting.join().expect("no panic")
+    });
+    let error = outcome.expect("it ended").expect_err("cancelled");
+    assert_eq!(error.to_string(), "the call to two (id 2) was cancelled");
+    assert!(!canceller.cancel());
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::signs::Signs;
 use super::turning::Turning;
 use super::{Agency, GroupResult, RpcInitError};
 use crate::driver::rpc::Payload;
+pub use crate::driver::rpc::calling::CallCanceller;
 use crate::driver::rpc::calling::{Call, PendingCall, RpcClient, RpcClientOptions};
 use crate::driver::rpc::handling::{Handling, Request, Responder, Run};
 use crate::driver::rpc::serving::{RpcServer, RpcServerOptions};
@@ -119,6 +120,12 @@ impl GroupCall {
     /// Ends it, unless it has ended. Whether it had not.
     pub fn cancel(&self) -> bool {
         self.pending.cancel()
+    }
+
+    /// Ends it while another thread waits for it.
+    #[must_use]
+    pub fn canceller(&self) -> CallCanceller {
+        self.pending.canceller()
     }
 }
 
@@ -360,7 +367,8 @@ impl RpcAgent {
         self.shared.with_agent(|agent| agent.group().devices(&self.me.name)).unwrap_or_default()
     }
 
-    /// Who came, went or died; waits up to `patience`. Of several threads that wait, each gets another one.
+    /// Who came, went or died; waits up to `patience`, and no longer than this worker is of its group. Of several threads
+    /// that wait, each gets another one.
     #[must_use]
     pub fn next_event(&self, patience: Duration) -> Option<GroupEvent> {
         self.shared.next_event(patience)

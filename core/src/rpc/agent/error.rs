@@ -43,6 +43,14 @@ pub enum AgentError {
     /// The worker was shut down without a word to the others.
     #[error("this worker was shut down")]
     Abandoned,
+    /// What a backend of the program's own says of how it ended.
+    #[error("{words}")]
+    Foreign {
+        /// Its own number for it.
+        status: i32,
+        /// Its words.
+        words: Box<str>,
+    },
 }
 
 /// Why a worker cannot be called.

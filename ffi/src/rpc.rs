@@ -1,0 +1,522 @@
+//! A worker of an RPC group.
+
+use crate::argument::{invalid, place, reference, reference_mut, text};
+use crate::buffer::{lent, rdzv_buffer, rdzv_list};
+use crate::context::{Shared, rdzv_context, shared};
+use crate::error::{Fault, rdzv_error};
+use crate::guard::{self, Poison};
+use crate::rpc_fault::{agent_fault, backend_fault, group_call_fault, init_fault};
+use crate::rpc_handlers::{Entry, parsed, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
+use crate::rpc_options::rdzv_rpc_options;
+use crate::rpc_plugin::{AgentCode, Given, refuse_reentry};
+use crate::rpc_workers::rdzv_rpc_workers;
+use crate::sized;
+use crate::status::*;
+use crate::store::{rdzv_store, span};
+use rendezvous_core::driver::rpc::handling::Handling;
+use rendezvous_core::driver::rpc_group::{Agency, Callee, GroupCallError, RpcAgent, RpcInit, Shutdown};
+use rendezvous_core::driver::store::Timeouts;
+use rendezvous_core::rpc::agent::{GroupEvent, NotCallable};
+use rendezvous_core::rpc::name::WorkerInfo;
+use rendezvous_core::rpc::registry::{BaseOptions, DEFAULT_BACKEND};
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::null;
+use std::sync::Arc;
+
+/// A worker ends gracefully: its calls come to their ends first; then, in a static group, all agree that they
+/// have done, and in a dynamic one the others hear that it leaves.
+pub const RDZV_RPC_GRACEFUL: i32 = 1;
+/// A worker ends at once and without a word; the others take it for dead.
+pub const RDZV_RPC_ABRUPT: i32 = 2;
+
+/// Nothing happened.
+pub const RDZV_RPC_EVENT_NONE: i32 = 0;
+/// A worker came.
+pub const RDZV_RPC_EVENT_JOINED: i32 = 1;
+/// A worker went.
+pub const RDZV_RPC_EVENT_LEFT: i32 = 2;
+/// A worker died.
+pub const RDZV_RPC_EVENT_DIED: i32 = 3;
+/// This worker is of its group no more; there will be no further event.
+pub const RDZV_RPC_EVENT_OVER: i32 = 4;
+
+/// What happened to a group.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_rpc_event {
+    /// Set it to `sizeof(rdzv_rpc_event)` before the call; afterwards it tells how many bytes were filled.
+    pub struct_size: u32,
+    /// One of `RDZV_RPC_EVENT_NONE` and so on; there may be more one day.
+    pub kind: i32,
+    /// The number of the worker that it is about; -1 where there is none.
+    pub id: i32,
+    /// Not used; 0.
+    pub reserved: u32,
+}
+
+const EVENT_FIRST_SIZE: usize = 16;
+
+/// A worker of an RPC group. Any thread may use it, several at a time.
+pub struct rdzv_rpc {
+    pub(crate) poison: Poison,
+    pub(crate) agent: Arc<dyn Agency>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl fmt::Debug for rdzv_rpc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rdzv_rpc({})", self.agent.me())
+    }
+}
+
+impl Drop for rdzv_rpc {
+    fn drop(&mut self) {
+        // Whoever wants to hear how it ended shuts it down before.
+        self.shared.rendezvous().end_rpc(&self.agent, Shutdown::Abrupt).ok();
+    }
+}
+
+/// What makes a worker's calls.
+#[derive(Clone, Copy)]
+pub(crate) enum Calls<'a> {
+    Tcp(&'a RpcAgent),
+    Foreign(&'a AgentCode),
+}
+
+impl rdzv_rpc {
+    pub(crate) fn calls(&self) -> Result<Calls<'_>, Fault> {
+        if let Some(tcp) = self.agent.tcp() {
+            return Ok(Calls::Tcp(tcp));
+        }
+        let foreign = self.agent.foreign().and_then(|foreign| foreign.downcast_ref());
+        foreign.map(Calls::Foreign).ok_or_else(|| {
+            Fault::new(RDZV_UNSUPPORTED, "the backend of this worker has no calls for C programs")
+        })
+    }
+
+    fn tcp(&self, what: &str) -> Result<&RpcAgent, Fault> {
+        self.agent.tcp().ok_or_else(|| {
+            Fault::new(RDZV_UNSUPPORTED, format!("a backend of the program's own has no {what} for this"))
+        })
+    }
+}
+
+/// Runs a function on a worker.
+unsafe fn operate(
+    rpc: *const rdzv_rpc,
+    error: *mut *mut rdzv_error,
+    body: impl FnOnce(&rdzv_rpc) -> Result<(), Fault>,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, || {
+            let rpc = reference(rpc, "rpc")?;
+            rpc.shared.refuse_sink()?;
+            body(rpc)
+        })
+    }
+}
+
+/// A number that C gives, where -1 stands for none.
+fn number(number: i32, name: &str) -> Result<Option<u16>, Fault> {
+    match number {
+        -1 => Ok(None),
+        number => u16::try_from(number)
+            .map(Some)
+            .map_err(|_| invalid(format!("`{name}` is {number}: from 0 to 65535, or -1 for none"))),
+    }
+}
+
+/// Makes a worker.
+unsafe fn init(
+    shared: Arc<Shared>,
+    store: Option<&rdzv_store>,
+    (name, rank, world_size): (&str, i32, i32),
+    options: *const rdzv_rpc_options,
+    handlers: *const rdzv_rpc_handlers,
+) -> Result<*mut rdzv_rpc, Fault> {
+    refuse_reentry()?;
+    let (rank, world_size) = (number(rank, "rank")?, number(world_size, "world_size")?);
+    let context = shared.rendezvous();
+    // SAFETY: the pointers are NULL or live, as the header wants it.
+    let (given, handlers) = unsafe { (options.as_ref(), handlers.as_ref()) };
+    let entries = handlers.map(rdzv_rpc_handlers::entries).unwrap_or_default();
+    let plain;
+    let given = match given {
+        Some(given) => given,
+        None => {
+            let made = context.rpc().construct_options(DEFAULT_BACKEND, BaseOptions::default(), &[]);
+            plain = rdzv_rpc_options::new(made.map_err(|error| backend_fault(&error))?);
+            &plain
+        }
+    };
+    let mut options = given.options.clone();
+    if &*options.kind().0 == DEFAULT_BACKEND {
+        let threads = usize::try_from(options.worker_threads()).unwrap_or(usize::MAX);
+        let handling = Handling::new(threads);
+        entries.iter().try_for_each(|entry| entry.register(&handling))?;
+        let mut tcp = given.tcp.clone();
+        tcp.handling = Some(handling);
+        options.set_own(Box::new(tcp));
+    } else {
+        let own = options.own::<Given>().map(|given| given.own.clone()).unwrap_or_default();
+        options.set_own(Box::new(Given {
+            entries: entries.to_vec(),
+            shared: Some(Arc::clone(&shared)),
+            own,
+        }));
+    }
+    let request = RpcInit {
+        name,
+        rank,
+        world_size,
+        options: Some(options),
+        environment: given.environment.clone(),
+        listen_host: given.listen_host.clone(),
+        ..RpcInit::default()
+    };
+    let agent = match store {
+        Some(store) => context.init_rpc_over(Arc::clone(&store.store), request),
+        None => context.init_rpc(request),
+    };
+    let agent = agent.map_err(|error| init_fault(&error))?;
+    Ok(Box::into_raw(Box::new(rdzv_rpc { poison: Poison::default(), agent, shared })))
+}
+
+/// Makes this process a worker of a group, as PyTorch's `init_rpc`, and returns once it is a member. The group
+/// meets by the URL of the options, and its keys stand beneath `rpc_prefix_N`, where N counts the attempts of
+/// the context. `rank`: the worker's number; -1: the URL or the variables say it. `world_size`: how many
+/// workers a static group has; -1 or 0 for a dynamic one, whose workers come and go. `options` may be NULL for
+/// those of `tcp`, `handlers` NULL for none, `context` NULL for a fresh one. A context has one worker at a
+/// time. On success `*out` is yours until `rdzv_rpc_free`; on failure nothing is left in this process.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` (name, rank, URL), `RDZV_RPC_ALREADY_INITIALIZED`, `RDZV_BACKEND_MISMATCH`
+/// (no backend makes such options), `RDZV_RPC_MIXED_GROUP`, `RDZV_RPC_NAME_TAKEN`, `RDZV_RPC_DEVICE_MAP`,
+/// `RDZV_TIMED_OUT` (`rdzv_error_rank` has who did not come), `RDZV_RPC_UNREACHED`, `RDZV_RPC_PEER_DIED`,
+/// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`; those of `rdzv_rendezvous_url_next` and `rdzv_server_start`; of
+/// a backend of yours what its `init` returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_init(
+    context: *const rdzv_context,
+    name: *const u8,
+    name_len: usize,
+    rank: i32,
+    world_size: i32,
+    options: *const rdzv_rpc_options,
+    handlers: *const rdzv_rpc_handlers,
+    out: *mut *mut rdzv_rpc,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let out = place(out, "out")?;
+            let named = (text(name, name_len, "name")?, rank, world_size);
+            out.put(init(shared(context)?, None, named, options, handlers)?);
+            Ok(())
+        })
+    }
+}
+
+/// The same over a store that is there already. The keys of the group are those of `store`: give each group a
+/// prefix (`rdzv_store_with_prefix`). A reference is kept: you may free your handle. `rank` must be set. What
+/// the options say of the way to meet is passed over.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_init_over_store(
+    context: *const rdzv_context,
+    store: *const rdzv_store,
+    name: *const u8,
+    name_len: usize,
+    rank: i32,
+    world_size: i32,
+    options: *const rdzv_rpc_options,
+    handlers: *const rdzv_rpc_handlers,
+    out: *mut *mut rdzv_rpc,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let out = place(out, "out")?;
+            let store = reference(store, "store")?;
+            let named = (text(name, name_len, "name")?, rank, world_size);
+            out.put(init(shared(context)?, Some(store), named, options, handlers)?);
+            Ok(())
+        })
+    }
+}
+
+/// Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be under way, but
+/// for futures, which fail. Not from a handler or a callback. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_free(rpc: *mut rdzv_rpc) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(rpc) };
+}
+
+/// Ends the worker: `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Any thread but that of a handler or a
+/// callback; calls under way in others end. It has ended when this returns, whatever it returns, and the
+/// context may have another worker. A second time changes nothing, and tells how it ended.
+///
+/// Errors: `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has not),
+/// `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_NO_MEMBER` (it had been ended
+/// abruptly).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_shutdown(
+    rpc: *const rdzv_rpc,
+    how: i32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        operate(rpc, error, |of| {
+            let how = match how {
+                RDZV_RPC_GRACEFUL => Shutdown::Graceful,
+                RDZV_RPC_ABRUPT => Shutdown::Abrupt,
+                how => {
+                    let words = format!("`how` is {how}, neither RDZV_RPC_GRACEFUL nor RDZV_RPC_ABRUPT");
+                    return Err(invalid(words));
+                }
+            };
+            let ended = of.shared.rendezvous().end_rpc(&of.agent, how);
+            ended.map_err(|error| agent_fault(&error))
+        })
+    }
+}
+
+/// The worker's own name, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
+/// worker. NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_name(rpc: *const rdzv_rpc, len: *mut usize) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(rpc, null(), |of| lent(of.agent.me().name.as_bytes(), len)) }
+}
+
+/// The worker's own number; -1 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_id(rpc: *const rdzv_rpc) -> i32 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(rpc, -1, |of| i32::from(of.agent.me().id)) }
+}
+
+/// Where the worker takes calls, as its name is given. NULL also for a worker of a backend of yours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_address(rpc: *const rdzv_rpc, len: *mut usize) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe {
+        guard::read(rpc, null(), |of| {
+            of.agent.tcp().map_or(null(), |tcp| lent(tcp.address().as_bytes(), len))
+        })
+    }
+}
+
+/// All workers of the group, this one included; none once it is of no group any more. On success `*out` is
+/// yours until `rdzv_rpc_workers_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_list_workers(
+    rpc: *const rdzv_rpc,
+    out: *mut *mut rdzv_rpc_workers,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        operate(rpc, error, |of| {
+            let out = place(out, "out")?;
+            out.put(Box::into_raw(Box::new(rdzv_rpc_workers::of_group(of.agent.workers()))));
+            Ok(())
+        })
+    }
+}
+
+/// The worker of a name or number.
+fn find(of: &rdzv_rpc, callee: Callee<'_>) -> Result<WorkerInfo, Fault> {
+    let is_it = |worker: &WorkerInfo| match callee {
+        Callee::Name(name) => worker.name.as_str() == name,
+        Callee::Id(id) => worker.id == id,
+    };
+    of.agent.workers().into_iter().find(is_it).ok_or_else(|| {
+        let unknown = match callee {
+            Callee::Name(name) => NotCallable::UnknownName { name: name.into() },
+            Callee::Id(id) => NotCallable::UnknownId { id },
+        };
+        group_call_fault(&GroupCallError::NotCallable(unknown))
+    })
+}
+
+/// The number of the worker with this name goes to `*id`.
+///
+/// Errors: `RDZV_RPC_UNKNOWN_WORKER`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_worker_id(
+    rpc: *const rdzv_rpc,
+    name: *const u8,
+    name_len: usize,
+    id: *mut u16,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        operate(rpc, error, |of| {
+            let id = place(id, "id")?;
+            id.put(find(of, Callee::Name(text(name, name_len, "name")?))?.id);
+            Ok(())
+        })
+    }
+}
+
+/// The name of the worker with this number replaces the content of `name`.
+///
+/// Errors: `RDZV_RPC_UNKNOWN_WORKER`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_worker_name(
+    rpc: *const rdzv_rpc,
+    id: u16,
+    name: *mut rdzv_buffer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        operate(rpc, error, |of| {
+            reference_mut(name, "name")?.put(find(of, Callee::Id(id))?.name.as_bytes());
+            Ok(())
+        })
+    }
+}
+
+/// The devices that the worker uses, by their names and sorted by index, replace the content of `names`: those
+/// that its options list, or else all that its maps begin at and the others' maps for it end at.
+///
+/// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_devices(
+    rpc: *const rdzv_rpc,
+    names: *mut rdzv_list,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        operate(rpc, error, |of| {
+            let list = reference_mut(names, "names")?;
+            let devices = of.tcp("devices")?.devices();
+            list.items = devices.iter().map(|device| device.to_string().into_bytes()).collect();
+            Ok(())
+        })
+    }
+}
+
+/// The worker's reverse maps in words, which replace the content of `words`: for each caller that has a map
+/// for this worker, where answers go. As Python writes dictionaries.
+///
+/// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_reverse_maps(
+    rpc: *const rdzv_rpc,
+    words: *mut rdzv_buffer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        operate(rpc, error, |of| {
+            let maps = of.tcp("device maps")?.reverse_maps();
+            reference_mut(words, "words")?.put(maps.to_string().as_bytes());
+            Ok(())
+        })
+    }
+}
+
+/// Adds a handler while the worker lives, as `rdzv_rpc_handlers_add`. Others may have called it before.
+///
+/// Errors besides: `RDZV_UNSUPPORTED` with a backend of yours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_add_handler(
+    rpc: *const rdzv_rpc,
+    name: *const u8,
+    name_len: usize,
+    run: i32,
+    handle: Option<
+        unsafe extern "C" fn(
+            user_data: *mut c_void,
+            request: *const rdzv_rpc_request,
+            responder: *mut rdzv_rpc_responder,
+        ),
+    >,
+    user_data: *mut c_void,
+    destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused where it must be.
+    unsafe {
+        operate(rpc, error, |of| {
+            let handling = of.tcp("handlers")?.handling();
+            let take = |entry: Entry| entry.register(handling);
+            parsed((name, name_len), run, handle, (user_data, destroy), take)
+        })
+    }
+}
+
+/// Takes a handler out; whether there was one, 1 or 0, goes to `*found`, unless `found` is NULL. Requests that
+/// it has are carried out to their ends.
+///
+/// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_remove_handler(
+    rpc: *const rdzv_rpc,
+    name: *const u8,
+    name_len: usize,
+    found: *mut i32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused where it must be.
+    unsafe {
+        operate(rpc, error, |of| {
+            let was_there = of.tcp("handlers")?.handling().remove(text(name, name_len, "name")?);
+            if let Ok(found) = place(found, "found") {
+                found.put(i32::from(was_there));
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to the group, and
+/// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing did.
+/// The name of the worker that it is about replaces the content of `name`, and what is known of a death
+/// that of `why`; both may be NULL. Each event is told once, to one thread. Of more than 4,096 that nobody
+/// asks for, the oldest are lost.
+///
+/// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_next_event(
+    rpc: *const rdzv_rpc,
+    timeout_ms: i64,
+    event: *mut rdzv_rpc_event,
+    name: *mut rdzv_buffer,
+    why: *mut rdzv_buffer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused where it must be.
+    unsafe {
+        operate(rpc, error, |of| {
+            let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
+            let tcp = of.tcp("events")?;
+            let happened = tcp.next_event(span(timeout_ms, Timeouts::default().call)?);
+            let (kind, worker, words) = match &happened {
+                None if tcp.end().is_some() => (RDZV_RPC_EVENT_OVER, None, ""),
+                None => (RDZV_RPC_EVENT_NONE, None, ""),
+                Some(GroupEvent::Joined(worker)) => (RDZV_RPC_EVENT_JOINED, Some(worker), ""),
+                Some(GroupEvent::Left(worker)) => (RDZV_RPC_EVENT_LEFT, Some(worker), ""),
+                Some(GroupEvent::PeerDied { worker, why }) => (RDZV_RPC_EVENT_DIED, Some(worker), &**why),
+            };
+            let id = worker.map_or(-1, |worker| i32::from(worker.id));
+            sized::put(event, given, &rdzv_rpc_event { struct_size: 0, kind, id, reserved: 0 });
+            if let Ok(name) = reference_mut(name, "name") {
+                name.put(worker.map_or(&[][..], |worker| worker.name.as_bytes()));
+            }
+            if let Ok(why) = reference_mut(why, "why") {
+                why.put(words.as_bytes());
+            }
+            Ok(())
+        })
+    }
+}

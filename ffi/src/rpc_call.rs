@@ -1,0 +1,436 @@
+//! Calls between workers of an RPC group.
+
+use crate::argument::{invalid, place, reference, reference_mut, text};
+use crate::buffer::rdzv_buffer;
+use crate::error::{Fault, rdzv_error};
+use crate::guard::{self, Poison};
+use crate::rpc::{Calls, rdzv_rpc};
+use crate::rpc_fault::group_call_fault;
+use crate::rpc_handlers::{Outcome, Told, listener, payload};
+use crate::sized;
+use crate::status::*;
+use crate::store::timeout;
+use rendezvous_core::driver::reply::{Awaited, Reply, ask};
+use rendezvous_core::driver::rpc::Payload;
+use rendezvous_core::driver::rpc_group::{CallCanceller, Callee, GroupCall};
+use rendezvous_core::driver::store::Timeout;
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A call: whom, what, with which bytes, and for how long.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_rpc_call_spec {
+    /// `sizeof(rdzv_rpc_call_spec)`.
+    pub struct_size: u32,
+    /// The number of the worker that is called, where `callee` is NULL.
+    pub callee_id: i32,
+    /// Its name. UTF-8, not NUL-terminated; NULL: `callee_id` tells who it is.
+    pub callee: *const u8,
+    /// The length of the name.
+    pub callee_len: usize,
+    /// The name of the handler. UTF-8, not NUL-terminated.
+    pub handler: *const u8,
+    /// Its length.
+    pub handler_len: usize,
+    /// The bytes of the request.
+    pub payload: *const u8,
+    /// How many.
+    pub payload_len: usize,
+    /// How long the call may take, in milliseconds: above 0; -1: as the options say; 0: it is over at once.
+    pub timeout_ms: i64,
+    /// NULL: the bytes are copied. Otherwise they are only lent, and this is called once with
+    /// `user_data`, on any thread, when nobody needs them any more, whatever becomes of the call: also
+    /// when the function that this was given to fails.
+    pub release: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+    /// Passed to `release`.
+    pub user_data: *mut c_void,
+}
+
+const SPEC_FIRST_SIZE: usize = 80;
+const NO_SPEC: rdzv_rpc_call_spec = rdzv_rpc_call_spec {
+    struct_size: 0,
+    callee_id: -1,
+    callee: null(),
+    callee_len: 0,
+    handler: null(),
+    handler_len: 0,
+    payload: null(),
+    payload_len: 0,
+    timeout_ms: -1,
+    release: None,
+    user_data: null_mut(),
+};
+
+/// A call as it came from C, with its bytes.
+pub(crate) struct Spec<'a> {
+    pub(crate) callee: Callee<'a>,
+    pub(crate) handler: &'a str,
+    pub(crate) payload: Payload,
+    pub(crate) timeout: Option<Duration>,
+}
+
+unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<Spec<'a>, Fault> {
+    // SAFETY: as the header wants it.
+    unsafe {
+        let size = sized::given_size(given, SPEC_FIRST_SIZE, "call")?;
+        let given = sized::get(given, size, NO_SPEC);
+        // From here on the bytes are given back whatever happens.
+        let payload = payload((given.payload, given.payload_len), given.release, given.user_data)?;
+        let handler = text(given.handler, given.handler_len, "call.handler")?;
+        let callee = match given.callee.is_null() {
+            false => Callee::Name(text(given.callee, given.callee_len, "call.callee")?),
+            true => Callee::Id(u16::try_from(given.callee_id).map_err(|_| {
+                invalid(format!("`call.callee` is NULL, and `call.callee_id` is {}", given.callee_id))
+            })?),
+        };
+        let timeout = match timeout(given.timeout_ms)? {
+            Timeout::Default => None,
+            Timeout::Once => Some(Duration::ZERO),
+            Timeout::After(timeout) => Some(timeout),
+        };
+        Ok(Spec { callee, handler, payload, timeout })
+    }
+}
+
+/// Runs a call. Bytes that are lent for it are given back also where the worker is none.
+unsafe fn call_on(
+    rpc: *const rdzv_rpc,
+    call: *const rdzv_rpc_call_spec,
+    error: *mut *mut rdzv_error,
+    body: impl FnOnce(&rdzv_rpc, Spec<'_>) -> Result<(), Fault>,
+) -> rdzv_status {
+    // Not within the guard, since a poisoned worker gives back as well; nothing in it panics.
+    // SAFETY: as the header wants it.
+    let read = unsafe { spec(call) };
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, || {
+            let rpc = reference(rpc, "rpc")?;
+            rpc.shared.refuse_sink()?;
+            body(rpc, read?)
+        })
+    }
+}
+
+/// A call that is under way. Any thread may use it.
+#[derive(Debug)]
+pub struct rdzv_rpc_future {
+    poison: Poison,
+    state: Mutex<State>,
+    /// Ends it while another thread waits.
+    canceller: Ends,
+}
+
+#[derive(Debug)]
+enum Ends {
+    Tcp(CallCanceller),
+    Foreign(Arc<Open>),
+}
+
+/// Whoever is first answers a call of a backend of the program's own.
+struct Open(Mutex<Option<Reply<Outcome>>>);
+
+impl Open {
+    fn answer(&self, outcome: Outcome) {
+        let reply = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(reply) = reply {
+            reply.answer(outcome);
+        }
+    }
+}
+
+impl std::fmt::Debug for Open {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Open")
+    }
+}
+
+enum State {
+    Tcp(GroupCall),
+    Foreign(Foreign),
+    Ended(Outcome),
+    Told,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Tcp(_) | Self::Foreign(_) => "under way",
+            Self::Ended(_) => "ended",
+            Self::Told => "told",
+        })
+    }
+}
+
+/// A call of a backend of the program's own.
+struct Foreign {
+    awaited: Awaited<Outcome>,
+    /// When its deadline passes; `None`: as long as it likes.
+    until: Option<Instant>,
+    who: String,
+}
+
+/// What stands for ever, where a call's own deadline ends the wait.
+const FOREVER: Duration = Duration::from_secs(1 << 31);
+
+impl Foreign {
+    fn look(&self, patience: Duration) -> Option<Outcome> {
+        let left = self.until.map_or(FOREVER, |until| until.saturating_duration_since(now()));
+        match self.awaited.look(patience.min(left)) {
+            Some(Ok(outcome)) => Some(outcome),
+            Some(Err(_)) => {
+                Some(Err(Fault::new(RDZV_RPC_HANDLER_FAILED, format!("{}: no answer", self.who))))
+            }
+            None if left <= patience => {
+                Some(Err(Fault::new(RDZV_TIMED_OUT, format!("{} was not answered in time", self.who))))
+            }
+            None => None,
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the deadline of a call that code of the program's makes")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl State {
+    /// Sees whether it has ended.
+    fn look(&mut self, patience: Duration) {
+        let ended = match self {
+            Self::Tcp(call) => {
+                call.look(patience).map(|result| result.map_err(|error| group_call_fault(&error)))
+            }
+            Self::Foreign(call) => call.look(patience),
+            Self::Ended(_) | Self::Told => None,
+        };
+        if let Some(ended) = ended {
+            *self = Self::Ended(ended);
+        }
+    }
+}
+
+/// Begins a call of either kind of backend.
+fn start(of: &rdzv_rpc, spec: Spec<'_>) -> Result<rdzv_rpc_future, Fault> {
+    let (state, canceller) = match of.calls()? {
+        Calls::Tcp(tcp) => {
+            let call = tcp.start_call(spec.callee, spec.handler, spec.payload, spec.timeout);
+            let call = call.map_err(|error| group_call_fault(&error))?;
+            let canceller = Ends::Tcp(call.canceller());
+            (State::Tcp(call), canceller)
+        }
+        Calls::Foreign(code) => {
+            let (reply, awaited) = ask();
+            let who = format!("{} at {}", spec.handler, code.name_of(spec.callee));
+            let until = spec.timeout.or(code.rpc_timeout()).map(|timeout| now() + timeout);
+            let open = Arc::new(Open(Mutex::new(Some(reply))));
+            let told = Arc::clone(&open);
+            code.call(&spec, Some(Told::new(Box::new(move |outcome| told.answer(outcome)))))?;
+            (State::Foreign(Foreign { awaited, until, who }), Ends::Foreign(open))
+        }
+    };
+    Ok(rdzv_rpc_future { poison: Poison::default(), state: Mutex::new(state), canceller })
+}
+
+/// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be NULL.
+/// A call to the worker itself reaches its own handlers.
+///
+/// Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
+/// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`,
+/// `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`; of a backend of yours what it tells. `rdzv_error_node` names the
+/// callee.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_call(
+    rpc: *const rdzv_rpc,
+    call: *const rdzv_rpc_call_spec,
+    answer: *mut rdzv_buffer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused where it must be.
+    unsafe {
+        call_on(rpc, call, error, |of, spec| {
+            let outcome = match of.calls()? {
+                Calls::Tcp(tcp) => tcp
+                    .call(spec.callee, spec.handler, spec.payload, spec.timeout)
+                    .map_err(|error| group_call_fault(&error)),
+                Calls::Foreign(_) => {
+                    let future = start(of, spec)?;
+                    let mut state = future.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+                    state.look(FOREVER);
+                    match state {
+                        State::Ended(outcome) => outcome,
+                        _ => Err(Fault::new(RDZV_TIMED_OUT, "the call was not answered")),
+                    }
+                }
+            };
+            let bytes = outcome?;
+            if let Ok(answer) = reference_mut(answer, "answer") {
+                answer.take(bytes);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Calls a worker, and does not wait. On success `*out` is yours until `rdzv_rpc_future_free`.
+///
+/// Errors: those of `rdzv_rpc_call` that are known at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_start_call(
+    rpc: *const rdzv_rpc,
+    call: *const rdzv_rpc_call_spec,
+    out: *mut *mut rdzv_rpc_future,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        call_on(rpc, call, error, |of, spec| {
+            let out = place(out, "out")?;
+            out.put(Box::into_raw(Box::new(start(of, spec)?)));
+            Ok(())
+        })
+    }
+}
+
+/// Calls a worker, and has `done` told once what came of it: the answer, or a status and an error, which it
+/// only borrows. It is called on a thread of the library's, or on the calling one; it must not block,
+/// throw, or end the worker.
+///
+/// Errors: those of `rdzv_rpc_call` that are known at once; of these `done` hears nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_call_with(
+    rpc: *const rdzv_rpc,
+    call: *const rdzv_rpc_call_spec,
+    done: Option<
+        unsafe extern "C" fn(
+            user_data: *mut c_void,
+            status: rdzv_status,
+            data: *const u8,
+            len: usize,
+            error: *const rdzv_error,
+        ),
+    >,
+    user_data: *mut c_void,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        call_on(rpc, call, error, |of, spec| {
+            if done.is_none() {
+                return Err(invalid("`done` is NULL"));
+            }
+            let tell = listener(done, user_data);
+            match of.calls()? {
+                Calls::Tcp(tcp) => {
+                    let told = move |result: Result<Vec<u8>, _>| {
+                        tell(result.map_err(|error| group_call_fault(&error)));
+                    };
+                    tcp.call_with(spec.callee, spec.handler, spec.payload, spec.timeout, told)
+                        .map_err(|error| group_call_fault(&error))
+                }
+                Calls::Foreign(code) => code.call(&spec, Some(Told::new(tell))),
+            }
+        })
+    }
+}
+
+/// Calls what nobody answers. Nobody hears whether it arrived.
+///
+/// Errors: those of `rdzv_rpc_call` that are known at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_notify(
+    rpc: *const rdzv_rpc,
+    call: *const rdzv_rpc_call_spec,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        call_on(rpc, call, error, |of, spec| match of.calls()? {
+            Calls::Tcp(tcp) => {
+                tcp.notify(spec.callee, spec.handler, spec.payload).map_err(|error| group_call_fault(&error))
+            }
+            Calls::Foreign(code) => code.call(&spec, None),
+        })
+    }
+}
+
+/// Frees a future. A call that has not ended is cancelled. No other call on it may be under way. NULL is
+/// ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_future_free(future: *mut rdzv_rpc_future) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(future) };
+}
+
+/// Waits up to `timeout_ms` (0 looks once; -1: as long as the call may take) for the call to end. Whether
+/// it has, 1 or 0, goes to `*ended`; then the answer replaces the content of `answer`, which may be NULL.
+/// What came of a call is told once.
+///
+/// Errors: those of `rdzv_rpc_call`, `RDZV_CANCELLED`; `RDZV_INVALID_ARGUMENT` once it was told.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_future_wait(
+    future: *const rdzv_rpc_future,
+    timeout_ms: i64,
+    ended: *mut i32,
+    answer: *mut rdzv_buffer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call_on(future.as_ref().map(|future| &future.poison), error, || {
+            let future = reference(future, "future")?;
+            let ended = place(ended, "ended")?;
+            let patience = crate::store::span(timeout_ms, FOREVER)?;
+            let mut state = future.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.look(patience);
+            match std::mem::replace(&mut *state, State::Told) {
+                State::Ended(outcome) => {
+                    let bytes = outcome?;
+                    ended.put(1);
+                    if let Ok(answer) = reference_mut(answer, "answer") {
+                        answer.take(bytes);
+                    }
+                    Ok(())
+                }
+                State::Told => Err(invalid("what came of this call was told already")),
+                under_way => {
+                    *state = under_way;
+                    ended.put(0);
+                    Ok(())
+                }
+            }
+        })
+    }
+}
+
+/// Whether the call has ended, 1 or 0: then `rdzv_rpc_future_wait` returns at once. 0 while another thread
+/// waits, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_future_is_ready(future: *const rdzv_rpc_future) -> i32 {
+    // SAFETY: as the header wants it.
+    unsafe {
+        guard::read(future, 0, |of| {
+            let Ok(mut state) = of.state.try_lock() else { return 0 };
+            state.look(Duration::ZERO);
+            i32::from(matches!(&*state, State::Ended(_) | State::Told))
+        })
+    }
+}
+
+/// Ends the call, unless it has ended: whoever waits for it gets `RDZV_CANCELLED`. The worker that was
+/// called is told, unless its backend is one of yours. Any thread. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_future_cancel(future: *const rdzv_rpc_future) {
+    // SAFETY: as the header wants it.
+    unsafe {
+        guard::read(future, (), |of| match &of.canceller {
+            Ends::Tcp(call) => _ = call.cancel(),
+            Ends::Foreign(open) => {
+                open.answer(Err(Fault::new(RDZV_CANCELLED, "the call was cancelled").during("call")));
+            }
+        });
+    }
+}

@@ -1,0 +1,597 @@
+//! Handlers of a worker of an RPC group.
+
+use crate::argument::{bytes, invalid, place, reference, reference_mut, text};
+use crate::buffer::lent;
+use crate::error::{Fault, rdzv_error};
+use crate::guard;
+use crate::rpc_fault::name_fault;
+use crate::status::*;
+use rendezvous_core::driver::rpc::Payload;
+use rendezvous_core::driver::rpc::handling::{Handling, Request, Responder, Run};
+use rendezvous_core::rpc::connection::CallKind;
+use rendezvous_core::rpc::handlers::{Handlers, Owner};
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::null;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// The handler runs on the thread that serves all connections: it must not block. The quickest way for what
+/// takes no time.
+pub const RDZV_RPC_INLINE: i32 = 1;
+/// The handler runs on a thread of the pool, and may block.
+pub const RDZV_RPC_POOLED: i32 = 2;
+
+/// What a handler is asked. Valid, with all that it lends, until the handler returns.
+#[derive(Debug)]
+pub struct rdzv_rpc_request {
+    caller: String,
+    caller_id: u16,
+    handler: Arc<str>,
+    data: *const u8,
+    len: usize,
+    kind: CallKind,
+    time_left: Option<Duration>,
+}
+
+/// The way back for one answer, from any thread and at any time. It is yours: each of the functions that
+/// answer frees it, and `rdzv_rpc_responder_free` tells the caller that there is no answer.
+pub struct rdzv_rpc_responder(Back);
+
+impl fmt::Debug for rdzv_rpc_responder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("rdzv_rpc_responder")
+    }
+}
+
+/// What came of a call.
+pub(crate) type Outcome = Result<Vec<u8>, Fault>;
+
+enum Back {
+    Caller(Responder),
+    /// To code of the program's, or to a call of a backend of the program's own.
+    Told(Told),
+}
+
+/// Tells once what came of a call; where nobody does, that there is no answer.
+pub(crate) struct Told(Option<Box<dyn FnOnce(Outcome) + Send>>);
+
+impl Told {
+    pub(crate) fn new(tell: Box<dyn FnOnce(Outcome) + Send>) -> Self {
+        Self(Some(tell))
+    }
+
+    pub(crate) fn tell(mut self, outcome: Outcome) {
+        if let Some(tell) = self.0.take() {
+            tell(outcome);
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if let Some(tell) = self.0.take() {
+            tell(Err(failed("the handler gave no answer".into())));
+        }
+    }
+}
+
+impl rdzv_rpc_responder {
+    pub(crate) const fn of(told: Told) -> Self {
+        Self(Back::Told(told))
+    }
+
+    /// Nobody is told anything.
+    pub(crate) fn forget(self) {
+        if let Back::Told(mut told) = self.0 {
+            told.0 = None;
+        }
+    }
+}
+
+/// A handler that failed in these words.
+fn failed(words: String) -> Fault {
+    Fault::new(RDZV_RPC_HANDLER_FAILED, words.clone()).with(|known| known.cause = words)
+}
+
+type Handle = unsafe extern "C" fn(
+    user_data: *mut c_void,
+    request: *const rdzv_rpc_request,
+    responder: *mut rdzv_rpc_responder,
+);
+
+/// A handler in code of the program's.
+pub(crate) struct HandlerCode {
+    handle: Handle,
+    user_data: *mut c_void,
+    /// There once `user_data` is the library's.
+    destroy: OnceLock<unsafe extern "C" fn(user_data: *mut c_void)>,
+}
+
+// SAFETY: the header tells that the functions are called on threads of the library's, by several at a time.
+unsafe impl Send for HandlerCode {}
+// SAFETY: as above.
+unsafe impl Sync for HandlerCode {}
+
+impl HandlerCode {
+    fn call(&self, request: &rdzv_rpc_request, responder: rdzv_rpc_responder) {
+        let responder = Box::into_raw(Box::new(responder));
+        // SAFETY: the function was given for this; the request lives until it returns, the responder is its own.
+        unsafe { (self.handle)(self.user_data, request, responder) };
+    }
+}
+
+impl Drop for HandlerCode {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.destroy.get() {
+            // SAFETY: the handler was given for this, and nothing is asked any more.
+            unsafe { destroy(self.user_data) };
+        }
+    }
+}
+
+/// A handler and how it is called.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) run: Run,
+    pub(crate) code: Arc<HandlerCode>,
+}
+
+impl Entry {
+    /// Has it answer calls.
+    pub(crate) fn register(&self, handling: &Handling) -> Result<(), Fault> {
+        let code = Arc::clone(&self.code);
+        let call = Box::new(move |request: Request, responder: Responder| {
+            let asked = rdzv_rpc_request {
+                caller: request.caller.name.as_str().into(),
+                caller_id: request.caller.id,
+                handler: Arc::clone(&request.handler),
+                data: request.payload.as_ptr(),
+                len: request.payload.len(),
+                kind: request.kind,
+                time_left: request.time_left,
+            };
+            code.call(&asked, rdzv_rpc_responder(Back::Caller(responder)));
+        });
+        let registered = handling.register_as(Owner::Program, &self.name, self.run, call);
+        registered.map_err(|error| name_fault(&error))
+    }
+}
+
+/// Handlers by their names, for workers to be made with: whoever calls a worker finds them from the beginning.
+/// One thread at a time. Any number of workers may share them; free it when you like.
+#[derive(Default)]
+pub struct rdzv_rpc_handlers {
+    entries: Vec<Entry>,
+    names: Handlers<()>,
+}
+
+impl fmt::Debug for rdzv_rpc_handlers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.entries.iter().map(|entry| &entry.name)).finish()
+    }
+}
+
+impl rdzv_rpc_handlers {
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// A copy that shares the code.
+    pub(crate) fn of(entries: &[Entry]) -> Self {
+        let mut names = Handlers::new();
+        for entry in entries {
+            // They were found to be free of each other before.
+            names.register(Owner::Program, &entry.name, ()).ok();
+        }
+        Self { entries: entries.to_vec(), names }
+    }
+}
+
+/// A handler from C. On failure `destroy` is not called: `user_data` stays the caller's.
+pub(crate) unsafe fn parsed(
+    (name, name_len): (*const u8, usize),
+    run: i32,
+    handle: Option<Handle>,
+    (user_data, destroy): (*mut c_void, Option<unsafe extern "C" fn(user_data: *mut c_void)>),
+    take: impl FnOnce(Entry) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    // SAFETY: as the header wants it.
+    let name = unsafe { text(name, name_len, "name") }?;
+    let handle = handle.ok_or_else(|| invalid("`handle` is NULL"))?;
+    let run = match run {
+        RDZV_RPC_INLINE => Run::Inline,
+        RDZV_RPC_POOLED => Run::Pooled,
+        run => return Err(invalid(format!("`run` is {run}, neither RDZV_RPC_INLINE nor RDZV_RPC_POOLED"))),
+    };
+    let code = Arc::new(HandlerCode { handle, user_data, destroy: OnceLock::new() });
+    take(Entry { name: name.into(), run, code: Arc::clone(&code) })?;
+    if let Some(destroy) = destroy {
+        code.destroy.set(destroy).ok();
+    }
+    Ok(())
+}
+
+/// No handlers. On success `*out` is yours until `rdzv_rpc_handlers_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_handlers_new(
+    out: *mut *mut rdzv_rpc_handlers,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            place(out, "out")?.put(Box::into_raw(Box::default()));
+            Ok(())
+        })
+    }
+}
+
+/// Another handle of the same handlers, for a backend of yours to keep. Later additions are not shared.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_handlers_clone(
+    handlers: *const rdzv_rpc_handlers,
+    out: *mut *mut rdzv_rpc_handlers,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let handlers = reference(handlers, "handlers")?;
+            let copy = rdzv_rpc_handlers::of(&handlers.entries);
+            place(out, "out")?.put(Box::into_raw(Box::new(copy)));
+            Ok(())
+        })
+    }
+}
+
+/// Frees handlers. Workers that were made with them keep what they need. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_handlers_free(handlers: *mut rdzv_rpc_handlers) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(handlers) };
+}
+
+/// Adds a handler. `run` is `RDZV_RPC_INLINE` or `RDZV_RPC_POOLED`. `handle` is called on threads of the
+/// library's, by several at a time; it must not throw. It owns the responder, and may answer later. An inline
+/// handler must neither wait for calls nor end a worker. On success the library owns `user_data`, until it
+/// calls `destroy` (which may be NULL) once all handles and workers that have the handler are gone; on failure
+/// it stays yours.
+///
+/// Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins with
+/// `rdzv/`).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_handlers_add(
+    handlers: *mut rdzv_rpc_handlers,
+    name: *const u8,
+    name_len: usize,
+    run: i32,
+    handle: Option<
+        unsafe extern "C" fn(
+            user_data: *mut c_void,
+            request: *const rdzv_rpc_request,
+            responder: *mut rdzv_rpc_responder,
+        ),
+    >,
+    user_data: *mut c_void,
+    destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let handlers = reference_mut(handlers, "handlers")?;
+            parsed((name, name_len), run, handle, (user_data, destroy), |entry| {
+                let registered = handlers.names.register(Owner::Program, &entry.name, ());
+                registered.map_err(|error| name_fault(&error))?;
+                handlers.entries.push(entry);
+                Ok(())
+            })
+        })
+    }
+}
+
+/// Has a handler answer a request that a backend of yours received: it is called on the calling thread, be it
+/// inline or pooled. `done` is told once what came of it, on any thread; it may be NULL where
+/// `answer_is_wanted` is 0. `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
+///
+/// Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_INVALID_ARGUMENT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
+    handlers: *const rdzv_rpc_handlers,
+    caller: *const u8,
+    caller_len: usize,
+    caller_id: u16,
+    handler: *const u8,
+    handler_len: usize,
+    payload: *const u8,
+    payload_len: usize,
+    time_left_ms: i64,
+    answer_is_wanted: i32,
+    done: Option<
+        unsafe extern "C" fn(
+            user_data: *mut c_void,
+            status: rdzv_status,
+            data: *const u8,
+            len: usize,
+            error: *const rdzv_error,
+        ),
+    >,
+    user_data: *mut c_void,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let handlers = reference(handlers, "handlers")?;
+            let caller = text(caller, caller_len, "caller")?;
+            let handler = text(handler, handler_len, "handler")?;
+            let payload = bytes(payload, payload_len, "payload")?;
+            let time_left = match time_left_ms {
+                -1 => None,
+                millis => Some(crate::argument::zero_or_more_ms(millis, "time_left_ms")?),
+            };
+            let kind = match (answer_is_wanted, done) {
+                (0, _) => CallKind::OneWay,
+                (_, Some(_)) => CallKind::Answered,
+                (_, None) => return Err(invalid("`done` is NULL")),
+            };
+            let found = handlers.entries.iter().find(|entry| entry.name == handler).cloned();
+            let found = found.ok_or_else(|| {
+                Fault::new(RDZV_RPC_NO_HANDLER, format!("{handler}: there is no such handler"))
+            })?;
+            let request = rdzv_rpc_request {
+                caller: caller.into(),
+                caller_id,
+                handler: handler.into(),
+                data: payload.as_ptr(),
+                len: payload.len(),
+                kind,
+                time_left,
+            };
+            let done = done.filter(|_| kind == CallKind::Answered);
+            let told = Told::new(listener(done, user_data));
+            found.code.call(&request, rdzv_rpc_responder::of(told));
+            Ok(())
+        })
+    }
+}
+
+/// What is told what came of a call.
+type Done = unsafe extern "C" fn(
+    user_data: *mut c_void,
+    status: rdzv_status,
+    data: *const u8,
+    len: usize,
+    error: *const rdzv_error,
+);
+
+/// Something of the program's that goes from thread to thread, as the header tells.
+struct Moved(*mut c_void);
+// SAFETY: as above.
+unsafe impl Send for Moved {}
+
+impl Moved {
+    const fn get(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// Tells C what came of a call.
+pub(crate) fn listener(done: Option<Done>, user_data: *mut c_void) -> Box<dyn FnOnce(Outcome) + Send> {
+    let user_data = Moved(user_data);
+    Box::new(move |outcome| {
+        let Some(done) = done else { return };
+        match outcome {
+            // SAFETY: the function was given for this; what it is lent lives until it returns.
+            Ok(answer) => unsafe {
+                done(user_data.get(), RDZV_OK, answer.as_ptr(), answer.len(), null());
+            },
+            Err(fault) => {
+                let error = rdzv_error::new(fault);
+                // SAFETY: as above.
+                unsafe { done(user_data.get(), error.status(), null(), 0, &raw const error) };
+            }
+        }
+    })
+}
+
+/// The caller's name, its length in `*len` unless `len` is NULL. Not NUL-terminated. NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_request_caller(
+    request: *const rdzv_rpc_request,
+    len: *mut usize,
+) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(request, null(), |of| lent(of.caller.as_bytes(), len)) }
+}
+
+/// The caller's number. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_request_caller_id(request: *const rdzv_rpc_request) -> u16 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(request, 0, |of| of.caller_id) }
+}
+
+/// The handler's own name, as the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_request_handler(
+    request: *const rdzv_rpc_request,
+    len: *mut usize,
+) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(request, null(), |of| lent(of.handler.as_bytes(), len)) }
+}
+
+/// The bytes of the request, their number in `*len` unless `len` is NULL. NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_request_payload(
+    request: *const rdzv_rpc_request,
+    len: *mut usize,
+) -> *const u8 {
+    // SAFETY: as the header wants it; the bytes live as long as the request.
+    unsafe { guard::read(request, null(), |of| lent(std::slice::from_raw_parts(of.data, of.len), len)) }
+}
+
+/// Whether the caller wants an answer, 1 or 0; what is answered all the same is dropped. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_request_answer_is_wanted(request: *const rdzv_rpc_request) -> i32 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(request, 0, |of| i32::from(of.kind == CallKind::Answered)) }
+}
+
+/// How long the caller waits, in milliseconds, from when the handler was called; -1: as long as it takes. 0
+/// for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_request_time_left_ms(request: *const rdzv_rpc_request) -> i64 {
+    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(request, 0, |of| of.time_left.map_or(-1, millis)) }
+}
+
+/// Bytes that are lent, and given back when nobody needs them any more.
+pub(crate) struct Lent {
+    data: *const u8,
+    len: usize,
+    release: unsafe extern "C" fn(user_data: *mut c_void),
+    user_data: *mut c_void,
+}
+
+// SAFETY: the header tells that the bytes are read, and given back, on any thread.
+unsafe impl Send for Lent {}
+// SAFETY: as above; nobody changes them.
+unsafe impl Sync for Lent {}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: whoever lent them promises that they are there until they are given back.
+        unsafe { std::slice::from_raw_parts(self.data, self.len) }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // SAFETY: the function was given for this, and is called once.
+        unsafe { (self.release)(self.user_data) };
+    }
+}
+
+/// Bytes from C: copied, or lent where there is a way to give them back, which is gone whatever happens.
+pub(crate) unsafe fn payload(
+    (data, len): (*const u8, usize),
+    release: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+    user_data: *mut c_void,
+) -> Result<Payload, Fault> {
+    let lent = release.map(|release| Lent { data, len, release, user_data });
+    // SAFETY: as the header wants it.
+    let copied = unsafe { bytes(data, len, "payload") }?;
+    Ok(match lent {
+        Some(lent) => Payload::foreign(Arc::new(lent)),
+        None => copied.into(),
+    })
+}
+
+/// Takes a responder and answers.
+unsafe fn respond(
+    responder: *mut rdzv_rpc_responder,
+    error: *mut *mut rdzv_error,
+    answer: impl FnOnce() -> Result<Result<Payload, Fault>, Fault>,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let answer = answer();
+            if responder.is_null() {
+                return Err(invalid("`responder` is NULL"));
+            }
+            let rdzv_rpc_responder(back) = *Box::from_raw(responder);
+            // A caller whose answer makes no sense hears that there is none.
+            match (back, answer?) {
+                (Back::Caller(responder), Ok(payload)) => _ = responder.answer(payload),
+                (Back::Caller(responder), Err(fault)) => _ = responder.fail(&fault.message),
+                (Back::Told(told), Ok(payload)) => told.tell(Ok(payload.bytes().to_vec())),
+                (Back::Told(told), Err(fault)) => told.tell(Err(fault)),
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Answers with these bytes, and frees the responder, whatever it returns. Without `release` they are copied.
+/// With it they are only lent, and it is called once with `user_data`, on any thread, when nobody needs them
+/// any more, whatever this function returns.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT`. Whether the answer arrives nobody knows here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_responder_answer(
+    responder: *mut rdzv_rpc_responder,
+    data: *const u8,
+    len: usize,
+    release: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+    user_data: *mut c_void,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe { respond(responder, error, || Ok(Ok(payload((data, len), release, user_data)?))) }
+}
+
+/// Tells the caller in these words, in UTF-8, that the handler failed, and frees the responder, whatever it
+/// returns. The caller gets `RDZV_RPC_HANDLER_FAILED`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_responder_fail(
+    responder: *mut rdzv_rpc_responder,
+    words: *const u8,
+    words_len: usize,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        respond(responder, error, || {
+            let words = bytes(words, words_len, "words")?;
+            Ok(Err(failed(String::from_utf8_lossy(words).into_owned())))
+        })
+    }
+}
+
+/// Tells that a call of a backend of yours failed with any status of this header, and frees the responder,
+/// whatever it returns. The caller of a handler hears only the words.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_responder_fail_with(
+    responder: *mut rdzv_rpc_responder,
+    status: rdzv_status,
+    words: *const u8,
+    words_len: usize,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        respond(responder, error, || {
+            let words = String::from_utf8_lossy(bytes(words, words_len, "words")?).into_owned();
+            let status = if status == RDZV_OK { RDZV_RPC_HANDLER_FAILED } else { status };
+            Ok(Err(Fault::new(status, words)))
+        })
+    }
+}
+
+/// Whether anybody waits for the answer still, 1 or 0; for who has much to do for it. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_responder_is_wanted(responder: *const rdzv_rpc_responder) -> i32 {
+    // SAFETY: as the header wants it.
+    unsafe {
+        guard::read(responder, 0, |of| match &of.0 {
+            Back::Caller(responder) => i32::from(responder.is_wanted()),
+            Back::Told(_) => 1,
+        })
+    }
+}
+
+/// Frees a responder: the caller hears that there is no answer. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_responder_free(responder: *mut rdzv_rpc_responder) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(responder) };
+}

@@ -1,0 +1,149 @@
+//! Who is in an RPC group, seen from outside.
+
+use crate::argument::{place, reference, reference_mut};
+use crate::buffer::rdzv_buffer;
+use crate::context::Shared;
+use crate::error::rdzv_error;
+use crate::guard::{self, Poison};
+use crate::rpc_fault::{observer_fault, observing_fault};
+use crate::rpc_workers::rdzv_rpc_workers;
+use crate::sized;
+use crate::status::rdzv_status;
+use crate::store::{rdzv_store, span};
+use rendezvous_core::driver::rpc_group::{GroupObserver, ObserverOptions};
+use rendezvous_core::driver::store::Timeouts;
+use rendezvous_core::rpc::device_map::GroupKind;
+use rendezvous_core::rpc::membership::observer::Sight;
+use std::sync::Arc;
+
+/// Nothing was seen.
+pub const RDZV_RPC_SIGHT_NONE: i32 = 0;
+/// The group has begun, and is a static one.
+pub const RDZV_RPC_SIGHT_STATIC: i32 = 1;
+/// The group has begun, and is a dynamic one.
+pub const RDZV_RPC_SIGHT_DYNAMIC: i32 = 2;
+/// A worker is there. One that comes back elsewhere has gone before.
+pub const RDZV_RPC_SIGHT_CAME: i32 = 3;
+/// A worker is there no more. One that died is seen until others strike it out.
+pub const RDZV_RPC_SIGHT_WENT: i32 = 4;
+
+/// What an observer saw.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_rpc_sight {
+    /// Set it to `sizeof(rdzv_rpc_sight)` before the call; afterwards it tells how many bytes were filled.
+    pub struct_size: u32,
+    /// One of `RDZV_RPC_SIGHT_NONE` and so on; there may be more one day.
+    pub kind: i32,
+    /// The number of the worker that it is about; -1 where there is none.
+    pub id: i32,
+    /// Not used; 0.
+    pub reserved: u32,
+}
+
+const SIGHT_FIRST_SIZE: usize = 16;
+
+/// Sees who is in a group, PyTorch's or ours, from its keys alone. It writes nothing, and nobody in the group
+/// knows of it. Any thread may use it.
+#[derive(Debug)]
+pub struct rdzv_rpc_observer {
+    poison: Poison,
+    observer: GroupObserver,
+    shared: Arc<Shared>,
+}
+
+/// Looks at the group whose keys are those of `store`: those of a job's first group are beneath
+/// `rpc_prefix_0`, which `rdzv_store_with_prefix` goes to. It has a connection and a thread of its own, looks
+/// twice a second, and at once when a native server tells of a change. Your handle may be freed. On success
+/// `*out` is yours until `rdzv_rpc_observer_free`.
+///
+/// Errors: those of `rdzv_store_connect`, `RDZV_EXHAUSTED`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_observer_new(
+    store: *const rdzv_store,
+    out: *mut *mut rdzv_rpc_observer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let store = reference(store, "store")?;
+            store.shared.refuse_sink()?;
+            let out = place(out, "out")?;
+            let observer = GroupObserver::start(&store.store, ObserverOptions::default());
+            let observer = observer.map_err(|error| observing_fault(&error))?;
+            let (poison, shared) = (Poison::default(), Arc::clone(&store.shared));
+            out.put(Box::into_raw(Box::new(rdzv_rpc_observer { poison, observer, shared })));
+            Ok(())
+        })
+    }
+}
+
+/// Ends an observer and frees it. No other call on it may be under way. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_observer_free(observer: *mut rdzv_rpc_observer) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(observer) };
+}
+
+/// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that is seen, and fills
+/// `*sight`, of which `struct_size` must be set; its kind is `RDZV_RPC_SIGHT_NONE` when nothing was. The
+/// name of the worker that it is about replaces the content of `name`, and where that takes calls that of
+/// `address`; both may be NULL. Each sight is told once, to one thread.
+///
+/// Errors, told once: `RDZV_SERVER_GONE` (the store failed), `RDZV_RPC_MEMBERSHIP` (the keys are none of a
+/// group).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_observer_next(
+    observer: *const rdzv_rpc_observer,
+    timeout_ms: i64,
+    sight: *mut rdzv_rpc_sight,
+    name: *mut rdzv_buffer,
+    address: *mut rdzv_buffer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call_on(observer.as_ref().map(|of| &of.poison), error, || {
+            let of = reference(observer, "observer")?;
+            of.shared.refuse_sink()?;
+            let given = sized::given_size(sight, SIGHT_FIRST_SIZE, "sight")?;
+            let next = of.observer.next(span(timeout_ms, Timeouts::default().call)?);
+            let next = next.map_err(|error| observer_fault(&error))?;
+            let (kind, worker, place) = match &next {
+                None => (RDZV_RPC_SIGHT_NONE, None, ""),
+                Some(Sight::Begun(GroupKind::Static)) => (RDZV_RPC_SIGHT_STATIC, None, ""),
+                Some(Sight::Begun(GroupKind::Dynamic)) => (RDZV_RPC_SIGHT_DYNAMIC, None, ""),
+                Some(Sight::Came(seen)) => (RDZV_RPC_SIGHT_CAME, Some(&seen.worker), &*seen.address),
+                Some(Sight::Went(worker)) => (RDZV_RPC_SIGHT_WENT, Some(worker), ""),
+            };
+            let id = worker.map_or(-1, |worker| i32::from(worker.id));
+            sized::put(sight, given, &rdzv_rpc_sight { struct_size: 0, kind, id, reserved: 0 });
+            if let Ok(name) = reference_mut(name, "name") {
+                name.put(worker.map_or(&[][..], |worker| worker.name.as_bytes()));
+            }
+            if let Ok(address) = reference_mut(address, "address") {
+                address.put(place.as_bytes());
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Who is there, as far as was seen. On success `*out` is yours until `rdzv_rpc_workers_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_observer_list(
+    observer: *const rdzv_rpc_observer,
+    out: *mut *mut rdzv_rpc_workers,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(observer.as_ref().map(|of| &of.poison), error, || {
+            let of = reference(observer, "observer")?;
+            let out = place(out, "out")?;
+            out.put(Box::into_raw(Box::new(rdzv_rpc_workers::of_seen(of.observer.seen()))));
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,581 @@
+//! Backends of RPC groups, yours among them.
+
+use crate::argument::{bytes, invalid, rdzv_bytes, reference, reference_mut, text};
+use crate::buffer::rdzv_list;
+use crate::context::{Shared, rdzv_context, struct_size};
+use crate::error::{Fault, rdzv_error};
+use crate::guard;
+use crate::rpc_call::{Spec, rdzv_rpc_call_spec};
+use crate::rpc_fault::backend_fault;
+use crate::rpc_handlers::{Entry, Told, rdzv_rpc_handlers, rdzv_rpc_responder};
+use crate::rpc_options::rdzv_rpc_options;
+use crate::sized;
+use crate::status::*;
+use crate::store::{handle, rdzv_store};
+use crate::{RDZV_RPC_ABRUPT, RDZV_RPC_GRACEFUL};
+use rendezvous_core::driver::rpc_group::{Agency, AnyRpcBackend, Callee, RpcInitError, Shutdown};
+use rendezvous_core::driver::store::Store;
+use rendezvous_core::rpc::agent::AgentError;
+use rendezvous_core::rpc::name::{WorkerInfo, WorkerName};
+use rendezvous_core::rpc::options::{OptionsError, RpcOptions};
+use rendezvous_core::rpc::registry::{BaseOptions, InitRequest, RpcBackend};
+use std::any::Any;
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+type Destroy = unsafe extern "C" fn(user_data: *mut c_void);
+
+/// Takes the answer of a backend of yours. Valid during the call only.
+#[derive(Debug, Default)]
+pub struct rdzv_rpc_answer {
+    message: Option<String>,
+    agent: Option<Made>,
+    workers: Vec<WorkerInfo>,
+    /// The first thing that was wrong with what was answered.
+    flaw: Option<String>,
+}
+
+/// Who is to become a worker. Everything in it is valid during the call only.
+#[repr(C)]
+#[derive(Debug)]
+pub struct rdzv_rpc_init_request {
+    /// Size of this struct in the library that made it, in bytes; later fields are absent when it is
+    /// smaller.
+    pub struct_size: u32,
+    /// The worker's number.
+    pub id: i32,
+    /// How many workers a static group has; -1 for a dynamic one.
+    pub world_size: i32,
+    /// Not used; 0.
+    pub reserved: u32,
+    /// The worker's name. UTF-8, not NUL-terminated.
+    pub name: *const u8,
+    /// Its length.
+    pub name_len: usize,
+    /// Where the workers find each other; nothing else is beneath its prefix. `rdzv_store_clone` makes a
+    /// handle to keep.
+    pub store: *const rdzv_store,
+}
+
+/// A backend in code of yours. Its functions are called on the thread that makes options or a worker; they may
+/// block, and must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_rpc_backend_vtable {
+    /// `sizeof(rdzv_rpc_backend_vtable)`.
+    pub struct_size: u32,
+    /// Not used; 0.
+    pub reserved: u32,
+    /// Passed to all functions.
+    pub user_data: *mut c_void,
+    /// Looks at options of the backend's own, as texts, and may change `options`, which have timeout and
+    /// way to meet. Without any it must succeed: it is asked so whenever a backend is looked for. The
+    /// texts are kept with the options (`rdzv_rpc_options_list_own`). May be NULL, when there are no
+    /// options of its own. It must not ask this library for options or workers: that is `RDZV_REENTRANT`.
+    pub construct_options: Option<
+        unsafe extern "C" fn(
+            user_data: *mut c_void,
+            options: *mut rdzv_rpc_options,
+            names: *const rdzv_bytes,
+            values: *const rdzv_bytes,
+            count: usize,
+            answer: *mut rdzv_rpc_answer,
+        ) -> rdzv_status,
+    >,
+    /// Makes a worker, which is of its group when this returns, and answers it with
+    /// `rdzv_rpc_answer_set_agent`. `handlers` is never NULL; `rdzv_rpc_handlers_clone` makes one to
+    /// keep, and `rdzv_rpc_handlers_dispatch` has them answer. Must not be NULL.
+    pub init: Option<
+        unsafe extern "C" fn(
+            user_data: *mut c_void,
+            request: *const rdzv_rpc_init_request,
+            options: *const rdzv_rpc_options,
+            handlers: *const rdzv_rpc_handlers,
+            answer: *mut rdzv_rpc_answer,
+        ) -> rdzv_status,
+    >,
+    /// Called once, when the context and all that was made with it are gone. May be NULL.
+    pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+}
+
+/// A worker in code of yours. Its functions are called on the threads that call the worker, by several at a
+/// time; they must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_rpc_agent_vtable {
+    /// `sizeof(rdzv_rpc_agent_vtable)`.
+    pub struct_size: u32,
+    /// Not used; 0.
+    pub reserved: u32,
+    /// Passed to all functions.
+    pub user_data: *mut c_void,
+    /// Begins a call, and does not wait for its end. What `call` points at is valid until this returns,
+    /// and its `release` is NULL. `responder` is for what comes of it, from any thread, at the latest
+    /// when its time is up; NULL: nobody wants an answer. It is the code's if this returns `RDZV_OK`, and
+    /// else the library's. Must not be NULL.
+    pub call: Option<
+        unsafe extern "C" fn(
+            user_data: *mut c_void,
+            call: *const rdzv_rpc_call_spec,
+            responder: *mut rdzv_rpc_responder,
+        ) -> rdzv_status,
+    >,
+    /// Answers who is in the group, with `rdzv_rpc_answer_add_worker` for each. Must not be NULL.
+    pub list_workers:
+        Option<unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rpc_answer) -> rdzv_status>,
+    /// Ends the worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Called again when it was called before.
+    /// Must not be NULL.
+    pub shutdown: Option<
+        unsafe extern "C" fn(user_data: *mut c_void, how: i32, answer: *mut rdzv_rpc_answer) -> rdzv_status,
+    >,
+    /// Called once, when the worker is gone and none of its functions is under way. May be NULL.
+    pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+}
+
+const BACKEND_FIRST_SIZE: usize = 40;
+const AGENT_FIRST_SIZE: usize = 48;
+const NO_BACKEND: rdzv_rpc_backend_vtable = rdzv_rpc_backend_vtable {
+    struct_size: 0,
+    reserved: 0,
+    user_data: null_mut(),
+    construct_options: None,
+    init: None,
+    destroy: None,
+};
+const NO_AGENT: rdzv_rpc_agent_vtable = rdzv_rpc_agent_vtable {
+    struct_size: 0,
+    reserved: 0,
+    user_data: null_mut(),
+    call: None,
+    list_workers: None,
+    shutdown: None,
+    destroy: None,
+};
+
+/// What code of the program's calls its own, and how it takes that back once it is the library's.
+#[derive(Debug)]
+struct Owned {
+    user_data: *mut c_void,
+    destroy: OnceLock<Destroy>,
+}
+
+// SAFETY: the header tells that the functions are called on any thread, by several at a time.
+unsafe impl Send for Owned {}
+// SAFETY: as above.
+unsafe impl Sync for Owned {}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.destroy.get() {
+            // SAFETY: the vtable was given for this, and nothing is asked any more.
+            unsafe { destroy(self.user_data) };
+        }
+    }
+}
+
+/// What a worker of a foreign backend is given beside its options; of options that nobody has used yet,
+/// only the texts.
+#[derive(Clone, Default)]
+pub(crate) struct Given {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) shared: Option<Arc<Shared>>,
+    pub(crate) own: Vec<(String, String)>,
+}
+
+thread_local! {
+    /// Whether this thread is in code of the program's that makes options, while the registry is locked.
+    static MAKES_OPTIONS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// # Errors
+/// A backend that makes options is the caller.
+pub(crate) fn refuse_reentry() -> Result<(), Fault> {
+    if MAKES_OPTIONS.get() {
+        return Err(Fault::new(RDZV_REENTRANT, "an RPC backend asked for options while it makes some"));
+    }
+    Ok(())
+}
+
+struct BackendCode {
+    owned: Owned,
+    vtable: rdzv_rpc_backend_vtable,
+    name: String,
+}
+
+// SAFETY: of the vtable only the functions are used, as the header tells.
+unsafe impl Send for BackendCode {}
+// SAFETY: as above.
+unsafe impl Sync for BackendCode {}
+
+/// Why code of the program's did not do it, if it did not.
+fn refusal(who: &str, status: rdzv_status, answer: &mut rdzv_rpc_answer) -> Option<(rdzv_status, Box<str>)> {
+    if status != RDZV_OK {
+        let words = answer.message.take().unwrap_or_else(|| {
+            // SAFETY: the name of a status is static.
+            let name = unsafe { std::ffi::CStr::from_ptr(rdzv_status_name(status)) };
+            format!("RPC backend {who}: {}", name.to_string_lossy())
+        });
+        return Some((status, words.into()));
+    }
+    answer.flaw.take().map(|flaw| (RDZV_INVALID_ARGUMENT, format!("RPC backend {who}: {flaw}").into()))
+}
+
+impl RpcBackend for BackendCode {
+    type Store = Store;
+    type Agent = Arc<dyn Agency>;
+    type Error = RpcInitError;
+
+    fn construct_options(
+        &self,
+        base: BaseOptions<'_>,
+        own: &[(&str, &str)],
+    ) -> Result<RpcOptions, OptionsError> {
+        let mut options = rdzv_rpc_options::new(base.options(&self.name)?);
+        let text = |text: &str| rdzv_bytes { data: text.as_ptr(), len: text.len() };
+        let names: Vec<_> = own.iter().map(|(name, _)| text(name)).collect();
+        let values: Vec<_> = own.iter().map(|(_, value)| text(value)).collect();
+        match (self.vtable.construct_options, own.first()) {
+            (Some(construct), _) => {
+                let mut answer = rdzv_rpc_answer::default();
+                let outer = MAKES_OPTIONS.replace(true);
+                // SAFETY: the vtable was given for this; what is passed lives until the function returns.
+                let status = unsafe {
+                    construct(
+                        self.owned.user_data,
+                        &raw mut options,
+                        names.as_ptr(),
+                        values.as_ptr(),
+                        own.len(),
+                        &raw mut answer,
+                    )
+                };
+                MAKES_OPTIONS.set(outer);
+                if let Some((_, words)) = refusal(&self.name, status, &mut answer) {
+                    return Err(OptionsError::Foreign { words });
+                }
+            }
+            (None, Some((option, _))) => {
+                let (backend, option) = (self.name.as_str().into(), (*option).into());
+                return Err(OptionsError::Unknown { backend, option });
+            }
+            (None, None) => {}
+        }
+        let own = own.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        options.options.set_own(Box::new(Given { own, ..Given::default() }));
+        Ok(options.options)
+    }
+
+    fn init_backend(
+        &self,
+        request: InitRequest<Store>,
+        options: RpcOptions,
+    ) -> Result<Arc<dyn Agency>, RpcInitError> {
+        let failed = |status, words: &str| RpcInitError::Foreign { status, words: words.into() };
+        let missing =
+            || failed(RDZV_WRONG_PROTOCOL, &format!("RPC backend {}: it gave no worker", self.name));
+        let init = self.vtable.init.ok_or_else(missing)?;
+        let InitRequest { store, worker, world_size } = request;
+        let given = options.own::<Given>().cloned().unwrap_or_default();
+        let handlers = rdzv_rpc_handlers::of(&given.entries);
+        let store = handle(store, given.shared.unwrap_or_default());
+        let rpc_timeout = options.rpc_timeout();
+        let options = rdzv_rpc_options::new(options);
+        let asked = rdzv_rpc_init_request {
+            struct_size: struct_size::<rdzv_rpc_init_request>(),
+            id: worker.id.into(),
+            world_size: world_size.map_or(-1, i32::from),
+            reserved: 0,
+            name: worker.name.as_ptr(),
+            name_len: worker.name.len(),
+            store,
+        };
+        let mut answer = rdzv_rpc_answer::default();
+        // SAFETY: the vtable was given for this; what is passed lives until the function returns.
+        let status = unsafe {
+            init(
+                self.owned.user_data,
+                &raw const asked,
+                &raw const options,
+                &raw const handlers,
+                &raw mut answer,
+            )
+        };
+        // SAFETY: it was made above, and is lent no more.
+        unsafe { guard::free(store) };
+        if let Some((status, words)) = refusal(&self.name, status, &mut answer) {
+            return Err(RpcInitError::Foreign { status, words });
+        }
+        let Made { owned, vtable } = answer.agent.ok_or_else(missing)?;
+        Ok(Arc::new(AgentCode { owned, vtable, backend: self.name.clone(), me: worker, rpc_timeout }))
+    }
+}
+
+/// A worker that a backend has just made.
+#[derive(Debug)]
+struct Made {
+    owned: Owned,
+    vtable: rdzv_rpc_agent_vtable,
+}
+
+/// A worker in code of the program's.
+#[derive(Debug)]
+pub(crate) struct AgentCode {
+    owned: Owned,
+    vtable: rdzv_rpc_agent_vtable,
+    backend: String,
+    me: WorkerInfo,
+    rpc_timeout: Option<Duration>,
+}
+
+// SAFETY: of the vtable only the functions are used, as the header tells.
+unsafe impl Send for AgentCode {}
+// SAFETY: as above.
+unsafe impl Sync for AgentCode {}
+
+impl AgentCode {
+    pub(crate) const fn rpc_timeout(&self) -> Option<Duration> {
+        self.rpc_timeout
+    }
+
+    /// A callee in words.
+    pub(crate) fn name_of(&self, callee: Callee<'_>) -> String {
+        match callee {
+            Callee::Name(name) => name.into(),
+            Callee::Id(id) => format!("id {id}"),
+        }
+    }
+
+    /// Begins a call; `told` hears what comes of it, where anybody does.
+    pub(crate) fn call(&self, spec: &Spec<'_>, told: Option<Told>) -> Result<(), Fault> {
+        let Some(call) = self.vtable.call else { return Ok(()) };
+        let millis = |timeout: Duration| i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
+        let (name, id) = match spec.callee {
+            Callee::Name(name) => (Some(name), -1),
+            Callee::Id(id) => (None, i32::from(id)),
+        };
+        let payload = spec.payload.bytes();
+        let lent = rdzv_rpc_call_spec {
+            struct_size: struct_size::<rdzv_rpc_call_spec>(),
+            callee_id: id,
+            callee: name.map_or(std::ptr::null(), str::as_ptr),
+            callee_len: name.map_or(0, str::len),
+            handler: spec.handler.as_ptr(),
+            handler_len: spec.handler.len(),
+            payload: payload.as_ptr(),
+            payload_len: payload.len(),
+            timeout_ms: spec.timeout.or(self.rpc_timeout).map_or(-1, millis),
+            release: None,
+            user_data: null_mut(),
+        };
+        let responder = told.map_or(null_mut(), |told| Box::into_raw(Box::new(rdzv_rpc_responder::of(told))));
+        // SAFETY: the vtable was given for this; what is passed lives until the function returns.
+        let status = unsafe { call(self.owned.user_data, &raw const lent, responder) };
+        if status == RDZV_OK {
+            return Ok(());
+        }
+        if !responder.is_null() {
+            // SAFETY: it was boxed above, and the code did not take it.
+            unsafe { Box::from_raw(responder) }.forget();
+        }
+        let mut none = rdzv_rpc_answer::default();
+        let (status, words) = refusal(&self.backend, status, &mut none).unwrap_or((status, Box::default()));
+        Err(Fault::new(status, words).during("call"))
+    }
+}
+
+impl Agency for AgentCode {
+    fn me(&self) -> &WorkerInfo {
+        &self.me
+    }
+
+    fn workers(&self) -> Vec<WorkerInfo> {
+        let mut answer = rdzv_rpc_answer::default();
+        let Some(list_workers) = self.vtable.list_workers else { return Vec::new() };
+        // SAFETY: the vtable was given for this.
+        if unsafe { list_workers(self.owned.user_data, &raw mut answer) } != RDZV_OK {
+            return Vec::new();
+        }
+        answer.workers.sort_unstable_by_key(|worker| worker.id);
+        answer.workers
+    }
+
+    fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
+        let Some(shutdown) = self.vtable.shutdown else { return Ok(()) };
+        let how = match how {
+            Shutdown::Graceful => RDZV_RPC_GRACEFUL,
+            Shutdown::Abrupt => RDZV_RPC_ABRUPT,
+        };
+        let mut answer = rdzv_rpc_answer::default();
+        // SAFETY: the vtable was given for this.
+        let status = unsafe { shutdown(self.owned.user_data, how, &raw mut answer) };
+        refusal(&self.backend, status, &mut answer)
+            .map_or(Ok(()), |(status, words)| Err(AgentError::Foreign { status, words }))
+    }
+
+    fn foreign(&self) -> Option<&(dyn Any + Send + Sync)> {
+        Some(self)
+    }
+}
+
+/// Registers an RPC backend in code of yours under the name `backend`, which is exact; `vtable` is copied. The
+/// newest comes first where one is looked for by options. On success the library owns `user_data`, until it
+/// calls `destroy`; on failure it stays yours.
+///
+/// Errors: `RDZV_ALREADY_REGISTERED` when anybody has the name, be it the same code.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_context_register_rpc_backend(
+    context: *const rdzv_context,
+    backend: *const u8,
+    backend_len: usize,
+    vtable: *const rdzv_rpc_backend_vtable,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let shared = &reference(context, "context")?.shared;
+            shared.refuse_sink()?;
+            refuse_reentry()?;
+            let name = text(backend, backend_len, "backend")?;
+            let given = sized::given_size(vtable, BACKEND_FIRST_SIZE, "vtable")?;
+            let vtable = sized::get(vtable, given, NO_BACKEND);
+            if vtable.init.is_none() {
+                return Err(invalid("`vtable.init` is NULL"));
+            }
+            let owned = Owned { user_data: vtable.user_data, destroy: OnceLock::new() };
+            let code = Arc::new(BackendCode { owned, vtable, name: name.into() });
+            let registered =
+                shared.rendezvous().rpc().register(name, Arc::clone(&code) as Arc<AnyRpcBackend>);
+            registered.map_err(|error| backend_fault(&error))?;
+            if let Some(destroy) = vtable.destroy {
+                code.owned.destroy.set(destroy).ok();
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The names of the RPC backends of this context, the newest first; they replace the content of `names`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_context_list_rpc_backends(
+    context: *const rdzv_context,
+    names: *mut rdzv_list,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let shared = &reference(context, "context")?.shared;
+            shared.refuse_sink()?;
+            refuse_reentry()?;
+            let list = reference_mut(names, "names")?;
+            list.items = shared.rendezvous().rpc().backends().into_iter().map(String::into_bytes).collect();
+            Ok(())
+        })
+    }
+}
+
+/// The options of the backend's own that these options were made with: names and values replace the content of
+/// the two lists. For the `init` of a backend of yours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_options_list_own(
+    options: *const rdzv_rpc_options,
+    names: *mut rdzv_list,
+    values: *mut rdzv_list,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let options = &reference(options, "options")?.options;
+            let own = options.own::<Given>().map(|given| given.own.as_slice()).unwrap_or_default();
+            let (names, values) = (reference_mut(names, "names")?, reference_mut(values, "values")?);
+            names.items = own.iter().map(|(name, _)| name.clone().into_bytes()).collect();
+            values.items = own.iter().map(|(_, value)| value.clone().into_bytes()).collect();
+            Ok(())
+        })
+    }
+}
+
+/// Fills an answer; what is wrong is told to whoever asked. NULL is nobody's answer.
+unsafe fn tell(answer: *mut rdzv_rpc_answer, body: impl FnOnce(&mut rdzv_rpc_answer) -> Result<(), Fault>) {
+    guard::quiet((), || {
+        // SAFETY: NULL, or the answer of the call that is under way.
+        let Some(answer) = (unsafe { answer.as_mut() }) else { return };
+        if let Err(fault) = body(answer) {
+            answer.flaw.get_or_insert_with(|| fault.message.clone());
+        }
+    });
+}
+
+/// Tells in words why the function failed, in UTF-8; they are the error's message. For use within the
+/// functions of a backend of yours, as those that follow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_answer_set_message(
+    answer: *mut rdzv_rpc_answer,
+    message: *const u8,
+    message_len: usize,
+) {
+    // SAFETY: as the header wants it.
+    unsafe {
+        tell(answer, |answer| {
+            let message = bytes(message, message_len, "message")?;
+            answer.message = Some(String::from_utf8_lossy(message).into_owned());
+            Ok(())
+        });
+    }
+}
+
+/// Answers one worker of the group.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_answer_add_worker(
+    answer: *mut rdzv_rpc_answer,
+    name: *const u8,
+    name_len: usize,
+    id: u16,
+) {
+    // SAFETY: as the header wants it.
+    unsafe {
+        tell(answer, |answer| {
+            let name = WorkerName::new(text(name, name_len, "name")?);
+            let name = name.map_err(|error| invalid(error.to_string()))?;
+            answer.workers.push(WorkerInfo { name, id });
+            Ok(())
+        });
+    }
+}
+
+/// Answers a worker that is of its group; `vtable` is copied, and the library owns its `user_data`, until it
+/// calls `destroy`, whatever becomes of the call. A vtable in which something is missing is not taken: the
+/// caller gets `RDZV_INVALID_ARGUMENT`, and its `user_data` stays yours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_answer_set_agent(
+    answer: *mut rdzv_rpc_answer,
+    vtable: *const rdzv_rpc_agent_vtable,
+) {
+    // SAFETY: as the header wants it.
+    unsafe {
+        tell(answer, |answer| {
+            let given = sized::given_size(vtable, AGENT_FIRST_SIZE, "vtable")?;
+            let vtable = sized::get(vtable, given, NO_AGENT);
+            let is_missing = [
+                (vtable.call.is_none(), "call"),
+                (vtable.list_workers.is_none(), "list_workers"),
+                (vtable.shutdown.is_none(), "shutdown"),
+            ];
+            if let Some((_, missing)) = is_missing.iter().find(|(is_missing, _)| *is_missing) {
+                return Err(invalid(format!("`vtable.{missing}` is NULL")));
+            }
+            let destroy = OnceLock::new();
+            if let Some(given) = vtable.destroy {
+                destroy.set(given).ok();
+            }
+            let owned = Owned { user_data: vtable.user_data, destroy };
+            answer.agent = Some(Made { owned, vtable });
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,94 @@
+//! Lists of workers of an RPC group.
+
+use crate::buffer::lent;
+use crate::guard;
+use rendezvous_core::rpc::membership::observer::Seen;
+use rendezvous_core::rpc::name::WorkerInfo;
+use std::ptr::null;
+
+/// Workers in the order of their numbers. Any thread may read it.
+#[derive(Debug, Default)]
+pub struct rdzv_rpc_workers {
+    pub(crate) workers: Vec<Listed>,
+}
+
+/// One of them. Nothing that C sees.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    name: String,
+    id: u16,
+    address: String,
+}
+
+impl rdzv_rpc_workers {
+    pub(crate) fn of_group(workers: Vec<WorkerInfo>) -> Self {
+        let listed = |worker: WorkerInfo| Listed {
+            name: worker.name.as_str().into(),
+            id: worker.id,
+            address: String::new(),
+        };
+        Self { workers: workers.into_iter().map(listed).collect() }
+    }
+
+    pub(crate) fn of_seen(workers: Vec<Seen>) -> Self {
+        let listed = |seen: Seen| Listed {
+            name: seen.worker.name.as_str().into(),
+            id: seen.worker.id,
+            address: seen.address.into(),
+        };
+        Self { workers: workers.into_iter().map(listed).collect() }
+    }
+}
+
+/// Frees a list. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_workers_free(workers: *mut rdzv_rpc_workers) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::free(workers) };
+}
+
+/// How many workers. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_workers_count(workers: *const rdzv_rpc_workers) -> usize {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(workers, 0, |of| of.workers.len()) }
+}
+
+/// The name of the worker at `index` (from 0), its length in `*len` unless `len` is NULL. Not NUL-terminated;
+/// lives as long as the list. NULL beyond the last.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_workers_name(
+    workers: *const rdzv_rpc_workers,
+    index: usize,
+    len: *mut usize,
+) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe {
+        guard::read(workers, null(), |of| {
+            of.workers.get(index).map_or_else(null, |worker| lent(worker.name.as_bytes(), len))
+        })
+    }
+}
+
+/// The number of the worker at `index`; -1 beyond the last.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_workers_id(workers: *const rdzv_rpc_workers, index: usize) -> i32 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(workers, -1, |of| of.workers.get(index).map_or(-1, |worker| i32::from(worker.id))) }
+}
+
+/// Where the worker at `index` takes calls, as its name is given: what an observer saw. Length 0 in lists of
+/// the group's own workers, and where nobody has written it yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_workers_address(
+    workers: *const rdzv_rpc_workers,
+    index: usize,
+    len: *mut usize,
+) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe {
+        guard::read(workers, null(), |of| {
+            of.workers.get(index).map_or_else(null, |worker| lent(worker.address.as_bytes(), len))
+        })
+    }
+}

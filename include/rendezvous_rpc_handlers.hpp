@@ -1,0 +1,305 @@
+// rendezvous_rpc_handlers.hpp: handlers of a worker of an RPC group, for C++17 and later. rendezvous.hpp brings it along.
+//
+// A handler is a function: its arguments are read from the request, and what it returns is the answer. What it throws,
+// or the error of a `result` that it returns, fails the call at the caller, in its own words.
+
+// Before the guard: it brings this header along, in its place among the others.
+#include "rendezvous.hpp"
+
+#ifndef RENDEZVOUS_RPC_HANDLERS_HPP
+#define RENDEZVOUS_RPC_HANDLERS_HPP
+
+#include <atomic>
+#include <tuple>
+
+#if defined(__cpp_exceptions)
+#define RDZV_DETAIL_NAMESPACE v1
+#else
+#define RDZV_DETAIL_NAMESPACE v1_without_exceptions
+#endif
+
+namespace rdzv {
+inline namespace RDZV_DETAIL_NAMESPACE {
+
+class rpc;
+
+/// What a handler is asked. Valid until the handler returns.
+class rpc_request {
+ public:
+  explicit rpc_request(const rdzv_rpc_request* request) noexcept : request_(request) {}
+  std::string caller() const { return detail::lent(rdzv_rpc_request_caller, request_); }
+  std::uint16_t caller_id() const noexcept { return rdzv_rpc_request_caller_id(request_); }
+  std::string handler() const { return detail::lent(rdzv_rpc_request_handler, request_); }
+  std::string_view bytes() const {
+    std::size_t size = 0;
+    const std::uint8_t* data = rdzv_rpc_request_payload(request_, &size);
+    return detail::text(data, size);
+  }
+  bool answer_is_wanted() const noexcept { return rdzv_rpc_request_answer_is_wanted(request_) != 0; }
+  /// How long the caller waits; nothing: as long as it takes.
+  std::optional<std::chrono::milliseconds> time_left() const {
+    const std::int64_t left = rdzv_rpc_request_time_left_ms(request_);
+    if (left < 0) return std::nullopt;
+    return std::chrono::milliseconds(left);
+  }
+
+ private:
+  const rdzv_rpc_request* request_;
+};
+
+namespace detail {
+
+/// From this size on, bytes are lent to the library rather than copied.
+inline constexpr std::size_t lent_size_min = std::size_t{64} << 10;
+
+inline void delete_string(void* owned) { delete static_cast<std::string*>(owned); }
+
+/// Code that goes from one thread of the library's to another, in ways that a thread sanitizer does not see into:
+/// whoever passes comes after all who did before.
+inline void pass() noexcept {
+#if defined(__SANITIZE_THREAD__)
+  static std::atomic<std::uint32_t> passes{0};
+  passes.fetch_add(1, std::memory_order_acq_rel);
+#endif
+}
+
+struct passing {
+  passing() noexcept { pass(); }
+  passing(const passing&) = delete;
+  passing& operator=(const passing&) = delete;
+  ~passing() { pass(); }
+};
+
+inline error make_error(status code, std::string_view words) {
+  const auto number = static_cast<rdzv_status>(code);
+  return error(number, rdzv_error_new(number, bytes(words), words.size()));
+}
+
+/// What a handler says whose arguments cannot be read.
+inline constexpr std::string_view malformed_words = "malformed request: ";
+
+}  // namespace detail
+
+/// The way back for one answer, from any thread and at any time. Destroyed without one, it tells the caller so.
+class rpc_responder {
+ public:
+  explicit rpc_responder(rdzv_rpc_responder* responder) noexcept : responder_(responder) {}
+  /// Long answers are not copied.
+  void answer(std::string bytes) && {
+    const detail::passing guard;
+    rdzv_rpc_responder* taken = responder_.release();
+    if (bytes.size() < detail::lent_size_min) {
+      rdzv_rpc_responder_answer(taken, detail::bytes(bytes), bytes.size(), nullptr, nullptr, nullptr);
+      return;
+    }
+    auto* owned = new std::string(std::move(bytes));
+    rdzv_rpc_responder_answer(taken, detail::bytes(*owned), owned->size(), detail::delete_string, owned, nullptr);
+  }
+  /// Answers a value.
+  template <class T>
+  void answer_value(const T& value) && {
+    writer out;
+    codec<T>::write(out, value);
+    std::move(*this).answer(out.take());
+  }
+  void fail(std::string_view words) && {
+    const detail::passing guard;
+    rdzv_rpc_responder_fail(responder_.release(), detail::bytes(words), words.size(), nullptr);
+  }
+  /// Whether it is still here: not after an answer, nor once it was moved.
+  explicit operator bool() const noexcept { return static_cast<bool>(responder_); }
+  /// Whether anybody waits still; for who has much to do for an answer.
+  bool is_wanted() const { return rdzv_rpc_responder_is_wanted(responder_.get()) != 0; }
+
+ private:
+  detail::handle<rdzv_rpc_responder, rdzv_rpc_responder_free> responder_;
+};
+
+/// Where a handler runs.
+enum class rpc_run : std::int32_t {
+  /// On the thread that serves all connections: it must not block, nor wait for calls.
+  on_reactor = RDZV_RPC_INLINE,
+  /// On a thread of the pool.
+  pooled = RDZV_RPC_POOLED,
+};
+
+/// A handler of bytes. Whoever answers later moves the responder to where it is kept.
+using rpc_function = std::function<void(const rpc_request&, rpc_responder&)>;
+
+namespace detail {
+
+template <class T>
+struct is_result : std::false_type {};
+template <class T>
+struct is_result<result<T>> : std::true_type {};
+
+template <class T>
+struct value_of_result {
+  using type = T;
+};
+template <class T>
+struct value_of_result<result<T>> {
+  using type = T;
+};
+
+/// The arguments of a handler that are read from a request.
+template <class Return, bool WantsRequest, class... Arguments>
+struct signature {
+  using value = typename value_of_result<Return>::type;
+
+  template <class Function>
+  static void run(const Function& function, const rpc_request& request, rpc_responder& responder) {
+    std::tuple<Arguments...> arguments;
+    reader in(request.bytes());
+    std::size_t read = 0;
+    const bool are_read = std::apply(
+        [&](auto&... argument) {
+          const auto one = [&](auto& target) {
+            const bool is_read = codec<std::decay_t<decltype(target)>>::read(in, target);
+            read += is_read ? 1 : 0;
+            return is_read;
+          };
+          static_cast<void>(one);
+          return (one(argument) && ...);
+        },
+        arguments);
+    if (!are_read || in.left() > 0) {
+      std::string words(malformed_words);
+      words += request.handler();
+      words += are_read ? ": " + std::to_string(in.left()) + " bytes follow its " +
+                              std::to_string(sizeof...(Arguments)) + " arguments"
+                        : ": argument " + std::to_string(read + 1) + " of " + std::to_string(sizeof...(Arguments)) +
+                              " cannot be read";
+      return std::move(responder).fail(words);
+    }
+    const auto invoke = [&]() -> Return {
+      return std::apply(
+          [&](auto&... argument) -> Return {
+            if constexpr (WantsRequest) {
+              return function(request, std::move(argument)...);
+            } else {
+              return function(std::move(argument)...);
+            }
+          },
+          arguments);
+    };
+    if constexpr (is_result<Return>::value) {
+      auto returned = invoke();
+      if (!returned.has_value()) return std::move(responder).fail(returned.error().message());
+      if constexpr (std::is_void_v<value>) {
+        std::move(responder).answer({});
+      } else {
+        std::move(responder).answer_value(*returned);
+      }
+    } else if constexpr (std::is_void_v<value>) {
+      invoke();
+      std::move(responder).answer({});
+    } else {
+      const value returned = invoke();
+      std::move(responder).answer_value(returned);
+    }
+  }
+};
+
+template <class Return, class... Arguments>
+struct signature_of {
+  using type = signature<Return, false, std::decay_t<Arguments>...>;
+};
+template <class Return, class... Arguments>
+struct signature_of<Return, const rpc_request&, Arguments...> {
+  using type = signature<Return, true, std::decay_t<Arguments>...>;
+};
+
+template <class Function>
+struct callable : callable<decltype(&Function::operator())> {};
+template <class Return, class... Arguments>
+struct callable<Return (*)(Arguments...)> : signature_of<Return, Arguments...> {};
+template <class Return, class Class, class... Arguments>
+struct callable<Return (Class::*)(Arguments...) const> : signature_of<Return, Arguments...> {};
+template <class Return, class Class, class... Arguments>
+struct callable<Return (Class::*)(Arguments...) const noexcept> : signature_of<Return, Arguments...> {};
+template <class Return, class... Arguments>
+struct callable<Return (*)(Arguments...) noexcept> : signature_of<Return, Arguments...> {};
+
+inline void call_handler(void* user_data, const rdzv_rpc_request* asked, rdzv_rpc_responder* back) {
+  const passing guard;
+  rpc_responder responder(back);
+#if defined(__cpp_exceptions)
+  try {
+#endif
+    (*static_cast<const rpc_function*>(user_data))(rpc_request(asked), responder);
+#if defined(__cpp_exceptions)
+  } catch (const std::exception& thrown) {
+    // Who threw may have answered before, or given the responder away.
+    if (responder) std::move(responder).fail(thrown.what());
+  } catch (...) {
+    if (responder) std::move(responder).fail("it threw something that is no std::exception");
+  }
+#endif
+}
+
+inline void delete_handler(void* user_data) {
+  pass();
+  delete static_cast<rpc_function*>(user_data);
+}
+
+/// A typed function as one of bytes.
+template <class Function>
+rpc_function handler_of(Function function) {
+  return [function = std::move(function)](const rpc_request& request, rpc_responder& responder) {
+    callable<Function>::type::run(function, request, responder);
+  };
+}
+
+}  // namespace detail
+
+/// Handlers by their names, for workers to be made with.
+class rpc_handlers {
+ public:
+  static result<rpc_handlers> create() {
+    rdzv_rpc_handlers* made = nullptr;
+    if (auto failure = detail::failure_of(rdzv_rpc_handlers_new, &made)) return std::move(*failure);
+    return rpc_handlers(made);
+  }
+
+  /// A function of typed arguments; the first may be a `const rpc_request&`. Several threads may call it at a time.
+  template <class Function>
+  result<void> on(std::string_view name, Function function, rpc_run run = rpc_run::pooled) {
+    return on_bytes(name, detail::handler_of(std::move(function)), run);
+  }
+
+  /// A function of bytes, which may answer later.
+  result<void> on_bytes(std::string_view name, rpc_function function, rpc_run run = rpc_run::pooled) {
+    const auto call = [&](auto... arguments) {
+      return detail::call(rdzv_rpc_handlers_add, handle_.get(), arguments...);
+    };
+    return add(call, name, std::move(function), run);
+  }
+
+  rdzv_rpc_handlers* c_handle() const noexcept { return handle_.get(); }
+  rdzv_rpc_handlers* release() noexcept { return handle_.release(); }
+
+ private:
+  friend class rpc;
+  template <class Call>
+  static result<void> add(Call call, std::string_view name, rpc_function function, rpc_run run) {
+    const bool is_there = static_cast<bool>(function);
+    auto owned = std::make_unique<rpc_function>(std::move(function));
+    detail::pass();
+    auto outcome = call(detail::bytes(name), name.size(), static_cast<std::int32_t>(run),
+                        is_there ? &detail::call_handler : nullptr, static_cast<void*>(owned.get()),
+                        &detail::delete_handler);
+    if (outcome) static_cast<void>(owned.release());
+    return outcome;
+  }
+
+  explicit rpc_handlers(rdzv_rpc_handlers* made) noexcept : handle_(made) {}
+  detail::handle<rdzv_rpc_handlers, rdzv_rpc_handlers_free> handle_;
+};
+
+}  // inline namespace
+}  // namespace rdzv
+
+#undef RDZV_DETAIL_NAMESPACE
+
+#endif  // RENDEZVOUS_RPC_HANDLERS_HPP

@@ -1,0 +1,377 @@
+// RPC backends in code of the program's, and observers.
+#include "check.h"
+#include "tests.h"
+
+#include <stdlib.h>
+
+#define INVALID RDZV_INVALID_ARGUMENT
+
+// A backend whose workers are alone: whatever they call, their own handlers answer.
+struct own {
+  rdzv_context *context;
+  rdzv_rpc_handlers *handlers;
+  rdzv_store *store;
+  rdzv_rpc_responder *kept;
+  // What `init` does wrong.
+  const char *flaw;
+  int made, shut_down, agents_destroyed, destroyed;
+  int32_t how;
+};
+
+static void answered(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *failure) {
+  rdzv_rpc_responder *responder = user_data;
+  if (status == RDZV_OK) {
+    OK(rdzv_rpc_responder_answer(responder, data, len, NULL, NULL, &error));
+  } else {
+    const char *words = rdzv_error_message(failure);
+    OK(rdzv_rpc_responder_fail_with(responder, status, TEXT(words), &error));
+  }
+}
+
+static rdzv_status own_call(void *user_data, const rdzv_rpc_call_spec *call, rdzv_rpc_responder *responder) {
+  struct own *own = user_data;
+  CHECK_NUMBER(call->struct_size, sizeof *call);
+  CHECK(call->release == NULL);
+  if (call->callee == NULL || call->callee_len != 2) return RDZV_RPC_UNKNOWN_WORKER;
+  if (call->handler_len == 4 && memcmp(call->handler, "keep", 4) == 0) {
+    own->kept = responder;
+    return RDZV_OK;
+  }
+  return rdzv_rpc_handlers_dispatch(own->handlers, TEXT("me"), 5, call->handler, call->handler_len, call->payload,
+                                    call->payload_len, call->timeout_ms, responder != NULL,
+                                    responder == NULL ? NULL : answered, responder, NULL);
+}
+
+static rdzv_status own_list_workers(void *user_data, rdzv_rpc_answer *answer) {
+  (void)user_data;
+  rdzv_rpc_answer_add_worker(answer, TEXT("you"), 6);
+  rdzv_rpc_answer_add_worker(answer, TEXT("me"), 5);
+  return RDZV_OK;
+}
+
+static rdzv_status own_shutdown(void *user_data, int32_t how, rdzv_rpc_answer *answer) {
+  struct own *own = user_data;
+  own->shut_down += 1;
+  own->how = how;
+  if (how == RDZV_RPC_GRACEFUL && strcmp(own->flaw, "stays") == 0) {
+    rdzv_rpc_answer_set_message(answer, TEXT("it will not go"));
+    return RDZV_CONFLICT;
+  }
+  return RDZV_OK;
+}
+
+static void own_agent_destroy(void *user_data) {
+  struct own *own = user_data;
+  own->agents_destroyed += 1;
+  rdzv_rpc_handlers_free(own->handlers);
+  rdzv_store_free(own->store);
+  rdzv_rpc_responder_free(own->kept);
+  own->handlers = NULL;
+  own->store = NULL;
+  own->kept = NULL;
+}
+
+static rdzv_status own_construct(void *user_data, rdzv_rpc_options *options, const rdzv_bytes *names,
+                                 const rdzv_bytes *values, size_t count, rdzv_rpc_answer *answer) {
+  struct own *own = user_data;
+  rdzv_list *list = rdzv_list_new();
+  rdzv_rpc_options *others = NULL;
+  // The registry is locked meanwhile.
+  FAILS(RDZV_REENTRANT, rdzv_context_list_rpc_backends(own->context, list, &error));
+  FAILS(RDZV_REENTRANT, rdzv_rpc_options_new(own->context, NULL, 0, -1, NULL, 0, NULL, NULL, 0, &others, &error));
+  rdzv_list_free(list);
+  OK(rdzv_rpc_options_set_worker_threads(options, 5, &error));
+  for (size_t i = 0; i < count; ++i) {
+    if (names[i].len == 3 && memcmp(names[i].data, "bad", 3) == 0) {
+      rdzv_rpc_answer_set_message(answer, values[i].data, values[i].len);
+      return INVALID;
+    }
+  }
+  return RDZV_OK;
+}
+
+static rdzv_status own_init(void *user_data, const rdzv_rpc_init_request *request, const rdzv_rpc_options *options,
+                            const rdzv_rpc_handlers *handlers, rdzv_rpc_answer *answer) {
+  struct own *own = user_data;
+  rdzv_rpc_agent_vtable vtable = {.struct_size = sizeof vtable,
+                                  .user_data = own,
+                                  .call = own_call,
+                                  .list_workers = own_list_workers,
+                                  .shutdown = own_shutdown,
+                                  .destroy = own_agent_destroy};
+  own->made += 1;
+  CHECK_NUMBER(request->struct_size, sizeof *request);
+  CHECK_NUMBER(request->id, 5);
+  CHECK_NUMBER(request->world_size, 2);
+  check_bytes(__FILE__, __LINE__, request->name, request->name_len, "me");
+  CHECK_NUMBER(rdzv_rpc_options_worker_threads(options), 5);
+  rdzv_list *names = rdzv_list_new(), *values = rdzv_list_new();
+  OK(rdzv_rpc_options_list_own(options, names, values, &error));
+  CHECK_ITEM(names, 0, "colour");
+  CHECK_ITEM(values, 0, "red");
+  rdzv_list_free(names);
+  rdzv_list_free(values);
+  if (strcmp(own->flaw, "nothing") == 0) return RDZV_OK;
+  if (strcmp(own->flaw, "refusal") == 0) {
+    rdzv_rpc_answer_set_message(answer, TEXT("no room"));
+    return RDZV_EXHAUSTED;
+  }
+  if (strcmp(own->flaw, "no words") == 0) return RDZV_RPC_NAME_TAKEN;
+  if (strcmp(own->flaw, "no call") == 0) vtable.call = NULL;
+  if (strcmp(own->flaw, "no size") == 0) vtable.struct_size = 8;
+  if (strcmp(own->flaw, "bad words") == 0) rdzv_rpc_answer_set_message(answer, NULL, 5);
+  if (vtable.call != NULL && vtable.struct_size != 8) {
+    OK(rdzv_rpc_handlers_clone(handlers, &own->handlers, &error));
+    OK(rdzv_store_clone(request->store, &own->store, &error));
+    OK(rdzv_store_set(own->store, TEXT("came"), TEXT("me"), PATIENCE_MS, &error));
+  }
+  rdzv_rpc_answer_set_agent(answer, &vtable);
+  return RDZV_OK;
+}
+
+static void own_destroy(void *user_data) {
+  struct own *own = user_data;
+  own->destroyed += 1;
+}
+
+static rdzv_rpc_backend_vtable backend_of(struct own *own) {
+  return (rdzv_rpc_backend_vtable){.struct_size = sizeof(rdzv_rpc_backend_vtable),
+                                   .user_data = own,
+                                   .construct_options = own_construct,
+                                   .init = own_init,
+                                   .destroy = own_destroy};
+}
+
+static void reverse(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
+  size_t len = 0, caller_len = 0;
+  const uint8_t *bytes = rdzv_rpc_request_payload(request, &len);
+  uint8_t turned[16];
+  (void)user_data;
+  CHECK_LENT(rdzv_rpc_request_caller(request, &caller_len), caller_len, "me");
+  for (size_t i = 0; i < len; ++i) turned[i] = bytes[len - 1 - i];
+  OK(rdzv_rpc_responder_answer(responder, turned, len, NULL, NULL, &error));
+}
+
+static rdzv_rpc_options *own_options(struct own *own, const char *name, const char *value, rdzv_status status) {
+  rdzv_rpc_options *options = NULL;
+  const rdzv_bytes names = BYTES(name), values = BYTES(value);
+  const rdzv_status outcome =
+      rdzv_rpc_options_new(own->context, TEXT("mine"), PATIENCE_MS, NULL, 0, &names, &values, 1, &options, NULL);
+  CHECK_NUMBER(outcome, status);
+  return options;
+}
+
+static rdzv_rpc_call_spec call_of(const char *callee, const char *handler, const char *payload) {
+  return (rdzv_rpc_call_spec){.struct_size = sizeof(rdzv_rpc_call_spec),
+                              .callee = (const uint8_t *)callee,
+                              .callee_len = strlen(callee),
+                              .handler = (const uint8_t *)handler,
+                              .handler_len = strlen(handler),
+                              .payload = (const uint8_t *)payload,
+                              .payload_len = strlen(payload),
+                              .timeout_ms = PATIENCE_MS};
+}
+
+static void told(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *error) {
+  (void)data;
+  (void)len;
+  (void)error;
+  *(rdzv_status *)user_data = status;
+}
+
+void own_code_is_an_rpc_backend(void) {
+  struct own own = {.flaw = ""};
+  OK(rdzv_context_new(&own.context, &error));
+  rdzv_rpc_backend_vtable vtable = backend_of(&own);
+  OK(rdzv_context_register_rpc_backend(own.context, TEXT("mine"), &vtable, &error));
+  FAILS_LIKE(((struct failure){.status = RDZV_ALREADY_REGISTERED, .message_part = "RPC backend mine: already registered"}),
+             rdzv_context_register_rpc_backend(own.context, TEXT("mine"), &vtable, &error));
+  CHECK_NUMBER(own.destroyed, 0);
+  rdzv_list *names = rdzv_list_new();
+  OK(rdzv_context_list_rpc_backends(own.context, names, &error));
+  CHECK_ITEM(names, 0, "mine");
+  CHECK_ITEM(names, 1, "tcp");
+
+  rdzv_store *store = NULL;
+  OK(rdzv_store_new_hash(own.context, PATIENCE_MS, &store, &error));
+  rdzv_rpc_options *options = own_options(&own, "colour", "red", RDZV_OK);
+  rdzv_rpc_handlers *handlers = NULL;
+  OK(rdzv_rpc_handlers_new(&handlers, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("reverse"), RDZV_RPC_INLINE, reverse, NULL, NULL, &error));
+  rdzv_rpc *rpc = NULL;
+  // Which backend it is follows from the options.
+  OK(rdzv_rpc_init_over_store(own.context, store, TEXT("me"), 5, 2, options, handlers, &rpc, &error));
+  rdzv_rpc_handlers_free(handlers);
+  rdzv_rpc_options_free(options);
+  rdzv_buffer *answer = rdzv_buffer_new();
+  OK(rdzv_store_get(store, TEXT("came"), PATIENCE_MS, answer, &error));
+  rdzv_store_free(store);
+
+  rdzv_rpc_call_spec call = call_of("me", "reverse", "abc");
+  OK(rdzv_rpc_call(rpc, &call, answer, &error));
+  CHECK_BUFFER(answer, "cba");
+  rdzv_status status = -1;
+  OK(rdzv_rpc_call_with(rpc, &call, told, &status, &error));
+  CHECK_NUMBER(status, RDZV_OK);
+  OK(rdzv_rpc_notify(rpc, &call, &error));
+  call = call_of("nobody", "reverse", "");
+  FAILS(RDZV_RPC_UNKNOWN_WORKER, rdzv_rpc_call(rpc, &call, answer, &error));
+  call = call_of("me", "nothing", "");
+  FAILS(RDZV_RPC_NO_HANDLER, rdzv_rpc_call(rpc, &call, answer, &error));
+  // One that is not answered in time, one that is cancelled, and one that is answered.
+  call = call_of("me", "keep", "");
+  call.timeout_ms = 20;
+  FAILS_LIKE(((struct failure){.status = RDZV_TIMED_OUT, .message_part = "keep at me"}),
+             rdzv_rpc_call(rpc, &call, answer, &error));
+  rdzv_rpc_responder_free(own.kept);
+  call.timeout_ms = PATIENCE_MS;
+  rdzv_rpc_future *future = NULL;
+  int32_t ended = 77;
+  OK(rdzv_rpc_start_call(rpc, &call, &future, &error));
+  CHECK_NUMBER(rdzv_rpc_responder_is_wanted(own.kept), 1);
+  rdzv_rpc_future_cancel(future);
+  FAILS(RDZV_CANCELLED, rdzv_rpc_future_wait(future, -1, &ended, answer, &error));
+  rdzv_rpc_future_free(future);
+  rdzv_rpc_responder_free(own.kept);
+  OK(rdzv_rpc_start_call(rpc, &call, &future, &error));
+  OK(rdzv_rpc_future_wait(future, 0, &ended, answer, &error));
+  CHECK_NUMBER(ended, 0);
+  OK(rdzv_rpc_responder_fail_with(own.kept, RDZV_STALE_ROUND, TEXT("too late"), &error));
+  own.kept = NULL;
+  FAILS_LIKE(((struct failure){.status = RDZV_STALE_ROUND, .message_part = "too late"}),
+             rdzv_rpc_future_wait(future, -1, &ended, answer, &error));
+  rdzv_rpc_future_free(future);
+
+  size_t len = 0;
+  rdzv_rpc_workers *workers = NULL;
+  OK(rdzv_rpc_list_workers(rpc, &workers, &error));
+  CHECK_LENT(rdzv_rpc_workers_name(workers, 0, &len), len, "me");
+  CHECK_NUMBER(rdzv_rpc_workers_id(workers, 1), 6);
+  rdzv_rpc_workers_free(workers);
+  uint16_t id = 0;
+  OK(rdzv_rpc_worker_id(rpc, TEXT("you"), &id, &error));
+  CHECK_NUMBER(id, 6);
+  CHECK(rdzv_rpc_address(rpc, &len) == NULL);
+  // What such a backend has not.
+  rdzv_rpc_event event = {.struct_size = sizeof event};
+  FAILS(RDZV_UNSUPPORTED, rdzv_rpc_next_event(rpc, 0, &event, NULL, NULL, &error));
+  FAILS(RDZV_UNSUPPORTED, rdzv_rpc_devices(rpc, names, &error));
+  FAILS(RDZV_UNSUPPORTED, rdzv_rpc_reverse_maps(rpc, answer, &error));
+  FAILS(RDZV_UNSUPPORTED, rdzv_rpc_add_handler(rpc, TEXT("x"), RDZV_RPC_INLINE, reverse, NULL, NULL, &error));
+  FAILS(RDZV_UNSUPPORTED, rdzv_rpc_remove_handler(rpc, TEXT("x"), NULL, &error));
+
+  own.flaw = "stays";
+  FAILS_LIKE(((struct failure){.status = RDZV_CONFLICT, .message_part = "it will not go"}),
+             rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, &error));
+  rdzv_rpc_free(rpc);
+  CHECK_NUMBER(own.how, RDZV_RPC_ABRUPT);
+  CHECK_NUMBER(own.agents_destroyed, 1);
+  CHECK_NUMBER(own.destroyed, 0);
+  rdzv_context_free(own.context);
+  CHECK_NUMBER(own.destroyed, 1);
+  rdzv_list_free(names);
+  rdzv_buffer_free(answer);
+}
+
+void own_rpc_backend_fails_in_every_way(void) {
+  struct own own = {.flaw = ""};
+  OK(rdzv_context_new(&own.context, &error));
+  rdzv_rpc_backend_vtable vtable = backend_of(&own);
+  FAILS(INVALID, rdzv_context_register_rpc_backend(NULL, TEXT("mine"), &vtable, &error));
+  FAILS(INVALID, rdzv_context_register_rpc_backend(own.context, TEXT(""), &vtable, &error));
+  FAILS(INVALID, rdzv_context_register_rpc_backend(own.context, TEXT("mine"), NULL, &error));
+  vtable.init = NULL;
+  FAILS(INVALID, rdzv_context_register_rpc_backend(own.context, TEXT("mine"), &vtable, &error));
+  FAILS(INVALID, rdzv_context_list_rpc_backends(own.context, NULL, &error));
+  FAILS(INVALID, rdzv_context_list_rpc_backends(NULL, NULL, &error));
+  CHECK_NUMBER(own.destroyed, 0);
+  vtable = backend_of(&own);
+  OK(rdzv_context_register_rpc_backend(own.context, TEXT("mine"), &vtable, &error));
+  CHECK(own_options(&own, "bad", "nobody wants that", INVALID) == NULL);
+
+  rdzv_store *store = NULL;
+  OK(rdzv_store_new_hash(own.context, PATIENCE_MS, &store, &error));
+  rdzv_rpc_options *options = own_options(&own, "colour", "red", RDZV_OK);
+  const struct {
+    const char *flaw;
+    struct failure failure;
+  } flaws[] = {
+      {"nothing", {.status = RDZV_WRONG_PROTOCOL, .message_part = "it gave no worker"}},
+      {"refusal", {.status = RDZV_EXHAUSTED, .message_part = "no room"}},
+      {"no words", {.status = RDZV_RPC_NAME_TAKEN, .message_part = "RPC backend mine: name taken"}},
+      {"no call", {.status = INVALID, .message_part = "`vtable.call` is NULL"}},
+      {"no size", {.status = INVALID, .message_part = "struct_size"}},
+      {"bad words", {.status = INVALID, .message_part = "message"}},
+  };
+  rdzv_rpc *rpc = NULL;
+  for (size_t i = 0; i < sizeof flaws / sizeof *flaws; ++i) {
+    own.flaw = flaws[i].flaw;
+    FAILS_LIKE(flaws[i].failure,
+               rdzv_rpc_init_over_store(own.context, store, TEXT("me"), 5, 2, options, NULL, &rpc, &error));
+    CHECK(rpc == NULL);
+  }
+  // What came of a failed attempt is destroyed, and another one may follow.
+  CHECK_NUMBER(own.agents_destroyed, 1);
+  own.flaw = "";
+  OK(rdzv_rpc_init_over_store(own.context, store, TEXT("me"), 5, 2, options, NULL, &rpc, &error));
+  rdzv_rpc_free(rpc);
+  // Options of one backend are none of a context that does not have it.
+  FAILS(RDZV_BACKEND_MISMATCH, rdzv_rpc_init_over_store(NULL, store, TEXT("me"), 5, 2, options, NULL, &rpc, &error));
+  rdzv_rpc_handlers *handlers = NULL;
+  OK(rdzv_rpc_handlers_new(&handlers, &error));
+  FAILS(RDZV_RPC_NO_HANDLER, rdzv_rpc_handlers_dispatch(handlers, TEXT("a"), 1, TEXT("x"), NULL, 0, -1, 0, NULL, NULL, &error));
+  FAILS(INVALID, rdzv_rpc_handlers_dispatch(handlers, TEXT("a"), 1, TEXT("x"), NULL, 0, -1, 1, NULL, NULL, &error));
+  FAILS(INVALID, rdzv_rpc_handlers_dispatch(NULL, TEXT("a"), 1, TEXT("x"), NULL, 0, -1, 0, NULL, NULL, &error));
+  rdzv_rpc_handlers_free(handlers);
+  rdzv_rpc_options_free(options);
+  rdzv_store_free(store);
+  rdzv_context_free(own.context);
+  CHECK_NUMBER(own.destroyed, 1);
+  rdzv_rpc_answer_set_message(NULL, NULL, 0);
+  rdzv_rpc_answer_set_agent(NULL, NULL);
+  rdzv_rpc_answer_add_worker(NULL, NULL, 0, 0);
+}
+
+static void await_sight(const rdzv_rpc_observer *observer, int32_t kind, const char *name) {
+  rdzv_buffer *who = rdzv_buffer_new(), *address = rdzv_buffer_new();
+  rdzv_rpc_sight sight = {.struct_size = sizeof sight};
+  OK(rdzv_rpc_observer_next(observer, PATIENCE_MS, &sight, who, address, &error));
+  CHECK_NUMBER(sight.kind, kind);
+  CHECK_BUFFER(who, name);
+  CHECK((rdzv_buffer_len(address) > 0) == (kind == RDZV_RPC_SIGHT_CAME));
+  rdzv_buffer_free(who);
+  rdzv_buffer_free(address);
+}
+
+void observers_see_who_is_in_a_group(void) {
+  rdzv_server *server = start_server(NULL);
+  rdzv_store *store = connect_store(NULL, rdzv_server_port(server));
+  rdzv_rpc_observer *observer = NULL;
+  OK(rdzv_rpc_observer_new(store, &observer, &error));
+  rdzv_rpc *rpc = NULL;
+  OK(rdzv_rpc_init_over_store(NULL, store, TEXT("seen"), 3, -1, NULL, NULL, &rpc, &error));
+  await_sight(observer, RDZV_RPC_SIGHT_DYNAMIC, "");
+  await_sight(observer, RDZV_RPC_SIGHT_CAME, "seen");
+  rdzv_rpc_workers *workers = NULL;
+  size_t len = 0, address_len = 0;
+  OK(rdzv_rpc_observer_list(observer, &workers, &error));
+  CHECK_NUMBER(rdzv_rpc_workers_count(workers), 1);
+  CHECK_LENT(rdzv_rpc_workers_name(workers, 0, &len), len, "seen");
+  CHECK(rdzv_rpc_workers_address(workers, 0, &address_len) != NULL && address_len > 0);
+  rdzv_rpc_workers_free(workers);
+  OK(rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, &error));
+  rdzv_rpc_free(rpc);
+  await_sight(observer, RDZV_RPC_SIGHT_WENT, "seen");
+  rdzv_rpc_sight sight = {.struct_size = sizeof sight};
+  OK(rdzv_rpc_observer_next(observer, 0, &sight, NULL, NULL, &error));
+  CHECK_NUMBER(sight.kind, RDZV_RPC_SIGHT_NONE);
+  FAILS(INVALID, rdzv_rpc_observer_next(observer, 0, NULL, NULL, NULL, &error));
+  FAILS(INVALID, rdzv_rpc_observer_next(NULL, 0, &sight, NULL, NULL, &error));
+  FAILS(INVALID, rdzv_rpc_observer_list(NULL, &workers, &error));
+  FAILS(INVALID, rdzv_rpc_observer_list(observer, NULL, &error));
+  FAILS(INVALID, rdzv_rpc_observer_new(NULL, &observer, &error));
+  rdzv_rpc_observer_free(observer);
+  rdzv_rpc_observer_free(NULL);
+  rdzv_store_free(store);
+  rdzv_server_free(server);
+}
