@@ -350,7 +350,7 @@ pub unsafe extern "C" fn rdzv_rpc_notify(
     unsafe {
         call_on(rpc, call, error, |of, spec| match of.calls()? {
             Calls::Tcp(tcp) => {
-                tcp.notify(spec.callee, spec.handler, spec.payload).map_err(|error| group_call_fault(&error))
+                tcp.notify(spec.callee, spec.handler, spec.payload, spec.timeout).map_err(|error| group_call_fault(&error))
             }
             Calls::Foreign(code) => code.call(&spec, None),
         })

@@ -74,6 +74,8 @@ pub(crate) fn agent_fault(error: &AgentError) -> Fault {
         AgentError::Leader { leader, .. } => (RDZV_RPC_UNREACHED, Some(leader)),
         AgentError::PeerDied { worker, .. } => (RDZV_RPC_PEER_DIED, Some(worker)),
         AgentError::Abandoned => (RDZV_RPC_NO_MEMBER, None),
+        AgentError::Stuck { .. } => (RDZV_TIMED_OUT, None),
+        AgentError::Panicked { .. } => (RDZV_PANIC, None),
         AgentError::Foreign { status, .. } => (*status, None),
     };
     let ranks = match error {
@@ -139,7 +141,7 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
         GroupCallError::NotCallable(NotCallable::Dead { worker, .. })
         | GroupCallError::Address { worker, .. }
         | GroupCallError::System { worker, .. } => Some(worker),
-        GroupCallError::NotCallable(_) => None,
+        GroupCallError::NotCallable(_) | GroupCallError::Panicked { .. } => None,
         GroupCallError::Call(error) => match error {
             CallError::NotOpen(peer)
             | CallError::Cancelled(peer)
@@ -167,6 +169,7 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
         GroupCallError::Call(error) => status_of_call(error),
         GroupCallError::Address { .. } => RDZV_RPC_UNREACHED,
         GroupCallError::System { .. } => RDZV_EXHAUSTED,
+        GroupCallError::Panicked { .. } => RDZV_PANIC,
     };
     Fault::new(status, error.to_string()).during("call").with(|known| {
         if let Some(callee) = callee_of(error) {

@@ -5,6 +5,7 @@
 
 pub mod calling;
 pub mod handling;
+mod lent;
 mod line;
 mod link;
 mod own;
@@ -12,6 +13,8 @@ mod received;
 pub mod serving;
 
 pub use received::Received;
+
+use lent::Lent;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -24,14 +27,14 @@ pub struct Payload(Kept);
 #[derive(Clone)]
 enum Kept {
     Bytes(Arc<Vec<u8>>),
-    Foreign(Arc<dyn AsRef<[u8]> + Send + Sync>),
+    Foreign(Lent),
 }
 
 impl Payload {
-    /// Bytes that somebody else keeps. When they are dropped, which may be on any thread, that must not use the library.
+    /// Bytes that somebody else keeps. They may be dropped on any thread; nothing of the library's is locked then.
     #[must_use]
     pub fn foreign(bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
-        Self(Kept::Foreign(bytes))
+        Self(Kept::Foreign(Lent::new(bytes)))
     }
 
     /// The bytes.
@@ -39,7 +42,7 @@ impl Payload {
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Kept::Bytes(bytes) => bytes,
-            Kept::Foreign(bytes) => (**bytes).as_ref(),
+            Kept::Foreign(lent) => lent.bytes(),
         }
     }
 
@@ -47,7 +50,7 @@ impl Payload {
     fn into_bytes(self) -> Vec<u8> {
         match self.0 {
             Kept::Bytes(bytes) => Arc::try_unwrap(bytes).unwrap_or_else(|shared| shared.to_vec()),
-            Kept::Foreign(bytes) => (*bytes).as_ref().to_vec(),
+            Kept::Foreign(lent) => lent.bytes().to_vec(),
         }
     }
 }

@@ -198,6 +198,12 @@ pub struct RpcBackendRegistry<B: ?Sized> {
     backends: Vec<BackendType<B>>,
 }
 
+impl<B: ?Sized> Clone for RpcBackendRegistry<B> {
+    fn clone(&self) -> Self {
+        Self { backends: self.backends.clone() }
+    }
+}
+
 impl<B: ?Sized> Default for RpcBackendRegistry<B> {
     fn default() -> Self {
         Self { backends: Vec::new() }

@@ -2,14 +2,14 @@
 
 use super::handling::{AnswerTo, Handling, Job, Run};
 use super::line::SCRATCH_BYTES;
-use super::link::{Completion, Driven, Link, Shared, Wanted};
+use super::link::{Completion, Driven, Link, Mark, Shared, Wanted};
 use super::own::OwnCall;
 use super::{Payload, Received};
 use crate::driver::canceller::Canceller;
 use crate::driver::event_loop::EventLoop;
 use crate::driver::reply::{Awaited, ask};
 use crate::driver::socket::KeepAlive;
-use crate::driver::threads::{self, Thread};
+use crate::driver::threads::{self, Thread, panic_text};
 use crate::limits::RpcLimits;
 use crate::ordered::Set;
 use crate::rpc::connection::caller::NewCall;
@@ -17,12 +17,14 @@ use crate::rpc::connection::{CallError, CallKind, ConnectionError, Status};
 use crate::rpc::name::WorkerInfo;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use slab::Slab;
 use std::io;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 pub use super::link::CallResult;
 
@@ -81,10 +83,16 @@ impl RpcClient {
             timers: Mutex::new(Set::new()),
             sleeps_until: AtomicU64::new(0),
             left: (Mutex::new(()), Condvar::new()),
+            failure: OnceLock::new(),
         });
         let stop = Arc::new(AtomicBool::new(false));
         let (told, carried) = (Arc::clone(&stop), Arc::clone(&shared));
-        let thread = threads::spawn("rdzv-rpc-out", move || carry(&mut events, &carried, &told))?;
+        let thread = threads::spawn("rdzv-rpc-out", move || {
+            let carry = AssertUnwindSafe(|| carry(&mut events, &carried, &told));
+            if let Err(panic) = catch_unwind(carry) {
+                carried.fail(&panic_text(&*panic));
+            }
+        })?;
         Ok(Self { shared, stop, thread: Some(thread) })
     }
 
@@ -119,12 +127,11 @@ impl RpcClient {
     }
 
     fn links(&self) -> Vec<Arc<Link>> {
-        let targets = self.shared.targets().iter().map(|(_, target)| target.clone()).collect::<Vec<_>>();
         let link = |target: Target| match target {
             Target::Link(link) => link.upgrade(),
             Target::Own(_) => None,
         };
-        targets.into_iter().filter_map(link).collect()
+        self.shared.all_targets().into_iter().filter_map(link).collect()
     }
 
     /// Makes no further calls, and waits until those under way have ended.
@@ -168,6 +175,23 @@ impl Drop for RpcClient {
         self.shared.waker.wake();
         if let Some(thread) = self.thread.take().filter(|thread| thread.id() != std::thread::current().id()) {
             thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn all_targets(&self) -> Vec<Target> {
+        self.targets().iter().map(|(_, target)| target.clone()).collect()
+    }
+
+    /// Nobody reads answers or keeps deadlines any more: all calls fail, those under way and later ones.
+    fn fail(&self, panic: &str) {
+        let why = self.failure.get_or_init(|| format!("the thread of calls panicked: {panic}").into());
+        for target in self.all_targets() {
+            match target {
+                Target::Link(link) => _ = link.upgrade().map(|link| link.abort(why)),
+                Target::Own(own) => _ = own.upgrade().map(|own| own.fail(Status::Failed, why)),
+            }
         }
     }
 }
@@ -262,7 +286,7 @@ impl RpcPeer {
     fn call_payload(&self, call: Call<'_>, payload: Payload) -> CallResult {
         let (reply, awaited) = ask();
         let cancellable = call.canceller.map(Canceller::begin);
-        let (way, driven) = self.begin(call, payload, Completion::Waiter(reply), Driven::ByItself)?;
+        let (way, driven) = self.begin(call, payload, Completion::Waiter(reply, None), Driven::ByItself)?;
         let watch = cancellable.as_ref().map(|cancellable| {
             let way = way.clone();
             cancellable.watch(move || _ = way.cancel())
@@ -280,14 +304,24 @@ impl RpcPeer {
     /// # Errors
     /// It was not made, and nothing of it will be sent.
     pub fn start(&self, call: Call<'_>, payload: impl Into<Payload>) -> Result<PendingCall, CallError> {
+        self.start_marked(call, payload.into(), None)
+    }
+
+    /// The same; `mark` is dropped when the call has ended, whether or not anybody has looked.
+    pub(in crate::driver) fn start_marked(
+        &self,
+        call: Call<'_>,
+        payload: Payload,
+        mark: Mark,
+    ) -> Result<PendingCall, CallError> {
         let (reply, awaited) = ask();
-        let completion = Completion::Waiter(reply);
-        let (way, _) = self.begin(call, payload.into(), completion, Driven::ByThread)?;
+        let completion = Completion::Waiter(reply, mark);
+        let (way, _) = self.begin(call, payload, completion, Driven::ByThread)?;
         Ok(PendingCall { way, awaited: Some(awaited) })
     }
 
     /// Calls, and has what came of it told to `callback`, which must not block: it is called once, on a thread of the
-    /// client's, on that of a handler of the same worker's, or on one that uses the same peer.
+    /// client's, on that of a handler of the same worker's, or on one that uses the same peer. One that panics has been told.
     ///
     /// # Errors
     /// It was not made, and nothing of it will be sent.
@@ -306,7 +340,18 @@ impl RpcPeer {
     /// # Errors
     /// It was not made, and nothing of it will be sent.
     pub fn notify(&self, call: Call<'_>, payload: impl Into<Payload>) -> Result<(), CallError> {
-        self.begin_as(CallKind::OneWay, call, payload.into(), Completion::Nobody, Driven::ByThread).map(drop)
+        self.notify_marked(call, payload.into(), None)
+    }
+
+    /// The same; `mark` is dropped when the last of it is out.
+    pub(in crate::driver) fn notify_marked(
+        &self,
+        call: Call<'_>,
+        payload: Payload,
+        mark: Mark,
+    ) -> Result<(), CallError> {
+        let completion = Completion::Nobody(mark);
+        self.begin_as(CallKind::OneWay, call, payload, completion, Driven::ByThread).map(drop)
     }
 
     /// All calls to this worker fail at once, in these words: for who knows better than the connection that it is gone.
@@ -335,6 +380,14 @@ impl RpcPeer {
         wish: Driven,
     ) -> Result<(Way, Driven), CallError> {
         let Call { handler, timeout, .. } = call;
+        let shared = match &self.0 {
+            To::Link(link) => &link.shared,
+            To::Own(shared, _) => shared,
+        };
+        if let Some(why) = shared.failure.get() {
+            let why = ConnectionError::GivenUp(why.clone());
+            return Err(CallError::PeerGone { peer: self.worker().clone(), why });
+        }
         match &self.0 {
             To::Link(link) => {
                 let deadline = timeout.map(|timeout| link.shared.clock.now() + timeout);

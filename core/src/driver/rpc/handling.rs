@@ -12,6 +12,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::sync::Arc;
+use core::cell::Cell;
 use core::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -116,6 +117,22 @@ impl Handling {
     pub(super) fn submit(&self, job: Job) {
         self.pool.submit(job);
     }
+
+    /// For a worker that ends: has its pooled requests carried out within `patience`, gives up those that have not begun by
+    /// then, and waits up to `last_patience` for the others. Whether no pooled handler is at work any more; one that asks this
+    /// itself does not wait for itself.
+    pub(in crate::driver) fn finish(&self, patience: Duration, last_patience: Duration) -> bool {
+        if CARRIED_OUT.get().is_some() {
+            return false;
+        }
+        let queue = &self.pool.queue;
+        if queue.rest(patience) {
+            return true;
+        }
+        let left = core::mem::take(&mut queue.lock().jobs);
+        refuse(left, "the worker ended");
+        queue.rest(last_patience)
+    }
 }
 
 /// A request that is complete, and the handler that it is for.
@@ -139,10 +156,21 @@ impl Job {
         }
         let request = Request { caller, handler: Arc::clone(&handler.name), payload, kind, time_left };
         let responder = Responder { handler: Arc::clone(&handler), to: Some(to.clone()), held };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (handler.call)(request, responder))) {
+        let before = CARRIED_OUT.replace(Some(to.key()));
+        let result = catch_unwind(AssertUnwindSafe(|| (handler.call)(request, responder)));
+        CARRIED_OUT.set(before);
+        if let Err(panic) = result {
             to.fail(Status::Failed, &format!("{} panicked: {}", handler.name, panic_text(&*panic)));
         }
     }
+}
+
+/// One call, among all that this process answers.
+type CallKey = (usize, u64);
+
+std::thread_local! {
+    /// The call that a handler on this thread carries out, the innermost.
+    static CARRIED_OUT: Cell<Option<CallKey>> = const { Cell::new(None) };
 }
 
 /// Whom a handler answers.
@@ -153,6 +181,13 @@ pub(super) enum AnswerTo {
 }
 
 impl AnswerTo {
+    fn key(&self) -> CallKey {
+        match self {
+            Self::Conn(conn, call) => (Arc::as_ptr(conn).addr(), *call),
+            Self::Own(own) => (Arc::as_ptr(own).addr(), 0),
+        }
+    }
+
     fn is_wanted(&self) -> bool {
         match self {
             Self::Conn(conn, call) => conn.is_wanted(*call),
@@ -163,7 +198,7 @@ impl AnswerTo {
     fn answer(&self, payload: Payload) -> bool {
         match self {
             Self::Conn(conn, call) => conn.answer(*call, payload),
-            Self::Own(own) => own.answer(&payload),
+            Self::Own(own) => own.answer(payload),
         }
     }
 
@@ -228,8 +263,9 @@ impl Responder {
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        // Whoever catches the panic has its words.
-        if self.to.is_some() && !std::thread::panicking() {
+        let Some(to) = &self.to else { return };
+        // Where its own handler panics, whoever catches that has the words.
+        if !std::thread::panicking() || CARRIED_OUT.get() != Some(to.key()) {
             let words = format!("{} gave no answer", self.handler.name);
             self.finish(|to| to.fail(Status::Failed, &words));
         }
@@ -251,6 +287,7 @@ struct Pool {
 struct Queue {
     state: Mutex<Waiting>,
     changed: Condvar,
+    rested: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -258,7 +295,11 @@ struct Waiting {
     jobs: VecDeque<Job>,
     /// Threads that wait for one.
     idle: usize,
+    /// Threads that have one in hand.
+    busy: usize,
     threads: usize,
+    /// Whoever waits for the pool to come to rest.
+    awaits_rest: usize,
     is_closed: bool,
 }
 
@@ -271,9 +312,14 @@ impl Queue {
         let mut waiting = self.lock();
         loop {
             if let Some(job) = waiting.jobs.pop_front() {
+                waiting.busy += 1;
                 drop(waiting);
                 job.run();
                 waiting = self.lock();
+                waiting.busy -= 1;
+                if waiting.awaits_rest > 0 && waiting.busy == 0 && waiting.jobs.is_empty() {
+                    self.rested.notify_all();
+                }
             } else if waiting.is_closed {
                 return;
             } else {
@@ -316,6 +362,19 @@ impl Pool {
             drop(waiting);
             refuse(left, &format!("no thread could be started for it: {error}"));
         }
+    }
+}
+
+impl Queue {
+    /// Waits until there is nothing to do; whether that was so within `patience`.
+    fn rest(&self, patience: Duration) -> bool {
+        let mut waiting = self.lock();
+        waiting.awaits_rest += 1;
+        let is_at_work = |waiting: &mut Waiting| waiting.busy > 0 || !waiting.jobs.is_empty();
+        let waited = self.rested.wait_timeout_while(waiting, patience, is_at_work);
+        let (mut waiting, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        waiting.awaits_rest -= 1;
+        !timeout.timed_out()
     }
 }
 

@@ -6,6 +6,7 @@
 use super::Payload;
 use super::calling::Target;
 use super::handling::Handling;
+use super::lent::Locked;
 use super::line::{Got, Incoming, Line, NoMemory, Transport, closed, lost};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{Interest, Token, Waker, Watch, Watcher};
@@ -31,17 +32,21 @@ use slab::Slab;
 use socket2::Socket;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::string::ToString;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What came of a call.
 pub type CallResult = Result<Vec<u8>, CallError>;
 
+/// Lives as long as a call is under way, where somebody wants to know that.
+pub(in crate::driver) type Mark = Option<Box<dyn fmt::Debug + Send>>;
+
 /// Who is told what came of a call.
 pub(super) enum Completion {
-    Waiter(Reply<CallResult>),
+    Waiter(Reply<CallResult>, Mark),
     Callback(Box<dyn FnOnce(CallResult) + Send>),
-    Nobody,
+    Nobody(Mark),
 }
 
 impl fmt::Debug for Completion {
@@ -53,20 +58,29 @@ impl fmt::Debug for Completion {
 impl Completion {
     pub(super) fn finish(self, result: CallResult) {
         match self {
-            Self::Waiter(reply) => reply.answer(result),
-            Self::Callback(callback) => callback(result),
-            Self::Nobody => {}
+            Self::Waiter(reply, mark) => {
+                reply.answer(result);
+                drop(mark);
+            }
+            // One that panics has been told; others of the same thread's are not to suffer for it.
+            Self::Callback(callback) => drop(catch_unwind(AssertUnwindSafe(|| callback(result)))),
+            Self::Nobody(mark) => drop(mark),
         }
     }
 }
 
-/// Callbacks that are due. They are called when nothing is locked.
+/// Callbacks that are due, and marks. They are called and dropped when nothing is locked.
 #[derive(Debug, Default)]
 pub(super) struct Due(Vec<(Completion, CallResult)>);
 
 impl Due {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    fn unmark(&mut self, marks: &mut Vec<Box<dyn fmt::Debug + Send>>) {
+        let unmarked = |mark| (Completion::Nobody(Some(mark)), Ok(Vec::new()));
+        self.0.extend(marks.drain(..).map(unmarked));
     }
 
     pub(super) fn call(self) {
@@ -92,6 +106,8 @@ pub(super) struct Shared {
     pub(super) sleeps_until: AtomicU64,
     /// Told when somebody has left.
     pub(super) left: (Mutex<()>, Condvar),
+    /// Why nobody is called any more: the client's thread panicked.
+    pub(super) failure: OnceLock<Box<str>>,
 }
 
 impl fmt::Debug for Shared {
@@ -113,6 +129,11 @@ impl Shared {
         let target = self.targets().try_remove(token);
         // What it refers to may go with it, and must find the table unlocked.
         drop(target);
+    }
+
+    /// The one with this token need not be looked at then.
+    pub(super) fn unschedule(&self, at: Instant, token: usize) {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner).remove((at, token));
     }
 
     /// At that time, at the latest, the one with this token is looked at.
@@ -174,6 +195,8 @@ struct State {
     requests: ByNumber<Payload>,
     answers: ByNumber<Incoming>,
     completions: ByNumber<Completion>,
+    /// Of calls that nobody answers, and of which the socket has not taken all.
+    unsent_marks: Vec<Box<dyn fmt::Debug + Send>>,
     /// When it is looked at whether its time has come.
     timer: Option<Instant>,
     has_left: bool,
@@ -233,6 +256,7 @@ impl Link {
                 requests: ByNumber::new(),
                 answers: ByNumber::new(),
                 completions: ByNumber::new(),
+                unsent_marks: Vec::new(),
                 timer: None,
                 has_left: false,
                 scratch: Vec::new(),
@@ -241,9 +265,9 @@ impl Link {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> Locked<'_, State> {
         // No code of ours panics half way through a change, and none of others' runs under the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Locked::new(&self.state)
     }
 
     pub(super) fn has_left(&self) -> bool {
@@ -481,6 +505,9 @@ impl Link {
                 break;
             }
         }
+        if state.line.as_ref().is_none_or(|line| !line.has_unsent()) {
+            due.unmark(&mut state.unsent_marks);
+        }
         self.watch(state);
         if let (Reader::Thread | Reader::Nobody, Some(at)) = (state.reader, state.peer.poll_timeout())
             && state.timer.is_none_or(|timer| at < timer)
@@ -613,6 +640,7 @@ impl Drop for Link {
                 state.finish(id, Err(error), &mut due);
             }
         }
+        due.unmark(&mut state.unsent_marks);
         due.call();
     }
 }
@@ -687,9 +715,11 @@ impl State {
     fn finish(&mut self, id: u64, result: CallResult, due: &mut Due) {
         self.requests.remove(id);
         match self.completions.remove(id) {
-            Some(Completion::Waiter(reply)) => reply.answer(result),
+            Some(Completion::Waiter(reply, None)) => reply.answer(result),
+            Some(Completion::Nobody(None)) | None => {}
+            // It is under way until the last of it is out.
+            Some(Completion::Nobody(Some(mark))) => self.unsent_marks.push(mark),
             Some(completion) => due.0.push((completion, result)),
-            None => {}
         }
     }
 }

@@ -55,13 +55,13 @@ impl OwnCall {
         self.completion.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    pub(super) fn answer(&self, payload: &Payload) -> bool {
+    pub(super) fn answer(&self, payload: Payload) -> bool {
         let bytes_max = self.shared.limits.payload_bytes_max;
         let bytes = payload.bytes().len() as u64;
         if bytes > bytes_max {
             return self.finish(Err(CallError::TooLong { bytes, bytes_max }));
         }
-        self.finish(Ok(payload.clone().into_bytes()))
+        self.finish(Ok(payload.into_bytes()))
     }
 
     pub(super) fn fail(&self, status: Status, words: &str) -> bool {
@@ -87,6 +87,9 @@ impl OwnCall {
         let Some(completion) = completion else { return false };
         if let Some(token) = self.token.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.shared.remove_target(token);
+            if let Some(deadline) = self.deadline {
+                self.shared.unschedule(deadline, token);
+            }
         }
         completion.finish(result);
         true

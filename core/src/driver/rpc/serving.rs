@@ -78,11 +78,23 @@ impl RpcServer {
     /// # Errors
     /// Why it cannot listen there.
     pub fn start(options: RpcServerOptions, handling: Arc<Handling>) -> Result<Self, StartError> {
+        Self::start_watched(options, handling, |_| ())
+    }
+
+    /// The same; `failed` hears why it is no more, on its thread, if nobody has stopped it.
+    ///
+    /// # Errors
+    /// As [`RpcServer::start`].
+    pub fn start_watched(
+        options: RpcServerOptions,
+        handling: Arc<Handling>,
+        failed: impl FnOnce(&ServerFailure) + Send + 'static,
+    ) -> Result<Self, StartError> {
         let RpcServerOptions { listen, me, group, admit, limits, intake, keep_alive } = options;
         let listener = open_listener(&listen, keep_alive)?;
-        let failed = |cause| StartError::io(&listen, cause);
-        let local_addr = listener.local_addr().map_err(failed)?;
-        let events = EventLoop::new().map_err(failed)?;
+        let no_system = |cause| StartError::io(&listen, cause);
+        let local_addr = listener.local_addr().map_err(no_system)?;
+        let events = EventLoop::new().map_err(no_system)?;
         let shared = Arc::new(Shared {
             me,
             group: group.into(),
@@ -95,22 +107,25 @@ impl RpcServer {
             watcher: events.watcher(),
             waker: events.waker(),
         });
-        let watch = events.watch(listener.as_raw_fd(), Interest::Read, LISTENER).map_err(failed)?;
+        let watch = events.watch(listener.as_raw_fd(), Interest::Read, LISTENER).map_err(no_system)?;
         let (commands, inbox) = unbounded();
         let mut reactor = Reactor::new(events, (listener, watch), Arc::clone(&shared), inbox);
         let fate = Arc::new(OnceLock::new());
         let told = Arc::clone(&fate);
         let thread = threads::spawn("rdzv-rpc-in", move || {
             let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| reactor.run()));
-            told.set(match end {
+            let failure = match end {
                 Ok(Ok(())) => ServerFailure::Stopped,
                 Ok(Err(error)) => ServerFailure::Poll(error.raw_os_error().unwrap_or(0)),
                 Err(panic) => ServerFailure::Panicked(panic_text(&*panic)),
-            })
-            .ok();
+            };
+            told.set(failure.clone()).ok();
             reactor.close_all();
+            if failure != ServerFailure::Stopped {
+                failed(&failure);
+            }
         });
-        let thread = Mutex::new(Some(thread.map_err(failed)?));
+        let thread = Mutex::new(Some(thread.map_err(no_system)?));
         Ok(Self { local_addr, shared, commands, thread, fate })
     }
 

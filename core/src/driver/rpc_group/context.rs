@@ -176,7 +176,8 @@ impl RpcContext {
         name: Option<&str>,
         options: Option<RpcOptions>,
     ) -> Result<(BackendType<AnyRpcBackend>, RpcOptions), BackendError> {
-        let registry = lock(&self.registry);
+        // A backend of the program's own may take its time, and may register others.
+        let registry = lock(&self.registry).clone();
         registry.choose(name, options).map(|(backend, options)| (backend.clone(), options))
     }
 
@@ -204,7 +205,8 @@ impl Context {
         let number = rpc.inits.fetch_add(1, Ordering::Relaxed);
         // A world of nobody is none, as in Python.
         let world_size = world_size.filter(|&size| size > 0);
-        let timeout = options.rpc_timeout().unwrap_or(PATIENCE);
+        let membership_timeout = options.own::<TcpOptions>().and_then(|own| own.membership_timeout);
+        let timeout = membership_timeout.or(options.rpc_timeout()).unwrap_or(PATIENCE);
         let url = UrlOptions {
             rank: rank.map_or(-1, i64::from),
             world_size: world_size.map_or(WorldSize::Dynamic, |size| WorldSize::Known(size.into())),

@@ -64,6 +64,12 @@ pub enum GroupCallError {
         /// What it wrote there.
         address: Box<str>,
     },
+    /// A thread of this worker's panicked, and it is no member any more.
+    #[error("this worker ended: {words}")]
+    Panicked {
+        /// Which thread, and what the panic said.
+        words: Box<str>,
+    },
     /// The system has no descriptors left.
     #[error("no connection to {worker}: {words}")]
     System {
@@ -105,6 +111,8 @@ pub(super) struct Shared {
     changed: Condvar,
     events: Mailbox<GroupEvent>,
     events_lost: AtomicU64,
+    /// Which thread panicked, and what it said.
+    panic: OnceLock<Box<str>>,
 }
 
 impl fmt::Debug for Shared {
@@ -146,6 +154,7 @@ impl Shared {
             changed: Condvar::new(),
             events: Mailbox::default(),
             events_lost: AtomicU64::new(0),
+            panic: OnceLock::new(),
         })
     }
 
@@ -245,6 +254,9 @@ impl Shared {
             Callee::Name(name) => agent.callee(name).map(place_of),
             Callee::Id(id) => agent.callee_by_id(id).map(place_of),
         });
+        if let Some(words) = self.panic.get() {
+            return Err(GroupCallError::Panicked { words: words.clone() });
+        }
         let place = found.unwrap_or(Err(NotCallable::NoMember))?;
         Ok((self.way(&place)?, mark))
     }
@@ -344,7 +356,21 @@ impl Shared {
         self.set_fate(Fate::Member);
     }
 
+    /// A thread of the worker's panicked: the worker ends abruptly, and tells why.
+    pub(super) fn panicked(&self, words: &str) {
+        self.panic.get_or_init(|| words.into());
+        self.tell(Input::Abandon);
+    }
+
+    pub(super) fn has_panicked(&self) -> bool {
+        self.panic.get().is_some()
+    }
+
     pub(super) fn over(&self, end: Result<(), AgentError>) {
+        let end = match self.panic.get() {
+            Some(words) => Err(AgentError::Panicked { words: words.clone() }),
+            None => end,
+        };
         self.set_fate(Fate::Over(end));
         // Whoever waits for an event hears of it.
         self.events.close();

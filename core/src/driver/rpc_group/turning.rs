@@ -5,14 +5,16 @@ use super::shared::Shared;
 use super::signs::Signs;
 use super::steps::carry_out;
 use crate::driver::store::Store;
-use crate::driver::threads::{self, Thread};
+use crate::driver::threads::{self, Thread, panic_text};
 use crate::rpc::agent::{AgentError, Input, Output};
 use crate::rpc::membership::StoreStep;
 use crate::time::Duration;
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
 /// Threads of one worker.
@@ -33,17 +35,28 @@ impl Turning {
         let turner = Turner { shared: Arc::clone(shared), steps: Arc::clone(&steps), signs };
         let told = Arc::clone(shared);
         let storer = threads::spawn("rdzv-rpc-store", move || {
-            loop {
-                match steps.next(LONG) {
-                    Some(Step::Carry(step)) => {
-                        told.tell(Input::Stored(carry_out(&store, told.clock(), &step)));
+            guarded("of the store", &told, || {
+                loop {
+                    match steps.next(LONG) {
+                        Some(Step::Carry(step)) => {
+                            told.tell(Input::Stored(carry_out(&store, told.clock(), &step)));
+                        }
+                        Some(Step::End) => return,
+                        None => {}
                     }
-                    Some(Step::End) => return,
-                    None => {}
                 }
+            });
+        })?;
+        let told = Arc::clone(shared);
+        let turner = threads::spawn("rdzv-rpc-group", move || {
+            guarded("of the group", &told, || turner.run());
+            // Nobody turns the machine any more, and if it panicked, nobody has told its end.
+            if told.has_panicked() {
+                told.end_calls("the worker ended");
+                told.drop_answers();
+                told.over(Err(AgentError::Abandoned));
             }
         })?;
-        let turner = threads::spawn("rdzv-rpc-group", move || turner.run())?;
         Ok(Self { turner: Some(turner), storer: Some(storer) })
     }
 
@@ -54,6 +67,13 @@ impl Turning {
                 thread.join();
             }
         }
+    }
+}
+
+/// Does a thread's work; if that panics, the worker ends.
+fn guarded(thread: &str, shared: &Shared, work: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+        shared.panicked(&format!("the thread {thread} panicked: {}", panic_text(&*panic)));
     }
 }
 

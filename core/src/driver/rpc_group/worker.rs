@@ -1,7 +1,7 @@
 //! A worker of a group whose backend is `tcp`.
 
 use super::own_store::{Sessions, own_store};
-use super::shared::{Callee, GroupCallError, Shared, UnderWay};
+use super::shared::{Callee, GroupCallError, Shared};
 use super::signs::Signs;
 use super::turning::Turning;
 use super::{Agency, GroupResult, RpcInitError};
@@ -80,7 +80,7 @@ pub enum Shutdown {
     Abrupt,
 }
 
-/// A worker of a group. Dropping it ends it abruptly.
+/// A worker of a group. Dropping it ends it abruptly, as [`Shutdown::Abrupt`].
 #[derive(Debug)]
 pub struct RpcAgent {
     me: WorkerInfo,
@@ -98,10 +98,7 @@ pub struct RpcAgent {
 
 /// A call to a worker of the group that is under way. Dropped before it has ended, it is cancelled.
 #[derive(Debug)]
-pub struct GroupCall {
-    pending: PendingCall,
-    _mark: UnderWay,
-}
+pub struct GroupCall(PendingCall);
 
 impl GroupCall {
     /// Waits for the answer.
@@ -109,23 +106,23 @@ impl GroupCall {
     /// # Errors
     /// Why there is none.
     pub fn wait(self) -> GroupResult {
-        Ok(self.pending.wait()?)
+        Ok(self.0.wait()?)
     }
 
     /// What came of it, if that is known within `patience`. It is told once; later there is nothing.
     pub fn look(&mut self, patience: Duration) -> Option<GroupResult> {
-        self.pending.look(patience).map(|result| result.map_err(GroupCallError::from))
+        self.0.look(patience).map(|result| result.map_err(GroupCallError::from))
     }
 
     /// Ends it, unless it has ended. Whether it had not.
     pub fn cancel(&self) -> bool {
-        self.pending.cancel()
+        self.0.cancel()
     }
 
     /// Ends it while another thread waits for it.
     #[must_use]
     pub fn canceller(&self) -> CallCanceller {
-        self.pending.canceller()
+        self.0.canceller()
     }
 }
 
@@ -164,7 +161,12 @@ impl RpcAgent {
             intake: IntakeLimits::default(),
             keep_alive: Some(KeepAlive::default()),
         };
-        let server = RpcServer::start(server, Arc::clone(&handling))?;
+        let weak = Arc::downgrade(&shared);
+        let server = RpcServer::start_watched(server, Arc::clone(&handling), move |failure| {
+            if let Some(shared) = weak.upgrade() {
+                shared.panicked(&failure.to_string());
+            }
+        })?;
         let address: Box<str> = endpoint_text(&host, server.local_addr().port()).into();
         let devices = NodeDevices {
             count: tcp.device_count,
@@ -189,7 +191,7 @@ impl RpcAgent {
             nonce: random_seed(),
         };
         let (store, has_sessions) = own_store(store, &me.name)?;
-        store.set_timeout(rpc_timeout.unwrap_or(PATIENCE));
+        store.set_timeout(membership_timeout);
         let store = Arc::new(store);
         let machine = Agent::new(shared.clock().now(), machine).map_err(AgentError::from)?;
         let sign = machine.sign().key();
@@ -287,7 +289,8 @@ impl RpcAgent {
         timeout: Option<Duration>,
     ) -> Result<GroupCall, GroupCallError> {
         let (peer, mark) = self.shared.way_to(callee.into())?;
-        Ok(GroupCall { pending: peer.start(self.within(handler, timeout), payload)?, _mark: mark })
+        let mark = Some(Box::new(mark) as _);
+        Ok(GroupCall(peer.start_marked(self.within(handler, timeout), payload.into(), mark)?))
     }
 
     /// Calls, and has what came of it told to `callback`, which must not block, on a thread of the library's.
@@ -310,7 +313,7 @@ impl RpcAgent {
         Ok(peer.start_with(self.within(handler, timeout), payload, told)?)
     }
 
-    /// Calls what nobody answers.
+    /// Calls what nobody answers. What has not been sent when the time is up never is.
     ///
     /// # Errors
     /// It was not made.
@@ -319,9 +322,10 @@ impl RpcAgent {
         callee: impl Into<Callee<'a>>,
         handler: &str,
         payload: impl Into<Payload>,
+        timeout: Option<Duration>,
     ) -> Result<(), GroupCallError> {
-        let (peer, _mark) = self.shared.way_to(callee.into())?;
-        Ok(peer.notify(self.within(handler, None), payload)?)
+        let (peer, mark) = self.shared.way_to(callee.into())?;
+        Ok(peer.notify_marked(self.within(handler, timeout), payload.into(), Some(Box::new(mark)))?)
     }
 
     /// All workers of the group, in the order of their numbers; none once this one is of no group any more.
@@ -386,7 +390,8 @@ impl RpcAgent {
         self.shared.wait_over(self.shared.clock().now())
     }
 
-    /// Ends it. A second time changes nothing, and tells how it ended.
+    /// Ends it. A second time changes nothing, and tells how it ended. Pooled handlers that are at work are waited for, up to
+    /// 30 s; requests that have not begun are given up, in a graceful end after 2 s.
     ///
     /// # Errors
     /// It ended otherwise than it should. It has ended all the same.
@@ -402,7 +407,7 @@ impl RpcAgent {
         let until = self.shared.clock().now() + self.membership_timeout * 2 + END_SLACK;
         let end = self.shared.wait_over(until).unwrap_or_else(|| {
             self.shared.tell(Input::Abandon);
-            Err(AgentError::Abandoned)
+            Err(AgentError::Stuck { store: self.store.peer().into() })
         });
         self.close(how);
         match (end, how) {
@@ -425,6 +430,12 @@ impl RpcAgent {
         }
         self.shared.close("the worker ended");
         self.server.stop();
+        let patience = match how {
+            Shutdown::Graceful => LAST_ANSWERS_TIMEOUT,
+            Shutdown::Abrupt => Duration::ZERO,
+        };
+        // What handlers use may go when this is over.
+        let _ = self.handling.finish(patience, END_SLACK);
         self.store.cancel();
         self.turning.lock().unwrap_or_else(PoisonError::into_inner).join();
         drop(self.signs.lock().unwrap_or_else(PoisonError::into_inner).take());

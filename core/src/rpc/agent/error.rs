@@ -43,6 +43,18 @@ pub enum AgentError {
     /// The worker was shut down without a word to the others.
     #[error("this worker was shut down")]
     Abandoned,
+    /// It was to leave its group, and the store said nothing for longer than any of its deadlines.
+    #[error("the worker ended without its leave: the store at {store} does not come back with an answer")]
+    Stuck {
+        /// The store.
+        store: Box<str>,
+    },
+    /// A thread of the library's own panicked, or failed, and the worker ended. That is a defect of the library.
+    #[error("the worker ended: {words}")]
+    Panicked {
+        /// Which thread, and what the panic said.
+        words: Box<str>,
+    },
     /// What a backend of the program's own says of how it ended.
     #[error("{words}")]
     Foreign {

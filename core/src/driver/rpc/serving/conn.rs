@@ -3,6 +3,7 @@
 use super::Shared;
 use crate::driver::event_loop::{Interest, Token, Watch, Watcher};
 use crate::driver::rpc::handling::{AnswerTo, Handler, Held, Job};
+use crate::driver::rpc::lent::Locked;
 use crate::driver::rpc::line::{Flushed, Got, Incoming, Line, NoMemory, Transport, closed, lost};
 use crate::driver::rpc::{Payload, Received};
 use crate::rpc::connection::by_number::ByNumber;
@@ -12,7 +13,7 @@ use crate::time::Instant;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use socket2::Socket;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// Reads of one connection in one turn.
 const READS_PER_TURN: usize = 8;
@@ -87,9 +88,9 @@ impl Conn {
         Arc::new(Self { shared: Arc::clone(shared), state: Mutex::new(state) })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> Locked<'_, State> {
         // No code of ours panics half way through a change, and none of others' runs under the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Locked::new(&self.state)
     }
 
     pub(in crate::driver::rpc) fn is_wanted(&self, call: u64) -> bool {
