@@ -349,9 +349,9 @@ pub unsafe extern "C" fn rdzv_rpc_notify(
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
         call_on(rpc, call, error, |of, spec| match of.calls()? {
-            Calls::Tcp(tcp) => {
-                tcp.notify(spec.callee, spec.handler, spec.payload, spec.timeout).map_err(|error| group_call_fault(&error))
-            }
+            Calls::Tcp(tcp) => tcp
+                .notify(spec.callee, spec.handler, spec.payload, spec.timeout)
+                .map_err(|error| group_call_fault(&error)),
             Calls::Foreign(code) => code.call(&spec, None),
         })
     }

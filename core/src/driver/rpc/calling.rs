@@ -126,6 +126,12 @@ impl RpcClient {
         Ok(RpcPeer(To::Link(link)))
     }
 
+    /// Deadlines that are looked after.
+    #[cfg(test)]
+    pub(super) fn alarms(&self) -> usize {
+        self.shared.timers.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn links(&self) -> Vec<Arc<Link>> {
         let link = |target: Target| match target {
             Target::Link(link) => link.upgrade(),
@@ -400,6 +406,10 @@ impl RpcPeer {
                 let deadline = timeout.map(|timeout| now + timeout);
                 let payload_bytes = payload.bytes().len() as u64;
                 NewCall { handler, payload_bytes, deadline, kind }.check(&shared.limits)?;
+                if timeout == Some(Duration::ZERO) {
+                    let (peer, handler) = (shared.me.clone(), handler.into());
+                    return Err(CallError::DeadlinePassed { peer, handler, elapsed: Duration::ZERO });
+                }
                 let own = OwnCall::new(shared, handler, (now, deadline), completion);
                 match handling.get(handler) {
                     None => _ = own.fail(Status::NoHandler, ""),

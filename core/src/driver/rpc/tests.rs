@@ -1,3 +1,5 @@
+mod ends;
+
 use super::calling::{Busy, Call, CallResult, RpcClient, RpcClientOptions, RpcPeer};
 use super::handling::{Handling, Request, Responder, Run};
 use super::serving::{RpcServer, RpcServerOptions};

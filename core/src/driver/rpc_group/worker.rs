@@ -422,6 +422,12 @@ impl RpcAgent {
         self.signs.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// As if a thread of the library's had panicked.
+    #[cfg(test)]
+    pub(super) fn panicked(&self, words: &str) {
+        self.shared.panicked(words);
+    }
+
     /// Nothing is left of it.
     fn close(&self, how: Shutdown) {
         if how == Shutdown::Graceful {

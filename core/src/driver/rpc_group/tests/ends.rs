@@ -1,0 +1,87 @@
+//! Ends of workers: what they wait for, and what they do not.
+
+use super::*;
+use crate::driver::rpc::handling::{Request, Responder};
+use crate::rpc::agent::AgentError;
+use std::sync::mpsc::channel;
+
+/// A worker that would wait an hour.
+fn patient(port: u16, name: &str, id: u16, handling: &Arc<Handling>) -> RpcAgent {
+    let options = TcpOptions {
+        handling: Some(Arc::clone(handling)),
+        membership_timeout: Some(Duration::from_secs(3600)),
+        ..TcpOptions::default()
+    };
+    RpcAgent::start(&store(port), worker(name, id), None, &RpcOptions::new("tcp"), &options)
+        .expect("a member")
+}
+
+#[test]
+fn an_answer_that_nobody_has_looked_at_holds_up_no_end() {
+    let (_server, port) = server();
+    let handling = echoing().handling.expect("some");
+    let (a, b) = (patient(port, "a", 0, &handling), joined(port, "b", 1));
+    let call = a.start_call("b", "echo", b"x".to_vec(), None).expect("made");
+    // It is answered before this one is, on the same connection.
+    assert_eq!(a.start_call("b", "echo", b"y".to_vec(), None).expect("made").wait(), Ok(b"y".to_vec()));
+    let (told, ended) = channel();
+    let ending = thread::spawn(move || told.send(a.shutdown(Shutdown::Graceful)).ok());
+    assert_eq!(ended.recv_timeout(SOON), Ok(Ok(())));
+    ending.join().expect("no panic");
+    assert_eq!(call.wait(), Ok(b"x".to_vec()));
+    drop(b);
+}
+
+#[test]
+fn what_nobody_answers_is_out_before_its_caller_leaves_and_carried_out_before_its_callee_does() {
+    let (_server, port) = server();
+    let handling = Handling::new(1);
+    let (told, lengths) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    let may_go_on = std::sync::Mutex::new(may_go_on);
+    let log = move |request: Request, _: Responder| {
+        may_go_on.lock().expect("no panic").recv_timeout(SOON).ok();
+        told.send(request.payload.len()).ok();
+    };
+    handling.register("log", Run::Pooled, log).expect("free");
+    let b = patient(port, "b", 1, &handling);
+    let a = joined(port, "a", 0);
+    let long = 64 << 20;
+    a.notify("b", "log", alloc::vec![7; long], None).expect("made");
+    a.notify("b", "log", b"last".to_vec(), None).expect("made");
+    a.shutdown(Shutdown::Graceful).expect("it leaves");
+    // One is at work, the other waits for it.
+    let ending = thread::spawn(move || b.shutdown(Shutdown::Graceful));
+    go_on.send(()).expect("it waits");
+    go_on.send(()).expect("it waits");
+    // They share the connection, and the short one may be complete first.
+    let mut carried_out = [(), ()].map(|()| lengths.recv_timeout(SOON).expect("in time"));
+    carried_out.sort();
+    assert_eq!(carried_out, [4, long]);
+    ending.join().expect("no panic").expect("it leaves");
+}
+
+#[test]
+fn a_notice_is_sent_in_its_time_or_never() {
+    let (_server, port) = server();
+    let (a, _b) = (joined(port, "a", 0), joined(port, "b", 1));
+    for callee in ["a", "b"] {
+        let error = a.notify(callee, "echo", b"x".to_vec(), Some(Duration::ZERO)).expect_err("it is over");
+        assert!(error.to_string().contains("was not answered in 0"), "{error}");
+    }
+}
+
+#[test]
+fn a_worker_of_which_a_thread_panicked_ends_and_says_why() {
+    let (_server, port) = server();
+    let (a, _b) = (joined(port, "a", 0), joined(port, "b", 1));
+    a.panicked("the thread of the store panicked: provoked");
+    while a.end().is_none() {
+        thread::yield_now();
+    }
+    let end = AgentError::Panicked { words: "the thread of the store panicked: provoked".into() };
+    assert_eq!(a.end(), Some(Err(end.clone())));
+    let error = a.call("b", "echo", b"x".to_vec(), None).expect_err("it ended").to_string();
+    assert_eq!(error, "this worker ended: the thread of the store panicked: provoked");
+    assert_eq!(a.shutdown(Shutdown::Abrupt), Err(end));
+}
