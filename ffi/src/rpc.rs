@@ -73,7 +73,7 @@ impl fmt::Debug for rdzv_rpc {
 impl Drop for rdzv_rpc {
     fn drop(&mut self) {
         // Whoever wants to hear how it ended shuts it down before.
-        self.shared.rendezvous().end_rpc(&self.agent, Shutdown::Abrupt).ok();
+        self.shared.rendezvous().abandon_rpc(&self.agent);
     }
 }
 
@@ -248,18 +248,20 @@ pub unsafe extern "C" fn rdzv_rpc_init_over_store(
 }
 
 /// Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be under way, but
-/// for futures, which fail. Not from a handler or a callback. NULL is ignored.
+/// for futures, which fail. Also from a handler or a callback of the worker's own: then its threads end when
+/// that has returned. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_free(rpc: *mut rdzv_rpc) {
     // SAFETY: as the header wants it.
     unsafe { guard::free(rpc) };
 }
 
-/// Ends the worker: `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Any thread but that of a handler or a
-/// callback; calls under way in others end. It has ended when this returns, whatever it returns, and the
-/// context may have another worker. A second time changes nothing, and tells how it ended.
+/// Ends the worker: `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Calls under way in other threads end.
+/// It has ended when this returns, whatever it returns but `RDZV_REENTRANT`, and the context may have another
+/// worker. A second time changes nothing, and tells how it ended.
 ///
-/// Errors: `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has not),
+/// Errors: `RDZV_REENTRANT` (a handler or a callback of the worker's own asks for it; it goes on),
+/// `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has not),
 /// `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_NO_MEMBER` (it had been ended
 /// abruptly).
 #[unsafe(no_mangle)]

@@ -74,6 +74,7 @@ pub(crate) fn agent_fault(error: &AgentError) -> Fault {
         AgentError::Leader { leader, .. } => (RDZV_RPC_UNREACHED, Some(leader)),
         AgentError::PeerDied { worker, .. } => (RDZV_RPC_PEER_DIED, Some(worker)),
         AgentError::Abandoned => (RDZV_RPC_NO_MEMBER, None),
+        AgentError::Reentrant => (RDZV_REENTRANT, None),
         AgentError::Foreign { status, .. } => (*status, None),
     };
     let ranks = match error {
@@ -121,6 +122,7 @@ const fn status_of_call(error: &CallError) -> rdzv_status {
         CallError::Handler(_) => RDZV_INVALID_ARGUMENT,
         CallError::NoMemory(_) => RDZV_EXHAUSTED,
         CallError::Cancelled(_) => RDZV_CANCELLED,
+        CallError::Reentrant(_) => RDZV_REENTRANT,
         CallError::DeadlinePassed { .. } => RDZV_TIMED_OUT,
         CallError::Remote { status, .. } => match status {
             Status::Failed | Status::Other(_) => RDZV_RPC_HANDLER_FAILED,
@@ -143,6 +145,7 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
         GroupCallError::Call(error) => match error {
             CallError::NotOpen(peer)
             | CallError::Cancelled(peer)
+            | CallError::Reentrant(peer)
             | CallError::Leaving(peer)
             | CallError::NoMemory(peer) => Some(peer),
             CallError::TooMany { peer, .. }

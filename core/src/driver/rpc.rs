@@ -10,6 +10,7 @@ mod link;
 mod own;
 mod received;
 pub mod serving;
+pub mod within;
 
 pub use received::Received;
 

@@ -2,6 +2,7 @@
 
 use super::own::OwnCall;
 use super::serving::Conn;
+use super::within::{Home, Place};
 use super::{Payload, Received};
 use crate::driver::threads::{self, panic_text};
 use crate::rpc::connection::{CallKind, Status};
@@ -47,6 +48,7 @@ pub(super) struct Handler {
     name: Arc<str>,
     pub(super) run: Run,
     call: Box<HandlerFn>,
+    home: Home,
 }
 
 impl fmt::Debug for Handler {
@@ -60,13 +62,14 @@ impl fmt::Debug for Handler {
 pub struct Handling {
     handlers: RwLock<Handlers<Arc<Handler>>>,
     pool: Pool,
+    home: Home,
 }
 
 impl Handling {
     /// No handlers yet, and a pool of so many threads at most, of which each is started when there is work for it.
     #[must_use]
     pub fn new(threads_max: usize) -> Arc<Self> {
-        Arc::new(Self { handlers: RwLock::default(), pool: Pool::new(threads_max) })
+        Arc::new(Self { handlers: RwLock::default(), pool: Pool::new(threads_max), home: Home::default() })
     }
 
     /// Registers a handler of the program's.
@@ -93,7 +96,7 @@ impl Handling {
         run: Run,
         call: Box<HandlerFn>,
     ) -> Result<(), HandlerError> {
-        let handler = Arc::new(Handler { name: name.into(), run, call });
+        let handler = Arc::new(Handler { name: name.into(), run, call, home: self.home.clone() });
         self.handlers.write().unwrap_or_else(PoisonError::into_inner).register(owner, name, handler)
     }
 
@@ -107,6 +110,16 @@ impl Handling {
         let handler = self.handlers.write().unwrap_or_else(PoisonError::into_inner).remove(owner, name);
         // What it holds goes when the lock is free again.
         handler.is_some()
+    }
+
+    /// Whether this thread runs one of these handlers, or a callback of a call that whoever has them made.
+    #[must_use]
+    pub fn is_around(&self) -> bool {
+        self.home.is_around()
+    }
+
+    pub(super) const fn home(&self) -> &Home {
+        &self.home
     }
 
     pub(super) fn get(&self, name: &str) -> Option<Arc<Handler>> {
@@ -139,7 +152,12 @@ impl Job {
         }
         let request = Request { caller, handler: Arc::clone(&handler.name), payload, kind, time_left };
         let responder = Responder { handler: Arc::clone(&handler), to: Some(to.clone()), held };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (handler.call)(request, responder))) {
+        let place = match handler.run {
+            Run::Inline => Place::Inline,
+            Run::Pooled => Place::Pooled,
+        };
+        let call = || handler.home.run(place, || (handler.call)(request, responder));
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
             to.fail(Status::Failed, &format!("{} panicked: {}", handler.name, panic_text(&*panic)));
         }
     }

@@ -180,6 +180,21 @@ impl RpcContext {
         registry.choose(name, options).map(|(backend, options)| (backend.clone(), options))
     }
 
+    /// This worker, if it is the one of the context, is so no more.
+    fn give_back(&self, agent: &Arc<dyn Agency>) {
+        let taken = {
+            let mut slot = lock(&self.slot);
+            match &*slot {
+                Slot::Taken(known) if Arc::ptr_eq(&known.agent, agent) => {
+                    Some(core::mem::replace(&mut *slot, Slot::Free))
+                }
+                _ => None,
+            }
+        };
+        // A store that this process hosts goes with it, when nothing is locked.
+        drop(taken);
+    }
+
     fn begin(&self) -> Result<Making<'_>, BackendError> {
         let mut slot = lock(&self.slot);
         if !matches!(*slot, Slot::Free) {
@@ -252,7 +267,8 @@ impl Context {
     /// Ends the worker of this context; there may be another one then.
     ///
     /// # Errors
-    /// It ended otherwise than it should. It has ended all the same. Where there is none, that is no error.
+    /// It ended otherwise than it should. It has ended all the same, but for [`AgentError::Reentrant`]. Where there is
+    /// none, that is no error.
     pub fn shutdown_rpc(&self, how: Shutdown) -> Result<(), AgentError> {
         let Some(agent) = self.rpc().agent() else { return Ok(()) };
         self.end_rpc(&agent, how)
@@ -264,17 +280,16 @@ impl Context {
     /// As [`Context::shutdown_rpc`].
     pub fn end_rpc(&self, agent: &Arc<dyn Agency>, how: Shutdown) -> Result<(), AgentError> {
         let end = agent.shutdown(how);
-        let taken = {
-            let mut slot = lock(&self.rpc().slot);
-            match &*slot {
-                Slot::Taken(known) if Arc::ptr_eq(&known.agent, agent) => {
-                    Some(core::mem::replace(&mut *slot, Slot::Free))
-                }
-                _ => None,
-            }
-        };
-        // A store that this process hosts goes with it, when nothing is locked.
-        drop(taken);
+        if end != Err(AgentError::Reentrant) {
+            self.rpc().give_back(agent);
+        }
         end
+    }
+
+    /// Ends this worker at once and without a word, also within one of its own handlers or callbacks. If it is the one of
+    /// this context, there may be another one then.
+    pub fn abandon_rpc(&self, agent: &Arc<dyn Agency>) {
+        agent.abandon();
+        self.rpc().give_back(agent);
     }
 }

@@ -1,3 +1,5 @@
+mod within;
+
 use super::*;
 use crate::driver::rendezvous::{Context, NodeStore};
 use crate::driver::rpc::calling::{Call, RpcClient, RpcClientOptions};

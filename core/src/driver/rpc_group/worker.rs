@@ -80,7 +80,7 @@ pub enum Shutdown {
     Abrupt,
 }
 
-/// A worker of a group. Dropping it ends it abruptly.
+/// A worker of a group. Dropping it ends it abruptly, be it within one of its own handlers or callbacks.
 #[derive(Debug)]
 pub struct RpcAgent {
     me: WorkerInfo,
@@ -260,7 +260,8 @@ impl RpcAgent {
         Call { timeout: timeout.or(self.rpc_timeout), ..Call::of(handler) }
     }
 
-    /// Calls a worker, and waits for the answer, for the options' time where none is given.
+    /// Calls a worker, and waits for the answer, for the options' time where none is given. Inline handlers and callbacks
+    /// may not wait: there it is refused.
     ///
     /// # Errors
     /// Why there is none.
@@ -389,8 +390,12 @@ impl RpcAgent {
     /// Ends it. A second time changes nothing, and tells how it ended.
     ///
     /// # Errors
-    /// It ended otherwise than it should. It has ended all the same.
+    /// It ended otherwise than it should. It has ended all the same, but for [`AgentError::Reentrant`]: within one of its
+    /// own handlers or callbacks it goes on.
     pub fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
+        if self.handling.is_around() {
+            return Err(AgentError::Reentrant);
+        }
         let ended_before = self.end();
         if ended_before.is_none() {
             self.shared.tell(match how {
@@ -409,6 +414,15 @@ impl RpcAgent {
             (Err(AgentError::Abandoned), Shutdown::Abrupt) => Ok(()),
             (end, _) => end,
         }
+    }
+
+    /// Ends it at once and without a word. Within one of its own handlers or callbacks, the thread that runs it ends when
+    /// that has returned.
+    pub fn abandon(&self) {
+        if self.end().is_none() {
+            self.shared.tell(Input::Abandon);
+        }
+        self.close(Shutdown::Abrupt);
     }
 
     /// As if its session with the store had ended.
@@ -434,10 +448,7 @@ impl RpcAgent {
 
 impl Drop for RpcAgent {
     fn drop(&mut self) {
-        if self.end().is_none() {
-            self.shared.tell(Input::Abandon);
-        }
-        self.close(Shutdown::Abrupt);
+        self.abandon();
     }
 }
 
@@ -452,6 +463,10 @@ impl Agency for RpcAgent {
 
     fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
         Self::shutdown(self, how)
+    }
+
+    fn abandon(&self) {
+        Self::abandon(self);
     }
 
     fn tcp(&self) -> Option<&RpcAgent> {
