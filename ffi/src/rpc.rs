@@ -174,6 +174,7 @@ unsafe fn init(
         options: Some(options),
         environment: given.environment.clone(),
         listen_host: given.listen_host.clone(),
+        canceller: given.canceller.clone(),
         ..RpcInit::default()
     };
     let agent = match store {
@@ -190,12 +191,13 @@ unsafe fn init(
 /// workers a static group has; -1 or 0 for a dynamic one, whose workers come and go. `options` may be NULL for
 /// those of `tcp`, `handlers` NULL for none, `context` NULL for a fresh one. A context has one worker at a
 /// time. On success `*out` is yours until `rdzv_rpc_free`; on failure nothing is left in this process.
+/// `rdzv_rpc_options_cancel` ends it from another thread.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (name, rank, URL), `RDZV_RPC_ALREADY_INITIALIZED`, `RDZV_BACKEND_MISMATCH`
 /// (no backend makes such options), `RDZV_RPC_MIXED_GROUP`, `RDZV_RPC_NAME_TAKEN`, `RDZV_RPC_DEVICE_MAP`,
 /// `RDZV_TIMED_OUT` (`rdzv_error_rank` has who did not come), `RDZV_RPC_UNREACHED`, `RDZV_RPC_PEER_DIED`,
-/// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`; those of `rdzv_rendezvous_url_next` and `rdzv_server_start`; of
-/// a backend of yours what its `init` returns.
+/// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`, `RDZV_CANCELLED`; those of `rdzv_rendezvous_url_next` and
+/// `rdzv_server_start`; of a backend of yours what its `init` returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_init(
     context: *const rdzv_context,

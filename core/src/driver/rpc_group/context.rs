@@ -2,7 +2,7 @@
 
 use super::worker::{RpcAgent, Shutdown, TcpOptions};
 use super::{Agency, RpcInitError};
-use crate::driver::canceller::Canceller;
+use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::rendezvous::{Context, NodeStore, UrlOptions};
 use crate::driver::store::Store;
 use crate::rendezvous::url::{RankEnvironment, WorldSize};
@@ -23,8 +23,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Any backend of a context's.
-pub type AnyRpcBackend =
-    dyn RpcBackend<Store = Store, Agent = Arc<dyn Agency>, Error = RpcInitError> + Send + Sync;
+pub type AnyRpcBackend = dyn RpcBackend<Store = Store, Call = Cancellable, Agent = Arc<dyn Agency>, Error = RpcInitError>
+    + Send
+    + Sync;
 
 /// How long the rendezvous may take where calls may take as long as they like.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
@@ -35,6 +36,7 @@ pub struct TcpBackend;
 
 impl RpcBackend for TcpBackend {
     type Store = Store;
+    type Call = Cancellable;
     type Agent = Arc<dyn Agency>;
     type Error = RpcInitError;
 
@@ -48,13 +50,13 @@ impl RpcBackend for TcpBackend {
 
     fn init_backend(
         &self,
-        request: InitRequest<Store>,
+        request: InitRequest<Store, Cancellable>,
         options: RpcOptions,
     ) -> Result<Arc<dyn Agency>, RpcInitError> {
-        let InitRequest { store, worker, world_size } = request;
-        let plain = TcpOptions::default();
-        let own = options.own::<TcpOptions>().unwrap_or(&plain);
-        Ok(Arc::new(RpcAgent::start(&store, worker, world_size, &options, own)?))
+        let InitRequest { store, worker, world_size, call } = request;
+        let own = options.own::<TcpOptions>().cloned().unwrap_or_default();
+        let own = TcpOptions { call: Some(call), ..own };
+        Ok(Arc::new(RpcAgent::start(&store, worker, world_size, &options, &own)?))
     }
 }
 
@@ -75,7 +77,8 @@ pub struct RpcInit<'a> {
     pub environment: RankEnvironment,
     /// Where the worker that hosts the store listens, when that is not what the URL says.
     pub listen_host: Option<String>,
-    /// Ends the rendezvous from another thread.
+    /// Ends it from another thread, wherever it is: while the group meets at its store, while the worker joins, and while
+    /// it makes sure of the others. What it has told them is taken back.
     pub canceller: Canceller,
 }
 
@@ -212,6 +215,7 @@ impl Context {
     /// It is none, and nothing is left of it in this process.
     pub fn init_rpc(&self, init: RpcInit<'_>) -> Result<Arc<dyn Agency>, RpcInitError> {
         let RpcInit { name, backend, rank, world_size, options, environment, listen_host, canceller } = init;
+        let call = canceller.begin();
         let name = WorkerName::new(name)?;
         let rpc = self.rpc();
         let (backend, options) = rpc.choose(backend, options)?;
@@ -226,12 +230,12 @@ impl Context {
             timeout,
             listen_host,
             environment,
-            canceller,
+            canceller: call.for_parts(),
         };
         let meeting = self.rendezvous(options.init_method(), url)?.next()?;
         let id = u16::try_from(meeting.rank).map_err(|_| RpcInitError::Rank { rank: meeting.rank })?;
         let store = meeting.store.with_prefix(format!("rpc_prefix_{number}").as_bytes());
-        let request = InitRequest { store, worker: WorkerInfo { name, id }, world_size };
+        let request = InitRequest { store, worker: WorkerInfo { name, id }, world_size, call };
         let agent = backend.backend().init_backend(request, options)?;
         *lock(&rpc.slot) = Slot::Taken(Taken { agent: Arc::clone(&agent), _store: meeting.store });
         drop(making);
@@ -248,7 +252,8 @@ impl Context {
         store: Arc<NodeStore>,
         init: RpcInit<'_>,
     ) -> Result<Arc<dyn Agency>, RpcInitError> {
-        let RpcInit { name, backend, rank, world_size, options, .. } = init;
+        let RpcInit { name, backend, rank, world_size, options, canceller, .. } = init;
+        let call = canceller.begin();
         let name = WorkerName::new(name)?;
         let id = rank.ok_or(RpcInitError::Rank { rank: -1 })?;
         let rpc = self.rpc();
@@ -256,8 +261,8 @@ impl Context {
         let making = rpc.begin()?;
         let world_size = world_size.filter(|&size| size > 0);
         // A handle of its own: to cancel what the worker asks ends nothing of the caller's.
-        let own = store.duplicate()?;
-        let request = InitRequest { store: own, worker: WorkerInfo { name, id }, world_size };
+        let own = store.duplicate_within(&call)?;
+        let request = InitRequest { store: own, worker: WorkerInfo { name, id }, world_size, call };
         let agent = backend.backend().init_backend(request, options)?;
         *lock(&rpc.slot) = Slot::Taken(Taken { agent: Arc::clone(&agent), _store: store });
         drop(making);

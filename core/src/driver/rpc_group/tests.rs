@@ -1,3 +1,4 @@
+mod cancelling;
 mod within;
 
 use super::*;

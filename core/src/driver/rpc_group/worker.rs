@@ -5,6 +5,7 @@ use super::shared::{Callee, GroupCallError, Shared, UnderWay};
 use super::signs::Signs;
 use super::turning::Turning;
 use super::{Agency, GroupResult, RpcInitError};
+use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::rpc::Payload;
 pub use crate::driver::rpc::calling::CallCanceller;
 use crate::driver::rpc::calling::{Call, PendingCall, RpcClient, RpcClientOptions};
@@ -55,6 +56,9 @@ pub struct TcpOptions {
     pub handling: Option<Arc<Handling>>,
     /// Signs of life of who changes a dynamic group.
     pub times: TokenTimes,
+    /// The call that makes the worker, where somebody may cancel it: then it is none, and what it has told the others is
+    /// taken back.
+    pub call: Option<Cancellable>,
 }
 
 impl Default for TcpOptions {
@@ -66,6 +70,7 @@ impl Default for TcpOptions {
             membership_timeout: None,
             handling: None,
             times: TokenTimes::default(),
+            call: None,
         }
     }
 }
@@ -188,16 +193,22 @@ impl RpcAgent {
             times: tcp.times,
             nonce: random_seed(),
         };
-        let (store, has_sessions) = own_store(store, &me.name)?;
+        let call = tcp.call.clone().unwrap_or_else(|| Canceller::default().begin());
+        let (store, has_sessions) = own_store(store, &me.name, &call)?;
         store.set_timeout(rpc_timeout.unwrap_or(PATIENCE));
         let store = Arc::new(store);
         let machine = Agent::new(shared.clock().now(), machine).map_err(AgentError::from)?;
         let sign = machine.sign().key();
         shared.begin(machine, client);
-        let signs = Arc::new(Mutex::new(match has_sessions {
-            Sessions::Native => Some(Signs::begin(&store, &sign, &shared)?),
+        let signs = match has_sessions {
+            Sessions::Native => {
+                let cancelled = Arc::clone(&store);
+                let _watch = call.watch(move || cancelled.cancel());
+                Some(Signs::begin(&store, &sign, &shared)?)
+            }
             Sessions::None => None,
-        }));
+        };
+        let signs = Arc::new(Mutex::new(signs));
         let turning =
             Turning::start(&shared, Arc::clone(&store), Arc::clone(&signs)).map_err(RpcInitError::System)?;
         let agent = Self {
@@ -213,11 +224,13 @@ impl RpcAgent {
             turning: Mutex::new(turning),
             reserved: Mutex::new(Some(reserved)),
         };
-        agent.wait_until_joined()?;
+        agent.wait_until_joined(&call)?;
         Ok(agent)
     }
 
-    fn wait_until_joined(&self) -> Result<(), RpcInitError> {
+    fn wait_until_joined(&self, call: &Cancellable) -> Result<(), RpcInitError> {
+        let cancelled = Arc::clone(&self.shared);
+        let _watch = call.watch(move || cancelled.cancel_join());
         let clock = self.shared.clock();
         let until = clock.now() + self.membership_timeout * 2 + END_SLACK;
         // When the machine's own deadlines have passed, the store does not answer.
