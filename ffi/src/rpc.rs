@@ -40,6 +40,10 @@ pub const RDZV_RPC_EVENT_LEFT: i32 = 2;
 pub const RDZV_RPC_EVENT_DIED: i32 = 3;
 /// This worker is of its group no more; there will be no further event.
 pub const RDZV_RPC_EVENT_OVER: i32 = 4;
+/// Deaths are told no more as they happen: this worker's session with the store's server has ended, or what
+/// tells of the others has failed otherwise. Told once. The group goes on, and calls work; a call to a dead
+/// worker fails when it is made.
+pub const RDZV_RPC_EVENT_SIGHT_LOST: i32 = 5;
 
 /// What happened to a group.
 #[repr(C)]
@@ -485,8 +489,8 @@ pub unsafe extern "C" fn rdzv_rpc_remove_handler(
 
 /// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to the group, and
 /// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing did.
-/// The name of the worker that it is about replaces the content of `name`, and what is known of a death
-/// that of `why`; both may be NULL. Each event is told once, to one thread. Of more than 4,096 that nobody
+/// The name of the worker that it is about replaces the content of `name`, and what is known of a death, or
+/// why deaths are told no more, that of `why`; both may be NULL. Each event is told once, to one thread. Of more than 4,096 that nobody
 /// asks for, the oldest are lost.
 ///
 /// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
@@ -511,6 +515,7 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
                 Some(GroupEvent::Joined(worker)) => (RDZV_RPC_EVENT_JOINED, Some(worker), ""),
                 Some(GroupEvent::Left(worker)) => (RDZV_RPC_EVENT_LEFT, Some(worker), ""),
                 Some(GroupEvent::PeerDied { worker, why }) => (RDZV_RPC_EVENT_DIED, Some(worker), &**why),
+                Some(GroupEvent::SightLost { why }) => (RDZV_RPC_EVENT_SIGHT_LOST, None, &**why),
             };
             let id = worker.map_or(-1, |worker| i32::from(worker.id));
             sized::put(event, given, &rdzv_rpc_event { struct_size: 0, kind, id, reserved: 0 });
