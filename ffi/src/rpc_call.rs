@@ -73,7 +73,7 @@ pub(crate) struct Spec<'a> {
     pub(crate) timeout: Option<Duration>,
 }
 
-unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<Spec<'a>, Fault> {
+pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<Spec<'a>, Fault> {
     // SAFETY: as the header wants it.
     unsafe {
         let size = sized::given_size(given, SPEC_FIRST_SIZE, "call")?;
@@ -119,7 +119,7 @@ unsafe fn call_on(
 /// A call that is under way. Any thread may use it.
 #[derive(Debug)]
 pub struct rdzv_rpc_future {
-    poison: Poison,
+    pub(crate) poison: Poison,
     state: Mutex<State>,
     /// Ends it while another thread waits.
     canceller: Ends,
