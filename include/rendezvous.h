@@ -3629,8 +3629,8 @@ rdzv_status rdzv_record_error(const uint8_t *message,
 // Options of a worker of an RPC group.
 // -----------------------------------------------------------------------------------------------------------
 
-// What a worker of an RPC group is given. One thread at a time, but for `rdzv_rpc_options_cancel`. Any number of
-// workers may be made with the same options, one after the other; free it when you like.
+// What a worker of an RPC group is given. One thread at a time, but for `rdzv_rpc_options_cancel`. Any
+// number of workers may be made with the same options, one after the other; free it when you like.
 typedef struct rdzv_rpc_options rdzv_rpc_options;
 
 // Makes options of a backend: that of the name, or `tcp` when `backend` is NULL. `context` may be NULL for a
@@ -3658,10 +3658,10 @@ rdzv_status rdzv_rpc_options_new(const rdzv_context *context,
 void rdzv_rpc_options_free(rdzv_rpc_options *options);
 
 // Ends the `rdzv_rpc_init` and `rdzv_rpc_init_over_store` that are under way with these options in other
-// threads, wherever they are, with `RDZV_CANCELLED`. What the worker has told the others is taken back first, for
-// which 5 s may pass where the store does not answer; one that is as good as a member becomes one. Of a
-// backend of yours it ends what its `init` waits for at its store. Later attempts are as ever. Any thread. NULL
-// is ignored.
+// threads, wherever they are, with `RDZV_CANCELLED`. What the worker has told the others is taken back
+// first, for which 5 s may pass where the store does not answer; one that is as good as a member becomes
+// one. Of a backend of yours it ends what its `init` waits for at its store. Later attempts are as ever.
+// Any thread. NULL is ignored.
 void rdzv_rpc_options_cancel(const rdzv_rpc_options *options);
 
 // How long a call may take that does not say so itself, in milliseconds; 0: as long as it likes. Default
@@ -3800,10 +3800,10 @@ rdzv_status rdzv_rpc_handlers_clone(const rdzv_rpc_handlers *handlers,
 void rdzv_rpc_handlers_free(rdzv_rpc_handlers *handlers);
 
 // Adds a handler. `run` is `RDZV_RPC_INLINE` or `RDZV_RPC_POOLED`. `handle` is called on threads of the
-// library's, by several at a time; it must not throw. It owns the responder, and may answer later. It may free
-// its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an inline handler.
-// On success the library owns `user_data`, until it calls `destroy` (which may be NULL) once all handles and
-// workers that have the handler are gone; on failure it stays yours.
+// library's, by several at a time; it must not throw. It owns the responder, and may answer later. It
+// may free its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an
+// inline handler. On success the library owns `user_data`, until it calls `destroy` (which may be NULL)
+// once all handles and workers that have the handler are gone; on failure it stays yours.
 //
 // Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins with
 // `rdzv/`).
@@ -4080,10 +4080,10 @@ rdzv_status rdzv_rpc_remove_handler(const rdzv_rpc *rpc,
                                     rdzv_error **error);
 
 // Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to the group, and
-// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing did.
-// The name of the worker that it is about replaces the content of `name`, and what is known of a death, or
-// why deaths are told no more, that of `why`; both may be NULL. Each event is told once, to one thread. Of more than 4,096 that nobody
-// asks for, the oldest are lost.
+// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing
+// did. The name of the worker that it is about replaces the content of `name`, and what is known of a
+// death, or why deaths are told no more, that of `why`; both may be NULL. Each event is told once, to
+// one thread. Of more than 4,096 that nobody asks for, the oldest are lost.
 //
 // Errors: `RDZV_UNSUPPORTED` with a backend of yours.
 rdzv_status rdzv_rpc_next_event(const rdzv_rpc *rpc,
@@ -4128,14 +4128,15 @@ typedef struct {
   void *user_data;
 } rdzv_rpc_call_spec;
 
-// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be NULL.
-// A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a callback, whatever
-// worker they are of: these keep threads busy that the answer may need.
+// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be
+// NULL. A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a
+// callback, whatever worker they are of: these keep threads busy that the answer may need.
 //
-// Errors: `RDZV_REENTRANT` (it is called there all the same; nothing was sent), `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
-// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`,
-// `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`; of a backend of yours what it tells. `rdzv_error_node` names the
-// callee.
+// Errors: `RDZV_REENTRANT` (it is called there all the same; nothing was sent),
+// `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
+// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_LEAVING`,
+// `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`; of a backend of yours what it tells.
+// `rdzv_error_node` names the callee.
 rdzv_status rdzv_rpc_call(const rdzv_rpc *rpc,
                           const rdzv_rpc_call_spec *call,
                           rdzv_buffer *answer,
@@ -4175,8 +4176,8 @@ void rdzv_rpc_future_free(rdzv_rpc_future *future);
 
 // Waits up to `timeout_ms` (0 looks once; -1: as long as the call may take) for the call to end. Whether
 // it has, 1 or 0, goes to `*ended`; then the answer replaces the content of `answer`, which may be NULL.
-// What came of a call is told once. In an inline handler or a callback it does not wait: where the call has not
-// ended, and `timeout_ms` is not 0, that is `RDZV_REENTRANT`, and the call goes on.
+// What came of a call is told once. In an inline handler or a callback it does not wait: where the call
+// has not ended, and `timeout_ms` is not 0, that is `RDZV_REENTRANT`, and the call goes on.
 //
 // Errors: those of `rdzv_rpc_call`, `RDZV_CANCELLED`; `RDZV_INVALID_ARGUMENT` once it was told.
 rdzv_status rdzv_rpc_future_wait(const rdzv_rpc_future *future,

@@ -488,10 +488,10 @@ pub unsafe extern "C" fn rdzv_rpc_remove_handler(
 }
 
 /// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to the group, and
-/// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing did.
-/// The name of the worker that it is about replaces the content of `name`, and what is known of a death, or
-/// why deaths are told no more, that of `why`; both may be NULL. Each event is told once, to one thread. Of more than 4,096 that nobody
-/// asks for, the oldest are lost.
+/// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing
+/// did. The name of the worker that it is about replaces the content of `name`, and what is known of a
+/// death, or why deaths are told no more, that of `why`; both may be NULL. Each event is told once, to
+/// one thread. Of more than 4,096 that nobody asks for, the oldest are lost.
 ///
 /// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
 #[unsafe(no_mangle)]

@@ -236,14 +236,15 @@ fn start(of: &rdzv_rpc, spec: Spec<'_>) -> Result<rdzv_rpc_future, Fault> {
     Ok(rdzv_rpc_future { poison: Poison::default(), state: Mutex::new(state), canceller })
 }
 
-/// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be NULL.
-/// A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a callback, whatever
-/// worker they are of: these keep threads busy that the answer may need.
+/// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be
+/// NULL. A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a
+/// callback, whatever worker they are of: these keep threads busy that the answer may need.
 ///
-/// Errors: `RDZV_REENTRANT` (it is called there all the same; nothing was sent), `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
-/// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`,
-/// `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`; of a backend of yours what it tells. `rdzv_error_node` names the
-/// callee.
+/// Errors: `RDZV_REENTRANT` (it is called there all the same; nothing was sent),
+/// `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
+/// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_LEAVING`,
+/// `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`; of a backend of yours what it tells.
+/// `rdzv_error_node` names the callee.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_call(
     rpc: *const rdzv_rpc,
@@ -369,8 +370,8 @@ pub unsafe extern "C" fn rdzv_rpc_future_free(future: *mut rdzv_rpc_future) {
 
 /// Waits up to `timeout_ms` (0 looks once; -1: as long as the call may take) for the call to end. Whether
 /// it has, 1 or 0, goes to `*ended`; then the answer replaces the content of `answer`, which may be NULL.
-/// What came of a call is told once. In an inline handler or a callback it does not wait: where the call has not
-/// ended, and `timeout_ms` is not 0, that is `RDZV_REENTRANT`, and the call goes on.
+/// What came of a call is told once. In an inline handler or a callback it does not wait: where the call
+/// has not ended, and `timeout_ms` is not 0, that is `RDZV_REENTRANT`, and the call goes on.
 ///
 /// Errors: those of `rdzv_rpc_call`, `RDZV_CANCELLED`; `RDZV_INVALID_ARGUMENT` once it was told.
 #[unsafe(no_mangle)]

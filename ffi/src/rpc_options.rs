@@ -17,8 +17,8 @@ use rendezvous_core::rpc::options::RpcOptions;
 use rendezvous_core::rpc::registry::{BaseOptions, DEFAULT_BACKEND};
 use std::time::Duration;
 
-/// What a worker of an RPC group is given. One thread at a time, but for `rdzv_rpc_options_cancel`. Any number of
-/// workers may be made with the same options, one after the other; free it when you like.
+/// What a worker of an RPC group is given. One thread at a time, but for `rdzv_rpc_options_cancel`. Any
+/// number of workers may be made with the same options, one after the other; free it when you like.
 #[derive(Debug)]
 pub struct rdzv_rpc_options {
     pub(crate) options: RpcOptions,
@@ -125,10 +125,10 @@ pub unsafe extern "C" fn rdzv_rpc_options_free(options: *mut rdzv_rpc_options) {
 }
 
 /// Ends the `rdzv_rpc_init` and `rdzv_rpc_init_over_store` that are under way with these options in other
-/// threads, wherever they are, with `RDZV_CANCELLED`. What the worker has told the others is taken back first, for
-/// which 5 s may pass where the store does not answer; one that is as good as a member becomes one. Of a
-/// backend of yours it ends what its `init` waits for at its store. Later attempts are as ever. Any thread. NULL
-/// is ignored.
+/// threads, wherever they are, with `RDZV_CANCELLED`. What the worker has told the others is taken back
+/// first, for which 5 s may pass where the store does not answer; one that is as good as a member becomes
+/// one. Of a backend of yours it ends what its `init` waits for at its store. Later attempts are as ever.
+/// Any thread. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_cancel(options: *const rdzv_rpc_options) {
     // SAFETY: as the header wants it.
