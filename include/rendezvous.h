@@ -3629,8 +3629,8 @@ rdzv_status rdzv_record_error(const uint8_t *message,
 // Options of a worker of an RPC group.
 // -----------------------------------------------------------------------------------------------------------
 
-// What a worker of an RPC group is given. One thread at a time. Any number of workers may be made with the
-// same options, one after the other; free it when you like.
+// What a worker of an RPC group is given. One thread at a time, but for `rdzv_rpc_options_cancel`. Any
+// number of workers may be made with the same options, one after the other; free it when you like.
 typedef struct rdzv_rpc_options rdzv_rpc_options;
 
 // Makes options of a backend: that of the name, or `tcp` when `backend` is NULL. `context` may be NULL for a
@@ -3656,6 +3656,13 @@ rdzv_status rdzv_rpc_options_new(const rdzv_context *context,
 
 // Frees options. NULL is ignored.
 void rdzv_rpc_options_free(rdzv_rpc_options *options);
+
+// Ends the `rdzv_rpc_init` and `rdzv_rpc_init_over_store` that are under way with these options in other
+// threads, wherever they are, with `RDZV_CANCELLED`. What the worker has told the others is taken back
+// first, for which 5 s may pass where the store does not answer; one that is as good as a member becomes
+// one. Of a backend of yours it ends what its `init` waits for at its store. Later attempts are as ever.
+// Any thread. NULL is ignored.
+void rdzv_rpc_options_cancel(const rdzv_rpc_options *options);
 
 // How long a call may take that does not say so itself, in milliseconds; 0: as long as it likes. Default
 // 60,000. Joining and leaving may take as long each, unless the membership timeout is set.
@@ -3793,10 +3800,10 @@ rdzv_status rdzv_rpc_handlers_clone(const rdzv_rpc_handlers *handlers,
 void rdzv_rpc_handlers_free(rdzv_rpc_handlers *handlers);
 
 // Adds a handler. `run` is `RDZV_RPC_INLINE` or `RDZV_RPC_POOLED`. `handle` is called on threads of the
-// library's, by several at a time; it must not throw. It owns the responder, and may answer later. An inline
-// handler must neither wait for calls nor end a worker. On success the library owns `user_data`, until it
-// calls `destroy` (which may be NULL) once all handles and workers that have the handler are gone; on failure
-// it stays yours.
+// library's, by several at a time; it must not throw. It owns the responder, and may answer later. It
+// may free its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an
+// inline handler. On success the library owns `user_data`, until it calls `destroy` (which may be NULL)
+// once all handles and workers that have the handler are gone; on failure it stays yours.
 //
 // Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins with
 // `rdzv/`).
@@ -3936,6 +3943,11 @@ const uint8_t *rdzv_rpc_workers_address(const rdzv_rpc_workers *workers, size_t 
 // This worker is of its group no more; there will be no further event.
 #define RDZV_RPC_EVENT_OVER 4
 
+// Deaths are told no more as they happen: this worker's session with the store's server has ended, or what
+// tells of the others has failed otherwise. Told once. The group goes on, and calls work; a call to a dead
+// worker fails when it is made.
+#define RDZV_RPC_EVENT_SIGHT_LOST 5
+
 // A worker of an RPC group. Any thread may use it, several at a time.
 typedef struct rdzv_rpc rdzv_rpc;
 
@@ -3957,12 +3969,13 @@ typedef struct {
 // workers a static group has; -1 or 0 for a dynamic one, whose workers come and go. `options` may be NULL for
 // those of `tcp`, `handlers` NULL for none, `context` NULL for a fresh one. A context has one worker at a
 // time. On success `*out` is yours until `rdzv_rpc_free`; on failure nothing is left in this process.
+// `rdzv_rpc_options_cancel` ends it from another thread.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` (name, rank, URL), `RDZV_RPC_ALREADY_INITIALIZED`, `RDZV_BACKEND_MISMATCH`
 // (no backend makes such options), `RDZV_RPC_MIXED_GROUP`, `RDZV_RPC_NAME_TAKEN`, `RDZV_RPC_DEVICE_MAP`,
 // `RDZV_TIMED_OUT` (`rdzv_error_rank` has who did not come), `RDZV_RPC_UNREACHED`, `RDZV_RPC_PEER_DIED`,
-// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`; those of `rdzv_rendezvous_url_next` and `rdzv_server_start`; of
-// a backend of yours what its `init` returns.
+// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`, `RDZV_CANCELLED`; those of `rdzv_rendezvous_url_next` and
+// `rdzv_server_start`; of a backend of yours what its `init` returns.
 rdzv_status rdzv_rpc_init(const rdzv_context *context,
                           const uint8_t *name,
                           size_t name_len,
@@ -3988,14 +4001,16 @@ rdzv_status rdzv_rpc_init_over_store(const rdzv_context *context,
                                      rdzv_error **error);
 
 // Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be under way, but
-// for futures, which fail. Not from a handler or a callback. NULL is ignored.
+// for futures, which fail. Also from a handler or a callback of the worker's own: then its threads end when
+// that has returned. NULL is ignored.
 void rdzv_rpc_free(rdzv_rpc *rpc);
 
-// Ends the worker: `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Any thread but that of a handler or a
-// callback; calls under way in others end. It has ended when this returns, whatever it returns, and the
-// context may have another worker. A second time changes nothing, and tells how it ended.
+// Ends the worker: `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Calls under way in other threads end.
+// It has ended when this returns, whatever it returns but `RDZV_REENTRANT`, and the context may have another
+// worker. A second time changes nothing, and tells how it ended.
 //
-// Errors: `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has not),
+// Errors: `RDZV_REENTRANT` (a handler or a callback of the worker's own asks for it; it goes on),
+// `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has not),
 // `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_NO_MEMBER` (it had been ended
 // abruptly).
 rdzv_status rdzv_rpc_shutdown(const rdzv_rpc *rpc, int32_t how, rdzv_error **error);
@@ -4065,10 +4080,10 @@ rdzv_status rdzv_rpc_remove_handler(const rdzv_rpc *rpc,
                                     rdzv_error **error);
 
 // Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to the group, and
-// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing did.
-// The name of the worker that it is about replaces the content of `name`, and what is known of a death
-// that of `why`; both may be NULL. Each event is told once, to one thread. Of more than 4,096 that nobody
-// asks for, the oldest are lost.
+// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing
+// did. The name of the worker that it is about replaces the content of `name`, and what is known of a
+// death, or why deaths are told no more, that of `why`; both may be NULL. Each event is told once, to
+// one thread. Of more than 4,096 that nobody asks for, the oldest are lost.
 //
 // Errors: `RDZV_UNSUPPORTED` with a backend of yours.
 rdzv_status rdzv_rpc_next_event(const rdzv_rpc *rpc,
@@ -4113,13 +4128,15 @@ typedef struct {
   void *user_data;
 } rdzv_rpc_call_spec;
 
-// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be NULL.
-// A call to the worker itself reaches its own handlers.
+// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be
+// NULL. A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a
+// callback, whatever worker they are of: these keep threads busy that the answer may need.
 //
-// Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
-// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`,
-// `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`; of a backend of yours what it tells. `rdzv_error_node` names the
-// callee.
+// Errors: `RDZV_REENTRANT` (it is called there all the same; nothing was sent),
+// `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
+// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_LEAVING`,
+// `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`; of a backend of yours what it tells.
+// `rdzv_error_node` names the callee.
 rdzv_status rdzv_rpc_call(const rdzv_rpc *rpc,
                           const rdzv_rpc_call_spec *call,
                           rdzv_buffer *answer,
@@ -4134,8 +4151,8 @@ rdzv_status rdzv_rpc_start_call(const rdzv_rpc *rpc,
                                 rdzv_error **error);
 
 // Calls a worker, and has `done` told once what came of it: the answer, or a status and an error, which it
-// only borrows. It is called on a thread of the library's, or on the calling one; it must not block,
-// throw, or end the worker.
+// only borrows. It is called on a thread of the library's, or on the calling one; it must not block or
+// throw. It may free the worker; to shut it down, and to wait for a call, is `RDZV_REENTRANT` there.
 //
 // Errors: those of `rdzv_rpc_call` that are known at once; of these `done` hears nothing.
 rdzv_status rdzv_rpc_call_with(const rdzv_rpc *rpc,
@@ -4159,7 +4176,8 @@ void rdzv_rpc_future_free(rdzv_rpc_future *future);
 
 // Waits up to `timeout_ms` (0 looks once; -1: as long as the call may take) for the call to end. Whether
 // it has, 1 or 0, goes to `*ended`; then the answer replaces the content of `answer`, which may be NULL.
-// What came of a call is told once.
+// What came of a call is told once. In an inline handler or a callback it does not wait: where the call
+// has not ended, and `timeout_ms` is not 0, that is `RDZV_REENTRANT`, and the call goes on.
 //
 // Errors: those of `rdzv_rpc_call`, `RDZV_CANCELLED`; `RDZV_INVALID_ARGUMENT` once it was told.
 rdzv_status rdzv_rpc_future_wait(const rdzv_rpc_future *future,

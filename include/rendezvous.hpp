@@ -4,8 +4,8 @@
 // throws `rdzv::exception` (and does not exist under -fno-exceptions). Handles are move-only and free themselves.
 // `c_handle()` lends the C handle, `release()` gives it away. This header brings those of native stores, of event
 // loops, of rendezvous (handlers and URLs), of agents, of RPC groups and of the store's utilities along;
-// rendezvous_custom_store.hpp, rendezvous_custom_backend.hpp and rendezvous_custom_workers.hpp, for plug-ins of yours,
-// are beside it.
+// rendezvous_custom_store.hpp, rendezvous_custom_backend.hpp, rendezvous_custom_rpc.hpp and
+// rendezvous_custom_workers.hpp, for plug-ins of yours, are beside it.
 //
 // Timeouts are std::chrono::milliseconds: 0 tries once, `default_timeout` takes the handle's own, there is no infinite.
 //

@@ -104,10 +104,9 @@ using scheme_code = std::function<status(const url_question&, rendezvous_answer&
 
 namespace detail {
 
-/// Calls code of yours; what it throws is told.
-template <class Code>
-rdzv_status caught(rdzv_rendezvous_answer* told, Code code) {
-  rendezvous_answer answer(told);
+/// Calls code of yours; what it throws is told to an answer of whatever kind.
+template <class Answer, class Code>
+rdzv_status caught_into(Answer& answer, Code code) {
 #if defined(__cpp_exceptions)
   try {
 #endif
@@ -123,6 +122,12 @@ rdzv_status caught(rdzv_rendezvous_answer* told, Code code) {
   }
   return RDZV_IO;
 #endif
+}
+
+template <class Code>
+rdzv_status caught(rdzv_rendezvous_answer* told, Code code) {
+  rendezvous_answer answer(told);
+  return caught_into(answer, std::move(code));
 }
 
 /// Code of yours that goes from one thread of the library's to another, in ways that a thread sanitizer does not see

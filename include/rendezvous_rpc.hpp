@@ -10,6 +10,9 @@
 #include "rendezvous_codec.hpp"
 #include "rendezvous_rpc_handlers.hpp"
 
+#include <algorithm>
+#include <mutex>
+
 #if defined(__cpp_exceptions)
 #define RDZV_DETAIL_NAMESPACE v1
 #else
@@ -181,6 +184,45 @@ class rpc_future {
   std::optional<detail::buffer> answer_;
 };
 
+/// Ends attempts to become a worker, from another thread. It outlives them.
+class rpc_canceller {
+ public:
+  rpc_canceller() = default;
+  rpc_canceller(const rpc_canceller&) = delete;
+  rpc_canceller& operator=(const rpc_canceller&) = delete;
+  /// Ends those that are under way, wherever they are, with `status::cancelled`. Later ones are as ever.
+  void cancel() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const rdzv_rpc_options* options : under_way_) rdzv_rpc_options_cancel(options);
+  }
+
+ private:
+  friend class rpc;
+  /// An attempt with these options, as long as it lives.
+  class attempt {
+   public:
+    attempt(rpc_canceller* canceller, const rdzv_rpc_options* options) : canceller_(canceller), options_(options) {
+      if (canceller_ == nullptr) return;
+      const std::lock_guard<std::mutex> lock(canceller_->mutex_);
+      canceller_->under_way_.push_back(options_);
+    }
+    attempt(const attempt&) = delete;
+    attempt& operator=(const attempt&) = delete;
+    ~attempt() {
+      if (canceller_ == nullptr) return;
+      const std::lock_guard<std::mutex> lock(canceller_->mutex_);
+      auto& all = canceller_->under_way_;
+      all.erase(std::find(all.begin(), all.end(), options_));
+    }
+
+   private:
+    rpc_canceller* canceller_;
+    const rdzv_rpc_options* options_;
+  };
+  std::mutex mutex_;
+  std::vector<const rdzv_rpc_options*> under_way_;
+};
+
 /// How a worker is set up.
 struct rpc_options {
   /// Empty: `tcp`.
@@ -207,6 +249,8 @@ struct rpc_options {
   std::vector<std::string> devices = {};
   std::uint32_t device_count = 0;
   std::string device_kind = "cuda";
+  /// Who may end the attempt from another thread.
+  rpc_canceller* canceller = nullptr;
 };
 
 namespace detail {
@@ -268,6 +312,8 @@ enum class rpc_event_kind : std::int32_t {
   died = RDZV_RPC_EVENT_DIED,
   /// This worker is of its group no more.
   over = RDZV_RPC_EVENT_OVER,
+  /// Deaths are told no more as they happen; the group goes on.
+  sight_lost = RDZV_RPC_EVENT_SIGHT_LOST,
 };
 
 /// What happened to a group.
@@ -276,7 +322,7 @@ struct rpc_event {
   /// Of the worker that it is about.
   std::string name;
   std::int32_t id;
-  /// What is known of a death.
+  /// What is known of a death, or why deaths are told no more.
   std::string why;
 };
 
@@ -306,7 +352,7 @@ using workers_handle = handle<rdzv_rpc_workers, rdzv_rpc_workers_free>;
 }  // namespace detail
 
 /// A worker of an RPC group. Any thread may use it, several at a time. Its destructor ends it abruptly, unless it was
-/// shut down; it must not run while others use it, nor in a handler.
+/// shut down, also in a handler or a callback of its own; it must not run while others use it.
 class rpc {
  public:
   using milliseconds = std::chrono::milliseconds;
@@ -321,6 +367,7 @@ class rpc {
     rdzv_rpc* made = nullptr;
     const rdzv_rpc_options* given = owned->get();
     const rdzv_rpc_handlers* answering = handlers.c_handle();
+    const rpc_canceller::attempt under_way(options.canceller, given);
     if (auto failure = detail::failure_of(rdzv_rpc_init, context, detail::bytes(name), name.size(), rank, world_size,
                                           given, answering, &made))
       return std::move(*failure);
@@ -337,13 +384,15 @@ class rpc {
     rdzv_rpc* made = nullptr;
     const rdzv_rpc_options* given = owned->get();
     const rdzv_rpc_handlers* answering = handlers.c_handle();
+    const rpc_canceller::attempt under_way(options.canceller, given);
     if (auto failure = detail::failure_of(rdzv_rpc_init_over_store, context, over.c_handle(), detail::bytes(name),
                                           name.size(), std::int32_t{rank}, world_size, given, answering, &made))
       return std::move(*failure);
     return rpc(made);
   }
 
-  /// Calls a handler with typed arguments, and waits for its answer, for the options' time.
+  /// Calls a handler with typed arguments, and waits for its answer, for the options' time. In a handler on the reactor
+  /// and in a callback that is `status::reentrant`: these may not wait.
   template <class Return = void, class... Arguments>
   result<Return> call(const rpc_callee& callee, std::string_view handler, const Arguments&... arguments) const {
     return call_within<Return>(default_timeout, callee, handler, arguments...);
@@ -458,7 +507,8 @@ class rpc {
         rpc_event{static_cast<rpc_event_kind>(event.kind), name.str(), event.id, why.str()});
   }
 
-  /// Ends the worker; it has ended when this returns, whatever it returns.
+  /// Ends the worker; it has ended when this returns, whatever it returns but `status::reentrant`: so a handler or a
+  /// callback of its own is answered, and the worker goes on.
   result<void> shutdown(rpc_shutdown how = rpc_shutdown::graceful) const {
     return detail::call(rdzv_rpc_shutdown, c_handle(), static_cast<std::int32_t>(how));
   }

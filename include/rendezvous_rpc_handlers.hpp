@@ -106,10 +106,17 @@ class rpc_responder {
     const detail::passing guard;
     rdzv_rpc_responder_fail(responder_.release(), detail::bytes(words), words.size(), nullptr);
   }
+  /// Of a call that a backend of yours makes: it failed so. The caller of a handler hears only the words.
+  void fail_with(status code, std::string_view words) && {
+    const detail::passing guard;
+    rdzv_rpc_responder_fail_with(responder_.release(), static_cast<rdzv_status>(code), detail::bytes(words),
+                                 words.size(), nullptr);
+  }
   /// Whether it is still here: not after an answer, nor once it was moved.
   explicit operator bool() const noexcept { return static_cast<bool>(responder_); }
   /// Whether anybody waits still; for who has much to do for an answer.
   bool is_wanted() const { return rdzv_rpc_responder_is_wanted(responder_.get()) != 0; }
+  rdzv_rpc_responder* release() noexcept { return responder_.release(); }
 
  private:
   detail::handle<rdzv_rpc_responder, rdzv_rpc_responder_free> responder_;
@@ -276,6 +283,8 @@ class rpc_handlers {
     return add(call, name, std::move(function), run);
   }
 
+  /// Takes over a handle of the C ABI, such as `release()` gives away.
+  static rpc_handlers adopt(rdzv_rpc_handlers* handle) noexcept { return rpc_handlers(handle); }
   rdzv_rpc_handlers* c_handle() const noexcept { return handle_.get(); }
   rdzv_rpc_handlers* release() noexcept { return handle_.release(); }
 

@@ -4,6 +4,8 @@ use crate::agent::rdzv_agent;
 use crate::argument::reference;
 use crate::error::rdzv_error;
 use crate::guard;
+use crate::rpc::rdzv_rpc;
+use crate::rpc_call::{rdzv_rpc_call_spec, rdzv_rpc_future, spec};
 use crate::server::rdzv_server;
 use crate::status::rdzv_status;
 use std::sync::Arc;
@@ -62,6 +64,35 @@ pub unsafe extern "C" fn rdzv_fault_panic_in_turns(
             is_added.store(true, Ordering::SeqCst);
             Ok(())
         })
+    }
+}
+
+/// Panics inside a call that `rpc` was to make.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_fault_panic_in_rpc(
+    rpc: *const rdzv_rpc,
+    call: *const rdzv_rpc_call_spec,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: NULL or a live worker and call, as promised.
+    unsafe {
+        let read = spec(call);
+        guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, || {
+            let _payload = read?.payload;
+            panic!("provoked in a call")
+        })
+    }
+}
+
+/// Panics inside a call on `future`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_fault_panic_in_rpc_future(
+    future: *const rdzv_rpc_future,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: NULL or a live future, as promised.
+    unsafe {
+        guard::call_on(future.as_ref().map(|future| &future.poison), error, || panic!("provoked in a call"))
     }
 }
 

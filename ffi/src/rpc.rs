@@ -40,6 +40,10 @@ pub const RDZV_RPC_EVENT_LEFT: i32 = 2;
 pub const RDZV_RPC_EVENT_DIED: i32 = 3;
 /// This worker is of its group no more; there will be no further event.
 pub const RDZV_RPC_EVENT_OVER: i32 = 4;
+/// Deaths are told no more as they happen: this worker's session with the store's server has ended, or what
+/// tells of the others has failed otherwise. Told once. The group goes on, and calls work; a call to a dead
+/// worker fails when it is made.
+pub const RDZV_RPC_EVENT_SIGHT_LOST: i32 = 5;
 
 /// What happened to a group.
 #[repr(C)]
@@ -73,7 +77,7 @@ impl fmt::Debug for rdzv_rpc {
 impl Drop for rdzv_rpc {
     fn drop(&mut self) {
         // Whoever wants to hear how it ended shuts it down before.
-        self.shared.rendezvous().end_rpc(&self.agent, Shutdown::Abrupt).ok();
+        self.shared.rendezvous().abandon_rpc(&self.agent);
     }
 }
 
@@ -174,6 +178,7 @@ unsafe fn init(
         options: Some(options),
         environment: given.environment.clone(),
         listen_host: given.listen_host.clone(),
+        canceller: given.canceller.clone(),
         ..RpcInit::default()
     };
     let agent = match store {
@@ -190,12 +195,13 @@ unsafe fn init(
 /// workers a static group has; -1 or 0 for a dynamic one, whose workers come and go. `options` may be NULL for
 /// those of `tcp`, `handlers` NULL for none, `context` NULL for a fresh one. A context has one worker at a
 /// time. On success `*out` is yours until `rdzv_rpc_free`; on failure nothing is left in this process.
+/// `rdzv_rpc_options_cancel` ends it from another thread.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (name, rank, URL), `RDZV_RPC_ALREADY_INITIALIZED`, `RDZV_BACKEND_MISMATCH`
 /// (no backend makes such options), `RDZV_RPC_MIXED_GROUP`, `RDZV_RPC_NAME_TAKEN`, `RDZV_RPC_DEVICE_MAP`,
 /// `RDZV_TIMED_OUT` (`rdzv_error_rank` has who did not come), `RDZV_RPC_UNREACHED`, `RDZV_RPC_PEER_DIED`,
-/// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`; those of `rdzv_rendezvous_url_next` and `rdzv_server_start`; of
-/// a backend of yours what its `init` returns.
+/// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`, `RDZV_CANCELLED`; those of `rdzv_rendezvous_url_next` and
+/// `rdzv_server_start`; of a backend of yours what its `init` returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_init(
     context: *const rdzv_context,
@@ -248,18 +254,20 @@ pub unsafe extern "C" fn rdzv_rpc_init_over_store(
 }
 
 /// Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be under way, but
-/// for futures, which fail. Not from a handler or a callback. NULL is ignored.
+/// for futures, which fail. Also from a handler or a callback of the worker's own: then its threads end when
+/// that has returned. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_free(rpc: *mut rdzv_rpc) {
     // SAFETY: as the header wants it.
     unsafe { guard::free(rpc) };
 }
 
-/// Ends the worker: `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Any thread but that of a handler or a
-/// callback; calls under way in others end. It has ended when this returns, whatever it returns, and the
-/// context may have another worker. A second time changes nothing, and tells how it ended.
+/// Ends the worker: `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Calls under way in other threads end.
+/// It has ended when this returns, whatever it returns but `RDZV_REENTRANT`, and the context may have another
+/// worker. A second time changes nothing, and tells how it ended.
 ///
-/// Errors: `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has not),
+/// Errors: `RDZV_REENTRANT` (a handler or a callback of the worker's own asks for it; it goes on),
+/// `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has not),
 /// `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_NO_MEMBER` (it had been ended
 /// abruptly).
 #[unsafe(no_mangle)]
@@ -480,10 +488,10 @@ pub unsafe extern "C" fn rdzv_rpc_remove_handler(
 }
 
 /// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to the group, and
-/// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing did.
-/// The name of the worker that it is about replaces the content of `name`, and what is known of a death
-/// that of `why`; both may be NULL. Each event is told once, to one thread. Of more than 4,096 that nobody
-/// asks for, the oldest are lost.
+/// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing
+/// did. The name of the worker that it is about replaces the content of `name`, and what is known of a
+/// death, or why deaths are told no more, that of `why`; both may be NULL. Each event is told once, to
+/// one thread. Of more than 4,096 that nobody asks for, the oldest are lost.
 ///
 /// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
 #[unsafe(no_mangle)]
@@ -507,6 +515,7 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
                 Some(GroupEvent::Joined(worker)) => (RDZV_RPC_EVENT_JOINED, Some(worker), ""),
                 Some(GroupEvent::Left(worker)) => (RDZV_RPC_EVENT_LEFT, Some(worker), ""),
                 Some(GroupEvent::PeerDied { worker, why }) => (RDZV_RPC_EVENT_DIED, Some(worker), &**why),
+                Some(GroupEvent::SightLost { why }) => (RDZV_RPC_EVENT_SIGHT_LOST, None, &**why),
             };
             let id = worker.map_or(-1, |worker| i32::from(worker.id));
             sized::put(event, given, &rdzv_rpc_event { struct_size: 0, kind, id, reserved: 0 });

@@ -12,6 +12,7 @@ use crate::status::*;
 use crate::store::timeout;
 use rendezvous_core::driver::reply::{Awaited, Reply, ask};
 use rendezvous_core::driver::rpc::Payload;
+use rendezvous_core::driver::rpc::within::may_wait;
 use rendezvous_core::driver::rpc_group::{CallCanceller, Callee, GroupCall};
 use rendezvous_core::driver::store::Timeout;
 use std::ffi::c_void;
@@ -72,7 +73,7 @@ pub(crate) struct Spec<'a> {
     pub(crate) timeout: Option<Duration>,
 }
 
-unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<Spec<'a>, Fault> {
+pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<Spec<'a>, Fault> {
     // SAFETY: as the header wants it.
     unsafe {
         let size = sized::given_size(given, SPEC_FIRST_SIZE, "call")?;
@@ -118,7 +119,7 @@ unsafe fn call_on(
 /// A call that is under way. Any thread may use it.
 #[derive(Debug)]
 pub struct rdzv_rpc_future {
-    poison: Poison,
+    pub(crate) poison: Poison,
     state: Mutex<State>,
     /// Ends it while another thread waits.
     canceller: Ends,
@@ -235,13 +236,15 @@ fn start(of: &rdzv_rpc, spec: Spec<'_>) -> Result<rdzv_rpc_future, Fault> {
     Ok(rdzv_rpc_future { poison: Poison::default(), state: Mutex::new(state), canceller })
 }
 
-/// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be NULL.
-/// A call to the worker itself reaches its own handlers.
+/// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be
+/// NULL. A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a
+/// callback, whatever worker they are of: these keep threads busy that the answer may need.
 ///
-/// Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
-/// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`,
-/// `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`; of a backend of yours what it tells. `rdzv_error_node` names the
-/// callee.
+/// Errors: `RDZV_REENTRANT` (it is called there all the same; nothing was sent),
+/// `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
+/// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_LEAVING`,
+/// `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`; of a backend of yours what it tells.
+/// `rdzv_error_node` names the callee.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_call(
     rpc: *const rdzv_rpc,
@@ -296,8 +299,8 @@ pub unsafe extern "C" fn rdzv_rpc_start_call(
 }
 
 /// Calls a worker, and has `done` told once what came of it: the answer, or a status and an error, which it
-/// only borrows. It is called on a thread of the library's, or on the calling one; it must not block,
-/// throw, or end the worker.
+/// only borrows. It is called on a thread of the library's, or on the calling one; it must not block or
+/// throw. It may free the worker; to shut it down, and to wait for a call, is `RDZV_REENTRANT` there.
 ///
 /// Errors: those of `rdzv_rpc_call` that are known at once; of these `done` hears nothing.
 #[unsafe(no_mangle)]
@@ -367,7 +370,8 @@ pub unsafe extern "C" fn rdzv_rpc_future_free(future: *mut rdzv_rpc_future) {
 
 /// Waits up to `timeout_ms` (0 looks once; -1: as long as the call may take) for the call to end. Whether
 /// it has, 1 or 0, goes to `*ended`; then the answer replaces the content of `answer`, which may be NULL.
-/// What came of a call is told once.
+/// What came of a call is told once. In an inline handler or a callback it does not wait: where the call
+/// has not ended, and `timeout_ms` is not 0, that is `RDZV_REENTRANT`, and the call goes on.
 ///
 /// Errors: those of `rdzv_rpc_call`, `RDZV_CANCELLED`; `RDZV_INVALID_ARGUMENT` once it was told.
 #[unsafe(no_mangle)]
@@ -385,7 +389,8 @@ pub unsafe extern "C" fn rdzv_rpc_future_wait(
             let ended = place(ended, "ended")?;
             let patience = crate::store::span(timeout_ms, FOREVER)?;
             let mut state = future.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.look(patience);
+            let waits_in_vain = !patience.is_zero() && !may_wait();
+            state.look(if waits_in_vain { Duration::ZERO } else { patience });
             match std::mem::replace(&mut *state, State::Told) {
                 State::Ended(outcome) => {
                     let bytes = outcome?;
@@ -398,6 +403,10 @@ pub unsafe extern "C" fn rdzv_rpc_future_wait(
                 State::Told => Err(invalid("what came of this call was told already")),
                 under_way => {
                     *state = under_way;
+                    if waits_in_vain {
+                        let words = "a call cannot be awaited in an inline handler or in a callback";
+                        return Err(Fault::new(RDZV_REENTRANT, words));
+                    }
                     ended.put(0);
                     Ok(())
                 }

@@ -76,6 +76,7 @@ pub(crate) fn agent_fault(error: &AgentError) -> Fault {
         AgentError::Abandoned => (RDZV_RPC_NO_MEMBER, None),
         AgentError::Stuck { .. } => (RDZV_TIMED_OUT, None),
         AgentError::Panicked { .. } => (RDZV_PANIC, None),
+        AgentError::Reentrant => (RDZV_REENTRANT, None),
         AgentError::Foreign { status, .. } => (*status, None),
     };
     let ranks = match error {
@@ -123,6 +124,7 @@ const fn status_of_call(error: &CallError) -> rdzv_status {
         CallError::Handler(_) => RDZV_INVALID_ARGUMENT,
         CallError::NoMemory(_) => RDZV_EXHAUSTED,
         CallError::Cancelled(_) => RDZV_CANCELLED,
+        CallError::Reentrant(_) => RDZV_REENTRANT,
         CallError::DeadlinePassed { .. } => RDZV_TIMED_OUT,
         CallError::Remote { status, .. } => match status {
             Status::Failed | Status::Other(_) => RDZV_RPC_HANDLER_FAILED,
@@ -145,6 +147,7 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
         GroupCallError::Call(error) => match error {
             CallError::NotOpen(peer)
             | CallError::Cancelled(peer)
+            | CallError::Reentrant(peer)
             | CallError::Leaving(peer)
             | CallError::NoMemory(peer) => Some(peer),
             CallError::TooMany { peer, .. }

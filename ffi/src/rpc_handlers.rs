@@ -254,10 +254,10 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_free(handlers: *mut rdzv_rpc_handlers
 }
 
 /// Adds a handler. `run` is `RDZV_RPC_INLINE` or `RDZV_RPC_POOLED`. `handle` is called on threads of the
-/// library's, by several at a time; it must not throw. It owns the responder, and may answer later. An inline
-/// handler must neither wait for calls nor end a worker. On success the library owns `user_data`, until it
-/// calls `destroy` (which may be NULL) once all handles and workers that have the handler are gone; on failure
-/// it stays yours.
+/// library's, by several at a time; it must not throw. It owns the responder, and may answer later. It
+/// may free its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an
+/// inline handler. On success the library owns `user_data`, until it calls `destroy` (which may be NULL)
+/// once all handles and workers that have the handler are gone; on failure it stays yours.
 ///
 /// Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins with
 /// `rdzv/`).

@@ -8,6 +8,7 @@ use crate::guard;
 use crate::rpc_fault::{backend_fault, options_fault};
 use crate::rpc_plugin::refuse_reentry;
 use crate::status::rdzv_status;
+use rendezvous_core::driver::canceller::Canceller;
 use rendezvous_core::driver::rpc_group::TcpOptions;
 use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_core::rpc::device::{Device, DeviceKind};
@@ -16,14 +17,15 @@ use rendezvous_core::rpc::options::RpcOptions;
 use rendezvous_core::rpc::registry::{BaseOptions, DEFAULT_BACKEND};
 use std::time::Duration;
 
-/// What a worker of an RPC group is given. One thread at a time. Any number of workers may be made with the
-/// same options, one after the other; free it when you like.
+/// What a worker of an RPC group is given. One thread at a time, but for `rdzv_rpc_options_cancel`. Any
+/// number of workers may be made with the same options, one after the other; free it when you like.
 #[derive(Debug)]
 pub struct rdzv_rpc_options {
     pub(crate) options: RpcOptions,
     pub(crate) tcp: TcpOptions,
     pub(crate) environment: RankEnvironment,
     pub(crate) listen_host: Option<String>,
+    pub(crate) canceller: Canceller,
 }
 
 impl rdzv_rpc_options {
@@ -33,6 +35,7 @@ impl rdzv_rpc_options {
             tcp: TcpOptions::default(),
             environment: RankEnvironment::default(),
             listen_host: None,
+            canceller: Canceller::default(),
         }
     }
 }
@@ -119,6 +122,17 @@ fn limit(millis: i64, name: &str) -> Result<Duration, Fault> {
 pub unsafe extern "C" fn rdzv_rpc_options_free(options: *mut rdzv_rpc_options) {
     // SAFETY: as the header wants it.
     unsafe { guard::free(options) };
+}
+
+/// Ends the `rdzv_rpc_init` and `rdzv_rpc_init_over_store` that are under way with these options in other
+/// threads, wherever they are, with `RDZV_CANCELLED`. What the worker has told the others is taken back
+/// first, for which 5 s may pass where the store does not answer; one that is as good as a member becomes
+/// one. Of a backend of yours it ends what its `init` waits for at its store. Later attempts are as ever.
+/// Any thread. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_options_cancel(options: *const rdzv_rpc_options) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(options, (), |of| of.canceller.cancel()) };
 }
 
 /// How long a call may take that does not say so itself, in milliseconds; 0: as long as it likes. Default

@@ -13,6 +13,7 @@ use crate::sized;
 use crate::status::*;
 use crate::store::{handle, rdzv_store};
 use crate::{RDZV_RPC_ABRUPT, RDZV_RPC_GRACEFUL};
+use rendezvous_core::driver::canceller::Cancellable;
 use rendezvous_core::driver::rpc_group::{Agency, AnyRpcBackend, Callee, RpcInitError, Shutdown};
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::rpc::agent::AgentError;
@@ -225,6 +226,7 @@ fn refusal(who: &str, status: rdzv_status, answer: &mut rdzv_rpc_answer) -> Opti
 
 impl RpcBackend for BackendCode {
     type Store = Store;
+    type Call = Cancellable;
     type Agent = Arc<dyn Agency>;
     type Error = RpcInitError;
 
@@ -270,16 +272,19 @@ impl RpcBackend for BackendCode {
 
     fn init_backend(
         &self,
-        request: InitRequest<Store>,
+        request: InitRequest<Store, Cancellable>,
         options: RpcOptions,
     ) -> Result<Arc<dyn Agency>, RpcInitError> {
         let failed = |status, words: &str| RpcInitError::Foreign { status, words: words.into() };
         let missing =
             || failed(RDZV_WRONG_PROTOCOL, &format!("RPC backend {}: it gave no worker", self.name));
         let init = self.vtable.init.ok_or_else(missing)?;
-        let InitRequest { store, worker, world_size } = request;
+        let InitRequest { store, worker, world_size, call } = request;
         let given = options.own::<Given>().cloned().unwrap_or_default();
         let handlers = rdzv_rpc_handlers::of(&given.entries);
+        // What the code waits for at its store ends; where else it waits is its own affair.
+        let cancelled = store.for_one_call();
+        let _watch = call.watch(move || cancelled.cancel());
         let store = handle(store, given.shared.unwrap_or_default());
         let rpc_timeout = options.rpc_timeout();
         let options = rdzv_rpc_options::new(options);

@@ -8,6 +8,8 @@
 rdzv_status rdzv_fault_panic(const rdzv_server *server, rdzv_error **error);
 rdzv_status rdzv_fault_panic_in_agent(const rdzv_agent *agent, rdzv_error **error);
 rdzv_status rdzv_fault_panic_in_turns(const rdzv_agent *agent, rdzv_error **error);
+rdzv_status rdzv_fault_panic_in_rpc(const rdzv_rpc *rpc, const rdzv_rpc_call_spec *call, rdzv_error **error);
+rdzv_status rdzv_fault_panic_in_rpc_future(const rdzv_rpc_future *future, rdzv_error **error);
 void rdzv_fault_panic_in_reactor(void);
 
 static void panic_within_a_call_poisons_the_handle(void) {
@@ -79,6 +81,91 @@ static void panic_within_a_turn_of_a_loop_poisons_loop_and_agent(void) {
   rdzv_agent_free(agent);
 }
 
+static void answer_empty(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
+  (void)user_data;
+  (void)request;
+  OK(rdzv_rpc_responder_answer(responder, NULL, 0, NULL, NULL, &error));
+}
+
+static void give_back(void *user_data) { *(int *)user_data += 1; }
+
+static void never_told(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *error) {
+  (void)user_data;
+  (void)status;
+  (void)data;
+  (void)len;
+  (void)error;
+  FAIL("a call was made");
+}
+
+static rdzv_rpc *new_worker(const rdzv_context *context, const rdzv_store *store) {
+  rdzv_rpc_handlers *handlers = NULL;
+  OK(rdzv_rpc_handlers_new(&handlers, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("empty"), RDZV_RPC_INLINE, answer_empty, NULL, NULL, &error));
+  rdzv_rpc *rpc = NULL;
+  OK(rdzv_rpc_init_over_store(context, store, TEXT("alone"), 3, -1, NULL, handlers, &rpc, &error));
+  rdzv_rpc_handlers_free(handlers);
+  return rpc;
+}
+
+static void panic_within_a_call_poisons_the_worker_and_gives_back_what_was_lent(void) {
+  rdzv_context *context = NULL;
+  rdzv_store *store = NULL;
+  OK(rdzv_context_new(&context, &error));
+  OK(rdzv_store_new_hash(context, PATIENCE_MS, &store, &error));
+  rdzv_rpc *rpc = new_worker(context, store);
+  int given_back = 0;
+  rdzv_rpc_call_spec call = {.struct_size = sizeof call,
+                             .callee_id = 3,
+                             .handler = (const uint8_t *)"empty",
+                             .handler_len = 5,
+                             .payload = (const uint8_t *)"lent",
+                             .payload_len = 4,
+                             .timeout_ms = PATIENCE_MS,
+                             .release = give_back,
+                             .user_data = &given_back};
+  OK(rdzv_rpc_call(rpc, &call, NULL, &error));
+  CHECK_NUMBER(given_back, 1);
+  rdzv_rpc_future *future = NULL, *none = NULL;
+  OK(rdzv_rpc_start_call(rpc, &call, &future, &error));
+  CHECK_NUMBER(given_back, 2);
+  const struct failure wanted = {.status = RDZV_PANIC, .message_part = "provoked in a call (ffi/src/fault_injection.rs:"};
+  FAILS_LIKE(wanted, rdzv_fault_panic_in_rpc(rpc, &call, &error));
+  CHECK_NUMBER(given_back, 3);
+  // From now on everything that can fail does, and gives back.
+  FAILS(RDZV_POISONED, rdzv_fault_panic_in_rpc(rpc, &call, &error));
+  FAILS(RDZV_POISONED, rdzv_rpc_call(rpc, &call, NULL, &error));
+  FAILS(RDZV_POISONED, rdzv_rpc_start_call(rpc, &call, &none, &error));
+  FAILS(RDZV_POISONED, rdzv_rpc_call_with(rpc, &call, never_told, NULL, &error));
+  FAILS(RDZV_POISONED, rdzv_rpc_notify(rpc, &call, &error));
+  CHECK_NUMBER(given_back, 8);
+  rdzv_rpc_workers *workers = NULL;
+  rdzv_rpc_event event = {.struct_size = sizeof event};
+  FAILS(RDZV_POISONED, rdzv_rpc_list_workers(rpc, &workers, &error));
+  FAILS(RDZV_POISONED, rdzv_rpc_next_event(rpc, 0, &event, NULL, NULL, &error));
+  FAILS(RDZV_POISONED, rdzv_rpc_add_handler(rpc, TEXT("x"), RDZV_RPC_INLINE, answer_empty, NULL, NULL, &error));
+  FAILS(RDZV_POISONED, rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, &error));
+  CHECK(none == NULL && workers == NULL);
+  // What cannot fail reads on, and calls that were made before are whole.
+  CHECK_NUMBER(rdzv_rpc_id(rpc), 3);
+  int32_t ended = 0;
+  OK(rdzv_rpc_future_wait(future, -1, &ended, NULL, &error));
+  CHECK_NUMBER(ended, 1);
+  FAILS_LIKE(wanted, rdzv_fault_panic_in_rpc_future(future, &error));
+  FAILS(RDZV_POISONED, rdzv_rpc_future_wait(future, -1, &ended, NULL, &error));
+  rdzv_rpc_future_cancel(future);
+  rdzv_rpc_future_free(future);
+  // Freeing it ends it, and the context may have another one.
+  rdzv_rpc_free(rpc);
+  rpc = new_worker(context, store);
+  OK(rdzv_rpc_call(rpc, &call, NULL, &error));
+  OK(rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, &error));
+  rdzv_rpc_free(rpc);
+  CHECK_NUMBER(given_back, 9);
+  rdzv_store_free(store);
+  rdzv_context_free(context);
+}
+
 static void panic_without_a_place_for_details_is_no_trouble(void) {
   rdzv_server *server = start_server(NULL);
   CHECK_NUMBER(rdzv_fault_panic(server, NULL), RDZV_PANIC);
@@ -128,6 +215,7 @@ int main(void) {
   panic_within_a_call_poisons_the_handle();
   panic_within_a_call_poisons_the_agent();
   panic_within_a_turn_of_a_loop_poisons_loop_and_agent();
+  panic_within_a_call_poisons_the_worker_and_gives_back_what_was_lent();
   panic_without_a_place_for_details_is_no_trouble();
   panic_within_the_reactor_ends_that_server_only();
   CHECK(dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0);

@@ -1,9 +1,13 @@
 // RPC groups through the C++ header: typed handlers and calls, what travels, and how calls end.
 #include "hpp_check.hpp"
 
+#include <rendezvous_custom_rpc.hpp>
+
 #include <array>
 #include <condition_variable>
 #include <limits>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -214,10 +218,235 @@ void calls_do_not_wait(const rdzv::rpc& one, rdzv::rpc& two) {
   CHECK(!one.call_then([](rdzv::result<void>) {}, "three", "add"));
 }
 
+// Handlers and callbacks may do little with the worker that calls them.
+void own_code_ends_no_worker(const rdzv::store& store) {
+  auto answering = VALUE(rdzv::rpc_handlers::create());
+  std::mutex mutex;
+  std::unique_ptr<rdzv::rpc> own;
+  const auto dare = [&mutex, &own] {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return std::string(rdzv::name(own->shutdown().error().code())) + ", " +
+           std::string(rdzv::name(own->call<std::string>("own", "greet").error().code()));
+  };
+  CHECK(answering.on("dare", dare, rdzv::rpc_run::on_reactor));
+  CHECK(answering.on("greet", [] { return std::string("hello"); }));
+  listener freed;
+  const auto end = [&mutex, &own, &freed] {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      own.reset();
+    }
+    freed.tell("freed");
+  };
+  CHECK(answering.on("end", end, rdzv::rpc_run::on_reactor));
+  const auto other = joined(store, "other", 8, answering);
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    own = std::make_unique<rdzv::rpc>(joined(store, "own", 7, answering));
+  }
+  CHECK(VALUE(other.call<std::string>("own", "dare")) == "re-entrant call, re-entrant call");
+  CHECK(VALUE(other.call<std::string>("own", "greet")) == "hello");
+  // Its answer may be the last thing that is sent.
+  static_cast<void>(other.call("own", "end"));
+  CHECK(freed.next() == "freed");
+  CHECK(other.shutdown(rdzv::rpc_shutdown::abrupt));
+}
+
+void attempts_are_cancelled(rdzv::store store) {
+  rdzv::rpc_canceller canceller;
+  rdzv::rpc_options options;
+  options.rpc_timeout = patience;
+  options.canceller = &canceller;
+  const auto answering = handlers();
+  // The other one of two does not come.
+  listener ended;
+  std::thread attempt([&] {
+    const auto made = rdzv::rpc::init_over(store, "w", 1, 2, options, answering);
+    ended.tell(std::string(rdzv::name(made.error().code())));
+  });
+  CHECK(store.wait({"rdzv/cards/1"}, patience));
+  canceller.cancel();
+  CHECK(ended.next() == "cancelled");
+  attempt.join();
+  canceller.cancel();
+}
+
+// Workers of one process that call each other without a network.
+struct network {
+  struct end {
+    std::uint16_t id;
+    rdzv::rpc_handlers handlers;
+  };
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<end>> ends;
+  std::optional<rdzv::rpc_responder> kept;
+};
+
+[[noreturn]] void complain(const char* words) {
+#if defined(__cpp_exceptions)
+  throw std::runtime_error(words);
+#else
+  std::fprintf(stderr, "%s\n", words);
+  std::_Exit(1);
+#endif
+}
+
+class network_worker : public rdzv::custom_rpc_worker {
+ public:
+  network_worker(std::shared_ptr<network> over, std::string name, std::uint16_t id)
+      : over_(std::move(over)), name_(std::move(name)), id_(id) {}
+
+  rdzv::status call(const rdzv::rpc_outgoing_call& call, rdzv::rpc_responder& responder) override {
+    std::shared_ptr<network::end> callee;
+    {
+      const std::lock_guard<std::mutex> lock(over_->mutex);
+      if (call.handler() == "keep") {
+        over_->kept = std::move(responder);
+        complain("it was taken all the same");
+      }
+      for (const auto& [name, end] : over_->ends)
+        if (call.callee() ? *call.callee() == name : call.callee_id() == end->id) callee = end;
+    }
+    if (call.handler() == "complain") complain("out of order");
+    if (call.handler() == "nobody") return rdzv::status::ok;
+    if (!callee) return rdzv::status::rpc_unknown_worker;
+    const rdzv::rpc_incoming asked{name_, id_, call.handler(), call.bytes(), call.timeout()};
+    const auto begun = rdzv::dispatch(callee->handlers, asked, responder);
+    return begun ? rdzv::status::ok : begun.error().code();
+  }
+
+  rdzv::status list_workers(rdzv::rpc_answer& answer) override {
+    const std::lock_guard<std::mutex> lock(over_->mutex);
+    for (const auto& [name, end] : over_->ends) answer.add_worker(name, end->id);
+    return rdzv::status::ok;
+  }
+
+  rdzv::status shutdown(rdzv::rpc_shutdown how, rdzv::rpc_answer& answer) override {
+    const std::lock_guard<std::mutex> lock(over_->mutex);
+    over_->ends.erase(name_);
+    if (how == rdzv::rpc_shutdown::abrupt) return rdzv::status::ok;
+    answer.set_message(name_ + " was busy");
+    return rdzv::status::conflict;
+  }
+
+ private:
+  std::shared_ptr<network> over_;
+  std::string name_;
+  std::uint16_t id_;
+};
+
+class network_backend : public rdzv::custom_rpc_backend {
+ public:
+  explicit network_backend(std::shared_ptr<network> over) : over_(std::move(over)) {}
+
+  rdzv::status construct_options(rdzv::rpc_options_view options, const rdzv::rpc_own_options& own,
+                                 rdzv::rpc_answer& answer) override {
+    for (const auto& [name, value] : own) {
+      if (name == "mood" && value == "bad") complain("not today");
+      if (name != "mood") return custom_rpc_backend::construct_options(options, {{name, value}}, answer);
+    }
+    return rdzv::status::ok;
+  }
+
+  rdzv::status init(rdzv::rpc_init_request request, rdzv::rpc_options_view options, rdzv::rpc_answer& answer) override {
+    CHECK(options.rpc_timeout() == std::optional<std::chrono::milliseconds>(patience));
+    CHECK(options.worker_threads() == 16 && request.own.size() == 1 && request.own[0].second == "good");
+    CHECK(request.world_size == std::optional<std::int32_t>(2));
+    if (request.name == "x") complain("x is not wanted");
+    if (request.name == "y") return rdzv::status::ok;
+    CHECK(request.shared.set(request.name, "came"));
+    const std::lock_guard<std::mutex> lock(over_->mutex);
+    over_->ends[request.name] =
+        std::make_shared<network::end>(network::end{request.id, std::move(request.handlers)});
+    answer.set_worker(std::make_unique<network_worker>(over_, request.name, request.id));
+    return rdzv::status::ok;
+  }
+
+ private:
+  std::shared_ptr<network> over_;
+};
+
+void own_rpc_backend() {
+  const auto over = std::make_shared<network>();
+  {
+    auto first = VALUE(rdzv::context::create()), second = VALUE(rdzv::context::create());
+    for (rdzv::context* context : {&first, &second}) {
+      CHECK(rdzv::register_rpc_backend(*context, "net", std::make_unique<network_backend>(over)));
+      const auto again = rdzv::register_rpc_backend(*context, "net", std::make_unique<network_backend>(over));
+      CHECK(again.error().code() == rdzv::status::already_registered);
+      CHECK(rdzv::register_rpc_backend(*context, "empty", nullptr).error().code() == rdzv::status::invalid_argument);
+      CHECK(VALUE(rdzv::rpc_backends(*context))[0] == "net");
+    }
+    auto store = VALUE(rdzv::store::in_process());
+    const auto answering = handlers();
+    rdzv::rpc_options options;
+    options.backend = "net";
+    options.rpc_timeout = patience;
+    options.own = {{"mood", "good"}};
+    const auto one = VALUE(rdzv::rpc::init_over(store, "one", 1, 2, options, answering, &first));
+    const auto two = VALUE(rdzv::rpc::init_over(store, "two", 2, 2, options, answering, &second));
+    CHECK(VALUE(store.get("two")) == "came");
+    CHECK(VALUE(one.workers()).size() == 2 && VALUE(two.id_of("one")) == 1);
+    CHECK(VALUE(one.call<int>("two", "add", 1, 2)) == 3 && VALUE(two.call<int>(1, "add", 3, 4)) == 7);
+    CHECK(VALUE(one.call<std::string>("two", "greet", "hello")) == "one 1 says hello");
+    const std::string large(std::size_t{1} << 20, 'x');
+    CHECK(VALUE(one.call_bytes("two", "echo", large)) == large);
+    CHECK(one.notify("two", "nothing", std::vector<double>()));
+    auto sum = VALUE(one.start<int>("two", "add", 5, 6));
+    CHECK(VALUE(sum.get()) == 11);
+    listener done;
+    CHECK(one.call_then<int>([&done](rdzv::result<int> told) { done.tell(std::to_string(VALUE(std::move(told)))); },
+                             "two", "add", 20, 22));
+    CHECK(done.next() == "42");
+
+    const auto code = [](const auto& outcome) { return outcome.error().code(); };
+    CHECK(code(one.call<int>("three", "add", 1, 2)) == rdzv::status::rpc_unknown_worker);
+    CHECK(code(one.call<int>("two", "none")) == rdzv::status::rpc_no_handler);
+    CHECK(code(one.call<int>("two", "add", 1)) == rdzv::status::rpc_malformed);
+    const auto refused = one.call<int>("two", "refuse", 1);
+    CHECK(code(refused) == rdzv::status::rpc_handler_failed && refused.error().message() == "conflict");
+    CHECK(code(one.call("two", "nobody")) == rdzv::status::rpc_handler_failed);
+    CHECK(code(one.notify("three", "nothing")) == rdzv::status::rpc_unknown_worker);
+#if defined(__cpp_exceptions)
+    const auto thrown = one.call("two", "complain");
+    CHECK(code(thrown) == rdzv::status::io && thrown.error().message() == "out of order");
+    CHECK(code(one.notify("two", "complain")) == rdzv::status::io);
+    // Whoever took the responder before it threw has the call.
+    auto kept = VALUE(one.start<std::string>("two", "keep"));
+    {
+      const std::lock_guard<std::mutex> lock(over->mutex);
+      std::move(*over->kept).answer_value(std::string("late"));
+      over->kept.reset();
+    }
+    CHECK(VALUE(kept.get()) == "late");
+    const auto unwanted = rdzv::rpc::init_over(store, "x", 3, 2, options, answering);
+    CHECK(code(unwanted) == rdzv::status::not_registered);
+    auto third = VALUE(rdzv::context::create());
+    CHECK(rdzv::register_rpc_backend(third, "net", std::make_unique<network_backend>(over)));
+    const auto angry = rdzv::rpc::init_over(store, "x", 3, 2, options, answering, &third);
+    CHECK(code(angry) == rdzv::status::io && angry.error().message() == "x is not wanted");
+    CHECK(code(rdzv::rpc::init_over(store, "y", 3, 2, options, answering, &third)) == rdzv::status::wrong_protocol);
+    options.own = {{"mood", "bad"}};
+    const auto moody = rdzv::rpc::init_over(store, "z", 3, 2, options, answering, &third);
+    CHECK(moody.error().message() == "not today");
+#endif
+    options.own = {{"colour", "red"}};
+    const auto unknown = rdzv::rpc::init_over(store, "z", 3, 2, options, answering, &first);
+    CHECK(code(unknown) == rdzv::status::invalid_argument && unknown.error().message() == "unknown option colour");
+
+    const auto busy = two.shutdown();
+    CHECK(code(busy) == rdzv::status::conflict && busy.error().message() == "two was busy");
+    CHECK(VALUE(one.workers()).size() == 1);
+    CHECK(one.shutdown(rdzv::rpc_shutdown::abrupt));
+  }
+  CHECK(over.use_count() == 1 && over->ends.empty());
+}
+
 }  // namespace
 
 void rpc_in_cpp() {
   values_travel();
+  own_rpc_backend();
   const auto server = VALUE(rdzv::server::start());
   const auto store = VALUE(rdzv::store::connect("127.0.0.1", server.port()));
   const auto observer = VALUE(rdzv::rpc_observer::create(store));
@@ -240,6 +469,8 @@ void rpc_in_cpp() {
     CHECK(one.shutdown(rdzv::rpc_shutdown::abrupt));
     CHECK(VALUE(one.next_event(patience))->kind == rdzv::rpc_event_kind::over);
   }
+  own_code_ends_no_worker(VALUE(store.with_prefix("own")));
+  attempts_are_cancelled(VALUE(store.with_prefix("cancelled")));
   rdzv::rpc_options options;
   options.own = {{"threads", "3"}};
   const auto none = rdzv::rpc::init("x", 1, -1, options, handlers());

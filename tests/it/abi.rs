@@ -12,8 +12,8 @@ use std::time::Duration;
 const HINT: &str =
     "if the change is wanted, run these tests with RDZV_UPDATE_ABI=1, and see whether RDZV_ABI_VERSION grows";
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The most that the stripped library may have; the decision on its size (ADR-0008) allows 2,400,000.
-const STRIPPED_BYTES_MAX: u64 = 2_680_000;
+/// The most that the stripped library may have; the decision on its size (ADR-0008) allows 2,800,000.
+const STRIPPED_BYTES_MAX: u64 = 2_700_000;
 
 fn exported() -> BTreeSet<String> {
     let listed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library::shipped()), PATIENCE);
@@ -136,7 +136,7 @@ fn layout_of_rust() -> String {
         RDZV_WHY_STALLED RDZV_WHY_REPLACED RDZV_WHY_REFUSED RDZV_WHY_GAVE_UP);
     numbers!(text, RDZV_RPC_INLINE RDZV_RPC_POOLED RDZV_RPC_GRACEFUL RDZV_RPC_ABRUPT);
     numbers!(text, RDZV_RPC_EVENT_NONE RDZV_RPC_EVENT_JOINED RDZV_RPC_EVENT_LEFT RDZV_RPC_EVENT_DIED
-        RDZV_RPC_EVENT_OVER);
+        RDZV_RPC_EVENT_OVER RDZV_RPC_EVENT_SIGHT_LOST);
     numbers!(text, RDZV_RPC_SIGHT_NONE RDZV_RPC_SIGHT_STATIC RDZV_RPC_SIGHT_DYNAMIC RDZV_RPC_SIGHT_CAME
         RDZV_RPC_SIGHT_WENT);
     layout!(text, rdzv_bytes { data len });

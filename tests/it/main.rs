@@ -7,6 +7,7 @@ mod c_programs;
 mod counting;
 mod fuzz;
 mod golden;
+mod group;
 mod header;
 mod library;
 mod liveness;

@@ -60,7 +60,7 @@ impl RdzvServer {
     /// With these arguments, and a limit on descriptors if one is given.
     pub(crate) fn with(arguments: &[&str], descriptors_max: Option<u64>) -> Self {
         let mut child = spawn(arguments, descriptors_max);
-        let line = first_line(&mut child);
+        let line = next_line(&mut child);
         let address = line.strip_prefix("listening on ").and_then(|address| address.parse().ok());
         let address = address.unwrap_or_else(|| panic!("the first line on stdout is {line:?}"));
         Self { child, address }
@@ -110,6 +110,29 @@ impl Drop for RdzvServer {
     }
 }
 
+/// An `rdzv` whose lines are read as they come. Dropping it kills it.
+pub(crate) struct Following(Child);
+
+impl Following {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(program());
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(command.spawn().expect("rdzv starts"))
+    }
+
+    /// Waits for the next line.
+    pub(crate) fn next_line(&mut self) -> String {
+        next_line(&mut self.0)
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
 /// Runs `rdzv server` to its own end.
 pub(crate) fn run_server(arguments: &[&str]) -> Ended {
     finish(&mut spawn(arguments, None))
@@ -142,7 +165,7 @@ fn wait_readable(pipe: &impl AsRawFd) {
     assert_eq!(ready, 1, "rdzv neither wrote nor ended in time");
 }
 
-fn first_line(child: &mut Child) -> String {
+fn next_line(child: &mut Child) -> String {
     let stdout = child.stdout.as_mut().expect("a pipe");
     let mut line = Vec::new();
     loop {

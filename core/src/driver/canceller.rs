@@ -9,7 +9,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Cancels calls. Clones cancel the same ones.
 #[derive(Clone, Default)]
-pub struct Canceller(Arc<Shared>);
+pub struct Canceller {
+    shared: Arc<Shared>,
+    /// When the call began whose parts are cancelled; `None`: each begins when it is begun.
+    part_of: Option<u64>,
+}
 
 #[derive(Default)]
 struct Shared {
@@ -35,23 +39,24 @@ impl Canceller {
     /// Ends the calls that have begun. Later ones are as ever.
     pub fn cancel(&self) {
         let state = self.lock();
-        self.0.epoch.fetch_add(1, Ordering::AcqRel);
+        self.shared.epoch.fetch_add(1, Ordering::AcqRel);
         state.hooks.iter().for_each(|(_, hook)| hook());
     }
 
     /// A call begins.
     #[must_use]
     pub fn begin(&self) -> Cancellable {
-        Cancellable { canceller: self.clone(), epoch: self.epoch() }
+        let epoch = self.part_of.unwrap_or_else(|| self.epoch());
+        Cancellable { canceller: self.clone(), epoch }
     }
 
     fn epoch(&self) -> u64 {
-        self.0.epoch.load(Ordering::Acquire)
+        self.shared.epoch.load(Ordering::Acquire)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code that holds the lock panics half way through a change.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -67,6 +72,12 @@ impl Cancellable {
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.canceller.epoch() != self.epoch
+    }
+
+    /// Cancels calls that are parts of this one: what began with it, and is cancelled with it also where it begins later.
+    #[must_use]
+    pub fn for_parts(&self) -> Canceller {
+        Canceller { part_of: Some(self.epoch), ..self.canceller.clone() }
     }
 
     /// Has `hook` called when the call is cancelled while the guard lives, and at once if it was before. The hook must
@@ -126,6 +137,8 @@ mod tests {
         assert_eq!(told.load(Ordering::Relaxed), 2);
         drop(watch);
         let later = canceller.begin();
+        assert!(!later.for_parts().begin().is_cancelled());
+        assert!(call.for_parts().begin().is_cancelled(), "what is a part of it began with it");
         canceller.cancel();
         assert_eq!((later.is_cancelled(), told.load(Ordering::Relaxed)), (true, 2));
         assert_eq!(Arc::strong_count(&told), 1);

@@ -15,6 +15,7 @@ mod catching_up;
 mod locked;
 
 use crate::driver::call_error::{CallError, Refusal};
+use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
 use crate::driver::store::take::Take;
 use crate::driver::store::{
@@ -299,7 +300,7 @@ impl Backend for FileStore {
         })
     }
 
-    fn duplicate(&self) -> Result<Arc<dyn Backend>, CallError> {
+    fn duplicate(&self, _call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {
         // A file that was removed or replaced is another store: it is not made anew.
         Ok(Arc::new(Self::open_as(&self.path, self.options, Access::Write, Some(self.identity))?))
     }

@@ -5,6 +5,7 @@
 //! somebody who pops.
 
 use crate::driver::call_error::{CallError, Refusal};
+use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
 use crate::driver::store::take::Take;
 use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Paused, Span, Timeouts};
@@ -355,7 +356,7 @@ impl Backend for HashStore {
         self.carry(call, span, take).map_err(Refusal::from)
     }
 
-    fn duplicate(&self) -> Result<Arc<dyn Backend>, CallError> {
+    fn duplicate(&self, _call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {
         let shared = Arc::clone(&self.shared);
         Ok(Arc::new(Self { shared, clock: self.clock, options: self.options, epoch: AtomicU64::new(0) }))
     }

@@ -19,7 +19,7 @@ pub use turn::{Batch, BatchStep, Branch, Step, Test, Txn};
 pub use watch::{Change, Lease, Watch, WatchError};
 
 use crate::driver::call_error::CallError;
-use crate::driver::canceller::Cancellable;
+use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::Waker;
 use crate::driver::reply::{NoAnswer, Reply, ask};
@@ -449,10 +449,26 @@ impl NativeClient {
     /// # Errors
     /// Why it is not.
     pub fn connect(host: &str, port: u16, options: NativeClientOptions) -> Result<Self, NativeError> {
+        Self::connect_within(host, port, options, &Canceller::default().begin())
+    }
+
+    /// The same as a part of `call`: whoever cancels that ends the connecting, too.
+    ///
+    /// # Errors
+    /// As [`NativeClient::connect`], or [`ErrorKind::Cancelled`].
+    pub fn connect_within(
+        host: &str,
+        port: u16,
+        options: NativeClientOptions,
+        call: &Cancellable,
+    ) -> Result<Self, NativeError> {
         let (reply, opened) = ask();
         let patience = options.connect_timeout + options.timeouts.answer + THREAD_PATIENCE;
         let client = Self::spawn(host, port, options, Some(reply))?;
+        let given_up = client.clone();
+        let _watch = call.watch(move || given_up.abandon());
         let loss = match opened.wait(patience) {
+            _ if call.is_cancelled() => return Err(client.cancelled(Operation::Connect)),
             Ok(Ok(())) => return Ok(client),
             Ok(Err(ending)) => Loss::of_ending(ending),
             Err(none) => client.no_answer(none),
@@ -594,7 +610,15 @@ impl NativeClient {
     /// # Errors
     /// Why there is none.
     pub fn duplicate(&self) -> Result<Self, NativeError> {
-        Self::connect(&self.0.host, self.0.port, self.0.options.clone())
+        self.duplicate_within(&Canceller::default().begin())
+    }
+
+    /// As [`NativeClient::duplicate`], until `call` is cancelled.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn duplicate_within(&self, call: &Cancellable) -> Result<Self, NativeError> {
+        Self::connect_within(&self.0.host, self.0.port, self.0.options.clone(), call)
     }
 
     /// Asks, and waits for the answer.

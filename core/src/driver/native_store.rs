@@ -1,6 +1,7 @@
 //! A store over a native session: the keys are those that clients of the c10d protocol see.
 
 use crate::driver::call_error::{CallError, Refusal};
+use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
 use crate::driver::native_client::{NativeClient, NativeClientOptions};
 use crate::driver::store::{Backend, Meeting, Paused, Span, Timeouts, take::Take};
@@ -66,8 +67,8 @@ impl Backend for NativeStore {
         self.0.perform(call, span.deadline.since(self.0.clock().now()), take)
     }
 
-    fn duplicate(&self) -> Result<Arc<dyn Backend>, CallError> {
-        Ok(Arc::new(Self(self.0.duplicate()?)))
+    fn duplicate(&self, call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {
+        Ok(Arc::new(Self(self.0.duplicate_within(call)?)))
     }
 
     fn cancel(&self) {

@@ -5,6 +5,7 @@
 //! handle that is calling are refused.
 
 use crate::driver::call_error::{CallError, Refusal};
+use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
 use crate::driver::store::take::Take;
 use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Paused, Pauses, Span, Timeouts};
@@ -406,7 +407,7 @@ impl Backend for PluginStore {
         self.carry(call, span, take)
     }
 
-    fn duplicate(&self) -> Result<Arc<dyn Backend>, CallError> {
+    fn duplicate(&self, _call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {
         Ok(Arc::new(Self::new(Arc::clone(&self.plugin), self.options.clone())))
     }
 

@@ -11,6 +11,7 @@ mod link;
 mod own;
 mod received;
 pub mod serving;
+pub mod within;
 
 pub use received::Received;
 

@@ -42,8 +42,13 @@ pub trait Agency: Send + Sync {
     /// Ends it.
     ///
     /// # Errors
-    /// It ended otherwise than it should. It has ended all the same.
+    /// It ended otherwise than it should. It has ended all the same, but for [`AgentError::Reentrant`].
     fn shutdown(&self, how: Shutdown) -> Result<(), AgentError>;
+
+    /// Ends it at once and without a word, from wherever: what cannot be waited for here ends by itself.
+    fn abandon(&self) {
+        self.shutdown(Shutdown::Abrupt).ok();
+    }
 
     /// The same as one of the backend `tcp`, if it is that.
     fn tcp(&self) -> Option<&RpcAgent> {

@@ -13,7 +13,7 @@ pub(super) use pauses::Pauses;
 
 use crate::barrier::by_keys::{KeyBarrier, KeyBarrierState};
 use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::canceller::Cancellable;
+use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::clock::Clock;
 use crate::driver::file_store::{FileStore, FileStoreOptions};
 use crate::driver::hash_store::{HashStore, HashStoreOptions};
@@ -131,11 +131,11 @@ pub trait Backend: Send + Sync {
     /// Why it was not performed; the elapsed time is filled in by whoever asked.
     fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal>;
 
-    /// A second, independent one on the same store.
+    /// A second, independent one on the same store. Whoever cancels `call` ends what it waits for.
     ///
     /// # Errors
     /// Why there is none.
-    fn duplicate(&self) -> Result<Arc<dyn Backend>, CallError>;
+    fn duplicate(&self, call: &Cancellable) -> Result<Arc<dyn Backend>, CallError>;
 
     /// Ends all calls that are under way with [`ErrorKind::Cancelled`].
     fn cancel(&self);
@@ -247,7 +247,15 @@ impl Store {
     /// # Errors
     /// As those of whatever made the first.
     pub fn duplicate(&self) -> Result<Self, CallError> {
-        Ok(self.on_another(self.backend.duplicate()?))
+        self.duplicate_within(&Canceller::default().begin())
+    }
+
+    /// The same as a part of `call`: whoever cancels that ends the connecting, too.
+    ///
+    /// # Errors
+    /// As [`Store::duplicate`], or [`ErrorKind::Cancelled`].
+    pub fn duplicate_within(&self, call: &Cancellable) -> Result<Self, CallError> {
+        Ok(self.on_another(self.backend.duplicate(call)?))
     }
 
     /// The same keys, with the same default timeout, over another way to the same store.

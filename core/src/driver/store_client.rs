@@ -193,8 +193,8 @@ impl Backend for Client {
         self.carry(call, span, take).map_err(Refusal::from)
     }
 
-    fn duplicate(&self) -> Result<Arc<dyn Backend>, CallError> {
-        Ok(Arc::new(Self::connect(&self.host, self.port, self.options.clone())?))
+    fn duplicate(&self, call: &Cancellable) -> Result<Arc<dyn Backend>, CallError> {
+        Ok(Arc::new(Self::connect_within(&self.host, self.port, self.options.clone(), call)?))
     }
 
     fn cancel(&self) {

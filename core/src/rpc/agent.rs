@@ -81,6 +81,8 @@ pub enum Input {
     Called(u64, Called),
     /// Beneath [`sign::PREFIX`] a key, which is told without it, has this value, or none any more.
     Sign(Box<str>, Option<Box<[u8]>>),
+    /// Signs are told no more, for this reason.
+    SignsLost(Box<str>),
     /// Whoever carries calls found that the worker at this address is dead.
     Lost(Departed, Box<str>),
     /// The worker is to leave, once it has no more calls under way.
@@ -158,6 +160,12 @@ pub enum GroupEvent {
         /// What is known of its end.
         why: Box<str>,
     },
+    /// Deaths are told no more as they happen: this worker does not see the others' signs any longer. The group goes on;
+    /// who is dead is found out by whoever calls it.
+    SightLost {
+        /// Why.
+        why: Box<str>,
+    },
 }
 
 /// What a call that failed tells of the worker that was called.
@@ -215,6 +223,15 @@ struct Death {
     why: Box<str>,
 }
 
+/// Whether the signs of the others are seen, as far as there are any.
+#[derive(Clone, Debug)]
+enum Sight {
+    Clear,
+    /// No more; the user has not heard of it.
+    Lost(Box<str>),
+    ToldLost,
+}
+
 /// One worker of a group.
 #[derive(Clone, Debug)]
 pub struct Agent {
@@ -228,6 +245,7 @@ pub struct Agent {
     /// Who has called the leader, and by which number it is answered. Empty where this worker is none.
     ready: Vec<(u64, WorkerInfo)>,
     signs: Signs,
+    sight: Sight,
     deaths: Vec<Death>,
     outputs: VecDeque<Output>,
     #[cfg(test)]
@@ -261,6 +279,7 @@ impl Agent {
             last_call: 0,
             ready: Vec::new(),
             signs: Signs::default(),
+            sight: Sight::Clear,
             deaths: Vec::new(),
             outputs: VecDeque::new(),
             #[cfg(test)]
@@ -398,6 +417,7 @@ impl Agent {
                     self.mourn(&sign.name, &sign.address, sign::VANISHED);
                 }
             }
+            Input::SignsLost(why) => self.lose_sight(why),
             Input::Lost(place, why) => self.mourn(&place.worker.name, &place.address, &why),
             Input::Leave => self.leave(now),
             Input::Drained => self.drained(now),
@@ -531,6 +551,7 @@ impl Agent {
             }
             self.outputs.push_back(Output::Joined);
             self.bury();
+            self.tell_of_sight();
         }
     }
 
@@ -705,6 +726,22 @@ impl Agent {
         }
         self.deaths.push(Death { place, why });
         self.look_at_deaths();
+    }
+
+    /// Once is enough: nothing brings the signs back.
+    fn lose_sight(&mut self, why: Box<str>) {
+        if let Sight::Clear = self.sight {
+            self.sight = Sight::Lost(why);
+            self.tell_of_sight();
+        }
+    }
+
+    /// Whoever is no member yet is told when it is one.
+    fn tell_of_sight(&mut self) {
+        if let (Life::Member | Life::Draining | Life::Leaving, Sight::Lost(why)) = (self.life, &self.sight) {
+            self.outputs.push_back(Output::Event(GroupEvent::SightLost { why: why.clone() }));
+            self.sight = Sight::ToldLost;
+        }
     }
 
     /// Those whose signs vanished while nobody knew that they are members.

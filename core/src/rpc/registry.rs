@@ -17,19 +17,23 @@ pub const DEFAULT_BACKEND: &str = "tcp";
 
 /// What an agent is made of, beside its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InitRequest<S> {
+pub struct InitRequest<S, C> {
     /// Where the members of the group find each other; nothing else is beneath its prefix.
     pub store: S,
     /// Who this member is.
     pub worker: WorkerInfo,
     /// How many members the group has; `None`: they come and go.
     pub world_size: Option<u16>,
+    /// Whether anybody wants it still.
+    pub call: C,
 }
 
 /// A backend.
 pub trait RpcBackend {
     /// A handle of a store, as agents take it.
     type Store;
+    /// A call that somebody may cancel.
+    type Call;
     /// What it makes.
     type Agent;
     /// Why it could not.
@@ -51,7 +55,7 @@ pub trait RpcBackend {
     /// It is not, and nothing is left of it.
     fn init_backend(
         &self,
-        request: InitRequest<Self::Store>,
+        request: InitRequest<Self::Store, Self::Call>,
         options: RpcOptions,
     ) -> Result<Self::Agent, Self::Error>;
 }
@@ -317,13 +321,14 @@ mod tests {
     use super::*;
     use alloc::format;
 
-    type Any = dyn RpcBackend<Store = &'static str, Agent = String, Error = String>;
+    type Any = dyn RpcBackend<Store = &'static str, Call = (), Agent = String, Error = String>;
 
     /// A backend that makes options of a kind, and agents that are sentences.
     struct Stub(&'static str);
 
     impl RpcBackend for Stub {
         type Store = &'static str;
+        type Call = ();
         type Agent = String;
         type Error = String;
 
@@ -342,7 +347,7 @@ mod tests {
 
         fn init_backend(
             &self,
-            request: InitRequest<&'static str>,
+            request: InitRequest<&'static str, ()>,
             options: RpcOptions,
         ) -> Result<String, String> {
             if request.worker.id == 9 {
@@ -444,10 +449,10 @@ mod tests {
         let registry = registry();
         let (backend, options) = registry.choose(None, None).expect("the one that there is");
         let worker = |id| WorkerInfo { name: "w".parse().expect("a name"), id };
-        let request = InitRequest { store: "s", worker: worker(1), world_size: None };
+        let request = InitRequest { store: "s", worker: worker(1), world_size: None, call: () };
         let agent = backend.backend().init_backend(request, options).expect("made");
         assert!(agent.starts_with("w (id 1) in s of None: <tcp: "), "{agent}");
-        let request = InitRequest { store: "s", worker: worker(9), world_size: Some(2) };
+        let request = InitRequest { store: "s", worker: worker(9), world_size: Some(2), call: () };
         assert_eq!(backend.backend().init_backend(request, RpcOptions::new("tcp")), Err("no room".into()));
     }
 }

@@ -4,6 +4,7 @@ use super::handling::{AnswerTo, Handling, Job, Run};
 use super::line::SCRATCH_BYTES;
 use super::link::{Completion, Driven, Link, Mark, Shared, Wanted};
 use super::own::OwnCall;
+use super::within::{Home, Place, may_wait};
 use super::{Payload, Received};
 use crate::driver::canceller::Canceller;
 use crate::driver::event_loop::EventLoop;
@@ -75,6 +76,7 @@ impl RpcClient {
             group: group.into(),
             limits,
             keep_alive,
+            home: own.as_ref().map(|own| own.home().clone()).unwrap_or_default(),
             own,
             clock: *events.clock(),
             watcher: events.watcher(),
@@ -281,7 +283,14 @@ impl RpcPeer {
         }
     }
 
-    /// Calls, and waits for the answer.
+    fn home(&self) -> &Home {
+        match &self.0 {
+            To::Link(link) => &link.shared.home,
+            To::Own(shared, _) => &shared.home,
+        }
+    }
+
+    /// Calls, and waits for the answer. Not in an inline handler or a callback ([`may_wait`]): there it is refused.
     ///
     /// # Errors
     /// Why there is none.
@@ -290,6 +299,9 @@ impl RpcPeer {
     }
 
     fn call_payload(&self, call: Call<'_>, payload: Payload) -> CallResult {
+        if !may_wait() {
+            return Err(CallError::Reentrant(self.worker().clone()));
+        }
         let (reply, awaited) = ask();
         let cancellable = call.canceller.map(Canceller::begin);
         let (way, driven) = self.begin(call, payload, Completion::Waiter(reply, None), Driven::ByItself)?;
@@ -337,6 +349,8 @@ impl RpcPeer {
         payload: impl Into<Payload>,
         callback: impl FnOnce(CallResult) + Send + 'static,
     ) -> Result<(), CallError> {
+        let home = self.home().clone();
+        let callback = move |result| home.run(Place::Callback, || callback(result));
         let completion = Completion::Callback(Box::new(callback));
         self.begin(call, payload.into(), completion, Driven::ByThread).map(drop)
     }
@@ -453,12 +467,20 @@ impl Way {
         }
     }
 
-    fn gone(&self) -> CallError {
-        let peer = match self {
+    fn peer(&self) -> WorkerInfo {
+        match self {
             Self::Link(link, _) => link.worker.clone(),
             Self::Own(own) => own.worker().clone(),
-        };
-        CallError::PeerGone { peer, why: ConnectionError::Closed }
+        }
+    }
+
+    fn gone(&self) -> CallError {
+        CallError::PeerGone { peer: self.peer(), why: ConnectionError::Closed }
+    }
+
+    /// Why nobody waited for it until it ended.
+    fn unawaited(&self) -> CallError {
+        if may_wait() { self.gone() } else { CallError::Reentrant(self.peer()) }
     }
 }
 
@@ -471,16 +493,18 @@ pub struct PendingCall {
 }
 
 impl PendingCall {
-    /// Waits for the answer.
+    /// Waits for the answer. Where nothing may wait ([`may_wait`]), a call that has not ended is given up.
     ///
     /// # Errors
     /// Why there is none.
     pub fn wait(mut self) -> CallResult {
-        self.look(FOREVER).unwrap_or_else(|| Err(self.way.gone()))
+        self.look(FOREVER).unwrap_or_else(|| Err(self.way.unawaited()))
     }
 
-    /// What came of it, if that is known within `patience`. It is told once; later there is nothing.
+    /// What came of it, if that is known within `patience`. It is told once; later there is nothing. Where nothing may
+    /// wait ([`may_wait`]), it looks once.
     pub fn look(&mut self, patience: Duration) -> Option<CallResult> {
+        let patience = if may_wait() { patience } else { Duration::ZERO };
         let result = self.awaited.as_ref()?.look(patience)?;
         self.awaited = None;
         Some(result.unwrap_or_else(|_| Err(self.way.gone())))

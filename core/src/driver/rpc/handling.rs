@@ -2,6 +2,7 @@
 
 use super::own::OwnCall;
 use super::serving::Conn;
+use super::within::{Home, Place};
 use super::{Payload, Received};
 use crate::driver::threads::{self, panic_text};
 use crate::rpc::connection::{CallKind, Status};
@@ -48,6 +49,7 @@ pub(super) struct Handler {
     name: Arc<str>,
     pub(super) run: Run,
     call: Box<HandlerFn>,
+    home: Home,
 }
 
 impl fmt::Debug for Handler {
@@ -61,13 +63,14 @@ impl fmt::Debug for Handler {
 pub struct Handling {
     handlers: RwLock<Handlers<Arc<Handler>>>,
     pool: Pool,
+    home: Home,
 }
 
 impl Handling {
     /// No handlers yet, and a pool of so many threads at most, of which each is started when there is work for it.
     #[must_use]
     pub fn new(threads_max: usize) -> Arc<Self> {
-        Arc::new(Self { handlers: RwLock::default(), pool: Pool::new(threads_max) })
+        Arc::new(Self { handlers: RwLock::default(), pool: Pool::new(threads_max), home: Home::default() })
     }
 
     /// Registers a handler of the program's.
@@ -94,7 +97,7 @@ impl Handling {
         run: Run,
         call: Box<HandlerFn>,
     ) -> Result<(), HandlerError> {
-        let handler = Arc::new(Handler { name: name.into(), run, call });
+        let handler = Arc::new(Handler { name: name.into(), run, call, home: self.home.clone() });
         self.handlers.write().unwrap_or_else(PoisonError::into_inner).register(owner, name, handler)
     }
 
@@ -110,6 +113,16 @@ impl Handling {
         handler.is_some()
     }
 
+    /// Whether this thread runs one of these handlers, or a callback of a call that whoever has them made.
+    #[must_use]
+    pub fn is_around(&self) -> bool {
+        self.home.is_around()
+    }
+
+    pub(super) const fn home(&self) -> &Home {
+        &self.home
+    }
+
     pub(super) fn get(&self, name: &str) -> Option<Arc<Handler>> {
         self.handlers.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
@@ -122,16 +135,14 @@ impl Handling {
     /// then, and waits up to `last_patience` for the others. Whether no pooled handler is at work any more; one that asks this
     /// itself does not wait for itself.
     pub(in crate::driver) fn finish(&self, patience: Duration, last_patience: Duration) -> bool {
-        if CARRIED_OUT.get().is_some() {
-            return false;
-        }
         let queue = &self.pool.queue;
-        if queue.rest(patience) {
+        let is_around = self.is_around();
+        if !is_around && queue.rest(patience) {
             return true;
         }
         let left = core::mem::take(&mut queue.lock().jobs);
         refuse(left, "the worker ended");
-        queue.rest(last_patience)
+        !is_around && queue.rest(last_patience)
     }
 }
 
@@ -156,8 +167,13 @@ impl Job {
         }
         let request = Request { caller, handler: Arc::clone(&handler.name), payload, kind, time_left };
         let responder = Responder { handler: Arc::clone(&handler), to: Some(to.clone()), held };
+        let place = match handler.run {
+            Run::Inline => Place::Inline,
+            Run::Pooled => Place::Pooled,
+        };
         let before = CARRIED_OUT.replace(Some(to.key()));
-        let result = catch_unwind(AssertUnwindSafe(|| (handler.call)(request, responder)));
+        let call = || handler.home.run(place, || (handler.call)(request, responder));
+        let result = catch_unwind(AssertUnwindSafe(call));
         CARRIED_OUT.set(before);
         if let Err(panic) = result {
             to.fail(Status::Failed, &format!("{} panicked: {}", handler.name, panic_text(&*panic)));

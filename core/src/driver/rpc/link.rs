@@ -8,6 +8,7 @@ use super::calling::Target;
 use super::handling::Handling;
 use super::lent::Locked;
 use super::line::{Got, Incoming, Line, NoMemory, Transport, closed, lost};
+use super::within::Home;
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{Interest, Token, Waker, Watch, Watcher};
 use crate::driver::reply::Reply;
@@ -97,6 +98,8 @@ pub(super) struct Shared {
     pub(super) limits: RpcLimits,
     pub(super) keep_alive: Option<KeepAlive>,
     pub(super) own: Option<Arc<Handling>>,
+    /// Whose callbacks there are.
+    pub(super) home: Home,
     pub(super) clock: Clock,
     pub(super) watcher: Watcher,
     pub(super) waker: Waker,

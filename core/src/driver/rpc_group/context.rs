@@ -2,7 +2,7 @@
 
 use super::worker::{RpcAgent, Shutdown, TcpOptions};
 use super::{Agency, RpcInitError};
-use crate::driver::canceller::Canceller;
+use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::rendezvous::{Context, NodeStore, UrlOptions};
 use crate::driver::store::Store;
 use crate::rendezvous::url::{RankEnvironment, WorldSize};
@@ -23,8 +23,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Any backend of a context's.
-pub type AnyRpcBackend =
-    dyn RpcBackend<Store = Store, Agent = Arc<dyn Agency>, Error = RpcInitError> + Send + Sync;
+pub type AnyRpcBackend = dyn RpcBackend<Store = Store, Call = Cancellable, Agent = Arc<dyn Agency>, Error = RpcInitError>
+    + Send
+    + Sync;
 
 /// How long the rendezvous may take where calls may take as long as they like.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
@@ -35,6 +36,7 @@ pub struct TcpBackend;
 
 impl RpcBackend for TcpBackend {
     type Store = Store;
+    type Call = Cancellable;
     type Agent = Arc<dyn Agency>;
     type Error = RpcInitError;
 
@@ -48,13 +50,13 @@ impl RpcBackend for TcpBackend {
 
     fn init_backend(
         &self,
-        request: InitRequest<Store>,
+        request: InitRequest<Store, Cancellable>,
         options: RpcOptions,
     ) -> Result<Arc<dyn Agency>, RpcInitError> {
-        let InitRequest { store, worker, world_size } = request;
-        let plain = TcpOptions::default();
-        let own = options.own::<TcpOptions>().unwrap_or(&plain);
-        Ok(Arc::new(RpcAgent::start(&store, worker, world_size, &options, own)?))
+        let InitRequest { store, worker, world_size, call } = request;
+        let own = options.own::<TcpOptions>().cloned().unwrap_or_default();
+        let own = TcpOptions { call: Some(call), ..own };
+        Ok(Arc::new(RpcAgent::start(&store, worker, world_size, &options, &own)?))
     }
 }
 
@@ -75,7 +77,8 @@ pub struct RpcInit<'a> {
     pub environment: RankEnvironment,
     /// Where the worker that hosts the store listens, when that is not what the URL says.
     pub listen_host: Option<String>,
-    /// Ends the rendezvous from another thread.
+    /// Ends it from another thread, wherever it is: while the group meets at its store, while the worker joins, and while
+    /// it makes sure of the others. What it has told them is taken back.
     pub canceller: Canceller,
 }
 
@@ -181,6 +184,21 @@ impl RpcContext {
         registry.choose(name, options).map(|(backend, options)| (backend.clone(), options))
     }
 
+    /// This worker, if it is the one of the context, is so no more.
+    fn give_back(&self, agent: &Arc<dyn Agency>) {
+        let taken = {
+            let mut slot = lock(&self.slot);
+            match &*slot {
+                Slot::Taken(known) if Arc::ptr_eq(&known.agent, agent) => {
+                    Some(core::mem::replace(&mut *slot, Slot::Free))
+                }
+                _ => None,
+            }
+        };
+        // A store that this process hosts goes with it, when nothing is locked.
+        drop(taken);
+    }
+
     fn begin(&self) -> Result<Making<'_>, BackendError> {
         let mut slot = lock(&self.slot);
         if !matches!(*slot, Slot::Free) {
@@ -198,6 +216,7 @@ impl Context {
     /// It is none, and nothing is left of it in this process.
     pub fn init_rpc(&self, init: RpcInit<'_>) -> Result<Arc<dyn Agency>, RpcInitError> {
         let RpcInit { name, backend, rank, world_size, options, environment, listen_host, canceller } = init;
+        let call = canceller.begin();
         let name = WorkerName::new(name)?;
         let rpc = self.rpc();
         let (backend, options) = rpc.choose(backend, options)?;
@@ -213,12 +232,12 @@ impl Context {
             timeout,
             listen_host,
             environment,
-            canceller,
+            canceller: call.for_parts(),
         };
         let meeting = self.rendezvous(options.init_method(), url)?.next()?;
         let id = u16::try_from(meeting.rank).map_err(|_| RpcInitError::Rank { rank: meeting.rank })?;
         let store = meeting.store.with_prefix(format!("rpc_prefix_{number}").as_bytes());
-        let request = InitRequest { store, worker: WorkerInfo { name, id }, world_size };
+        let request = InitRequest { store, worker: WorkerInfo { name, id }, world_size, call };
         let agent = backend.backend().init_backend(request, options)?;
         *lock(&rpc.slot) = Slot::Taken(Taken { agent: Arc::clone(&agent), _store: meeting.store });
         drop(making);
@@ -235,7 +254,8 @@ impl Context {
         store: Arc<NodeStore>,
         init: RpcInit<'_>,
     ) -> Result<Arc<dyn Agency>, RpcInitError> {
-        let RpcInit { name, backend, rank, world_size, options, .. } = init;
+        let RpcInit { name, backend, rank, world_size, options, canceller, .. } = init;
+        let call = canceller.begin();
         let name = WorkerName::new(name)?;
         let id = rank.ok_or(RpcInitError::Rank { rank: -1 })?;
         let rpc = self.rpc();
@@ -243,8 +263,8 @@ impl Context {
         let making = rpc.begin()?;
         let world_size = world_size.filter(|&size| size > 0);
         // A handle of its own: to cancel what the worker asks ends nothing of the caller's.
-        let own = store.duplicate()?;
-        let request = InitRequest { store: own, worker: WorkerInfo { name, id }, world_size };
+        let own = store.duplicate_within(&call)?;
+        let request = InitRequest { store: own, worker: WorkerInfo { name, id }, world_size, call };
         let agent = backend.backend().init_backend(request, options)?;
         *lock(&rpc.slot) = Slot::Taken(Taken { agent: Arc::clone(&agent), _store: store });
         drop(making);
@@ -254,7 +274,8 @@ impl Context {
     /// Ends the worker of this context; there may be another one then.
     ///
     /// # Errors
-    /// It ended otherwise than it should. It has ended all the same. Where there is none, that is no error.
+    /// It ended otherwise than it should. It has ended all the same, but for [`AgentError::Reentrant`]. Where there is
+    /// none, that is no error.
     pub fn shutdown_rpc(&self, how: Shutdown) -> Result<(), AgentError> {
         let Some(agent) = self.rpc().agent() else { return Ok(()) };
         self.end_rpc(&agent, how)
@@ -266,17 +287,16 @@ impl Context {
     /// As [`Context::shutdown_rpc`].
     pub fn end_rpc(&self, agent: &Arc<dyn Agency>, how: Shutdown) -> Result<(), AgentError> {
         let end = agent.shutdown(how);
-        let taken = {
-            let mut slot = lock(&self.rpc().slot);
-            match &*slot {
-                Slot::Taken(known) if Arc::ptr_eq(&known.agent, agent) => {
-                    Some(core::mem::replace(&mut *slot, Slot::Free))
-                }
-                _ => None,
-            }
-        };
-        // A store that this process hosts goes with it, when nothing is locked.
-        drop(taken);
+        if end != Err(AgentError::Reentrant) {
+            self.rpc().give_back(agent);
+        }
         end
+    }
+
+    /// Ends this worker at once and without a word, also within one of its own handlers or callbacks. If it is the one of
+    /// this context, there may be another one then.
+    pub fn abandon_rpc(&self, agent: &Arc<dyn Agency>) {
+        agent.abandon();
+        self.rpc().give_back(agent);
     }
 }

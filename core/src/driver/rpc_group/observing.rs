@@ -3,6 +3,7 @@
 use super::own_store::{Sessions, own_store};
 use super::steps::carry_out;
 use crate::driver::call_error::CallError;
+use crate::driver::canceller::Canceller;
 use crate::driver::clock::Clock;
 use crate::driver::native_client::{Watch, WatchError};
 use crate::driver::store::{Store, Timeout};
@@ -63,7 +64,7 @@ impl GroupObserver {
     /// # Errors
     /// There is no connection, or no thread.
     pub fn start(store: &Store, options: ObserverOptions) -> Result<Self, ObservingError> {
-        let (store, sessions) = own_store(store, "observer")?;
+        let (store, sessions) = own_store(store, "observer", &Canceller::default().begin())?;
         let watch = match sessions {
             // Without it, the observer sees the same a little later.
             Sessions::Native => store

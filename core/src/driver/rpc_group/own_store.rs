@@ -1,6 +1,7 @@
 //! A way to a group's store that nobody else waits in.
 
 use crate::driver::call_error::CallError;
+use crate::driver::canceller::Cancellable;
 use crate::driver::native_client::{NativeClient, NativeClientOptions};
 use crate::driver::native_store::NativeStore;
 use crate::driver::store::{Store, Timeouts};
@@ -18,11 +19,16 @@ pub(super) enum Sessions {
     None,
 }
 
-/// The same keys over a connection of one's own: a session of this name, where the server knows any.
+/// The same keys over a connection of one's own: a session of this name, where the server knows any. Whoever cancels
+/// `call` ends the connecting.
 ///
 /// # Errors
 /// Why there is no connection.
-pub(super) fn own_store(store: &Store, node: &str) -> Result<(Store, Sessions), CallError> {
+pub(super) fn own_store(
+    store: &Store,
+    node: &str,
+    call: &Cancellable,
+) -> Result<(Store, Sessions), CallError> {
     if let Some((host, port)) = store.endpoint() {
         let options = NativeClientOptions {
             node: node.to_string(),
@@ -30,9 +36,13 @@ pub(super) fn own_store(store: &Store, node: &str) -> Result<(Store, Sessions), 
             timeouts: Timeouts { answer: NATIVE_TIMEOUT, ..Timeouts::default() },
             ..NativeClientOptions::default()
         };
-        if let Ok(client) = NativeClient::connect(host, port, options) {
-            return Ok((store.on_another(Arc::new(NativeStore::new(&client))), Sessions::Native));
+        match NativeClient::connect_within(host, port, options, call) {
+            Ok(client) => {
+                return Ok((store.on_another(Arc::new(NativeStore::new(&client))), Sessions::Native));
+            }
+            Err(error) if call.is_cancelled() => return Err(error.into()),
+            Err(_) => {}
         }
     }
-    Ok((store.duplicate()?, Sessions::None))
+    Ok((store.duplicate_within(call)?, Sessions::None))
 }

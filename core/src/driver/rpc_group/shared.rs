@@ -12,6 +12,7 @@ use crate::rpc::connection::CallError;
 use crate::rpc::membership::Member;
 use crate::rpc::membership::change::Departed;
 use crate::rpc::membership::changing::NoAnswer;
+use crate::rpc::membership::error::MembershipError;
 use crate::rpc::name::WorkerInfo;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
@@ -22,6 +23,9 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// How long what a worker has told the others may take to be taken back, when nobody waits for it to join any longer.
+const TAKING_BACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Most events that are kept until somebody asks for them.
 const EVENTS_MAX: usize = 4096;
@@ -108,6 +112,8 @@ pub(super) struct Shared {
     under_way: AtomicUsize,
     is_draining: AtomicBool,
     fate: Mutex<Fate>,
+    /// Nobody waits for it to join any longer. Changed under the lock of the fate.
+    is_unwanted: AtomicBool,
     changed: Condvar,
     events: Mailbox<GroupEvent>,
     events_lost: AtomicU64,
@@ -151,6 +157,7 @@ impl Shared {
             under_way: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
             fate: Mutex::new(Fate::Joining),
+            is_unwanted: AtomicBool::new(false),
             changed: Condvar::new(),
             events: Mailbox::default(),
             events_lost: AtomicU64::new(0),
@@ -376,9 +383,25 @@ impl Shared {
         self.events.close();
     }
 
+    /// Nobody waits for it to join any longer.
+    pub(super) fn cancel_join(&self) {
+        self.tell(Input::Cancel);
+        let fate = lock(&self.fate);
+        self.is_unwanted.store(true, Ordering::Relaxed);
+        drop(fate);
+        self.changed.notify_all();
+    }
+
     /// Waits until the worker is a member, or is none; `None`: neither by then.
     pub(super) fn wait_joined(&self, until: Instant) -> Option<Result<(), AgentError>> {
-        match self.wait(until, |fate| matches!(fate, Fate::Joining)) {
+        let is_unwanted = || self.is_unwanted.load(Ordering::Relaxed);
+        let mut fate = self.wait(until, |fate| matches!(fate, Fate::Joining) && !is_unwanted());
+        if let (Fate::Joining, true) = (&fate, is_unwanted()) {
+            let until = until.min(self.clock.now() + TAKING_BACK_TIMEOUT);
+            fate = self.wait(until, |fate| matches!(fate, Fate::Joining));
+        }
+        match fate {
+            Fate::Joining if is_unwanted() => Some(Err(MembershipError::Cancelled.into())),
             Fate::Joining => None,
             Fate::Member => Some(Ok(())),
             Fate::Over(end) => Some(end),

@@ -8,7 +8,7 @@ use crate::error::Operation;
 use crate::rpc::agent::{Input, sign};
 use crate::time::Duration;
 use alloc::boxed::Box;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use std::io;
@@ -119,6 +119,13 @@ fn tell_all(client: &NativeClient, shared: &Shared) -> Result<(), NativeError> {
     }
 }
 
+/// Watches from now on, and tells what was missed.
+fn begin_again(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Shared) -> Result<(), SignsError> {
+    let again = client.watch_prefix(sign::PREFIX.as_bytes(), 0, Timeout::Default)?;
+    *watch.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(again);
+    Ok(tell_all(client, shared)?)
+}
+
 fn listen(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Weak<Shared>) {
     loop {
         let told = current(watch).next(LONG);
@@ -127,15 +134,13 @@ fn listen(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Weak<Shared
             Ok(Some(change)) => tell(&shared, &change.key, change.value),
             Ok(None) => {}
             Err(WatchError::Compacted { .. } | WatchError::Overrun) => {
-                let again = client.watch_prefix(sign::PREFIX.as_bytes(), 0, Timeout::Default);
-                let Ok(again) = again else { return };
-                *watch.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(again);
-                if tell_all(client, &shared).is_err() {
-                    return;
+                if let Err(error) = begin_again(client, watch, &shared) {
+                    return shared.tell(Input::SignsLost(error.to_string().into()));
                 }
             }
-            // Without the server nobody tells of deaths any more; the group goes on.
-            Err(_) => return,
+            // The worker ends.
+            Err(WatchError::Cancelled(_)) => return,
+            Err(error) => return shared.tell(Input::SignsLost(error.to_string().into())),
         }
     }
 }

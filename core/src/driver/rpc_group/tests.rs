@@ -1,4 +1,6 @@
+mod cancelling;
 mod ends;
+mod within;
 
 use super::*;
 use crate::driver::rendezvous::{Context, NodeStore};
@@ -412,6 +414,25 @@ fn without_sessions_a_death_is_found_by_whoever_comes_next() {
     c.shutdown(Shutdown::Graceful).expect("it leaves");
     a.shutdown(Shutdown::Graceful).expect("it leaves");
     std::fs::remove_dir_all(&folder).ok();
+}
+
+#[test]
+fn a_group_goes_on_without_the_server_and_hears_that_deaths_are_told_no_more() {
+    let (server, port) = server();
+    let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
+    assert_eq!(next_event(&a), GroupEvent::Joined(worker("b", 1)));
+    drop(server);
+    for agent in [&a, &b] {
+        let event = next_event(agent);
+        let GroupEvent::SightLost { why } = &event else { panic!("{event:?}") };
+        assert!(why.contains("127.0.0.1"), "{why}");
+    }
+    assert_eq!(a.call("b", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
+    assert_eq!((a.next_event(Duration::from_millis(1)), a.end()), (None, None));
+    drop(b);
+    let error = a.call("b", "echo", Vec::new(), None).expect_err("nobody is there").to_string();
+    assert!(error.starts_with("b (id 1) is gone: "), "{error}");
+    assert_eq!(a.shutdown(Shutdown::Abrupt), Ok(()));
 }
 
 #[test]

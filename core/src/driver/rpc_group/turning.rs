@@ -4,6 +4,7 @@ use super::mailbox::Mailbox;
 use super::shared::Shared;
 use super::signs::Signs;
 use super::steps::carry_out;
+use crate::driver::reply::{Awaited, ask};
 use crate::driver::store::Store;
 use crate::driver::threads::{self, Thread, panic_text};
 use crate::rpc::agent::{AgentError, Input, Output};
@@ -22,6 +23,9 @@ use std::sync::{Mutex, PoisonError};
 pub(super) struct Turning {
     turner: Option<Thread>,
     storer: Option<Thread>,
+    /// Told when the one that calls the store has ended.
+    has_stored: Awaited<()>,
+    store: Arc<Store>,
 }
 
 impl Turning {
@@ -33,19 +37,21 @@ impl Turning {
     ) -> io::Result<Self> {
         let steps = Arc::new(Mailbox::default());
         let turner = Turner { shared: Arc::clone(shared), steps: Arc::clone(&steps), signs };
-        let told = Arc::clone(shared);
+        let (told, called) = (Arc::clone(shared), Arc::clone(&store));
+        let (ends, has_stored) = ask();
         let storer = threads::spawn("rdzv-rpc-store", move || {
             guarded("of the store", &told, || {
                 loop {
                     match steps.next(LONG) {
                         Some(Step::Carry(step)) => {
-                            told.tell(Input::Stored(carry_out(&store, told.clock(), &step)));
+                            told.tell(Input::Stored(carry_out(&called, told.clock(), &step)));
                         }
                         Some(Step::End) => return,
                         None => {}
                     }
                 }
             });
+            ends.answer(());
         })?;
         let told = Arc::clone(shared);
         let turner = threads::spawn("rdzv-rpc-group", move || {
@@ -57,16 +63,27 @@ impl Turning {
                 told.over(Err(AgentError::Abandoned));
             }
         })?;
-        Ok(Self { turner: Some(turner), storer: Some(storer) })
+        Ok(Self { turner: Some(turner), storer: Some(storer), has_stored, store })
     }
 
     /// Waits for both; the machine is over, and the store's calls are cancelled.
     pub(super) fn join(&mut self) {
-        for thread in [self.turner.take(), self.storer.take()].into_iter().flatten() {
-            if thread.id() != std::thread::current().id() {
-                thread.join();
-            }
+        let (turner, storer) = (self.turner.take(), self.storer.take());
+        let is_here = |thread: &Thread| thread.id() == std::thread::current().id();
+        if turner.as_ref().is_some_and(is_here) {
+            // A callback ends the worker on the thread that turns its machine: that goes on when the callback has
+            // returned, finds that it is over, and ends the other one.
+            return;
         }
+        if let Some(turner) = turner {
+            turner.join();
+        }
+        let Some(storer) = storer else { return };
+        // A call that was about to begin when the store's were cancelled heard nothing of it.
+        while storer.is_here() && self.has_stored.look(PRESS_INTERVAL).is_none() {
+            self.store.cancel();
+        }
+        storer.join();
     }
 }
 
@@ -83,6 +100,8 @@ enum Step {
     End,
 }
 
+/// How soon the store's calls are cancelled again.
+const PRESS_INTERVAL: Duration = Duration::from_millis(10);
 /// Whoever waits so long for nothing waits again.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 

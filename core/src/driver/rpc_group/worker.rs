@@ -5,6 +5,7 @@ use super::shared::{Callee, GroupCallError, Shared};
 use super::signs::Signs;
 use super::turning::Turning;
 use super::{Agency, GroupResult, RpcInitError};
+use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::rpc::Payload;
 pub use crate::driver::rpc::calling::CallCanceller;
 use crate::driver::rpc::calling::{Call, PendingCall, RpcClient, RpcClientOptions};
@@ -55,6 +56,9 @@ pub struct TcpOptions {
     pub handling: Option<Arc<Handling>>,
     /// Signs of life of who changes a dynamic group.
     pub times: TokenTimes,
+    /// The call that makes the worker, where somebody may cancel it: then it is none, and what it has told the others is
+    /// taken back.
+    pub call: Option<Cancellable>,
 }
 
 impl Default for TcpOptions {
@@ -66,6 +70,7 @@ impl Default for TcpOptions {
             membership_timeout: None,
             handling: None,
             times: TokenTimes::default(),
+            call: None,
         }
     }
 }
@@ -80,7 +85,7 @@ pub enum Shutdown {
     Abrupt,
 }
 
-/// A worker of a group. Dropping it ends it abruptly, as [`Shutdown::Abrupt`].
+/// A worker of a group. Dropping it ends it abruptly, be it within one of its own handlers or callbacks.
 #[derive(Debug)]
 pub struct RpcAgent {
     me: WorkerInfo,
@@ -190,16 +195,22 @@ impl RpcAgent {
             times: tcp.times,
             nonce: random_seed(),
         };
-        let (store, has_sessions) = own_store(store, &me.name)?;
+        let call = tcp.call.clone().unwrap_or_else(|| Canceller::default().begin());
+        let (store, has_sessions) = own_store(store, &me.name, &call)?;
         store.set_timeout(membership_timeout);
         let store = Arc::new(store);
         let machine = Agent::new(shared.clock().now(), machine).map_err(AgentError::from)?;
         let sign = machine.sign().key();
         shared.begin(machine, client);
-        let signs = Arc::new(Mutex::new(match has_sessions {
-            Sessions::Native => Some(Signs::begin(&store, &sign, &shared)?),
+        let signs = match has_sessions {
+            Sessions::Native => {
+                let cancelled = Arc::clone(&store);
+                let _watch = call.watch(move || cancelled.cancel());
+                Some(Signs::begin(&store, &sign, &shared)?)
+            }
             Sessions::None => None,
-        }));
+        };
+        let signs = Arc::new(Mutex::new(signs));
         let turning =
             Turning::start(&shared, Arc::clone(&store), Arc::clone(&signs)).map_err(RpcInitError::System)?;
         let agent = Self {
@@ -215,11 +226,13 @@ impl RpcAgent {
             turning: Mutex::new(turning),
             reserved: Mutex::new(Some(reserved)),
         };
-        agent.wait_until_joined()?;
+        agent.wait_until_joined(&call)?;
         Ok(agent)
     }
 
-    fn wait_until_joined(&self) -> Result<(), RpcInitError> {
+    fn wait_until_joined(&self, call: &Cancellable) -> Result<(), RpcInitError> {
+        let cancelled = Arc::clone(&self.shared);
+        let _watch = call.watch(move || cancelled.cancel_join());
         let clock = self.shared.clock();
         let until = clock.now() + self.membership_timeout * 2 + END_SLACK;
         // When the machine's own deadlines have passed, the store does not answer.
@@ -262,7 +275,8 @@ impl RpcAgent {
         Call { timeout: timeout.or(self.rpc_timeout), ..Call::of(handler) }
     }
 
-    /// Calls a worker, and waits for the answer, for the options' time where none is given.
+    /// Calls a worker, and waits for the answer, for the options' time where none is given. Inline handlers and callbacks
+    /// may not wait: there it is refused.
     ///
     /// # Errors
     /// Why there is none.
@@ -394,8 +408,12 @@ impl RpcAgent {
     /// 30 s; requests that have not begun are given up, in a graceful end after 2 s.
     ///
     /// # Errors
-    /// It ended otherwise than it should. It has ended all the same.
+    /// It ended otherwise than it should. It has ended all the same, but for [`AgentError::Reentrant`]: within one of its
+    /// own handlers or callbacks it goes on.
     pub fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
+        if self.handling.is_around() {
+            return Err(AgentError::Reentrant);
+        }
         let ended_before = self.end();
         if ended_before.is_none() {
             self.shared.tell(match how {
@@ -414,6 +432,15 @@ impl RpcAgent {
             (Err(AgentError::Abandoned), Shutdown::Abrupt) => Ok(()),
             (end, _) => end,
         }
+    }
+
+    /// Ends it at once and without a word. Within one of its own handlers or callbacks, the thread that runs it ends when
+    /// that has returned.
+    pub fn abandon(&self) {
+        if self.end().is_none() {
+            self.shared.tell(Input::Abandon);
+        }
+        self.close(Shutdown::Abrupt);
     }
 
     /// As if its session with the store had ended.
@@ -451,10 +478,7 @@ impl RpcAgent {
 
 impl Drop for RpcAgent {
     fn drop(&mut self) {
-        if self.end().is_none() {
-            self.shared.tell(Input::Abandon);
-        }
-        self.close(Shutdown::Abrupt);
+        self.abandon();
     }
 }
 
@@ -469,6 +493,10 @@ impl Agency for RpcAgent {
 
     fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
         Self::shutdown(self, how)
+    }
+
+    fn abandon(&self) {
+        Self::abandon(self);
     }
 
     fn tcp(&self) -> Option<&RpcAgent> {

@@ -55,6 +55,9 @@ pub enum AgentError {
         /// Which thread, and what the panic said.
         words: Box<str>,
     },
+    /// The worker was to be ended by a handler or a callback of its own, and goes on: it would have waited for itself.
+    #[error("a worker cannot be ended within one of its own handlers or callbacks")]
+    Reentrant,
     /// What a backend of the program's own says of how it ended.
     #[error("{words}")]
     Foreign {

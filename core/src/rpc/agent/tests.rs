@@ -178,6 +178,7 @@ impl World {
                         GroupEvent::Joined(worker) => format!("+{}", worker.name),
                         GroupEvent::Left(worker) => format!("-{}", worker.name),
                         GroupEvent::PeerDied { worker, .. } => format!("x{}", worker.name),
+                        GroupEvent::SightLost { why } => format!("blind: {why}"),
                     };
                     self.nodes[place].events.push(text);
                 }
@@ -601,6 +602,33 @@ fn a_death_that_is_told_of_before_its_worker_is_known_counts() {
     world.run_for(2000);
     let words = "b (id 1) died while the group began: its session with the store's server ended";
     assert_eq!(world.error(0), words);
+}
+
+#[test]
+fn who_sees_no_signs_any_more_hears_of_it_once_and_goes_on() {
+    let mut world = World::new(9, Signing::Native);
+    for name in ["a", "b", "c"] {
+        world.spawn(name, Some(3));
+    }
+    // One loses sight on its way, another one as a member.
+    world.input(0, Input::SignsLost("early".into()));
+    world.run_for(2000);
+    for _ in 0..2 {
+        world.input(1, Input::SignsLost("late".into()));
+    }
+    world.run_for(10);
+    let events = |world: &World| world.nodes.iter().map(|node| node.events.join(" ")).collect::<Vec<_>>();
+    assert_eq!(events(&world), ["blind: early", "blind: late", ""]);
+    for place in 0..3 {
+        assert_eq!(world.nodes[place].agent.callee("b").map(|member| &*member.worker.name), Ok("b"));
+        world.input(place, Input::Leave);
+    }
+    world.run_for(2000);
+    for node in &world.nodes {
+        assert_eq!(node.over, Some(Ok(())), "{}", node.name);
+    }
+    world.input(2, Input::SignsLost("too late".into()));
+    assert_eq!(events(&world)[2], "");
 }
 
 /// Names the life that was lived when a check fails.

@@ -131,6 +131,9 @@ pub enum CallError {
     /// The caller gave it up.
     #[error("the call to {0} was cancelled")]
     Cancelled(WorkerInfo),
+    /// Whoever asks may not wait: the thread is in an inline handler, or in a callback.
+    #[error("the call to {0} cannot be awaited in an inline handler or in a callback")]
+    Reentrant(WorkerInfo),
     /// There is no memory for what the callee answers.
     #[error("there is no memory for the answer of {0}")]
     NoMemory(WorkerInfo),

@@ -1,3 +1,5 @@
+mod table;
+
 use super::*;
 use crate::rpc::connection::callee::{Callee, CalleeEvent};
 use alloc::string::{String, ToString};
