@@ -3,12 +3,16 @@
 use crate::counting::{allocations, allocations_of_all_threads, held_bytes};
 use crate::net::Client;
 use crate::rdzv::RdzvServer;
+use rendezvous_core::driver::rpc::handling::{Handling, Request as Called, Run};
+use rendezvous_core::driver::rpc_group::{RpcAgent, Shutdown, TcpOptions};
 use rendezvous_core::driver::server::{Server as RunningServer, ServerOptions};
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::{EngineLimits, HistoryLimits, KEY_COST_BYTES, ServerLimits};
 use rendezvous_core::node::server::{Birth, Input, Output, Server};
+use rendezvous_core::rpc::name::WorkerInfo;
+use rendezvous_core::rpc::options::RpcOptions;
 use rendezvous_core::store::engine::Engine;
 use rendezvous_core::store::op::{Key, Keys, Request};
 use rendezvous_core::time::Instant;
@@ -39,7 +43,10 @@ pub(crate) fn raise_descriptor_limit(wanted: u64) -> u64 {
 
 /// Resident memory of the server's process, in bytes.
 fn resident_bytes(server: &RdzvServer) -> u64 {
-    let rollup = server.proc_file("smaps_rollup");
+    resident(&server.proc_file("smaps_rollup"))
+}
+
+fn resident(rollup: &str) -> u64 {
     let line = rollup.lines().find(|line| line.starts_with("Rss:")).expect("a line on resident memory");
     let kib: u64 = line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number");
     kib * 1024
@@ -247,4 +254,62 @@ fn a_key_takes_about_what_it_is_charged() {
         "{each} bytes for a key that is charged {KEY_COST_BYTES}"
     );
     assert!(more <= 12, "{more} bytes for a place in the order");
+}
+
+/// The most that this process has had resident since [`forget_peak`], in bytes.
+fn peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("this process's own");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a line on the peak");
+    let kib: u64 = line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number");
+    kib * 1024
+}
+
+fn forget_peak() {
+    std::fs::write("/proc/self/clear_refs", "5").expect("this process's own");
+}
+
+/// A request of 1 GiB and an answer of 1 GiB, between two workers of this process: what the caller has and what the callee
+/// has, and no third copy.
+#[test]
+fn a_gibibyte_is_held_once_on_each_side_of_a_call() {
+    const PAYLOAD_BYTES: usize = 1 << 30;
+    /// What sockets, threads and the rest of this process need.
+    const SPARE_BYTES: u64 = 64 << 20;
+    let server = RunningServer::start(ServerOptions::on("127.0.0.1", 0)).expect("a free port");
+    let worker = |name: &str, id| {
+        let store = Store::connect("127.0.0.1", server.local_addr().port(), StoreOptions::default());
+        let handling = Handling::new(1);
+        handling
+            .register("sum", Run::Pooled, |called: Called, responder| {
+                let ends = (called.payload.first(), called.payload.last());
+                responder.answer(format!("{} {ends:?}", called.payload.len()).into_bytes());
+            })
+            .expect("free");
+        handling
+            .register("fill", Run::Pooled, |_, responder| _ = responder.answer(vec![7; PAYLOAD_BYTES]))
+            .expect("free");
+        let tcp = TcpOptions { handling: Some(handling), ..TcpOptions::default() };
+        let me = WorkerInfo { name: name.parse().expect("a name"), id };
+        let options = RpcOptions::new("tcp");
+        RpcAgent::start(&store.expect("connected").with_prefix(b"group"), me, None, &options, &tcp)
+            .expect("a member")
+    };
+    let (caller, _callee) = (worker("caller", 0), worker("callee", 1));
+    let before = resident(&std::fs::read_to_string("/proc/self/smaps_rollup").expect("this process's own"));
+    let most = before + 2 * PAYLOAD_BYTES as u64 + SPARE_BYTES;
+
+    forget_peak();
+    let answer = caller.call("callee", "sum", vec![7; PAYLOAD_BYTES], None).expect("an answer");
+    assert_eq!(String::from_utf8_lossy(&answer), format!("{PAYLOAD_BYTES} (Some(7), Some(7))"));
+    let peak = peak_bytes();
+    println!("a request of 1 GiB: {} MiB at most", (peak - before) >> 20);
+    assert!(peak <= most, "{peak} bytes for a request; {most} are in order");
+
+    forget_peak();
+    let answer = caller.call("callee", "fill", Vec::new(), None).expect("an answer");
+    assert_eq!((answer.len(), answer.first(), answer.last()), (PAYLOAD_BYTES, Some(&7), Some(&7)));
+    let peak = peak_bytes();
+    println!("an answer of 1 GiB: {} MiB at most", (peak - before) >> 20);
+    assert!(peak <= most, "{peak} bytes for an answer; {most} are in order");
+    caller.shutdown(Shutdown::Graceful).expect("a member");
 }
