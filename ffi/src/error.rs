@@ -207,8 +207,8 @@ pub unsafe extern "C" fn rdzv_error_cause(error: *const rdzv_error) -> *const c_
     unsafe { guard::read(error, c"".as_ptr(), |error| error.cause.as_ptr()) }
 }
 
-/// How many ranks the error names: those that are known to be missing, 16 at most; of an RPC call the number that it
-/// was for, where no worker is known to have it. 0 for NULL.
+/// How many ranks the error names: those that are known to be missing, 16 at most; of an RPC call the number
+/// that it was for, where no worker is known to have it. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_rank_count(error: *const rdzv_error) -> usize {
     // SAFETY: as the header wants it.
