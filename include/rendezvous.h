@@ -3786,8 +3786,8 @@ rdzv_status rdzv_rpc_options_list_mapped_workers(const rdzv_rpc_options *options
                                                  rdzv_list *workers,
                                                  rdzv_error **error);
 
-// The device map for calls to a worker replaces the content of the two lists: `from[i]` here is `to[i]` there,
-// sorted by `from`. Both are empty where there is none.
+// The device map for calls to a worker replaces the content of the two lists: `from[i]` here is `to[i]`
+// there, sorted by `from`. Both are empty where there is none.
 rdzv_status rdzv_rpc_options_list_device_map(const rdzv_rpc_options *options,
                                              const uint8_t *worker,
                                              size_t worker_len,
@@ -3848,8 +3848,8 @@ rdzv_status rdzv_rpc_handlers_add(rdzv_rpc_handlers *handlers,
                                   rdzv_error **error);
 
 // Has a handler answer a request that a backend of yours received: it is called on the calling thread, be it
-// inline or pooled. `done` is told once what came of it, on any thread, also where `answer_is_wanted` is 0; it
-// may be NULL then. `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
+// inline or pooled. `done` is told once what came of it, on any thread, also where `answer_is_wanted` is 0;
+// it may be NULL then. `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
 //
 // Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_INVALID_ARGUMENT`.
 rdzv_status rdzv_rpc_handlers_dispatch(const rdzv_rpc_handlers *handlers,
@@ -4040,9 +4040,9 @@ void rdzv_rpc_free(rdzv_rpc *rpc);
 rdzv_status rdzv_rpc_shutdown(const rdzv_rpc *rpc, int32_t how, rdzv_error **error);
 
 // Ends every `rdzv_rpc_call` and `rdzv_rpc_next_event` that is under way on this handle, in whatever thread,
-// with `RDZV_CANCELLED`. The workers that were called are told, unless the backend is one of yours. Futures and callbacks go on (`rdzv_rpc_future_cancel`), and so does
-// `rdzv_rpc_shutdown`, which an abrupt one in another thread ends. Later calls are as ever. Any thread, but
-// not from a callback. NULL is ignored.
+// with `RDZV_CANCELLED`. The workers that were called are told, unless the backend is one of yours. Futures
+// and callbacks go on (`rdzv_rpc_future_cancel`), and so does `rdzv_rpc_shutdown`, which an abrupt one in
+// another thread ends. Later calls are as ever. Any thread, but not from a callback. NULL is ignored.
 void rdzv_rpc_cancel(const rdzv_rpc *rpc);
 
 // The worker's own name, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
@@ -4287,9 +4287,9 @@ typedef struct {
 } rdzv_rpc_backend_vtable;
 
 // A worker in code of yours. Its functions are called on the threads that call the worker, by several at a
-// time; they must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header. None
-// of them may itself call, list or shut down the worker that it is of: that is `RDZV_REENTRANT`. Handlers and
-// callbacks that they run may.
+// time; they must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
+// None of them may itself call, list or shut down the worker that it is of: that is `RDZV_REENTRANT`.
+// Handlers and callbacks that they run may.
 typedef struct {
   // `sizeof(rdzv_rpc_agent_vtable)`.
   uint32_t struct_size;

@@ -297,9 +297,9 @@ pub unsafe extern "C" fn rdzv_rpc_shutdown(
 }
 
 /// Ends every `rdzv_rpc_call` and `rdzv_rpc_next_event` that is under way on this handle, in whatever thread,
-/// with `RDZV_CANCELLED`. The workers that were called are told, unless the backend is one of yours. Futures and callbacks go on (`rdzv_rpc_future_cancel`), and so does
-/// `rdzv_rpc_shutdown`, which an abrupt one in another thread ends. Later calls are as ever. Any thread, but
-/// not from a callback. NULL is ignored.
+/// with `RDZV_CANCELLED`. The workers that were called are told, unless the backend is one of yours. Futures
+/// and callbacks go on (`rdzv_rpc_future_cancel`), and so does `rdzv_rpc_shutdown`, which an abrupt one in
+/// another thread ends. Later calls are as ever. Any thread, but not from a callback. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_cancel(rpc: *const rdzv_rpc) {
     // SAFETY: as the header wants it.

@@ -294,8 +294,8 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_add(
 }
 
 /// Has a handler answer a request that a backend of yours received: it is called on the calling thread, be it
-/// inline or pooled. `done` is told once what came of it, on any thread, also where `answer_is_wanted` is 0; it
-/// may be NULL then. `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
+/// inline or pooled. `done` is told once what came of it, on any thread, also where `answer_is_wanted` is 0;
+/// it may be NULL then. `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
 ///
 /// Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]

@@ -501,8 +501,8 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_mapped_workers(
     }
 }
 
-/// The device map for calls to a worker replaces the content of the two lists: `from[i]` here is `to[i]` there,
-/// sorted by `from`. Both are empty where there is none.
+/// The device map for calls to a worker replaces the content of the two lists: `from[i]` here is `to[i]`
+/// there, sorted by `from`. Both are empty where there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_list_device_map(
     options: *const rdzv_rpc_options,

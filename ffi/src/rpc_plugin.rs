@@ -103,9 +103,9 @@ pub struct rdzv_rpc_backend_vtable {
 }
 
 /// A worker in code of yours. Its functions are called on the threads that call the worker, by several at a
-/// time; they must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header. None
-/// of them may itself call, list or shut down the worker that it is of: that is `RDZV_REENTRANT`. Handlers and
-/// callbacks that they run may.
+/// time; they must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
+/// None of them may itself call, list or shut down the worker that it is of: that is `RDZV_REENTRANT`.
+/// Handlers and callbacks that they run may.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_rpc_agent_vtable {
