@@ -292,10 +292,12 @@ size_t rdzv_error_key_count(const rdzv_error *error);
 const uint8_t *rdzv_error_key(const rdzv_error *error, size_t index, size_t *len);
 
 // What stands behind the failure, in words that the message has too: the inner error of a rendezvous whose
-// connection failed, or whose state cannot be read. Empty when there is none, and for NULL.
+// connection failed, or whose state cannot be read; of an RPC call whose handler failed, the handler's words.
+// Empty when there is none, and for NULL.
 const char *rdzv_error_cause(const rdzv_error *error);
 
-// How many ranks the error names: those that are known to be missing, 16 at most. 0 for NULL.
+// How many ranks the error names: those that are known to be missing, 16 at most; of an RPC call the number
+// that it was for, where no worker is known to have it. 0 for NULL.
 size_t rdzv_error_rank_count(const rdzv_error *error);
 
 // The rank at `index` (from 0), in rising order; -1 beyond the last.
@@ -303,7 +305,8 @@ int64_t rdzv_error_rank(const rdzv_error *error, size_t index);
 
 // How many nodes the error names: the names of its ranks, in their order, where the caller gave names to
 // ranks; of a barrier whose participants have names, those who did not come, 256 at most, or the one who
-// died. 0 when there are none, and for NULL.
+// died; of an RPC call the worker that it was for, and of an RPC group the worker that died, or the leader
+// that was not reached. 0 when there are none, and for NULL.
 size_t rdzv_error_node_count(const rdzv_error *error);
 
 // The node's name at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Not
@@ -3671,7 +3674,7 @@ rdzv_status rdzv_rpc_options_set_rpc_timeout_ms(rdzv_rpc_options *options,
                                                 rdzv_error **error);
 
 // How long joining may take, and leaving, in milliseconds, above 0. Default: as long as a call; 300,000 where
-// calls may take as long as they like. Of the backend `tcp` alone.
+// calls may take as long as they like. Of the backend `tcp` alone: `RDZV_UNSUPPORTED` for others.
 rdzv_status rdzv_rpc_options_set_membership_timeout_ms(rdzv_rpc_options *options,
                                                        int64_t membership_timeout_ms,
                                                        rdzv_error **error);
@@ -3699,7 +3702,8 @@ rdzv_status rdzv_rpc_options_set_listen_host(rdzv_rpc_options *options,
                                              rdzv_error **error);
 
 // Where the worker takes calls: an address of this host's. Default: the one by which it reaches the store's
-// host, or the loopback address where the store has no host. Of the backend `tcp` alone.
+// host, or the loopback address where the store has no host. Of the backend `tcp` alone: `RDZV_UNSUPPORTED`
+// for others.
 rdzv_status rdzv_rpc_options_set_host(rdzv_rpc_options *options,
                                       const uint8_t *host,
                                       size_t host_len,
@@ -3741,7 +3745,7 @@ rdzv_status rdzv_rpc_options_set_devices(rdzv_rpc_options *options,
                                          rdzv_error **error);
 
 // How many devices this process has, which maps are checked against, and of which kind they are: NULL for
-// `cuda`. Default 0. Of the backend `tcp` alone.
+// `cuda`. Default 0. Of the backend `tcp` alone: `RDZV_UNSUPPORTED` for others.
 rdzv_status rdzv_rpc_options_set_device_count(rdzv_rpc_options *options,
                                               uint32_t count,
                                               const uint8_t *kind,
@@ -3760,11 +3764,43 @@ int64_t rdzv_rpc_options_rpc_timeout_ms(const rdzv_rpc_options *options);
 uint32_t rdzv_rpc_options_worker_threads(const rdzv_rpc_options *options);
 
 // The transports that were set replace the content of `transports`, and the channels that of `channels`; each
-// may be NULL. Nothing set is an empty list here.
+// may be NULL. Nothing set is an empty list here; `rdzv_rpc_options_has_transports` and
+// `rdzv_rpc_options_has_channels` tell which of both it is.
 rdzv_status rdzv_rpc_options_lists(const rdzv_rpc_options *options,
                                    rdzv_list *transports,
                                    rdzv_list *channels,
                                    rdzv_error **error);
+
+// Whether transports were set, be they none, 1 or 0. 0 for NULL.
+int32_t rdzv_rpc_options_has_transports(const rdzv_rpc_options *options);
+
+// The same for channels.
+int32_t rdzv_rpc_options_has_channels(const rdzv_rpc_options *options);
+
+// The URL by which the group meets replaces the content of `url`.
+rdzv_status rdzv_rpc_options_init_method(const rdzv_rpc_options *options,
+                                         rdzv_buffer *url,
+                                         rdzv_error **error);
+
+// The devices that were set replace the content of `names`, in the order in which they were; none where that
+// follows from the maps.
+rdzv_status rdzv_rpc_options_list_devices(const rdzv_rpc_options *options,
+                                          rdzv_list *names,
+                                          rdzv_error **error);
+
+// The workers for which there are device maps replace the content of `workers`, sorted.
+rdzv_status rdzv_rpc_options_list_mapped_workers(const rdzv_rpc_options *options,
+                                                 rdzv_list *workers,
+                                                 rdzv_error **error);
+
+// The device map for calls to a worker replaces the content of the two lists: `from[i]` here is `to[i]`
+// there, sorted by `from`. Both are empty where there is none.
+rdzv_status rdzv_rpc_options_list_device_map(const rdzv_rpc_options *options,
+                                             const uint8_t *worker,
+                                             size_t worker_len,
+                                             rdzv_list *from,
+                                             rdzv_list *to,
+                                             rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
 // Handlers of a worker of an RPC group.
@@ -3819,8 +3855,8 @@ rdzv_status rdzv_rpc_handlers_add(rdzv_rpc_handlers *handlers,
                                   rdzv_error **error);
 
 // Has a handler answer a request that a backend of yours received: it is called on the calling thread, be it
-// inline or pooled. `done` is told once what came of it, on any thread; it may be NULL where
-// `answer_is_wanted` is 0. `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
+// inline or pooled. `done` is told once what came of it, on any thread, also where `answer_is_wanted` is 0;
+// it may be NULL then. `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
 //
 // Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_INVALID_ARGUMENT`.
 rdzv_status rdzv_rpc_handlers_dispatch(const rdzv_rpc_handlers *handlers,
@@ -4015,6 +4051,12 @@ void rdzv_rpc_free(rdzv_rpc *rpc);
 // abruptly).
 rdzv_status rdzv_rpc_shutdown(const rdzv_rpc *rpc, int32_t how, rdzv_error **error);
 
+// Ends every `rdzv_rpc_call` and `rdzv_rpc_next_event` that is under way on this handle, in whatever thread,
+// with `RDZV_CANCELLED`. The workers that were called are told, unless the backend is one of yours. Futures
+// and callbacks go on (`rdzv_rpc_future_cancel`), and so does `rdzv_rpc_shutdown`, which an abrupt one in
+// another thread ends. Later calls are as ever. Any thread, but not from a callback. NULL is ignored.
+void rdzv_rpc_cancel(const rdzv_rpc *rpc);
+
 // The worker's own name, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
 // worker. NULL for NULL.
 const uint8_t *rdzv_rpc_name(const rdzv_rpc *rpc, size_t *len);
@@ -4027,11 +4069,14 @@ const uint8_t *rdzv_rpc_address(const rdzv_rpc *rpc, size_t *len);
 
 // All workers of the group, this one included; none once it is of no group any more. On success `*out` is
 // yours until `rdzv_rpc_workers_free`.
+//
+// Errors: of a backend of yours what its `list_workers` returns, `RDZV_INVALID_ARGUMENT` (it answers what is
+// no worker), and `RDZV_REENTRANT` where the same worker's functions ask.
 rdzv_status rdzv_rpc_list_workers(const rdzv_rpc *rpc, rdzv_rpc_workers **out, rdzv_error **error);
 
 // The number of the worker with this name goes to `*id`.
 //
-// Errors: `RDZV_RPC_UNKNOWN_WORKER`.
+// Errors: `RDZV_RPC_UNKNOWN_WORKER`; those of `rdzv_rpc_list_workers`.
 rdzv_status rdzv_rpc_worker_id(const rdzv_rpc *rpc,
                                const uint8_t *name,
                                size_t name_len,
@@ -4040,7 +4085,7 @@ rdzv_status rdzv_rpc_worker_id(const rdzv_rpc *rpc,
 
 // The name of the worker with this number replaces the content of `name`.
 //
-// Errors: `RDZV_RPC_UNKNOWN_WORKER`.
+// Errors: `RDZV_RPC_UNKNOWN_WORKER`; those of `rdzv_rpc_list_workers`.
 rdzv_status rdzv_rpc_worker_name(const rdzv_rpc *rpc, uint16_t id, rdzv_buffer *name, rdzv_error **error);
 
 // The devices that the worker uses, by their names and sorted by index, replace the content of `names`: those
@@ -4085,7 +4130,7 @@ rdzv_status rdzv_rpc_remove_handler(const rdzv_rpc *rpc,
 // death, or why deaths are told no more, that of `why`; both may be NULL. Each event is told once, to
 // one thread. Of more than 4,096 that nobody asks for, the oldest are lost.
 //
-// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+// Errors: `RDZV_CANCELLED` after `rdzv_rpc_cancel`; `RDZV_UNSUPPORTED` with a backend of yours.
 rdzv_status rdzv_rpc_next_event(const rdzv_rpc *rpc,
                                 int64_t timeout_ms,
                                 rdzv_rpc_event *event,
@@ -4179,7 +4224,8 @@ void rdzv_rpc_future_free(rdzv_rpc_future *future);
 // What came of a call is told once. In an inline handler or a callback it does not wait: where the call
 // has not ended, and `timeout_ms` is not 0, that is `RDZV_REENTRANT`, and the call goes on.
 //
-// Errors: those of `rdzv_rpc_call`, `RDZV_CANCELLED`; `RDZV_INVALID_ARGUMENT` once it was told.
+// Errors: those of `rdzv_rpc_call`, and `RDZV_CANCELLED` after `rdzv_rpc_future_cancel`;
+// `RDZV_INVALID_ARGUMENT` once it was told.
 rdzv_status rdzv_rpc_future_wait(const rdzv_rpc_future *future,
                                  int64_t timeout_ms,
                                  int32_t *ended,
@@ -4254,6 +4300,8 @@ typedef struct {
 
 // A worker in code of yours. Its functions are called on the threads that call the worker, by several at a
 // time; they must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
+// None of them may itself call, list or shut down the worker that it is of: that is `RDZV_REENTRANT`.
+// Handlers and callbacks that they run may.
 typedef struct {
   // `sizeof(rdzv_rpc_agent_vtable)`.
   uint32_t struct_size;
@@ -4360,13 +4408,17 @@ void rdzv_rpc_observer_free(rdzv_rpc_observer *observer);
 // `address`; both may be NULL. Each sight is told once, to one thread.
 //
 // Errors, told once: `RDZV_SERVER_GONE` (the store failed), `RDZV_RPC_MEMBERSHIP` (the keys are none of a
-// group).
+// group). `RDZV_CANCELLED` after `rdzv_rpc_observer_cancel`.
 rdzv_status rdzv_rpc_observer_next(const rdzv_rpc_observer *observer,
                                    int64_t timeout_ms,
                                    rdzv_rpc_sight *sight,
                                    rdzv_buffer *name,
                                    rdzv_buffer *address,
                                    rdzv_error **error);
+
+// Ends every `rdzv_rpc_observer_next` that waits on this handle, in whatever thread, with `RDZV_CANCELLED`;
+// no sight is lost. Later calls are as ever. Any thread. NULL is ignored.
+void rdzv_rpc_observer_cancel(const rdzv_rpc_observer *observer);
 
 // Who is there, as far as was seen. On success `*out` is yours until `rdzv_rpc_workers_free`.
 rdzv_status rdzv_rpc_observer_list(const rdzv_rpc_observer *observer,

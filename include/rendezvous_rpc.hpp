@@ -292,7 +292,9 @@ inline result<rpc_options_handle> c_options(const rpc_options& given, const rdzv
     const auto list = views(given.devices);
     set(rdzv_rpc_options_set_devices, list.data(), list.size());
   }
-  set(rdzv_rpc_options_set_device_count, given.device_count, bytes(given.device_kind), given.device_kind.size());
+  // Other backends than `tcp` refuse it, so nobody is told what stands anyway.
+  if (given.device_count != 0 || given.device_kind != rpc_options().device_kind)
+    set(rdzv_rpc_options_set_device_count, given.device_count, bytes(given.device_kind), given.device_kind.size());
   if (failure) return std::move(*failure);
   return owned;
 }

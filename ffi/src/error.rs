@@ -199,14 +199,16 @@ pub unsafe extern "C" fn rdzv_error_key(
 }
 
 /// What stands behind the failure, in words that the message has too: the inner error of a rendezvous whose
-/// connection failed, or whose state cannot be read. Empty when there is none, and for NULL.
+/// connection failed, or whose state cannot be read; of an RPC call whose handler failed, the handler's words.
+/// Empty when there is none, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_cause(error: *const rdzv_error) -> *const c_char {
     // SAFETY: as the header wants it.
     unsafe { guard::read(error, c"".as_ptr(), |error| error.cause.as_ptr()) }
 }
 
-/// How many ranks the error names: those that are known to be missing, 16 at most. 0 for NULL.
+/// How many ranks the error names: those that are known to be missing, 16 at most; of an RPC call the number
+/// that it was for, where no worker is known to have it. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_rank_count(error: *const rdzv_error) -> usize {
     // SAFETY: as the header wants it.
@@ -222,7 +224,8 @@ pub unsafe extern "C" fn rdzv_error_rank(error: *const rdzv_error, index: usize)
 
 /// How many nodes the error names: the names of its ranks, in their order, where the caller gave names to
 /// ranks; of a barrier whose participants have names, those who did not come, 256 at most, or the one who
-/// died. 0 when there are none, and for NULL.
+/// died; of an RPC call the worker that it was for, and of an RPC group the worker that died, or the leader
+/// that was not reached. 0 when there are none, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_node_count(error: *const rdzv_error) -> usize {
     // SAFETY: as the header wants it.

@@ -13,6 +13,7 @@ use crate::rpc_workers::rdzv_rpc_workers;
 use crate::sized;
 use crate::status::*;
 use crate::store::{rdzv_store, span};
+use rendezvous_core::driver::canceller::Canceller;
 use rendezvous_core::driver::rpc::handling::Handling;
 use rendezvous_core::driver::rpc_group::{Agency, Callee, GroupCallError, RpcAgent, RpcInit, Shutdown};
 use rendezvous_core::driver::store::Timeouts;
@@ -66,6 +67,8 @@ pub struct rdzv_rpc {
     pub(crate) poison: Poison,
     pub(crate) agent: Arc<dyn Agency>,
     pub(crate) shared: Arc<Shared>,
+    /// Ends calls that wait, from another thread.
+    pub(crate) canceller: Canceller,
 }
 
 impl fmt::Debug for rdzv_rpc {
@@ -169,6 +172,7 @@ unsafe fn init(
             entries: entries.to_vec(),
             shared: Some(Arc::clone(&shared)),
             own,
+            ..Given::default()
         }));
     }
     let request = RpcInit {
@@ -186,7 +190,8 @@ unsafe fn init(
         None => context.init_rpc(request),
     };
     let agent = agent.map_err(|error| init_fault(&error))?;
-    Ok(Box::into_raw(Box::new(rdzv_rpc { poison: Poison::default(), agent, shared })))
+    let (poison, canceller) = (Poison::default(), Canceller::default());
+    Ok(Box::into_raw(Box::new(rdzv_rpc { poison, agent, shared, canceller })))
 }
 
 /// Makes this process a worker of a group, as PyTorch's `init_rpc`, and returns once it is a member. The group
@@ -200,8 +205,10 @@ unsafe fn init(
 /// Errors: `RDZV_INVALID_ARGUMENT` (name, rank, URL), `RDZV_RPC_ALREADY_INITIALIZED`, `RDZV_BACKEND_MISMATCH`
 /// (no backend makes such options), `RDZV_RPC_MIXED_GROUP`, `RDZV_RPC_NAME_TAKEN`, `RDZV_RPC_DEVICE_MAP`,
 /// `RDZV_TIMED_OUT` (`rdzv_error_rank` has who did not come), `RDZV_RPC_UNREACHED`, `RDZV_RPC_PEER_DIED`,
-/// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`, `RDZV_CANCELLED`; those of `rdzv_rendezvous_url_next` and
-/// `rdzv_server_start`; of a backend of yours what its `init` returns.
+/// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`, `RDZV_SERVER_GONE` (the store), `RDZV_CANCELLED`,
+/// `RDZV_REENTRANT` (a backend that makes options asks); those of `rdzv_rendezvous_url_next` and
+/// `rdzv_server_start`; of a backend of yours what its `init` returns, and `RDZV_WRONG_PROTOCOL` (it gave no
+/// worker).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_init(
     context: *const rdzv_context,
@@ -266,10 +273,13 @@ pub unsafe extern "C" fn rdzv_rpc_free(rpc: *mut rdzv_rpc) {
 /// It has ended when this returns, whatever it returns but `RDZV_REENTRANT`, and the context may have another
 /// worker. A second time changes nothing, and tells how it ended.
 ///
-/// Errors: `RDZV_REENTRANT` (a handler or a callback of the worker's own asks for it; it goes on),
-/// `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has not),
-/// `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_NO_MEMBER` (it had been ended
-/// abruptly).
+/// Errors: `RDZV_REENTRANT` (a handler, a callback, or in a backend of yours the worker's own functions ask
+/// for it; it goes on), `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has
+/// not; or the store does not answer), `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`,
+/// `RDZV_RPC_UNREACHED` (the leader of a static group), `RDZV_RPC_MEMBERSHIP` (the keys of the group are
+/// none), `RDZV_CANCELLED`, `RDZV_RPC_NO_MEMBER` (it had been, or was meanwhile, ended abruptly),
+/// `RDZV_PANIC` (a thread of the library's failed; that is a defect), `RDZV_INVALID_ARGUMENT` (`how`); of a
+/// backend of yours what its `shutdown` returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_shutdown(
     rpc: *const rdzv_rpc,
@@ -287,10 +297,23 @@ pub unsafe extern "C" fn rdzv_rpc_shutdown(
                     return Err(invalid(words));
                 }
             };
+            if let Ok(Calls::Foreign(code)) = of.calls() {
+                code.refuse_own_code()?;
+            }
             let ended = of.shared.rendezvous().end_rpc(&of.agent, how);
             ended.map_err(|error| agent_fault(&error))
         })
     }
+}
+
+/// Ends every `rdzv_rpc_call` and `rdzv_rpc_next_event` that is under way on this handle, in whatever thread,
+/// with `RDZV_CANCELLED`. The workers that were called are told, unless the backend is one of yours. Futures
+/// and callbacks go on (`rdzv_rpc_future_cancel`), and so does `rdzv_rpc_shutdown`, which an abrupt one in
+/// another thread ends. Later calls are as ever. Any thread, but not from a callback. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_cancel(rpc: *const rdzv_rpc) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(rpc, (), |of| of.canceller.cancel()) };
 }
 
 /// The worker's own name, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
@@ -321,6 +344,9 @@ pub unsafe extern "C" fn rdzv_rpc_address(rpc: *const rdzv_rpc, len: *mut usize)
 
 /// All workers of the group, this one included; none once it is of no group any more. On success `*out` is
 /// yours until `rdzv_rpc_workers_free`.
+///
+/// Errors: of a backend of yours what its `list_workers` returns, `RDZV_INVALID_ARGUMENT` (it answers what is
+/// no worker), and `RDZV_REENTRANT` where the same worker's functions ask.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_list_workers(
     rpc: *const rdzv_rpc,
@@ -331,7 +357,8 @@ pub unsafe extern "C" fn rdzv_rpc_list_workers(
     unsafe {
         operate(rpc, error, |of| {
             let out = place(out, "out")?;
-            out.put(Box::into_raw(Box::new(rdzv_rpc_workers::of_group(of.agent.workers()))));
+            let workers = of.agent.workers().map_err(|error| agent_fault(&error))?;
+            out.put(Box::into_raw(Box::new(rdzv_rpc_workers::of_group(workers))));
             Ok(())
         })
     }
@@ -343,7 +370,8 @@ fn find(of: &rdzv_rpc, callee: Callee<'_>) -> Result<WorkerInfo, Fault> {
         Callee::Name(name) => worker.name.as_str() == name,
         Callee::Id(id) => worker.id == id,
     };
-    of.agent.workers().into_iter().find(is_it).ok_or_else(|| {
+    let workers = of.agent.workers().map_err(|error| agent_fault(&error))?;
+    workers.into_iter().find(is_it).ok_or_else(|| {
         let unknown = match callee {
             Callee::Name(name) => NotCallable::UnknownName { name: name.into() },
             Callee::Id(id) => NotCallable::UnknownId { id },
@@ -354,7 +382,7 @@ fn find(of: &rdzv_rpc, callee: Callee<'_>) -> Result<WorkerInfo, Fault> {
 
 /// The number of the worker with this name goes to `*id`.
 ///
-/// Errors: `RDZV_RPC_UNKNOWN_WORKER`.
+/// Errors: `RDZV_RPC_UNKNOWN_WORKER`; those of `rdzv_rpc_list_workers`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_worker_id(
     rpc: *const rdzv_rpc,
@@ -375,7 +403,7 @@ pub unsafe extern "C" fn rdzv_rpc_worker_id(
 
 /// The name of the worker with this number replaces the content of `name`.
 ///
-/// Errors: `RDZV_RPC_UNKNOWN_WORKER`.
+/// Errors: `RDZV_RPC_UNKNOWN_WORKER`; those of `rdzv_rpc_list_workers`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_worker_name(
     rpc: *const rdzv_rpc,
@@ -493,7 +521,7 @@ pub unsafe extern "C" fn rdzv_rpc_remove_handler(
 /// death, or why deaths are told no more, that of `why`; both may be NULL. Each event is told once, to
 /// one thread. Of more than 4,096 that nobody asks for, the oldest are lost.
 ///
-/// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+/// Errors: `RDZV_CANCELLED` after `rdzv_rpc_cancel`; `RDZV_UNSUPPORTED` with a backend of yours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_next_event(
     rpc: *const rdzv_rpc,
@@ -508,7 +536,14 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
         operate(rpc, error, |of| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let tcp = of.tcp("events")?;
-            let happened = tcp.next_event(span(timeout_ms, Timeouts::default().call)?);
+            let cancellable = of.canceller.begin();
+            let patience = span(timeout_ms, Timeouts::default().call)?;
+            let happened = tcp.next_event_unless(patience, &cancellable);
+            if happened.is_none() && cancellable.is_cancelled() {
+                return Err(
+                    Fault::new(RDZV_CANCELLED, "waiting for an event was cancelled").during("next_event")
+                );
+            }
             let (kind, worker, words) = match &happened {
                 None if tcp.end().is_some() => (RDZV_RPC_EVENT_OVER, None, ""),
                 None => (RDZV_RPC_EVENT_NONE, None, ""),

@@ -17,7 +17,7 @@ use rendezvous_core::driver::rpc_group::{CallCanceller, Callee, GroupCall};
 use rendezvous_core::driver::store::Timeout;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A call: whom, what, with which bytes, and for how long.
@@ -111,7 +111,9 @@ unsafe fn call_on(
         guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, || {
             let rpc = reference(rpc, "rpc")?;
             rpc.shared.refuse_sink()?;
-            body(rpc, read?)
+            let spec = read?;
+            let callee = spec.callee;
+            body(rpc, spec).map_err(|fault| naming(fault, callee))
         })
     }
 }
@@ -120,15 +122,29 @@ unsafe fn call_on(
 #[derive(Debug)]
 pub struct rdzv_rpc_future {
     pub(crate) poison: Poison,
+    /// Not locked while a thread waits for the call.
     state: Mutex<State>,
+    /// Whoever waited does so no more.
+    given_back: Condvar,
     /// Ends it while another thread waits.
     canceller: Ends,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Ends {
     Tcp(CallCanceller),
     Foreign(Arc<Open>),
+}
+
+impl Ends {
+    fn end(&self) {
+        match self {
+            Self::Tcp(call) => _ = call.cancel(),
+            Self::Foreign(open) => {
+                open.answer(Err(Fault::new(RDZV_CANCELLED, "the call was cancelled").during("call")));
+            }
+        }
+    }
 }
 
 /// Whoever is first answers a call of a backend of the program's own.
@@ -150,16 +166,22 @@ impl std::fmt::Debug for Open {
 }
 
 enum State {
-    Tcp(GroupCall),
-    Foreign(Foreign),
+    UnderWay(Pending),
+    /// A thread waits for it, and has it meanwhile.
+    Awaited,
     Ended(Outcome),
     Told,
+}
+
+enum Pending {
+    Tcp(GroupCall),
+    Foreign(Foreign),
 }
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Tcp(_) | Self::Foreign(_) => "under way",
+            Self::UnderWay(_) | Self::Awaited => "under way",
             Self::Ended(_) => "ended",
             Self::Told => "told",
         })
@@ -171,7 +193,41 @@ struct Foreign {
     awaited: Awaited<Outcome>,
     /// When its deadline passes; `None`: as long as it likes.
     until: Option<Instant>,
-    who: String,
+    handler: String,
+    callee: Whom,
+}
+
+/// Whom a call is for, kept for what is told of it later.
+enum Whom {
+    Name(String),
+    Id(u16),
+}
+
+impl Whom {
+    fn of(callee: Callee<'_>) -> Self {
+        match callee {
+            Callee::Name(name) => Self::Name(name.into()),
+            Callee::Id(id) => Self::Id(id),
+        }
+    }
+
+    fn callee(&self) -> Callee<'_> {
+        match self {
+            Self::Name(name) => Callee::Name(name),
+            Self::Id(id) => Callee::Id(*id),
+        }
+    }
+}
+
+/// The same failure, which tells whom the call was for where it does not yet.
+#[cold]
+#[inline(never)]
+fn naming(fault: Fault, callee: Callee<'_>) -> Fault {
+    fault.with(|known| match callee {
+        Callee::Name(name) if known.nodes.is_empty() => known.nodes = vec![name.as_bytes().to_vec()],
+        Callee::Id(id) if known.nodes.is_empty() && known.ranks.is_empty() => known.ranks = vec![id.into()],
+        Callee::Name(_) | Callee::Id(_) => {}
+    })
 }
 
 /// What stands for ever, where a call's own deadline ends the wait.
@@ -180,15 +236,21 @@ const FOREVER: Duration = Duration::from_secs(1 << 31);
 impl Foreign {
     fn look(&self, patience: Duration) -> Option<Outcome> {
         let left = self.until.map_or(FOREVER, |until| until.saturating_duration_since(now()));
-        match self.awaited.look(patience.min(left)) {
-            Some(Ok(outcome)) => Some(outcome),
-            Some(Err(_)) => {
-                Some(Err(Fault::new(RDZV_RPC_HANDLER_FAILED, format!("{}: no answer", self.who))))
-            }
+        let outcome = match self.awaited.look(patience.min(left)) {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(_)) => Err(Fault::new(RDZV_RPC_HANDLER_FAILED, format!("{}: no answer", self.words()))),
             None if left <= patience => {
-                Some(Err(Fault::new(RDZV_TIMED_OUT, format!("{} was not answered in time", self.who))))
+                Err(Fault::new(RDZV_TIMED_OUT, format!("{} was not answered in time", self.words())))
             }
-            None => None,
+            None => return None,
+        };
+        Some(outcome.map_err(|fault| naming(fault, self.callee.callee())))
+    }
+
+    fn words(&self) -> String {
+        match &self.callee {
+            Whom::Name(name) => format!("{} at {name}", self.handler),
+            Whom::Id(id) => format!("{} at id {id}", self.handler),
         }
     }
 }
@@ -198,53 +260,96 @@ fn now() -> Instant {
     Instant::now()
 }
 
-impl State {
-    /// Sees whether it has ended.
-    fn look(&mut self, patience: Duration) {
-        let ended = match self {
+impl Pending {
+    /// What came of it, if that is known within `patience`.
+    fn look(&mut self, patience: Duration) -> Option<Outcome> {
+        match self {
             Self::Tcp(call) => {
                 call.look(patience).map(|result| result.map_err(|error| group_call_fault(&error)))
             }
             Self::Foreign(call) => call.look(patience),
-            Self::Ended(_) | Self::Told => None,
-        };
-        if let Some(ended) = ended {
-            *self = Self::Ended(ended);
+        }
+    }
+
+    /// The same, as what becomes of it.
+    fn after(mut self, patience: Duration) -> State {
+        match self.look(patience) {
+            Some(outcome) => State::Ended(outcome),
+            None => State::UnderWay(self),
+        }
+    }
+}
+
+impl rdzv_rpc_future {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What came of it, if that is known within `patience`. The lock is held for moments only: whoever looks once, and
+    /// whoever has little time, is not held up by one who has more.
+    fn wait(&self, patience: Duration) -> Result<Option<Outcome>, Fault> {
+        let until = now() + patience;
+        let is_awaited = |state: &mut State| matches!(state, State::Awaited);
+        let waited = self.given_back.wait_timeout_while(self.lock(), patience, is_awaited);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if let State::UnderWay(_) = &*state {
+            let State::UnderWay(pending) = std::mem::replace(&mut *state, State::Awaited) else {
+                return Ok(None);
+            };
+            drop(state);
+            let after = pending.after(until.saturating_duration_since(now()));
+            state = self.lock();
+            *state = after;
+            self.given_back.notify_all();
+        }
+        match &*state {
+            State::UnderWay(_) | State::Awaited => return Ok(None),
+            State::Told => return Err(invalid("what came of this call was told already")),
+            State::Ended(_) => {}
+        }
+        match std::mem::replace(&mut *state, State::Told) {
+            State::Ended(outcome) => Ok(Some(outcome)),
+            _ => Ok(None),
         }
     }
 }
 
 /// Begins a call of either kind of backend.
 fn start(of: &rdzv_rpc, spec: Spec<'_>) -> Result<rdzv_rpc_future, Fault> {
-    let (state, canceller) = match of.calls()? {
+    let (pending, canceller) = match of.calls()? {
         Calls::Tcp(tcp) => {
             let call = tcp.start_call(spec.callee, spec.handler, spec.payload, spec.timeout);
             let call = call.map_err(|error| group_call_fault(&error))?;
             let canceller = Ends::Tcp(call.canceller());
-            (State::Tcp(call), canceller)
+            (Pending::Tcp(call), canceller)
         }
         Calls::Foreign(code) => {
             let (reply, awaited) = ask();
-            let who = format!("{} at {}", spec.handler, code.name_of(spec.callee));
+            let (handler, callee) = (spec.handler.into(), Whom::of(spec.callee));
             let until = spec.timeout.or(code.rpc_timeout()).map(|timeout| now() + timeout);
             let open = Arc::new(Open(Mutex::new(Some(reply))));
             let told = Arc::clone(&open);
             code.call(&spec, Some(Told::new(Box::new(move |outcome| told.answer(outcome)))))?;
-            (State::Foreign(Foreign { awaited, until, who }), Ends::Foreign(open))
+            (Pending::Foreign(Foreign { awaited, until, handler, callee }), Ends::Foreign(open))
         }
     };
-    Ok(rdzv_rpc_future { poison: Poison::default(), state: Mutex::new(state), canceller })
+    let state = Mutex::new(State::UnderWay(pending));
+    Ok(rdzv_rpc_future { poison: Poison::default(), state, given_back: Condvar::new(), canceller })
 }
 
 /// Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be
 /// NULL. A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a
 /// callback, whatever worker they are of: these keep threads busy that the answer may need.
 ///
-/// Errors: `RDZV_REENTRANT` (it is called there all the same; nothing was sent),
-/// `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
-/// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_LEAVING`,
-/// `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`; of a backend of yours what it tells.
-/// `rdzv_error_node` names the callee.
+/// Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
+/// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_UNREACHED` (where the callee takes
+/// calls is no address), `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`,
+/// `RDZV_INVALID_ARGUMENT` (the handler's name is empty or too long, among others), `RDZV_CANCELLED` after
+/// `rdzv_rpc_cancel`, `RDZV_REENTRANT` (it is called in an inline handler or a callback; nothing was sent),
+/// `RDZV_PANIC` (a thread of the library's failed); of a backend of yours what it tells, and
+/// `RDZV_REENTRANT` where the same worker's functions call; `RDZV_UNSUPPORTED` where the backend has no calls
+/// for C. `rdzv_error_node` names the callee as far as it is known by name, and else `rdzv_error_rank` its
+/// number, be there such a worker or not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_call(
     rpc: *const rdzv_rpc,
@@ -257,16 +362,15 @@ pub unsafe extern "C" fn rdzv_rpc_call(
         call_on(rpc, call, error, |of, spec| {
             let outcome = match of.calls()? {
                 Calls::Tcp(tcp) => tcp
-                    .call(spec.callee, spec.handler, spec.payload, spec.timeout)
+                    .call_unless(&of.canceller, spec.callee, spec.handler, spec.payload, spec.timeout)
                     .map_err(|error| group_call_fault(&error)),
                 Calls::Foreign(_) => {
+                    let cancellable = of.canceller.begin();
                     let future = start(of, spec)?;
-                    let mut state = future.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-                    state.look(FOREVER);
-                    match state {
-                        State::Ended(outcome) => outcome,
-                        _ => Err(Fault::new(RDZV_TIMED_OUT, "the call was not answered")),
-                    }
+                    let canceller = future.canceller.clone();
+                    let _watch = cancellable.watch(move || canceller.end());
+                    let unanswered = || Fault::new(RDZV_TIMED_OUT, "the call was not answered");
+                    future.wait(FOREVER)?.ok_or_else(unanswered)?
                 }
             };
             let bytes = outcome?;
@@ -334,7 +438,13 @@ pub unsafe extern "C" fn rdzv_rpc_call_with(
                     tcp.call_with(spec.callee, spec.handler, spec.payload, spec.timeout, told)
                         .map_err(|error| group_call_fault(&error))
                 }
-                Calls::Foreign(code) => code.call(&spec, Some(Told::new(tell))),
+                Calls::Foreign(code) => {
+                    let whom = Whom::of(spec.callee);
+                    let named = move |outcome: Outcome| {
+                        tell(outcome.map_err(|fault| naming(fault, whom.callee())));
+                    };
+                    code.call(&spec, Some(Told::new(Box::new(named))))
+                }
             }
         })
     }
@@ -370,10 +480,12 @@ pub unsafe extern "C" fn rdzv_rpc_future_free(future: *mut rdzv_rpc_future) {
 
 /// Waits up to `timeout_ms` (0 looks once; -1: as long as the call may take) for the call to end. Whether
 /// it has, 1 or 0, goes to `*ended`; then the answer replaces the content of `answer`, which may be NULL.
-/// What came of a call is told once. In an inline handler or a callback it does not wait: where the call
-/// has not ended, and `timeout_ms` is not 0, that is `RDZV_REENTRANT`, and the call goes on.
+/// What came of a call is told once, to one thread; several may wait, each for its own time. In an inline
+/// handler or a callback it does not wait: where the call has not ended, and `timeout_ms` is not 0, that is
+/// `RDZV_REENTRANT`, and the call goes on.
 ///
-/// Errors: those of `rdzv_rpc_call`, `RDZV_CANCELLED`; `RDZV_INVALID_ARGUMENT` once it was told.
+/// Errors: those of `rdzv_rpc_call`, and `RDZV_CANCELLED` after `rdzv_rpc_future_cancel`;
+/// `RDZV_INVALID_ARGUMENT` once it was told.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_future_wait(
     future: *const rdzv_rpc_future,
@@ -388,29 +500,22 @@ pub unsafe extern "C" fn rdzv_rpc_future_wait(
             let future = reference(future, "future")?;
             let ended = place(ended, "ended")?;
             let patience = crate::store::span(timeout_ms, FOREVER)?;
-            let mut state = future.state.lock().unwrap_or_else(PoisonError::into_inner);
             let waits_in_vain = !patience.is_zero() && !may_wait();
-            state.look(if waits_in_vain { Duration::ZERO } else { patience });
-            match std::mem::replace(&mut *state, State::Told) {
-                State::Ended(outcome) => {
-                    let bytes = outcome?;
-                    ended.put(1);
-                    if let Ok(answer) = reference_mut(answer, "answer") {
-                        answer.take(bytes);
-                    }
-                    Ok(())
+            let waited = future.wait(if waits_in_vain { Duration::ZERO } else { patience })?;
+            let Some(outcome) = waited else {
+                if waits_in_vain {
+                    let words = "a call cannot be awaited in an inline handler or in a callback";
+                    return Err(Fault::new(RDZV_REENTRANT, words));
                 }
-                State::Told => Err(invalid("what came of this call was told already")),
-                under_way => {
-                    *state = under_way;
-                    if waits_in_vain {
-                        let words = "a call cannot be awaited in an inline handler or in a callback";
-                        return Err(Fault::new(RDZV_REENTRANT, words));
-                    }
-                    ended.put(0);
-                    Ok(())
-                }
+                ended.put(0);
+                return Ok(());
+            };
+            let bytes = outcome?;
+            ended.put(1);
+            if let Ok(answer) = reference_mut(answer, "answer") {
+                answer.take(bytes);
             }
+            Ok(())
         })
     }
 }
@@ -422,8 +527,12 @@ pub unsafe extern "C" fn rdzv_rpc_future_is_ready(future: *const rdzv_rpc_future
     // SAFETY: as the header wants it.
     unsafe {
         guard::read(future, 0, |of| {
-            let Ok(mut state) = of.state.try_lock() else { return 0 };
-            state.look(Duration::ZERO);
+            let mut state = of.lock();
+            if let State::UnderWay(pending) = &mut *state
+                && let Some(outcome) = pending.look(Duration::ZERO)
+            {
+                *state = State::Ended(outcome);
+            }
             i32::from(matches!(&*state, State::Ended(_) | State::Told))
         })
     }
@@ -435,11 +544,6 @@ pub unsafe extern "C" fn rdzv_rpc_future_is_ready(future: *const rdzv_rpc_future
 pub unsafe extern "C" fn rdzv_rpc_future_cancel(future: *const rdzv_rpc_future) {
     // SAFETY: as the header wants it.
     unsafe {
-        guard::read(future, (), |of| match &of.canceller {
-            Ends::Tcp(call) => _ = call.cancel(),
-            Ends::Foreign(open) => {
-                open.answer(Err(Fault::new(RDZV_CANCELLED, "the call was cancelled").during("call")));
-            }
-        });
+        guard::read(future, (), |of| of.canceller.end());
     }
 }

@@ -178,6 +178,13 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
         if let Some(callee) = callee_of(error) {
             known.nodes = vec![callee.name.as_bytes().to_vec()];
         }
+        match error {
+            GroupCallError::NotCallable(NotCallable::UnknownName { name }) => {
+                known.nodes = vec![name.as_bytes().to_vec()];
+            }
+            GroupCallError::NotCallable(NotCallable::UnknownId { id }) => known.ranks = vec![i64::from(*id)],
+            _ => {}
+        }
         if let GroupCallError::Call(CallError::DeadlinePassed { elapsed, .. }) = error {
             known.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
         }

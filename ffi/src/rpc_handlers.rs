@@ -5,6 +5,7 @@ use crate::buffer::lent;
 use crate::error::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_fault::name_fault;
+use crate::rpc_plugin::outside_workers;
 use crate::status::*;
 use rendezvous_core::driver::rpc::Payload;
 use rendezvous_core::driver::rpc::handling::{Handling, Request, Responder, Run};
@@ -293,8 +294,8 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_add(
 }
 
 /// Has a handler answer a request that a backend of yours received: it is called on the calling thread, be it
-/// inline or pooled. `done` is told once what came of it, on any thread; it may be NULL where
-/// `answer_is_wanted` is 0. `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
+/// inline or pooled. `done` is told once what came of it, on any thread, also where `answer_is_wanted` is 0;
+/// it may be NULL then. `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
 ///
 /// Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
@@ -350,9 +351,8 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
                 kind,
                 time_left,
             };
-            let done = done.filter(|_| kind == CallKind::Answered);
             let told = Told::new(listener(done, user_data));
-            found.code.call(&request, rdzv_rpc_responder::of(told));
+            outside_workers(|| found.code.call(&request, rdzv_rpc_responder::of(told)));
             Ok(())
         })
     }
@@ -383,7 +383,7 @@ pub(crate) fn listener(done: Option<Done>, user_data: *mut c_void) -> Box<dyn Fn
     let user_data = Moved(user_data);
     Box::new(move |outcome| {
         let Some(done) = done else { return };
-        match outcome {
+        outside_workers(|| match outcome {
             // SAFETY: the function was given for this; what it is lent lives until it returns.
             Ok(answer) => unsafe {
                 done(user_data.get(), RDZV_OK, answer.as_ptr(), answer.len(), null());
@@ -393,7 +393,7 @@ pub(crate) fn listener(done: Option<Done>, user_data: *mut c_void) -> Box<dyn Fn
                 // SAFETY: as above.
                 unsafe { done(user_data.get(), error.status(), null(), 0, &raw const error) };
             }
-        }
+        });
     })
 }
 

@@ -3,13 +3,14 @@
 use crate::argument::{place, reference, reference_mut};
 use crate::buffer::rdzv_buffer;
 use crate::context::Shared;
-use crate::error::rdzv_error;
+use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rpc_fault::{observer_fault, observing_fault};
 use crate::rpc_workers::rdzv_rpc_workers;
 use crate::sized;
-use crate::status::rdzv_status;
+use crate::status::{RDZV_CANCELLED, rdzv_status};
 use crate::store::{rdzv_store, span};
+use rendezvous_core::driver::canceller::Canceller;
 use rendezvous_core::driver::rpc_group::{GroupObserver, ObserverOptions};
 use rendezvous_core::driver::store::Timeouts;
 use rendezvous_core::rpc::device_map::GroupKind;
@@ -50,6 +51,8 @@ pub struct rdzv_rpc_observer {
     poison: Poison,
     observer: GroupObserver,
     shared: Arc<Shared>,
+    /// Ends calls that wait, from another thread.
+    canceller: Canceller,
 }
 
 /// Looks at the group whose keys are those of `store`: those of a job's first group are beneath
@@ -73,7 +76,8 @@ pub unsafe extern "C" fn rdzv_rpc_observer_new(
             let observer = GroupObserver::start(&store.store, ObserverOptions::default());
             let observer = observer.map_err(|error| observing_fault(&error))?;
             let (poison, shared) = (Poison::default(), Arc::clone(&store.shared));
-            out.put(Box::into_raw(Box::new(rdzv_rpc_observer { poison, observer, shared })));
+            let canceller = Canceller::default();
+            out.put(Box::into_raw(Box::new(rdzv_rpc_observer { poison, observer, shared, canceller })));
             Ok(())
         })
     }
@@ -92,7 +96,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_free(observer: *mut rdzv_rpc_observer
 /// `address`; both may be NULL. Each sight is told once, to one thread.
 ///
 /// Errors, told once: `RDZV_SERVER_GONE` (the store failed), `RDZV_RPC_MEMBERSHIP` (the keys are none of a
-/// group).
+/// group). `RDZV_CANCELLED` after `rdzv_rpc_observer_cancel`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_observer_next(
     observer: *const rdzv_rpc_observer,
@@ -108,8 +112,12 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
             let of = reference(observer, "observer")?;
             of.shared.refuse_sink()?;
             let given = sized::given_size(sight, SIGHT_FIRST_SIZE, "sight")?;
-            let next = of.observer.next(span(timeout_ms, Timeouts::default().call)?);
+            let cancellable = of.canceller.begin();
+            let next = of.observer.next_unless(span(timeout_ms, Timeouts::default().call)?, &cancellable);
             let next = next.map_err(|error| observer_fault(&error))?;
+            if next.is_none() && cancellable.is_cancelled() {
+                return Err(Fault::new(RDZV_CANCELLED, "waiting for a sight was cancelled").during("observe"));
+            }
             let (kind, worker, place) = match &next {
                 None => (RDZV_RPC_SIGHT_NONE, None, ""),
                 Some(Sight::Begun(GroupKind::Static)) => (RDZV_RPC_SIGHT_STATIC, None, ""),
@@ -128,6 +136,14 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
             Ok(())
         })
     }
+}
+
+/// Ends every `rdzv_rpc_observer_next` that waits on this handle, in whatever thread, with `RDZV_CANCELLED`;
+/// no sight is lost. Later calls are as ever. Any thread. NULL is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_observer_cancel(observer: *const rdzv_rpc_observer) {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(observer, (), |of| of.canceller.cancel()) };
 }
 
 /// Who is there, as far as was seen. On success `*out` is yours until `rdzv_rpc_workers_free`.

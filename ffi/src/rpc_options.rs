@@ -6,8 +6,8 @@ use crate::context::{rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_fault::{backend_fault, options_fault};
-use crate::rpc_plugin::refuse_reentry;
-use crate::status::rdzv_status;
+use crate::rpc_plugin::{Given, refuse_reentry};
+use crate::status::{RDZV_UNSUPPORTED, rdzv_status};
 use rendezvous_core::driver::canceller::Canceller;
 use rendezvous_core::driver::rpc_group::TcpOptions;
 use rendezvous_core::rendezvous::url::RankEnvironment;
@@ -37,6 +37,17 @@ impl rdzv_rpc_options {
             listen_host: None,
             canceller: Canceller::default(),
         }
+    }
+
+    /// What only a worker of the backend `tcp` looks at.
+    fn tcp(&mut self, what: &str) -> Result<&mut TcpOptions, Fault> {
+        let backend = &self.options.kind().0;
+        if &**backend != DEFAULT_BACKEND {
+            let words =
+                format!("`{what}` is an option of the backend {DEFAULT_BACKEND}, and these are of {backend}");
+            return Err(Fault::new(RDZV_UNSUPPORTED, words));
+        }
+        Ok(&mut self.tcp)
     }
 }
 
@@ -106,7 +117,12 @@ pub unsafe extern "C" fn rdzv_rpc_options_new(
                 texts(names, count, "names")?.into_iter().zip(texts(values, count, "values")?).collect();
             let options = shared.rendezvous().rpc().construct_options(name, base, &own);
             let options = options.map_err(|error| backend_fault(&error))?;
-            out.put(Box::into_raw(Box::new(rdzv_rpc_options::new(options))));
+            let mut made = rdzv_rpc_options::new(options);
+            // What a backend of the program's own said besides, which only the C interface knows.
+            if let Some(given) = made.options.own::<Given>() {
+                (made.environment, made.listen_host) = (given.environment.clone(), given.listen_host.clone());
+            }
+            out.put(Box::into_raw(Box::new(made)));
             Ok(())
         })
     }
@@ -153,7 +169,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_rpc_timeout_ms(
 }
 
 /// How long joining may take, and leaving, in milliseconds, above 0. Default: as long as a call; 300,000 where
-/// calls may take as long as they like. Of the backend `tcp` alone.
+/// calls may take as long as they like. Of the backend `tcp` alone: `RDZV_UNSUPPORTED` for others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_membership_timeout_ms(
     options: *mut rdzv_rpc_options,
@@ -164,7 +180,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_membership_timeout_ms(
     unsafe {
         set(options, error, |of| {
             let timeout = positive_ms(membership_timeout_ms, "membership_timeout_ms")?;
-            of.tcp.membership_timeout = Some(timeout);
+            of.tcp("membership_timeout_ms")?.membership_timeout = Some(timeout);
             Ok(())
         })
     }
@@ -232,7 +248,8 @@ fn non_empty(text: &str, name: &str) -> Result<String, Fault> {
 }
 
 /// Where the worker takes calls: an address of this host's. Default: the one by which it reaches the store's
-/// host, or the loopback address where the store has no host. Of the backend `tcp` alone.
+/// host, or the loopback address where the store has no host. Of the backend `tcp` alone: `RDZV_UNSUPPORTED`
+/// for others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_host(
     options: *mut rdzv_rpc_options,
@@ -243,7 +260,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_host(
     // SAFETY: passed on as they came; text is checked.
     unsafe {
         set(options, error, |of| {
-            of.tcp.host = Some(non_empty(text(host, host_len, "host")?, "host")?);
+            of.tcp("host")?.host = Some(non_empty(text(host, host_len, "host")?, "host")?);
             Ok(())
         })
     }
@@ -344,7 +361,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_devices(
 }
 
 /// How many devices this process has, which maps are checked against, and of which kind they are: NULL for
-/// `cuda`. Default 0. Of the backend `tcp` alone.
+/// `cuda`. Default 0. Of the backend `tcp` alone: `RDZV_UNSUPPORTED` for others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_device_count(
     options: *mut rdzv_rpc_options,
@@ -362,7 +379,8 @@ pub unsafe extern "C" fn rdzv_rpc_options_set_device_count(
                 accelerator = DeviceKind::new(kind)
                     .ok_or_else(|| invalid(format!("`kind` is {kind:?}, which is no kind of devices")))?;
             }
-            (of.tcp.device_count, of.tcp.accelerator) = (count, accelerator);
+            let tcp = of.tcp("device_count")?;
+            (tcp.device_count, tcp.accelerator) = (count, accelerator);
             Ok(())
         })
     }
@@ -401,7 +419,8 @@ pub unsafe extern "C" fn rdzv_rpc_options_worker_threads(options: *const rdzv_rp
 }
 
 /// The transports that were set replace the content of `transports`, and the channels that of `channels`; each
-/// may be NULL. Nothing set is an empty list here.
+/// may be NULL. Nothing set is an empty list here; `rdzv_rpc_options_has_transports` and
+/// `rdzv_rpc_options_has_channels` tell which of both it is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_lists(
     options: *const rdzv_rpc_options,
@@ -419,6 +438,102 @@ pub unsafe extern "C" fn rdzv_rpc_options_lists(
                     list.items = names.map(|name| name.as_bytes().to_vec()).collect();
                 }
             }
+            Ok(())
+        })
+    }
+}
+
+/// Whether transports were set, be they none, 1 or 0. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_options_has_transports(options: *const rdzv_rpc_options) -> i32 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(options, 0, |of| i32::from(of.options.transports().is_some())) }
+}
+
+/// The same for channels.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_options_has_channels(options: *const rdzv_rpc_options) -> i32 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(options, 0, |of| i32::from(of.options.channels().is_some())) }
+}
+
+/// The URL by which the group meets replaces the content of `url`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_options_init_method(
+    options: *const rdzv_rpc_options,
+    url: *mut rdzv_buffer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let options = reference(options, "options")?;
+            reference_mut(url, "url")?.put(options.options.init_method().as_bytes());
+            Ok(())
+        })
+    }
+}
+
+fn device_names(devices: impl Iterator<Item = Device>) -> Vec<Vec<u8>> {
+    devices.map(|device| device.to_string().into_bytes()).collect()
+}
+
+/// The devices that were set replace the content of `names`, in the order in which they were; none where that
+/// follows from the maps.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_options_list_devices(
+    options: *const rdzv_rpc_options,
+    names: *mut rdzv_list,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let options = reference(options, "options")?;
+            let names = reference_mut(names, "names")?;
+            names.items = device_names(options.options.devices().iter().copied());
+            Ok(())
+        })
+    }
+}
+
+/// The workers for which there are device maps replace the content of `workers`, sorted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_options_list_mapped_workers(
+    options: *const rdzv_rpc_options,
+    workers: *mut rdzv_list,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let maps = reference(options, "options")?.options.device_maps();
+            let list = reference_mut(workers, "workers")?;
+            list.items = maps.iter().map(|(worker, _)| worker.as_bytes().to_vec()).collect();
+            Ok(())
+        })
+    }
+}
+
+/// The device map for calls to a worker replaces the content of the two lists: `from[i]` here is `to[i]`
+/// there, sorted by `from`. Both are empty where there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_options_list_device_map(
+    options: *const rdzv_rpc_options,
+    worker: *const u8,
+    worker_len: usize,
+    from: *mut rdzv_list,
+    to: *mut rdzv_list,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused, and text is checked.
+    unsafe {
+        guard::call(error, || {
+            let maps = reference(options, "options")?.options.device_maps();
+            let map = maps.get(text(worker, worker_len, "worker")?);
+            let (from, to) = (reference_mut(from, "from")?, reference_mut(to, "to")?);
+            from.items = map.map(|map| device_names(map.sources())).unwrap_or_default();
+            to.items = map.map(|map| device_names(map.iter().map(|(_, to)| to))).unwrap_or_default();
             Ok(())
         })
     }

@@ -16,12 +16,13 @@ use crate::{RDZV_RPC_ABRUPT, RDZV_RPC_GRACEFUL};
 use rendezvous_core::driver::canceller::Cancellable;
 use rendezvous_core::driver::rpc_group::{Agency, AnyRpcBackend, Callee, RpcInitError, Shutdown};
 use rendezvous_core::driver::store::Store;
+use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_core::rpc::agent::AgentError;
 use rendezvous_core::rpc::name::{WorkerInfo, WorkerName};
 use rendezvous_core::rpc::options::{OptionsError, RpcOptions};
 use rendezvous_core::rpc::registry::{BaseOptions, InitRequest, RpcBackend};
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::{Arc, OnceLock};
@@ -104,6 +105,8 @@ pub struct rdzv_rpc_backend_vtable {
 
 /// A worker in code of yours. Its functions are called on the threads that call the worker, by several at a
 /// time; they must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
+/// None of them may itself call, list or shut down the worker that it is of: that is `RDZV_REENTRANT`.
+/// Handlers and callbacks that they run may.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_rpc_agent_vtable {
@@ -184,11 +187,41 @@ pub(crate) struct Given {
     pub(crate) entries: Vec<Entry>,
     pub(crate) shared: Option<Arc<Shared>>,
     pub(crate) own: Vec<(String, String)>,
+    /// What `construct_options` said of the way to meet besides the URL.
+    pub(crate) environment: RankEnvironment,
+    pub(crate) listen_host: Option<String>,
 }
 
 thread_local! {
     /// Whether this thread is in code of the program's that makes options, while the registry is locked.
     static MAKES_OPTIONS: Cell<bool> = const { Cell::new(false) };
+    /// The workers whose own code this thread is in, the innermost last. Not that of handlers and callbacks that such
+    /// code calls.
+    static IN_CODE_OF: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Puts back what this thread was in before.
+struct Restore(Vec<usize>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        IN_CODE_OF.replace(std::mem::take(&mut self.0));
+    }
+}
+
+/// Runs a handler or a callback, which may use a worker whose code called it.
+pub(crate) fn outside_workers(run: impl FnOnce()) {
+    let _restore = Restore(IN_CODE_OF.take());
+    run();
+}
+
+/// This thread is in a worker's own code as long as it lives.
+struct Inside;
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        IN_CODE_OF.with_borrow_mut(|inside| _ = inside.pop());
+    }
 }
 
 /// # Errors
@@ -266,8 +299,9 @@ impl RpcBackend for BackendCode {
             (None, None) => {}
         }
         let own = own.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        options.options.set_own(Box::new(Given { own, ..Given::default() }));
-        Ok(options.options)
+        let rdzv_rpc_options { mut options, environment, listen_host, .. } = options;
+        options.set_own(Box::new(Given { own, environment, listen_host, ..Given::default() }));
+        Ok(options)
     }
 
     fn init_backend(
@@ -345,17 +379,43 @@ impl AgentCode {
         self.rpc_timeout
     }
 
-    /// A callee in words.
-    pub(crate) fn name_of(&self, callee: Callee<'_>) -> String {
-        match callee {
-            Callee::Name(name) => name.into(),
-            Callee::Id(id) => format!("id {id}"),
+    /// # Errors
+    /// One of this worker's own functions is the caller: it would call itself without end.
+    pub(crate) fn refuse_own_code(&self) -> Result<(), Fault> {
+        let me = std::ptr::from_ref(self).addr();
+        if !IN_CODE_OF.with_borrow(|inside| inside.contains(&me)) {
+            return Ok(());
         }
+        let words =
+            format!("RPC backend {}: a function of {} used the worker that it is of", self.backend, self.me);
+        Err(Fault::new(RDZV_REENTRANT, words))
+    }
+
+    /// Goes into this worker's own code.
+    fn enter(&self) -> Result<Inside, Fault> {
+        self.refuse_own_code()?;
+        IN_CODE_OF.with_borrow_mut(|inside| inside.push(std::ptr::from_ref(self).addr()));
+        Ok(Inside)
+    }
+
+    fn enter_for(&self) -> Result<Inside, AgentError> {
+        let foreign =
+            |fault: Fault| AgentError::Foreign { status: fault.status, words: fault.message.as_str().into() };
+        self.enter().map_err(foreign)
     }
 
     /// Begins a call; `told` hears what comes of it, where anybody does.
     pub(crate) fn call(&self, spec: &Spec<'_>, told: Option<Told>) -> Result<(), Fault> {
         let Some(call) = self.vtable.call else { return Ok(()) };
+        let inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(fault) => {
+                if let Some(told) = told {
+                    rdzv_rpc_responder::of(told).forget();
+                }
+                return Err(fault.during("call"));
+            }
+        };
         let millis = |timeout: Duration| i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
         let (name, id) = match spec.callee {
             Callee::Name(name) => (Some(name), -1),
@@ -378,6 +438,7 @@ impl AgentCode {
         let responder = told.map_or(null_mut(), |told| Box::into_raw(Box::new(rdzv_rpc_responder::of(told))));
         // SAFETY: the vtable was given for this; what is passed lives until the function returns.
         let status = unsafe { call(self.owned.user_data, &raw const lent, responder) };
+        drop(inside);
         if status == RDZV_OK {
             return Ok(());
         }
@@ -396,15 +457,18 @@ impl Agency for AgentCode {
         &self.me
     }
 
-    fn workers(&self) -> Vec<WorkerInfo> {
+    fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError> {
         let mut answer = rdzv_rpc_answer::default();
-        let Some(list_workers) = self.vtable.list_workers else { return Vec::new() };
+        let Some(list_workers) = self.vtable.list_workers else { return Ok(Vec::new()) };
+        let inside = self.enter_for()?;
         // SAFETY: the vtable was given for this.
-        if unsafe { list_workers(self.owned.user_data, &raw mut answer) } != RDZV_OK {
-            return Vec::new();
+        let status = unsafe { list_workers(self.owned.user_data, &raw mut answer) };
+        drop(inside);
+        if let Some((status, words)) = refusal(&self.backend, status, &mut answer) {
+            return Err(AgentError::Foreign { status, words });
         }
         answer.workers.sort_unstable_by_key(|worker| worker.id);
-        answer.workers
+        Ok(answer.workers)
     }
 
     fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
@@ -414,8 +478,10 @@ impl Agency for AgentCode {
             Shutdown::Abrupt => RDZV_RPC_ABRUPT,
         };
         let mut answer = rdzv_rpc_answer::default();
+        let inside = self.enter_for()?;
         // SAFETY: the vtable was given for this.
         let status = unsafe { shutdown(self.owned.user_data, how, &raw mut answer) };
+        drop(inside);
         refusal(&self.backend, status, &mut answer)
             .map_or(Ok(()), |(status, words)| Err(AgentError::Foreign { status, words }))
     }

@@ -72,6 +72,8 @@ static const struct test tests[] = {
     TEST(workers_call_each_other),
     TEST(calls_fail_with_the_reason),
     TEST(futures_and_callbacks_tell_what_came_of_calls),
+    TEST(futures_hold_up_nobody_who_looks_once),
+    TEST(waits_are_cancelled_from_another_thread),
     TEST(lent_bytes_are_given_back_once),
     TEST(workers_end_in_both_ways),
     TEST(workers_are_made_as_they_are_told),

@@ -251,6 +251,19 @@ void calls_fail_with_the_reason(void) {
   struct kept kept = new_kept();
   struct pair pair = new_pair(&kept);
   call_fails(pair.one, call_of("three", "echo", ""), RDZV_RPC_UNKNOWN_WORKER, "no worker three");
+  // Who was wanted is told also where there is no such worker, by name or number as it was.
+  rdzv_rpc_call_spec unknown = call_of("three", "echo", "");
+  rdzv_error *wanted = NULL;
+  size_t wanted_len = 0;
+  CHECK_NUMBER(rdzv_rpc_call(pair.one, &unknown, NULL, &wanted), RDZV_RPC_UNKNOWN_WORKER);
+  CHECK_LENT(rdzv_error_node(wanted, 0, &wanted_len), wanted_len, "three");
+  rdzv_error_free(wanted);
+  unknown = call_of(NULL, "echo", "");
+  unknown.callee_id = 9;
+  CHECK_NUMBER(rdzv_rpc_call(pair.one, &unknown, NULL, &wanted), RDZV_RPC_UNKNOWN_WORKER);
+  CHECK_NUMBER(rdzv_error_rank(wanted, 0), 9);
+  CHECK_NUMBER(rdzv_error_node_count(wanted), 0);
+  rdzv_error_free(wanted);
   call_fails(pair.one, call_of("two", "nobody", ""), RDZV_RPC_NO_HANDLER, "nobody at two");
   call_fails(pair.one, call_of("two", "forget", ""), RDZV_RPC_HANDLER_FAILED, "gave no answer");
   rdzv_rpc_call_spec call = call_of("two", "refuse", "");
@@ -285,6 +298,92 @@ void calls_fail_with_the_reason(void) {
 static void *cancel(void *argument) {
   rdzv_rpc_future_cancel(argument);
   return NULL;
+}
+
+// One who waits for a future as long as its call may take.
+struct waiter {
+  const rdzv_rpc_future *future;
+  struct kept *kept;
+};
+
+static void *wait_for_it(void *argument) {
+  const struct waiter *waiter = argument;
+  int32_t ended = 0;
+  count_up(waiter->kept, &waiter->kept->told);
+  OK(rdzv_rpc_future_wait(waiter->future, -1, &ended, NULL, &error));
+  CHECK_NUMBER(ended, 1);
+  return NULL;
+}
+
+void futures_hold_up_nobody_who_looks_once(void) {
+  struct kept kept = new_kept();
+  struct pair pair = new_pair(&kept);
+  struct waiter waiter = {.kept = &kept};
+  rdzv_rpc_future *future = NULL;
+  rdzv_rpc_call_spec call = call_of("two", "later", "");
+  OK(rdzv_rpc_start_call(pair.one, &call, &future, &error));
+  waiter.future = future;
+  await_count(&kept, &kept.calls, 1);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, wait_for_it, &waiter) == 0);
+  await_count(&kept, &kept.told, 1);
+  // Also when the other one is in the midst of it.
+  for (int i = 0; i < 200; ++i) {
+    int32_t ended = 77;
+    OK(rdzv_rpc_future_wait(future, i % 2, &ended, NULL, &error));
+    CHECK_NUMBER(ended, 0);
+    CHECK_NUMBER(rdzv_rpc_future_is_ready(future), 0);
+  }
+  OK(rdzv_rpc_responder_answer(take_responder(&kept), TEXT("x"), NULL, NULL, &error));
+  CHECK(pthread_join(thread, NULL) == 0);
+  rdzv_rpc_future_free(future);
+  end_pair(&pair);
+}
+
+static void *call_until_cancelled(void *argument) {
+  call_fails(argument, call_of("two", "later", ""), RDZV_CANCELLED, "cancelled");
+  return NULL;
+}
+
+struct listener {
+  const rdzv_rpc *rpc;
+  struct kept *kept;
+};
+
+static void *listen_until_cancelled(void *argument) {
+  const struct listener *listener = argument;
+  rdzv_rpc_event event = {.struct_size = sizeof event};
+  FAILS(RDZV_CANCELLED, rdzv_rpc_next_event(listener->rpc, PATIENCE_MS, &event, NULL, NULL, &error));
+  count_up(listener->kept, &listener->kept->told);
+  return NULL;
+}
+
+void waits_are_cancelled_from_another_thread(void) {
+  struct kept kept = new_kept();
+  struct pair pair = new_pair(&kept);
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, call_until_cancelled, pair.one) == 0);
+  await_count(&kept, &kept.calls, 1);
+  rdzv_rpc_cancel(pair.one);
+  CHECK(pthread_join(thread, NULL) == 0);
+  rdzv_rpc_responder_free(take_responder(&kept));
+  // Later calls are as ever.
+  rdzv_rpc_call_spec call = call_of("two", "echo", "");
+  OK(rdzv_rpc_call(pair.one, &call, NULL, &error));
+
+  rdzv_rpc_event event = {.struct_size = sizeof event};
+  OK(rdzv_rpc_next_event(pair.one, PATIENCE_MS, &event, NULL, NULL, &error));
+  CHECK_NUMBER(event.kind, RDZV_RPC_EVENT_JOINED);
+  struct listener listener = {.rpc = pair.one, .kept = &kept};
+  CHECK(pthread_create(&thread, NULL, listen_until_cancelled, &listener) == 0);
+  // It may begin to listen a moment later.
+  while (count_of(&kept, &kept.told) == 0) {
+    rdzv_rpc_cancel(pair.one);
+    sched_yield();
+  }
+  CHECK(pthread_join(thread, NULL) == 0);
+  rdzv_rpc_cancel(NULL);
+  end_pair(&pair);
 }
 
 void futures_and_callbacks_tell_what_came_of_calls(void) {
@@ -388,7 +487,13 @@ static void await_group_event(const rdzv_rpc *rpc, int32_t kind, const char *nam
   OK(rdzv_rpc_next_event(rpc, PATIENCE_MS, &event, who_it_is, why, &error));
   CHECK_NUMBER(event.kind, kind);
   CHECK_BUFFER(who_it_is, name);
-  CHECK((rdzv_buffer_len(why) > 0) == (why_part != NULL));
+  if (why_part == NULL) {
+    CHECK_NUMBER(rdzv_buffer_len(why), 0);
+  } else {
+    char words[200];
+    snprintf(words, sizeof words, "%.*s", (int)rdzv_buffer_len(why), (const char *)rdzv_buffer_data(why));
+    if (strstr(words, why_part) == NULL) CHECK_TEXT(words, why_part);
+  }
   rdzv_buffer_free(who_it_is);
   rdzv_buffer_free(why);
 }
@@ -410,6 +515,9 @@ void workers_end_in_both_ways(void) {
   await_count(&kept, &kept.calls, 1);
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, shut_down, pair.two) == 0);
+  // Whoever did not await it would have left long before.
+  OK(rdzv_rpc_next_event(pair.one, 500, &event, NULL, NULL, &error));
+  CHECK_NUMBER(event.kind, RDZV_RPC_EVENT_NONE);
   OK(rdzv_rpc_responder_answer(take_responder(&kept), TEXT("in time"), NULL, NULL, &error));
   int32_t ended = 0;
   OK(rdzv_rpc_future_wait(future, -1, &ended, NULL, &error));
@@ -433,7 +541,7 @@ void workers_end_in_both_ways(void) {
   OK(rdzv_rpc_shutdown(pair.two, RDZV_RPC_ABRUPT, &error));
   FAILS(RDZV_RPC_PEER_DIED, rdzv_rpc_future_wait(future, -1, &ended, NULL, &error));
   rdzv_rpc_future_free(future);
-  await_group_event(pair.one, RDZV_RPC_EVENT_DIED, "two", "why");
+  await_group_event(pair.one, RDZV_RPC_EVENT_DIED, "two", "session with the store's server ended");
   call_fails(pair.one, call_of("two", "echo", ""), RDZV_RPC_PEER_DIED, "two");
   rdzv_rpc_responder_free(take_responder(&kept));
   end_pair(&pair);
@@ -461,6 +569,10 @@ void workers_are_made_as_they_are_told(void) {
   OK(rdzv_rpc_options_set_transports(options, NULL, 0, &error));
   OK(rdzv_rpc_options_lists(options, transports, NULL, &error));
   CHECK_NUMBER(rdzv_list_count(transports), 0);
+  // None is not the same as not set.
+  CHECK_NUMBER(rdzv_rpc_options_has_transports(options), 1);
+  CHECK_NUMBER(rdzv_rpc_options_has_channels(options), 1);
+  CHECK_NUMBER(rdzv_rpc_options_has_transports(NULL) + rdzv_rpc_options_has_channels(NULL), 0);
   OK(rdzv_rpc_options_set_rpc_timeout_ms(options, PATIENCE_MS, &error));
   OK(rdzv_rpc_options_set_membership_timeout_ms(options, PATIENCE_MS, &error));
   OK(rdzv_rpc_options_set_worker_threads(options, 2, &error));
@@ -475,6 +587,29 @@ void workers_are_made_as_they_are_told(void) {
   CHECK_BUFFER(words,
                "<tcp: rpc_timeout=20.0, init_method='env://', num_worker_threads=2, "
                "device_maps={'alone': {cuda:1: cuda:0}}, devices=[cuda:1, cuda:0]>");
+
+  // All of it can be read, as a backend of the program's own has to.
+  rdzv_list *left = rdzv_list_new(), *right = rdzv_list_new();
+  OK(rdzv_rpc_options_init_method(options, words, &error));
+  CHECK_BUFFER(words, "env://");
+  OK(rdzv_rpc_options_list_devices(options, left, &error));
+  CHECK_NUMBER(rdzv_list_count(left), 2);
+  CHECK_ITEM(left, 0, "cuda:1");
+  OK(rdzv_rpc_options_list_mapped_workers(options, left, &error));
+  CHECK_NUMBER(rdzv_list_count(left), 1);
+  CHECK_ITEM(left, 0, "alone");
+  OK(rdzv_rpc_options_list_device_map(options, TEXT("alone"), left, right, &error));
+  CHECK_NUMBER(rdzv_list_count(left), 1);
+  CHECK_ITEM(left, 0, "cuda:1");
+  CHECK_ITEM(right, 0, "cuda:0");
+  OK(rdzv_rpc_options_list_device_map(options, TEXT("nobody"), left, right, &error));
+  CHECK_NUMBER(rdzv_list_count(left) + rdzv_list_count(right), 0);
+  FAILS(INVALID, rdzv_rpc_options_init_method(NULL, words, &error));
+  FAILS(INVALID, rdzv_rpc_options_list_devices(options, NULL, &error));
+  FAILS(INVALID, rdzv_rpc_options_list_mapped_workers(NULL, left, &error));
+  FAILS(INVALID, rdzv_rpc_options_list_device_map(options, TEXT("alone"), left, NULL, &error));
+  rdzv_list_free(left);
+  rdzv_list_free(right);
 
   // The way to meet is that of the variables, and the rank too; then by the URL.
   rdzv_rpc *rpc = NULL;

@@ -2,6 +2,9 @@
 #include "check.h"
 #include "tests.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #define INVALID RDZV_INVALID_ARGUMENT
@@ -12,8 +15,11 @@ struct own {
   rdzv_rpc_handlers *handlers;
   rdzv_store *store;
   rdzv_rpc_responder *kept;
+  const rdzv_rpc *rpc;
   // What `init` does wrong.
   const char *flaw;
+  // Where the store is that `construct_options` names, if it is anywhere.
+  char port[8];
   int made, shut_down, agents_destroyed, destroyed;
   int32_t how;
 };
@@ -42,8 +48,31 @@ static rdzv_status own_call(void *user_data, const rdzv_rpc_call_spec *call, rdz
                                     responder == NULL ? NULL : answered, responder, NULL);
 }
 
+static rdzv_rpc_call_spec call_of(const char *callee, const char *handler, const char *payload) {
+  return (rdzv_rpc_call_spec){.struct_size = sizeof(rdzv_rpc_call_spec),
+                              .callee = (const uint8_t *)callee,
+                              .callee_len = strlen(callee),
+                              .handler = (const uint8_t *)handler,
+                              .handler_len = strlen(handler),
+                              .payload = (const uint8_t *)payload,
+                              .payload_len = strlen(payload),
+                              .timeout_ms = PATIENCE_MS};
+}
+
 static rdzv_status own_list_workers(void *user_data, rdzv_rpc_answer *answer) {
-  (void)user_data;
+  struct own *own = user_data;
+  if (strcmp(own->flaw, "no list") == 0) {
+    rdzv_rpc_answer_set_message(answer, TEXT("nobody knows"));
+    return RDZV_CONFLICT;
+  }
+  if (strcmp(own->flaw, "bad worker") == 0) rdzv_rpc_answer_add_worker(answer, TEXT("a b"), 7);
+  if (strcmp(own->flaw, "comes back") == 0) {
+    rdzv_rpc_workers *workers = NULL;
+    rdzv_rpc_call_spec call = call_of("me", "reverse", "");
+    FAILS(RDZV_REENTRANT, rdzv_rpc_list_workers(own->rpc, &workers, &error));
+    FAILS(RDZV_REENTRANT, rdzv_rpc_call(own->rpc, &call, NULL, &error));
+    FAILS(RDZV_REENTRANT, rdzv_rpc_shutdown(own->rpc, RDZV_RPC_ABRUPT, &error));
+  }
   rdzv_rpc_answer_add_worker(answer, TEXT("you"), 6);
   rdzv_rpc_answer_add_worker(answer, TEXT("me"), 5);
   return RDZV_OK;
@@ -53,6 +82,10 @@ static rdzv_status own_shutdown(void *user_data, int32_t how, rdzv_rpc_answer *a
   struct own *own = user_data;
   own->shut_down += 1;
   own->how = how;
+  if (strcmp(own->flaw, "comes back") == 0) {
+    FAILS(RDZV_REENTRANT, rdzv_rpc_shutdown(own->rpc, RDZV_RPC_GRACEFUL, &error));
+    return RDZV_OK;
+  }
   if (how == RDZV_RPC_GRACEFUL && strcmp(own->flaw, "stays") == 0) {
     rdzv_rpc_answer_set_message(answer, TEXT("it will not go"));
     return RDZV_CONFLICT;
@@ -81,6 +114,14 @@ static rdzv_status own_construct(void *user_data, rdzv_rpc_options *options, con
   FAILS(RDZV_REENTRANT, rdzv_rpc_options_new(own->context, NULL, 0, -1, NULL, 0, NULL, NULL, 0, &others, &error));
   rdzv_list_free(list);
   OK(rdzv_rpc_options_set_worker_threads(options, 5, &error));
+  // What the way to meet is stays with the options; what only `tcp` looks at is refused.
+  OK(rdzv_rpc_options_set_init_method(options, TEXT("env://"), &error));
+  OK(rdzv_rpc_options_set_variable(options, TEXT("RANK"), TEXT("5"), &error));
+  OK(rdzv_rpc_options_set_variable(options, TEXT("MASTER_ADDR"), TEXT("127.0.0.1"), &error));
+  if (own->port[0] != 0) OK(rdzv_rpc_options_set_variable(options, TEXT("MASTER_PORT"), TEXT(own->port), &error));
+  FAILS(RDZV_UNSUPPORTED, rdzv_rpc_options_set_host(options, TEXT("127.0.0.1"), &error));
+  FAILS(RDZV_UNSUPPORTED, rdzv_rpc_options_set_device_count(options, 1, NULL, 0, &error));
+  FAILS(RDZV_UNSUPPORTED, rdzv_rpc_options_set_membership_timeout_ms(options, 5, &error));
   for (size_t i = 0; i < count; ++i) {
     if (names[i].len == 3 && memcmp(names[i].data, "bad", 3) == 0) {
       rdzv_rpc_answer_set_message(answer, values[i].data, values[i].len);
@@ -152,6 +193,12 @@ static void reverse(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_r
   OK(rdzv_rpc_responder_answer(responder, turned, len, NULL, NULL, &error));
 }
 
+static void swallow(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
+  (void)user_data;
+  (void)request;
+  rdzv_rpc_responder_free(responder);
+}
+
 static rdzv_rpc_options *own_options(struct own *own, const char *name, const char *value, rdzv_status status) {
   rdzv_rpc_options *options = NULL;
   const rdzv_bytes names = BYTES(name), values = BYTES(value);
@@ -159,17 +206,6 @@ static rdzv_rpc_options *own_options(struct own *own, const char *name, const ch
       rdzv_rpc_options_new(own->context, TEXT("mine"), PATIENCE_MS, NULL, 0, &names, &values, 1, &options, NULL);
   CHECK_NUMBER(outcome, status);
   return options;
-}
-
-static rdzv_rpc_call_spec call_of(const char *callee, const char *handler, const char *payload) {
-  return (rdzv_rpc_call_spec){.struct_size = sizeof(rdzv_rpc_call_spec),
-                              .callee = (const uint8_t *)callee,
-                              .callee_len = strlen(callee),
-                              .handler = (const uint8_t *)handler,
-                              .handler_len = strlen(handler),
-                              .payload = (const uint8_t *)payload,
-                              .payload_len = strlen(payload),
-                              .timeout_ms = PATIENCE_MS};
 }
 
 static void told(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *error) {
@@ -252,6 +288,20 @@ void own_code_is_an_rpc_backend(void) {
   OK(rdzv_rpc_worker_id(rpc, TEXT("you"), &id, &error));
   CHECK_NUMBER(id, 6);
   CHECK(rdzv_rpc_address(rpc, &len) == NULL);
+  // That the code does not know is no empty list.
+  own.flaw = "no list";
+  FAILS_LIKE(((struct failure){.status = RDZV_CONFLICT, .message_part = "nobody knows"}),
+             rdzv_rpc_list_workers(rpc, &workers, &error));
+  FAILS(RDZV_CONFLICT, rdzv_rpc_worker_id(rpc, TEXT("you"), &id, &error));
+  own.flaw = "bad worker";
+  FAILS(INVALID, rdzv_rpc_list_workers(rpc, &workers, &error));
+  // A worker's own code does not come back to the worker.
+  own.flaw = "comes back";
+  own.rpc = rpc;
+  OK(rdzv_rpc_list_workers(rpc, &workers, &error));
+  CHECK_NUMBER(rdzv_rpc_workers_count(workers), 2);
+  rdzv_rpc_workers_free(workers);
+  own.flaw = "";
   // What such a backend has not.
   rdzv_rpc_event event = {.struct_size = sizeof event};
   FAILS(RDZV_UNSUPPORTED, rdzv_rpc_next_event(rpc, 0, &event, NULL, NULL, &error));
@@ -260,6 +310,8 @@ void own_code_is_an_rpc_backend(void) {
   FAILS(RDZV_UNSUPPORTED, rdzv_rpc_add_handler(rpc, TEXT("x"), RDZV_RPC_INLINE, reverse, NULL, NULL, &error));
   FAILS(RDZV_UNSUPPORTED, rdzv_rpc_remove_handler(rpc, TEXT("x"), NULL, &error));
 
+  own.flaw = "comes back";
+  OK(rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, &error));
   own.flaw = "stays";
   FAILS_LIKE(((struct failure){.status = RDZV_CONFLICT, .message_part = "it will not go"}),
              rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, &error));
@@ -322,9 +374,22 @@ void own_rpc_backend_fails_in_every_way(void) {
   FAILS(RDZV_RPC_NO_HANDLER, rdzv_rpc_handlers_dispatch(handlers, TEXT("a"), 1, TEXT("x"), NULL, 0, -1, 0, NULL, NULL, &error));
   FAILS(INVALID, rdzv_rpc_handlers_dispatch(handlers, TEXT("a"), 1, TEXT("x"), NULL, 0, -1, 1, NULL, NULL, &error));
   FAILS(INVALID, rdzv_rpc_handlers_dispatch(NULL, TEXT("a"), 1, TEXT("x"), NULL, 0, -1, 0, NULL, NULL, &error));
+  // Who wants no answer hears all the same that it is over.
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("y"), RDZV_RPC_INLINE, swallow, NULL, NULL, &error));
+  rdzv_status status = -1;
+  OK(rdzv_rpc_handlers_dispatch(handlers, TEXT("a"), 1, TEXT("y"), NULL, 0, -1, 0, told, &status, &error));
+  CHECK_NUMBER(status, RDZV_RPC_HANDLER_FAILED);
   rdzv_rpc_handlers_free(handlers);
   rdzv_rpc_options_free(options);
   rdzv_store_free(store);
+  // What `construct_options` said of the way to meet is that of the worker: only there does the rank stand.
+  rdzv_server *server = start_server(NULL);
+  snprintf(own.port, sizeof own.port, "%d", rdzv_server_port(server));
+  options = own_options(&own, "colour", "red", RDZV_OK);
+  OK(rdzv_rpc_init(own.context, TEXT("me"), -1, 2, options, NULL, &rpc, &error));
+  rdzv_rpc_free(rpc);
+  rdzv_rpc_options_free(options);
+  rdzv_server_free(server);
   rdzv_context_free(own.context);
   CHECK_NUMBER(own.destroyed, 1);
   rdzv_rpc_answer_set_message(NULL, NULL, 0);
@@ -341,6 +406,19 @@ static void await_sight(const rdzv_rpc_observer *observer, int32_t kind, const c
   CHECK((rdzv_buffer_len(address) > 0) == (kind == RDZV_RPC_SIGHT_CAME));
   rdzv_buffer_free(who);
   rdzv_buffer_free(address);
+}
+
+struct watcher {
+  const rdzv_rpc_observer *observer;
+  atomic_int *given_up;
+};
+
+static void *watch_until_cancelled(void *argument) {
+  const struct watcher *watcher = argument;
+  rdzv_rpc_sight sight = {.struct_size = sizeof sight};
+  FAILS(RDZV_CANCELLED, rdzv_rpc_observer_next(watcher->observer, PATIENCE_MS, &sight, NULL, NULL, &error));
+  atomic_store(watcher->given_up, 1);
+  return NULL;
 }
 
 void observers_see_who_is_in_a_group(void) {
@@ -367,6 +445,17 @@ void observers_see_who_is_in_a_group(void) {
   CHECK_NUMBER(sight.kind, RDZV_RPC_SIGHT_NONE);
   FAILS(INVALID, rdzv_rpc_observer_next(observer, 0, NULL, NULL, NULL, &error));
   FAILS(INVALID, rdzv_rpc_observer_next(NULL, 0, &sight, NULL, NULL, &error));
+  pthread_t thread;
+  atomic_int given_up = 0;
+  struct watcher watcher = {.observer = observer, .given_up = &given_up};
+  CHECK(pthread_create(&thread, NULL, watch_until_cancelled, &watcher) == 0);
+  // It may begin to watch a moment later.
+  while (atomic_load(&given_up) == 0) {
+    rdzv_rpc_observer_cancel(observer);
+    sched_yield();
+  }
+  CHECK(pthread_join(thread, NULL) == 0);
+  rdzv_rpc_observer_cancel(NULL);
   FAILS(INVALID, rdzv_rpc_observer_list(NULL, &workers, &error));
   FAILS(INVALID, rdzv_rpc_observer_list(observer, NULL, &error));
   FAILS(INVALID, rdzv_rpc_observer_new(NULL, &observer, &error));

@@ -106,6 +106,8 @@ void registries_keep_their_rules(void);
 void workers_call_each_other(void);
 void calls_fail_with_the_reason(void);
 void futures_and_callbacks_tell_what_came_of_calls(void);
+void futures_hold_up_nobody_who_looks_once(void);
+void waits_are_cancelled_from_another_thread(void);
 void lent_bytes_are_given_back_once(void);
 void workers_end_in_both_ways(void);
 void workers_are_made_as_they_are_told(void);

@@ -37,7 +37,10 @@ pub trait Agency: Send + Sync {
     fn me(&self) -> &WorkerInfo;
 
     /// All workers of its group.
-    fn workers(&self) -> Vec<WorkerInfo>;
+    ///
+    /// # Errors
+    /// A backend of the program's own does not know.
+    fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError>;
 
     /// Ends it.
     ///

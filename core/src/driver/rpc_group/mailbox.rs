@@ -55,9 +55,21 @@ impl<T> Mailbox<T> {
 
     /// The first one; waits up to `patience` for it.
     pub(super) fn next(&self, patience: Duration) -> Option<T> {
+        self.next_unless(patience, || false)
+    }
+
+    /// The same, unless it is given up: whoever does so wakes who waits.
+    pub(super) fn next_unless(&self, patience: Duration, is_given_up: impl Fn() -> bool) -> Option<T> {
         let waited = self.arrived.wait_timeout_while(self.lock(), patience, |queue| {
-            queue.is_empty() && !self.is_closed.load(Ordering::Relaxed)
+            queue.is_empty() && !self.is_closed.load(Ordering::Relaxed) && !is_given_up()
         });
         waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
+    }
+
+    /// All who wait see whether they still have to.
+    pub(super) fn wake(&self) {
+        // Who has just looked, and does not wait yet, holds the lock.
+        drop(self.lock());
+        self.arrived.notify_all();
     }
 }

@@ -3,7 +3,7 @@
 use super::own_store::{Sessions, own_store};
 use super::steps::carry_out;
 use crate::driver::call_error::CallError;
-use crate::driver::canceller::Canceller;
+use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::clock::Clock;
 use crate::driver::native_client::{Watch, WatchError};
 use crate::driver::store::{Store, Timeout};
@@ -97,6 +97,24 @@ impl GroupObserver {
     /// Nothing can be seen any more; that is told once.
     pub fn next(&self, patience: Duration) -> Result<Option<Sight>, ObserverError> {
         self.sights.recv_timeout(patience).ok().transpose()
+    }
+
+    /// The same, and no longer than until this is cancelled.
+    ///
+    /// # Errors
+    /// As [`GroupObserver::next`].
+    pub fn next_unless(
+        &self,
+        patience: Duration,
+        cancellable: &Cancellable,
+    ) -> Result<Option<Sight>, ObserverError> {
+        let (wake, woken) = bounded(1);
+        let _watch = cancellable.watch(move || _ = wake.try_send(()));
+        crossbeam_channel::select! {
+            recv(self.sights) -> sight => sight.ok().transpose(),
+            recv(woken) -> _ => Ok(None),
+            default(patience) => Ok(None),
+        }
     }
 
     /// Who is there, as far as was seen, in the order of the numbers.

@@ -1,6 +1,7 @@
 //! What the threads of one worker share: its machine, its connections, and who waits for what.
 
 use super::mailbox::Mailbox;
+use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
 use crate::driver::rpc::calling::{Call, RpcClient, RpcPeer};
 use crate::driver::rpc::handling::{Request, Responder};
@@ -348,6 +349,20 @@ impl Shared {
     /// The next event; `None`: there was none in time, or it is over, and there will be none.
     pub(super) fn next_event(&self, patience: Duration) -> Option<GroupEvent> {
         self.events.next(patience)
+    }
+
+    /// The same, and no longer than until this is cancelled.
+    pub(super) fn next_event_unless(
+        &self,
+        patience: Duration,
+        cancellable: &Cancellable,
+    ) -> Option<GroupEvent> {
+        self.events.next_unless(patience, || cancellable.is_cancelled())
+    }
+
+    /// Whoever waits for an event sees whether it was cancelled.
+    pub(super) fn wake_for_events(&self) {
+        self.events.wake();
     }
 
     pub(super) fn events_lost(&self) -> u64 {

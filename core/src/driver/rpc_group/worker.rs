@@ -291,6 +291,23 @@ impl RpcAgent {
         Ok(peer.call(self.within(handler, timeout), payload)?)
     }
 
+    /// The same, unless this ends it from another thread.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub fn call_unless<'a>(
+        &self,
+        canceller: &Canceller,
+        callee: impl Into<Callee<'a>>,
+        handler: &str,
+        payload: impl Into<Payload>,
+        timeout: Option<Duration>,
+    ) -> GroupResult {
+        let (peer, _mark) = self.shared.way_to(callee.into())?;
+        let call = Call { canceller: Some(canceller), ..self.within(handler, timeout) };
+        Ok(peer.call(call, payload)?)
+    }
+
     /// Calls, and does not wait.
     ///
     /// # Errors
@@ -392,6 +409,14 @@ impl RpcAgent {
         self.shared.next_event(patience)
     }
 
+    /// The same, and no longer than until this is cancelled.
+    #[must_use]
+    pub fn next_event_unless(&self, patience: Duration, cancellable: &Cancellable) -> Option<GroupEvent> {
+        let shared = Arc::clone(&self.shared);
+        let _watch = cancellable.watch(move || shared.wake_for_events());
+        self.shared.next_event_unless(patience, cancellable)
+    }
+
     /// How many events were lost since nobody asked for them.
     #[must_use]
     pub fn events_lost(&self) -> u64 {
@@ -487,8 +512,8 @@ impl Agency for RpcAgent {
         &self.me
     }
 
-    fn workers(&self) -> Vec<WorkerInfo> {
-        Self::workers(self)
+    fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError> {
+        Ok(Self::workers(self))
     }
 
     fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
