@@ -258,6 +258,10 @@ typedef struct rdzv_error rdzv_error;
 // until `rdzv_error_free`. Never NULL.
 rdzv_error *rdzv_error_new(rdzv_status status, const uint8_t *message, size_t message_len);
 
+// A copy with all that is known, yours until `rdzv_error_free`: for an error that was only lent, as to a
+// callback. NULL for NULL.
+rdzv_error *rdzv_error_clone(const rdzv_error *error);
+
 // Frees an error. NULL is no error.
 void rdzv_error_free(rdzv_error *error);
 
@@ -3634,8 +3638,8 @@ rdzv_status rdzv_record_error(const uint8_t *message,
 typedef struct rdzv_rpc_options rdzv_rpc_options;
 
 // Makes options of a backend: that of the name, or `tcp` when `backend` is NULL. `context` may be NULL for a
-// fresh one. `rpc_timeout_ms`: how long a call may take that does not say so itself; above 0, 0 as long as it
-// likes, -1 for 60,000. `init_method`: the URL by which the group meets; NULL for `env://`. `names` and
+// fresh one. `rpc_timeout_ms`: how long a call may take that does not say so itself; above 0, or -1 for 60,000.
+// 0 is as long as it likes, as PyTorch has it: here alone, since elsewhere 0 tries once. `init_method`: the URL by which the group meets; NULL for `env://`. `names` and
 // `values`, `count` of each, are options of the backend's own, as texts: of `tcp` these are
 // `num_worker_threads`, and names after commas in `transports` and `channels`. On success `*out` is yours
 // until `rdzv_rpc_options_free`.
@@ -3657,8 +3661,8 @@ rdzv_status rdzv_rpc_options_new(const rdzv_context *context,
 // Frees options. NULL is ignored.
 void rdzv_rpc_options_free(rdzv_rpc_options *options);
 
-// How long a call may take that does not say so itself, in milliseconds; 0: as long as it likes. Default
-// 60,000. Joining and leaving may take as long each, unless the membership timeout is set.
+// How long a call may take that does not say so itself, in milliseconds; 0: as long as it likes, as PyTorch has
+// it, though elsewhere 0 tries once. Default 60,000. Joining and leaving may take as long each, unless the membership timeout is set.
 rdzv_status rdzv_rpc_options_set_rpc_timeout_ms(rdzv_rpc_options *options,
                                                 int64_t rpc_timeout_ms,
                                                 rdzv_error **error);
@@ -4039,6 +4043,10 @@ rdzv_status rdzv_rpc_devices(const rdzv_rpc *rpc, rdzv_list *names, rdzv_error *
 //
 // Errors: `RDZV_UNSUPPORTED` with a backend of yours.
 rdzv_status rdzv_rpc_reverse_maps(const rdzv_rpc *rpc, rdzv_buffer *words, rdzv_error **error);
+
+// How many events were lost, because nobody asked for them (`rdzv_rpc_next_event`). 0 for NULL, and with a
+// backend of yours.
+uint64_t rdzv_rpc_events_lost(const rdzv_rpc *rpc);
 
 // Adds a handler while the worker lives, as `rdzv_rpc_handlers_add`. Others may have called it before.
 //
