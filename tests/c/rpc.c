@@ -606,8 +606,12 @@ void rpc_handles_may_be_null(void) {
   FAILS(INVALID, rdzv_rpc_responder_fail_with(NULL, RDZV_IO, TEXT("x"), &error));
   rdzv_error *made = rdzv_error_new(RDZV_RPC_MALFORMED, TEXT("a number is no text"));
   CHECK_NUMBER(rdzv_error_status(made), RDZV_RPC_MALFORMED);
-  CHECK_TEXT(rdzv_error_message(made), "a number is no text");
+  rdzv_error *copy = rdzv_error_clone(made);
   rdzv_error_free(made);
+  CHECK_NUMBER(rdzv_error_status(copy), RDZV_RPC_MALFORMED);
+  CHECK_TEXT(rdzv_error_message(copy), "a number is no text");
+  rdzv_error_free(copy);
+  CHECK(rdzv_error_clone(NULL) == NULL);
   rdzv_buffer_free(buffer);
   rdzv_list_free(list);
 }
