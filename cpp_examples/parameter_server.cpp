@@ -17,9 +17,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -123,10 +125,11 @@ class parameters {
 // Serves until all trainers have come and gone.
 void serve(std::uint16_t port, const digits::dataset& data) {
   rdzv::store store = group_store(port);
-  parameters kept(store.clone().or_throw());
+  // The handlers own it, too: one of them may run still when this function has ended.
+  const auto kept = std::make_shared<parameters>(store.clone().or_throw());
   auto handlers = rdzv::rpc_handlers::create().or_throw();
-  handlers.on("pull", [&kept] { return kept.pull(); }).or_throw();
-  handlers.on("push", [&kept](std::vector<double> gradient, double loss) { kept.push(gradient, loss); }).or_throw();
+  handlers.on("pull", [kept] { return kept->pull(); }).or_throw();
+  handlers.on("push", [kept](std::vector<double> gradient, double loss) { kept->push(gradient, loss); }).or_throw();
   const rdzv::rpc worker = rdzv::rpc::init_over(store, "server", 0, -1, options(), handlers).or_throw();
   // From here on the trainers find it.
   store.set("serves", "").or_throw();
@@ -134,7 +137,7 @@ void serve(std::uint16_t port, const digits::dataset& data) {
   for (int gone = 0; gone < trainer_count;) {
     const auto event = worker.next_event(patience).or_throw();
     if (!event) throw std::runtime_error("nothing has happened for too long");
-    const auto [batches, loss] = kept.progress();
+    const auto [batches, loss] = kept->progress();
     const char* what = event->kind == rdzv::rpc_event_kind::joined ? "joined" : "left";
     if (event->kind != rdzv::rpc_event_kind::joined && event->kind != rdzv::rpc_event_kind::left)
       throw std::runtime_error(event->name + " is gone: " + event->why);
@@ -144,18 +147,21 @@ void serve(std::uint16_t port, const digits::dataset& data) {
   }
   worker.shutdown().or_throw();
 
-  const double accuracy = kept.accuracy(data.test);
+  const double accuracy = kept->accuracy(data.test);
   std::printf("test accuracy %.4f\n", accuracy);
   if (accuracy < accuracy_due) throw std::runtime_error("it has not learned to read");
 }
 
 // A trainer is a process of its own. It is forked before there are threads, and told the store's port later.
-pid_t fork_trainer(int trainer, int port_from, const digits::dataset& data) {
+pid_t fork_trainer(int trainer, const int (&pipes)[2], const digits::dataset& data) {
   const pid_t child = fork();
-  if (child != 0) return child;
+  if (child < 0) throw std::runtime_error("there is no process for " + name_of(trainer));
+  if (child > 0) return child;
   try {
+    // Else its own end of the pipe would be open for ever, and it would wait in vain for a server that is gone.
+    close(pipes[1]);
     std::uint16_t port = 0;
-    if (read(port_from, &port, sizeof port) != sizeof port) throw std::runtime_error("there is no server");
+    if (read(pipes[0], &port, sizeof port) != sizeof port) throw std::runtime_error("there is no server");
     train(trainer, port, data);
     std::_Exit(0);
   } catch (const std::exception& problem) {
@@ -164,32 +170,47 @@ pid_t fork_trainer(int trainer, int port_from, const digits::dataset& data) {
   }
 }
 
+// Whether a trainer has ended well; who has not ended by then is killed.
+bool has_done(pid_t trainer, std::chrono::steady_clock::time_point deadline) {
+  int status = 0;
+  pid_t ended = 0;
+  while ((ended = waitpid(trainer, &status, WNOHANG)) == 0 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  if (ended == 0) {
+    kill(trainer, SIGKILL);
+    waitpid(trainer, &status, 0);
+  }
+  return ended == trainer && status == 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   bool is_well = true;
   std::vector<pid_t> trainers;
   int pipes[2] = {-1, -1};
+  // Trainers that are gone are an error of `write`, not the end.
+  std::signal(SIGPIPE, SIG_IGN);
   try {
     const digits::dataset data =
         digits::load_dataset(argc > 1 ? argv[1] : "cpp_examples/data/digits.csv", training_count, 1);
     if (pipe(pipes) != 0) throw std::runtime_error("there is no pipe");
     for (int trainer = 0; trainer < trainer_count; ++trainer)
-      trainers.push_back(fork_trainer(trainer, pipes[0], data));
+      trainers.push_back(fork_trainer(trainer, pipes, data));
+    close(pipes[0]);
 
     const auto server = rdzv::server::start().or_throw();
     const std::uint16_t port = server.port();
     for (int trainer = 0; trainer < trainer_count; ++trainer)
       if (write(pipes[1], &port, sizeof port) != sizeof port) throw std::runtime_error("the pipe takes nothing");
+    close(pipes[1]);
     serve(port, data);
-    for (const pid_t trainer : trainers) {
-      int status = 0;
-      is_well = waitpid(trainer, &status, 0) == trainer && status == 0 && is_well;
-    }
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "parameter_server: %s\n", problem.what());
     for (const pid_t trainer : trainers) kill(trainer, SIGKILL);
-    return 1;
+    is_well = false;
   }
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (const pid_t trainer : trainers) is_well = has_done(trainer, deadline) && is_well;
   return is_well ? 0 : 1;
 }

@@ -258,6 +258,10 @@ typedef struct rdzv_error rdzv_error;
 // until `rdzv_error_free`. Never NULL.
 rdzv_error *rdzv_error_new(rdzv_status status, const uint8_t *message, size_t message_len);
 
+// A copy with all that is known, yours until `rdzv_error_free`: for an error that was only lent, as to a
+// callback. NULL for NULL.
+rdzv_error *rdzv_error_clone(const rdzv_error *error);
+
 // Frees an error. NULL is no error.
 void rdzv_error_free(rdzv_error *error);
 
@@ -3636,12 +3640,12 @@ rdzv_status rdzv_record_error(const uint8_t *message,
 // number of workers may be made with the same options, one after the other; free it when you like.
 typedef struct rdzv_rpc_options rdzv_rpc_options;
 
-// Makes options of a backend: that of the name, or `tcp` when `backend` is NULL. `context` may be NULL for a
-// fresh one. `rpc_timeout_ms`: how long a call may take that does not say so itself; above 0, 0 as long as it
-// likes, -1 for 60,000. `init_method`: the URL by which the group meets; NULL for `env://`. `names` and
-// `values`, `count` of each, are options of the backend's own, as texts: of `tcp` these are
-// `num_worker_threads`, and names after commas in `transports` and `channels`. On success `*out` is yours
-// until `rdzv_rpc_options_free`.
+// Makes options of a backend: that of the name, or `tcp` when `backend` is NULL. `context` may be NULL for
+// a fresh one. `rpc_timeout_ms`: how long a call may take that does not say so itself; above 0, or -1 for
+// 60,000. 0 is as long as it likes, as PyTorch has it: here alone, since elsewhere 0 tries once.
+// `init_method`: the URL by which the group meets; NULL for `env://`. `names` and `values`, `count` of
+// each, are options of the backend's own, as texts: of `tcp` these are `num_worker_threads`, and names
+// after commas in `transports` and `channels`. On success `*out` is yours until `rdzv_rpc_options_free`.
 //
 // Errors: `RDZV_NOT_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the backend refuses an option), `RDZV_REENTRANT`
 // (a backend that makes options asks for options of this context).
@@ -3667,8 +3671,9 @@ void rdzv_rpc_options_free(rdzv_rpc_options *options);
 // Any thread. NULL is ignored.
 void rdzv_rpc_options_cancel(const rdzv_rpc_options *options);
 
-// How long a call may take that does not say so itself, in milliseconds; 0: as long as it likes. Default
-// 60,000. Joining and leaving may take as long each, unless the membership timeout is set.
+// How long a call may take that does not say so itself, in milliseconds; 0: as long as it likes, as
+// PyTorch has it, though elsewhere 0 tries once. Default 60,000. Joining and leaving may take as long
+// each, unless the membership timeout is set.
 rdzv_status rdzv_rpc_options_set_rpc_timeout_ms(rdzv_rpc_options *options,
                                                 int64_t rpc_timeout_ms,
                                                 rdzv_error **error);
@@ -4010,8 +4015,10 @@ typedef struct {
 // Errors: `RDZV_INVALID_ARGUMENT` (name, rank, URL), `RDZV_RPC_ALREADY_INITIALIZED`, `RDZV_BACKEND_MISMATCH`
 // (no backend makes such options), `RDZV_RPC_MIXED_GROUP`, `RDZV_RPC_NAME_TAKEN`, `RDZV_RPC_DEVICE_MAP`,
 // `RDZV_TIMED_OUT` (`rdzv_error_rank` has who did not come), `RDZV_RPC_UNREACHED`, `RDZV_RPC_PEER_DIED`,
-// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`, `RDZV_CANCELLED`; those of `rdzv_rendezvous_url_next` and
-// `rdzv_server_start`; of a backend of yours what its `init` returns.
+// `RDZV_RPC_EVICTED`, `RDZV_RPC_MEMBERSHIP`, `RDZV_SERVER_GONE` (the store), `RDZV_CANCELLED`,
+// `RDZV_REENTRANT` (a backend that makes options asks); those of `rdzv_rendezvous_url_next` and
+// `rdzv_server_start`; of a backend of yours what its `init` returns, and `RDZV_WRONG_PROTOCOL` (it gave no
+// worker).
 rdzv_status rdzv_rpc_init(const rdzv_context *context,
                           const uint8_t *name,
                           size_t name_len,
@@ -4045,10 +4052,13 @@ void rdzv_rpc_free(rdzv_rpc *rpc);
 // It has ended when this returns, whatever it returns but `RDZV_REENTRANT`, and the context may have another
 // worker. A second time changes nothing, and tells how it ended.
 //
-// Errors: `RDZV_REENTRANT` (a handler or a callback of the worker's own asks for it; it goes on),
-// `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has not),
-// `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_NO_MEMBER` (it had been ended
-// abruptly).
+// Errors: `RDZV_REENTRANT` (a handler, a callback, or in a backend of yours the worker's own functions ask
+// for it; it goes on), `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has
+// not; or the store does not answer), `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`,
+// `RDZV_RPC_UNREACHED` (the leader of a static group), `RDZV_RPC_MEMBERSHIP` (the keys of the group are
+// none), `RDZV_CANCELLED`, `RDZV_RPC_NO_MEMBER` (it had been, or was meanwhile, ended abruptly),
+// `RDZV_PANIC` (a thread of the library's failed; that is a defect), `RDZV_INVALID_ARGUMENT` (`how`); of a
+// backend of yours what its `shutdown` returns.
 rdzv_status rdzv_rpc_shutdown(const rdzv_rpc *rpc, int32_t how, rdzv_error **error);
 
 // Ends every `rdzv_rpc_call` and `rdzv_rpc_next_event` that is under way on this handle, in whatever thread,
@@ -4099,6 +4109,10 @@ rdzv_status rdzv_rpc_devices(const rdzv_rpc *rpc, rdzv_list *names, rdzv_error *
 //
 // Errors: `RDZV_UNSUPPORTED` with a backend of yours.
 rdzv_status rdzv_rpc_reverse_maps(const rdzv_rpc *rpc, rdzv_buffer *words, rdzv_error **error);
+
+// How many events were lost, because nobody asked for them (`rdzv_rpc_next_event`). 0 for NULL, and with a
+// backend of yours.
+uint64_t rdzv_rpc_events_lost(const rdzv_rpc *rpc);
 
 // Adds a handler while the worker lives, as `rdzv_rpc_handlers_add`. Others may have called it before.
 //
@@ -4177,11 +4191,15 @@ typedef struct {
 // NULL. A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a
 // callback, whatever worker they are of: these keep threads busy that the answer may need.
 //
-// Errors: `RDZV_REENTRANT` (it is called there all the same; nothing was sent),
-// `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
-// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_LEAVING`,
-// `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`; of a backend of yours what it tells.
-// `rdzv_error_node` names the callee.
+// Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
+// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_UNREACHED` (where the callee takes
+// calls is no address), `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`,
+// `RDZV_INVALID_ARGUMENT` (the handler's name is empty or too long, among others), `RDZV_CANCELLED` after
+// `rdzv_rpc_cancel`, `RDZV_REENTRANT` (it is called in an inline handler or a callback; nothing was sent),
+// `RDZV_PANIC` (a thread of the library's failed); of a backend of yours what it tells, and
+// `RDZV_REENTRANT` where the same worker's functions call; `RDZV_UNSUPPORTED` where the backend has no calls
+// for C. `rdzv_error_node` names the callee as far as it is known by name, and else `rdzv_error_rank` its
+// number, be there such a worker or not.
 rdzv_status rdzv_rpc_call(const rdzv_rpc *rpc,
                           const rdzv_rpc_call_spec *call,
                           rdzv_buffer *answer,
@@ -4221,8 +4239,9 @@ void rdzv_rpc_future_free(rdzv_rpc_future *future);
 
 // Waits up to `timeout_ms` (0 looks once; -1: as long as the call may take) for the call to end. Whether
 // it has, 1 or 0, goes to `*ended`; then the answer replaces the content of `answer`, which may be NULL.
-// What came of a call is told once. In an inline handler or a callback it does not wait: where the call
-// has not ended, and `timeout_ms` is not 0, that is `RDZV_REENTRANT`, and the call goes on.
+// What came of a call is told once, to one thread; several may wait, each for its own time. In an inline
+// handler or a callback it does not wait: where the call has not ended, and `timeout_ms` is not 0, that is
+// `RDZV_REENTRANT`, and the call goes on.
 //
 // Errors: those of `rdzv_rpc_call`, and `RDZV_CANCELLED` after `rdzv_rpc_future_cancel`;
 // `RDZV_INVALID_ARGUMENT` once it was told.

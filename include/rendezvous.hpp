@@ -7,7 +7,7 @@
 // rendezvous_custom_store.hpp, rendezvous_custom_backend.hpp, rendezvous_custom_rpc.hpp and
 // rendezvous_custom_workers.hpp, for plug-ins of yours, are beside it.
 //
-// Timeouts are std::chrono::milliseconds: 0 tries once, `default_timeout` takes the handle's own, there is no infinite.
+// Timeouts are std::chrono::milliseconds: 0 tries once, `default_timeout` is the handle's; infinite: `rpc_no_timeout`.
 //
 // A `result<bool>` (of `check` and `delete_key`) has no `operator bool`: ask `has_value()`, then read `*result`.
 #ifndef RENDEZVOUS_HPP

@@ -40,7 +40,12 @@ class writer {
 /// Gives what a codec reads. Whoever asks for more than there is gets false.
 class reader {
  public:
-  explicit reader(std::string_view bytes) noexcept : left_(bytes) {}
+  /// Items of containers may take so much memory at most, all together: an item may be far larger than what it travels
+  /// as, such as an optional array that is not there.
+  static constexpr std::uint64_t room_per_byte = 64, room_at_least = std::uint64_t{64} << 20;
+
+  explicit reader(std::string_view bytes) noexcept
+      : left_(bytes), room_(room_at_least + room_per_byte * bytes.size()) {}
   bool bytes(void* data, std::size_t size) {
     if (size > left_.size()) return false;
     if (size > 0) std::memcpy(data, left_.data(), size);
@@ -55,9 +60,16 @@ class reader {
     return true;
   }
   std::size_t left() const noexcept { return left_.size(); }
+  /// Whether items of this size in memory may be made still, which it counts.
+  bool make_room(std::size_t size) noexcept {
+    if (size > room_) return false;
+    room_ -= size;
+    return true;
+  }
 
  private:
   std::string_view left_;
+  std::uint64_t room_;
 };
 
 /// How values of a type travel: specialise it for types of yours, with
@@ -87,12 +99,15 @@ inline void write_count(writer& out, std::size_t count);
 inline bool read_count(reader& in, std::size_t& count);
 
 template <class T>
-inline constexpr bool is_plain_number = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
+inline constexpr bool is_plain_number =
+    std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && !std::is_same_v<T, long double>;
 
 }  // namespace detail
 
 template <class T>
 struct codec<T, std::enable_if_t<std::is_arithmetic_v<T>>> {
+  static_assert(!std::is_same_v<std::remove_cv_t<T>, long double>,
+                "a long double is padded, and another one on other hosts: send a double");
   static void write(writer& out, T value) {
     if constexpr (!detail::is_little_endian) detail::turn_round(value);
     out.bytes(&value, sizeof value);
@@ -117,7 +132,7 @@ inline void write_count(writer& out, std::size_t count) {
   codec<std::uint64_t>::write(out, static_cast<std::uint64_t>(count));
 }
 
-/// As many items as there are bytes at most: nobody makes room for what is not there.
+/// As many items as there are bytes at most. Their memory is bounded by `reader::make_room`.
 inline bool read_count(reader& in, std::size_t& count) {
   std::uint64_t read = 0;
   if (!codec<std::uint64_t>::read(in, read) || read > in.left()) return false;
@@ -127,7 +142,8 @@ inline bool read_count(reader& in, std::size_t& count) {
 
 }  // namespace detail
 
-/// For a trivially copyable type of yours that is to travel as it lies in memory, between hosts that agree on that:
+/// For a trivially copyable type of yours that is to travel as it lies in memory, between hosts that agree on that. What lies
+/// between its members travels, too, with whatever was in memory there: give it members, or write a codec.
 /// `template <> struct rdzv::codec<point> : rdzv::codec_of_memory<point> {};`
 template <class T>
 struct codec_of_memory {
@@ -172,7 +188,7 @@ struct codec<std::vector<T>> {
     } else {
       for (std::size_t i = 0; i < count; ++i) {
         T item{};
-        if (!codec<T>::read(in, item)) return false;
+        if (!in.make_room(sizeof(T)) || !codec<T>::read(in, item)) return false;
         items.push_back(std::move(item));
       }
       return true;

@@ -22,6 +22,12 @@
 namespace rdzv {
 inline namespace RDZV_DETAIL_NAMESPACE {
 
+/// Stands for an answer that is taken as bytes.
+struct rpc_bytes {};
+
+/// `rpc_options::rpc_timeout` of calls that may take as long as they like.
+inline constexpr std::chrono::milliseconds rpc_no_timeout{0};
+
 namespace detail {
 
 /// A string as it travels; everything else is itself.
@@ -35,9 +41,16 @@ std::string packed(const Arguments&... arguments) {
   return out.take();
 }
 
+/// What a caller gets: of `rpc_bytes`, the bytes.
 template <class T>
-result<T> unpacked(std::string_view bytes, std::string_view handler) {
-  if constexpr (std::is_void_v<T>) {
+using answered = std::conditional_t<std::is_same_v<T, rpc_bytes>, std::string, T>;
+
+template <class T>
+result<answered<T>> unpacked(std::string_view bytes, std::string_view handler) {
+  if constexpr (std::is_same_v<T, rpc_bytes>) {
+    static_cast<void>(handler);
+    return std::string(bytes);
+  } else if constexpr (std::is_void_v<T>) {
     static_cast<void>(handler);
     if (bytes.empty()) return {};
   } else {
@@ -45,16 +58,25 @@ result<T> unpacked(std::string_view bytes, std::string_view handler) {
     reader in(bytes);
     if (codec<T>::read(in, value) && in.left() == 0) return value;
   }
-  return make_error(status::rpc_malformed,
-                    "the answer of " + std::string(handler) + " is not of the type that was asked for");
+  if constexpr (!std::is_same_v<T, rpc_bytes>)
+    return make_error(status::rpc_malformed,
+                      "the answer of " + std::string(handler) + " is not of the type that was asked for");
 }
 
-/// An error of a call; a handler that could not read its arguments has a status of its own.
-inline error call_error(error failure) {
-  const bool is_malformed = failure.cause().compare(0, malformed_words.size(), malformed_words) == 0;
-  if (failure.code() == status::rpc_handler_failed && is_malformed)
-    return make_error(status::rpc_malformed, failure.message());
-  return failure;
+/// Takes over the error of a call; a handler that could not read its arguments has a status of its own.
+inline error call_error(rdzv_status code, rdzv_error* details) noexcept {
+  const std::string_view cause = rdzv_error_cause(details);
+  const bool is_malformed = code == RDZV_RPC_HANDLER_FAILED && cause.substr(0, malformed_words.size()) == malformed_words;
+  return error(is_malformed ? RDZV_RPC_MALFORMED : code, details);
+}
+
+/// As `failure_of`, of what tells what came of a call.
+template <class Function, class... Arguments>
+std::optional<error> call_failure_of(Function function, Arguments... arguments) {
+  rdzv_error* details = nullptr;
+  const rdzv_status code = function(arguments..., &details);
+  if (code == RDZV_OK) return std::nullopt;
+  return call_error(code, details);
 }
 
 }  // namespace detail
@@ -99,19 +121,24 @@ class outgoing_call {
       call_.payload = bytes(payload_);
       call_.payload_len = payload_.size();
     } else {
-      auto* owned = new std::string(std::move(payload_));
-      call_.payload = bytes(*owned);
-      call_.payload_len = owned->size();
+      lent_ = std::make_unique<std::string>(std::move(payload_));
+      call_.payload = bytes(*lent_);
+      call_.payload_len = lent_->size();
       call_.release = delete_string;
-      call_.user_data = owned;
+      call_.user_data = lent_.get();
     }
   }
   outgoing_call(const outgoing_call&) = delete;
   outgoing_call& operator=(const outgoing_call&) = delete;
-  const rdzv_rpc_call_spec* get() const noexcept { return &call_; }
+  /// For the function that makes the call, which gives back what it is lent. Once.
+  const rdzv_rpc_call_spec* give() noexcept {
+    static_cast<void>(lent_.release());
+    return &call_;
+  }
 
  private:
   std::string payload_;
+  std::unique_ptr<std::string> lent_;
   rdzv_rpc_call_spec call_{};
 };
 
@@ -128,9 +155,7 @@ inline void call_done(void* user_data, rdzv_status code, const std::uint8_t* dat
     if (code == RDZV_OK) {
       (*done)(text(data, size));
     } else {
-      const std::string words = rdzv_error_message(failure), cause = rdzv_error_cause(failure);
-      const bool is_malformed = cause.compare(0, malformed_words.size(), malformed_words) == 0;
-      (*done)(make_error(is_malformed ? status::rpc_malformed : static_cast<status>(code), words));
+      (*done)(call_error(code, rdzv_error_clone(failure)));
     }
 #if defined(__cpp_exceptions)
   } catch (...) {
@@ -144,12 +169,14 @@ inline void call_done(void* user_data, rdzv_status code, const std::uint8_t* dat
 template <class T>
 class rpc_future {
  public:
+  using answer_type = detail::answered<T>;
+
   rpc_future(rdzv_rpc_future* made, std::string handler) noexcept : handle_(made), handler_(std::move(handler)) {}
 
   /// Whether it has ended: then `get` does not wait.
   bool is_ready() const { return rdzv_rpc_future_is_ready(handle_.get()) != 0; }
   /// Waits as long as the call may take. Once.
-  result<T> get() {
+  result<answer_type> get() {
     auto ended = wait(default_timeout);
     if (!ended.has_value()) return std::move(ended).error();
     if (!*ended) return detail::make_error(status::timed_out, handler_ + " has not answered");
@@ -162,13 +189,13 @@ class rpc_future {
     detail::buffer answer;
     const rdzv_rpc_future* future = handle_.get();
     if (auto failure =
-            detail::failure_of(rdzv_rpc_future_wait, future, detail::count(timeout), &ended, answer.get()))
-      return detail::call_error(std::move(*failure));
+            detail::call_failure_of(rdzv_rpc_future_wait, future, detail::count(timeout), &ended, answer.get()))
+      return std::move(*failure);
     if (ended != 0) answer_ = std::move(answer);
     return ended != 0;
   }
   /// The answer, after `wait` has told true.
-  result<T> take() {
+  result<answer_type> take() {
     if (!answer_) return detail::make_error(status::invalid_argument, "the call has not ended");
     const detail::buffer answer = std::move(*answer_);
     answer_.reset();
@@ -227,7 +254,8 @@ class rpc_canceller {
 struct rpc_options {
   /// Empty: `tcp`.
   std::string backend = {};
-  /// How long a call may take; 0: as long as it likes.
+  /// How long a call may take that does not say so itself; `default_timeout`: 60 s. Here alone 0 is no single try but
+  /// `rpc_no_timeout`, as long as it likes: PyTorch has it so.
   std::chrono::milliseconds rpc_timeout{60000};
   /// How the group meets.
   std::string init_method = "env://";
@@ -258,10 +286,15 @@ namespace detail {
 using rpc_options_handle = handle<rdzv_rpc_options, rdzv_rpc_options_free>;
 
 inline result<rpc_options_handle> c_options(const rpc_options& given, const rdzv_context* context) {
+  const bool has_timeout = given.rpc_timeout != default_timeout;
+  if (has_timeout && given.rpc_timeout.count() < 0)
+    return make_error(status::invalid_argument, "`rpc_timeout` is " + std::to_string(given.rpc_timeout.count()) +
+                                                    " ms: from 0, or `default_timeout`");
+  const std::int64_t rpc_timeout_ms = has_timeout ? given.rpc_timeout.count() : -1;
   const auto [names, values] = views_of_pairs(given.own);
   rdzv_rpc_options* made = nullptr;
   auto failure = failure_of(rdzv_rpc_options_new, context, given.backend.empty() ? nullptr : bytes(given.backend),
-                            given.backend.size(), std::int64_t{given.rpc_timeout.count()}, bytes(given.init_method),
+                            given.backend.size(), rpc_timeout_ms, bytes(given.init_method),
                             given.init_method.size(), names.data(), values.data(), names.size(), &made);
   if (failure) return std::move(*failure);
   rpc_options_handle owned(made);
@@ -270,7 +303,7 @@ inline result<rpc_options_handle> c_options(const rpc_options& given, const rdzv
   };
   for (const auto& [name, value] : given.variables)
     set(rdzv_rpc_options_set_variable, bytes(name), name.size(), bytes(value), value.size());
-  if (given.membership_timeout.count() != 0)
+  if (given.membership_timeout.count() != 0 && given.membership_timeout != default_timeout)
     set(rdzv_rpc_options_set_membership_timeout_ms, std::int64_t{given.membership_timeout.count()});
   set(rdzv_rpc_options_set_worker_threads, given.worker_threads);
   if (!given.host.empty()) set(rdzv_rpc_options_set_host, bytes(given.host), given.host.size());
@@ -377,7 +410,7 @@ class rpc {
   }
 
   /// The same over a store that is there already; give each group a prefix of its own.
-  static result<rpc> init_over(const store& over, std::string_view name, std::uint16_t rank, std::int32_t world_size,
+  static result<rpc> init_over(const store& over, std::string_view name, std::int32_t rank, std::int32_t world_size,
                                const rpc_options& options, const rpc_handlers& handlers,
                                const context* shared = nullptr) {
     const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
@@ -388,7 +421,7 @@ class rpc {
     const rdzv_rpc_handlers* answering = handlers.c_handle();
     const rpc_canceller::attempt under_way(options.canceller, given);
     if (auto failure = detail::failure_of(rdzv_rpc_init_over_store, context, over.c_handle(), detail::bytes(name),
-                                          name.size(), std::int32_t{rank}, world_size, given, answering, &made))
+                                          name.size(), rank, world_size, given, answering, &made))
       return std::move(*failure);
     return rpc(made);
   }
@@ -426,11 +459,12 @@ class rpc {
   template <class Return = void, class... Arguments>
   result<rpc_future<Return>> start_within(milliseconds timeout, const rpc_callee& callee, std::string_view handler,
                                           const Arguments&... arguments) const {
-    const detail::outgoing_call call(callee, handler, detail::packed(arguments...), timeout);
-    rdzv_rpc_future* made = nullptr;
-    if (auto failure = detail::failure_of(rdzv_rpc_start_call, c_handle(), call.get(), &made))
-      return std::move(*failure);
-    return rpc_future<Return>(made, std::string(handler));
+    return start_with<Return>(callee, handler, detail::packed(arguments...), timeout);
+  }
+  /// Calls a handler of bytes, and does not wait.
+  result<rpc_future<rpc_bytes>> start_bytes(const rpc_callee& callee, std::string_view handler, std::string payload,
+                                            milliseconds timeout = default_timeout) const {
+    return start_with<rpc_bytes>(callee, handler, std::move(payload), timeout);
   }
 
   /// Calls, and has `done` told a `result<Return>`, once, on a thread of the library's; it must not block. What it
@@ -438,24 +472,37 @@ class rpc {
   template <class Return = void, class Done, class... Arguments>
   result<void> call_then(Done done, const rpc_callee& callee, std::string_view handler,
                          const Arguments&... arguments) const {
-    const detail::outgoing_call call(callee, handler, detail::packed(arguments...), default_timeout);
-    auto owned = std::make_unique<detail::done_function>(
-        [done = std::make_shared<Done>(std::move(done)), name = std::string(handler)](result<std::string_view> answer) {
-          if (!answer) return (*done)(result<Return>(std::move(answer).error()));
-          (*done)(detail::unpacked<Return>(*answer, name));
-        });
-    detail::pass();
-    auto outcome = detail::call(rdzv_rpc_call_with, c_handle(), call.get(), &detail::call_done,
-                                static_cast<void*>(owned.get()));
-    if (outcome) static_cast<void>(owned.release());
-    return outcome;
+    return call_then_within<Return>(default_timeout, std::move(done), callee, handler, arguments...);
+  }
+  /// The same, for so long.
+  template <class Return = void, class Done, class... Arguments>
+  result<void> call_then_within(milliseconds timeout, Done done, const rpc_callee& callee, std::string_view handler,
+                                const Arguments&... arguments) const {
+    auto tell = [done = std::make_shared<Done>(std::move(done)),
+                 name = std::string(handler)](result<std::string_view> answer) {
+      if (!answer) return (*done)(result<Return>(std::move(answer).error()));
+      (*done)(detail::unpacked<Return>(*answer, name));
+    };
+    return call_with(std::move(tell), callee, handler, detail::packed(arguments...), timeout);
+  }
+  /// Calls a handler of bytes, and has `done` told a `result<std::string_view>`, whose bytes are lent until it returns.
+  template <class Done>
+  result<void> call_bytes_then(Done done, const rpc_callee& callee, std::string_view handler, std::string payload,
+                               milliseconds timeout = default_timeout) const {
+    auto tell = [done = std::make_shared<Done>(std::move(done))](result<std::string_view> answer) {
+      (*done)(std::move(answer));
+    };
+    return call_with(std::move(tell), callee, handler, std::move(payload), timeout);
   }
 
   /// Calls what nobody answers; nobody hears whether it arrived.
   template <class... Arguments>
   result<void> notify(const rpc_callee& callee, std::string_view handler, const Arguments&... arguments) const {
-    const detail::outgoing_call call(callee, handler, detail::packed(arguments...), default_timeout);
-    return detail::call(rdzv_rpc_notify, c_handle(), call.get());
+    return notify_bytes(callee, handler, detail::packed(arguments...));
+  }
+  result<void> notify_bytes(const rpc_callee& callee, std::string_view handler, std::string payload) const {
+    detail::outgoing_call call(callee, handler, std::move(payload), default_timeout);
+    return detail::call(rdzv_rpc_notify, c_handle(), call.give());
   }
 
   std::string name() const { return detail::lent(rdzv_rpc_name, c_handle()); }
@@ -475,18 +522,39 @@ class rpc {
       return std::move(*failure);
     return id;
   }
-  result<std::string> name_of(std::uint16_t id) const {
+  result<std::string> name_of(std::int32_t id) const {
+    const auto number = static_cast<std::uint16_t>(id);
+    if (number != id)
+      return detail::make_error(status::invalid_argument, "`id` is " + std::to_string(id) + ": from 0 to 65535");
     detail::buffer name;
-    if (auto failure = detail::failure_of(rdzv_rpc_worker_name, c_handle(), id, name.get())) return std::move(*failure);
+    if (auto failure = detail::failure_of(rdzv_rpc_worker_name, c_handle(), number, name.get()))
+      return std::move(*failure);
     return name.str();
+  }
+  /// The devices that the worker uses, sorted by index.
+  result<std::vector<std::string>> devices() const {
+    detail::list names;
+    if (auto failure = detail::failure_of(rdzv_rpc_devices, c_handle(), names.get())) return std::move(*failure);
+    return names.strs();
+  }
+  /// For each caller that has a map for this worker, where answers go; as Python writes dictionaries.
+  result<std::string> reverse_maps() const {
+    detail::buffer words;
+    if (auto failure = detail::failure_of(rdzv_rpc_reverse_maps, c_handle(), words.get())) return std::move(*failure);
+    return words.str();
   }
 
   /// Adds a handler while others may call already.
   template <class Function>
   result<void> on(std::string_view name, Function function, rpc_run run = rpc_run::pooled) {
+    return on_bytes(name, detail::handler_of(std::move(function)), run);
+  }
+  /// The same of a function of bytes, which may answer later.
+  template <class Function>
+  result<void> on_bytes(std::string_view name, Function function, rpc_run run = rpc_run::pooled) {
     return rpc_handlers::add(
         [&](auto... arguments) { return detail::call(rdzv_rpc_add_handler, c_handle(), arguments...); }, name,
-        detail::handler_of(std::move(function)), run);
+        detail::bytes_handler_of(std::move(function)), run);
   }
   /// Takes a handler out; whether there was one.
   result<bool> remove(std::string_view name) {
@@ -509,6 +577,9 @@ class rpc {
         rpc_event{static_cast<rpc_event_kind>(event.kind), name.str(), event.id, why.str()});
   }
 
+  /// How many events were lost: of more than 4,096 that nobody asks for, the oldest are.
+  std::uint64_t events_lost() const noexcept { return rdzv_rpc_events_lost(handle_.get()); }
+
   /// Ends the worker; it has ended when this returns, whatever it returns but `status::reentrant`: so a handler or a
   /// callback of its own is answered, and the worker goes on.
   result<void> shutdown(rpc_shutdown how = rpc_shutdown::graceful) const {
@@ -525,10 +596,31 @@ class rpc {
 
   std::optional<error> call_into(detail::buffer& answer, const rpc_callee& callee, std::string_view handler,
                                  std::string payload, milliseconds timeout) const {
-    const detail::outgoing_call call(callee, handler, std::move(payload), timeout);
-    auto failure = detail::failure_of(rdzv_rpc_call, c_handle(), call.get(), answer.get());
-    if (failure) return detail::call_error(std::move(*failure));
-    return std::nullopt;
+    detail::outgoing_call call(callee, handler, std::move(payload), timeout);
+    return detail::call_failure_of(rdzv_rpc_call, c_handle(), call.give(), answer.get());
+  }
+
+  template <class Return>
+  result<rpc_future<Return>> start_with(const rpc_callee& callee, std::string_view handler, std::string payload,
+                                        milliseconds timeout) const {
+    std::string name(handler);
+    detail::outgoing_call call(callee, handler, std::move(payload), timeout);
+    rdzv_rpc_future* made = nullptr;
+    if (auto failure = detail::call_failure_of(rdzv_rpc_start_call, c_handle(), call.give(), &made))
+      return std::move(*failure);
+    return rpc_future<Return>(made, std::move(name));
+  }
+
+  result<void> call_with(detail::done_function tell, const rpc_callee& callee, std::string_view handler,
+                         std::string payload, milliseconds timeout) const {
+    detail::outgoing_call call(callee, handler, std::move(payload), timeout);
+    auto owned = std::make_unique<detail::done_function>(std::move(tell));
+    detail::pass();
+    auto failure = detail::call_failure_of(rdzv_rpc_call_with, c_handle(), call.give(), &detail::call_done,
+                                           static_cast<void*>(owned.get()));
+    if (failure) return std::move(*failure);
+    static_cast<void>(owned.release());
+    return {};
   }
 
   detail::handle<rdzv_rpc, rdzv_rpc_free> handle_;

@@ -87,13 +87,14 @@ class rpc_responder {
   /// Long answers are not copied.
   void answer(std::string bytes) && {
     const detail::passing guard;
-    rdzv_rpc_responder* taken = responder_.release();
     if (bytes.size() < detail::lent_size_min) {
-      rdzv_rpc_responder_answer(taken, detail::bytes(bytes), bytes.size(), nullptr, nullptr, nullptr);
+      rdzv_rpc_responder_answer(responder_.release(), detail::bytes(bytes), bytes.size(), nullptr, nullptr, nullptr);
       return;
     }
-    auto* owned = new std::string(std::move(bytes));
-    rdzv_rpc_responder_answer(taken, detail::bytes(*owned), owned->size(), detail::delete_string, owned, nullptr);
+    // Where there is no memory, the responder stays, to tell so.
+    auto* owned = std::make_unique<std::string>(std::move(bytes)).release();
+    rdzv_rpc_responder_answer(responder_.release(), detail::bytes(*owned), owned->size(), detail::delete_string, owned,
+                              nullptr);
   }
   /// Answers a value.
   template <class T>
@@ -155,7 +156,7 @@ struct signature {
   using value = typename value_of_result<Return>::type;
 
   template <class Function>
-  static void run(const Function& function, const rpc_request& request, rpc_responder& responder) {
+  static void run(Function& function, const rpc_request& request, rpc_responder& responder) {
     std::tuple<Arguments...> arguments;
     reader in(request.bytes());
     std::size_t read = 0;
@@ -225,8 +226,18 @@ template <class Return, class Class, class... Arguments>
 struct callable<Return (Class::*)(Arguments...) const> : signature_of<Return, Arguments...> {};
 template <class Return, class Class, class... Arguments>
 struct callable<Return (Class::*)(Arguments...) const noexcept> : signature_of<Return, Arguments...> {};
+template <class Return, class Class, class... Arguments>
+struct callable<Return (Class::*)(Arguments...)> : signature_of<Return, Arguments...> {};
+template <class Return, class Class, class... Arguments>
+struct callable<Return (Class::*)(Arguments...) noexcept> : signature_of<Return, Arguments...> {};
 template <class Return, class... Arguments>
 struct callable<Return (*)(Arguments...) noexcept> : signature_of<Return, Arguments...> {};
+
+/// Whether it is a function, or an object that can be called in one way.
+template <class Function, class = void>
+struct has_one_call : std::is_function<std::remove_pointer_t<Function>> {};
+template <class Function>
+struct has_one_call<Function, std::void_t<decltype(&Function::operator())>> : std::true_type {};
 
 inline void call_handler(void* user_data, const rdzv_rpc_request* asked, rdzv_rpc_responder* back) {
   const passing guard;
@@ -250,12 +261,38 @@ inline void delete_handler(void* user_data) {
   delete static_cast<rpc_function*>(user_data);
 }
 
-/// A typed function as one of bytes.
+/// A typed function as one of bytes. What can only be moved lives behind a pointer.
 template <class Function>
 rpc_function handler_of(Function function) {
-  return [function = std::move(function)](const rpc_request& request, rpc_responder& responder) {
-    callable<Function>::type::run(function, request, responder);
-  };
+  static_assert(has_one_call<Function>::value,
+                "a handler is a function, or an object with one call operator that is no template and not overloaded: "
+                "its parameters say what is read from a request");
+  if constexpr (has_one_call<Function>::value) {
+    if constexpr (std::is_pointer_v<Function>)
+      if (function == nullptr) return nullptr;
+    return [held = std::make_shared<Function>(std::move(function))](const rpc_request& request,
+                                                                    rpc_responder& responder) {
+      callable<Function>::type::run(*held, request, responder);
+    };
+  }
+}
+
+/// A function of bytes, likewise.
+template <class Function>
+rpc_function bytes_handler_of(Function function) {
+  constexpr bool is_callable = std::is_invocable_v<Function&, const rpc_request&, rpc_responder&>;
+  constexpr bool may_be_none = std::is_null_pointer_v<Function> || std::is_pointer_v<Function> ||
+                               std::is_same_v<Function, rpc_function>;
+  static_assert(is_callable || may_be_none,
+                "a handler of bytes is called with (const rdzv::rpc_request&, rdzv::rpc_responder&)");
+  if constexpr (may_be_none) {
+    return function;
+  } else if constexpr (is_callable) {
+    return [held = std::make_shared<Function>(std::move(function))](const rpc_request& request,
+                                                                    rpc_responder& responder) {
+      (*held)(request, responder);
+    };
+  }
 }
 
 }  // namespace detail
@@ -269,18 +306,20 @@ class rpc_handlers {
     return rpc_handlers(made);
   }
 
-  /// A function of typed arguments; the first may be a `const rpc_request&`. Several threads may call it at a time.
+  /// A function of typed arguments; the first may be a `const rpc_request&`. It may own what can only be moved, and be
+  /// `mutable`; but several threads may call it at a time.
   template <class Function>
   result<void> on(std::string_view name, Function function, rpc_run run = rpc_run::pooled) {
     return on_bytes(name, detail::handler_of(std::move(function)), run);
   }
 
-  /// A function of bytes, which may answer later.
-  result<void> on_bytes(std::string_view name, rpc_function function, rpc_run run = rpc_run::pooled) {
+  /// A function of bytes, called with `(const rpc_request&, rpc_responder&)`, which may answer later.
+  template <class Function>
+  result<void> on_bytes(std::string_view name, Function function, rpc_run run = rpc_run::pooled) {
     const auto call = [&](auto... arguments) {
       return detail::call(rdzv_rpc_handlers_add, handle_.get(), arguments...);
     };
-    return add(call, name, std::move(function), run);
+    return add(call, name, detail::bytes_handler_of(std::move(function)), run);
   }
 
   /// Takes over a handle of the C ABI, such as `release()` gives away.

@@ -60,7 +60,7 @@ impl Deref for Fault {
 
 /// The details of a failed call. Whoever receives one owns it and frees it with `rdzv_error_free`. Any thread
 /// may read it. Strings that it hands out live as long as it does.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct rdzv_error {
     status: rdzv_status,
     message: CString,
@@ -119,6 +119,15 @@ pub unsafe extern "C" fn rdzv_error_new(
     guard::quiet(std::ptr::null_mut(), || {
         Box::into_raw(Box::new(rdzv_error::new(Fault::new(status, words()))))
     })
+}
+
+/// A copy with all that is known, yours until `rdzv_error_free`: for an error that was only lent, as to a
+/// callback. NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_clone(error: *const rdzv_error) -> *mut rdzv_error {
+    let copy = |error: &rdzv_error| Box::into_raw(Box::new(error.clone()));
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(error, std::ptr::null_mut(), copy) }
 }
 
 /// Frees an error. NULL is no error.

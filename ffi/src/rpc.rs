@@ -461,6 +461,14 @@ pub unsafe extern "C" fn rdzv_rpc_reverse_maps(
     }
 }
 
+/// How many events were lost, because nobody asked for them (`rdzv_rpc_next_event`). 0 for NULL, and with a
+/// backend of yours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_events_lost(rpc: *const rdzv_rpc) -> u64 {
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(rpc, 0, |of| of.agent.tcp().map_or(0, RpcAgent::events_lost)) }
+}
+
 /// Adds a handler while the worker lives, as `rdzv_rpc_handlers_add`. Others may have called it before.
 ///
 /// Errors besides: `RDZV_UNSUPPORTED` with a backend of yours.

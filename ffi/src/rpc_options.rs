@@ -73,12 +73,12 @@ unsafe fn set(
     unsafe { guard::call(error, || body(reference_mut(options, "options")?)) }
 }
 
-/// Makes options of a backend: that of the name, or `tcp` when `backend` is NULL. `context` may be NULL for a
-/// fresh one. `rpc_timeout_ms`: how long a call may take that does not say so itself; above 0, 0 as long as it
-/// likes, -1 for 60,000. `init_method`: the URL by which the group meets; NULL for `env://`. `names` and
-/// `values`, `count` of each, are options of the backend's own, as texts: of `tcp` these are
-/// `num_worker_threads`, and names after commas in `transports` and `channels`. On success `*out` is yours
-/// until `rdzv_rpc_options_free`.
+/// Makes options of a backend: that of the name, or `tcp` when `backend` is NULL. `context` may be NULL for
+/// a fresh one. `rpc_timeout_ms`: how long a call may take that does not say so itself; above 0, or -1 for
+/// 60,000. 0 is as long as it likes, as PyTorch has it: here alone, since elsewhere 0 tries once.
+/// `init_method`: the URL by which the group meets; NULL for `env://`. `names` and `values`, `count` of
+/// each, are options of the backend's own, as texts: of `tcp` these are `num_worker_threads`, and names
+/// after commas in `transports` and `channels`. On success `*out` is yours until `rdzv_rpc_options_free`.
 ///
 /// Errors: `RDZV_NOT_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the backend refuses an option), `RDZV_REENTRANT`
 /// (a backend that makes options asks for options of this context).
@@ -151,8 +151,9 @@ pub unsafe extern "C" fn rdzv_rpc_options_cancel(options: *const rdzv_rpc_option
     unsafe { guard::read(options, (), |of| of.canceller.cancel()) };
 }
 
-/// How long a call may take that does not say so itself, in milliseconds; 0: as long as it likes. Default
-/// 60,000. Joining and leaving may take as long each, unless the membership timeout is set.
+/// How long a call may take that does not say so itself, in milliseconds; 0: as long as it likes, as
+/// PyTorch has it, though elsewhere 0 tries once. Default 60,000. Joining and leaving may take as long
+/// each, unless the membership timeout is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_set_rpc_timeout_ms(
     options: *mut rdzv_rpc_options,

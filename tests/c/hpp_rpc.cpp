@@ -89,6 +89,23 @@ void values_travel() {
   std::vector<std::string> many;
   rdzv::reader lie(std::string_view("\xff\xff\xff\xff\xff\xff\xff\x7f", 8));
   CHECK(!rdzv::codec<std::vector<std::string>>::read(lie, many));
+  // Items that travel as one byte and are large in memory take only so much of it.
+  using large_items = std::vector<std::optional<std::array<double, 1000>>>;
+  const auto absent = [](std::uint64_t count) {
+    rdzv::writer out;
+    rdzv::codec<std::uint64_t>::write(out, count);
+    return out.take() + std::string(static_cast<std::size_t>(count), '\0');
+  };
+  CHECK(there_and_back(large_items(100)).size() == 100);
+  const std::string bomb = absent(std::uint64_t{1} << 18);
+  large_items items;
+  rdzv::reader of_bomb(bomb);
+  CHECK(!rdzv::codec<large_items>::read(of_bomb, items) && items.size() < 20000);
+  // What lies in vectors in a vector counts as well.
+  std::vector<large_items> nested_items;
+  const std::string nested_bomb = absent(2).substr(0, 8) + absent(8000) + absent(8000);
+  rdzv::reader of_nested_bomb(nested_bomb);
+  CHECK(!rdzv::codec<std::vector<large_items>>::read(of_nested_bomb, nested_items));
   bool flag = false;
   rdzv::reader two("\2");
   CHECK(!rdzv::codec<bool>::read(two, flag));
@@ -114,20 +131,34 @@ rdzv::rpc_handlers handlers() {
     std::move(responder).answer(std::string(request.bytes()));
     CHECK(!responder);
   }));
+  // Handlers may own what can only be moved, and change it.
+  CHECK(made.on("keep", [kept = std::make_unique<int>(40)](int given) { return *kept + given; }));
+  CHECK(made.on("count", [count = 0]() mutable { return ++count; }, rdzv::rpc_run::on_reactor));
+  CHECK(made.on_bytes("append", [kept = std::make_unique<std::string>(" and so on")](
+                                    const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
+    std::move(responder).answer(std::string(request.bytes()) + *kept);
+  }));
   CHECK(made.on_bytes("forget", [](const rdzv::rpc_request&, rdzv::rpc_responder&) {}));
 #if defined(__cpp_exceptions)
   CHECK(made.on("throw", [](int number) -> int { throw std::runtime_error("no such luck: " + std::to_string(number)); }));
   CHECK(made.on("throw an int", []() { throw 7; }));
 #endif
   CHECK(made.on("add", [] { return 0; }).error().code() == rdzv::status::already_registered);
+  CHECK(made.on("x", static_cast<int (*)(int)>(nullptr)).error().code() == rdzv::status::invalid_argument);
+  CHECK(made.on_bytes("x", rdzv::rpc_function()).error().code() == rdzv::status::invalid_argument);
   CHECK(made.on_bytes("x", nullptr).error().code() == rdzv::status::invalid_argument);
   return made;
 }
 
-rdzv::rpc joined(const rdzv::store& store, const char* name, std::uint16_t rank, const rdzv::rpc_handlers& answering) {
+rdzv::rpc_options worker_options() {
   rdzv::rpc_options options;
   options.rpc_timeout = patience;
   options.host = "127.0.0.1";
+  return options;
+}
+
+rdzv::rpc joined(const rdzv::store& store, const char* name, std::int32_t rank, const rdzv::rpc_handlers& answering) {
+  auto options = worker_options();
   options.device_maps = {{"two", {{"cpu", "cpu"}}}};
   return VALUE(rdzv::rpc::init_over(store, name, rank, -1, options, answering));
 }
@@ -142,14 +173,23 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(*VALUE(two.call<named>("one", "double", named{"ab", 1.5})).weight == 3.0);
   CHECK(one.call("two", "nothing", std::vector<double>(1000)));
   CHECK(VALUE(one.call<int>("two", "agree", 5)) == 5);
+  CHECK(VALUE(one.call<int>("two", "keep", 2)) == 42);
+  CHECK(VALUE(one.call<int>("two", "count")) == 1 && VALUE(one.call<int>("two", "count")) == 2);
+  CHECK(VALUE(one.call_bytes("two", "append", "a")) == "a and so on");
+  CHECK(VALUE(one.devices()).empty() && VALUE(one.reverse_maps()).front() == '{' && one.events_lost() == 0);
   CHECK(one.call("two", "check"));
   const std::string large(std::size_t{3} << 20, 'x');
   CHECK(VALUE(one.call_bytes("two", "echo", large)) == large);
   CHECK(one.notify("two", "nothing", std::vector<double>()));
+  CHECK(one.notify_bytes("two", "echo", large));
+  CHECK(VALUE(VALUE(one.start_bytes("two", "echo", large)).get()) == large);
 
   const auto code = [](const auto& outcome) { return outcome.error().code(); };
   const auto refused = one.call<int>("two", "refuse", 1);
   CHECK(code(refused) == rdzv::status::rpc_handler_failed && refused.error().cause() == "conflict");
+  CHECK(code(one.name_of(-1)) == rdzv::status::invalid_argument);
+  CHECK(code(one.name_of(65536 + 2)) == rdzv::status::invalid_argument);
+  CHECK(code(one.name_of(3)) == rdzv::status::rpc_unknown_worker);
   CHECK(code(one.call<int>("two", "forget")) == rdzv::status::rpc_handler_failed);
   CHECK(code(one.call<int>("three", "add", 1, 2)) == rdzv::status::rpc_unknown_worker);
   CHECK(code(one.call<int>("", "add", 1, 2)) == rdzv::status::rpc_unknown_worker);
@@ -157,6 +197,7 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(code(one.call_within<int>(std::chrono::milliseconds(0), "two", "add", 1, 2)) == rdzv::status::timed_out);
   const auto few = one.call<int>("two", "add", 1);
   CHECK(code(few) == rdzv::status::rpc_malformed);
+  CHECK(few.error().nodes() == std::vector<std::string>{"two"} && few.error().operation() == "call");
   CHECK(few.error().message().find("add: argument 2 of 2 cannot be read") != std::string::npos);
   const auto many = one.call<int>("two", "add", 1, 2, 3);
   CHECK(code(many) == rdzv::status::rpc_malformed);
@@ -197,16 +238,26 @@ void calls_do_not_wait(const rdzv::rpc& one, rdzv::rpc& two) {
   CHECK(VALUE(waited.wait(patience)) && waited.is_ready() && VALUE(waited.take()) == 11);
   CHECK(waited.take().error().code() == rdzv::status::invalid_argument);
 
-  // A handler that comes and goes while others call.
+  // A handler that comes and goes while others call. It answers on another thread, when it has returned.
   listener asked;
-  CHECK(two.on("answers late", [&asked](const rdzv::rpc_request& request) {
+  std::optional<rdzv::rpc_responder> way_back;
+  CHECK(two.on_bytes("answers late", [&](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
+    way_back = std::move(responder);
     asked.tell(request.caller());
-    return std::string("late");
   }));
   auto slow = VALUE(one.start<std::string>("two", "answers late"));
   CHECK(asked.next() == "one");
-  CHECK(VALUE(slow.get()) == "late");
-  CHECK(VALUE(two.remove("answers late")) && !VALUE(two.remove("answers late")));
+  CHECK(!slow.is_ready() && !VALUE(slow.wait(std::chrono::milliseconds(0))));
+  std::thread([&] { std::move(*way_back).answer_value(std::string("late")); }).join();
+  CHECK(VALUE(slow.get()) == "late" && !*way_back);
+  // A call that is cancelled ends, whatever its handler does.
+  auto unwanted = VALUE(one.start<std::string>("two", "answers late"));
+  CHECK(asked.next() == "one");
+  std::thread([&] { unwanted.cancel(); }).join();
+  const auto cancelled = unwanted.get();
+  CHECK(cancelled.error().code() == rdzv::status::cancelled);
+  CHECK(cancelled.error().nodes() == std::vector<std::string>{"two"});
+  way_back.reset();
 
   listener done;
   CHECK(one.call_then<int>([&done](rdzv::result<int> answer) { done.tell(std::to_string(VALUE(std::move(answer)))); },
@@ -216,6 +267,48 @@ void calls_do_not_wait(const rdzv::rpc& one, rdzv::rpc& two) {
       [&done](rdzv::result<int> answer) { done.tell(std::string(rdzv::name(answer.error().code()))); }, "two", "add", 1));
   CHECK(done.next() == "malformed payload");
   CHECK(!one.call_then([](rdzv::result<void>) {}, "three", "add"));
+  const std::string large(std::size_t{1} << 20, 'y');
+  CHECK(one.call_bytes_then(
+      [&done](rdzv::result<std::string_view> answer) { done.tell(std::string(VALUE(std::move(answer)))); }, "two",
+      "echo", large));
+  CHECK(done.next() == large);
+
+  // Who is told of a failure hears all of it, as who waits does.
+  std::optional<rdzv::error> failure;
+  const auto keep_failure = [&](rdzv::result<int> answer) {
+    failure = std::move(answer).error();
+    done.tell("failed");
+  };
+  CHECK(one.call_then<int>(keep_failure, "two", "refuse", 1) && done.next() == "failed");
+  CHECK(failure->code() == rdzv::status::rpc_handler_failed && failure->cause() == "conflict");
+  CHECK(failure->nodes() == std::vector<std::string>{"two"} && failure->operation() == "call");
+  CHECK(one.call_then_within<int>(std::chrono::milliseconds(50), keep_failure, "two", "answers late"));
+  CHECK(asked.next() == "one" && done.next() == "failed");
+  CHECK(failure->code() == rdzv::status::timed_out && failure->elapsed() >= std::chrono::milliseconds(50));
+  way_back.reset();
+  CHECK(VALUE(two.remove("answers late")) && !VALUE(two.remove("answers late")));
+#if defined(__cpp_exceptions)
+  // What is thrown there is dropped, and the next call is told of.
+  const auto throwing = [&done](rdzv::result<int>) {
+    done.tell("threw");
+    throw std::runtime_error("nobody hears this");
+  };
+  CHECK(one.call_then<int>(throwing, "two", "add", 1, 2) && done.next() == "threw");
+  CHECK(one.call_then<int>(throwing, "two", "add", 1, 2) && done.next() == "threw");
+  // Where a call is not made, its bytes are given back.
+  struct cannot_move {
+    cannot_move() = default;
+    cannot_move(const cannot_move&) { throw std::runtime_error("it stays"); }
+    void operator()(const rdzv::result<std::string_view>&) const {}
+  };
+  const cannot_move stays;
+  try {
+    static_cast<void>(one.call_bytes_then(stays, "two", "echo", large));
+    CHECK(false);
+  } catch (const std::runtime_error& thrown) {
+    CHECK(std::string_view(thrown.what()) == "it stays");
+  }
+#endif
 }
 
 // Handlers and callbacks may do little with the worker that calls them.
@@ -471,7 +564,31 @@ void rpc_in_cpp() {
   }
   own_code_ends_no_worker(VALUE(store.with_prefix("own")));
   attempts_are_cancelled(VALUE(store.with_prefix("cancelled")));
+  // Numbers that are none of a worker's; -1 does not stand for one.
+  const auto nobody = handlers();
+  for (const std::int32_t rank : {-1, -2, 65536 + 1}) {
+    const auto refused = rdzv::rpc::init_over(store, "three", rank, -1, worker_options(), nobody);
+    CHECK(refused.error().code() == rdzv::status::invalid_argument);
+  }
+  // By URL.
+  auto by_url = worker_options();
+  by_url.init_method = "tcp://127.0.0.1:" + std::to_string(server.port());
+  {
+    const auto alone = VALUE(rdzv::rpc::init("alone", 1, -1, by_url, nobody));
+    CHECK(alone.id() == 1 && VALUE(alone.call<int>("alone", "add", 1, 2)) == 3);
+    CHECK(alone.shutdown());
+  }
+
   rdzv::rpc_options options;
+  const auto timeout_ms = [&options](std::chrono::milliseconds timeout) {
+    options.rpc_timeout = timeout;
+    const auto made = rdzv::detail::c_options(options, nullptr);
+    CHECK(made || made.error().code() == rdzv::status::invalid_argument);
+    return made ? rdzv_rpc_options_rpc_timeout_ms(made->get()) : -1;
+  };
+  CHECK(timeout_ms(rdzv::default_timeout) == 60000 && timeout_ms(rdzv::rpc_no_timeout) == 0);
+  CHECK(timeout_ms(std::chrono::milliseconds(-1)) == -1 && timeout_ms(std::chrono::milliseconds(-2)) == -1);
+  options.rpc_timeout = rdzv::default_timeout;
   options.own = {{"threads", "3"}};
   const auto none = rdzv::rpc::init("x", 1, -1, options, handlers());
   CHECK(none.error().message() == "RPC backend tcp: unknown option threads");

@@ -624,6 +624,7 @@ void workers_are_made_as_they_are_told(void) {
              rdzv_rpc_init(context, TEXT("other"), 2, -1, options, NULL, &second, &error));
   CHECK(second == NULL);
   rdzv_list *used = rdzv_list_new();
+  CHECK_NUMBER(rdzv_rpc_events_lost(rpc), 0);
   OK(rdzv_rpc_devices(rpc, used, &error));
   CHECK_ITEM(used, 0, "cuda:0");
   CHECK_ITEM(used, 1, "cuda:1");
@@ -918,6 +919,7 @@ void rpc_handles_may_be_null(void) {
   FAILS(INVALID, rdzv_rpc_worker_name(NULL, 0, buffer, &error));
   FAILS(INVALID, rdzv_rpc_devices(NULL, list, &error));
   FAILS(INVALID, rdzv_rpc_reverse_maps(NULL, buffer, &error));
+  CHECK_NUMBER(rdzv_rpc_events_lost(NULL), 0);
   FAILS(INVALID, rdzv_rpc_options_describe(NULL, buffer, &error));
   FAILS(INVALID, rdzv_rpc_options_lists(NULL, list, list, &error));
   FAILS(INVALID, rdzv_rpc_options_list_own(NULL, list, list, &error));
@@ -927,8 +929,12 @@ void rpc_handles_may_be_null(void) {
   FAILS(INVALID, rdzv_rpc_responder_fail_with(NULL, RDZV_IO, TEXT("x"), &error));
   rdzv_error *made = rdzv_error_new(RDZV_RPC_MALFORMED, TEXT("a number is no text"));
   CHECK_NUMBER(rdzv_error_status(made), RDZV_RPC_MALFORMED);
-  CHECK_TEXT(rdzv_error_message(made), "a number is no text");
+  rdzv_error *copy = rdzv_error_clone(made);
   rdzv_error_free(made);
+  CHECK_NUMBER(rdzv_error_status(copy), RDZV_RPC_MALFORMED);
+  CHECK_TEXT(rdzv_error_message(copy), "a number is no text");
+  rdzv_error_free(copy);
+  CHECK(rdzv_error_clone(NULL) == NULL);
   rdzv_buffer_free(buffer);
   rdzv_list_free(list);
 }
