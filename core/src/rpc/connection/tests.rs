@@ -118,6 +118,7 @@ impl Pair {
                 CalleeEvent::PeerLeaving => "caller leaves".into(),
                 CalleeEvent::Drained => "callee drained".into(),
                 CalleeEvent::Ended(why) => format!("callee ended: {why}"),
+                CalleeEvent::Unread => "callee unread".into(),
             });
         }
         assert!(bytes.is_empty());
@@ -468,6 +469,93 @@ fn a_silent_worker_is_asked_and_then_taken_for_dead() {
     pair.caller.tick(at(10));
     pair.callee.tick(at(10));
     pair.expect(&["caller ended: no greeting in 10s", "callee ended: no greeting in 10s"]);
+}
+
+#[test]
+fn who_does_not_read_its_answers_is_not_read() {
+    let ping = encoded(0, &CallerFrame::Ping { nonce: 9 });
+    let long = encoded(1, &CallerFrame::Request { deadline_ms: 0, payload_bytes: u64::MAX, handler: b"f" });
+    for (frame, numbered) in [(ping, false), (long, true)] {
+        let mut pair = Pair::open();
+        let mut sent = 0_u64;
+        while pair.callee.is_read() {
+            sent += 1;
+            assert!(sent < 20_000, "it is read on and on");
+            let mut frame = frame.clone();
+            if numbered {
+                frame[8..16].copy_from_slice(&sent.to_le_bytes());
+            }
+            pair.hear_callee(&frame);
+        }
+        assert!(pair.take_log().is_empty());
+        let Some(ToWrite::Bytes(back)) = pair.callee.poll_write() else { panic!("answers") };
+        assert!(back.len() > 256 * 1024 && back.len() < 257 * 1024, "{} bytes", back.len());
+        assert!(pair.callee.is_read(), "what was asked for is the socket's");
+    }
+}
+
+#[test]
+fn who_does_not_take_the_last_words_is_left() {
+    let at = |secs: u64| NOW + Duration::from_secs(secs);
+    let mut pair = Pair::with(RpcLimits::default());
+    pair.callee.refuse(Refusal::Group, "");
+    pair.hear_callee(b"");
+    assert_eq!(pair.take_log(), ["callee ended: refused: it is of another group"]);
+    assert!(pair.callee.poll_write().is_some());
+    for (secs, log) in [(15, &[][..]), (29, &[]), (30, &["callee unread"]), (60, &[])] {
+        assert_eq!(pair.callee.poll_timeout().is_some(), secs < 60);
+        pair.callee.tick(at(secs));
+        pair.hear_callee(b"");
+        assert_eq!(pair.take_log(), log, "{secs}");
+    }
+    // The last answer may be handed out at any time after the goodbye.
+    let mut pair = Pair::open();
+    pair.call("f", 0).expect("made");
+    pair.run();
+    pair.callee.goodbye();
+    for secs in [15, 30, 45] {
+        assert_eq!(pair.callee.poll_timeout(), Some(at(secs)));
+        pair.callee.tick(at(secs));
+    }
+    pair.take_log();
+    pair.callee.answer(1, 0);
+    while pair.callee.poll_write().is_some() {}
+    pair.callee.tick(at(60));
+    pair.callee.tick(at(75));
+    pair.hear_callee(b"");
+    assert_eq!(pair.take_log(), ["answered 1", "callee drained", "callee unread"]);
+}
+
+#[test]
+fn who_is_held_up_hears_that_the_worker_lives() {
+    let at = |secs: u64| NOW + Duration::from_secs(secs);
+    let mut pair = Pair::with(RpcLimits::default());
+    assert!(!pair.callee.hold_up(NOW), "who has not greeted sends no requests");
+    pair.run();
+    pair.call("f", 0).expect("made");
+    pair.run();
+    pair.take_log();
+    // Nothing of the caller's is read: it hears of the worker all the same, for as long as it takes.
+    for secs in (0..300).step_by(5) {
+        pair.now = at(secs);
+        assert!(pair.callee.hold_up(pair.now) && pair.callee.is_held_up() && !pair.callee.is_read());
+        pair.caller.tick(pair.now);
+        while pair.caller.poll_write().is_some() {}
+        while pair.step_back(usize::MAX) {}
+        assert!(pair.take_log().is_empty(), "{secs}");
+        // Room that others take at once changes nothing.
+        pair.callee.go_on();
+        assert!(pair.callee.is_read() && pair.callee.hold_up(pair.now));
+        assert_eq!((pair.callee.poll_write(), pair.callee.poll_timeout()), (None, Some(at(secs + 5))));
+        pair.callee.tick(at(secs + 5));
+    }
+    // What one does not take is not heaped up, and one that has ended is read to its end.
+    let Some(ToWrite::Bytes(sign)) = pair.callee.poll_write() else { panic!("a sign") };
+    (300..400).for_each(|secs| pair.callee.tick(at(secs)));
+    assert_eq!(pair.callee.poll_write(), Some(ToWrite::Bytes(sign)));
+    pair.callee.read_to_the_end();
+    assert!(pair.callee.is_read() && !pair.callee.hold_up(at(400)));
+    assert_eq!(pair.callee.poll_timeout(), None);
 }
 
 #[test]
