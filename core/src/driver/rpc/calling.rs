@@ -346,7 +346,7 @@ impl RpcPeer {
                 let now = shared.clock.now();
                 let deadline = timeout.map(|timeout| now + timeout);
                 let payload_bytes = payload.bytes().len() as u64;
-                NewCall { handler, payload_bytes, deadline, kind }.check(&shared.limits)?;
+                NewCall { handler, payload_bytes, deadline, kind }.check(&shared.me, &shared.limits)?;
                 let own = OwnCall::new(shared, handler, (now, deadline), completion);
                 match handling.get(handler) {
                     None => _ = own.fail(Status::NoHandler, ""),

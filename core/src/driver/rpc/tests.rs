@@ -9,7 +9,7 @@ use crate::limits::{IntakeLimits, RpcLimits};
 use crate::rpc::connection::CallKind;
 use crate::rpc::name::WorkerInfo;
 use crate::time::Duration;
-use crate::wire::rpc::{CallerFrame, DATA, Header, MAGIC, encode_frame};
+use crate::wire::rpc::{CalleeFrame, CallerFrame, DATA, Header, MAGIC, encode_frame};
 use crate::wire::sink::Sink;
 use crossbeam_channel::{Receiver, Sender, unbounded as channel};
 use std::boxed::Box;
@@ -195,7 +195,7 @@ fn handlers_that_fail_say_so_and_their_threads_live_on() {
         ("pooled_panics", "pooled_panics at b (id 2): the handler failed: pooled_panics panicked: provoked"),
         ("says_no", "says_no at b (id 2): the handler failed: not today"),
         ("forgets", "forgets at b (id 2): the handler failed: forgets gave no answer"),
-        ("", "the name of a handler has 0 bytes"),
+        ("", "a call to b (id 2): the name of a handler has 0 bytes"),
     ] {
         for payload in [&b""[..], &bytes(100_000)] {
             assert_eq!(words(scene.call(handler, payload)), expected);
@@ -320,9 +320,9 @@ fn payloads_over_the_limit_are_refused_on_both_sides() {
 
     let scene = scene_with(server_options(), RpcClientOptions { limits: narrow, ..client_options() });
     scene.handling.register("long", Run::Inline, long).expect("a name");
-    let expected = "a payload of 1001 bytes is over the limit of 1000";
-    assert_eq!(words(scene.call("length", &bytes(1001))), expected);
-    assert_eq!(words(scene.call("long", b"")), expected);
+    let expected = "at b (id 2): a payload of 1001 bytes is over the limit of 1000";
+    assert_eq!(words(scene.call("length", &bytes(1001))), format!("length {expected}"));
+    assert_eq!(words(scene.call("long", b"")), format!("long {expected}"));
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
 }
 
@@ -452,14 +452,14 @@ fn request_of(handler: &[u8], id: u64, deadline_ms: u64) -> Vec<u8> {
 fn an_answer_that_streams_ends_at_the_deadline_and_the_connection_goes_on() {
     let scene = scene();
     let mut stream = greeting(&scene);
-    let huge = Arc::new(vec![7; 64 << 20]);
+    let huge = Arc::new(vec![7_u8; 64 << 20]);
     let mut cut = None;
     for (deadline_ms, id) in (5..).map(|power| 1 << power).zip((1..).step_by(2)) {
         // The second one is answered by nobody. It is over no earlier than the first one.
         let both = [request_of(b"hold", id, deadline_ms), request_of(b"hold", id + 1, deadline_ms)].concat();
         stream.write_all(&both).expect("room");
         let ((_, first), (_, second)) = (scene.next_held(), scene.next_held());
-        let is_in_time = first.answer(Payload::foreign(Arc::clone(&huge)));
+        let is_in_time = first.answer(Payload::foreign(Arc::<Vec<u8>>::clone(&huge)));
         let until = std::time::Instant::now() + SOON;
         while second.is_wanted() {
             assert!(std::time::Instant::now() < until, "its deadline does not pass");
@@ -665,6 +665,40 @@ fn a_worker_that_comes_again_is_called_again() {
         assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
         let started = scene.peer.start(Call::of("pooled"), &b"y"[..]).expect("made");
         assert_eq!(started.wait().as_deref(), Ok(&b"y"[..]));
+    }
+}
+
+/// The way to a worker that went without a word: no call has time enough to find that out alone.
+#[test]
+fn a_worker_that_falls_silent_is_noticed_by_calls_that_have_little_time() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let (ping_interval, ping_timeout) = (Duration::from_millis(40), Duration::from_millis(60));
+    let limits = RpcLimits { ping_interval, ping_timeout, ..RpcLimits::default() };
+    let client = RpcClient::new(RpcClientOptions { limits, ..client_options() }).expect("descriptors");
+    let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
+    let first = peer.start(Call::of("f").within(SOON), &b""[..]).expect("made");
+    let (mut stream, _) = listener.accept().expect("it is called");
+    let welcome =
+        CalleeFrame::Welcome { version: 1, callee: b"b", callee_id: 2, requests_max: 9, bytes_max: 9 };
+    let answer = CalleeFrame::Response { status: 0, payload_bytes: 0, words: b"" };
+    let mut out = Bytes(Vec::new());
+    encode_frame(&mut out, 0, &welcome).and_then(|()| encode_frame(&mut out, 1, &answer)).expect("short");
+    let (welcome, answer) = out.0.split_at(41);
+    stream.write_all(welcome).expect("room");
+    // An answer may come when its request has.
+    let (greeting_bytes, request_bytes) = (59, 41);
+    stream.read_exact(&mut vec![0; greeting_bytes + request_bytes]).expect("a request");
+    stream.write_all(answer).expect("room");
+    assert_eq!(first.wait().as_deref(), Ok(&b""[..]));
+    let until = std::time::Instant::now() + SOON;
+    loop {
+        let error = words(peer.call(Call::of("f").within(Duration::from_millis(10)), &b""[..]));
+        if error.starts_with("b (id 2) is gone: no sign of life in ") {
+            break;
+        }
+        assert!(error.starts_with("f at b (id 2) was not answered in "), "{error}");
+        assert!(std::time::Instant::now() < until, "nobody notices");
     }
 }
 
