@@ -64,8 +64,7 @@ pub struct Peer {
     group: Box<[u8]>,
     limits: RpcLimits,
     line: Line,
-    /// Whether calls were made over the connection that there is. One over which none was made brings no call further: those
-    /// that wait end with it, and are not what the next one is made for.
+    /// Whether the connection that there is takes calls, one at least: so each one that opens brings those that wait further.
     has_opened: bool,
     part: Part,
     /// They go in the order of their numbers.
@@ -139,7 +138,7 @@ impl Peer {
         {
             match caller.begin(now, id, now, call) {
                 Ok(()) => {
-                    (self.last_id, self.has_opened) = (id, true);
+                    self.last_id = id;
                     return Ok(id);
                 }
                 Err(error) if can_wait(&error) => {}
@@ -271,7 +270,7 @@ impl Peer {
             match caller.begin(now, id, *began, NewCall { handler, payload_bytes, deadline, kind }) {
                 Err(error) if can_wait(&error) => return,
                 Err(error) => self.events.push_back(PeerEvent::Failed(id, error)),
-                Ok(()) => self.has_opened = true,
+                Ok(()) => {}
             }
             self.waiting.take(id);
         }
@@ -341,7 +340,10 @@ impl Peer {
             };
             let event = caller.next_event(now, bytes)?;
             match event {
-                CallerEvent::Open => self.advance(now),
+                CallerEvent::Open => {
+                    self.has_opened = true;
+                    self.advance(now);
+                }
                 CallerEvent::Answer(id, bytes) => return Some(PeerEvent::Answer(id, bytes)),
                 CallerEvent::Bytes(id, bytes) => return Some(PeerEvent::Bytes(id, bytes)),
                 CallerEvent::Done(id) => {
