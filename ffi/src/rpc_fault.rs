@@ -121,7 +121,7 @@ const fn status_of_call(error: &CallError) -> rdzv_status {
         CallError::TooMany { .. } | CallError::TooMuch { .. } | CallError::TooLong { .. } => {
             RDZV_LIMIT_EXCEEDED
         }
-        CallError::Handler(_) => RDZV_INVALID_ARGUMENT,
+        CallError::Handler { .. } => RDZV_INVALID_ARGUMENT,
         CallError::NoMemory(_) => RDZV_EXHAUSTED,
         CallError::Cancelled(_) => RDZV_CANCELLED,
         CallError::Reentrant(_) => RDZV_REENTRANT,
@@ -152,10 +152,11 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
             | CallError::NoMemory(peer) => Some(peer),
             CallError::TooMany { peer, .. }
             | CallError::TooMuch { peer, .. }
+            | CallError::TooLong { peer, .. }
+            | CallError::Handler { peer, .. }
             | CallError::DeadlinePassed { peer, .. }
             | CallError::Remote { peer, .. }
             | CallError::PeerGone { peer, .. } => Some(peer),
-            CallError::TooLong { .. } | CallError::Handler(_) => None,
         },
     }
 }

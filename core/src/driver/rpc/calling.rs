@@ -419,7 +419,7 @@ impl RpcPeer {
                 let now = shared.clock.now();
                 let deadline = timeout.map(|timeout| now + timeout);
                 let payload_bytes = payload.bytes().len() as u64;
-                NewCall { handler, payload_bytes, deadline, kind }.check(&shared.limits)?;
+                NewCall { handler, payload_bytes, deadline, kind }.check(&shared.me, &shared.limits)?;
                 if timeout == Some(Duration::ZERO) {
                     let (peer, handler) = (shared.me.clone(), handler.into());
                     return Err(CallError::DeadlinePassed { peer, handler, elapsed: Duration::ZERO });

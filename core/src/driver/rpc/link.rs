@@ -348,7 +348,8 @@ impl Link {
             if state.completions.get(id).is_none() {
                 state.scratch = scratch;
                 state.rested = now;
-                let is_idle = state.peer.under_way() == 0;
+                // Of a call that was given up, a sign of life may still be to come.
+                let is_idle = state.peer.poll_timeout().is_none();
                 state.reader = if is_idle { Reader::Nobody } else { Reader::Thread };
                 if !is_idle {
                     let mut due = Due::default();
