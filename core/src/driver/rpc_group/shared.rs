@@ -119,11 +119,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A call of the user's is under way as long as it lives.
 #[derive(Debug)]
-pub(super) struct UnderWay(Weak<Shared>);
+pub(super) struct UnderWay {
+    shared: Weak<Shared>,
+    /// Whom it is for; nobody, while that is not known.
+    to: Option<Departed>,
+}
+
+impl UnderWay {
+    /// What came of the call; the machine hears of a failure, which may tell of a death.
+    pub(super) fn ended<T>(&self, result: Result<T, CallError>) -> Result<T, GroupCallError> {
+        if let (Err(error), Some(to), Some(shared)) = (&result, &self.to, self.shared.upgrade()) {
+            shared.tell(Input::Lost(to.clone(), no_answer(error)));
+        }
+        Ok(result?)
+    }
+}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let Some(shared) = self.0.upgrade() else { return };
+        let Some(shared) = self.shared.upgrade() else { return };
         if shared.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
             shared.look_whether_drained();
         }
@@ -238,15 +252,15 @@ impl Shared {
         callee: Callee<'_>,
     ) -> Result<(RpcPeer, UnderWay), GroupCallError> {
         self.under_way.fetch_add(1, Ordering::AcqRel);
-        let mark = UnderWay(Arc::downgrade(self));
-        let place_of =
-            |member: &Member| Departed { worker: member.worker.clone(), address: member.address.clone() };
+        let mut mark = UnderWay { shared: Arc::downgrade(self), to: None };
         let found = self.with_agent(|agent| match callee {
-            Callee::Name(name) => agent.callee(name).map(place_of),
-            Callee::Id(id) => agent.callee_by_id(id).map(place_of),
+            Callee::Name(name) => agent.callee(name).map(Member::place),
+            Callee::Id(id) => agent.callee_by_id(id).map(Member::place),
         });
         let place = found.unwrap_or(Err(NotCallable::NoMember))?;
-        Ok((self.way(&place)?, mark))
+        let peer = self.way(&place)?;
+        mark.to = Some(place);
+        Ok((peer, mark))
     }
 
     /// Makes a call for the machine, which hears what came of it.

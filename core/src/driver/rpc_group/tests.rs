@@ -329,7 +329,7 @@ fn a_static_group_hears_its_members_only() {
     ] {
         let client = RpcClient::new(RpcClientOptions {
             me,
-            group: group.scope().to_vec(),
+            group: greeting(&group),
             limits: RpcLimits::default(),
             keep_alive: None,
             own: None,
@@ -340,6 +340,69 @@ fn a_static_group_hears_its_members_only() {
         assert!(error.ends_with(words), "{error}");
     }
     agent.shutdown(Shutdown::Graceful).expect("alone");
+}
+
+/// What the workers of a group greet each other with.
+fn greeting(group: &Store) -> Vec<u8> {
+    let id = group.get_owned(b"rdzv/group", Timeout::Default).expect("it is there");
+    [group.scope(), b"#", &id].concat()
+}
+
+#[test]
+fn whoever_was_heard_before_a_static_group_was_complete_is_heard_no_more() {
+    let (_server, port) = server();
+    let group = store(port);
+    thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (group, tell) = (&group, &tell);
+        let begin = |name: &'static str, id| {
+            let tell = tell.clone();
+            scope.spawn(move || tell.send(start(group, worker(name, id), Some(2))).ok())
+        };
+        begin("a", 0);
+        let address = group.get_owned(b"addrs/a", Timeout::After(SOON)).expect("it is there");
+        let address = String::from_utf8(address).expect("text");
+        let (host, port) = address.rsplit_once(':').expect("host and port");
+        let client = RpcClient::new(RpcClientOptions {
+            me: worker("x", 7),
+            group: greeting(group),
+            limits: RpcLimits::default(),
+            keep_alive: None,
+            own: None,
+        });
+        let client = client.expect("room");
+        let peer = client.peer(&worker("a", 0), host, port.parse().expect("a port")).expect("room");
+        // Nobody knows yet who is of the group.
+        peer.call(Call::of("who").within(SOON), &b""[..]).expect("it is heard");
+        begin("b", 1);
+        let agents: Vec<RpcAgent> =
+            (0..2).map(|_| told.recv_timeout(SOON).expect("in time").expect("a member")).collect();
+        let error = peer.call(Call::of("who").within(SOON), &b""[..]).expect_err("refused").to_string();
+        assert!(!error.contains("deadline"), "{error}");
+        let error = peer.call(Call::of("who").within(SOON), &b""[..]).expect_err("refused").to_string();
+        assert!(error.ends_with("x (id 7) is no member of this group"), "{error}");
+        drop(agents);
+    });
+}
+
+#[test]
+fn workers_of_other_groups_beneath_the_same_prefix_are_not_called() {
+    let ((_server, port), (_others, other_port)) = (server(), server());
+    let (a, b) = (joined(port, "a", 0), joined(other_port, "b", 1));
+    let (host, to) = b.address().rsplit_once(':').expect("host and port");
+    for (group, is_heard) in [(store(port), false), (store(other_port), true)] {
+        let client = RpcClient::new(RpcClientOptions {
+            me: a.me().clone(),
+            group: greeting(&group),
+            limits: RpcLimits::default(),
+            keep_alive: None,
+            own: None,
+        });
+        let client = client.expect("room");
+        let peer = client.peer(b.me(), host, to.parse().expect("a port")).expect("room");
+        let answer = peer.call(Call::of("who").within(SOON), &b""[..]);
+        assert_eq!(answer.is_ok(), is_heard, "{answer:?}");
+    }
 }
 
 #[test]
@@ -401,10 +464,12 @@ fn without_sessions_a_death_is_found_by_whoever_comes_next() {
     drop(b);
     let error = a.call("b", "echo", Vec::new(), None).expect_err("nobody is there").to_string();
     assert!(error.starts_with("b (id 1) is gone: "), "{error}");
-    assert_eq!(names(&a), "a b", "nobody has said so");
-    let c = join("c", 2);
-    let why = "c (id 2) found nobody at its address".into();
+    let why = "nobody is at its address".into();
     assert_eq!(next_event(&a), GroupEvent::PeerDied { worker: worker("b", 1), why });
+    let error = a.call("b", "echo", Vec::new(), None).expect_err("it is dead").to_string();
+    assert_eq!(error, "b (id 1) is dead: nobody is at its address");
+    assert_eq!(names(&a), "a b", "it is struck out by whoever comes");
+    let c = join("c", 2);
     assert_eq!(next_event(&a), GroupEvent::Joined(worker("c", 2)));
     assert_eq!((names(&a).as_str(), names(&c).as_str()), ("a c", "a c"));
     c.shutdown(Shutdown::Graceful).expect("it leaves");

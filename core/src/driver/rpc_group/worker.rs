@@ -3,6 +3,7 @@
 use super::own_store::{Sessions, own_store};
 use super::shared::{Callee, GroupCallError, Shared, UnderWay};
 use super::signs::Signs;
+use super::steps::carry_out;
 use super::turning::Turning;
 use super::{Agency, GroupResult, RpcInitError};
 use crate::driver::rpc::Payload;
@@ -19,8 +20,8 @@ use crate::rpc::agent::{Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, I
 use crate::rpc::device::{Device, DeviceKind};
 use crate::rpc::device_map::{DeviceMaps, NodeDevices};
 use crate::rpc::handlers::{HandlerError, Owner};
-use crate::rpc::membership::Member;
 use crate::rpc::membership::token::TokenTimes;
+use crate::rpc::membership::{Member, group_id};
 use crate::rpc::name::WorkerInfo;
 use crate::rpc::options::RpcOptions;
 use crate::time::Duration;
@@ -100,7 +101,7 @@ pub struct RpcAgent {
 #[derive(Debug)]
 pub struct GroupCall {
     pending: PendingCall,
-    _mark: UnderWay,
+    mark: UnderWay,
 }
 
 impl GroupCall {
@@ -109,12 +110,12 @@ impl GroupCall {
     /// # Errors
     /// Why there is none.
     pub fn wait(self) -> GroupResult {
-        Ok(self.pending.wait()?)
+        self.mark.ended(self.pending.wait())
     }
 
     /// What came of it, if that is known within `patience`. It is told once; later there is nothing.
     pub fn look(&mut self, patience: Duration) -> Option<GroupResult> {
-        self.pending.look(patience).map(|result| result.map_err(GroupCallError::from))
+        self.pending.look(patience).map(|result| self.mark.ended(result))
     }
 
     /// Ends it, unless it has ended. Whether it had not.
@@ -148,8 +149,12 @@ impl RpcAgent {
         let handling = tcp.handling.clone().unwrap_or_else(|| Handling::new(worker_threads));
         let shared = Shared::new();
         let reserved = Reserved::register(&handling, &shared)?;
-        let group = store.scope().to_vec();
         let host = tcp.host.clone().unwrap_or_else(|| host_towards(store));
+        let scope = store.scope().to_vec();
+        let (store, has_sessions) = own_store(store, &me.name)?;
+        store.set_timeout(rpc_timeout.unwrap_or(PATIENCE));
+        let id = carry_out(&store, shared.clock(), &group_id::ask(random_seed()));
+        let group = group_id::answered(&scope, id).map_err(AgentError::from)?;
         let weak = Arc::downgrade(&shared);
         let admit = move |claimed: &WorkerInfo| -> Result<(), Box<str>> {
             let admitted = weak.upgrade().map_or(Ok(()), |shared| shared.admit(claimed));
@@ -188,8 +193,6 @@ impl RpcAgent {
             times: tcp.times,
             nonce: random_seed(),
         };
-        let (store, has_sessions) = own_store(store, &me.name)?;
-        store.set_timeout(rpc_timeout.unwrap_or(PATIENCE));
         let store = Arc::new(store);
         let machine = Agent::new(shared.clock().now(), machine).map_err(AgentError::from)?;
         let sign = machine.sign().key();
@@ -198,8 +201,8 @@ impl RpcAgent {
             Sessions::Native => Some(Signs::begin(&store, &sign, &shared)?),
             Sessions::None => None,
         }));
-        let turning =
-            Turning::start(&shared, Arc::clone(&store), Arc::clone(&signs)).map_err(RpcInitError::System)?;
+        let turning = Turning::start(&shared, Arc::clone(&store), Arc::clone(&signs), server.admission())
+            .map_err(RpcInitError::System)?;
         let agent = Self {
             me,
             address,
@@ -271,8 +274,8 @@ impl RpcAgent {
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
     ) -> GroupResult {
-        let (peer, _mark) = self.shared.way_to(callee.into())?;
-        Ok(peer.call(self.within(handler, timeout), payload)?)
+        let (peer, mark) = self.shared.way_to(callee.into())?;
+        mark.ended(peer.call(self.within(handler, timeout), payload))
     }
 
     /// Calls, and does not wait.
@@ -287,7 +290,7 @@ impl RpcAgent {
         timeout: Option<Duration>,
     ) -> Result<GroupCall, GroupCallError> {
         let (peer, mark) = self.shared.way_to(callee.into())?;
-        Ok(GroupCall { pending: peer.start(self.within(handler, timeout), payload)?, _mark: mark })
+        Ok(GroupCall { pending: peer.start(self.within(handler, timeout), payload)?, mark })
     }
 
     /// Calls, and has what came of it told to `callback`, which must not block, on a thread of the library's.
@@ -304,7 +307,7 @@ impl RpcAgent {
     ) -> Result<(), GroupCallError> {
         let (peer, mark) = self.shared.way_to(callee.into())?;
         let told = move |result: Result<Vec<u8>, _>| {
-            callback(result.map_err(GroupCallError::from));
+            callback(mark.ended(result));
             drop(mark);
         };
         Ok(peer.start_with(self.within(handler, timeout), payload, told)?)
