@@ -265,6 +265,104 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
     context.shutdown_rpc(Shutdown::Abrupt).expect("it wants to");
 }
 
+/// A backend that says of the store what it was given, and makes no worker.
+#[derive(Debug, Default)]
+struct Curious(std::sync::Mutex<Vec<(String, Duration)>>);
+
+impl crate::rpc::registry::RpcBackend for Curious {
+    type Store = Store;
+    type Agent = Arc<dyn Agency>;
+    type Error = RpcInitError;
+
+    fn construct_options(
+        &self,
+        base: crate::rpc::registry::BaseOptions<'_>,
+        own: &[(&str, &str)],
+    ) -> Result<RpcOptions, crate::rpc::options::OptionsError> {
+        crate::rpc::registry::tcp_options(base, own)
+    }
+
+    fn init_backend(
+        &self,
+        request: crate::rpc::registry::InitRequest<Store>,
+        _: RpcOptions,
+    ) -> Result<Arc<dyn Agency>, RpcInitError> {
+        let scope = String::from_utf8_lossy(request.store.scope()).into_owned();
+        self.0.lock().expect("no panic").push((scope, request.store.timeout()));
+        Err(RpcInitError::Rank { rank: -1 })
+    }
+}
+
+#[test]
+fn each_attempt_has_a_prefix_of_its_own_and_the_store_waits_as_long_as_calls() {
+    let context = Context::default();
+    let curious = Arc::new(Curious::default());
+    let backend: Arc<AnyRpcBackend> = Arc::clone(&curious) as Arc<AnyRpcBackend>;
+    context.rpc().register("curious", backend).expect("free");
+    let attempt = |init_method: &str, seconds| {
+        let mut options = RpcOptions::new("tcp");
+        options.set_init_method(init_method).expect("a URL");
+        options.set_rpc_timeout_s(seconds).expect("a time");
+        let backend = Some("curious");
+        let init =
+            RpcInit { name: "w", backend, rank: Some(0), options: Some(options), ..RpcInit::default() };
+        context.init_rpc(init).map(drop).expect_err("it makes none")
+    };
+    attempt("tcp://127.0.0.1:0", 7.0);
+    // It meets nobody, and does not count.
+    assert!(matches!(attempt("tcp://127.0.0.1", 8.0), RpcInitError::Rendezvous(_)));
+    attempt("tcp://127.0.0.1:0", 9.0);
+    let told = core::mem::take(&mut *curious.0.lock().expect("no panic"));
+    let told: Vec<(&str, u64)> =
+        told.iter().map(|(scope, timeout)| (scope.as_str(), timeout.as_secs())).collect();
+    assert_eq!(told, [("/rpc_prefix_0/", 7), ("/rpc_prefix_1/", 9)]);
+}
+
+#[test]
+fn a_context_has_one_worker_after_the_other_each_by_another_url() {
+    let context = Context::default();
+    let (_server, port) = server();
+    let folder = std::env::temp_dir().join(format!("rdzv-rpc-urls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = format!("file://{}", folder.join("store").display());
+    for (url, rank) in [(format!("tcp://127.0.0.1:{port}"), 1), ("tcp://127.0.0.1:0".into(), 0), (file, 0)] {
+        let mut options = RpcOptions::new("tcp");
+        options.set_init_method(&url).expect("a URL");
+        options.set_own(Box::new(echoing()));
+        let init = RpcInit { name: "w", rank: Some(rank), options: Some(options), ..RpcInit::default() };
+        let agent = context.init_rpc(init).unwrap_or_else(|error| panic!("{url}: {error}"));
+        let tcp = agent.tcp().expect("of tcp");
+        assert_eq!(tcp.call("w", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
+        assert_eq!(context.shutdown_rpc(Shutdown::Graceful), Ok(()));
+    }
+    std::fs::remove_dir_all(&folder).ok();
+}
+
+#[test]
+fn devices_are_of_whatever_kind_the_group_counts() {
+    let (_server, port) = server();
+    let device = |text: &str| text.parse::<crate::rpc::device::Device>().expect("a device");
+    let mut options = RpcOptions::new("tcp");
+    options.set_devices(&[device("xpu:1"), device("xpu:0")]).expect("accelerators");
+    let pairs = [(device("xpu:1"), device("xpu:0"))];
+    options.set_device_map(&worker("a", 0).name, pairs).expect("one to one");
+    let start = |kind: &str| {
+        let accelerator = crate::rpc::device::DeviceKind::new(kind).expect("a kind");
+        let own = TcpOptions { accelerator, device_count: 2, ..echoing() };
+        RpcAgent::start(&store(port), worker("a", 0), None, &options, &own)
+    };
+    let agent = start("xpu").expect("a member");
+    assert_eq!(agent.devices(), [device("xpu:0"), device("xpu:1")]);
+    assert_eq!(
+        agent.reverse_maps().get("a").map(|map| map.get(device("xpu:0"))),
+        Some(Some(device("xpu:1")))
+    );
+    agent.shutdown(Shutdown::Graceful).expect("alone");
+    let error = start("cuda").expect_err("another kind").to_string();
+    let words = "Node a has devices with invalid indices\ndevices = [xpu:1, xpu:0]\ndevice count = 2";
+    assert_eq!(error, words);
+}
+
 #[test]
 fn over_a_store_that_is_there_a_worker_is_made_and_ended_by_whoever_has_it() {
     let (_server, port) = server();
@@ -523,8 +621,9 @@ fn a_thousand_workers_come_and_go_and_leave_nothing() {
         }
         while first.next_event(Duration::ZERO).is_some() {}
     };
-    // What is made once and kept is there.
-    (0..8).for_each(once);
+    // What is made once and kept is there, and so is as much of the past as the server keeps.
+    (0..200).for_each(once);
+    let heap_bytes = held_bytes();
     let keys = base.num_keys(Timeout::Default).expect("counted");
     let (descriptors, tasks) = (open_descriptors(), threads());
     (0..1000).for_each(once);
@@ -534,5 +633,13 @@ fn a_thousand_workers_come_and_go_and_leave_nothing() {
         threads().saturating_sub(tasks),
     );
     assert!(grown.0 <= 2 && grown.1 <= 8 && grown.2 <= 4, "keys, descriptors and threads: {grown:?}");
+    let grown = held_bytes().saturating_sub(heap_bytes);
+    assert!(grown <= 2048 * 1000, "{grown} bytes of a thousand workers are kept");
     assert_eq!(first.events_lost(), 0);
+}
+
+/// What was allocated and not given back, in bytes.
+fn held_bytes() -> usize {
+    // SAFETY: it reads counters.
+    unsafe { libc::mallinfo2() }.uordblks
 }

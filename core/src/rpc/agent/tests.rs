@@ -52,7 +52,7 @@ struct World {
     /// Calls that arrived and are not answered: whose, its number, at whom.
     open: Vec<(u64, usize, u64, usize)>,
     /// What was answered to whoever is no worker of this world.
-    answers: Vec<(u64, Result<Box<[u8]>, Box<str>>)>,
+    answers: Vec<(u64, Result<(), String>)>,
     /// Whether the store knows sessions.
     has_signs: Signing,
     /// An address that nobody can call.
@@ -161,7 +161,7 @@ impl World {
                 Output::Call(call) => self.send(Happening::Arrives(place, call)),
                 Output::Respond(ticket, answer) => {
                     let Some(at) = self.open.iter().position(|(known, ..)| *known == ticket) else {
-                        self.answers.push((ticket, answer));
+                        self.answers.push((ticket, answer.map(drop).map_err(String::from)));
                         continue;
                     };
                     let (_, caller, number, _) = self.open.swap_remove(at);
@@ -237,7 +237,7 @@ impl World {
         self.input(place, Input::Called(number, called));
         self.run_for(10_000);
         let answer = self.answers.iter().find(|(known, _)| *known == number).expect("it is answered");
-        answer.1.as_ref().map(drop).map_err(ToString::to_string)
+        answer.1.clone()
     }
 
     fn value(&self, key: &str) -> Box<[u8]> {
