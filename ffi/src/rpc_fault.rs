@@ -49,7 +49,7 @@ fn system_fault(error: &io::Error, words: String) -> Fault {
 const fn status_of_membership(error: &MembershipError) -> rdzv_status {
     match error {
         MembershipError::Mixed { .. } => RDZV_RPC_MIXED_GROUP,
-        MembershipError::Rank { .. } => RDZV_INVALID_ARGUMENT,
+        MembershipError::Rank { .. } | MembershipError::WorldSize { .. } => RDZV_INVALID_ARGUMENT,
         MembershipError::NotUnique { .. }
         | MembershipError::Shared { .. }
         | MembershipError::IdTaken { .. } => RDZV_RPC_NAME_TAKEN,

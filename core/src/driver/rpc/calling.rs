@@ -2,7 +2,7 @@
 
 use super::handling::{AnswerTo, Handling, Job, Run};
 use super::line::SCRATCH_BYTES;
-use super::link::{Completion, Driven, Link, Mark, Shared, Wanted};
+use super::link::{Completion, Driven, Link, Shared, Wanted};
 use super::own::OwnCall;
 use super::within::{Home, Place, may_wait};
 use super::{Payload, Received};
@@ -28,6 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 pub use super::link::CallResult;
+pub(in crate::driver) use super::link::{Mark, Marking};
 
 /// Who calls, and how.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use super::mailbox::Mailbox;
 use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
-use crate::driver::rpc::calling::{Call, RpcClient, RpcPeer};
+use crate::driver::rpc::calling::{Call, CallResult, Marking, RpcClient, RpcPeer};
 use crate::driver::rpc::handling::{Request, Responder};
 use crate::rendezvous::parse::Endpoint;
 use crate::rpc::agent::{
@@ -134,11 +134,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A call of the user's is under way as long as it lives.
 #[derive(Debug)]
-pub(super) struct UnderWay(Weak<Shared>);
+pub(super) struct UnderWay {
+    shared: Weak<Shared>,
+    /// Whom it is for; nobody, while that is not known.
+    to: Option<Departed>,
+}
+
+impl Marking for UnderWay {
+    /// The machine hears of a failure, which may tell of a death.
+    fn ended(&self, result: &CallResult) {
+        if let (Err(error), Some(to), Some(shared)) = (result, &self.to, self.shared.upgrade()) {
+            shared.tell(Input::Lost(to.clone(), no_answer(error)));
+        }
+    }
+}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let Some(shared) = self.0.upgrade() else { return };
+        let Some(shared) = self.shared.upgrade() else { return };
         if shared.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
             shared.look_whether_drained();
         }
@@ -255,18 +268,18 @@ impl Shared {
         callee: Callee<'_>,
     ) -> Result<(RpcPeer, UnderWay), GroupCallError> {
         self.under_way.fetch_add(1, Ordering::AcqRel);
-        let mark = UnderWay(Arc::downgrade(self));
-        let place_of =
-            |member: &Member| Departed { worker: member.worker.clone(), address: member.address.clone() };
+        let mut mark = UnderWay { shared: Arc::downgrade(self), to: None };
         let found = self.with_agent(|agent| match callee {
-            Callee::Name(name) => agent.callee(name).map(place_of),
-            Callee::Id(id) => agent.callee_by_id(id).map(place_of),
+            Callee::Name(name) => agent.callee(name).map(Member::place),
+            Callee::Id(id) => agent.callee_by_id(id).map(Member::place),
         });
         if let Some(words) = self.panic.get() {
             return Err(GroupCallError::Panicked { words: words.clone() });
         }
         let place = found.unwrap_or(Err(NotCallable::NoMember))?;
-        Ok((self.way(&place)?, mark))
+        let peer = self.way(&place)?;
+        mark.to = Some(place);
+        Ok((peer, mark))
     }
 
     /// Makes a call for the machine, which hears what came of it.

@@ -1,6 +1,6 @@
 //! One connection of a caller: its machine, its socket, and the payloads that come and go.
 
-use super::Shared;
+use super::{Admit, Shared};
 use crate::driver::event_loop::{Interest, Token, Watch, Watcher};
 use crate::driver::rpc::handling::{AnswerTo, Handler, Held, Job};
 use crate::driver::rpc::lent::Locked;
@@ -241,6 +241,14 @@ impl State {
     fn lose(&mut self, why: ConnectionError) {
         self.callee.lost(why);
         self.end = End::Now;
+    }
+
+    /// Whoever is not to be heard any more is not.
+    pub(super) fn admit_again(&mut self, admit: &Admit) {
+        let refused = self.callee.peer().and_then(|worker| admit(worker).err());
+        if let Some(words) = refused {
+            self.lose(ConnectionError::Refused { why: Refusal::Unknown, words });
+        }
     }
 
     fn no_memory(&mut self, call: u64) {

@@ -24,6 +24,7 @@ use std::os::fd::AsRawFd;
 pub(super) enum Command {
     Goodbye(Reply<()>),
     Held(Reply<(u64, u64, usize)>),
+    AdmitAgain,
     Stop,
 }
 
@@ -124,6 +125,12 @@ impl Reactor {
                 Command::Held(reply) => {
                     let (requests, bytes) = self.shared.intake().held();
                     reply.answer((requests, bytes, self.conns.len()));
+                }
+                Command::AdmitAgain => {
+                    for place in self.places() {
+                        let shared = Arc::clone(&self.shared);
+                        self.change(now, place, |state| state.admit_again(&*shared.admit));
+                    }
                 }
                 Command::Goodbye(reply) => {
                     self.door = None;
