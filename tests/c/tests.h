@@ -111,12 +111,14 @@ void waits_are_cancelled_from_another_thread(void);
 void lent_bytes_are_given_back_once(void);
 void workers_end_in_both_ways(void);
 void workers_are_made_as_they_are_told(void);
+void static_workers_agree_to_end(void);
+void rpc_handles_may_be_null(void);
+
+// rpc_ends.c
 void workers_are_not_shut_down_and_calls_not_awaited_by_their_own_code(void);
 void workers_are_freed_by_their_own_code(void);
 void attempts_to_become_a_worker_are_cancelled(void);
 void workers_go_on_without_the_server_and_hear_of_it(void);
-void static_workers_agree_to_end(void);
-void rpc_handles_may_be_null(void);
 
 // rpc_plugins.c
 void own_code_is_an_rpc_backend(void);

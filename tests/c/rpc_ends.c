@@ -1,0 +1,190 @@
+// What a worker's own code may do with it, attempts that are cancelled, and a server that goes.
+#include "rpc_pair.h"
+#include "tests.h"
+
+#include <unistd.h>
+
+// Gives a worker to the code that it calls, or takes it back.
+static rdzv_rpc *swap_rpc(struct kept *kept, rdzv_rpc *rpc) {
+  CHECK(pthread_mutex_lock(&kept->mutex) == 0);
+  rdzv_rpc *before = kept->rpc;
+  kept->rpc = rpc;
+  CHECK(pthread_mutex_unlock(&kept->mutex) == 0);
+  return before;
+}
+
+// What its own code may not do with a worker: two ways to end it, and two to wait for a call.
+static void dare(struct kept *kept, int64_t timeout_ms, char *words, size_t words_len) {
+  rdzv_rpc *rpc = swap_rpc(kept, NULL);
+  CHECK(rpc != NULL && swap_rpc(kept, rpc) == NULL);
+  rdzv_rpc_call_spec call = call_of("two", "later", "");
+  rdzv_rpc_future *future = NULL;
+  int32_t ended = 77;
+  call.timeout_ms = timeout_ms;
+  const rdzv_status graceful = rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, NULL);
+  const rdzv_status abrupt = rdzv_rpc_shutdown(rpc, RDZV_RPC_ABRUPT, NULL);
+  const rdzv_status called = rdzv_rpc_call(rpc, &call, NULL, NULL);
+  OK(rdzv_rpc_start_call(rpc, &call, &future, &error));
+  const rdzv_status waited = rdzv_rpc_future_wait(future, -1, &ended, NULL, NULL);
+  rdzv_rpc_future_free(future);
+  snprintf(words, words_len, "%d %d %d %d", graceful, abrupt, called, waited);
+}
+
+static void dare_inline(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
+  char words[100];
+  (void)request;
+  dare(user_data, PATIENCE_MS, words, sizeof words);
+  OK(rdzv_rpc_responder_answer(responder, TEXT(words), NULL, NULL, &error));
+}
+
+static void dare_pooled(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
+  char words[100];
+  (void)request;
+  dare(user_data, 20, words, sizeof words);
+  OK(rdzv_rpc_responder_answer(responder, TEXT(words), NULL, NULL, &error));
+}
+
+static void dare_when_done(void *user_data, rdzv_status status, const uint8_t *data, size_t len,
+                           const rdzv_error *error) {
+  struct kept *kept = user_data;
+  (void)status;
+  (void)data;
+  (void)len;
+  (void)error;
+  dare(kept, PATIENCE_MS, kept->words, sizeof kept->words);
+  count_up(kept, &kept->told);
+}
+
+void workers_are_not_shut_down_and_calls_not_awaited_by_their_own_code(void) {
+  struct kept kept = new_kept();
+  struct pair pair = new_pair(&kept);
+  rdzv_buffer *answer = rdzv_buffer_new();
+  OK(rdzv_rpc_add_handler(pair.one, TEXT("inline"), RDZV_RPC_INLINE, dare_inline, &kept, NULL, &error));
+  OK(rdzv_rpc_add_handler(pair.one, TEXT("pooled"), RDZV_RPC_POOLED, dare_pooled, &kept, NULL, &error));
+  CHECK(swap_rpc(&kept, pair.one) == NULL);
+  rdzv_rpc_call_spec call = call_of("one", "inline", "");
+  char refused[100], partly[100];
+  snprintf(refused, sizeof refused, "%d %d %d %d", RDZV_REENTRANT, RDZV_REENTRANT, RDZV_REENTRANT, RDZV_REENTRANT);
+  snprintf(partly, sizeof partly, "%d %d %d %d", RDZV_REENTRANT, RDZV_REENTRANT, RDZV_TIMED_OUT, RDZV_TIMED_OUT);
+  OK(rdzv_rpc_call(pair.two, &call, answer, &error));
+  CHECK_BUFFER(answer, refused);
+  call = call_of("one", "pooled", "");
+  OK(rdzv_rpc_call(pair.two, &call, answer, &error));
+  CHECK_BUFFER(answer, partly);
+  call = call_of("two", "who", "");
+  OK(rdzv_rpc_call_with(pair.one, &call, dare_when_done, &kept, &error));
+  await_count(&kept, &kept.told, 1);
+  CHECK_TEXT(kept.words, refused);
+  CHECK(swap_rpc(&kept, NULL) == pair.one);
+  OK(rdzv_rpc_shutdown(pair.one, RDZV_RPC_GRACEFUL, &error));
+  rdzv_rpc_responder_free(take_responder(&kept));
+  rdzv_buffer_free(answer);
+  end_pair(&pair);
+}
+
+static void free_own(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
+  struct kept *kept = user_data;
+  (void)request;
+  rdzv_rpc_free(swap_rpc(kept, NULL));
+  rdzv_rpc_responder_free(responder);
+  count_up(kept, &kept->calls);
+}
+
+static void free_when_done(void *user_data, rdzv_status status, const uint8_t *data, size_t len,
+                           const rdzv_error *error) {
+  struct kept *kept = user_data;
+  (void)status;
+  (void)data;
+  (void)len;
+  (void)error;
+  rdzv_rpc_free(swap_rpc(kept, NULL));
+  count_up(kept, &kept->told);
+}
+
+void workers_are_freed_by_their_own_code(void) {
+  struct kept kept = new_kept(), own = new_kept();
+  struct pair pair = new_pair(&kept);
+  rdzv_rpc_free(pair.one);
+  pair.one = NULL;
+  const int32_t runs[] = {RDZV_RPC_INLINE, RDZV_RPC_POOLED};
+  for (int i = 0; i < 3; ++i) {
+    rdzv_rpc *one = join(pair.store, "one", 1, -1, NULL, NULL);
+    // On the thread that frees it, or when its threads have ended.
+    OK(rdzv_rpc_add_handler(one, TEXT("free"), runs[i % 2], free_own, &own, destroy, &error));
+    CHECK(swap_rpc(&own, one) == NULL);
+    rdzv_rpc_call_spec call = call_of("one", "free", "");
+    if (i < 2) {
+      CHECK(rdzv_rpc_call(pair.two, &call, NULL, NULL) != RDZV_OK);
+      await_count(&own, &own.calls, i + 1);
+    } else {
+      call = call_of("two", "who", "");
+      OK(rdzv_rpc_call_with(one, &call, free_when_done, &own, &error));
+      await_count(&own, &own.told, 1);
+    }
+    await_count(&own, &own.destroyed, i + 1);
+  }
+  end_pair(&pair);
+}
+
+// One that is made in vain, and what it is made with.
+struct attempt {
+  struct kept kept;
+  rdzv_store *store;
+  rdzv_rpc_options *options;
+};
+
+static void *init_in_vain(void *argument) {
+  struct attempt *attempt = argument;
+  rdzv_rpc *rpc = NULL;
+  if (attempt->store != NULL) {
+    FAILS(RDZV_CANCELLED, rdzv_rpc_init_over_store(NULL, attempt->store, TEXT("w"), 1, 2, attempt->options, NULL, &rpc,
+                                                   &error));
+  } else {
+    FAILS(RDZV_CANCELLED, rdzv_rpc_init(NULL, TEXT("w"), 0, 2, attempt->options, NULL, &rpc, &error));
+  }
+  CHECK(rpc == NULL);
+  count_up(&attempt->kept, &attempt->kept.told);
+  return NULL;
+}
+
+void attempts_to_become_a_worker_are_cancelled(void) {
+  rdzv_server *server = start_server(NULL);
+  struct attempt attempt = {.kept = new_kept(), .store = connect_store(NULL, rdzv_server_port(server))};
+  OK(rdzv_rpc_options_new(NULL, NULL, 0, -1, TEXT("tcp://127.0.0.1:0"), NULL, NULL, 0, &attempt.options, &error));
+  // The other one of two does not come.
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, init_in_vain, &attempt) == 0);
+  const rdzv_bytes card = BYTES("rdzv/cards/1");
+  OK(rdzv_store_wait(attempt.store, &card, 1, PATIENCE_MS, &error));
+  rdzv_rpc_options_cancel(attempt.options);
+  CHECK(pthread_join(thread, NULL) == 0);
+  rdzv_store_free(attempt.store);
+
+  // It does not come to the rendezvous either. Who has not begun when it is cancelled hears nothing of it.
+  attempt.store = NULL;
+  CHECK(pthread_create(&thread, NULL, init_in_vain, &attempt) == 0);
+  const long long begun = now_ms();
+  while (count_of(&attempt.kept, &attempt.kept.told) < 2) {
+    CHECK(now_ms() - begun < PATIENCE_MS);
+    rdzv_rpc_options_cancel(attempt.options);
+    CHECK(sched_yield() == 0);
+  }
+  CHECK(pthread_join(thread, NULL) == 0);
+  rdzv_rpc_options_free(attempt.options);
+  rdzv_server_free(server);
+}
+
+void workers_go_on_without_the_server_and_hear_of_it(void) {
+  struct kept kept = new_kept();
+  struct pair pair = new_pair(&kept);
+  await_group_event(pair.one, RDZV_RPC_EVENT_JOINED, "two", NULL);
+  OK(rdzv_server_stop(pair.server, &error));
+  await_group_event(pair.one, RDZV_RPC_EVENT_SIGHT_LOST, "", "lost its server");
+  await_group_event(pair.two, RDZV_RPC_EVENT_SIGHT_LOST, "", "lost its server");
+  rdzv_rpc_call_spec call = call_of("two", "echo", "still there");
+  rdzv_buffer *answer = rdzv_buffer_new();
+  OK(rdzv_rpc_call(pair.one, &call, answer, &error));
+  CHECK_BUFFER(answer, "still there");
+  rdzv_buffer_free(answer);
+  end_pair(&pair);
+}
