@@ -4,7 +4,8 @@ use super::own_store::{Sessions, own_store};
 use super::shared::{Callee, GroupCallError, Shared, UnderWay};
 use super::signs::Signs;
 use super::turning::Turning;
-use super::{Agency, GroupResult, RpcInitError};
+use super::{Agency, Begun, CallSpec, CallTold, Ear, GroupResult, Heard, RpcInitError};
+use crate::driver::canceller::Cancellable;
 use crate::driver::rpc::Payload;
 pub use crate::driver::rpc::calling::CallCanceller;
 use crate::driver::rpc::calling::{Call, PendingCall, RpcClient, RpcClientOptions};
@@ -55,6 +56,8 @@ pub struct TcpOptions {
     pub handling: Option<Arc<Handling>>,
     /// Signs of life of who changes a dynamic group.
     pub times: TokenTimes,
+    /// Ends joining from another thread.
+    pub joining: Option<Cancellable>,
 }
 
 impl Default for TcpOptions {
@@ -66,6 +69,7 @@ impl Default for TcpOptions {
             membership_timeout: None,
             handling: None,
             times: TokenTimes::default(),
+            joining: None,
         }
     }
 }
@@ -213,7 +217,15 @@ impl RpcAgent {
             turning: Mutex::new(turning),
             reserved: Mutex::new(Some(reserved)),
         };
+        let weak = Arc::downgrade(&agent.shared);
+        let give_up = move || {
+            if let Some(shared) = weak.upgrade() {
+                shared.tell(Input::Abandon);
+            }
+        };
+        let watch = tcp.joining.as_ref().map(|joining| joining.watch(give_up));
         agent.wait_until_joined()?;
+        drop(watch);
         Ok(agent)
     }
 
@@ -290,7 +302,8 @@ impl RpcAgent {
         Ok(GroupCall { pending: peer.start(self.within(handler, timeout), payload)?, _mark: mark })
     }
 
-    /// Calls, and has what came of it told to `callback`, which must not block, on a thread of the library's.
+    /// Calls, and has what came of it told to `callback`, which must not block, on a thread of the library's. What ends the
+    /// call before comes back.
     ///
     /// # Errors
     /// It was not made.
@@ -301,7 +314,7 @@ impl RpcAgent {
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
         callback: impl FnOnce(GroupResult) + Send + 'static,
-    ) -> Result<(), GroupCallError> {
+    ) -> Result<CallCanceller, GroupCallError> {
         let (peer, mark) = self.shared.way_to(callee.into())?;
         let told = move |result: Result<Vec<u8>, _>| {
             callback(result.map_err(GroupCallError::from));
@@ -452,6 +465,23 @@ impl Agency for RpcAgent {
 
     fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
         Self::shutdown(self, how)
+    }
+
+    fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError> {
+        let CallSpec { callee, handler, payload, timeout } = call;
+        self.call_with(callee, handler, payload, timeout, told).map(Begun::Kept)
+    }
+
+    fn begin_notify(&self, call: CallSpec<'_>) -> Result<(), GroupCallError> {
+        self.notify(call.callee, call.handler, call.payload)
+    }
+
+    fn listen(&self, ear: Arc<dyn Ear>) -> Result<(), Heard> {
+        self.shared.listen(ear)
+    }
+
+    fn listen_no_more(&self) {
+        self.shared.listen_no_more();
     }
 
     fn tcp(&self) -> Option<&RpcAgent> {
