@@ -348,6 +348,10 @@ impl LoopRpc {
             };
             self.desk.answer(call, Err(GroupCallError::Late { call: what }));
         }
+        if self.wish.is_some() && self.agent.is_none() {
+            // What it waits for may have begun after the last time.
+            self.joining.cancel();
+        }
         let mut inbox = self.desk.lock();
         inbox.ripen();
         let has_parted = inbox.has_parted();
@@ -391,9 +395,11 @@ impl LoopRpc {
         if let Some(agent) = &self.agent {
             agent.listen_no_more();
         }
+        let is_here = self.threads.iter().all(Thread::is_here);
         let end = match self.afterwards {
-            Afterwards::Ends => self.end(Shutdown::Abrupt),
-            Afterwards::Lives => Ok(()),
+            // In a forked child nobody carries it out: it is the parent's.
+            Afterwards::Ends if is_here => self.end(Shutdown::Abrupt),
+            Afterwards::Ends | Afterwards::Lives => Ok(()),
         };
         // Without a thread for it, this one has to do it.
         if let (Err(_), Some(agent)) = (end, &self.agent) {
