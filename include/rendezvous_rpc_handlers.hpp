@@ -221,13 +221,13 @@ struct callable<Return (Class::*)(Arguments...) const noexcept> : signature_of<R
 template <class Return, class... Arguments>
 struct callable<Return (*)(Arguments...) noexcept> : signature_of<Return, Arguments...> {};
 
-inline void call_handler(void* user_data, const rdzv_rpc_request* asked, rdzv_rpc_responder* back) {
-  const passing guard;
-  rpc_responder responder(back);
+/// Runs a function of bytes; what it throws fails the call.
+template <class Function>
+void run_handler(const Function& function, const rpc_request& request, rpc_responder& responder) {
 #if defined(__cpp_exceptions)
   try {
 #endif
-    (*static_cast<const rpc_function*>(user_data))(rpc_request(asked), responder);
+    function(request, responder);
 #if defined(__cpp_exceptions)
   } catch (const std::exception& thrown) {
     // Who threw may have answered before, or given the responder away.
@@ -236,6 +236,12 @@ inline void call_handler(void* user_data, const rdzv_rpc_request* asked, rdzv_rp
     if (responder) std::move(responder).fail("it threw something that is no std::exception");
   }
 #endif
+}
+
+inline void call_handler(void* user_data, const rdzv_rpc_request* asked, rdzv_rpc_responder* back) {
+  const passing guard;
+  rpc_responder responder(back);
+  run_handler(*static_cast<const rpc_function*>(user_data), rpc_request(asked), responder);
 }
 
 inline void delete_handler(void* user_data) {
@@ -274,6 +280,12 @@ class rpc_handlers {
       return detail::call(rdzv_rpc_handlers_add, handle_.get(), arguments...);
     };
     return add(call, name, std::move(function), run);
+  }
+
+  /// A name whose requests are events of the loop that the worker is made for (`loop_rpc`).
+  result<void> on_loop(std::string_view name) {
+    return detail::call(rdzv_rpc_handlers_add, handle_.get(), detail::bytes(name), name.size(), RDZV_RPC_LOOP, nullptr,
+                        static_cast<void*>(nullptr), nullptr);
   }
 
   rdzv_rpc_handlers* c_handle() const noexcept { return handle_.get(); }
