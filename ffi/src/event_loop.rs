@@ -327,7 +327,7 @@ impl Told {
 }
 
 /// Runs an operation on a loop.
-pub(crate) unsafe fn operate(
+unsafe fn operate(
     event_loop: *mut rdzv_loop,
     error: *mut *mut rdzv_error,
     body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,

@@ -4,7 +4,7 @@ use crate::argument::{invalid, place, reference, text};
 use crate::buffer::rdzv_buffer;
 use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
-use crate::event_loop::{RDZV_EVENT_COMPLETED, Told, enter, operate, poison_of, rdzv_event, rdzv_loop};
+use crate::event_loop::{RDZV_EVENT_COMPLETED, Told, enter, poison_of, rdzv_event, rdzv_loop};
 use crate::guard;
 use crate::rpc::{
     EVENT_FIRST_SIZE, HandleEnd, Making, Named, RDZV_RPC_EVENT_OVER, put_event, rdzv_rpc, rdzv_rpc_event,
@@ -95,6 +95,16 @@ fn ask_fault(error: &RpcAskError) -> Fault {
         RpcAskError::System(cause) => Fault::new(RDZV_EXHAUSTED, error.to_string())
             .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0)),
     }
+}
+
+/// Runs an operation on a loop.
+unsafe fn operate(
+    event_loop: *mut rdzv_loop,
+    error: *mut *mut rdzv_error,
+    body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe { guard::call_on(poison_of(event_loop).as_deref(), error, || enter(event_loop, body)) }
 }
 
 /// Begins to make a worker.
