@@ -143,7 +143,12 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
         GroupCallError::NotCallable(NotCallable::Dead { worker, .. })
         | GroupCallError::Address { worker, .. }
         | GroupCallError::System { worker, .. } => Some(worker),
-        GroupCallError::NotCallable(_) | GroupCallError::Panicked { .. } => None,
+        GroupCallError::NotCallable(_)
+        | GroupCallError::Panicked { .. }
+        | GroupCallError::Foreign { .. }
+        | GroupCallError::Cancelled { .. }
+        | GroupCallError::Late { .. }
+        | GroupCallError::Untaken { .. } => None,
         GroupCallError::Call(error) => match error {
             CallError::NotOpen(peer)
             | CallError::Cancelled(peer)
@@ -161,6 +166,12 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
     }
 }
 
+/// What a backend of the program's own says of a call.
+#[cold]
+pub(crate) fn foreign_error(fault: &Fault) -> GroupCallError {
+    GroupCallError::Foreign { status: fault.status, words: fault.message.as_str().into() }
+}
+
 #[cold]
 #[inline(never)]
 pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
@@ -174,6 +185,10 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
         GroupCallError::Address { .. } => RDZV_RPC_UNREACHED,
         GroupCallError::System { .. } => RDZV_EXHAUSTED,
         GroupCallError::Panicked { .. } => RDZV_PANIC,
+        GroupCallError::Foreign { status, .. } => *status,
+        GroupCallError::Cancelled { .. } => RDZV_CANCELLED,
+        GroupCallError::Late { .. } => RDZV_TIMED_OUT,
+        GroupCallError::Untaken { .. } => RDZV_LIMIT_EXCEEDED,
     };
     Fault::new(status, error.to_string()).during("call").with(|known| {
         if let Some(callee) = callee_of(error) {
@@ -190,6 +205,9 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
             known.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
         }
         if let GroupCallError::Call(CallError::Remote { words, .. }) = error {
+            known.cause = words.to_string();
+        }
+        if let GroupCallError::Foreign { status: RDZV_RPC_HANDLER_FAILED, words } = error {
             known.cause = words.to_string();
         }
     })

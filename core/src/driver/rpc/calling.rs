@@ -341,6 +341,7 @@ impl RpcPeer {
 
     /// Calls, and has what came of it told to `callback`, which must not block: it is called once, on a thread of the
     /// client's, on that of a handler of the same worker's, or on one that uses the same peer. One that panics has been told.
+    /// What ends the call before comes back.
     ///
     /// # Errors
     /// It was not made, and nothing of it will be sent.
@@ -349,11 +350,12 @@ impl RpcPeer {
         call: Call<'_>,
         payload: impl Into<Payload>,
         callback: impl FnOnce(CallResult) + Send + 'static,
-    ) -> Result<(), CallError> {
+    ) -> Result<CallCanceller, CallError> {
         let home = self.home().clone();
         let callback = move |result| home.run(Place::Callback, || callback(result));
         let completion = Completion::Callback(Box::new(callback));
-        self.begin(call, payload.into(), completion, Driven::ByThread).map(drop)
+        let begun = self.begin(call, payload.into(), completion, Driven::ByThread);
+        begun.map(|(way, _)| CallCanceller(way))
     }
 
     /// Calls what nobody answers. Nobody hears whether it arrived.

@@ -1,6 +1,7 @@
 //! What the threads of one worker share: its machine, its connections, and who waits for what.
 
 use super::mailbox::Mailbox;
+use super::{Ear, Heard};
 use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
 use crate::driver::rpc::calling::{Call, CallResult, Marking, RpcClient, RpcPeer};
@@ -83,6 +84,32 @@ pub enum GroupCallError {
         /// What the system said.
         words: Box<str>,
     },
+    /// What a backend of the program's own says.
+    #[error("{words}")]
+    Foreign {
+        /// Its own number for it.
+        status: i32,
+        /// Its words.
+        words: Box<str>,
+    },
+    /// Somebody gave up a call of such a backend.
+    #[error("{call} was cancelled")]
+    Cancelled {
+        /// Handler and callee.
+        call: Box<str>,
+    },
+    /// Such a backend did not say in time what came of a call.
+    #[error("{call} was not answered in time")]
+    Late {
+        /// Handler and callee.
+        call: Box<str>,
+    },
+    /// There are too many calls that an event loop has begun.
+    #[error("{calls_max} calls of this worker have not ended, or nobody has taken what came of them")]
+    Untaken {
+        /// So many may be.
+        calls_max: usize,
+    },
 }
 
 /// How far a worker's life has come, for those who wait.
@@ -120,6 +147,8 @@ pub(super) struct Shared {
     events_lost: AtomicU64,
     /// Which thread panicked, and what it said.
     panic: OnceLock<Box<str>>,
+    /// Who hears of events instead.
+    ear: Mutex<Option<Arc<dyn Ear>>>,
 }
 
 impl fmt::Debug for Shared {
@@ -176,6 +205,7 @@ impl Shared {
             events: Mailbox::default(),
             events_lost: AtomicU64::new(0),
             panic: OnceLock::new(),
+            ear: Mutex::default(),
         })
     }
 
@@ -354,9 +384,36 @@ impl Shared {
 
     /// Of too many events that nobody asked for, the first are lost.
     pub(super) fn happened(&self, event: GroupEvent) {
+        // Under the lock, so that each hears in order.
+        let ear = lock(&self.ear);
+        if let Some(ear) = &*ear {
+            return ear.changed(event);
+        }
         if self.events.put(event) > EVENTS_MAX && self.events.take().is_some() {
             self.events_lost.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Somebody hears from now on what happens; first what nobody has asked for.
+    pub(super) fn listen(&self, listener: Arc<dyn Ear>) -> Result<(), Heard> {
+        let mut ear = lock(&self.ear);
+        if ear.is_some() {
+            return Err(Heard);
+        }
+        while let Some(event) = self.events.take() {
+            listener.changed(event);
+        }
+        if matches!(*lock(&self.fate), Fate::Over(_)) {
+            listener.parted();
+        }
+        *ear = Some(listener);
+        Ok(())
+    }
+
+    pub(super) fn listen_no_more(&self) {
+        let ear = lock(&self.ear).take();
+        // What it holds goes when the lock is free again.
+        drop(ear);
     }
 
     /// The next event; `None`: there was none in time, or it is over, and there will be none.
@@ -406,9 +463,13 @@ impl Shared {
             Some(words) => Err(AgentError::Panicked { words: words.clone() }),
             None => end,
         };
+        let ear = lock(&self.ear);
         self.set_fate(Fate::Over(end));
         // Whoever waits for an event hears of it.
         self.events.close();
+        if let Some(ear) = &*ear {
+            ear.parted();
+        }
     }
 
     /// Nobody waits for it to join any longer.

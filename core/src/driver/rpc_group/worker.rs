@@ -5,7 +5,7 @@ use super::shared::{Callee, GroupCallError, Shared};
 use super::signs::Signs;
 use super::steps::carry_out;
 use super::turning::Turning;
-use super::{Agency, GroupResult, RpcInitError};
+use super::{Agency, Begun, CallSpec, CallTold, Ear, GroupResult, Heard, RpcInitError};
 use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::rpc::Payload;
 pub use crate::driver::rpc::calling::CallCanceller;
@@ -334,7 +334,8 @@ impl RpcAgent {
         Ok(GroupCall(peer.start_marked(self.within(handler, timeout), payload.into(), mark)?))
     }
 
-    /// Calls, and has what came of it told to `callback`, which must not block, on a thread of the library's.
+    /// Calls, and has what came of it told to `callback`, which must not block, on a thread of the library's. What ends the
+    /// call before comes back.
     ///
     /// # Errors
     /// It was not made.
@@ -345,7 +346,7 @@ impl RpcAgent {
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
         callback: impl FnOnce(GroupResult) + Send + 'static,
-    ) -> Result<(), GroupCallError> {
+    ) -> Result<CallCanceller, GroupCallError> {
         let (peer, mark) = self.shared.way_to(callee.into())?;
         let told = move |result: Result<Vec<u8>, _>| {
             mark.ended(&result);
@@ -533,6 +534,23 @@ impl Agency for RpcAgent {
 
     fn abandon(&self) {
         Self::abandon(self);
+    }
+
+    fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError> {
+        let CallSpec { callee, handler, payload, timeout } = call;
+        self.call_with(callee, handler, payload, timeout, told).map(Begun::Kept)
+    }
+
+    fn begin_notify(&self, call: CallSpec<'_>) -> Result<(), GroupCallError> {
+        self.notify(call.callee, call.handler, call.payload, call.timeout)
+    }
+
+    fn listen(&self, ear: Arc<dyn Ear>) -> Result<(), Heard> {
+        self.shared.listen(ear)
+    }
+
+    fn listen_no_more(&self) {
+        self.shared.listen_no_more();
     }
 
     fn tcp(&self) -> Option<&RpcAgent> {
