@@ -491,6 +491,7 @@ fn that_a_worker_is_silent_is_noticed_though_no_call_waits_for_long() {
                 made += 1;
                 next_call = now + Duration::from_millis(1000 + pause_ms);
             }
+            assert!(made <= 20, "nobody notices");
             while pair.caller.poll_write().is_some() {}
             now = pair.caller.poll_timeout().map_or(next_call, |at| at.min(next_call).max(now));
             pair.caller.tick(now);
