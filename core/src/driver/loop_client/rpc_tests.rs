@@ -45,16 +45,17 @@ fn init(
     world_size: Option<u16>,
 ) -> RpcId {
     let (joining, home) = (Canceller::default(), Arc::clone(context));
-    let (begun, context) = (joining.begin(), Arc::clone(context));
+    let (canceller, context) = (joining.clone(), Arc::clone(context));
     let make = Box::new(move |desk: &RpcDesk| {
         let handling = Handling::new(1);
         handling.register_as(Owner::Program, "ask", Run::Inline, desk.handler())?;
-        let own = TcpOptions { handling: Some(handling), call: Some(begun), ..TcpOptions::default() };
+        let own = TcpOptions { handling: Some(handling), ..TcpOptions::default() };
         let mut options = RpcOptions::new("tcp");
         options.set_own(Box::new(own));
         let over = Arc::new(NodeStore::new(store(port), None));
         let rank = Some(rank);
-        let init = RpcInit { name, rank, world_size, options: Some(options), ..RpcInit::default() };
+        let options = Some(options);
+        let init = RpcInit { name, rank, world_size, options, canceller, ..RpcInit::default() };
         context.init_rpc_over(over, init)
     });
     events.init_rpc(home, joining, make).expect("a thread")
