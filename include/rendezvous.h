@@ -4050,7 +4050,8 @@ rdzv_status rdzv_rpc_init_over_store(const rdzv_context *context,
 
 // Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be under way, but
 // for futures, which fail. Also from a handler or a callback of the worker's own: then its threads end when
-// that has returned. NULL is ignored.
+// that has returned. Otherwise pooled handlers that are at work are waited for, up to 30 s, and none begins;
+// `destroy` tells for certain that a handler is needed no more. NULL is ignored.
 void rdzv_rpc_free(rdzv_rpc *rpc);
 
 // Ends the worker: `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Calls under way in other threads end.

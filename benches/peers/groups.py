@@ -61,7 +61,7 @@ class JoinRow:
 
 @dataclass(frozen=True)
 class DeathRow:
-    """One of the workers is killed: until the last of the others knows, and its calls to it have failed."""
+    """One of the workers is killed: until the last of the others knows."""
 
     workers: int
 

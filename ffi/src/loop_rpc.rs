@@ -115,10 +115,8 @@ unsafe fn init(
 ) -> Result<(), Fault> {
     let number = place(number, "number")?;
     let (home, making) = making()?;
-    let canceller = Canceller::default();
-    let cancels = canceller.clone();
-    let make = Box::new(move |desk: &RpcDesk| making.run(Some(desk), cancels));
-    let made = this.stores.init_rpc(home, canceller, make).map_err(|cause| {
+    let make = Box::new(move |desk: &RpcDesk, canceller: Canceller| making.run(Some(desk), canceller));
+    let made = this.stores.init_rpc(home, make).map_err(|cause| {
         Fault::new(RDZV_EXHAUSTED, format!("no thread to make the RPC worker: {cause}"))
             .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
     })?;

@@ -387,7 +387,8 @@ pub unsafe extern "C" fn rdzv_rpc_init_over_store(
 
 /// Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be under way, but
 /// for futures, which fail. Also from a handler or a callback of the worker's own: then its threads end when
-/// that has returned. NULL is ignored.
+/// that has returned. Otherwise pooled handlers that are at work are waited for, up to 30 s, and none begins;
+/// `destroy` tells for certain that a handler is needed no more. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_free(rpc: *mut rdzv_rpc) {
     // SAFETY: as the header wants it.

@@ -196,7 +196,7 @@ pub(crate) struct Given {
 }
 
 thread_local! {
-    /// Whether this thread is in code of the program's that makes options, while the registry is locked.
+    /// Whether this thread is in code of the program's that makes options, which may ask nothing of RPC.
     static MAKES_OPTIONS: Cell<bool> = const { Cell::new(false) };
     /// The workers whose own code this thread is in, the innermost last. Not that of handlers and callbacks that such
     /// code calls.

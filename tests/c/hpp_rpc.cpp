@@ -297,6 +297,7 @@ void calls_do_not_wait(const rdzv::rpc& one, rdzv::rpc& two) {
   CHECK(one.call_then_within<int>(std::chrono::milliseconds(50), keep_failure, "two", "answers late"));
   CHECK(asked.next() == "one" && done.next() == "failed");
   CHECK(failure->code() == rdzv::status::timed_out && failure->nodes() == std::vector<std::string>{"two"});
+  CHECK(failure->elapsed() >= std::chrono::milliseconds(50));
   forget();
   CHECK(VALUE(two.remove("answers late")) && !VALUE(two.remove("answers late")));
 #if defined(__cpp_exceptions)

@@ -36,7 +36,7 @@ fn start_beside(mut launch: Launch, stderr: impl Into<Stdio>) -> Launched {
 
 /// What it waits for is there before it says so, and ends with it.
 const FAILS_ONCE: &str = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && { echo attempt 0; exit 3; }
-    sleep 600 & trap 'echo heard; kill -9 $!; exit 0' TERM; echo attempt 1; while :; do wait; done";
+    sleep 600 & trap 'echo heard; kill -9 $! 2>/dev/null; exit 0' TERM; echo attempt 1; while :; do wait; done";
 
 #[test]
 fn who_does_not_read_holds_up_nothing() {

@@ -70,8 +70,9 @@ impl RpcHome for Context {
     }
 }
 
-/// Makes a worker, on a thread of its own. The desk is for handlers of the loop's.
-pub type MakeRpc = Box<dyn FnOnce(&RpcDesk) -> Result<Arc<dyn Agency>, RpcInitError> + Send>;
+/// Makes a worker, on a thread of its own. The desk is for handlers of the loop's; with the canceller the loop gives up to
+/// make the worker, which may have happened before this begins.
+pub type MakeRpc = Box<dyn FnOnce(&RpcDesk, Canceller) -> Result<Arc<dyn Agency>, RpcInitError> + Send>;
 
 /// Why a worker of a loop does not do what it is asked.
 #[derive(Debug, thiserror::Error)]
@@ -258,8 +259,9 @@ impl LoopRpc {
     /// Begins to make it.
     fn make(&mut self, make: MakeRpc) -> io::Result<()> {
         let (desk, home) = (Arc::clone(&self.desk), Arc::clone(&self.home));
+        let joining = self.joining.begin().for_parts();
         let thread = threads::spawn("rdzv-rpc-join", move || {
-            let agent = match make(&RpcDesk(Arc::clone(&desk))) {
+            let agent = match make(&RpcDesk(Arc::clone(&desk)), joining) {
                 Ok(agent) => agent,
                 Err(error) => return desk.over(Letter::Joined(Err(error))),
             };
@@ -348,10 +350,6 @@ impl LoopRpc {
             };
             self.desk.answer(call, Err(GroupCallError::Late { call: what }));
         }
-        if self.wish.is_some() && self.agent.is_none() {
-            // What it waits for may have begun after the last time.
-            self.joining.cancel();
-        }
         let mut inbox = self.desk.lock();
         inbox.ripen();
         let has_parted = inbox.has_parted();
@@ -415,8 +413,8 @@ pub(super) struct Workers {
     members: Vec<LoopRpc>,
     /// Who comes next, so that each does.
     turn: usize,
-    /// Threads of workers that the loop has no more, and what ends their joining.
-    left: Vec<(Thread, Canceller)>,
+    /// Threads of workers that the loop has no more.
+    left: Vec<Thread>,
 }
 
 impl fmt::Debug for Workers {
@@ -452,9 +450,8 @@ impl Workers {
 
     /// The end of the loop waits for what has not ended of it.
     fn keep(&mut self, member: &mut LoopRpc) {
-        self.left.retain(|(thread, _)| !thread.has_ended());
-        let joining = &member.joining;
-        self.left.extend(member.threads.drain(..).map(|thread| (thread, joining.clone())));
+        self.left.retain(|thread| !thread.has_ended());
+        self.left.append(&mut member.threads);
     }
 
     pub(super) fn next_event(&mut self) -> Option<LoopEvent> {
@@ -480,28 +477,23 @@ impl Drop for Workers {
             member.leave();
             self.keep(member);
         }
-        for (thread, joining) in self.left.drain(..) {
-            thread.join_within(LAST_PATIENCE, || joining.cancel());
+        let clock = Clock::new();
+        let until = clock.now() + LAST_PATIENCE;
+        for thread in self.left.drain(..) {
+            thread.join_within(until.since(clock.now()), || {});
         }
     }
 }
 
 impl Loop {
     /// Begins to make a worker, on a thread of its own. [`RpcEvent::Joined`] tells what came of it; it ends with the loop.
-    /// What `joining` cancels is the making.
     ///
     /// # Errors
     /// The system has no room for one more thread.
-    pub fn init_rpc(
-        &mut self,
-        home: Arc<dyn RpcHome>,
-        joining: Canceller,
-        make: MakeRpc,
-    ) -> io::Result<RpcId> {
+    pub fn init_rpc(&mut self, home: Arc<dyn RpcHome>, make: MakeRpc) -> io::Result<RpcId> {
         let id = RpcId(self.next_number());
         let inbox = Inbox::of_newcomer(InboxLimits::default());
         let mut member = LoopRpc::new(id, self.events.waker(), inbox, home, Afterwards::Ends);
-        member.joining = joining;
         member.make(make)?;
         self.workers.members.push(member);
         Ok(id)

@@ -12,6 +12,7 @@ use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store::Store;
 use crate::rpc::agent::{AgentError, GroupEvent};
 use crate::rpc::handlers::Owner;
+use crate::rpc::membership::error::MembershipError;
 use crate::rpc::name::WorkerInfo;
 use crate::rpc::options::RpcOptions;
 use alloc::string::ToString;
@@ -44,9 +45,8 @@ fn init(
     (name, rank): (&'static str, u16),
     world_size: Option<u16>,
 ) -> RpcId {
-    let (joining, home) = (Canceller::default(), Arc::clone(context));
-    let (canceller, context) = (joining.clone(), Arc::clone(context));
-    let make = Box::new(move |desk: &RpcDesk| {
+    let (home, context) = (Arc::clone(context), Arc::clone(context));
+    let make = Box::new(move |desk: &RpcDesk, canceller: Canceller| {
         let handling = Handling::new(1);
         handling.register_as(Owner::Program, "ask", Run::Inline, desk.handler())?;
         let own = TcpOptions { handling: Some(handling), ..TcpOptions::default() };
@@ -58,7 +58,7 @@ fn init(
         let init = RpcInit { name, rank, world_size, options, canceller, ..RpcInit::default() };
         context.init_rpc_over(over, init)
     });
-    events.init_rpc(home, joining, make).expect("a thread")
+    events.init_rpc(home, make).expect("a thread")
 }
 
 /// Turns the loop until something happens.
@@ -71,6 +71,17 @@ fn next(events: &mut Loop) -> (RpcId, RpcEvent) {
         }
         assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
         events.turn().expect("a turn");
+    }
+}
+
+/// It has not become a member, since nobody waited for that any more.
+fn is_given_up(event: &RpcEvent) -> bool {
+    match event {
+        RpcEvent::Joined(Err(RpcInitError::Agent(AgentError::Membership(error)))) => {
+            *error == MembershipError::Cancelled
+        }
+        RpcEvent::Joined(Err(RpcInitError::Store(error))) => error.kind() == ErrorKind::Cancelled,
+        _ => false,
     }
 }
 
@@ -319,12 +330,17 @@ fn who_does_not_become_a_member_says_why_and_who_is_waited_for_may_be_given_up()
     let alone = init(&mut events, &context, other_port, ("zero", 0), Some(2));
     let error = events.rpc_call(alone, ask("zero", "ask", b"")).expect_err("no member").to_string();
     assert_eq!(error, "this worker is no member of its group");
+    store(other_port).wait(&[b"rdzv/cards/0"], Timeout::After(SOON)).expect("it comes");
     events.rpc_shutdown(alone, Shutdown::Graceful).expect("a thread");
     let (id, event) = next(&mut events);
-    assert!(
-        id == alone && matches!(event, RpcEvent::Joined(Err(RpcInitError::Agent(AgentError::Abandoned)))),
-        "{event:?}"
-    );
+    assert_eq!(id, alone);
+    assert!(is_given_up(&event), "{event:?}");
+    // One that may not have begun.
+    let early = init(&mut events, &context, other_port, ("zero", 0), Some(2));
+    events.rpc_shutdown(early, Shutdown::Graceful).expect("a thread");
+    let (id, event) = next(&mut events);
+    assert_eq!(id, early);
+    assert!(is_given_up(&event), "{event:?}");
     let forgotten = init(&mut events, &context, other_port, ("zero", 0), Some(2));
     events.remove_rpc(forgotten);
     events.rpc_shutdown(two, Shutdown::Abrupt).expect("a thread");
@@ -415,8 +431,8 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
     let kept = Arc::clone(&own);
     let mut events = Loop::new().expect("a loop");
     let home: Arc<dyn RpcHome> = Arc::new(Context::default());
-    let make = Box::new(move |_: &RpcDesk| Ok(own as Arc<dyn Agency>));
-    let id = events.init_rpc(home, Canceller::default(), make).expect("a thread");
+    let make = Box::new(move |_: &RpcDesk, _: Canceller| Ok(own as Arc<dyn Agency>));
+    let id = events.init_rpc(home, make).expect("a thread");
     assert_eq!(joined(&mut events), id);
     let told = || kept.1.lock().expect("no panic").remove(0);
 

@@ -383,7 +383,7 @@ impl Caller {
             // A frame's end takes no bytes of its own, so that the codec is asked though there are none.
             match self.incoming.next(bytes) {
                 Ok(None) => return self.events.pop_front(),
-                Ok(Some(came)) => match self.came(came) {
+                Ok(Some(came)) => match self.came(now, came) {
                     Ok(None) => {}
                     Ok(Some(event)) => return Some(event),
                     Err(error) => self.end(error),
@@ -393,7 +393,7 @@ impl Caller {
         }
     }
 
-    fn came<'b>(&mut self, came: Came<'b>) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
+    fn came<'b>(&mut self, now: Instant, came: Came<'b>) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
         match came {
             Came::Data(id, bytes) => {
                 let Some(call) = self.calls.get_mut(id) else { return self.late(id, DATA) };
@@ -411,7 +411,7 @@ impl Caller {
                 Ok(None)
             }
             Came::Frame(header, body) => match CalleeFrame::parse(header.kind, &body)? {
-                Some(frame) => self.frame(header.id, header.kind, frame),
+                Some(frame) => self.frame(now, header.id, header.kind, frame),
                 None => Ok(None),
             },
         }
@@ -433,6 +433,7 @@ impl Caller {
 
     fn frame<'b>(
         &mut self,
+        now: Instant,
         id: u64,
         kind: u16,
         frame: CalleeFrame<'_>,
@@ -470,15 +471,15 @@ impl Caller {
             }
             (CalleeFrame::Goodbye {}, _) => Ok(None),
             (CalleeFrame::Response { status, payload_bytes, words }, _) => {
-                self.response(id, kind, status, payload_bytes, words)
+                self.response(now, (id, kind), status, payload_bytes, words)
             }
         }
     }
 
     fn response<'b>(
         &mut self,
-        id: u64,
-        kind: u16,
+        now: Instant,
+        (id, kind): (u64, u16),
         status: u16,
         bytes: u64,
         words: &[u8],
@@ -494,8 +495,17 @@ impl Caller {
             let Some(call) = self.take(id) else { return Ok(None) };
             self.look_for_rest();
             self.look_for_the_end();
-            let (status, words) = (Status::from_number(status), String::from_utf8_lossy(words).into());
-            let error = CallError::Remote { peer: self.peer.clone(), handler: call.handler, status, words };
+            let (peer, handler) = (self.peer.clone(), call.handler);
+            let error = match Status::from_number(status) {
+                // Whichever end notices first, it is the same.
+                Status::Deadline => {
+                    CallError::DeadlinePassed { peer, handler, elapsed: now.since(call.began) }
+                }
+                status => {
+                    let words = String::from_utf8_lossy(words).into();
+                    CallError::Remote { peer, handler, status, words }
+                }
+            };
             return Ok(Some(CallerEvent::Failed(id, error)));
         }
         if bytes > bytes_max {

@@ -116,7 +116,8 @@ fn leave_session() {
     unsafe { libc::setsid() };
 }
 
-/// A worker, a child in its group, one in a session of its own, and a daemon: four.
+/// A worker, a child in its group, one in a session of its own, and a daemon, who tells of itself when its parent has ended:
+/// four.
 fn family() -> ! {
     fork(|| {
         tell();
@@ -129,8 +130,12 @@ fn family() -> ! {
     });
     fork(|| {
         leave_session();
+        let parent = std::process::id();
         fork(|| {
             leave_session();
+            while std::os::unix::process::parent_id() == parent {
+                std::thread::yield_now();
+            }
             tell();
             idle()
         });
