@@ -3845,11 +3845,13 @@ rdzv_status rdzv_rpc_handlers_clone(const rdzv_rpc_handlers *handlers,
 // Frees handlers. Workers that were made with them keep what they need. NULL is ignored.
 void rdzv_rpc_handlers_free(rdzv_rpc_handlers *handlers);
 
-// Adds a handler. `run` is `RDZV_RPC_INLINE` or `RDZV_RPC_POOLED`. `handle` is called on threads of the
-// library's, by several at a time; it must not throw. It owns the responder, and may answer later. It
-// may free its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an
-// inline handler. On success the library owns `user_data`, until it calls `destroy` (which may be NULL)
-// once all handles and workers that have the handler are gone; on failure it stays yours.
+// Adds a handler. `run` is `RDZV_RPC_INLINE`, `RDZV_RPC_POOLED`, or `RDZV_RPC_LOOP` for a worker that is
+// made with `rdzv_loop_rpc_init`: then `handle` and `destroy` are NULL, and requests are events of the
+// loop. Otherwise `handle` is called on threads of the library's, by several at a time; it must not throw.
+// It owns the responder, and may answer later. It may free its worker; to shut that down is
+// `RDZV_REENTRANT` there, and so is waiting for a call in an inline handler. On success the library owns
+// `user_data`, until it calls `destroy` (which may be NULL) once all handles and workers that have the
+// handler are gone; on failure it stays yours.
 //
 // Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins with
 // `rdzv/`).
@@ -3864,9 +3866,10 @@ rdzv_status rdzv_rpc_handlers_add(rdzv_rpc_handlers *handlers,
                                   void (*destroy)(void *user_data),
                                   rdzv_error **error);
 
-// Has a handler answer a request that a backend of yours received: it is called on the calling thread, be it
-// inline or pooled. `done` is told once what came of it, on any thread, also where `answer_is_wanted` is 0;
-// it may be NULL then. `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
+// Has a handler answer a request that a backend of yours received: it is called on the calling thread, be
+// it inline or pooled; where it is the event loop's, the bytes are copied, and it hears of them. `done` is
+// told once what came of it, on any thread, also where `answer_is_wanted` is 0; it may be NULL then.
+// `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
 //
 // Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_INVALID_ARGUMENT`.
 rdzv_status rdzv_rpc_handlers_dispatch(const rdzv_rpc_handlers *handlers,

@@ -185,7 +185,7 @@ static inline void call_fails(const rdzv_rpc *rpc, rdzv_rpc_call_spec call, rdzv
   rdzv_buffer_free(answer);
 }
 
-// The next event of this kind.
+// The next event of this kind; with a part of its words, which are there unless that is NULL.
 static inline void await_group_event(const rdzv_rpc *rpc, int32_t kind, const char *name, const char *why_part) {
   rdzv_buffer *who_it_is = rdzv_buffer_new(), *why = rdzv_buffer_new();
   rdzv_rpc_event event = {.struct_size = sizeof event};
@@ -197,7 +197,7 @@ static inline void await_group_event(const rdzv_rpc *rpc, int32_t kind, const ch
   } else {
     char words[200];
     snprintf(words, sizeof words, "%.*s", (int)rdzv_buffer_len(why), (const char *)rdzv_buffer_data(why));
-    if (strstr(words, why_part) == NULL) CHECK_TEXT(words, why_part);
+    if (words[0] == '\0' || strstr(words, why_part) == NULL) CHECK_TEXT(words, why_part);
   }
   rdzv_buffer_free(who_it_is);
   rdzv_buffer_free(why);
