@@ -245,14 +245,10 @@ void futures_and_callbacks_tell_what_came_of_calls(void) {
 
   call = call_of("two", "echo", "back");
   OK(rdzv_rpc_call_with(pair.one, &call, done, &kept, &error));
-  await_count(&kept, &kept.told, 1);
-  CHECK_NUMBER(kept.status, RDZV_OK);
-  CHECK_TEXT(kept.words, "back");
+  is_told(&kept, 1, RDZV_OK, "back");
   call = call_of("two", "refuse", "");
   OK(rdzv_rpc_call_with(pair.one, &call, done, &kept, &error));
-  await_count(&kept, &kept.told, 2);
-  CHECK_NUMBER(kept.status, RDZV_RPC_HANDLER_FAILED);
-  CHECK(strstr(kept.words, "no such luck") != NULL);
+  is_told(&kept, 2, RDZV_RPC_HANDLER_FAILED, "no such luck");
   call = call_of("three", "echo", "");
   FAILS(RDZV_RPC_UNKNOWN_WORKER, rdzv_rpc_call_with(pair.one, &call, done, &kept, &error));
   FAILS(INVALID, rdzv_rpc_call_with(pair.one, &call, NULL, &kept, &error));

@@ -112,13 +112,24 @@ static inline rdzv_rpc_responder *take_responder(struct kept *kept) {
 
 static inline void done(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *error) {
   struct kept *kept = user_data;
+  CHECK(pthread_mutex_lock(&kept->mutex) == 0);
   kept->status = status;
   if (error == NULL) {
     snprintf(kept->words, sizeof kept->words, "%.*s", (int)len, (const char *)data);
   } else {
     snprintf(kept->words, sizeof kept->words, "%s", rdzv_error_message(error));
   }
+  CHECK(pthread_mutex_unlock(&kept->mutex) == 0);
   count_up(kept, &kept->told);
+}
+
+// What `done` is told last, which is the `count`th time.
+static inline void is_told(struct kept *kept, int count, rdzv_status status, const char *part) {
+  await_count(kept, &kept->told, count);
+  CHECK(pthread_mutex_lock(&kept->mutex) == 0);
+  CHECK_NUMBER(kept->status, status);
+  if (strstr(kept->words, part) == NULL) CHECK_TEXT(kept->words, part);
+  CHECK(pthread_mutex_unlock(&kept->mutex) == 0);
 }
 
 static inline rdzv_rpc_handlers *handlers_of(struct kept *kept) {
