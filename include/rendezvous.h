@@ -1421,7 +1421,7 @@ rdzv_status rdzv_store_new_custom(const rdzv_context *context,
                                   rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// Stores in an event loop of the caller's: no thread, no callback, no call that blocks.
+// Stores in an event loop of the caller's: no callback, no call that blocks.
 // -----------------------------------------------------------------------------------------------------------
 
 // `rdzv_event.kind`: nothing has happened that was not told.
@@ -1441,11 +1441,12 @@ typedef struct {
   // Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
   uint32_t struct_size;
   // `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, one of a node's: `RDZV_EVENT_NODE_OPEN`
-  // and so on, or one of a native store's: `RDZV_EVENT_CHANGE` and so on.
+  // and so on, one of a native store's: `RDZV_EVENT_CHANGE` and so on, or one of an RPC worker's:
+  // `RDZV_EVENT_RPC` and so on.
   int32_t kind;
   // The operation, as its submission named it: a number above 0 that this loop gives once.
   uint64_t operation;
-  // The store, the node or the agent that it was for.
+  // The store, the node, the agent or the RPC worker that it was for.
   uint32_t store;
   // How it ended.
   rdzv_status status;
@@ -1453,7 +1454,7 @@ typedef struct {
   // commit: 1 or 0; grant_lease: the lease; a node's barrier: the generation.
   int64_t number;
   // get, compare_set and queue_pop: the value; `RDZV_EVENT_ROUND`: a node's name; `RDZV_EVENT_CHANGE`: the
-  // key. NULL otherwise.
+  // key; an RPC call: the answer; `RDZV_EVENT_RPC_REQUEST`: the bytes. NULL otherwise.
   const uint8_t *data;
   // Its length in bytes.
   size_t len;
@@ -1473,7 +1474,8 @@ typedef struct {
 // Errors: `RDZV_EXHAUSTED` when the system gives no descriptor.
 rdzv_status rdzv_loop_new(const rdzv_context *context, rdzv_loop **out, rdzv_error **error);
 
-// Closes the connections of every store and frees a loop; its descriptor is closed. NULL is ignored.
+// Closes the connections of every store and frees a loop; its descriptor is closed. RPC workers that were
+// made for it end abruptly, which takes 5 seconds at most. NULL is ignored.
 void rdzv_loop_free(rdzv_loop *event_loop);
 
 // The descriptor that is readable when `rdzv_loop_turn` has something to do. The same for the loop's life;
@@ -1506,8 +1508,8 @@ rdzv_status rdzv_loop_add_store(rdzv_loop *event_loop,
 // ends without a word to the server; `rdzv_loop_node_shutdown` says goodbye. An unknown store is ignored.
 rdzv_status rdzv_loop_remove_store(rdzv_loop *event_loop, uint32_t store, rdzv_error **error);
 
-// Gives an operation up: its event has status `RDZV_CANCELLED`, unless it is over already. An unknown one
-// is ignored.
+// Gives an operation up: its event has status `RDZV_CANCELLED`, unless it is over already. `store` may be
+// an RPC worker, whose call it is. An unknown one is ignored.
 rdzv_status rdzv_loop_cancel(rdzv_loop *event_loop, uint32_t store, uint64_t operation, rdzv_error **error);
 
 // Submits `rdzv_store_set` to a store of the loop. Barriers by keys and the counting of workers, which
@@ -3818,8 +3820,11 @@ rdzv_status rdzv_rpc_options_list_device_map(const rdzv_rpc_options *options,
 // The handler runs on a thread of the pool, and may block.
 #define RDZV_RPC_POOLED 2
 
-// Handlers by their names, for workers to be made with: whoever calls a worker finds them from the beginning.
-// One thread at a time. Any number of workers may share them; free it when you like.
+// Its requests are events of the event loop that the worker is in: nothing is called.
+#define RDZV_RPC_LOOP 3
+
+// Handlers by their names, for workers to be made with: whoever calls a worker finds them from the
+// beginning. One thread at a time. Any number of workers may share them; free it when you like.
 typedef struct rdzv_rpc_handlers rdzv_rpc_handlers;
 
 // What a handler is asked. Valid, with all that it lends, until the handler returns.
@@ -3840,11 +3845,13 @@ rdzv_status rdzv_rpc_handlers_clone(const rdzv_rpc_handlers *handlers,
 // Frees handlers. Workers that were made with them keep what they need. NULL is ignored.
 void rdzv_rpc_handlers_free(rdzv_rpc_handlers *handlers);
 
-// Adds a handler. `run` is `RDZV_RPC_INLINE` or `RDZV_RPC_POOLED`. `handle` is called on threads of the
-// library's, by several at a time; it must not throw. It owns the responder, and may answer later. It
-// may free its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an
-// inline handler. On success the library owns `user_data`, until it calls `destroy` (which may be NULL)
-// once all handles and workers that have the handler are gone; on failure it stays yours.
+// Adds a handler. `run` is `RDZV_RPC_INLINE`, `RDZV_RPC_POOLED`, or `RDZV_RPC_LOOP` for a worker that is
+// made with `rdzv_loop_rpc_init`: then `handle` and `destroy` are NULL, and requests are events of the
+// loop. Otherwise `handle` is called on threads of the library's, by several at a time; it must not throw.
+// It owns the responder, and may answer later. It may free its worker; to shut that down is
+// `RDZV_REENTRANT` there, and so is waiting for a call in an inline handler. On success the library owns
+// `user_data`, until it calls `destroy` (which may be NULL) once all handles and workers that have the
+// handler are gone; on failure it stays yours.
 //
 // Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins with
 // `rdzv/`).
@@ -3859,9 +3866,10 @@ rdzv_status rdzv_rpc_handlers_add(rdzv_rpc_handlers *handlers,
                                   void (*destroy)(void *user_data),
                                   rdzv_error **error);
 
-// Has a handler answer a request that a backend of yours received: it is called on the calling thread, be it
-// inline or pooled. `done` is told once what came of it, on any thread, also where `answer_is_wanted` is 0;
-// it may be NULL then. `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
+// Has a handler answer a request that a backend of yours received: it is called on the calling thread, be
+// it inline or pooled; where it is the event loop's, the bytes are copied, and it hears of them. `done` is
+// told once what came of it, on any thread, also where `answer_is_wanted` is 0; it may be NULL then.
+// `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
 //
 // Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_INVALID_ARGUMENT`.
 rdzv_status rdzv_rpc_handlers_dispatch(const rdzv_rpc_handlers *handlers,
@@ -3901,9 +3909,9 @@ int32_t rdzv_rpc_request_answer_is_wanted(const rdzv_rpc_request *request);
 // for NULL.
 int64_t rdzv_rpc_request_time_left_ms(const rdzv_rpc_request *request);
 
-// Answers with these bytes, and frees the responder, whatever it returns. Without `release` they are copied.
-// With it they are only lent, and it is called once with `user_data`, on any thread, when nobody needs them
-// any more, whatever this function returns.
+// Answers with these bytes, and frees the responder, whatever it returns. Without `release` they are
+// copied. With it they are only lent, and it is called once with `user_data`, on any thread, when nobody
+// needs them any more, whatever this function returns.
 //
 // Errors: `RDZV_INVALID_ARGUMENT`. Whether the answer arrives nobody knows here.
 rdzv_status rdzv_rpc_responder_answer(rdzv_rpc_responder *responder,
@@ -4287,8 +4295,9 @@ typedef struct {
   const rdzv_store *store;
 } rdzv_rpc_init_request;
 
-// A backend in code of yours. Its functions are called on the thread that makes options or a worker; they may
-// block, and must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
+// A backend in code of yours. Its functions are called on the thread that makes options or a worker (a
+// worker for an event loop is made, and shut down, on a thread of the library's); they may block, and must
+// not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
 typedef struct {
   // `sizeof(rdzv_rpc_backend_vtable)`.
   uint32_t struct_size;
@@ -4343,9 +4352,9 @@ typedef struct {
   void (*destroy)(void *user_data);
 } rdzv_rpc_agent_vtable;
 
-// Registers an RPC backend in code of yours under the name `backend`, which is exact; `vtable` is copied. The
-// newest comes first where one is looked for by options. On success the library owns `user_data`, until it
-// calls `destroy`; on failure it stays yours.
+// Registers an RPC backend in code of yours under the name `backend`, which is exact; `vtable` is copied.
+// The newest comes first where one is looked for by options. On success the library owns `user_data`,
+// until it calls `destroy`; on failure it stays yours.
 //
 // Errors: `RDZV_ALREADY_REGISTERED` when anybody has the name, be it the same code.
 rdzv_status rdzv_context_register_rpc_backend(const rdzv_context *context,
@@ -4357,8 +4366,8 @@ rdzv_status rdzv_context_register_rpc_backend(const rdzv_context *context,
 // The names of the RPC backends of this context, the newest first; they replace the content of `names`.
 rdzv_status rdzv_context_list_rpc_backends(const rdzv_context *context, rdzv_list *names, rdzv_error **error);
 
-// The options of the backend's own that these options were made with: names and values replace the content of
-// the two lists. For the `init` of a backend of yours.
+// The options of the backend's own that these options were made with: names and values replace the content
+// of the two lists. For the `init` of a backend of yours.
 rdzv_status rdzv_rpc_options_list_own(const rdzv_rpc_options *options,
                                       rdzv_list *names,
                                       rdzv_list *values,
@@ -4444,6 +4453,137 @@ void rdzv_rpc_observer_cancel(const rdzv_rpc_observer *observer);
 rdzv_status rdzv_rpc_observer_list(const rdzv_rpc_observer *observer,
                                    rdzv_rpc_workers **out,
                                    rdzv_error **error);
+
+// -----------------------------------------------------------------------------------------------------------
+// Workers of RPC groups in an event loop of the caller's.
+// -----------------------------------------------------------------------------------------------------------
+
+// `rdzv_event.kind`: an RPC worker is a member of its group, or, where the status is another one than
+// `RDZV_OK`, is none: then this is the last that is heard of it.
+#define RDZV_EVENT_RPC_JOINED 11
+
+// `rdzv_event.kind`: something happened to an RPC worker's group, or the worker has ended;
+// `rdzv_loop_rpc_event` tells what.
+#define RDZV_EVENT_RPC 12
+
+// `rdzv_event.kind`: a handler of the loop's is asked; `rdzv_loop_rpc_request` tells what, and
+// `rdzv_loop_rpc_responder` is the way back.
+#define RDZV_EVENT_RPC_REQUEST 13
+
+// Begins to make a worker as `rdzv_rpc_init`, on a thread of the library's, and returns at once. The
+// number that goes to `*number` is in the field `store` of its events: `RDZV_EVENT_RPC_JOINED` first; then
+// what its handlers of kind `RDZV_RPC_LOOP` are asked, what happens to its group, and the ends of its
+// calls, in order; and at last `RDZV_EVENT_RPC`, when it has ended. `options` and `handlers` are copied.
+// `context` is the worker's, which need not be the loop's; a context has one worker at a time.
+//
+// Requests that nobody takes out of the loop wait, 65,536 of them and 8 GiB at most; further ones fail at
+// their callers, as all that wait do when the worker ends. Of more than 4,096 things that happened to the
+// group the oldest are lost. A turn of the loop has what was there when it began.
+//
+// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_EXHAUSTED` (no thread); the others of `rdzv_rpc_init` are told by
+// the event.
+rdzv_status rdzv_loop_rpc_init(rdzv_loop *event_loop,
+                               const rdzv_context *context,
+                               const uint8_t *name,
+                               size_t name_len,
+                               int32_t rank,
+                               int32_t world_size,
+                               const rdzv_rpc_options *options,
+                               const rdzv_rpc_handlers *handlers,
+                               uint32_t *number,
+                               rdzv_error **error);
+
+// The same as `rdzv_rpc_init_over_store` makes one, over a store that blocks and is there already.
+rdzv_status rdzv_loop_rpc_init_over_store(rdzv_loop *event_loop,
+                                          const rdzv_context *context,
+                                          const rdzv_store *store,
+                                          const uint8_t *name,
+                                          size_t name_len,
+                                          int32_t rank,
+                                          int32_t world_size,
+                                          const rdzv_rpc_options *options,
+                                          const rdzv_rpc_handlers *handlers,
+                                          uint32_t *number,
+                                          rdzv_error **error);
+
+// Adds a worker that is a member already: what happens to its group is told by the loop from now on, and by
+// `rdzv_rpc_next_event` no more. The handle stays yours; freed, it ends the worker, and so does
+// `rdzv_loop_rpc_shutdown`, but not the end of the loop.
+//
+// Errors: `RDZV_ALREADY_REGISTERED` (it is in a loop).
+rdzv_status rdzv_loop_add_rpc(rdzv_loop *event_loop,
+                              const rdzv_rpc *rpc,
+                              uint32_t *number,
+                              rdzv_error **error);
+
+// Forgets a worker: no event of it follows, and what waits to be answered fails at its callers. One that
+// was made for the loop ends abruptly, on a thread of the library's; one that was added goes on. An
+// unknown one is ignored.
+rdzv_status rdzv_loop_remove_rpc(rdzv_loop *event_loop, uint32_t number, rdzv_error **error);
+
+// Another handle of a worker, from `RDZV_EVENT_RPC_JOINED` on: for its name, its number, the workers of
+// its group, its devices, and for handlers. On success `*out` is yours until `rdzv_rpc_free`, which leaves
+// the worker where it is.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` (no such worker, or not yet).
+rdzv_status rdzv_loop_rpc_handle(rdzv_loop *event_loop, uint32_t number, rdzv_rpc **out, rdzv_error **error);
+
+// Calls a worker, and returns at once. `*operation` names the call: its event is `RDZV_EVENT_COMPLETED`
+// with the answer, by its deadline at the latest, and `rdzv_loop_cancel` gives it up. 65,536 calls of a
+// worker may be under way, or have events that nobody has taken.
+//
+// Errors: those of `rdzv_rpc_call` that are known at once; the others are those of the event.
+rdzv_status rdzv_loop_rpc_call(rdzv_loop *event_loop,
+                               uint32_t number,
+                               const rdzv_rpc_call_spec *call,
+                               uint64_t *operation,
+                               rdzv_error **error);
+
+// Calls what nobody answers; no event follows.
+//
+// Errors: those of `rdzv_rpc_call` that are known at once.
+rdzv_status rdzv_loop_rpc_notify(rdzv_loop *event_loop,
+                                 uint32_t number,
+                                 const rdzv_rpc_call_spec *call,
+                                 rdzv_error **error);
+
+// Adds a handler of kind `RDZV_RPC_LOOP` to a worker of the loop that is a member. Others may have called
+// it before.
+//
+// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_ALREADY_REGISTERED`, `RDZV_UNSUPPORTED` with a backend of yours.
+rdzv_status rdzv_loop_rpc_add_handler(rdzv_loop *event_loop,
+                                      uint32_t number,
+                                      const uint8_t *name,
+                                      size_t name_len,
+                                      rdzv_error **error);
+
+// Begins to end a worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`, and returns at once: when it has
+// ended, the last event of it is `RDZV_EVENT_RPC`, whose status tells how. Meanwhile its handlers are
+// asked still, and calls that wait for a graceful end go on; an abrupt one may follow. A worker that joins
+// gives that up, and `RDZV_EVENT_RPC_JOINED` fails.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown worker), `RDZV_EXHAUSTED` (no thread).
+rdzv_status rdzv_loop_rpc_shutdown(rdzv_loop *event_loop, uint32_t number, int32_t how, rdzv_error **error);
+
+// What happened, when the last event was `RDZV_EVENT_RPC`, as `rdzv_rpc_next_event` tells it: of `*event`,
+// `struct_size` must be set, and `name` and `why` may be NULL. `RDZV_RPC_EVENT_OVER`: the worker has
+// ended, and nothing more is heard of it; the status of the loop's event tells how.
+rdzv_status rdzv_loop_rpc_event(rdzv_loop *event_loop,
+                                rdzv_rpc_event *event,
+                                rdzv_buffer *name,
+                                rdzv_buffer *why,
+                                rdzv_error **error);
+
+// What a handler is asked, when the last event was `RDZV_EVENT_RPC_REQUEST`, else NULL. Lent until the
+// next call of `rdzv_loop_next_event`.
+const rdzv_rpc_request *rdzv_loop_rpc_request(const rdzv_loop *event_loop);
+
+// Gives the way back for the last event, when that was `RDZV_EVENT_RPC_REQUEST`; once. On success `*out`
+// is yours, to answer now or later, from any thread. Where nobody asks for it before the next call of
+// `rdzv_loop_next_event`, the caller hears that there is no answer.
+//
+// Errors: `RDZV_INVALID_ARGUMENT` (there is none, or it was given).
+rdzv_status rdzv_loop_rpc_responder(rdzv_loop *event_loop, rdzv_rpc_responder **out, rdzv_error **error);
 
 #ifdef __cplusplus
 }  // extern "C"

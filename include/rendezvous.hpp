@@ -795,6 +795,6 @@ class store {
 #include "rendezvous_utilities.hpp"
 // Of what stands above, the agent needs the loop and the handler.
 #include "rendezvous_agent.hpp"
-#include "rendezvous_rpc.hpp"
+#include "rendezvous_rpc_loop.hpp"
 
 #endif  // RENDEZVOUS_HPP

@@ -38,6 +38,12 @@ enum class event_kind : std::int32_t {
   lease_over = RDZV_EVENT_LEASE_OVER,
   /// Something happened to an agent: `agent_event_of` tells what.
   agent = RDZV_EVENT_AGENT,
+  /// An RPC worker is a member of its group, or is none, for the reason in `code` and `message`.
+  rpc_joined = RDZV_EVENT_RPC_JOINED,
+  /// Something happened to an RPC worker's group, or the worker has ended: `rpc_event_of` tells what.
+  rpc = RDZV_EVENT_RPC,
+  /// A handler of the loop's is asked: `rpc_request_of` tells what, and takes the answer.
+  rpc_request = RDZV_EVENT_RPC_REQUEST,
 };
 
 /// A node's place in a round.
@@ -68,12 +74,14 @@ struct loop_member {
 /// What happened in an event loop.
 struct loop_event {
   event_kind kind = event_kind::completed;
-  /// The store, the node or the agent.
+  /// The store, the node, the agent or the RPC worker.
   std::uint32_t store = 0;
   std::uint64_t operation = 0;
   status code = status::ok;
   /// One sentence when `code` is not ok.
   std::string message;
+  /// What a handler said that failed.
+  std::string cause;
   /// Of a barrier that was not released: who is missing, or died.
   std::vector<std::string> nodes;
   /// add: the sum; num_keys, queue_len, delete_prefix and revoke_lease: the count; check, delete_key and commit: 1 or 0;
@@ -82,7 +90,7 @@ struct loop_event {
   /// event_kind::change, commit and the beginning of a watch: the store's revision; of status::compacted the oldest that
   /// can be watched from.
   std::uint64_t revision = 0;
-  /// get, compare_set, queue_pop; event_kind::change: the key.
+  /// get, compare_set, queue_pop; event_kind::change: the key; an RPC call: the bytes of its answer, for `rpc_answer_of`.
   std::string value;
   /// multi_get, list_keys; event_kind::change: the new value.
   std::vector<std::string> items;
@@ -356,6 +364,7 @@ class event_loop {
 
   static void take_failure(loop_event& told, const rdzv_error* details) {
     told.message = rdzv_error_message(details);
+    told.cause = rdzv_error_cause(details);
     if (told.code == status::compacted) told.revision = rdzv_error_revision(details);
     for (std::size_t i = 0, count = rdzv_error_node_count(details); i < count; ++i) {
       std::size_t size = 0;

@@ -239,13 +239,13 @@ struct has_one_call : std::is_function<std::remove_pointer_t<Function>> {};
 template <class Function>
 struct has_one_call<Function, std::void_t<decltype(&Function::operator())>> : std::true_type {};
 
-inline void call_handler(void* user_data, const rdzv_rpc_request* asked, rdzv_rpc_responder* back) {
-  const passing guard;
-  rpc_responder responder(back);
+/// Runs a function of bytes; what it throws fails the call.
+template <class Function>
+void run_handler(const Function& function, const rpc_request& request, rpc_responder& responder) {
 #if defined(__cpp_exceptions)
   try {
 #endif
-    (*static_cast<const rpc_function*>(user_data))(rpc_request(asked), responder);
+    function(request, responder);
 #if defined(__cpp_exceptions)
   } catch (const std::exception& thrown) {
     // Who threw may have answered before, or given the responder away.
@@ -254,6 +254,12 @@ inline void call_handler(void* user_data, const rdzv_rpc_request* asked, rdzv_rp
     if (responder) std::move(responder).fail("it threw something that is no std::exception");
   }
 #endif
+}
+
+inline void call_handler(void* user_data, const rdzv_rpc_request* asked, rdzv_rpc_responder* back) {
+  const passing guard;
+  rpc_responder responder(back);
+  run_handler(*static_cast<const rpc_function*>(user_data), rpc_request(asked), responder);
 }
 
 inline void delete_handler(void* user_data) {
@@ -324,6 +330,13 @@ class rpc_handlers {
 
   /// Takes over a handle of the C ABI, such as `release()` gives away.
   static rpc_handlers adopt(rdzv_rpc_handlers* handle) noexcept { return rpc_handlers(handle); }
+
+  /// A name whose requests are events of the loop that the worker is made for (`loop_rpc`).
+  result<void> on_loop(std::string_view name) {
+    return detail::call(rdzv_rpc_handlers_add, handle_.get(), detail::bytes(name), name.size(), RDZV_RPC_LOOP, nullptr,
+                        static_cast<void*>(nullptr), nullptr);
+  }
+
   rdzv_rpc_handlers* c_handle() const noexcept { return handle_.get(); }
   rdzv_rpc_handlers* release() noexcept { return handle_.release(); }
 

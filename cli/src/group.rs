@@ -8,7 +8,7 @@ use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::error::ErrorKind;
 use rendezvous_core::rpc::device_map::GroupKind;
-use rendezvous_core::rpc::membership::observer::Sight;
+use rendezvous_core::rpc::membership::observer::{ObserverError, Sight};
 use serde_json::json;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -64,9 +64,7 @@ fn watch(arguments: &GroupArguments) -> Result<(), Failure> {
         quiet_ms => Duration::from_millis(quiet_ms),
     };
     loop {
-        let seen =
-            observer.next(quiet).map_err(|error| Failure::new(ErrorKind::ServerGone, error.to_string()))?;
-        match seen {
+        match observer.next(quiet).map_err(|error| unseen(&error))? {
             Some(sight) => {
                 let line = if arguments.json { json_of(&sight) } else { text_of(&sight) };
                 if writeln!(io::stdout().lock(), "{line}").is_err() {
@@ -78,6 +76,15 @@ fn watch(arguments: &GroupArguments) -> Result<(), Failure> {
             None => {}
         }
     }
+}
+
+/// Why nothing more is seen.
+fn unseen(error: &ObserverError) -> Failure {
+    let kind = match error {
+        ObserverError::Roster(_) | ObserverError::Kind { .. } => ErrorKind::Corrupt,
+        ObserverError::Store { .. } => ErrorKind::ServerGone,
+    };
+    Failure::new(kind, error.to_string())
 }
 
 const fn kind_name(kind: GroupKind) -> &'static str {
@@ -104,4 +111,18 @@ fn json_of(sight: &Sight) -> String {
         Sight::Went(worker) => json!({ "went": worker.name.as_str(), "id": worker.id }),
     }
     .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rendezvous_core::rpc::membership::keys::parse_roster;
+
+    #[test]
+    fn a_list_that_is_none_is_no_server_that_is_gone() {
+        let roster = parse_roster(b"nobody,").expect_err("no number");
+        assert_eq!(unseen(&roster.into()).kind, ErrorKind::Corrupt);
+        assert_eq!(unseen(&ObserverError::Kind { value: "maybe".into() }).kind, ErrorKind::Corrupt);
+        assert_eq!(unseen(&ObserverError::Store { words: "reset".into() }).kind, ErrorKind::ServerGone);
+    }
 }

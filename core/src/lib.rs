@@ -127,6 +127,7 @@ pub mod rpc {
     pub mod device_map;
     pub mod exchange;
     pub mod handlers;
+    pub mod inbox;
     pub mod intake;
     pub mod membership;
     pub mod name;

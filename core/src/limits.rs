@@ -353,6 +353,8 @@ pub const CARD: FrameLimits = FrameLimits {
     keys_max: 1 << 16,
     frame_bytes_max: 8 * 1024 * 1024,
 };
+/// Most devices that a map for one worker begins at.
+pub const DEVICE_PAIRS_MAX: usize = 1024;
 /// Bounds on what one worker tells the others of a change of their group: a card, and who went.
 pub const UPDATE: FrameLimits =
     FrameLimits { value_bytes_max: 8 * 1024 * 1024, frame_bytes_max: 16 * 1024 * 1024, ..CARD };

@@ -6,6 +6,7 @@ use crate::guard::{self, Poison};
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_REENTRANT, rdzv_status};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use rendezvous_core::driver::loop_client::RpcHome;
 use rendezvous_core::driver::rendezvous::Context;
 use rendezvous_core::driver::reply::ask;
 use rendezvous_core::driver::threads::{self, Thread};
@@ -124,6 +125,12 @@ impl Shared {
             return Err(Fault::new(RDZV_REENTRANT, "a log sink called a function on its own context"));
         }
         Ok(())
+    }
+}
+
+impl RpcHome for Shared {
+    fn context(&self) -> &Context {
+        self.rendezvous()
     }
 }
 

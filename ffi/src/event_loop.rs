@@ -1,4 +1,4 @@
-//! Stores in an event loop of the caller's: no thread, no callback, no call that blocks.
+//! Stores in an event loop of the caller's: no callback, no call that blocks.
 
 use crate::agent_event::ShownEvent;
 use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference, reference_mut};
@@ -7,6 +7,7 @@ use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::loop_agent::RDZV_EVENT_AGENT;
 use crate::loop_node::Shown;
+use crate::loop_rpc::ToldRpc;
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_OK, rdzv_status};
 use crate::store::{call_fault, timeout};
@@ -43,13 +44,14 @@ pub struct rdzv_loop {
 pub(crate) struct Told {
     pub(crate) value: Vec<u8>,
     pub(crate) items: Vec<Vec<u8>>,
-    error: Option<Box<rdzv_error>>,
+    pub(crate) error: Option<Box<rdzv_error>>,
     pub(crate) seat: Option<Joined>,
     pub(crate) round_event: Option<RoundEvent>,
     pub(crate) run_info: Option<RunInfo>,
     pub(crate) members: Vec<MemberInfo>,
     pub(crate) answers: Answers,
     pub(crate) agent_event: Option<ShownEvent>,
+    pub(crate) rpc: ToldRpc,
 }
 
 /// What happened in a loop. All that it points to is lent until the next call on the loop.
@@ -59,11 +61,12 @@ pub struct rdzv_event {
     /// Set it to `sizeof(rdzv_event)` before the call; afterwards it tells how many bytes were filled.
     pub struct_size: u32,
     /// `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, one of a node's: `RDZV_EVENT_NODE_OPEN`
-    /// and so on, or one of a native store's: `RDZV_EVENT_CHANGE` and so on.
+    /// and so on, one of a native store's: `RDZV_EVENT_CHANGE` and so on, or one of an RPC worker's:
+    /// `RDZV_EVENT_RPC` and so on.
     pub kind: i32,
     /// The operation, as its submission named it: a number above 0 that this loop gives once.
     pub operation: u64,
-    /// The store, the node or the agent that it was for.
+    /// The store, the node, the agent or the RPC worker that it was for.
     pub store: u32,
     /// How it ended.
     pub status: rdzv_status,
@@ -71,7 +74,7 @@ pub struct rdzv_event {
     /// commit: 1 or 0; grant_lease: the lease; a node's barrier: the generation.
     pub number: i64,
     /// get, compare_set and queue_pop: the value; `RDZV_EVENT_ROUND`: a node's name; `RDZV_EVENT_CHANGE`: the
-    /// key. NULL otherwise.
+    /// key; an RPC call: the answer; `RDZV_EVENT_RPC_REQUEST`: the bytes. NULL otherwise.
     pub data: *const u8,
     /// Its length in bytes.
     pub len: usize,
@@ -114,7 +117,8 @@ pub unsafe extern "C" fn rdzv_loop_new(
     }
 }
 
-/// Closes the connections of every store and frees a loop; its descriptor is closed. NULL is ignored.
+/// Closes the connections of every store and frees a loop; its descriptor is closed. RPC workers that were
+/// made for it end abruptly, which takes 5 seconds at most. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_free(event_loop: *mut rdzv_loop) {
     // SAFETY: as the header wants it.
@@ -220,8 +224,8 @@ pub unsafe extern "C" fn rdzv_loop_remove_store(
     }
 }
 
-/// Gives an operation up: its event has status `RDZV_CANCELLED`, unless it is over already. An unknown one
-/// is ignored.
+/// Gives an operation up: its event has status `RDZV_CANCELLED`, unless it is over already. `store` may be
+/// an RPC worker, whose call it is. An unknown one is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_cancel(
     event_loop: *mut rdzv_loop,
@@ -261,6 +265,13 @@ impl Told {
             Some(LoopEvent::Agent(agent, event, moment)) => {
                 self.agent_event = Some(ShownEvent::new(&event, &moment));
                 (shown.kind, shown.store) = (RDZV_EVENT_AGENT, agent.as_u32());
+                return shown;
+            }
+            Some(LoopEvent::Rpc(worker, event)) => {
+                shown.store = worker.as_u32();
+                if let Some(fault) = self.keep_rpc(&mut shown, event) {
+                    self.fail(&mut shown, fault);
+                }
                 return shown;
             }
             Some(LoopEvent::Session(session, event)) => {

@@ -89,6 +89,8 @@ mod rpc_plugin;
 
 mod rpc_observer;
 
+mod loop_rpc;
+
 #[cfg(feature = "fault-injection")]
 mod fault_injection;
 mod guard;
@@ -113,6 +115,7 @@ pub use fault_injection::*;
 pub use loop_agent::*;
 pub use loop_native::*;
 pub use loop_node::*;
+pub use loop_rpc::*;
 pub use native_store::*;
 pub use rendezvous_event::*;
 pub use rendezvous_handler::*;

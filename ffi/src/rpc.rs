@@ -14,11 +14,17 @@ use crate::sized;
 use crate::status::*;
 use crate::store::{rdzv_store, span};
 use rendezvous_core::driver::canceller::Canceller;
+use rendezvous_core::driver::loop_client::RpcDesk;
+use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::rpc::handling::Handling;
-use rendezvous_core::driver::rpc_group::{Agency, Callee, GroupCallError, RpcAgent, RpcInit, Shutdown};
+use rendezvous_core::driver::rpc_group::{
+    Agency, Callee, GroupCallError, RpcAgent, RpcInit, RpcInitError, Shutdown, TcpOptions,
+};
 use rendezvous_core::driver::store::Timeouts;
+use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_core::rpc::agent::{GroupEvent, NotCallable};
 use rendezvous_core::rpc::name::WorkerInfo;
+use rendezvous_core::rpc::options::RpcOptions;
 use rendezvous_core::rpc::registry::{BaseOptions, DEFAULT_BACKEND};
 use std::ffi::c_void;
 use std::fmt;
@@ -60,7 +66,7 @@ pub struct rdzv_rpc_event {
     pub reserved: u32,
 }
 
-const EVENT_FIRST_SIZE: usize = 16;
+pub(crate) const EVENT_FIRST_SIZE: usize = 16;
 
 /// A worker of an RPC group. Any thread may use it, several at a time.
 pub struct rdzv_rpc {
@@ -69,6 +75,14 @@ pub struct rdzv_rpc {
     pub(crate) shared: Arc<Shared>,
     /// Ends calls that wait, from another thread.
     pub(crate) canceller: Canceller,
+    pub(crate) end: HandleEnd,
+}
+
+/// What becomes of a worker whose handle is freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandleEnd {
+    EndsWorker,
+    LeavesWorker,
 }
 
 impl fmt::Debug for rdzv_rpc {
@@ -79,8 +93,10 @@ impl fmt::Debug for rdzv_rpc {
 
 impl Drop for rdzv_rpc {
     fn drop(&mut self) {
-        // Whoever wants to hear how it ended shuts it down before.
-        self.shared.rendezvous().abandon_rpc(&self.agent);
+        if self.end == HandleEnd::EndsWorker {
+            // Whoever wants to hear how it ended shuts it down before.
+            self.shared.rendezvous().abandon_rpc(&self.agent);
+        }
     }
 }
 
@@ -92,6 +108,10 @@ pub(crate) enum Calls<'a> {
 }
 
 impl rdzv_rpc {
+    pub(crate) fn new(agent: Arc<dyn Agency>, shared: Arc<Shared>, end: HandleEnd) -> Self {
+        Self { poison: Poison::default(), agent, shared, canceller: Canceller::default(), end }
+    }
+
     pub(crate) fn calls(&self) -> Result<Calls<'_>, Fault> {
         if let Some(tcp) = self.agent.tcp() {
             return Ok(Calls::Tcp(tcp));
@@ -135,63 +155,168 @@ fn number(number: i32, name: &str) -> Result<Option<u16>, Fault> {
     }
 }
 
-/// Makes a worker.
+/// All that a worker is made of, copied.
+pub(crate) struct Making {
+    shared: Arc<Shared>,
+    store: Option<Arc<NodeStore>>,
+    name: String,
+    rank: Option<u16>,
+    world_size: Option<u16>,
+    options: RpcOptions,
+    tcp: TcpOptions,
+    entries: Vec<Entry>,
+    environment: RankEnvironment,
+    listen_host: Option<String>,
+    /// Ends its making from another thread, by the options that it is made with.
+    canceller: Canceller,
+}
+
+/// Who a worker is to be, as C says it.
+pub(crate) struct Named {
+    pub(crate) name: *const u8,
+    pub(crate) name_len: usize,
+    pub(crate) rank: i32,
+    pub(crate) world_size: i32,
+}
+
+impl Making {
+    pub(crate) unsafe fn new(
+        shared: Arc<Shared>,
+        store: Option<&rdzv_store>,
+        named: Named,
+        options: *const rdzv_rpc_options,
+        handlers: *const rdzv_rpc_handlers,
+    ) -> Result<Self, Fault> {
+        refuse_reentry()?;
+        // SAFETY: the pointers are NULL or live, as the header wants it.
+        let (name, given, handlers) =
+            unsafe { (text(named.name, named.name_len, "name")?, options.as_ref(), handlers.as_ref()) };
+        let (rank, world_size) = (number(named.rank, "rank")?, number(named.world_size, "world_size")?);
+        let plain;
+        let given = match given {
+            Some(given) => given,
+            None => {
+                let rpc = shared.rendezvous().rpc();
+                let made = rpc.construct_options(DEFAULT_BACKEND, BaseOptions::default(), &[]);
+                plain = rdzv_rpc_options::new(made.map_err(|error| backend_fault(&error))?);
+                &plain
+            }
+        };
+        Ok(Self {
+            store: store.map(|store| Arc::clone(&store.store)),
+            name: name.into(),
+            rank,
+            world_size,
+            options: given.options.clone(),
+            tcp: given.tcp.clone(),
+            entries: handlers.map(rdzv_rpc_handlers::entries).unwrap_or_default().to_vec(),
+            environment: given.environment.clone(),
+            listen_host: given.listen_host.clone(),
+            canceller: given.canceller.clone(),
+            shared,
+        })
+    }
+
+    /// Makes it, for the loop of this desk or for none.
+    pub(crate) fn run(
+        self,
+        desk: Option<&RpcDesk>,
+        canceller: Canceller,
+    ) -> Result<Arc<dyn Agency>, RpcInitError> {
+        let Self { shared, store, name, rank, world_size, mut options, mut tcp, entries, .. } = self;
+        let refused = |fault: Fault| RpcInitError::Foreign {
+            status: fault.status,
+            words: fault.message.as_str().into(),
+        };
+        let entries: Result<Vec<Entry>, Fault> = entries.iter().map(|entry| entry.at(desk)).collect();
+        let entries = entries.map_err(refused)?;
+        if &*options.kind().0 == DEFAULT_BACKEND {
+            let threads = usize::try_from(options.worker_threads()).unwrap_or(usize::MAX);
+            let handling = Handling::new(threads);
+            entries.iter().try_for_each(|entry| entry.register(&handling)).map_err(refused)?;
+            tcp.handling = Some(handling);
+            options.set_own(Box::new(tcp));
+        } else {
+            let own = options.own::<Given>().map(|given| given.own.clone()).unwrap_or_default();
+            options.set_own(Box::new(Given {
+                entries,
+                shared: Some(Arc::clone(&shared)),
+                own,
+                ..Given::default()
+            }));
+        }
+        let request = RpcInit {
+            name: &name,
+            rank,
+            world_size,
+            options: Some(options),
+            environment: self.environment,
+            listen_host: self.listen_host,
+            canceller,
+            ..RpcInit::default()
+        };
+        let context = shared.rendezvous();
+        match store {
+            Some(store) => context.init_rpc_over(store, request),
+            None => context.init_rpc(request),
+        }
+    }
+}
+
+/// Makes a worker, and waits for it.
 unsafe fn init(
     shared: Arc<Shared>,
     store: Option<&rdzv_store>,
-    (name, rank, world_size): (&str, i32, i32),
+    named: Named,
     options: *const rdzv_rpc_options,
     handlers: *const rdzv_rpc_handlers,
 ) -> Result<*mut rdzv_rpc, Fault> {
-    refuse_reentry()?;
-    let (rank, world_size) = (number(rank, "rank")?, number(world_size, "world_size")?);
-    let context = shared.rendezvous();
-    // SAFETY: the pointers are NULL or live, as the header wants it.
-    let (given, handlers) = unsafe { (options.as_ref(), handlers.as_ref()) };
-    let entries = handlers.map(rdzv_rpc_handlers::entries).unwrap_or_default();
-    let plain;
-    let given = match given {
-        Some(given) => given,
-        None => {
-            let made = context.rpc().construct_options(DEFAULT_BACKEND, BaseOptions::default(), &[]);
-            plain = rdzv_rpc_options::new(made.map_err(|error| backend_fault(&error))?);
-            &plain
-        }
-    };
-    let mut options = given.options.clone();
-    if &*options.kind().0 == DEFAULT_BACKEND {
-        let threads = usize::try_from(options.worker_threads()).unwrap_or(usize::MAX);
-        let handling = Handling::new(threads);
-        entries.iter().try_for_each(|entry| entry.register(&handling))?;
-        let mut tcp = given.tcp.clone();
-        tcp.handling = Some(handling);
-        options.set_own(Box::new(tcp));
-    } else {
-        let own = options.own::<Given>().map(|given| given.own.clone()).unwrap_or_default();
-        options.set_own(Box::new(Given {
-            entries: entries.to_vec(),
-            shared: Some(Arc::clone(&shared)),
-            own,
-            ..Given::default()
-        }));
+    // SAFETY: passed on as they came.
+    let making = unsafe { Making::new(Arc::clone(&shared), store, named, options, handlers) }?;
+    let canceller = making.canceller.clone();
+    let agent = making.run(None, canceller).map_err(|error| init_fault(&error))?;
+    Ok(Box::into_raw(Box::new(rdzv_rpc::new(agent, shared, HandleEnd::EndsWorker))))
+}
+
+/// What C is told of a change of the group, where there was one: its kind, whom it is about, and what is known.
+pub(crate) fn shown(event: Option<&GroupEvent>) -> (i32, Option<&WorkerInfo>, &str) {
+    match event {
+        None => (RDZV_RPC_EVENT_NONE, None, ""),
+        Some(GroupEvent::Joined(worker)) => (RDZV_RPC_EVENT_JOINED, Some(worker), ""),
+        Some(GroupEvent::Left(worker)) => (RDZV_RPC_EVENT_LEFT, Some(worker), ""),
+        Some(GroupEvent::PeerDied { worker, why }) => (RDZV_RPC_EVENT_DIED, Some(worker), why),
+        Some(GroupEvent::SightLost { why }) => (RDZV_RPC_EVENT_SIGHT_LOST, None, why),
     }
-    let request = RpcInit {
-        name,
-        rank,
-        world_size,
-        options: Some(options),
-        environment: given.environment.clone(),
-        listen_host: given.listen_host.clone(),
-        canceller: given.canceller.clone(),
-        ..RpcInit::default()
-    };
-    let agent = match store {
-        Some(store) => context.init_rpc_over(Arc::clone(&store.store), request),
-        None => context.init_rpc(request),
-    };
-    let agent = agent.map_err(|error| init_fault(&error))?;
-    let (poison, canceller) = (Poison::default(), Canceller::default());
-    Ok(Box::into_raw(Box::new(rdzv_rpc { poison, agent, shared, canceller })))
+}
+
+/// Tells C so.
+pub(crate) unsafe fn put_event(
+    (kind, worker, words): (i32, Option<&WorkerInfo>, &str),
+    event: *mut rdzv_rpc_event,
+    given: usize,
+    name: *mut rdzv_buffer,
+    why: *mut rdzv_buffer,
+) {
+    let id = worker.map_or(-1, |worker| i32::from(worker.id));
+    // SAFETY: the pointers are NULL or as the header wants them.
+    unsafe {
+        sized::put(event, given, &rdzv_rpc_event { struct_size: 0, kind, id, reserved: 0 });
+        if let Ok(name) = reference_mut(name, "name") {
+            name.put(worker.map_or(&[][..], |worker| worker.name.as_bytes()));
+        }
+        if let Ok(why) = reference_mut(why, "why") {
+            why.put(words.as_bytes());
+        }
+    }
+}
+
+/// How a worker is to end.
+pub(crate) fn shutdown_of(how: i32) -> Result<Shutdown, Fault> {
+    match how {
+        RDZV_RPC_GRACEFUL => Ok(Shutdown::Graceful),
+        RDZV_RPC_ABRUPT => Ok(Shutdown::Abrupt),
+        how => Err(invalid(format!("`how` is {how}, neither RDZV_RPC_GRACEFUL nor RDZV_RPC_ABRUPT"))),
+    }
 }
 
 /// Makes this process a worker of a group, as PyTorch's `init_rpc`, and returns once it is a member. The group
@@ -225,7 +350,7 @@ pub unsafe extern "C" fn rdzv_rpc_init(
     unsafe {
         guard::call(error, || {
             let out = place(out, "out")?;
-            let named = (text(name, name_len, "name")?, rank, world_size);
+            let named = Named { name, name_len, rank, world_size };
             out.put(init(shared(context)?, None, named, options, handlers)?);
             Ok(())
         })
@@ -253,7 +378,7 @@ pub unsafe extern "C" fn rdzv_rpc_init_over_store(
         guard::call(error, || {
             let out = place(out, "out")?;
             let store = reference(store, "store")?;
-            let named = (text(name, name_len, "name")?, rank, world_size);
+            let named = Named { name, name_len, rank, world_size };
             out.put(init(shared(context)?, Some(store), named, options, handlers)?);
             Ok(())
         })
@@ -290,14 +415,7 @@ pub unsafe extern "C" fn rdzv_rpc_shutdown(
     // SAFETY: passed on as they came.
     unsafe {
         operate(rpc, error, |of| {
-            let how = match how {
-                RDZV_RPC_GRACEFUL => Shutdown::Graceful,
-                RDZV_RPC_ABRUPT => Shutdown::Abrupt,
-                how => {
-                    let words = format!("`how` is {how}, neither RDZV_RPC_GRACEFUL nor RDZV_RPC_ABRUPT");
-                    return Err(invalid(words));
-                }
-            };
+            let how = shutdown_of(how)?;
             if let Ok(Calls::Foreign(code)) = of.calls() {
                 code.refuse_own_code()?;
             }
@@ -549,26 +667,14 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
             let patience = span(timeout_ms, Timeouts::default().call)?;
             let happened = tcp.next_event_unless(patience, &cancellable);
             if happened.is_none() && cancellable.is_cancelled() {
-                return Err(
-                    Fault::new(RDZV_CANCELLED, "waiting for an event was cancelled").during("next_event")
-                );
+                let words = "waiting for an event was cancelled";
+                return Err(Fault::new(RDZV_CANCELLED, words).during("next_event"));
             }
-            let (kind, worker, words) = match &happened {
+            let told = match &happened {
                 None if tcp.end().is_some() => (RDZV_RPC_EVENT_OVER, None, ""),
-                None => (RDZV_RPC_EVENT_NONE, None, ""),
-                Some(GroupEvent::Joined(worker)) => (RDZV_RPC_EVENT_JOINED, Some(worker), ""),
-                Some(GroupEvent::Left(worker)) => (RDZV_RPC_EVENT_LEFT, Some(worker), ""),
-                Some(GroupEvent::PeerDied { worker, why }) => (RDZV_RPC_EVENT_DIED, Some(worker), &**why),
-                Some(GroupEvent::SightLost { why }) => (RDZV_RPC_EVENT_SIGHT_LOST, None, &**why),
+                happened => shown(happened.as_ref()),
             };
-            let id = worker.map_or(-1, |worker| i32::from(worker.id));
-            sized::put(event, given, &rdzv_rpc_event { struct_size: 0, kind, id, reserved: 0 });
-            if let Ok(name) = reference_mut(name, "name") {
-                name.put(worker.map_or(&[][..], |worker| worker.name.as_bytes()));
-            }
-            if let Ok(why) = reference_mut(why, "why") {
-                why.put(words.as_bytes());
-            }
+            put_event(told, event, given, name, why);
             Ok(())
         })
     }

@@ -11,9 +11,8 @@ use crate::sized;
 use crate::status::*;
 use crate::store::timeout;
 use rendezvous_core::driver::reply::{Awaited, Reply, ask};
-use rendezvous_core::driver::rpc::Payload;
 use rendezvous_core::driver::rpc::within::may_wait;
-use rendezvous_core::driver::rpc_group::{CallCanceller, Callee, GroupCall};
+use rendezvous_core::driver::rpc_group::{CallCanceller, CallSpec, Callee, GroupCall};
 use rendezvous_core::driver::store::Timeout;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -65,20 +64,12 @@ const NO_SPEC: rdzv_rpc_call_spec = rdzv_rpc_call_spec {
     user_data: null_mut(),
 };
 
-/// A call as it came from C, with its bytes.
-pub(crate) struct Spec<'a> {
-    pub(crate) callee: Callee<'a>,
-    pub(crate) handler: &'a str,
-    pub(crate) payload: Payload,
-    pub(crate) timeout: Option<Duration>,
-}
-
-pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<Spec<'a>, Fault> {
+/// A call as it came from C, with its bytes. From here on they are given back whatever happens.
+pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<CallSpec<'a>, Fault> {
     // SAFETY: as the header wants it.
     unsafe {
         let size = sized::given_size(given, SPEC_FIRST_SIZE, "call")?;
         let given = sized::get(given, size, NO_SPEC);
-        // From here on the bytes are given back whatever happens.
         let payload = payload((given.payload, given.payload_len), given.release, given.user_data)?;
         let handler = text(given.handler, given.handler_len, "call.handler")?;
         let callee = match given.callee.is_null() {
@@ -92,7 +83,7 @@ pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<Spec<'
             Timeout::Once => Some(Duration::ZERO),
             Timeout::After(timeout) => Some(timeout),
         };
-        Ok(Spec { callee, handler, payload, timeout })
+        Ok(CallSpec { callee, handler, payload, timeout })
     }
 }
 
@@ -101,7 +92,7 @@ unsafe fn call_on(
     rpc: *const rdzv_rpc,
     call: *const rdzv_rpc_call_spec,
     error: *mut *mut rdzv_error,
-    body: impl FnOnce(&rdzv_rpc, Spec<'_>) -> Result<(), Fault>,
+    body: impl FnOnce(&rdzv_rpc, CallSpec<'_>) -> Result<(), Fault>,
 ) -> rdzv_status {
     // Not within the guard, since a poisoned worker gives back as well; nothing in it panics.
     // SAFETY: as the header wants it.
@@ -315,7 +306,7 @@ impl rdzv_rpc_future {
 }
 
 /// Begins a call of either kind of backend.
-fn start(of: &rdzv_rpc, spec: Spec<'_>) -> Result<rdzv_rpc_future, Fault> {
+fn start(of: &rdzv_rpc, spec: CallSpec<'_>) -> Result<rdzv_rpc_future, Fault> {
     let (pending, canceller) = match of.calls()? {
         Calls::Tcp(tcp) => {
             let call = tcp.start_call(spec.callee, spec.handler, spec.payload, spec.timeout);
@@ -436,6 +427,7 @@ pub unsafe extern "C" fn rdzv_rpc_call_with(
                         tell(result.map_err(|error| group_call_fault(&error)));
                     };
                     tcp.call_with(spec.callee, spec.handler, spec.payload, spec.timeout, told)
+                        .map(drop)
                         .map_err(|error| group_call_fault(&error))
                 }
                 Calls::Foreign(code) => {

@@ -49,7 +49,7 @@ fn system_fault(error: &io::Error, words: String) -> Fault {
 const fn status_of_membership(error: &MembershipError) -> rdzv_status {
     match error {
         MembershipError::Mixed { .. } => RDZV_RPC_MIXED_GROUP,
-        MembershipError::Rank { .. } => RDZV_INVALID_ARGUMENT,
+        MembershipError::Rank { .. } | MembershipError::WorldSize { .. } => RDZV_INVALID_ARGUMENT,
         MembershipError::NotUnique { .. }
         | MembershipError::Shared { .. }
         | MembershipError::IdTaken { .. } => RDZV_RPC_NAME_TAKEN,
@@ -121,7 +121,7 @@ const fn status_of_call(error: &CallError) -> rdzv_status {
         CallError::TooMany { .. } | CallError::TooMuch { .. } | CallError::TooLong { .. } => {
             RDZV_LIMIT_EXCEEDED
         }
-        CallError::Handler(_) => RDZV_INVALID_ARGUMENT,
+        CallError::Handler { .. } => RDZV_INVALID_ARGUMENT,
         CallError::NoMemory(_) => RDZV_EXHAUSTED,
         CallError::Cancelled(_) => RDZV_CANCELLED,
         CallError::Reentrant(_) => RDZV_REENTRANT,
@@ -143,7 +143,12 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
         GroupCallError::NotCallable(NotCallable::Dead { worker, .. })
         | GroupCallError::Address { worker, .. }
         | GroupCallError::System { worker, .. } => Some(worker),
-        GroupCallError::NotCallable(_) | GroupCallError::Panicked { .. } => None,
+        GroupCallError::NotCallable(_)
+        | GroupCallError::Panicked { .. }
+        | GroupCallError::Foreign { .. }
+        | GroupCallError::Cancelled { .. }
+        | GroupCallError::Late { .. }
+        | GroupCallError::Untaken { .. } => None,
         GroupCallError::Call(error) => match error {
             CallError::NotOpen(peer)
             | CallError::Cancelled(peer)
@@ -152,12 +157,19 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
             | CallError::NoMemory(peer) => Some(peer),
             CallError::TooMany { peer, .. }
             | CallError::TooMuch { peer, .. }
+            | CallError::TooLong { peer, .. }
+            | CallError::Handler { peer, .. }
             | CallError::DeadlinePassed { peer, .. }
             | CallError::Remote { peer, .. }
             | CallError::PeerGone { peer, .. } => Some(peer),
-            CallError::TooLong { .. } | CallError::Handler(_) => None,
         },
     }
+}
+
+/// What a backend of the program's own says of a call.
+#[cold]
+pub(crate) fn foreign_error(fault: &Fault) -> GroupCallError {
+    GroupCallError::Foreign { status: fault.status, words: fault.message.as_str().into() }
 }
 
 #[cold]
@@ -173,6 +185,10 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
         GroupCallError::Address { .. } => RDZV_RPC_UNREACHED,
         GroupCallError::System { .. } => RDZV_EXHAUSTED,
         GroupCallError::Panicked { .. } => RDZV_PANIC,
+        GroupCallError::Foreign { status, .. } => *status,
+        GroupCallError::Cancelled { .. } => RDZV_CANCELLED,
+        GroupCallError::Late { .. } => RDZV_TIMED_OUT,
+        GroupCallError::Untaken { .. } => RDZV_LIMIT_EXCEEDED,
     };
     Fault::new(status, error.to_string()).during("call").with(|known| {
         if let Some(callee) = callee_of(error) {
@@ -189,6 +205,9 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
             known.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
         }
         if let GroupCallError::Call(CallError::Remote { words, .. }) = error {
+            known.cause = words.to_string();
+        }
+        if let GroupCallError::Foreign { status: RDZV_RPC_HANDLER_FAILED, words } = error {
             known.cause = words.to_string();
         }
     })

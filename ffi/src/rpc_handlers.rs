@@ -7,10 +7,12 @@ use crate::guard;
 use crate::rpc_fault::name_fault;
 use crate::rpc_plugin::outside_workers;
 use crate::status::*;
+use rendezvous_core::driver::loop_client::RpcDesk;
 use rendezvous_core::driver::rpc::Payload;
-use rendezvous_core::driver::rpc::handling::{Handling, Request, Responder, Run};
+use rendezvous_core::driver::rpc::handling::{HandlerFn, Handling, Request, Responder, Run};
 use rendezvous_core::rpc::connection::CallKind;
 use rendezvous_core::rpc::handlers::{Handlers, Owner};
+use rendezvous_core::rpc::name::{WorkerInfo, WorkerName};
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::null;
@@ -22,6 +24,8 @@ use std::time::Duration;
 pub const RDZV_RPC_INLINE: i32 = 1;
 /// The handler runs on a thread of the pool, and may block.
 pub const RDZV_RPC_POOLED: i32 = 2;
+/// Its requests are events of the event loop that the worker is in: nothing is called.
+pub const RDZV_RPC_LOOP: i32 = 3;
 
 /// What a handler is asked. Valid, with all that it lends, until the handler returns.
 #[derive(Debug)]
@@ -33,6 +37,21 @@ pub struct rdzv_rpc_request {
     len: usize,
     kind: CallKind,
     time_left: Option<Duration>,
+}
+
+impl rdzv_rpc_request {
+    /// Valid as long as the bytes of what it is made of.
+    pub(crate) fn of(request: &Request) -> Self {
+        Self {
+            caller: request.caller.name.as_str().into(),
+            caller_id: request.caller.id,
+            handler: Arc::clone(&request.handler),
+            data: request.payload.as_ptr(),
+            len: request.payload.len(),
+            kind: request.kind,
+            time_left: request.time_left,
+        }
+    }
 }
 
 /// The way back for one answer, from any thread and at any time. It is yours: each of the functions that
@@ -80,6 +99,10 @@ impl Drop for Told {
 impl rdzv_rpc_responder {
     pub(crate) const fn of(told: Told) -> Self {
         Self(Back::Told(told))
+    }
+
+    pub(crate) const fn of_caller(responder: Responder) -> Self {
+        Self(Back::Caller(responder))
     }
 
     /// Nobody is told anything.
@@ -131,37 +154,59 @@ impl Drop for HandlerCode {
     }
 }
 
+/// Who carries out what a handler is asked.
+#[derive(Clone)]
+pub(crate) enum Code {
+    Program(Run, Arc<HandlerCode>),
+    /// The event loop of a worker that is still to be made.
+    Loop,
+    /// The event loop that has this desk.
+    Desk(RpcDesk),
+}
+
 /// A handler and how it is called.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
-    pub(crate) run: Run,
-    pub(crate) code: Arc<HandlerCode>,
+    pub(crate) code: Code,
 }
 
 impl Entry {
+    fn wants_loop(&self) -> Fault {
+        let words = "a handler of kind RDZV_RPC_LOOP is for a worker that is made for an event loop";
+        invalid(format!("{}: {words}", self.name))
+    }
+
+    /// The same for a worker that is made now: for the loop of this desk, or for none.
+    pub(crate) fn at(&self, desk: Option<&RpcDesk>) -> Result<Self, Fault> {
+        let code = match (&self.code, desk) {
+            (Code::Loop, None) => return Err(self.wants_loop()),
+            (Code::Loop, Some(desk)) => Code::Desk(desk.clone()),
+            (code, _) => code.clone(),
+        };
+        Ok(Self { name: self.name.clone(), code })
+    }
+
     /// Has it answer calls.
     pub(crate) fn register(&self, handling: &Handling) -> Result<(), Fault> {
-        let code = Arc::clone(&self.code);
-        let call = Box::new(move |request: Request, responder: Responder| {
-            let asked = rdzv_rpc_request {
-                caller: request.caller.name.as_str().into(),
-                caller_id: request.caller.id,
-                handler: Arc::clone(&request.handler),
-                data: request.payload.as_ptr(),
-                len: request.payload.len(),
-                kind: request.kind,
-                time_left: request.time_left,
-            };
-            code.call(&asked, rdzv_rpc_responder(Back::Caller(responder)));
-        });
-        let registered = handling.register_as(Owner::Program, &self.name, self.run, call);
+        let (run, call): (Run, Box<HandlerFn>) = match &self.code {
+            Code::Program(run, code) => {
+                let code = Arc::clone(code);
+                let call = move |request: Request, responder| {
+                    code.call(&rdzv_rpc_request::of(&request), rdzv_rpc_responder::of_caller(responder));
+                };
+                (*run, Box::new(call))
+            }
+            Code::Loop => return Err(self.wants_loop()),
+            Code::Desk(desk) => (Run::Inline, desk.handler()),
+        };
+        let registered = handling.register_as(Owner::Program, &self.name, run, call);
         registered.map_err(|error| name_fault(&error))
     }
 }
 
-/// Handlers by their names, for workers to be made with: whoever calls a worker finds them from the beginning.
-/// One thread at a time. Any number of workers may share them; free it when you like.
+/// Handlers by their names, for workers to be made with: whoever calls a worker finds them from the
+/// beginning. One thread at a time. Any number of workers may share them; free it when you like.
 #[derive(Default)]
 pub struct rdzv_rpc_handlers {
     entries: Vec<Entry>,
@@ -200,14 +245,18 @@ pub(crate) unsafe fn parsed(
 ) -> Result<(), Fault> {
     // SAFETY: as the header wants it.
     let name = unsafe { text(name, name_len, "name") }?;
-    let handle = handle.ok_or_else(|| invalid("`handle` is NULL"))?;
     let run = match run {
         RDZV_RPC_INLINE => Run::Inline,
         RDZV_RPC_POOLED => Run::Pooled,
-        run => return Err(invalid(format!("`run` is {run}, neither RDZV_RPC_INLINE nor RDZV_RPC_POOLED"))),
+        RDZV_RPC_LOOP if handle.is_none() && destroy.is_none() => {
+            return take(Entry { name: name.into(), code: Code::Loop });
+        }
+        RDZV_RPC_LOOP => return Err(invalid("of a handler of kind RDZV_RPC_LOOP nothing is called")),
+        run => return Err(invalid(format!("`run` is {run}, and must be RDZV_RPC_INLINE, _POOLED or _LOOP"))),
     };
+    let handle = handle.ok_or_else(|| invalid("`handle` is NULL"))?;
     let code = Arc::new(HandlerCode { handle, user_data, destroy: OnceLock::new() });
-    take(Entry { name: name.into(), run, code: Arc::clone(&code) })?;
+    take(Entry { name: name.into(), code: Code::Program(run, Arc::clone(&code)) })?;
     if let Some(destroy) = destroy {
         code.destroy.set(destroy).ok();
     }
@@ -254,11 +303,13 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_free(handlers: *mut rdzv_rpc_handlers
     unsafe { guard::free(handlers) };
 }
 
-/// Adds a handler. `run` is `RDZV_RPC_INLINE` or `RDZV_RPC_POOLED`. `handle` is called on threads of the
-/// library's, by several at a time; it must not throw. It owns the responder, and may answer later. It
-/// may free its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an
-/// inline handler. On success the library owns `user_data`, until it calls `destroy` (which may be NULL)
-/// once all handles and workers that have the handler are gone; on failure it stays yours.
+/// Adds a handler. `run` is `RDZV_RPC_INLINE`, `RDZV_RPC_POOLED`, or `RDZV_RPC_LOOP` for a worker that is
+/// made with `rdzv_loop_rpc_init`: then `handle` and `destroy` are NULL, and requests are events of the
+/// loop. Otherwise `handle` is called on threads of the library's, by several at a time; it must not throw.
+/// It owns the responder, and may answer later. It may free its worker; to shut that down is
+/// `RDZV_REENTRANT` there, and so is waiting for a call in an inline handler. On success the library owns
+/// `user_data`, until it calls `destroy` (which may be NULL) once all handles and workers that have the
+/// handler are gone; on failure it stays yours.
 ///
 /// Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins with
 /// `rdzv/`).
@@ -293,9 +344,10 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_add(
     }
 }
 
-/// Has a handler answer a request that a backend of yours received: it is called on the calling thread, be it
-/// inline or pooled. `done` is told once what came of it, on any thread, also where `answer_is_wanted` is 0;
-/// it may be NULL then. `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
+/// Has a handler answer a request that a backend of yours received: it is called on the calling thread, be
+/// it inline or pooled; where it is the event loop's, the bytes are copied, and it hears of them. `done` is
+/// told once what came of it, on any thread, also where `answer_is_wanted` is 0; it may be NULL then.
+/// `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
 ///
 /// Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
@@ -342,17 +394,35 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
             let found = found.ok_or_else(|| {
                 Fault::new(RDZV_RPC_NO_HANDLER, format!("{handler}: there is no such handler"))
             })?;
-            let request = rdzv_rpc_request {
-                caller: caller.into(),
-                caller_id,
-                handler: handler.into(),
-                data: payload.as_ptr(),
-                len: payload.len(),
-                kind,
-                time_left,
-            };
-            let told = Told::new(listener(done, user_data));
-            outside_workers(|| found.code.call(&request, rdzv_rpc_responder::of(told)));
+            let handler: Arc<str> = handler.into();
+            match &found.code {
+                Code::Program(_, code) => {
+                    let request = rdzv_rpc_request {
+                        caller: caller.into(),
+                        caller_id,
+                        handler,
+                        data: payload.as_ptr(),
+                        len: payload.len(),
+                        kind,
+                        time_left,
+                    };
+                    let told = Told::new(listener(done, user_data));
+                    outside_workers(|| code.call(&request, rdzv_rpc_responder::of(told)));
+                }
+                Code::Loop => return Err(found.wants_loop()),
+                Code::Desk(desk) => {
+                    let name = WorkerName::new(caller).map_err(|error| invalid(error.to_string()))?;
+                    let told = Told::new(listener(done, user_data));
+                    let answered = move |answer: Result<Payload, Box<str>>| {
+                        let answer = answer.map(|payload| payload.bytes().to_vec());
+                        told.tell(answer.map_err(|words| failed(words.into())));
+                    };
+                    let responder = Responder::elsewhere(Arc::clone(&handler), Box::new(answered));
+                    let caller = WorkerInfo { name, id: caller_id };
+                    let payload = payload.to_vec().into();
+                    desk.ask(Request { caller, handler, payload, kind, time_left }, responder);
+                }
+            }
             Ok(())
         })
     }
@@ -521,9 +591,9 @@ unsafe fn respond(
     }
 }
 
-/// Answers with these bytes, and frees the responder, whatever it returns. Without `release` they are copied.
-/// With it they are only lent, and it is called once with `user_data`, on any thread, when nobody needs them
-/// any more, whatever this function returns.
+/// Answers with these bytes, and frees the responder, whatever it returns. Without `release` they are
+/// copied. With it they are only lent, and it is called once with `user_data`, on any thread, when nobody
+/// needs them any more, whatever this function returns.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT`. Whether the answer arrives nobody knows here.
 #[unsafe(no_mangle)]

@@ -5,16 +5,18 @@ use crate::buffer::rdzv_list;
 use crate::context::{Shared, rdzv_context, struct_size};
 use crate::error::{Fault, rdzv_error};
 use crate::guard;
-use crate::rpc_call::{Spec, rdzv_rpc_call_spec};
-use crate::rpc_fault::backend_fault;
-use crate::rpc_handlers::{Entry, Told, rdzv_rpc_handlers, rdzv_rpc_responder};
+use crate::rpc_call::rdzv_rpc_call_spec;
+use crate::rpc_fault::{backend_fault, foreign_error};
+use crate::rpc_handlers::{Entry, Outcome, Told, rdzv_rpc_handlers, rdzv_rpc_responder};
 use crate::rpc_options::rdzv_rpc_options;
 use crate::sized;
 use crate::status::*;
 use crate::store::{handle, rdzv_store};
 use crate::{RDZV_RPC_ABRUPT, RDZV_RPC_GRACEFUL};
 use rendezvous_core::driver::canceller::Cancellable;
-use rendezvous_core::driver::rpc_group::{Agency, AnyRpcBackend, Callee, RpcInitError, Shutdown};
+use rendezvous_core::driver::rpc_group::{
+    Agency, AnyRpcBackend, Begun, CallSpec, CallTold, Callee, GroupCallError, RpcInitError, Shutdown,
+};
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_core::rpc::agent::AgentError;
@@ -62,8 +64,9 @@ pub struct rdzv_rpc_init_request {
     pub store: *const rdzv_store,
 }
 
-/// A backend in code of yours. Its functions are called on the thread that makes options or a worker; they may
-/// block, and must not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
+/// A backend in code of yours. Its functions are called on the thread that makes options or a worker (a
+/// worker for an event loop is made, and shut down, on a thread of the library's); they may block, and must
+/// not throw. Each returns `RDZV_OK`, or why it does not do it: any status of this header.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_rpc_backend_vtable {
@@ -405,7 +408,7 @@ impl AgentCode {
     }
 
     /// Begins a call; `told` hears what comes of it, where anybody does.
-    pub(crate) fn call(&self, spec: &Spec<'_>, told: Option<Told>) -> Result<(), Fault> {
+    pub(crate) fn call(&self, spec: &CallSpec<'_>, told: Option<Told>) -> Result<(), Fault> {
         let Some(call) = self.vtable.call else { return Ok(()) };
         let inside = match self.enter() {
             Ok(inside) => inside,
@@ -486,14 +489,25 @@ impl Agency for AgentCode {
             .map_or(Ok(()), |(status, words)| Err(AgentError::Foreign { status, words }))
     }
 
+    fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError> {
+        let told = move |outcome: Outcome| told(outcome.map_err(|fault| foreign_error(&fault)));
+        let begun = self.call(&call, Some(Told::new(Box::new(told))));
+        begun.map_err(|fault| foreign_error(&fault))?;
+        Ok(Begun::Loose(call.timeout.or(self.rpc_timeout)))
+    }
+
+    fn begin_notify(&self, call: CallSpec<'_>) -> Result<(), GroupCallError> {
+        self.call(&call, None).map_err(|fault| foreign_error(&fault))
+    }
+
     fn foreign(&self) -> Option<&(dyn Any + Send + Sync)> {
         Some(self)
     }
 }
 
-/// Registers an RPC backend in code of yours under the name `backend`, which is exact; `vtable` is copied. The
-/// newest comes first where one is looked for by options. On success the library owns `user_data`, until it
-/// calls `destroy`; on failure it stays yours.
+/// Registers an RPC backend in code of yours under the name `backend`, which is exact; `vtable` is copied.
+/// The newest comes first where one is looked for by options. On success the library owns `user_data`,
+/// until it calls `destroy`; on failure it stays yours.
 ///
 /// Errors: `RDZV_ALREADY_REGISTERED` when anybody has the name, be it the same code.
 #[unsafe(no_mangle)]
@@ -549,8 +563,8 @@ pub unsafe extern "C" fn rdzv_context_list_rpc_backends(
     }
 }
 
-/// The options of the backend's own that these options were made with: names and values replace the content of
-/// the two lists. For the `init` of a backend of yours.
+/// The options of the backend's own that these options were made with: names and values replace the content
+/// of the two lists. For the `init` of a backend of yours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_options_list_own(
     options: *const rdzv_rpc_options,

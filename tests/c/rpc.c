@@ -245,14 +245,10 @@ void futures_and_callbacks_tell_what_came_of_calls(void) {
 
   call = call_of("two", "echo", "back");
   OK(rdzv_rpc_call_with(pair.one, &call, done, &kept, &error));
-  await_count(&kept, &kept.told, 1);
-  CHECK_NUMBER(kept.status, RDZV_OK);
-  CHECK_TEXT(kept.words, "back");
+  is_told(&kept, 1, RDZV_OK, "back");
   call = call_of("two", "refuse", "");
   OK(rdzv_rpc_call_with(pair.one, &call, done, &kept, &error));
-  await_count(&kept, &kept.told, 2);
-  CHECK_NUMBER(kept.status, RDZV_RPC_HANDLER_FAILED);
-  CHECK(strstr(kept.words, "no such luck") != NULL);
+  is_told(&kept, 2, RDZV_RPC_HANDLER_FAILED, "no such luck");
   call = call_of("three", "echo", "");
   FAILS(RDZV_RPC_UNKNOWN_WORKER, rdzv_rpc_call_with(pair.one, &call, done, &kept, &error));
   FAILS(INVALID, rdzv_rpc_call_with(pair.one, &call, NULL, &kept, &error));
@@ -345,7 +341,8 @@ void workers_end_in_both_ways(void) {
   OK(rdzv_rpc_shutdown(pair.two, RDZV_RPC_ABRUPT, &error));
   FAILS(RDZV_RPC_PEER_DIED, rdzv_rpc_future_wait(future, -1, &ended, NULL, &error));
   rdzv_rpc_future_free(future);
-  await_group_event(pair.one, RDZV_RPC_EVENT_DIED, "two", "session with the store's server ended");
+  // Its sign at the store vanishes, and nobody is at its address any more: whichever is seen first.
+  await_group_event(pair.one, RDZV_RPC_EVENT_DIED, "two", "");
   call_fails(pair.one, call_of("two", "echo", ""), RDZV_RPC_PEER_DIED, "two");
   rdzv_rpc_responder_free(take_responder(&kept));
   end_pair(&pair);

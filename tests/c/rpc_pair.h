@@ -112,13 +112,24 @@ static inline rdzv_rpc_responder *take_responder(struct kept *kept) {
 
 static inline void done(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *error) {
   struct kept *kept = user_data;
+  CHECK(pthread_mutex_lock(&kept->mutex) == 0);
   kept->status = status;
   if (error == NULL) {
     snprintf(kept->words, sizeof kept->words, "%.*s", (int)len, (const char *)data);
   } else {
     snprintf(kept->words, sizeof kept->words, "%s", rdzv_error_message(error));
   }
+  CHECK(pthread_mutex_unlock(&kept->mutex) == 0);
   count_up(kept, &kept->told);
+}
+
+// What `done` is told last, which is the `count`th time.
+static inline void is_told(struct kept *kept, int count, rdzv_status status, const char *part) {
+  await_count(kept, &kept->told, count);
+  CHECK(pthread_mutex_lock(&kept->mutex) == 0);
+  CHECK_NUMBER(kept->status, status);
+  if (strstr(kept->words, part) == NULL) CHECK_TEXT(kept->words, part);
+  CHECK(pthread_mutex_unlock(&kept->mutex) == 0);
 }
 
 static inline rdzv_rpc_handlers *handlers_of(struct kept *kept) {
@@ -185,7 +196,7 @@ static inline void call_fails(const rdzv_rpc *rpc, rdzv_rpc_call_spec call, rdzv
   rdzv_buffer_free(answer);
 }
 
-// The next event of this kind.
+// The next event of this kind; with a part of its words, which are there unless that is NULL.
 static inline void await_group_event(const rdzv_rpc *rpc, int32_t kind, const char *name, const char *why_part) {
   rdzv_buffer *who_it_is = rdzv_buffer_new(), *why = rdzv_buffer_new();
   rdzv_rpc_event event = {.struct_size = sizeof event};
@@ -197,7 +208,7 @@ static inline void await_group_event(const rdzv_rpc *rpc, int32_t kind, const ch
   } else {
     char words[200];
     snprintf(words, sizeof words, "%.*s", (int)rdzv_buffer_len(why), (const char *)rdzv_buffer_data(why));
-    if (strstr(words, why_part) == NULL) CHECK_TEXT(words, why_part);
+    if (words[0] == '\0' || strstr(words, why_part) == NULL) CHECK_TEXT(words, why_part);
   }
   rdzv_buffer_free(who_it_is);
   rdzv_buffer_free(why);

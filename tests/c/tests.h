@@ -125,4 +125,11 @@ void own_code_is_an_rpc_backend(void);
 void own_rpc_backend_fails_in_every_way(void);
 void observers_see_who_is_in_a_group(void);
 
+// rpc_loops.c
+void workers_of_a_loop_call_each_other(void);
+void workers_of_a_loop_die_and_end(void);
+void workers_that_block_may_come_into_a_loop(void);
+void own_rpc_backend_lives_in_a_loop(void);
+void workers_of_a_loop_refuse_bad_arguments(void);
+
 #endif  // TESTS_H

@@ -27,6 +27,10 @@ pub enum Interest {
     Write,
     /// Both.
     Both,
+    /// That the other end has ended, which makes it ready to be read. Whatever else is there to be read is left alone.
+    End,
+    /// That, or that there is room to write.
+    WriteOrEnd,
 }
 
 /// Something that is watched has become ready. Both may be spurious.
@@ -84,6 +88,8 @@ impl Epoll {
             Interest::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
             Interest::Write => libc::EPOLLOUT,
             Interest::Both => libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLOUT,
+            Interest::End => libc::EPOLLRDHUP,
+            Interest::WriteOrEnd => libc::EPOLLRDHUP | libc::EPOLLOUT,
         };
         let mut event = libc::epoll_event { events: flags.cast_unsigned(), u64: token };
         // SAFETY: an epoll instance that lives and a valid event.

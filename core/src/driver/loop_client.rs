@@ -1,4 +1,4 @@
-//! Stores, sessions and agents inside somebody else's event loop: no callback, no call that blocks.
+//! Stores, sessions, agents and workers of RPC groups inside somebody else's event loop: no callback, no call that blocks.
 //!
 //! Put [`Loop::fd`] into the program's own poll; when it is readable, call [`Loop::turn`] and take the
 //! [`Loop::next_event`]s. Deadlines, pauses and look-ups make the descriptor readable too.
@@ -7,10 +7,12 @@ mod agent;
 mod line;
 mod native;
 mod node;
+mod rpc;
 mod session;
 
 pub use agent::{AgentId, LoopAgent};
 pub use node::Session;
+pub use rpc::{MakeRpc, RpcAskError, RpcDesk, RpcEvent, RpcHome, RpcId};
 pub use session::{SessionAnswer, SessionEvent};
 
 use super::agent::{AgentEvent, Moment};
@@ -29,6 +31,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use line::{Lookups, LoopStore};
+use rpc::Workers;
 use session::LoopSession;
 use std::io;
 use std::os::fd::RawFd;
@@ -84,6 +87,8 @@ pub enum LoopEvent {
     Session(SessionId, SessionEvent),
     /// Something happened to an agent, which was so then.
     Agent(AgentId, AgentEvent, Moment),
+    /// Something happened to a worker of an RPC group.
+    Rpc(RpcId, RpcEvent),
 }
 
 /// A call is over.
@@ -119,6 +124,7 @@ pub struct Loop {
     stores: SortedMap<StoreId, Box<LoopStore>>,
     sessions: SortedMap<SessionId, Box<LoopSession>>,
     agents: Vec<WatchedAgent>,
+    workers: Workers,
     members_made: u32,
     happened: VecDeque<LoopEvent>,
     lookups: Lookups,
@@ -139,6 +145,7 @@ impl Loop {
             stores: SortedMap::default(),
             sessions: SortedMap::default(),
             agents: Vec::new(),
+            workers: Workers::default(),
             members_made: 0,
             happened: VecDeque::new(),
             lookups: Lookups::default(),
@@ -270,6 +277,8 @@ impl Loop {
         } else if let Some(session) = self.sessions.get_mut(SessionId(store.0)) {
             session.cancel(call, &mut self.happened);
             session.carry_out(&self.events, &mut self.happened);
+        } else {
+            self.workers.cancel(RpcId::from_u32(store.0), call);
         }
         self.changed();
     }
@@ -316,13 +325,14 @@ impl Loop {
                 session.carry_out(&self.events, &mut self.happened);
             }
         }
+        self.workers.turn(now);
         self.arm();
         Ok(())
     }
 
     /// The next thing that happened.
     pub fn next_event(&mut self) -> Option<LoopEvent> {
-        let event = self.happened.pop_front()?;
+        let Some(event) = self.happened.pop_front() else { return self.workers.next_event() };
         if let LoopEvent::Session(session, SessionEvent::Changed(call, change)) = &event
             && let Some(session) = self.sessions.get_mut(*session)
         {
@@ -349,7 +359,7 @@ impl Loop {
     fn arm(&mut self) {
         let stores = self.stores.values().filter_map(|member| member.client.poll_timeout());
         let sessions = self.sessions.values().filter_map(|session| session.carrier.poll_timeout());
-        if let Some(due) = stores.chain(sessions).min() {
+        if let Some(due) = stores.chain(sessions).chain(self.workers.poll_timeout()).min() {
             self.events.wake_at(due);
         }
     }
@@ -375,6 +385,8 @@ fn names_of(call: &Call<'_>, scope: &[u8]) -> Vec<Vec<u8>> {
     }
 }
 
+#[cfg(test)]
+mod rpc_tests;
 #[cfg(test)]
 mod session_tests;
 #[cfg(test)]

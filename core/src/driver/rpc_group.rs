@@ -18,18 +18,59 @@ pub use worker::{CallCanceller, GroupCall, RpcAgent, Shutdown, TcpOptions};
 
 use crate::driver::call_error::CallError;
 use crate::driver::rendezvous::HandlerError as RendezvousFault;
+use crate::driver::rpc::Payload;
 use crate::driver::server::StartError;
-use crate::rpc::agent::AgentError;
+use crate::rpc::agent::{AgentError, GroupEvent};
 use crate::rpc::handlers::HandlerError;
 use crate::rpc::name::{NameError, WorkerInfo};
 use crate::rpc::registry::BackendError;
+use crate::time::Duration;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 use std::io;
 
 /// What came of a call to a worker of the group.
 pub type GroupResult = Result<Vec<u8>, GroupCallError>;
+
+/// A call: whom, what, with which bytes, and for how long; `None`: as the worker's options say.
+#[derive(Debug)]
+pub struct CallSpec<'a> {
+    /// Whom it is for.
+    pub callee: Callee<'a>,
+    /// The name of the handler.
+    pub handler: &'a str,
+    /// The bytes of the request.
+    pub payload: Payload,
+    /// How long it may take.
+    pub timeout: Option<Duration>,
+}
+
+/// Who is told what came of a call, once, on any thread. It must not block.
+pub type CallTold = Box<dyn FnOnce(GroupResult) + Send>;
+
+/// How a call that was begun ends, when it is not answered.
+#[derive(Debug)]
+pub enum Begun {
+    /// At its deadline, or by this.
+    Kept(CallCanceller),
+    /// Whoever has begun it sees to it: after so long, if that is said.
+    Loose(Option<Duration>),
+}
+
+/// Hears what happens to a worker, on threads of the library's. It must not block.
+pub trait Ear: Send + Sync {
+    /// Somebody came, went or died.
+    fn changed(&self, event: GroupEvent);
+
+    /// The worker is of its group no more.
+    fn parted(&self);
+}
+
+/// Somebody hears already what happens to the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard;
 
 /// A worker of whatever backend, as a context keeps it.
 pub trait Agency: Send + Sync {
@@ -52,6 +93,31 @@ pub trait Agency: Send + Sync {
     fn abandon(&self) {
         self.shutdown(Shutdown::Abrupt).ok();
     }
+
+    /// Begins a call. What came of it is told, unless it was not begun.
+    ///
+    /// # Errors
+    /// It was not begun.
+    fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError>;
+
+    /// Calls what nobody answers.
+    ///
+    /// # Errors
+    /// It was not made.
+    fn begin_notify(&self, call: CallSpec<'_>) -> Result<(), GroupCallError>;
+
+    /// Whoever hears what happens from now on, and what nobody has asked for before. Backends of the program's own have
+    /// nothing to tell.
+    ///
+    /// # Errors
+    /// Somebody does already.
+    fn listen(&self, ear: Arc<dyn Ear>) -> Result<(), Heard> {
+        drop(ear);
+        Ok(())
+    }
+
+    /// Nobody hears any more what happens.
+    fn listen_no_more(&self) {}
 
     /// The same as one of the backend `tcp`, if it is that.
     fn tcp(&self) -> Option<&RpcAgent> {

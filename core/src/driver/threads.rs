@@ -31,6 +31,12 @@ impl Thread {
         std::process::id() == self.owner
     }
 
+    /// Whether it has ended, or is not here.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        !self.is_here() || self.handle.is_finished()
+    }
+
     /// Waits until it has ended; not in a forked child.
     pub fn join(self) {
         if self.is_here() {
@@ -47,7 +53,7 @@ impl Thread {
     pub fn join_within(self, patience: Duration, mut press: impl FnMut()) -> bool {
         let clock = Clock::new();
         let until = clock.now() + patience;
-        while self.is_here() && !self.handle.is_finished() {
+        while !self.has_ended() {
             if clock.now() >= until || self.id() == std::thread::current().id() {
                 return false;
             }

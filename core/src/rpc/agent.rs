@@ -20,7 +20,7 @@ pub use life::{Life, LifeEvent};
 use super::connection::{CallError, ConnectionError, Refusal};
 use super::device::DeviceKind;
 use super::device_map::Group;
-use super::membership::change::{Change, Departed, Members, decode_change, encode_change};
+use super::membership::change::{Change, Departed, Members, encode_change};
 use super::membership::changing::{self, ChangingGroup, ChangingOptions, NoAnswer};
 use super::membership::error::{ABSENT_LISTED_MAX, Absent, MembershipError};
 use super::membership::fixed::{FixedGroup, FixedOutput};
@@ -33,13 +33,14 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
+use changes::Told;
 use sign::{Sign, Signs};
 
 /// Answers with the worker's card.
 pub const CARD_HANDLER: &str = "rdzv/card";
 /// Takes in a change of the group.
 pub const CHANGE_HANDLER: &str = "rdzv/change";
-/// Answers, and that is all: whoever calls it has tried the way.
+/// Answers whether the worker is a member that neither comes nor goes, and whoever calls it has tried the way.
 pub const REACH_HANDLER: &str = "rdzv/reach";
 /// Answers when all members of a static group have called.
 pub const READY_HANDLER: &str = "rdzv/ready";
@@ -83,8 +84,10 @@ pub enum Input {
     Sign(Box<str>, Option<Box<[u8]>>),
     /// Signs are told no more, for this reason.
     SignsLost(Box<str>),
-    /// Whoever carries calls found that the worker at this address is dead.
-    Lost(Departed, Box<str>),
+    /// These are all signs that there are, each with its value: some may have come and vanished unseen.
+    Signs(Vec<(Box<str>, Box<[u8]>)>),
+    /// A call of the program's to the worker at this address failed so.
+    Lost(Departed, NoAnswer),
     /// The worker is to leave, once it has no more calls under way.
     Leave,
     /// It has none.
@@ -121,6 +124,8 @@ pub enum Output {
     EndCalls(Box<str>),
     /// The worker there is gone: calls to it end with this reason.
     EndCallsTo(Departed, Box<str>),
+    /// Ask [`Agent::admit`] again of everybody who is connected, and end the connections of those who are refused.
+    AdmitAgain,
     /// The sign of this worker says from now on that it goes.
     SignOff,
     /// This worker is a member.
@@ -190,7 +195,7 @@ pub fn no_answer(error: &CallError) -> NoAnswer {
 #[cfg(test)]
 macro_rules! planted {
     ($self:ident, $flaw:ident) => {
-        $self.flaw == Some(tests::Flaw::$flaw)
+        $self.flaw == Some($crate::rpc::agent::tests::Flaw::$flaw)
     };
 }
 #[cfg(not(test))]
@@ -205,8 +210,12 @@ macro_rules! planted {
 enum Purpose {
     Card(WorkerName),
     Tell(WorkerName),
-    /// Whoever told of the change waits for the answer with this number.
-    Reach(u64, Change, WorkerInfo),
+    /// To try the way to a newcomer; whoever told of it waits for the answer with this number.
+    Reach(u64),
+    /// To see whether this member is there, whose place is taken by the change with this number.
+    Doubt(u64, Departed),
+    /// To see whether this member is there, at whom a call failed.
+    Suspect(Departed),
     Ready,
 }
 
@@ -247,6 +256,8 @@ pub struct Agent {
     signs: Signs,
     sight: Sight,
     deaths: Vec<Death>,
+    /// Changes that others told of, and that this worker has not agreed to yet.
+    told: Vec<Told>,
     outputs: VecDeque<Output>,
     #[cfg(test)]
     flaw: Option<tests::Flaw>,
@@ -281,6 +292,7 @@ impl Agent {
             signs: Signs::default(),
             sight: Sight::Clear,
             deaths: Vec::new(),
+            told: Vec::new(),
             outputs: VecDeque::new(),
             #[cfg(test)]
             flaw: tests::planted(),
@@ -365,7 +377,7 @@ impl Agent {
     /// It is not.
     pub fn admit(&self, claimed: &WorkerInfo) -> Result<(), NotAdmitted> {
         let is_complete = matches!(self.membership, Membership::Fixed(_)) && self.life != Life::Joining;
-        let is_known = || self.members().iter().any(|member| member.worker == *claimed);
+        let is_known = || self.is_member(claimed);
         let others = |member: &&Member| member.worker.name == claimed.name || member.worker.id == claimed.id;
         let claimed = claimed.clone();
         Err(match () {
@@ -418,7 +430,12 @@ impl Agent {
                 }
             }
             Input::SignsLost(why) => self.lose_sight(why),
-            Input::Lost(place, why) => self.mourn(&place.worker.name, &place.address, &why),
+            Input::Signs(all) => {
+                for sign in self.signs.all(&all) {
+                    self.mourn(&sign.name, &sign.address, sign::VANISHED);
+                }
+            }
+            Input::Lost(place, why) => self.suspect(now, place, &why),
             Input::Leave => self.leave(now),
             Input::Drained => self.drained(now),
             Input::Cancel => self.cancel(now),
@@ -454,6 +471,10 @@ impl Agent {
     fn finish(&mut self, words: Box<str>, end: Result<(), AgentError>) {
         self.calls.clear();
         self.outputs.push_back(Output::EndCalls(words));
+        if end.is_err() {
+            // Who ends as it should answers those first who wait for an answer.
+            self.outputs.push_back(Output::AdmitAgain);
+        }
         self.outputs.push_back(Output::Over(end));
     }
 
@@ -510,6 +531,15 @@ impl Agent {
             // Each of the others has been called, and has called back.
             return self.met();
         }
+        // While nobody was known, everybody was heard.
+        self.outputs.push_back(Output::AdmitAgain);
+        for (number, from) in core::mem::take(&mut self.ready) {
+            if self.is_member(&from) {
+                self.ready.push((number, from));
+            } else {
+                self.refuse_stranger(number, &from);
+            }
+        }
         let Some(leader) = self.leader() else { return };
         if leader.worker == self.me.worker {
             self.look_at_ready();
@@ -550,6 +580,9 @@ impl Agent {
                 self.outputs.push_back(Output::Respond(number, Ok(Box::default())));
             }
             self.outputs.push_back(Output::Joined);
+            for Death { place, why } in self.deaths.clone() {
+                self.outputs.push_back(Output::Event(GroupEvent::PeerDied { worker: place.worker, why }));
+            }
             self.bury();
             self.tell_of_sight();
         }
@@ -626,12 +659,15 @@ impl Agent {
             return self.respond(number, Err(NotAdmitted::Over.to_string().into()));
         }
         match &*called.handler {
-            REACH_HANDLER => self.respond(number, Ok(Box::default())),
+            REACH_HANDLER => self.respond(number, Ok(self.standing().into())),
             CARD_HANDLER => {
                 let card = crate::rpc::exchange::encode_card(&self.me.worker, &self.me.devices);
                 self.respond(number, Ok(card.into()));
             }
-            READY_HANDLER if matches!(self.life, Life::Joining | Life::Meeting) => {
+            // Whether it is a member is seen when all are known.
+            READY_HANDLER if self.life == Life::Joining => self.ready.push((number, called.from.clone())),
+            READY_HANDLER if !self.is_member(&called.from) => self.refuse_stranger(number, &called.from),
+            READY_HANDLER if self.life == Life::Meeting => {
                 self.ready.push((number, called.from.clone()));
                 self.look_at_ready();
             }
@@ -642,42 +678,17 @@ impl Agent {
         }
     }
 
+    fn is_member(&self, worker: &WorkerInfo) -> bool {
+        self.members().get(&worker.name).is_some_and(|member| member.worker == *worker)
+    }
+
+    fn refuse_stranger(&mut self, number: u64, claimed: &WorkerInfo) {
+        let words = NotAdmitted::Stranger { claimed: claimed.clone() }.to_string();
+        self.respond(number, Err(words.into()));
+    }
+
     fn respond(&mut self, number: u64, answer: Result<Box<[u8]>, Box<str>>) {
         self.outputs.push_back(Output::Respond(number, answer));
-    }
-
-    /// Another worker tells of a change. Before this one agrees to a newcomer, it tries whether it can be called.
-    fn told_of(&mut self, now: Instant, number: u64, called: &Called) {
-        let change = match decode_change(&called.payload) {
-            Ok(change) => change,
-            Err(error) => return self.respond(number, Err(error.to_string().into())),
-        };
-        if let Some(newcomer) = change.joined.as_ref().filter(|_| !planted!(self, UntriedWay)) {
-            if newcomer.worker != called.from {
-                let words = format!("{} tells of {}", called.from, newcomer.worker);
-                return self.respond(number, Err(words.into()));
-            }
-            let to = Departed { worker: newcomer.worker.clone(), address: newcomer.address.clone() };
-            let purpose = Purpose::Reach(number, change, called.from.clone());
-            return self.call(to, REACH_HANDLER, Vec::new(), now + REACH_TIMEOUT, purpose);
-        }
-        // Whom nobody agreed to has nothing to tell.
-        if planted!(self, UntriedWay)
-            || self.members().get(&called.from.name).is_some_and(|known| known.worker == called.from)
-        {
-            self.apply(now, change, &called.from);
-        }
-        self.respond(number, Ok(Box::default()));
-    }
-
-    /// The group changes, by a word of one of its members.
-    fn apply(&mut self, now: Instant, change: Change, by: &WorkerInfo) {
-        // Whoever is struck out by somebody else is dead; one says of itself that it goes.
-        for place in change.left.iter().filter(|place| place.worker != *by) {
-            let why = format!("{by} found nobody at its address");
-            self.mourn(&place.worker.name, &place.address, &why);
-        }
-        self.hand_on(now, changing::Input::Changed(change));
     }
 
     fn ended(&mut self, now: Instant, number: u64, answer: Result<Box<[u8]>, NoAnswer>) {
@@ -686,17 +697,9 @@ impl Agent {
         match purpose {
             Purpose::Card(name) => self.hand_on(now, changing::Input::Answered(name, answer)),
             Purpose::Tell(name) => self.hand_on(now, changing::Input::Told(name, answer.map(drop))),
-            Purpose::Reach(caller, change, by) => match answer {
-                Ok(_) => {
-                    self.apply(now, change, &by);
-                    self.respond(caller, Ok(Box::default()));
-                }
-                Err(why) => {
-                    let address = change.joined.map_or("".into(), |member| member.address);
-                    let words = format!("it cannot call {by} at {address}: {why}");
-                    self.respond(caller, Err(words.into()));
-                }
-            },
+            Purpose::Reach(told) => self.reached(now, told, answer),
+            Purpose::Doubt(told, place) => self.doubted(now, told, &place, answer),
+            Purpose::Suspect(place) => self.suspected(&place, &answer),
             Purpose::Ready => match (answer, self.leader()) {
                 (Ok(_), _) => self.met(),
                 (Err(why), Some(leader)) => {
@@ -706,26 +709,6 @@ impl Agent {
                 (Err(_), None) => {}
             },
         }
-    }
-
-    /// A worker is dead; calls to it end now. Another one of its name elsewhere lives; no address stands for any.
-    fn mourn(&mut self, name: &str, address: &str, why: &str) {
-        let is_it = |member: &&Member| address.is_empty() || *member.address == *address;
-        let Some(member) = self.members().get(name).filter(is_it) else { return };
-        let place = Departed { worker: member.worker.clone(), address: member.address.clone() };
-        if self.death(member).is_some() || place.worker == self.me.worker {
-            return;
-        }
-        let (worker, why): (_, Box<str>) = (place.worker.clone(), why.into());
-        if !planted!(self, HangingCalls) {
-            self.outputs.push_back(Output::EndCallsTo(place.clone(), why.clone()));
-        }
-        if matches!(self.life, Life::Member | Life::Draining | Life::Leaving) {
-            let why = why.clone();
-            self.outputs.push_back(Output::Event(GroupEvent::PeerDied { worker, why }));
-        }
-        self.deaths.push(Death { place, why });
-        self.look_at_deaths();
     }
 
     /// Once is enough: nothing brings the signs back.
@@ -790,6 +773,8 @@ impl Agent {
         }
     }
 }
+
+mod changes;
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 use super::device::{Device, DeviceError};
 use super::device_map::{DeviceMap, NodeDevices};
 use super::name::{NameError, WorkerInfo, WorkerName};
+use crate::limits::DEVICE_PAIRS_MAX;
 use crate::wire::native::List;
 use crate::wire::rpc::card::{Card, CardError, DeviceName, DevicePair, MapEntry};
 use crate::wire::sink::{Fill, Length};
@@ -27,6 +28,9 @@ pub enum ExchangeError {
     /// A device in it is none.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// A map in it has more pairs than any host has devices.
+    #[error("a device map of {0} pairs is over the limit of {DEVICE_PAIRS_MAX}")]
+    Pairs(usize),
 }
 
 /// The card of a worker.
@@ -77,6 +81,10 @@ pub fn decode_card(bytes: &[u8]) -> Result<(WorkerInfo, NodeDevices), ExchangeEr
     let worker = WorkerInfo { name: name(card.name)?, id: card.id };
     let devices = card.devices.iter().map(|named| device(named.0)).collect::<Result<_, _>>()?;
     let read_map = |entry: MapEntry<'_>| {
+        let count = entry.pairs.len();
+        if count > DEVICE_PAIRS_MAX {
+            return Err(ExchangeError::Pairs(count));
+        }
         let pairs = entry.pairs.iter().map(|pair| Ok((device(pair.from)?, device(pair.to)?)));
         let pairs = pairs.collect::<Result<Vec<_>, ExchangeError>>()?;
         Ok::<_, ExchangeError>((name(entry.to)?, DeviceMap::unchecked(pairs)))
@@ -161,6 +169,25 @@ mod tests {
         longer.resize(8 * 1024 * 1024 + 1, 0);
         let too_long = CardError::TooLong(longer.len());
         assert_eq!(decode_card(&longer), Err(ExchangeError::Card(too_long)));
+    }
+
+    #[test]
+    fn a_map_has_a_bounded_number_of_pairs() {
+        let card = |count: usize| {
+            let pairs = alloc::vec![DevicePair { from: b"cuda:1", to: b"cpu" }; count];
+            let maps = [MapEntry { to: b"v", pairs: List::new(&pairs) }];
+            let (devices, maps) = (List::new(&[]), List::new(&maps));
+            let card = Card { id: 1, name: b"w", device_count: 2, devices, maps };
+            let mut length = Length::default();
+            card.write(&mut length);
+            let mut bytes = alloc::vec![0; length.0];
+            card.write(&mut Fill::new(&mut bytes));
+            bytes
+        };
+        let (_, said) = decode_card(&card(DEVICE_PAIRS_MAX)).expect("a card");
+        assert_eq!(said.maps.get("v").map(DeviceMap::len), Some(1));
+        let error = decode_card(&card(DEVICE_PAIRS_MAX + 1)).expect_err("too many").to_string();
+        assert_eq!(error, "a device map of 1025 pairs is over the limit of 1024");
     }
 
     proptest! {

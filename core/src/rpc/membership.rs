@@ -8,6 +8,7 @@ pub mod change;
 pub mod changing;
 pub mod error;
 pub mod fixed;
+pub mod group_id;
 pub mod keys;
 pub mod observer;
 pub mod token;
@@ -17,6 +18,7 @@ use crate::rpc::name::WorkerInfo;
 use crate::time::Instant;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use change::Departed;
 
 /// What is to be asked of the store. Keys are beneath the prefix of the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,4 +68,12 @@ pub struct Member {
     pub address: Box<str>,
     /// Its devices and maps.
     pub devices: NodeDevices,
+}
+
+impl Member {
+    /// Who it is, and where.
+    #[must_use]
+    pub fn place(&self) -> Departed {
+        Departed { worker: self.worker.clone(), address: self.address.clone() }
+    }
 }

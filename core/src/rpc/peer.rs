@@ -64,12 +64,11 @@ pub struct Peer {
     group: Box<[u8]>,
     limits: RpcLimits,
     line: Line,
-    /// Whether calls were made over the connection that there is.
+    /// Whether the connection that there is takes calls, one at least: so each one that opens brings those that wait further.
     has_opened: bool,
     part: Part,
+    /// They go in the order of their numbers.
     waiting: InFlight<Waiting>,
-    /// In which order they go; those that are not there any more are passed over.
-    order: VecDeque<u64>,
     last_id: u64,
     events: VecDeque<PeerEvent<'static>>,
 }
@@ -87,7 +86,6 @@ impl Peer {
             has_opened: false,
             part: Part::Taking,
             waiting: InFlight::new(),
-            order: VecDeque::new(),
             last_id: 0,
             events: VecDeque::new(),
         }
@@ -99,11 +97,14 @@ impl Peer {
         &self.peer
     }
 
-    /// Whether a call would go out at once, and be the only one under way.
+    /// Whether a call would go out at once, and be the only one under way. Where a sign of life is awaited it would not.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         match &self.line {
-            Line::Up(caller) => caller.is_open() && self.under_way() == 0 && self.events.is_empty(),
+            Line::Up(caller) => {
+                let is_expected = self.under_way() > 0 || caller.poll_timeout().is_some();
+                caller.is_open() && !is_expected && self.events.is_empty()
+            }
             Line::Down | Line::Connecting(_) => false,
         }
     }
@@ -123,7 +124,7 @@ impl Peer {
     /// # Errors
     /// It was not made, and nothing of it will be sent.
     pub fn begin(&mut self, now: Instant, call: NewCall<'_>) -> Result<u64, CallError> {
-        call.check(&self.limits)?;
+        call.check(&self.peer, &self.limits)?;
         if self.part != Part::Taking {
             return Err(CallError::Leaving(self.peer.clone()));
         }
@@ -135,7 +136,7 @@ impl Peer {
         if self.waiting.is_empty()
             && let Line::Up(caller) = &mut self.line
         {
-            match caller.begin(now, id, call) {
+            match caller.begin(now, id, now, call) {
                 Ok(()) => {
                     self.last_id = id;
                     return Ok(id);
@@ -151,7 +152,6 @@ impl Peer {
         let NewCall { handler, payload_bytes, deadline, kind } = call;
         let waiting = Waiting { handler: handler.into(), payload_bytes, deadline, kind, began: now };
         self.waiting.insert(id, payload_bytes, deadline, waiting);
-        self.order.push_back(id);
         self.connect(now);
         Ok(id)
     }
@@ -247,14 +247,16 @@ impl Peer {
 
     fn fail_waiting(&mut self, why: &ConnectionError) {
         let peer = &self.peer;
-        for id in self.order.drain(..).filter(|&id| self.waiting.take(id).is_some()) {
+        for id in self.waiting.ids() {
+            self.waiting.take(id);
             let error = CallError::PeerGone { peer: peer.clone(), why: why.clone() };
             self.events.push_back(PeerEvent::Failed(id, error));
         }
     }
 
     fn refuse_waiting(&mut self) {
-        for id in self.order.drain(..).filter(|&id| self.waiting.take(id).is_some()) {
+        for id in self.waiting.ids() {
+            self.waiting.take(id);
             self.events.push_back(PeerEvent::Failed(id, CallError::Leaving(self.peer.clone())));
         }
     }
@@ -262,18 +264,15 @@ impl Peer {
     /// Hands those that wait to the connection, as far as it takes them.
     fn advance(&mut self, now: Instant) {
         let Line::Up(caller) = &mut self.line else { return };
-        while let Some(&id) = self.order.front() {
-            if let Some(waiting) = self.waiting.get(id) {
-                let Waiting { handler, payload_bytes, deadline, kind, .. } = waiting;
-                let (payload_bytes, deadline, kind) = (*payload_bytes, *deadline, *kind);
-                match caller.begin(now, id, NewCall { handler, payload_bytes, deadline, kind }) {
-                    Err(error) if can_wait(&error) => return,
-                    Err(error) => self.events.push_back(PeerEvent::Failed(id, error)),
-                    Ok(()) => {}
-                }
-                self.waiting.take(id);
+        while let Some((id, waiting)) = self.waiting.first() {
+            let Waiting { handler, payload_bytes, deadline, kind, began } = waiting;
+            let (payload_bytes, deadline, kind) = (*payload_bytes, *deadline, *kind);
+            match caller.begin(now, id, *began, NewCall { handler, payload_bytes, deadline, kind }) {
+                Err(error) if can_wait(&error) => return,
+                Err(error) => self.events.push_back(PeerEvent::Failed(id, error)),
+                Ok(()) => {}
             }
-            self.order.pop_front();
+            self.waiting.take(id);
         }
     }
 

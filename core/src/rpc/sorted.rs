@@ -3,6 +3,7 @@
 
 use alloc::vec::Vec;
 use core::borrow::Borrow;
+use core::cmp::Ordering;
 
 /// Entries in the order of their keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,12 +108,26 @@ impl<K: Ord, V> SortedMap<K, V> {
 impl<K: Ord, V> FromIterator<(K, V)> for SortedMap<K, V> {
     /// Of two with the same key the later one counts.
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
-        let mut map = Self::new();
-        for (key, value) in entries {
-            map.insert(key, value);
+        let mut entries: Vec<Option<(K, V)>> = entries.into_iter().map(Some).collect();
+        let key = |place: usize| entries.get(place).and_then(Option::as_ref).map(|(key, _)| key);
+        let places = in_order(entries.len(), &|one, other| key(one).cmp(&key(other)));
+        let mut sorted: Vec<(K, V)> = Vec::with_capacity(entries.len());
+        for (key, value) in places.into_iter().filter_map(|place| entries.get_mut(place)?.take()) {
+            match sorted.last_mut() {
+                Some(last) if last.0 == key => last.1 = value,
+                _ => sorted.push((key, value)),
+            }
         }
-        map
+        Self(sorted)
     }
+}
+
+/// The places of so many entries in the order of what they hold, equal ones as they stand. It is one function for all
+/// types: a sort of the standard library's costs kilobytes of code for each.
+fn in_order(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..count).collect();
+    places.sort_unstable_by(|&one, &other| compare(one, other).then(one.cmp(&other)));
+    places
 }
 
 #[cfg(test)]
@@ -121,7 +136,45 @@ mod tests {
     use alloc::collections::BTreeMap;
     use proptest::prelude::*;
 
+    #[test]
+    fn many_entries_in_falling_order_are_compared_a_few_times_each() {
+        #[derive(Clone, Debug)]
+        struct Counted<'a>(u32, &'a core::cell::Cell<u64>);
+        impl PartialEq for Counted<'_> {
+            fn eq(&self, other: &Self) -> bool {
+                self.0 == other.0
+            }
+        }
+        impl Eq for Counted<'_> {}
+        impl PartialOrd for Counted<'_> {
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
+            }
+        }
+        impl Ord for Counted<'_> {
+            fn cmp(&self, other: &Self) -> Ordering {
+                self.1.set(self.1.get() + 1);
+                self.0.cmp(&other.0)
+            }
+        }
+        const COUNT: u32 = 1 << 16;
+        let compared = core::cell::Cell::new(0);
+        // So wide that to move each of them past all the others would take minutes.
+        let entries = (0..COUNT).rev().map(|key| (Counted(key, &compared), [key; 64]));
+        let map: SortedMap<Counted<'_>, [u32; 64]> = entries.collect();
+        assert_eq!(map.len(), usize::try_from(COUNT).expect("few"));
+        assert!(map.keys().map(|key| key.0).eq(0..COUNT));
+        assert!(compared.get() < u64::from(COUNT) * 64, "{} comparisons", compared.get());
+    }
+
     proptest! {
+        #[test]
+        fn of_equal_keys_the_last_counts(entries in prop::collection::vec((0..8_u8, any::<u8>()), 0..60)) {
+            let tree: BTreeMap<u8, u8> = entries.iter().copied().collect();
+            let map: SortedMap<u8, u8> = entries.into_iter().collect();
+            prop_assert!(map.iter().eq(&tree));
+        }
+
         #[test]
         fn it_is_as_a_tree_is(steps in prop::collection::vec((any::<bool>(), 0..20_u8, any::<u8>()), 0..60)) {
             let (mut map, mut tree) = (SortedMap::new(), BTreeMap::new());

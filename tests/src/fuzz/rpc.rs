@@ -83,7 +83,7 @@ fn caller(pieces: &[&[u8]]) -> Vec<String> {
                     for payload_bytes in [0, 3] {
                         let kind = CallKind::Answered;
                         let call = NewCall { handler: "f", payload_bytes, deadline: None, kind };
-                        caller.begin(NOW, caller.next_id(), call).expect("it is open");
+                        caller.begin(NOW, caller.next_id(), NOW, call).expect("it is open");
                     }
                 }
                 CallerEvent::Bytes(call, bytes) => parts.add(call, bytes),

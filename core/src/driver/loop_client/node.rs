@@ -60,7 +60,7 @@ impl Loop {
         self.happened.retain(|event| match event {
             LoopEvent::Store(over) => over.store != session.store(),
             LoopEvent::Session(of, _) => *of != session,
-            LoopEvent::Agent(..) => true,
+            LoopEvent::Agent(..) | LoopEvent::Rpc(..) => true,
         });
     }
 

@@ -2,7 +2,7 @@
 
 use super::handling::{AnswerTo, Handling, Job, Run};
 use super::line::SCRATCH_BYTES;
-use super::link::{Completion, Driven, Link, Mark, Shared, Wanted};
+use super::link::{Completion, Driven, Link, Shared, Wanted};
 use super::own::OwnCall;
 use super::within::{Home, Place, may_wait};
 use super::{Payload, Received};
@@ -28,6 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 pub use super::link::CallResult;
+pub(in crate::driver) use super::link::{Mark, Marking};
 
 /// Who calls, and how.
 #[derive(Debug)]
@@ -340,6 +341,7 @@ impl RpcPeer {
 
     /// Calls, and has what came of it told to `callback`, which must not block: it is called once, on a thread of the
     /// client's, on that of a handler of the same worker's, or on one that uses the same peer. One that panics has been told.
+    /// What ends the call before comes back.
     ///
     /// # Errors
     /// It was not made, and nothing of it will be sent.
@@ -348,11 +350,12 @@ impl RpcPeer {
         call: Call<'_>,
         payload: impl Into<Payload>,
         callback: impl FnOnce(CallResult) + Send + 'static,
-    ) -> Result<(), CallError> {
+    ) -> Result<CallCanceller, CallError> {
         let home = self.home().clone();
         let callback = move |result| home.run(Place::Callback, || callback(result));
         let completion = Completion::Callback(Box::new(callback));
-        self.begin(call, payload.into(), completion, Driven::ByThread).map(drop)
+        let begun = self.begin(call, payload.into(), completion, Driven::ByThread);
+        begun.map(|(way, _)| CallCanceller(way))
     }
 
     /// Calls what nobody answers. Nobody hears whether it arrived.
@@ -419,7 +422,7 @@ impl RpcPeer {
                 let now = shared.clock.now();
                 let deadline = timeout.map(|timeout| now + timeout);
                 let payload_bytes = payload.bytes().len() as u64;
-                NewCall { handler, payload_bytes, deadline, kind }.check(&shared.limits)?;
+                NewCall { handler, payload_bytes, deadline, kind }.check(&shared.me, &shared.limits)?;
                 if timeout == Some(Duration::ZERO) {
                     let (peer, handler) = (shared.me.clone(), handler.into());
                     return Err(CallError::DeadlinePassed { peer, handler, elapsed: Duration::ZERO });

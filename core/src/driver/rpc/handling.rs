@@ -166,7 +166,8 @@ impl Job {
             return;
         }
         let request = Request { caller, handler: Arc::clone(&handler.name), payload, kind, time_left };
-        let responder = Responder { handler: Arc::clone(&handler), to: Some(to.clone()), held };
+        let name = Arc::clone(&handler.name);
+        let responder = Responder { handler: name, to: Some(to.clone()), held };
         let place = match handler.run {
             Run::Inline => Place::Inline,
             Run::Pooled => Place::Pooled,
@@ -194,6 +195,30 @@ std::thread_local! {
 pub(super) enum AnswerTo {
     Conn(Arc<Conn>, u64),
     Own(Arc<OwnCall>),
+    Elsewhere(Arc<Elsewhere>),
+}
+
+/// Whoever is told what a handler says, once.
+pub type Listener = Box<dyn FnOnce(Result<Payload, Box<str>>) + Send>;
+
+/// A caller that no connection of this library's leads to.
+pub(super) struct Elsewhere(Mutex<Option<Listener>>);
+
+impl fmt::Debug for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Elsewhere")
+    }
+}
+
+impl Elsewhere {
+    fn is_wanted(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    fn tell(&self, answer: Result<Payload, Box<str>>) -> bool {
+        let told = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        told.map(|tell| tell(answer)).is_some()
+    }
 }
 
 impl AnswerTo {
@@ -201,6 +226,7 @@ impl AnswerTo {
         match self {
             Self::Conn(conn, call) => (Arc::as_ptr(conn).addr(), *call),
             Self::Own(own) => (Arc::as_ptr(own).addr(), 0),
+            Self::Elsewhere(elsewhere) => (Arc::as_ptr(elsewhere).addr(), 0),
         }
     }
 
@@ -208,6 +234,7 @@ impl AnswerTo {
         match self {
             Self::Conn(conn, call) => conn.is_wanted(*call),
             Self::Own(own) => own.is_wanted(),
+            Self::Elsewhere(elsewhere) => elsewhere.is_wanted(),
         }
     }
 
@@ -215,6 +242,7 @@ impl AnswerTo {
         match self {
             Self::Conn(conn, call) => conn.answer(*call, payload),
             Self::Own(own) => own.answer(payload),
+            Self::Elsewhere(elsewhere) => elsewhere.tell(Ok(payload)),
         }
     }
 
@@ -222,6 +250,7 @@ impl AnswerTo {
         match self {
             Self::Conn(conn, call) => conn.fail(*call, status, words),
             Self::Own(own) => own.fail(status, words),
+            Self::Elsewhere(elsewhere) => elsewhere.tell(Err(words.into())),
         }
     }
 }
@@ -248,12 +277,19 @@ impl Drop for Held {
 /// The way back for one answer, from any thread and at any time. Dropped without an answer, it tells the caller so.
 #[derive(Debug)]
 pub struct Responder {
-    handler: Arc<Handler>,
+    handler: Arc<str>,
     to: Option<AnswerTo>,
     held: Option<Held>,
 }
 
 impl Responder {
+    /// That of a request which came by a backend of the program's own.
+    #[must_use]
+    pub fn elsewhere(handler: Arc<str>, told: Listener) -> Self {
+        let to = AnswerTo::Elsewhere(Arc::new(Elsewhere(Mutex::new(Some(told)))));
+        Self { handler, to: Some(to), held: None }
+    }
+
     /// Answers. Whether anybody waits for it.
     pub fn answer(mut self, payload: impl Into<Payload>) -> bool {
         self.finish(|to| to.answer(payload.into()))
@@ -282,7 +318,7 @@ impl Drop for Responder {
         let Some(to) = &self.to else { return };
         // Where its own handler panics, whoever catches that has the words.
         if !std::thread::panicking() || CARRIED_OUT.get() != Some(to.key()) {
-            let words = format!("{} gave no answer", self.handler.name);
+            let words = format!("{} gave no answer", self.handler);
             self.finish(|to| to.fail(Status::Failed, &words));
         }
     }

@@ -40,8 +40,13 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 /// What came of a call.
 pub type CallResult = Result<Vec<u8>, CallError>;
 
-/// Lives as long as a call is under way, where somebody wants to know that.
-pub(in crate::driver) type Mark = Option<Box<dyn fmt::Debug + Send>>;
+/// Lives as long as a call is under way, and hears first what came of it.
+pub(in crate::driver) trait Marking: fmt::Debug + Send {
+    fn ended(&self, result: &CallResult);
+}
+
+/// The mark of a call, where somebody wants to know how long it is under way.
+pub(in crate::driver) type Mark = Option<Box<dyn Marking>>;
 
 /// Who is told what came of a call.
 pub(super) enum Completion {
@@ -60,12 +65,15 @@ impl Completion {
     pub(super) fn finish(self, result: CallResult) {
         match self {
             Self::Waiter(reply, mark) => {
+                if let Some(mark) = &mark {
+                    mark.ended(&result);
+                }
                 reply.answer(result);
                 drop(mark);
             }
             // One that panics has been told; others of the same thread's are not to suffer for it.
             Self::Callback(callback) => drop(catch_unwind(AssertUnwindSafe(|| callback(result)))),
-            Self::Nobody(mark) => drop(mark),
+            Self::Nobody(mark) => _ = mark.map(|mark| mark.ended(&result)),
         }
     }
 }
@@ -79,7 +87,7 @@ impl Due {
         self.0.is_empty()
     }
 
-    fn unmark(&mut self, marks: &mut Vec<Box<dyn fmt::Debug + Send>>) {
+    fn unmark(&mut self, marks: &mut Vec<Box<dyn Marking>>) {
         let unmarked = |mark| (Completion::Nobody(Some(mark)), Ok(Vec::new()));
         self.0.extend(marks.drain(..).map(unmarked));
     }
@@ -199,7 +207,7 @@ struct State {
     answers: ByNumber<Incoming>,
     completions: ByNumber<Completion>,
     /// Of calls that nobody answers, and of which the socket has not taken all.
-    unsent_marks: Vec<Box<dyn fmt::Debug + Send>>,
+    unsent_marks: Vec<Box<dyn Marking>>,
     /// When it is looked at whether its time has come.
     timer: Option<Instant>,
     has_left: bool,
@@ -348,7 +356,8 @@ impl Link {
             if state.completions.get(id).is_none() {
                 state.scratch = scratch;
                 state.rested = now;
-                let is_idle = state.peer.under_way() == 0;
+                // Of a call that was given up, a sign of life may still be to come.
+                let is_idle = state.peer.poll_timeout().is_none();
                 state.reader = if is_idle { Reader::Nobody } else { Reader::Thread };
                 if !is_idle {
                     let mut due = Due::default();
@@ -721,7 +730,7 @@ impl State {
             Some(Completion::Waiter(reply, None)) => reply.answer(result),
             Some(Completion::Nobody(None)) | None => {}
             // It is under way until the last of it is out.
-            Some(Completion::Nobody(Some(mark))) => self.unsent_marks.push(mark),
+            Some(Completion::Nobody(Some(mark))) if result.is_ok() => self.unsent_marks.push(mark),
             Some(completion) => due.0.push((completion, result)),
         }
     }

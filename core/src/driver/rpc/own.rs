@@ -59,7 +59,8 @@ impl OwnCall {
         let bytes_max = self.shared.limits.payload_bytes_max;
         let bytes = payload.bytes().len() as u64;
         if bytes > bytes_max {
-            return self.finish(Err(CallError::TooLong { bytes, bytes_max }));
+            let (peer, handler) = (self.me.clone(), self.handler.clone());
+            return self.finish(Err(CallError::TooLong { peer, handler, bytes, bytes_max }));
         }
         self.finish(Ok(payload.into_bytes()))
     }

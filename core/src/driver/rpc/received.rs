@@ -50,6 +50,12 @@ impl AsRef<[u8]> for Received {
     }
 }
 
+impl From<Vec<u8>> for Received {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::new(bytes, None)
+    }
+}
+
 impl From<Received> for Payload {
     fn from(received: Received) -> Self {
         if received.bytes.capacity() < LONG_BYTES_MIN {

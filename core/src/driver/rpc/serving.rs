@@ -151,6 +151,12 @@ impl RpcServer {
         answer.wait(ANSWER_TIMEOUT).map_err(|_| self.failure().unwrap_or(ServerFailure::Unresponsive))
     }
 
+    /// Its door.
+    #[must_use]
+    pub fn admission(&self) -> Admission {
+        Admission { commands: self.commands.clone(), waker: self.shared.waker.clone() }
+    }
+
     /// Takes no further requests and nobody new, and waits until those that it has are answered. Whether that was so
     /// within `patience`; the server goes on to answer the others until it is dropped.
     #[must_use]
@@ -183,6 +189,23 @@ impl RpcServer {
 impl Drop for RpcServer {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// The door of a server, for who knows when others are to be heard than before.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    commands: Sender<Command>,
+    waker: Waker,
+}
+
+impl Admission {
+    /// Has [`RpcServerOptions::admit`] asked again of everybody who is connected; the connections of those who are refused
+    /// end.
+    pub fn ask_again(&self) {
+        // Without a reactor, nobody is connected.
+        self.commands.send(Command::AdmitAgain).ok();
+        self.waker.wake();
     }
 }
 

@@ -11,7 +11,7 @@ use crate::limits::{IntakeLimits, RpcLimits};
 use crate::rpc::connection::CallKind;
 use crate::rpc::name::WorkerInfo;
 use crate::time::Duration;
-use crate::wire::rpc::{CallerFrame, Header, MAGIC, encode_frame};
+use crate::wire::rpc::{CalleeFrame, CallerFrame, DATA, Header, MAGIC, encode_frame};
 use crate::wire::sink::Sink;
 use crossbeam_channel::{Receiver, Sender, unbounded as channel};
 use std::boxed::Box;
@@ -197,7 +197,7 @@ fn handlers_that_fail_say_so_and_their_threads_live_on() {
         ("pooled_panics", "pooled_panics at b (id 2): the handler failed: pooled_panics panicked: provoked"),
         ("says_no", "says_no at b (id 2): the handler failed: not today"),
         ("forgets", "forgets at b (id 2): the handler failed: forgets gave no answer"),
-        ("", "the name of a handler has 0 bytes"),
+        ("", "a call to b (id 2): the name of a handler has 0 bytes"),
     ] {
         for payload in [&b""[..], &bytes(100_000)] {
             assert_eq!(words(scene.call(handler, payload)), expected);
@@ -322,9 +322,9 @@ fn payloads_over_the_limit_are_refused_on_both_sides() {
 
     let scene = scene_with(server_options(), RpcClientOptions { limits: narrow, ..client_options() });
     scene.handling.register("long", Run::Inline, long).expect("a name");
-    let expected = "a payload of 1001 bytes is over the limit of 1000";
-    assert_eq!(words(scene.call("length", &bytes(1001))), expected);
-    assert_eq!(words(scene.call("long", b"")), expected);
+    let expected = "at b (id 2): a payload of 1001 bytes is over the limit of 1000";
+    assert_eq!(words(scene.call("length", &bytes(1001))), format!("length {expected}"));
+    assert_eq!(words(scene.call("long", b"")), format!("long {expected}"));
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
 }
 
@@ -432,19 +432,147 @@ fn a_length_that_is_a_lie_costs_nothing_and_its_deadline_passes_while_it_streams
     scene.until_idle(0);
 }
 
-/// A reader that does not read holds up its own answers only; at its deadline the caller hears of it.
+/// The next frame: its kind, its call, and its body.
+fn next_frame(stream: &mut TcpStream) -> (u16, u64, Vec<u8>) {
+    let mut header = [0; 16];
+    stream.read_exact(&mut header).expect("a header");
+    let [b0, b1, b2, b3, k0, k1, _, _, id @ ..] = header;
+    let mut body = vec![0; u32::from_le_bytes([b0, b1, b2, b3]) as usize];
+    stream.read_exact(&mut body).expect("its body");
+    (u16::from_le_bytes([k0, k1]), u64::from_le_bytes(id), body)
+}
+
+const RESPONSE: u16 = 0x8002;
+const PONG: u16 = 0x8003;
+
+fn request_of(handler: &[u8], id: u64, deadline_ms: u64) -> Vec<u8> {
+    frame(id, &CallerFrame::Request { deadline_ms, payload_bytes: 0, handler })
+}
+
+/// A caller that does not read holds up its own answers only. At the deadline what is left of an answer is dropped.
 #[test]
 fn an_answer_that_streams_ends_at_the_deadline_and_the_connection_goes_on() {
     let scene = scene();
-    let (started, _, responder) = held_for_a_while(&scene);
-    let huge = Arc::new(bytes(64 << 20));
-    responder.answer(Payload::foreign(huge));
-    // Whether it is there in time depends on the machine; either way it ends, and nothing is mixed up.
-    match started.wait() {
-        Ok(answer) => assert!(answer == bytes(64 << 20)),
-        Err(error) => assert!(error.to_string().starts_with("hold at b (id 2)"), "{error}"),
+    let mut stream = greeting(&scene);
+    let huge = Arc::new(vec![7_u8; 64 << 20]);
+    let mut cut = None;
+    for (deadline_ms, id) in (5..).map(|power| 1 << power).zip((1..).step_by(2)) {
+        // The second one is answered by nobody. It is over no earlier than the first one.
+        let both = [request_of(b"hold", id, deadline_ms), request_of(b"hold", id + 1, deadline_ms)].concat();
+        stream.write_all(&both).expect("room");
+        let ((_, first), (_, second)) = (scene.next_held(), scene.next_held());
+        let is_in_time = first.answer(Payload::foreign(Arc::<Vec<u8>>::clone(&huge)));
+        let until = std::time::Instant::now() + SOON;
+        while second.is_wanted() {
+            assert!(std::time::Instant::now() < until, "its deadline does not pass");
+            std::thread::yield_now();
+        }
+        if is_in_time {
+            cut = Some(id);
+            break;
+        }
     }
-    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
+    let cut = cut.expect("there is always more time");
+    stream.write_all(&request_of(b"echo", cut + 2, 0)).expect("room");
+    let mut got = 0;
+    loop {
+        match next_frame(&mut stream) {
+            (DATA, id, body) if id == cut => got += body.len(),
+            (RESPONSE, id, body) if id == cut => assert_eq!(body[..2], [0, 0]),
+            (RESPONSE, id, body) if id < cut || id == cut + 1 => assert_eq!(body[..2], [3, 0], "Deadline"),
+            (RESPONSE, id, body) if id == cut + 2 => break assert_eq!(body[..2], [0, 0]),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(got < huge.len(), "what nobody read was written");
+    scene.until_idle(1);
+}
+
+/// A caller that sends and does not read.
+#[test]
+fn who_does_not_read_is_read_no_further_and_loses_nothing() {
+    let scene = scene();
+    let mut stream = greeting(&scene);
+    let pings = frame(0, &CallerFrame::Ping { nonce: 9 }).repeat(2000);
+    // As long as it is read, there is room at once.
+    stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+    let mut sent = 0;
+    loop {
+        match stream.write(&pings[sent % pings.len()..]) {
+            Ok(bytes) => sent += bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(sent < 64 << 20, "it is read on and on");
+    }
+    stream.set_write_timeout(None).expect("no timeout");
+    let mut writer = stream.try_clone().expect("a descriptor");
+    let rest = pings[sent % pings.len()..].to_vec();
+    std::thread::scope(|scope| {
+        scope.spawn(move || writer.write_all(&[rest, request_of(b"echo", 1, 0)].concat()));
+        let count = sent.div_ceil(pings.len()) * 2000;
+        for at in 0..count {
+            let (kind, _, body) = next_frame(&mut stream);
+            assert_eq!((kind, &body[..]), (PONG, &9_u64.to_le_bytes()[..]), "{at} of {count}");
+        }
+        assert_eq!(next_frame(&mut stream).0, RESPONSE);
+    });
+    scene.until_idle(1);
+}
+
+#[test]
+fn who_says_goodbye_and_does_not_take_the_last_answer_is_left() {
+    let limits = RpcLimits { ping_timeout: Duration::from_millis(50), ..RpcLimits::default() };
+    let scene = scene_with(RpcServerOptions { limits, ..server_options() }, client_options());
+    let mut stream = greeting(&scene);
+    // So small that the answer does not go into it.
+    socket2::SockRef::from(&stream).set_recv_buffer_size(4096).expect("a size");
+    let last = [request_of(b"hold", 1, 0), frame(0, &CallerFrame::Goodbye {})].concat();
+    stream.write_all(&last).expect("room");
+    let (_, responder) = scene.next_held();
+    assert!(responder.answer(Payload::foreign(Arc::new(bytes(1 << 20)))));
+    scene.until_idle(0);
+}
+
+/// No room for further requests, which one request takes.
+fn full() -> (Scene, Request, Responder) {
+    let intake = IntakeLimits { requests_max: 1, ..IntakeLimits::default() };
+    let limits = RpcLimits { ping_interval: Duration::from_millis(20), ..RpcLimits::default() };
+    let server = RpcServerOptions { intake, limits, ..server_options() };
+    let scene = scene_with(server, client_options());
+    scene.peer.notify(Call::of("hold"), &b"x"[..]).expect("made");
+    let (request, responder) = scene.next_held();
+    (scene, request, responder)
+}
+
+#[test]
+fn who_is_held_up_is_greeted_and_hears_that_the_worker_lives() {
+    let (scene, request, responder) = full();
+    let mut stream = greeting(&scene);
+    stream.write_all(&request_of(b"echo", 1, 0)).expect("room");
+    for _ in 0..3 {
+        let (kind, _, body) = next_frame(&mut stream);
+        assert_eq!((kind, &body[..]), (PONG, &[0; 8][..]), "nobody asked");
+    }
+    drop((request, responder));
+    let answered = (0..1_000_000).find(|_| next_frame(&mut stream).0 == RESPONSE);
+    assert!(answered.is_some());
+    scene.until_idle(2);
+}
+
+#[test]
+fn that_a_caller_ended_is_noticed_while_it_is_held_up() {
+    let (scene, request, responder) = full();
+    let mut stream = greeting(&scene);
+    let notice = CallerFrame::Notice { deadline_ms: 0, payload_bytes: 0, handler: b"hold" };
+    stream.write_all(&frame(1, &notice)).expect("room");
+    assert_eq!(next_frame(&mut stream).0, PONG, "it is held up");
+    assert_eq!(scene.server.held().expect("it runs").2, 2);
+    drop(stream);
+    // What it sent before is not lost.
+    let (last, _) = scene.next_held();
+    assert_eq!(last.kind, CallKind::OneWay);
+    drop((request, responder, last));
     scene.until_idle(1);
 }
 
@@ -536,6 +664,40 @@ fn a_worker_that_comes_again_is_called_again() {
         assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
         let started = scene.peer.start(Call::of("pooled"), &b"y"[..]).expect("made");
         assert_eq!(started.wait().as_deref(), Ok(&b"y"[..]));
+    }
+}
+
+/// The way to a worker that went without a word: no call has time enough to find that out alone.
+#[test]
+fn a_worker_that_falls_silent_is_noticed_by_calls_that_have_little_time() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let (ping_interval, ping_timeout) = (Duration::from_millis(40), Duration::from_millis(60));
+    let limits = RpcLimits { ping_interval, ping_timeout, ..RpcLimits::default() };
+    let client = RpcClient::new(RpcClientOptions { limits, ..client_options() }).expect("descriptors");
+    let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
+    let first = peer.start(Call::of("f").within(SOON), &b""[..]).expect("made");
+    let (mut stream, _) = listener.accept().expect("it is called");
+    let welcome =
+        CalleeFrame::Welcome { version: 1, callee: b"b", callee_id: 2, requests_max: 9, bytes_max: 9 };
+    let answer = CalleeFrame::Response { status: 0, payload_bytes: 0, words: b"" };
+    let mut out = Bytes(Vec::new());
+    encode_frame(&mut out, 0, &welcome).and_then(|()| encode_frame(&mut out, 1, &answer)).expect("short");
+    let (welcome, answer) = out.0.split_at(41);
+    stream.write_all(welcome).expect("room");
+    // An answer may come when its request has.
+    let (greeting_bytes, request_bytes) = (59, 41);
+    stream.read_exact(&mut vec![0; greeting_bytes + request_bytes]).expect("a request");
+    stream.write_all(answer).expect("room");
+    assert_eq!(first.wait().as_deref(), Ok(&b""[..]));
+    listener.set_nonblocking(true).expect("a socket");
+    let until = std::time::Instant::now() + SOON;
+    // Whoever has noticed looks for another connection with its next call; one under way hears of it.
+    while listener.accept().is_err() {
+        let error = words(peer.call(Call::of("f").within(Duration::from_millis(10)), &b""[..]));
+        let is_told = error.starts_with("b (id 2) is gone: no sign of life in ");
+        assert!(is_told || error.starts_with("f at b (id 2) was not answered in "), "{error}");
+        assert!(std::time::Instant::now() < until, "nobody notices");
     }
 }
 

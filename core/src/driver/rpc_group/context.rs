@@ -221,7 +221,6 @@ impl Context {
         let rpc = self.rpc();
         let (backend, options) = rpc.choose(backend, options)?;
         let making = rpc.begin()?;
-        let number = rpc.inits.fetch_add(1, Ordering::Relaxed);
         // A world of nobody is none, as in Python.
         let world_size = world_size.filter(|&size| size > 0);
         let membership_timeout = options.own::<TcpOptions>().and_then(|own| own.membership_timeout);
@@ -235,6 +234,8 @@ impl Context {
             canceller: call.for_parts(),
         };
         let meeting = self.rendezvous(options.init_method(), url)?.next()?;
+        // As PyTorch's processes count: who met nobody has not begun.
+        let number = rpc.inits.fetch_add(1, Ordering::Relaxed);
         let id = u16::try_from(meeting.rank).map_err(|_| RpcInitError::Rank { rank: meeting.rank })?;
         let store = meeting.store.with_prefix(format!("rpc_prefix_{number}").as_bytes());
         let request = InitRequest { store, worker: WorkerInfo { name, id }, world_size, call };

@@ -1,9 +1,10 @@
 //! What the threads of one worker share: its machine, its connections, and who waits for what.
 
 use super::mailbox::Mailbox;
+use super::{Ear, Heard};
 use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
-use crate::driver::rpc::calling::{Call, RpcClient, RpcPeer};
+use crate::driver::rpc::calling::{Call, CallResult, Marking, RpcClient, RpcPeer};
 use crate::driver::rpc::handling::{Request, Responder};
 use crate::rendezvous::parse::Endpoint;
 use crate::rpc::agent::{
@@ -83,6 +84,32 @@ pub enum GroupCallError {
         /// What the system said.
         words: Box<str>,
     },
+    /// What a backend of the program's own says.
+    #[error("{words}")]
+    Foreign {
+        /// Its own number for it.
+        status: i32,
+        /// Its words.
+        words: Box<str>,
+    },
+    /// Somebody gave up a call of such a backend.
+    #[error("{call} was cancelled")]
+    Cancelled {
+        /// Handler and callee.
+        call: Box<str>,
+    },
+    /// Such a backend did not say in time what came of a call.
+    #[error("{call} was not answered in time")]
+    Late {
+        /// Handler and callee.
+        call: Box<str>,
+    },
+    /// There are too many calls that an event loop has begun.
+    #[error("{calls_max} calls of this worker have not ended, or nobody has taken what came of them")]
+    Untaken {
+        /// So many may be.
+        calls_max: usize,
+    },
 }
 
 /// How far a worker's life has come, for those who wait.
@@ -120,6 +147,8 @@ pub(super) struct Shared {
     events_lost: AtomicU64,
     /// Which thread panicked, and what it said.
     panic: OnceLock<Box<str>>,
+    /// Who hears of events instead.
+    ear: Mutex<Option<Arc<dyn Ear>>>,
 }
 
 impl fmt::Debug for Shared {
@@ -134,11 +163,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A call of the user's is under way as long as it lives.
 #[derive(Debug)]
-pub(super) struct UnderWay(Weak<Shared>);
+pub(super) struct UnderWay {
+    shared: Weak<Shared>,
+    /// Whom it is for; nobody, while that is not known.
+    to: Option<Departed>,
+}
+
+impl Marking for UnderWay {
+    /// The machine hears of a failure, which may tell of a death.
+    fn ended(&self, result: &CallResult) {
+        if let (Err(error), Some(to), Some(shared)) = (result, &self.to, self.shared.upgrade()) {
+            shared.tell(Input::Lost(to.clone(), no_answer(error)));
+        }
+    }
+}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let Some(shared) = self.0.upgrade() else { return };
+        let Some(shared) = self.shared.upgrade() else { return };
         if shared.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
             shared.look_whether_drained();
         }
@@ -163,6 +205,7 @@ impl Shared {
             events: Mailbox::default(),
             events_lost: AtomicU64::new(0),
             panic: OnceLock::new(),
+            ear: Mutex::default(),
         })
     }
 
@@ -255,18 +298,18 @@ impl Shared {
         callee: Callee<'_>,
     ) -> Result<(RpcPeer, UnderWay), GroupCallError> {
         self.under_way.fetch_add(1, Ordering::AcqRel);
-        let mark = UnderWay(Arc::downgrade(self));
-        let place_of =
-            |member: &Member| Departed { worker: member.worker.clone(), address: member.address.clone() };
+        let mut mark = UnderWay { shared: Arc::downgrade(self), to: None };
         let found = self.with_agent(|agent| match callee {
-            Callee::Name(name) => agent.callee(name).map(place_of),
-            Callee::Id(id) => agent.callee_by_id(id).map(place_of),
+            Callee::Name(name) => agent.callee(name).map(Member::place),
+            Callee::Id(id) => agent.callee_by_id(id).map(Member::place),
         });
         if let Some(words) = self.panic.get() {
             return Err(GroupCallError::Panicked { words: words.clone() });
         }
         let place = found.unwrap_or(Err(NotCallable::NoMember))?;
-        Ok((self.way(&place)?, mark))
+        let peer = self.way(&place)?;
+        mark.to = Some(place);
+        Ok((peer, mark))
     }
 
     /// Makes a call for the machine, which hears what came of it.
@@ -341,9 +384,36 @@ impl Shared {
 
     /// Of too many events that nobody asked for, the first are lost.
     pub(super) fn happened(&self, event: GroupEvent) {
+        // Under the lock, so that each hears in order.
+        let ear = lock(&self.ear);
+        if let Some(ear) = &*ear {
+            return ear.changed(event);
+        }
         if self.events.put(event) > EVENTS_MAX && self.events.take().is_some() {
             self.events_lost.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Somebody hears from now on what happens; first what nobody has asked for.
+    pub(super) fn listen(&self, listener: Arc<dyn Ear>) -> Result<(), Heard> {
+        let mut ear = lock(&self.ear);
+        if ear.is_some() {
+            return Err(Heard);
+        }
+        while let Some(event) = self.events.take() {
+            listener.changed(event);
+        }
+        if matches!(*lock(&self.fate), Fate::Over(_)) {
+            listener.parted();
+        }
+        *ear = Some(listener);
+        Ok(())
+    }
+
+    pub(super) fn listen_no_more(&self) {
+        let ear = lock(&self.ear).take();
+        // What it holds goes when the lock is free again.
+        drop(ear);
     }
 
     /// The next event; `None`: there was none in time, or it is over, and there will be none.
@@ -393,9 +463,13 @@ impl Shared {
             Some(words) => Err(AgentError::Panicked { words: words.clone() }),
             None => end,
         };
+        let ear = lock(&self.ear);
         self.set_fate(Fate::Over(end));
         // Whoever waits for an event hears of it.
         self.events.close();
+        if let Some(ear) = &*ear {
+            ear.parted();
+        }
     }
 
     /// Nobody waits for it to join any longer.

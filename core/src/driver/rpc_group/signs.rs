@@ -94,29 +94,34 @@ fn current(watch: &Mutex<Arc<Watch>>) -> Arc<Watch> {
     Arc::clone(&watch.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// A sign's key as the machine knows it.
+fn short(key: &[u8]) -> Option<Box<str>> {
+    let key = key.strip_prefix(sign::PREFIX.as_bytes())?;
+    Some(String::from_utf8_lossy(key).into())
+}
+
 fn tell(shared: &Shared, key: &[u8], value: Option<Vec<u8>>) {
-    if let Some(key) = key.strip_prefix(sign::PREFIX.as_bytes()) {
-        let key = String::from_utf8_lossy(key).into();
+    if let Some(key) = short(key) {
         shared.tell(Input::Sign(key, value.map(Vec::into_boxed_slice)));
     }
 }
 
 /// All signs that there are.
 fn tell_all(client: &NativeClient, shared: &Shared) -> Result<(), NativeError> {
-    let mut after = Vec::new();
+    let (mut after, mut all) = (Vec::new(), Vec::new());
     loop {
         let page = client.list_page(sign::PREFIX.as_bytes(), &after, PAGE, Timeout::Default)?;
-        let Some(last) = page.keys.last().cloned() else { return Ok(()) };
         let names: Vec<&[u8]> = page.keys.iter().map(Vec::as_slice).collect();
-        let found = client.read(&names, Timeout::Once)?;
-        for (key, found) in page.keys.iter().zip(found) {
-            tell(shared, key, (found.revision > 0).then_some(found.value));
+        let found = if names.is_empty() { Vec::new() } else { client.read(&names, Timeout::Once)? };
+        let found = page.keys.iter().zip(found).filter(|(_, found)| found.revision > 0);
+        all.extend(found.filter_map(|(key, found)| Some((short(key)?, found.value.into_boxed_slice()))));
+        match page.keys.last() {
+            Some(last) if page.more => after.clone_from(last),
+            _ => break,
         }
-        if !page.more {
-            return Ok(());
-        }
-        after = last;
     }
+    shared.tell(Input::Signs(all));
+    Ok(())
 }
 
 /// Watches from now on, and tells what was missed.

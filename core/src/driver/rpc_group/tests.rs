@@ -269,6 +269,105 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
     context.shutdown_rpc(Shutdown::Abrupt).expect("it wants to");
 }
 
+/// A backend that says of the store what it was given, and makes no worker.
+#[derive(Debug, Default)]
+struct Curious(std::sync::Mutex<Vec<(String, Duration)>>);
+
+impl crate::rpc::registry::RpcBackend for Curious {
+    type Store = Store;
+    type Call = crate::driver::canceller::Cancellable;
+    type Agent = Arc<dyn Agency>;
+    type Error = RpcInitError;
+
+    fn construct_options(
+        &self,
+        base: crate::rpc::registry::BaseOptions<'_>,
+        own: &[(&str, &str)],
+    ) -> Result<RpcOptions, crate::rpc::options::OptionsError> {
+        crate::rpc::registry::tcp_options(base, own)
+    }
+
+    fn init_backend(
+        &self,
+        request: crate::rpc::registry::InitRequest<Store, Self::Call>,
+        _: RpcOptions,
+    ) -> Result<Arc<dyn Agency>, RpcInitError> {
+        let scope = String::from_utf8_lossy(request.store.scope()).into_owned();
+        self.0.lock().expect("no panic").push((scope, request.store.timeout()));
+        Err(RpcInitError::Rank { rank: -1 })
+    }
+}
+
+#[test]
+fn each_attempt_has_a_prefix_of_its_own_and_the_store_waits_as_long_as_calls() {
+    let context = Context::default();
+    let curious = Arc::new(Curious::default());
+    let backend: Arc<AnyRpcBackend> = Arc::clone(&curious) as Arc<AnyRpcBackend>;
+    context.rpc().register("curious", backend).expect("free");
+    let attempt = |init_method: &str, seconds| {
+        let mut options = RpcOptions::new("tcp");
+        options.set_init_method(init_method).expect("a URL");
+        options.set_rpc_timeout_s(seconds).expect("a time");
+        let backend = Some("curious");
+        let init =
+            RpcInit { name: "w", backend, rank: Some(0), options: Some(options), ..RpcInit::default() };
+        context.init_rpc(init).map(drop).expect_err("it makes none")
+    };
+    attempt("tcp://127.0.0.1:0", 7.0);
+    // It meets nobody, and does not count.
+    assert!(matches!(attempt("tcp://127.0.0.1", 8.0), RpcInitError::Rendezvous(_)));
+    attempt("tcp://127.0.0.1:0", 9.0);
+    let told = core::mem::take(&mut *curious.0.lock().expect("no panic"));
+    let told: Vec<(&str, u64)> =
+        told.iter().map(|(scope, timeout)| (scope.as_str(), timeout.as_secs())).collect();
+    assert_eq!(told, [("/rpc_prefix_0/", 7), ("/rpc_prefix_1/", 9)]);
+}
+
+#[test]
+fn a_context_has_one_worker_after_the_other_each_by_another_url() {
+    let context = Context::default();
+    let (_server, port) = server();
+    let folder = std::env::temp_dir().join(format!("rdzv-rpc-urls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = format!("file://{}", folder.join("store").display());
+    for (url, rank) in [(format!("tcp://127.0.0.1:{port}"), 1), ("tcp://127.0.0.1:0".into(), 0), (file, 0)] {
+        let mut options = RpcOptions::new("tcp");
+        options.set_init_method(&url).expect("a URL");
+        options.set_own(Box::new(echoing()));
+        let init = RpcInit { name: "w", rank: Some(rank), options: Some(options), ..RpcInit::default() };
+        let agent = context.init_rpc(init).unwrap_or_else(|error| panic!("{url}: {error}"));
+        let tcp = agent.tcp().expect("of tcp");
+        assert_eq!(tcp.call("w", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
+        assert_eq!(context.shutdown_rpc(Shutdown::Graceful), Ok(()));
+    }
+    std::fs::remove_dir_all(&folder).ok();
+}
+
+#[test]
+fn devices_are_of_whatever_kind_the_group_counts() {
+    let (_server, port) = server();
+    let device = |text: &str| text.parse::<crate::rpc::device::Device>().expect("a device");
+    let mut options = RpcOptions::new("tcp");
+    options.set_devices(&[device("xpu:1"), device("xpu:0")]).expect("accelerators");
+    let pairs = [(device("xpu:1"), device("xpu:0"))];
+    options.set_device_map(&worker("a", 0).name, pairs).expect("one to one");
+    let start = |kind: &str| {
+        let accelerator = crate::rpc::device::DeviceKind::new(kind).expect("a kind");
+        let own = TcpOptions { accelerator, device_count: 2, ..echoing() };
+        RpcAgent::start(&store(port), worker("a", 0), None, &options, &own)
+    };
+    let agent = start("xpu").expect("a member");
+    assert_eq!(agent.devices(), [device("xpu:0"), device("xpu:1")]);
+    assert_eq!(
+        agent.reverse_maps().get("a").map(|map| map.get(device("xpu:0"))),
+        Some(Some(device("xpu:1")))
+    );
+    agent.shutdown(Shutdown::Graceful).expect("alone");
+    let error = start("cuda").expect_err("another kind").to_string();
+    let words = "Node a has devices with invalid indices\ndevices = [xpu:1, xpu:0]\ndevice count = 2";
+    assert_eq!(error, words);
+}
+
 #[test]
 fn over_a_store_that_is_there_a_worker_is_made_and_ended_by_whoever_has_it() {
     let (_server, port) = server();
@@ -333,7 +432,7 @@ fn a_static_group_hears_its_members_only() {
     ] {
         let client = RpcClient::new(RpcClientOptions {
             me,
-            group: group.scope().to_vec(),
+            group: greeting(&group),
             limits: RpcLimits::default(),
             keep_alive: None,
             own: None,
@@ -344,6 +443,69 @@ fn a_static_group_hears_its_members_only() {
         assert!(error.ends_with(words), "{error}");
     }
     agent.shutdown(Shutdown::Graceful).expect("alone");
+}
+
+/// What the workers of a group greet each other with.
+fn greeting(group: &Store) -> Vec<u8> {
+    let id = group.get_owned(b"rdzv/group", Timeout::Default).expect("it is there");
+    [group.scope(), b"#", &id].concat()
+}
+
+#[test]
+fn whoever_was_heard_before_a_static_group_was_complete_is_heard_no_more() {
+    let (_server, port) = server();
+    let group = store(port);
+    thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (group, tell) = (&group, &tell);
+        let begin = |name: &'static str, id| {
+            let tell = tell.clone();
+            scope.spawn(move || tell.send(start(group, worker(name, id), Some(2))).ok())
+        };
+        begin("a", 0);
+        let address = group.get_owned(b"addrs/a", Timeout::After(SOON)).expect("it is there");
+        let address = String::from_utf8(address).expect("text");
+        let (host, port) = address.rsplit_once(':').expect("host and port");
+        let client = RpcClient::new(RpcClientOptions {
+            me: worker("x", 7),
+            group: greeting(group),
+            limits: RpcLimits::default(),
+            keep_alive: None,
+            own: None,
+        });
+        let client = client.expect("room");
+        let peer = client.peer(&worker("a", 0), host, port.parse().expect("a port")).expect("room");
+        // Nobody knows yet who is of the group.
+        peer.call(Call::of("who").within(SOON), &b""[..]).expect("it is heard");
+        begin("b", 1);
+        let agents: Vec<RpcAgent> =
+            (0..2).map(|_| told.recv_timeout(SOON).expect("in time").expect("a member")).collect();
+        let error = peer.call(Call::of("who").within(SOON), &b""[..]).expect_err("refused").to_string();
+        assert!(!error.contains("deadline"), "{error}");
+        let error = peer.call(Call::of("who").within(SOON), &b""[..]).expect_err("refused").to_string();
+        assert!(error.ends_with("x (id 7) is no member of this group"), "{error}");
+        drop(agents);
+    });
+}
+
+#[test]
+fn workers_of_other_groups_beneath_the_same_prefix_are_not_called() {
+    let ((_server, port), (_others, other_port)) = (server(), server());
+    let (a, b) = (joined(port, "a", 0), joined(other_port, "b", 1));
+    let (host, to) = b.address().rsplit_once(':').expect("host and port");
+    for (group, is_heard) in [(store(port), false), (store(other_port), true)] {
+        let client = RpcClient::new(RpcClientOptions {
+            me: a.me().clone(),
+            group: greeting(&group),
+            limits: RpcLimits::default(),
+            keep_alive: None,
+            own: None,
+        });
+        let client = client.expect("room");
+        let peer = client.peer(b.me(), host, to.parse().expect("a port")).expect("room");
+        let answer = peer.call(Call::of("who").within(SOON), &b""[..]);
+        assert_eq!(answer.is_ok(), is_heard, "{answer:?}");
+    }
 }
 
 #[test]
@@ -405,10 +567,12 @@ fn without_sessions_a_death_is_found_by_whoever_comes_next() {
     drop(b);
     let error = a.call("b", "echo", Vec::new(), None).expect_err("nobody is there").to_string();
     assert!(error.starts_with("b (id 1) is gone: "), "{error}");
-    assert_eq!(names(&a), "a b", "nobody has said so");
-    let c = join("c", 2);
-    let why = "c (id 2) found nobody at its address".into();
+    let why = "nobody is at its address".into();
     assert_eq!(next_event(&a), GroupEvent::PeerDied { worker: worker("b", 1), why });
+    let error = a.call("b", "echo", Vec::new(), None).expect_err("it is dead").to_string();
+    assert_eq!(error, "b (id 1) is dead: nobody is at its address");
+    assert_eq!(names(&a), "a b", "it is struck out by whoever comes");
+    let c = join("c", 2);
     assert_eq!(next_event(&a), GroupEvent::Joined(worker("c", 2)));
     assert_eq!((names(&a).as_str(), names(&c).as_str()), ("a c", "a c"));
     c.shutdown(Shutdown::Graceful).expect("it leaves");
@@ -468,7 +632,11 @@ fn threads() -> usize {
 
 #[test]
 fn a_thousand_workers_come_and_go_and_leave_nothing() {
-    let (_server, port) = server();
+    // It keeps little of the past, so that what grows is not that.
+    let mut options = ServerOptions::on("127.0.0.1", 0);
+    options.limits.history.changes_max = 256;
+    let server = Server::start(options).expect("a server");
+    let port = server.local_addr().port();
     let base = store(port);
     let first = joined(port, "first", 0);
     let once = |number: u32| {
@@ -482,7 +650,8 @@ fn a_thousand_workers_come_and_go_and_leave_nothing() {
         while first.next_event(Duration::ZERO).is_some() {}
     };
     // What is made once and kept is there.
-    (0..8).for_each(once);
+    (0..200).for_each(once);
+    let heap_bytes = held_bytes();
     let keys = base.num_keys(Timeout::Default).expect("counted");
     let (descriptors, tasks) = (open_descriptors(), threads());
     (0..1000).for_each(once);
@@ -492,5 +661,13 @@ fn a_thousand_workers_come_and_go_and_leave_nothing() {
         threads().saturating_sub(tasks),
     );
     assert!(grown.0 <= 2 && grown.1 <= 8 && grown.2 <= 4, "keys, descriptors and threads: {grown:?}");
+    let grown = held_bytes().saturating_sub(heap_bytes);
+    assert!(grown <= 512 * 1000, "{grown} bytes of a thousand workers are kept");
     assert_eq!(first.events_lost(), 0);
+}
+
+/// What was allocated and not given back, in bytes.
+fn held_bytes() -> usize {
+    // SAFETY: it reads counters.
+    unsafe { libc::mallinfo2() }.uordblks
 }

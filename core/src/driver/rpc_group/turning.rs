@@ -5,6 +5,7 @@ use super::shared::Shared;
 use super::signs::Signs;
 use super::steps::carry_out;
 use crate::driver::reply::{Awaited, ask};
+use crate::driver::rpc::serving::Admission;
 use crate::driver::store::Store;
 use crate::driver::threads::{self, Thread, panic_text};
 use crate::rpc::agent::{AgentError, Input, Output};
@@ -34,9 +35,10 @@ impl Turning {
         shared: &Arc<Shared>,
         store: Arc<Store>,
         signs: Arc<Mutex<Option<Signs>>>,
+        door: Admission,
     ) -> io::Result<Self> {
         let steps = Arc::new(Mailbox::default());
-        let turner = Turner { shared: Arc::clone(shared), steps: Arc::clone(&steps), signs };
+        let turner = Turner { shared: Arc::clone(shared), steps: Arc::clone(&steps), signs, door };
         let (told, called) = (Arc::clone(shared), Arc::clone(&store));
         let (ends, has_stored) = ask();
         let storer = threads::spawn("rdzv-rpc-store", move || {
@@ -109,6 +111,7 @@ struct Turner {
     shared: Arc<Shared>,
     steps: Arc<Mailbox<Step>>,
     signs: Arc<Mutex<Option<Signs>>>,
+    door: Admission,
 }
 
 impl Drop for Turner {
@@ -144,6 +147,7 @@ impl Turner {
                 Output::Drain => self.shared.drain(),
                 Output::EndCalls(why) => self.shared.end_calls(&why),
                 Output::EndCallsTo(place, why) => self.shared.end_calls_to(&place, &why),
+                Output::AdmitAgain => self.door.ask_again(),
                 Output::SignOff => {
                     let signs = self.signs.lock().unwrap_or_else(PoisonError::into_inner);
                     if let Some(signs) = &*signs {

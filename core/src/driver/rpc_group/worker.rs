@@ -3,12 +3,13 @@
 use super::own_store::{Sessions, own_store};
 use super::shared::{Callee, GroupCallError, Shared};
 use super::signs::Signs;
+use super::steps::carry_out;
 use super::turning::Turning;
-use super::{Agency, GroupResult, RpcInitError};
+use super::{Agency, Begun, CallSpec, CallTold, Ear, GroupResult, Heard, RpcInitError};
 use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::rpc::Payload;
 pub use crate::driver::rpc::calling::CallCanceller;
-use crate::driver::rpc::calling::{Call, PendingCall, RpcClient, RpcClientOptions};
+use crate::driver::rpc::calling::{Call, Mark, Marking, PendingCall, RpcClient, RpcClientOptions};
 use crate::driver::rpc::handling::{Handling, Request, Responder, Run};
 use crate::driver::rpc::serving::{RpcServer, RpcServerOptions};
 use crate::driver::server::{Family, Listen};
@@ -20,8 +21,8 @@ use crate::rpc::agent::{Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, I
 use crate::rpc::device::{Device, DeviceKind};
 use crate::rpc::device_map::{DeviceMaps, NodeDevices};
 use crate::rpc::handlers::{HandlerError, Owner};
-use crate::rpc::membership::Member;
 use crate::rpc::membership::token::TokenTimes;
+use crate::rpc::membership::{Member, group_id};
 use crate::rpc::name::WorkerInfo;
 use crate::rpc::options::RpcOptions;
 use crate::time::Duration;
@@ -150,8 +151,17 @@ impl RpcAgent {
         let handling = tcp.handling.clone().unwrap_or_else(|| Handling::new(worker_threads));
         let shared = Shared::new();
         let reserved = Reserved::register(&handling, &shared)?;
-        let group = store.scope().to_vec();
         let host = tcp.host.clone().unwrap_or_else(|| host_towards(store));
+        let scope = store.scope().to_vec();
+        let call = tcp.call.clone().unwrap_or_else(|| Canceller::default().begin());
+        let (store, has_sessions) = own_store(store, &me.name, &call)?;
+        store.set_timeout(membership_timeout);
+        let store = Arc::new(store);
+        let cancelled = Arc::clone(&store);
+        let watch = call.watch(move || cancelled.cancel());
+        let id = carry_out(&store, shared.clock(), &group_id::ask(random_seed()));
+        drop(watch);
+        let group = group_id::answered(&scope, id).map_err(AgentError::from)?;
         let weak = Arc::downgrade(&shared);
         let admit = move |claimed: &WorkerInfo| -> Result<(), Box<str>> {
             let admitted = weak.upgrade().map_or(Ok(()), |shared| shared.admit(claimed));
@@ -195,10 +205,6 @@ impl RpcAgent {
             times: tcp.times,
             nonce: random_seed(),
         };
-        let call = tcp.call.clone().unwrap_or_else(|| Canceller::default().begin());
-        let (store, has_sessions) = own_store(store, &me.name, &call)?;
-        store.set_timeout(membership_timeout);
-        let store = Arc::new(store);
         let machine = Agent::new(shared.clock().now(), machine).map_err(AgentError::from)?;
         let sign = machine.sign().key();
         shared.begin(machine, client);
@@ -211,8 +217,8 @@ impl RpcAgent {
             Sessions::None => None,
         };
         let signs = Arc::new(Mutex::new(signs));
-        let turning =
-            Turning::start(&shared, Arc::clone(&store), Arc::clone(&signs)).map_err(RpcInitError::System)?;
+        let turning = Turning::start(&shared, Arc::clone(&store), Arc::clone(&signs), server.admission())
+            .map_err(RpcInitError::System)?;
         let agent = Self {
             me,
             address,
@@ -287,8 +293,10 @@ impl RpcAgent {
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
     ) -> GroupResult {
-        let (peer, _mark) = self.shared.way_to(callee.into())?;
-        Ok(peer.call(self.within(handler, timeout), payload)?)
+        let (peer, mark) = self.shared.way_to(callee.into())?;
+        let result = peer.call(self.within(handler, timeout), payload);
+        mark.ended(&result);
+        Ok(result?)
     }
 
     /// The same, unless this ends it from another thread.
@@ -303,9 +311,11 @@ impl RpcAgent {
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
     ) -> GroupResult {
-        let (peer, _mark) = self.shared.way_to(callee.into())?;
+        let (peer, mark) = self.shared.way_to(callee.into())?;
         let call = Call { canceller: Some(canceller), ..self.within(handler, timeout) };
-        Ok(peer.call(call, payload)?)
+        let result = peer.call(call, payload);
+        mark.ended(&result);
+        Ok(result?)
     }
 
     /// Calls, and does not wait.
@@ -320,11 +330,12 @@ impl RpcAgent {
         timeout: Option<Duration>,
     ) -> Result<GroupCall, GroupCallError> {
         let (peer, mark) = self.shared.way_to(callee.into())?;
-        let mark = Some(Box::new(mark) as _);
+        let mark: Mark = Some(Box::new(mark));
         Ok(GroupCall(peer.start_marked(self.within(handler, timeout), payload.into(), mark)?))
     }
 
-    /// Calls, and has what came of it told to `callback`, which must not block, on a thread of the library's.
+    /// Calls, and has what came of it told to `callback`, which must not block, on a thread of the library's. What ends the
+    /// call before comes back.
     ///
     /// # Errors
     /// It was not made.
@@ -335,9 +346,10 @@ impl RpcAgent {
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
         callback: impl FnOnce(GroupResult) + Send + 'static,
-    ) -> Result<(), GroupCallError> {
+    ) -> Result<CallCanceller, GroupCallError> {
         let (peer, mark) = self.shared.way_to(callee.into())?;
         let told = move |result: Result<Vec<u8>, _>| {
+            mark.ended(&result);
             callback(result.map_err(GroupCallError::from));
             drop(mark);
         };
@@ -522,6 +534,23 @@ impl Agency for RpcAgent {
 
     fn abandon(&self) {
         Self::abandon(self);
+    }
+
+    fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError> {
+        let CallSpec { callee, handler, payload, timeout } = call;
+        self.call_with(callee, handler, payload, timeout, told).map(Begun::Kept)
+    }
+
+    fn begin_notify(&self, call: CallSpec<'_>) -> Result<(), GroupCallError> {
+        self.notify(call.callee, call.handler, call.payload, call.timeout)
+    }
+
+    fn listen(&self, ear: Arc<dyn Ear>) -> Result<(), Heard> {
+        self.shared.listen(ear)
+    }
+
+    fn listen_no_more(&self) {
+        self.shared.listen_no_more();
     }
 
     fn tcp(&self) -> Option<&RpcAgent> {

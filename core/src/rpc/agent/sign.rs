@@ -6,6 +6,7 @@ use crate::rpc::name::WorkerName;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
+use alloc::vec::Vec;
 
 /// Beneath it are the signs, `<name>/<address>`.
 pub const PREFIX: &str = "rdzv/alive/";
@@ -16,11 +17,13 @@ pub const GOING: &[u8] = b"going";
 /// What is known of a death that a sign told of.
 pub(super) const VANISHED: &str = "its session with the store's server ended";
 
+/// How many signs are kept in mind: as many as a group has members.
+const SIGNS_MAX: usize = 1 << 16;
 /// How many signs that vanished are kept in mind, for members that are not known yet.
 const LOST_MAX: usize = 256;
 
 /// One worker's sign.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sign {
     /// Whose.
     pub name: WorkerName,
@@ -32,7 +35,11 @@ impl Sign {
     /// Its key, beneath the group's prefix.
     #[must_use]
     pub fn key(&self) -> Box<str> {
-        format!("{PREFIX}{}/{}", self.name, self.address).into()
+        format!("{PREFIX}{}", self.text()).into()
+    }
+
+    fn text(&self) -> Box<str> {
+        format!("{}/{}", self.name, self.address).into()
     }
 
     /// The sign with this key, which is told without [`PREFIX`].
@@ -45,6 +52,8 @@ impl Sign {
 /// What the signs of a group tell.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Signs {
+    /// Those that are there, in order.
+    here: Vec<Sign>,
     going: VecDeque<Sign>,
     lost: VecDeque<Sign>,
 }
@@ -65,6 +74,11 @@ impl Signs {
     /// A sign changed; whose vanished so that it tells of a death.
     pub(super) fn changed(&mut self, key: &str, value: Option<&[u8]>) -> Option<Sign> {
         let sign = Sign::parse(key)?;
+        match (self.here.binary_search(&sign), value) {
+            (Err(place), Some(HERE)) if self.here.len() < SIGNS_MAX => self.here.insert(place, sign.clone()),
+            (Ok(place), None | Some(GOING)) => drop(self.here.remove(place)),
+            _ => {}
+        }
         match value {
             Some(GOING) => keep(&mut self.going, sign),
             Some(_) => drop((take(&mut self.lost, &sign), take(&mut self.going, &sign))),
@@ -77,6 +91,19 @@ impl Signs {
         None
     }
 
+    /// All signs that there are; whose vanished unseen, so that it tells of a death.
+    pub(super) fn all(&mut self, all: &[(Box<str>, Box<[u8]>)]) -> Vec<Sign> {
+        let mut there: Vec<Sign> = all.iter().filter_map(|(key, _)| Sign::parse(key)).collect();
+        there.sort_unstable();
+        let is_gone = |sign: &&Sign| there.binary_search(sign).is_err();
+        let gone: Vec<Sign> = self.here.iter().filter(is_gone).cloned().collect();
+        for (key, value) in all {
+            // What is there tells of no death.
+            let _ = self.changed(key, Some(value));
+        }
+        gone.iter().filter_map(|sign| self.changed(&sign.text(), None)).collect()
+    }
+
     /// Whether the sign of the worker there has vanished.
     pub(super) fn are_lost(&self, place: &Departed) -> bool {
         self.lost.iter().any(|sign| sign.name == place.worker.name && sign.address == place.address)
@@ -86,6 +113,25 @@ impl Signs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn signs_that_vanish_unseen_tell_of_deaths() {
+        let mut signs = Signs::default();
+        let told = |keys: &[(&str, &[u8])]| {
+            keys.iter()
+                .map(|&(key, value)| (key.into(), value.into()))
+                .collect::<Vec<(Box<str>, Box<[u8]>)>>()
+        };
+        assert_eq!(signs.all(&told(&[("a/1", HERE), ("b/2", HERE), ("c/3", HERE), ("d/4", HERE)])), []);
+        assert_eq!((signs.changed("d/4", Some(GOING)), signs.changed("e/5", Some(HERE))), (None, None));
+        // One vanished, one came back elsewhere, one went, and one goes.
+        let gone = signs.all(&told(&[("a/1", HERE), ("b/9", HERE), ("c/3", GOING)]));
+        let gone: Vec<Box<str>> = gone.iter().map(Sign::text).collect();
+        assert_eq!(gone.iter().map(|text| &**text).collect::<Vec<_>>(), ["b/2", "e/5"]);
+        let here: Vec<Box<str>> = signs.here.iter().map(Sign::text).collect();
+        assert_eq!(here.iter().map(|text| &**text).collect::<Vec<_>>(), ["a/1", "b/9"]);
+        assert_eq!(signs.all(&told(&[("a/1", HERE), ("b/9", HERE)])), []);
+    }
 
     #[test]
     fn a_sign_that_vanishes_tells_of_a_death_unless_its_worker_said_that_it_goes() {

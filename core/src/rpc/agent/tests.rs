@@ -33,6 +33,8 @@ struct Node {
     is_alive: bool,
     was_killed: bool,
     joined_at: Option<Instant>,
+    /// Whom it knew when it became a member.
+    met: Vec<String>,
     events: Vec<String>,
     /// Calls that ended since their callee is gone, and when.
     ended_calls: Vec<(Instant, String)>,
@@ -49,6 +51,8 @@ struct World {
     nodes: Vec<Node>,
     /// Calls that arrived and are not answered: whose, its number, at whom.
     open: Vec<(u64, usize, u64, usize)>,
+    /// What was answered to whoever is no worker of this world.
+    answers: Vec<(u64, Result<(), String>)>,
     /// Whether the store knows sessions.
     has_signs: Signing,
     /// An address that nobody can call.
@@ -77,6 +81,7 @@ impl World {
             waits: Vec::new(),
             nodes: Vec::new(),
             open: Vec::new(),
+            answers: Vec::new(),
             has_signs,
             unreachable: "".into(),
         }
@@ -118,6 +123,7 @@ impl World {
             is_alive: true,
             was_killed: false,
             joined_at: None,
+            met: Vec::new(),
             events: Vec::new(),
             ended_calls: Vec::new(),
             over: None,
@@ -155,6 +161,7 @@ impl World {
                 Output::Call(call) => self.send(Happening::Arrives(place, call)),
                 Output::Respond(ticket, answer) => {
                     let Some(at) = self.open.iter().position(|(known, ..)| *known == ticket) else {
+                        self.answers.push((ticket, answer.map(drop).map_err(String::from)));
                         continue;
                     };
                     let (_, caller, number, _) = self.open.swap_remove(at);
@@ -162,7 +169,7 @@ impl World {
                     self.send(Happening::Input(caller, Input::Ended(number, answer)));
                 }
                 Output::Drain => self.send(Happening::Input(place, Input::Drained)),
-                Output::EndCalls(_) => {}
+                Output::EndCalls(_) | Output::AdmitAgain => {}
                 Output::EndCallsTo(to, why) => {
                     let told = (self.now, format!("{}: {why}", to.worker.name));
                     self.nodes[place].ended_calls.push(told);
@@ -172,7 +179,12 @@ impl World {
                     self.set_sign(&sign, Some(sign::GOING));
                 }
                 Output::SignOff => {}
-                Output::Joined => self.nodes[place].joined_at = Some(self.now),
+                Output::Joined => {
+                    let node = &mut self.nodes[place];
+                    node.joined_at = Some(self.now);
+                    let names = node.agent.members().iter().map(|member| member.worker.name.to_string());
+                    node.met = names.collect();
+                }
                 Output::Event(event) => {
                     let text = match event {
                         GroupEvent::Joined(worker) => format!("+{}", worker.name),
@@ -218,6 +230,17 @@ impl World {
         }
     }
 
+    /// What a worker answers to somebody who says that it is `from`, and tells of a change.
+    fn told(&mut self, place: usize, from: &WorkerInfo, change: &Change) -> Result<(), String> {
+        let number = 1_000_000 + self.answers.len() as u64;
+        let payload = encode_change(change).into();
+        let called = Called { from: from.clone(), handler: CHANGE_HANDLER.into(), payload };
+        self.input(place, Input::Called(number, called));
+        self.run_for(10_000);
+        let answer = self.answers.iter().find(|(known, _)| *known == number).expect("it is answered");
+        answer.1.clone()
+    }
+
     fn value(&self, key: &str) -> Box<[u8]> {
         self.store.get(key).cloned().unwrap_or_default()
     }
@@ -233,7 +256,18 @@ impl World {
     }
 
     fn apply(&mut self, place: usize, step: StoreStep) {
-        let reply = match step {
+        if let StoreStep::Wait { key, until } = &step
+            && !self.store.contains_key(key)
+        {
+            self.waits.push((place, key.clone()));
+            return self.at(*until, Happening::WaitEnds(place, key.clone()));
+        }
+        let reply = self.carry_out(step);
+        self.send(Happening::Input(place, Input::Stored(reply)));
+    }
+
+    fn carry_out(&mut self, step: StoreStep) -> Reply {
+        match step {
             StoreStep::CompareSet { key, expected, desired } => {
                 if *self.value(&key) == *expected.as_bytes() {
                     self.set(key, desired.as_bytes().into());
@@ -257,13 +291,8 @@ impl World {
                 self.set(key, (known + delta).to_string().as_bytes().into());
                 Reply::Number(known + delta)
             }
-            StoreStep::Wait { key, .. } if self.store.contains_key(&key) => Reply::Released,
-            StoreStep::Wait { key, until } => {
-                self.waits.push((place, key.clone()));
-                return self.at(until, Happening::WaitEnds(place, key));
-            }
-        };
-        self.send(Happening::Input(place, Input::Stored(reply)));
+            StoreStep::Wait { .. } => Reply::Released,
+        }
     }
 
     fn arrive(&mut self, from: usize, call: ControlCall) {
@@ -497,6 +526,245 @@ fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
     assert_eq!(agent.admit(&worker("b")), Err(NotAdmitted::Over));
 }
 
+fn place_of(name: &str, address: &str) -> Departed {
+    Departed { worker: worker(name), address: address.into() }
+}
+
+fn newcomer(name: &str, id: u16, address: &str) -> Option<Member> {
+    let worker = WorkerInfo { name: name.parse().expect("a name"), id };
+    Some(Member { worker, address: address.into(), devices: NodeDevices::default() })
+}
+
+/// Without the right to change the group, nobody takes what is a living member's.
+fn nobody_strikes_out_the_living() {
+    let mut world = World::new(9, Signing::None);
+    for name in ["a", "b", "c", "e"] {
+        world.spawn(name, None);
+        world.run_for(2000);
+    }
+    let before: Vec<Vec<String>> = world.nodes.iter().map(|node| node.events.clone()).collect();
+    // An address where somebody answers.
+    let evil = "e@3";
+    let x = WorkerInfo { name: "x".parse().expect("a name"), id: 1 };
+    for (place, from, change, words) in [
+        (
+            0,
+            worker("b"),
+            Change { joined: newcomer("b", 1, evil), left: Vec::new() },
+            "b (id 1) takes the place of b (id 1) at b@1, which lives",
+        ),
+        (
+            0,
+            worker("b"),
+            Change { joined: newcomer("b", 1, evil), left: [place_of("b", "b@1")].to_vec() },
+            "b (id 1) strikes out b (id 1) at b@1, which lives",
+        ),
+        (
+            0,
+            x.clone(),
+            Change { joined: newcomer("x", 1, evil), left: Vec::new() },
+            "x (id 1) takes the place of b (id 1) at b@1, which lives",
+        ),
+        (
+            1,
+            worker("b"),
+            Change { joined: newcomer("b", 1, evil), left: Vec::new() },
+            "b (id 1) takes the place of b (id 1), which lives",
+        ),
+        (
+            0,
+            worker("b"),
+            Change { joined: None, left: [place_of("a", "a@0")].to_vec() },
+            "b (id 1) strikes out a (id 0), which lives",
+        ),
+        (
+            0,
+            worker("b"),
+            Change { joined: None, left: [place_of("c", "")].to_vec() },
+            "b (id 1) strikes out c (id 2) at c@2, which lives",
+        ),
+        (
+            0,
+            worker("b"),
+            Change { joined: None, left: [place_of("b", "b@1")].to_vec() },
+            "b (id 1) strikes out b (id 1) at b@1, which lives",
+        ),
+    ] {
+        assert_eq!(world.told(place, &from, &change), Err(words.into()));
+    }
+    for (node, before) in world.nodes.iter().zip(before) {
+        assert_eq!((node.agent.life(), node.agent.members().len()), (Life::Member, 4), "{}", node.name);
+        assert_eq!(node.events, before);
+    }
+    // Nobody is there any more, though nobody said so: the place is free.
+    world.step(Happening::Kill(1));
+    let change = Change { joined: newcomer("x", 1, evil), left: Vec::new() };
+    assert_eq!(world.told(0, &x, &change), Ok(()));
+    assert_eq!(world.nodes[0].events, ["+b", "+c", "+e", "xb", "+x"]);
+    assert_eq!(world.nodes[0].agent.members().by_id(1).map(|member| &*member.worker.name), Some("x"));
+
+    let mut world = World::new(9, Signing::None);
+    for name in ["a", "b"] {
+        world.spawn(name, Some(2));
+    }
+    world.run_for(2000);
+    let change = Change { joined: None, left: [place_of("b", "b@1")].to_vec() };
+    assert_eq!(world.told(0, &worker("b"), &change), Err("rdzv/change: the group is static".into()));
+    assert_eq!(world.nodes[0].events, Vec::<String>::new());
+}
+
+#[test]
+fn a_living_member_is_struck_out_by_nobody() {
+    nobody_strikes_out_the_living();
+}
+
+#[test]
+fn what_is_told_twice_happens_once_and_who_came_back_had_died() {
+    let mut world = World::new(10, Signing::None);
+    for name in ["a", "b", "c"] {
+        world.spawn(name, None);
+        world.run_for(2000);
+    }
+    world.step(Happening::Kill(1));
+    let new = newcomer("b", 1, "c@2");
+    let first = Change { joined: new.clone(), left: [place_of("b", "b@1")].to_vec() };
+    let second = Change { joined: new, left: [place_of("b", "b@1"), place_of("d-1", "d@7")].to_vec() };
+    for change in [first, second] {
+        assert_eq!(world.told(0, &worker("b"), &change), Ok(()));
+    }
+    assert_eq!(world.nodes[0].events, ["+b", "+c", "xb", "+b"]);
+}
+
+/// A newcomer takes itself back before the way to it has been tried.
+fn who_takes_itself_back_is_no_ghost() {
+    let mut world = World::new(11, Signing::None);
+    world.spawn("a", None);
+    world.run_for(1000);
+    let (now, agent) = (world.now, &mut world.nodes[0].agent);
+    let told = |joined, left| {
+        let payload = encode_change(&Change { joined, left }).into();
+        Called { from: worker("b"), handler: CHANGE_HANDLER.into(), payload }
+    };
+    agent.handle(now, Input::Called(1, told(newcomer("b", 1, "b@1"), Vec::new())));
+    let Some(Output::Call(call)) = agent.poll_output() else { panic!("it tries the way") };
+    agent.handle(now, Input::Called(2, told(None, [place_of("b", "b@1")].to_vec())));
+    assert_eq!(agent.poll_output(), Some(Output::Respond(1, Err("the newcomer was taken back".into()))));
+    assert_eq!(agent.poll_output(), Some(Output::Respond(2, Ok(Box::default()))));
+    agent.handle(now, Input::Ended(call.number, Ok(b"\0"[..].into())));
+    assert_eq!((agent.poll_output(), agent.members().len()), (None, 1));
+}
+
+#[test]
+fn a_newcomer_that_takes_itself_back_is_not_taken_in() {
+    who_takes_itself_back_is_no_ghost();
+}
+
+#[test]
+fn whoever_cannot_be_called_is_asked_once_more_and_is_dead_if_nobody_is_there() {
+    for size in [None, Some(3)] {
+        let mut world = World::new(12, Signing::None);
+        for name in ["a", "b", "c"] {
+            world.spawn(name, size);
+        }
+        world.run_for(5000);
+        let before = world.nodes[0].events.len();
+        let place = |world: &World, at: usize| world.nodes[at].agent.me().place();
+        let (b, c) = (place(&world, 1), place(&world, 2));
+        // A connection that broke is no proof, and an address that nobody has is none's.
+        for (place, why) in [
+            (b.clone(), NoAnswer::Gone),
+            (b.clone(), NoAnswer::Unknown("late".into())),
+            (place_of("b", "elsewhere"), NoAnswer::Gone),
+            (place(&world, 0), NoAnswer::Gone),
+        ] {
+            world.input(0, Input::Lost(place, why));
+            world.run_for(100);
+        }
+        assert_eq!(world.nodes[0].events[before..], Vec::<String>::new());
+        world.step(Happening::Kill(2));
+        world.input(0, Input::Lost(c.clone(), NoAnswer::Unknown("late".into())));
+        world.run_for(100);
+        assert_eq!(world.nodes[0].events[before..], Vec::<String>::new());
+        for _ in 0..2 {
+            world.input(0, Input::Lost(c.clone(), NoAnswer::Gone));
+        }
+        world.run_for(100);
+        assert_eq!(world.nodes[0].events[before..], ["xc"]);
+        let error = world.nodes[0].agent.callee("c").expect_err("dead").to_string();
+        assert_eq!(error, "c (id 2) is dead: nobody is at its address");
+        world.input(0, Input::Leave);
+        world.run_for(100);
+        if size.is_some() {
+            let words = "c (id 2) died while the group ended: nobody is at its address";
+            assert_eq!(world.error(0), words, "it does not wait for the dead");
+        }
+    }
+}
+
+#[test]
+fn a_sign_that_vanished_unseen_tells_of_a_death() {
+    let mut world = World::new(13, Signing::Native);
+    for name in ["a", "b", "c"] {
+        world.spawn(name, None);
+        world.run_for(2000);
+    }
+    let there: Vec<(Box<str>, Box<[u8]>)> =
+        [("a/a@0", sign::HERE), ("c/c@2", sign::HERE)].map(|(key, value)| (key.into(), value.into())).into();
+    world.input(0, Input::Signs(there));
+    assert_eq!(world.nodes[0].events, ["+b", "+c", "xb"]);
+}
+
+#[test]
+fn who_was_heard_before_a_static_group_was_complete_is_asked_for_again() {
+    let mut world = World::new(14, Signing::None);
+    world.spawn("a", Some(2));
+    world.spawn("b", Some(2));
+    let ready = |from: &str, number| {
+        let called = Called { from: worker(from), handler: READY_HANDLER.into(), payload: Box::default() };
+        Input::Called(number, called)
+    };
+    // One that is none of them, and one that came under the name of one, with another number.
+    world.input(0, ready("e", 1_000_001));
+    let (mut outputs, now) = (Vec::new(), world.now);
+    while world.nodes[0].agent.life() == Life::Joining {
+        world.run_for(1);
+    }
+    let words = "e (id 4) is no member of this group";
+    assert_eq!(world.answers, [(1_000_001, Err(words.into()))]);
+    let agent = &mut world.nodes[0].agent;
+    agent.handle(now, ready("e", 2));
+    agent.handle(now, Input::Abandon);
+    outputs.extend(core::iter::from_fn(|| agent.poll_output()));
+    assert_eq!(outputs[0], Output::Respond(2, Err(words.into())));
+    assert_eq!(outputs.iter().filter(|output| **output == Output::AdmitAgain).count(), 1);
+
+    let member = newcomer("a", 0, "a@0").expect("a member");
+    let options = AgentOptions {
+        member,
+        world_size: Some(1),
+        accelerator: DeviceKind::CUDA,
+        timeout: TIMEOUT,
+        times: TokenTimes::default(),
+        nonce: 7,
+    };
+    let mut world = World::new(15, Signing::None);
+    let mut agent = Agent::new(world.now, options).expect("a worker");
+    let mut asked_again = 0;
+    while agent.life() != Life::Member {
+        match agent.poll_output().expect("it goes on") {
+            Output::Store(step) => {
+                let reply = world.carry_out(step);
+                agent.handle(world.now, Input::Stored(reply));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    while let Some(output) = agent.poll_output() {
+        asked_again += usize::from(output == Output::AdmitAgain);
+    }
+    assert_eq!(asked_again, 1);
+}
+
 #[test]
 fn what_is_no_call_of_a_members_changes_nothing() {
     let mut world = World::new(7, Signing::None);
@@ -507,16 +775,19 @@ fn what_is_no_call_of_a_members_changes_nothing() {
     let of_another = encode_change(&Change { joined: Some(newcomer), left: Vec::new() });
     let gone = Departed { worker: worker("a"), address: "a@0".into() };
     let of_stranger = encode_change(&Change { joined: None, left: [gone].to_vec() });
+    let gone = Departed { worker: worker("e"), address: "e@0".into() };
+    let of_nobody = encode_change(&Change { joined: None, left: [gone].to_vec() });
     for (handler, payload, answer) in [
         ("rdzv/none", Vec::new(), Err("there is no handler rdzv/none")),
         (CHANGE_HANDLER, of_another, Err("b (id 1) tells of c (id 2)")),
-        (CHANGE_HANDLER, of_stranger, Ok(())),
-        (READY_HANDLER, Vec::new(), Ok(())),
-        (REACH_HANDLER, Vec::new(), Ok(())),
+        (CHANGE_HANDLER, of_stranger, Err("b (id 1) strikes out a (id 0), which lives")),
+        (CHANGE_HANDLER, of_nobody, Ok(&b""[..])),
+        (READY_HANDLER, Vec::new(), Err("b (id 1) is no member of this group")),
+        (REACH_HANDLER, Vec::new(), Ok(b"\x01")),
     ] {
         let called = Called { from: worker("b"), handler: handler.into(), payload: payload.into() };
         agent.handle(world.now, Input::Called(7, called));
-        let answer = answer.map(|()| Box::default()).map_err(Box::from);
+        let answer = answer.map(Box::from).map_err(Box::from);
         assert_eq!(agent.poll_output(), Some(Output::Respond(7, answer)));
         assert_eq!((agent.life(), agent.members().len()), (Life::Member, 1));
     }
@@ -540,6 +811,10 @@ pub(super) enum Flaw {
     HangingCalls,
     /// Who leaves does not wait for its calls.
     ShortDrain,
+    /// Whoever is said to be gone is not asked.
+    BlindFaith,
+    /// Who takes itself back before it was agreed to is taken in all the same.
+    GhostOfNewcomer,
 }
 
 std::thread_local! {
@@ -563,7 +838,9 @@ fn check_events(world: &World) {
 
 #[test]
 fn bugs_that_are_planted_are_found() {
-    let scenes: [fn(); 7] = [
+    let scenes: [fn(); 9] = [
+        nobody_strikes_out_the_living,
+        who_takes_itself_back_is_no_ghost,
         a_static_group_begins_together_and_ends_together,
         nobody_begins_where_the_leader_did_not_hear_from_all,
         a_sign_that_vanishes_ends_a_group_that_has_not_begun_and_calls_in_one_that_has,
@@ -583,6 +860,8 @@ fn bugs_that_are_planted_are_found() {
         Flaw::ForgottenLoss,
         Flaw::HangingCalls,
         Flaw::ShortDrain,
+        Flaw::BlindFaith,
+        Flaw::GhostOfNewcomer,
     ] {
         PLANTED.set(Some(flaw));
         let is_found = scenes.iter().any(|scene| std::panic::catch_unwind(scene).is_err());
@@ -629,6 +908,21 @@ fn who_sees_no_signs_any_more_hears_of_it_once_and_goes_on() {
     }
     world.input(2, Input::SignsLost("too late".into()));
     assert_eq!(events(&world)[2], "");
+}
+
+/// Who is there by what a worker was told since it came: each comes who was not there, and goes, or dies, who was.
+fn known_by_events(node: &Node) -> Vec<&str> {
+    let mut known: Vec<&str> = node.met.iter().map(|name| &**name).collect();
+    for event in &node.events {
+        let (what, name) = event.split_at(1);
+        match (what, known.iter().position(|other| *other == name)) {
+            ("+", None) => known.push(name),
+            ("-" | "x", Some(place)) => drop(known.remove(place)),
+            _ => panic!("{} knew {:?} and was told {:?}", node.name, node.met, node.events),
+        }
+    }
+    known.sort_unstable();
+    known
 }
 
 /// Names the life that was lived when a check fails.
@@ -689,18 +983,10 @@ fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
             let member = node.agent.callee(world.nodes[other].name).expect("it can be called");
             assert_eq!(member.address, world.nodes[other].address, "{} knows another one", node.name);
         }
-        // What it was told agrees with what there is.
-        let mut told: Vec<&str> = Vec::new();
-        for event in &node.events {
-            let (what, name) = event.split_at(1);
-            match what {
-                "+" => told.push(name),
-                _ => told.retain(|known| *known != name),
-            }
-        }
-        told.sort_unstable();
-        told.dedup();
-        assert!(told.iter().all(|name| NAMES.contains(name)));
+        assert_eq!(known_by_events(node), NAMES, "{}: {:?}", node.name, node.events);
+    }
+    for node in &world.nodes {
+        known_by_events(node);
     }
     for node in world.nodes.iter().filter(|node| node.over.is_some()) {
         let is_fine = match node.over.as_ref().expect("it is over") {

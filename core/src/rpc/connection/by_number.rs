@@ -43,6 +43,12 @@ impl<C> ByNumber<C> {
         }
     }
 
+    /// The one with the lowest number.
+    #[must_use]
+    pub fn first(&self) -> Option<(u64, &C)> {
+        self.0.front().map(|(number, entry)| (*number, entry))
+    }
+
     /// The one of this number.
     #[must_use]
     pub fn get(&self, number: u64) -> Option<&C> {
@@ -103,6 +109,7 @@ mod tests {
             let asked = rng.below(step + 1);
             assert_eq!(list.get(asked), tree.get(&asked));
             assert_eq!(list.get_mut(number), tree.get_mut(&number));
+            assert_eq!(list.first(), tree.first_key_value().map(|(number, entry)| (*number, entry)));
             assert_eq!((list.len(), list.is_empty()), (tree.len(), tree.is_empty()));
         }
         assert!(list.numbers().into_iter().eq(tree.into_keys()));

@@ -57,6 +57,8 @@ pub enum CalleeEvent<'b> {
     Drained,
     /// The connection is of no use; it is to be closed, once what there is to be written was. All requests on it are over.
     Ended(ConnectionError),
+    /// The caller has not taken the last of what there was to be written: the connection is to be closed as it is.
+    Unread,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +70,25 @@ enum State {
     Leaving,
     Drained,
     Ended,
+}
+
+/// Whether what the caller sends is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    On,
+    /// There is no room for further requests.
+    HeldUp,
+    /// The caller sends nothing more; what it has sent is read, whatever room there is.
+    ToTheEnd,
+}
+
+/// What becomes of the last bytes, when there is nothing else to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Farewell {
+    NotYet,
+    /// They are on their way since then, at least.
+    Since(Instant),
+    GivenUp,
 }
 
 #[derive(Clone, Debug)]
@@ -97,6 +118,12 @@ pub struct Callee {
     requests: InFlight<Request>,
     last_id: u64,
     began: Instant,
+    reading: Reading,
+    /// When a sign of life was last given that nobody had asked for.
+    ponged: Option<Instant>,
+    /// When time was last looked at.
+    looked: Instant,
+    farewell: Farewell,
     events: VecDeque<CalleeEvent<'static>>,
     /// What is out with the write at hand.
     out: Vec<u64>,
@@ -117,6 +144,10 @@ impl Callee {
             requests: InFlight::new(),
             last_id: 0,
             began: now,
+            reading: Reading::On,
+            ponged: None,
+            looked: now,
+            farewell: Farewell::NotYet,
             events: VecDeque::new(),
             out: Vec::new(),
         }
@@ -246,6 +277,85 @@ impl Callee {
         self.events.push_back(CalleeEvent::Ended(why));
     }
 
+    /// Whether what the caller sends is to be read now. It is not while there is no room for requests, nor while the caller
+    /// does not read what it is answered.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        self.reading != Reading::HeldUp && !self.outgoing.is_backed_up()
+    }
+
+    /// Whether it is not read for want of room.
+    #[must_use]
+    pub fn is_held_up(&self) -> bool {
+        self.reading == Reading::HeldUp
+    }
+
+    /// There is no room for further requests. Whether that holds this caller up: not before it has greeted, for until then
+    /// it sends none, and not when it has ended. Who is held up is told now and then that this worker lives, since its own
+    /// question is not read.
+    pub fn hold_up(&mut self, now: Instant) -> bool {
+        let is_greeted = matches!(self.state, State::Open | State::Leaving);
+        if !is_greeted || self.reading == Reading::ToTheEnd {
+            return false;
+        }
+        self.reading = Reading::HeldUp;
+        self.live(now);
+        true
+    }
+
+    /// There is room again.
+    pub fn go_on(&mut self) {
+        if self.reading == Reading::HeldUp {
+            self.reading = Reading::On;
+        }
+    }
+
+    /// The caller has ended the connection, or its half of it. What it has sent before lies there, is no more than that, and
+    /// may be a notice: it is read though there is no room.
+    pub fn read_to_the_end(&mut self) {
+        self.reading = Reading::ToTheEnd;
+    }
+
+    /// When the next sign of life is due.
+    fn sign_due(&self) -> Option<Instant> {
+        let is_due = self.is_held_up() && matches!(self.state, State::Open | State::Leaving);
+        is_due.then(|| self.ponged.map_or(Instant::ORIGIN, |at| at + self.limits.ping_interval))
+    }
+
+    fn live(&mut self, now: Instant) {
+        if self.sign_due().is_some_and(|at| at <= now) {
+            self.ponged = Some(now);
+            // To whoever has not taken the last one, one more is of no use.
+            if self.outgoing.is_asked_for() {
+                self.outgoing.frame(0, &CalleeFrame::Pong { nonce: 0 });
+            }
+        }
+    }
+
+    /// When it is looked at whether the last bytes were taken. That all are handed out is noticed while it is written, where
+    /// there is no time; so it is looked again and again from the goodbye on.
+    fn farewell_due(&self) -> Option<Instant> {
+        let since = match (self.state, self.farewell) {
+            (State::Leaving, _) | (State::Drained | State::Ended, Farewell::NotYet) => self.looked,
+            (State::Drained | State::Ended, Farewell::Since(at)) => at,
+            _ => return None,
+        };
+        Some(since + self.limits.ping_timeout)
+    }
+
+    fn look_at_farewell(&mut self, now: Instant) {
+        let is_due = self.farewell_due().is_some_and(|at| at <= now);
+        self.looked = now;
+        match (self.state, self.farewell) {
+            (State::Drained | State::Ended, Farewell::NotYet) => self.farewell = Farewell::Since(now),
+            (State::Drained | State::Ended, Farewell::Since(_)) if is_due => {
+                self.farewell = Farewell::GivenUp;
+                self.events.push_back(CalleeEvent::Unread);
+            }
+            _ => {}
+        }
+    }
+
     /// What is to be written next, when the socket takes bytes.
     pub fn poll_write(&mut self) -> Option<ToWrite> {
         let next = self.outgoing.poll(&mut self.out);
@@ -263,7 +373,7 @@ impl Callee {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = self.requests.first_deadline();
         let greeting = (self.state == State::Greeting).then(|| self.began + self.limits.greeting_timeout);
-        [first, greeting].into_iter().flatten().min()
+        [first, greeting, self.sign_due(), self.farewell_due()].into_iter().flatten().min()
     }
 
     /// Time passed.
@@ -279,7 +389,9 @@ impl Callee {
         if self.state == State::Greeting && now >= self.began + self.limits.greeting_timeout {
             self.end(ConnectionError::NoGreeting(self.limits.greeting_timeout));
         }
+        self.live(now);
         self.look_for_the_end();
+        self.look_at_farewell(now);
     }
 
     /// The request whose bytes come next, and how many of them at least: they may be read to where they belong, and

@@ -6,7 +6,7 @@ use super::outgoing::{Outgoing, ToWrite};
 use super::{CallError, CallKind, ConnectionError, Refusal, Status};
 use crate::limits::{RPC_FRAME, RpcLimits};
 use crate::rpc::name::WorkerInfo;
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use crate::wire::rpc::{CalleeFrame, CallerFrame, DATA, MAGIC, Splitter, VERSION_MAX, VERSION_MIN};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -83,8 +83,11 @@ pub struct Caller {
     requests_max: u32,
     bytes_max: u64,
     began: Instant,
-    /// When something came, or a call was made while none was under way.
-    heard: Instant,
+    /// Since when nothing came though something is under way, or was until it was given up.
+    silent_since: Option<Instant>,
+    /// Whether a call was given up in this silence. Then it is asked whether the callee lives though nobody waits.
+    has_given_up: bool,
+    /// When it was asked for a sign of life in this silence.
     pinged: Option<Instant>,
     pings: u64,
     events: VecDeque<CallerEvent<'static>>,
@@ -97,12 +100,15 @@ impl NewCall<'_> {
     ///
     /// # Errors
     /// Its handler can have no such name, or its payload is too long.
-    pub fn check(&self, limits: &RpcLimits) -> Result<(), CallError> {
+    pub fn check(&self, peer: &WorkerInfo, limits: &RpcLimits) -> Result<(), CallError> {
         if self.handler.is_empty() || self.handler.len() > HANDLER_BYTES_MAX {
-            return Err(CallError::Handler(self.handler.len()));
+            return Err(CallError::Handler { peer: peer.clone(), bytes: self.handler.len() });
         }
         let (bytes, bytes_max) = (self.payload_bytes, limits.payload_bytes_max);
-        if bytes > bytes_max { Err(CallError::TooLong { bytes, bytes_max }) } else { Ok(()) }
+        if bytes <= bytes_max {
+            return Ok(());
+        }
+        Err(CallError::TooLong { peer: peer.clone(), handler: self.handler.into(), bytes, bytes_max })
     }
 }
 
@@ -135,7 +141,8 @@ impl Caller {
             requests_max: 0,
             bytes_max: 0,
             began: now,
-            heard: now,
+            silent_since: None,
+            has_given_up: false,
             pinged: None,
             pings: 0,
             events: VecDeque::new(),
@@ -167,11 +174,17 @@ impl Caller {
         self.last_id + 1
     }
 
-    /// Makes a call under a number that is higher than those before.
+    /// Makes a call under a number that is higher than those before. Whoever makes it has waited for it from `since` on.
     ///
     /// # Errors
     /// It was not made, and nothing of it will be sent.
-    pub fn begin(&mut self, now: Instant, id: u64, call: NewCall<'_>) -> Result<(), CallError> {
+    pub fn begin(
+        &mut self,
+        now: Instant,
+        id: u64,
+        since: Instant,
+        call: NewCall<'_>,
+    ) -> Result<(), CallError> {
         debug_assert!(id > self.last_id, "numbers grow");
         let peer = || self.peer.clone();
         match self.state {
@@ -180,7 +193,7 @@ impl Caller {
             State::Ended => return Err(CallError::PeerGone { peer: peer(), why: ConnectionError::Closed }),
             State::Open => {}
         }
-        call.check(&self.limits)?;
+        call.check(&self.peer, &self.limits)?;
         if self.calls.len() as u64 >= u64::from(self.requests_max) {
             return Err(CallError::TooMany { peer: peer(), count: self.requests_max });
         }
@@ -191,11 +204,9 @@ impl Caller {
         let left = call.deadline.map(|at| at.since(now));
         if left.is_some_and(|left| left.is_zero()) {
             let handler = call.handler.into();
-            return Err(CallError::DeadlinePassed { peer: peer(), handler, elapsed: Duration::ZERO });
+            return Err(CallError::DeadlinePassed { peer: peer(), handler, elapsed: now.since(since) });
         }
-        if self.calls.is_empty() {
-            self.heard = now;
-        }
+        self.silent_since.get_or_insert(now);
         self.last_id = id;
         // Rounded up: the callee does not give up before the caller.
         let deadline_ms =
@@ -211,7 +222,7 @@ impl Caller {
         };
         self.outgoing.payload(id, payload_bytes);
         let NewCall { handler, payload_bytes, deadline, kind } = call;
-        let call = Call { handler: handler.into(), kind, began: now, left: None };
+        let call = Call { handler: handler.into(), kind, began: since, left: None };
         self.calls.insert(id, payload_bytes, deadline, call);
         Ok(())
     }
@@ -220,6 +231,7 @@ impl Caller {
     pub fn cancel(&mut self, id: u64) -> bool {
         let was_there = self.take(id).is_some();
         if was_there {
+            self.has_given_up = true;
             self.outgoing.frame(id, &CallerFrame::Cancel {});
             self.look_for_the_end();
         }
@@ -246,6 +258,24 @@ impl Caller {
         let call = self.calls.take(id)?;
         self.outgoing.drop_payload(id);
         Some(call)
+    }
+
+    /// Nothing is to come any more, unless that is in doubt.
+    fn look_for_rest(&mut self) {
+        if self.calls.is_empty() && !self.has_given_up {
+            (self.silent_since, self.pinged) = (None, None);
+        }
+    }
+
+    /// Something came.
+    fn heard(&mut self, now: Instant) {
+        (self.silent_since, self.pinged, self.has_given_up) = (Some(now), None, false);
+        self.look_for_rest();
+    }
+
+    /// Since when the callee is silent, as far as that matters.
+    fn silence(&self) -> Option<Instant> {
+        self.silent_since.filter(|_| matches!(self.state, State::Open | State::Leaving))
     }
 
     fn look_for_the_end(&mut self) {
@@ -279,6 +309,7 @@ impl Caller {
                 self.events.push_back(CallerEvent::Done(id));
             }
         }
+        self.look_for_rest();
         self.look_for_the_end();
         Some(next)
     }
@@ -288,9 +319,9 @@ impl Caller {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = self.calls.first_deadline();
         let greeting = (self.state == State::Greeting).then(|| self.began + self.limits.greeting_timeout);
-        let ping = (!self.calls.is_empty()).then(|| match self.pinged {
+        let ping = self.silence().map(|since| match self.pinged {
             Some(at) => at + self.limits.ping_timeout,
-            None => self.heard + self.limits.ping_interval,
+            None => since + self.limits.ping_interval,
         });
         [first, greeting, ping].into_iter().flatten().min()
     }
@@ -298,6 +329,7 @@ impl Caller {
     /// Time passed.
     pub fn tick(&mut self, now: Instant) {
         while let Some((id, call)) = self.calls.take_overdue(now) {
+            self.has_given_up = true;
             self.outgoing.drop_payload(id);
             self.outgoing.frame(id, &CallerFrame::Cancel {});
             let (peer, elapsed) = (self.peer.clone(), now.since(call.began));
@@ -308,14 +340,12 @@ impl Caller {
         if self.state == State::Greeting && now >= self.began + self.limits.greeting_timeout {
             return self.end(ConnectionError::NoGreeting(self.limits.greeting_timeout));
         }
-        if self.calls.is_empty() || self.state == State::Ended {
-            return;
-        }
+        let Some(since) = self.silence() else { return };
         match self.pinged {
             Some(at) if now >= at + self.limits.ping_timeout => {
-                self.end(ConnectionError::Silent(now.since(self.heard)));
+                self.end(ConnectionError::Silent(now.since(since)));
             }
-            None if now >= self.heard + self.limits.ping_interval => {
+            None if now >= since + self.limits.ping_interval => {
                 self.pings += 1;
                 self.outgoing.frame(0, &CallerFrame::Ping { nonce: self.pings });
                 self.pinged = Some(now);
@@ -333,7 +363,7 @@ impl Caller {
 
     /// So many bytes of what is due came, and are where they belong. No event tells of them.
     pub fn filled(&mut self, now: Instant, bytes: u32) {
-        (self.heard, self.pinged) = (now, None);
+        self.heard(now);
         self.incoming.filled(bytes);
     }
 
@@ -348,7 +378,7 @@ impl Caller {
                 return None;
             }
             if !bytes.is_empty() {
-                (self.heard, self.pinged) = (now, None);
+                self.heard(now);
             }
             // A frame's end takes no bytes of its own, so that the codec is asked though there are none.
             match self.incoming.next(bytes) {
@@ -395,6 +425,7 @@ impl Caller {
     fn look_at_answer(&mut self, id: u64) {
         if self.calls.get(id).is_some_and(|call| call.left == Some(0)) {
             self.take(id);
+            self.look_for_rest();
             self.events.push_back(CallerEvent::Done(id));
             self.look_for_the_end();
         }
@@ -425,6 +456,9 @@ impl Caller {
                 }
                 self.requests_max = requests_max.min(self.limits.requests_max);
                 self.bytes_max = bytes_max.min(self.limits.bytes_max);
+                if self.requests_max == 0 {
+                    return Err(ConnectionError::NothingAllowed);
+                }
                 self.state = State::Open;
                 Ok(Some(CallerEvent::Open))
             }
@@ -459,6 +493,7 @@ impl Caller {
         let bytes_max = self.limits.payload_bytes_max;
         if status != 0 {
             let Some(call) = self.take(id) else { return Ok(None) };
+            self.look_for_rest();
             self.look_for_the_end();
             let (peer, handler) = (self.peer.clone(), call.handler);
             let error = match Status::from_number(status) {
@@ -474,8 +509,10 @@ impl Caller {
             return Ok(Some(CallerEvent::Failed(id, error)));
         }
         if bytes > bytes_max {
+            let (peer, handler) = (self.peer.clone(), call.handler.clone());
             self.cancel(id);
-            return Ok(Some(CallerEvent::Failed(id, CallError::TooLong { bytes, bytes_max })));
+            let error = CallError::TooLong { peer, handler, bytes, bytes_max };
+            return Ok(Some(CallerEvent::Failed(id, error)));
         }
         call.left = Some(bytes);
         self.look_at_answer(id);

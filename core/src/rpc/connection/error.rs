@@ -48,6 +48,9 @@ pub enum ConnectionError {
     /// More of a payload came than there is.
     #[error("call {0} has more bytes than it said")]
     TooMuchData(u64),
+    /// The callee lets nobody make requests, which no callee may.
+    #[error("the welcome allows no request at all")]
+    NothingAllowed,
     /// More is under way than was allowed.
     #[error("more requests or bytes are under way than were allowed")]
     TooMuchUnderWay,
@@ -117,17 +120,26 @@ pub enum CallError {
         /// The limit.
         bytes_max: u64,
     },
-    /// A payload is longer than any may be.
-    #[error("a payload of {bytes} bytes is over the limit of {bytes_max}")]
+    /// A payload, or an answer, is longer than any may be.
+    #[error("{handler} at {peer}: a payload of {bytes} bytes is over the limit of {bytes_max}")]
     TooLong {
+        /// Who was to be called, or answered.
+        peer: WorkerInfo,
+        /// Which handler.
+        handler: Box<str>,
         /// Its length.
         bytes: u64,
         /// The limit.
         bytes_max: u64,
     },
     /// The name of a handler is none, or too long.
-    #[error("the name of a handler has {0} bytes")]
-    Handler(usize),
+    #[error("a call to {peer}: the name of a handler has {bytes} bytes")]
+    Handler {
+        /// Who was to be called.
+        peer: WorkerInfo,
+        /// How long the name is.
+        bytes: usize,
+    },
     /// The caller gave it up.
     #[error("the call to {0} was cancelled")]
     Cancelled(WorkerInfo),

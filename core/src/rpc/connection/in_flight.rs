@@ -46,6 +46,11 @@ impl<C> InFlight<C> {
         self.calls.insert(id, Entry { payload_bytes, deadline, call });
     }
 
+    /// The one with the lowest number.
+    pub(in crate::rpc) fn first(&self) -> Option<(u64, &C)> {
+        self.calls.first().map(|(id, entry)| (id, &entry.call))
+    }
+
     pub(in crate::rpc) fn get(&self, id: u64) -> Option<&C> {
         self.calls.get(id).map(|entry| &entry.call)
     }

@@ -32,6 +32,8 @@ impl Sink for Growing<'_> {
 }
 
 const SMALL_ROOM_BYTES: usize = 256;
+/// Small frames that nobody asks for, in bytes. Behind them stands what was asked for and the socket has not taken.
+const BACKLOG_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outgoing {
@@ -72,6 +74,16 @@ impl Outgoing {
 
     pub(super) fn is_empty(&self) -> bool {
         self.small.is_empty() && self.payloads.is_empty()
+    }
+
+    /// Whether so much was not asked for that nothing more is to come: whoever is written to does not read.
+    pub(super) const fn is_backed_up(&self) -> bool {
+        self.small.len() > BACKLOG_BYTES_MAX
+    }
+
+    /// Whether all small frames were asked for.
+    pub(super) const fn is_asked_for(&self) -> bool {
+        self.small.is_empty()
     }
 
     pub(super) fn clear(&mut self) {

@@ -20,6 +20,15 @@ pub struct Departed {
     pub address: Box<str>,
 }
 
+impl Departed {
+    /// Whether it is this member, and not another one of its name.
+    #[must_use]
+    pub fn is(&self, member: &Member) -> bool {
+        let is_there = self.address.is_empty() || self.address == member.address;
+        self.worker.name == member.worker.name && is_there
+    }
+}
+
 /// What a member tells the others when it changed the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
@@ -90,17 +99,29 @@ impl Members {
         self.0.insert(member.worker.name.clone(), member);
     }
 
-    /// Takes in what another member tells.
-    pub fn apply(&mut self, change: &Change) {
+    /// Takes in what another member tells, which it may tell again: what has changed by that.
+    pub fn apply(&mut self, change: &Change) -> Change {
+        let mut news = Change::default();
+        let newcomer = change.joined.as_ref();
+        let known = newcomer.and_then(|newcomer| self.get(&newcomer.worker.name));
+        let is_known = known.map(Member::place) == newcomer.map(Member::place);
         for departed in &change.left {
-            let is_it = |known: &Member| departed.address.is_empty() || known.address == departed.address;
-            if self.get(&departed.worker.name).is_some_and(is_it) {
-                self.0.remove(&*departed.worker.name);
+            // Whoever came in the place of one that went, without an address, does not go by the same word.
+            let came = newcomer.is_some_and(|newcomer| is_known && departed.is(newcomer));
+            if !came && self.get(&departed.worker.name).is_some_and(|known| departed.is(known)) {
+                let gone = self.0.remove(&*departed.worker.name);
+                news.left.extend(gone.map(|member| member.place()));
             }
         }
-        if let Some(member) = &change.joined {
-            self.insert(member.clone());
+        if let Some(member) = newcomer {
+            let before = self.0.insert(member.worker.name.clone(), member.clone());
+            let before = before.map(|member| member.place());
+            if before.as_ref() != Some(&member.place()) {
+                news.left.extend(before);
+                news.joined = Some(member.clone());
+            }
         }
+        news
     }
 
     /// The member of this name.
@@ -169,6 +190,25 @@ mod tests {
             assert_eq!(decode_change(&bytes), Ok(change));
             (0..bytes.len()).for_each(|end| drop(decode_change(&bytes[..end]).expect_err("cut short")));
         }
+    }
+
+    #[test]
+    fn what_is_told_again_changes_nothing() {
+        let mut members = Members::default();
+        members.insert(member("w", 1, "old"));
+        members.insert(member("c", 2, "c"));
+        let left = [departed("w", 1, "old"), departed("c", 2, "c"), departed("d", 3, "d")];
+        let change = Change { joined: Some(member("w", 1, "new")), left: left.to_vec() };
+        let news = Change { joined: change.joined.clone(), left: left[..2].to_vec() };
+        assert_eq!(members.apply(&change), news);
+        assert_eq!(members.apply(&change), Change::default());
+        let unknown = Change { left: [departed("w", 1, "")].to_vec(), ..change };
+        assert_eq!(members.apply(&unknown), Change::default());
+        // It came elsewhere, and nobody told of its end.
+        let again = Change { joined: Some(member("w", 1, "newer")), left: Vec::new() };
+        let news = Change { left: [departed("w", 1, "new")].to_vec(), ..again.clone() };
+        assert_eq!(members.apply(&again), news);
+        assert_eq!(members.len(), 1);
     }
 
     #[test]

@@ -55,6 +55,14 @@ pub enum MembershipError {
         /// How many there are.
         world_size: u16,
     },
+    /// The others said that the group is of another size.
+    #[error("world_size argument {own} doesn't match pg size {stored}")]
+    WorldSize {
+        /// What this member says.
+        own: u16,
+        /// What they said.
+        stored: Box<str>,
+    },
     /// A living worker has the name.
     #[error("RPC worker name {name} is not unique.")]
     NotUnique {

@@ -15,7 +15,7 @@ use crate::rpc::name::{WorkerInfo, WorkerName};
 use crate::rpc::sorted::SortedMap;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 /// Where members are counted who have written everything, and where the last one says so. Ours, as are all beneath `rdzv/`.
@@ -28,6 +28,8 @@ const WENT: [&str; 2] = ["rdzv/went", "rdzv/all_went"];
 pub enum FixedState {
     /// Says that the group is static.
     Checking,
+    /// Says how many workers there are.
+    Sizing,
     /// Writes its name.
     Naming,
     /// Writes its address.
@@ -85,7 +87,8 @@ impl FixedState {
     pub const fn on(self, event: FixedEvent) -> Option<Self> {
         use FixedEvent as E;
         Some(match (self, event) {
-            (Self::Checking, E::Done) => Self::Naming,
+            (Self::Checking, E::Done) => Self::Sizing,
+            (Self::Sizing, E::Done) => Self::Naming,
             (Self::Naming, E::Done) => Self::Addressing,
             (Self::Addressing, E::Done) => Self::Carding,
             (Self::Carding, E::Done) => Self::Counting,
@@ -222,6 +225,7 @@ impl FixedGroup {
         let ids = || 0..self.world_size;
         Some(match self.state {
             FixedState::Checking => compare(keys::IS_STATIC.into(), "true"),
+            FixedState::Sizing => compare(keys::WORLD_SIZE.into(), &self.world_size.to_string()),
             FixedState::Naming => compare(keys::name_of(me.worker.id), &me.worker.name),
             FixedState::Addressing => set(keys::address_of(&me.worker.name), me.address.as_bytes()),
             FixedState::Carding => {
@@ -251,6 +255,14 @@ impl FixedGroup {
             (FixedState::Checking, Reply::Value(value)) => {
                 let stored = String::from_utf8_lossy(&value).into();
                 return self.fail(MembershipError::Mixed { stored, own: true });
+            }
+            (FixedState::Sizing, Reply::Value(value)) => {
+                let stored = String::from_utf8_lossy(&value);
+                if *stored != self.world_size.to_string() {
+                    let (own, stored) = (self.world_size, stored.into());
+                    return self.fail(MembershipError::WorldSize { own, stored });
+                }
+                FixedEvent::Done
             }
             (FixedState::Naming, Reply::Value(value)) if *value == *self.member.worker.name.as_bytes() => {
                 FixedEvent::Done

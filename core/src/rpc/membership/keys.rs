@@ -13,6 +13,10 @@ pub const IS_STATIC: &str = "rpcIsStaticGroup";
 pub const TOKEN: &str = "RpcGroupManagementToken";
 /// The list of all members of a dynamic group.
 pub const ALL_WORKERS: &str = "names/_ALL_WORKER_INFOS";
+/// What tells the group from others that are beneath the same prefix elsewhere; random. Ours.
+pub const GROUP_ID: &str = "rdzv/group";
+/// How many workers a static group has. Ours: PyTorch's find that out over gloo.
+pub const WORLD_SIZE: &str = "rdzv/size";
 /// What stands by a token that was given back.
 pub const DONE: &str = "Done";
 

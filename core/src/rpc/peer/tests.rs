@@ -2,6 +2,8 @@ mod table;
 
 use super::*;
 use crate::rpc::connection::callee::{Callee, CalleeEvent};
+use crate::wire::rpc::{CalleeFrame, Message, encode_frame};
+use crate::wire::sink::Sink;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
@@ -58,6 +60,20 @@ fn talk(peer: &mut Peer, callee: &mut Callee) -> (Vec<u64>, Vec<String>) {
             return (asked, heard);
         }
     }
+}
+
+struct Bytes(Vec<u8>);
+
+impl Sink for Bytes {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+fn encoded(frame: &impl Message) -> Vec<u8> {
+    let mut out = Bytes(Vec::new());
+    encode_frame(&mut out, 0, frame).expect("short");
+    out.0
 }
 
 fn open() -> (Peer, Callee) {
@@ -129,6 +145,64 @@ fn an_attempt_that_takes_too_long_is_given_up_and_so_are_calls_whose_time_is_up(
     assert_eq!(told(&mut peer, b""), ["HangUp", words]);
     let late = peer.begin(NOW, NewCall { deadline: Some(NOW), ..call }).expect_err("late");
     assert_eq!(late.to_string(), "f at b (id 2) was not answered in 0s");
+}
+
+#[test]
+fn how_long_a_call_took_is_told_from_its_beginning() {
+    let at = |secs: u64| NOW + Duration::from_secs(secs);
+    let (mut peer, mut callee) = open();
+    for id in 2..=4 {
+        let deadline = Some(at(if id == 4 { 55 } else { 60 }));
+        let call = NewCall { handler: "f", payload_bytes: 0, deadline, kind: CallKind::Answered };
+        assert_eq!(peer.begin(NOW, call), Ok(id));
+    }
+    talk(&mut peer, &mut callee);
+    // One more begins late, and for another one it is too late then.
+    assert!(callee.answer(1, 0));
+    let Some(ToWrite::Bytes(answer)) = callee.poll_write() else { panic!("an answer") };
+    let (mut answer, mut told) = (&answer[..], Vec::new());
+    while let Some(event) = peer.next_event(at(55), &mut answer) {
+        told.push(event);
+    }
+    assert_eq!(told, [PeerEvent::Answer(1, 0), PeerEvent::Done(1)]);
+    assert!(peer.cancel(2));
+    let mut told = Vec::new();
+    while let Some(event) = peer.next_event(at(55), &mut &[][..]) {
+        told.push(event);
+    }
+    assert!(matches!(&told[..], [PeerEvent::Failed(2, _)]), "{told:?}");
+    peer.tick(at(60));
+    let late = |id, secs| format!("failed {id}: f at b (id 2) was not answered in {secs}s");
+    assert_eq!(self::told(&mut peer, b""), [late(4, 60), late(3, 60)]);
+}
+
+/// One call takes all the room, and others come and go in vain.
+#[test]
+fn what_waited_and_is_gone_leaves_nothing() {
+    let (mut peer, mut callee) = open();
+    (2..=3).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
+    talk(&mut peer, &mut callee);
+    let first = peer.waiting.first().map(|(id, _)| id);
+    for id in 4..10_000 {
+        assert_eq!(call(&mut peer), Ok(id));
+        assert!(peer.cancel(id));
+        told(&mut peer, b"");
+    }
+    assert_eq!((first, peer.waiting.len()), (Some(3), 1));
+}
+
+/// A callee that takes callers in and ends at once, again and again.
+#[test]
+fn a_connection_that_took_no_call_is_no_reason_for_the_next_one() {
+    let mut peer = peer();
+    assert_eq!(call(&mut peer), Ok(1));
+    assert_eq!(told(&mut peer, b""), ["Connect"]);
+    peer.connected(NOW);
+    let welcome =
+        CalleeFrame::Welcome { version: 1, callee: b"b", callee_id: 2, requests_max: 0, bytes_max: 1 };
+    let words = "failed 1: b (id 2) is gone: the welcome allows no request at all";
+    assert_eq!(told(&mut peer, &encoded(&welcome)), ["HangUp", words]);
+    assert!(!peer.is_at_rest() && peer.under_way() == 0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One connection of a caller: its machine, its socket, and the payloads that come and go.
 
-use super::Shared;
+use super::{Admit, Shared};
 use crate::driver::event_loop::{Interest, Token, Watch, Watcher};
 use crate::driver::rpc::handling::{AnswerTo, Handler, Held, Job};
 use crate::driver::rpc::lent::Locked;
@@ -35,7 +35,6 @@ pub(super) struct State {
     receiving: ByNumber<Receiving>,
     answers: ByNumber<Payload>,
     pub(super) writing: Writing,
-    pub(super) reading: Reading,
     pub(super) end: End,
 }
 
@@ -57,13 +56,6 @@ pub(super) enum Writing {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reading {
-    On,
-    /// There is no room for what would come.
-    HeldUp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     NotYet,
     /// When what there is to write is written.
@@ -82,7 +74,6 @@ impl Conn {
             receiving: ByNumber::new(),
             answers: ByNumber::new(),
             writing: Writing::AtOnce,
-            reading: Reading::On,
             end: End::NotYet,
         };
         Arc::new(Self { shared: Arc::clone(shared), state: Mutex::new(state) })
@@ -194,7 +185,7 @@ impl Conn {
             scratch.clear();
             let got = state.read_once(scratch);
             self.hear(state, now, scratch, jobs);
-            if got == Go::Enough || state.end != End::NotYet {
+            if got == Go::Enough || state.end != End::NotYet || !state.callee.is_read() {
                 return;
             }
         }
@@ -252,6 +243,14 @@ impl State {
         self.end = End::Now;
     }
 
+    /// Whoever is not to be heard any more is not.
+    pub(super) fn admit_again(&mut self, admit: &Admit) {
+        let refused = self.callee.peer().and_then(|worker| admit(worker).err());
+        if let Some(words) = refused {
+            self.lose(ConnectionError::Refused { why: Refusal::Unknown, words });
+        }
+    }
+
     fn no_memory(&mut self, call: u64) {
         self.receiving.remove(call);
         self.callee.fail(call, Status::Failed, "there is no memory for the request");
@@ -267,6 +266,7 @@ impl State {
             CalleeEvent::Drained | CalleeEvent::Ended(_) if self.end == End::NotYet => {
                 self.end = End::WhenWritten;
             }
+            CalleeEvent::Unread => self.end = End::Now,
             _ => {}
         }
     }
@@ -298,10 +298,13 @@ impl State {
     fn watch_for_room(&mut self, watcher: &Watcher) {
         let Some(line) = &self.line else { return };
         // The thread that has the connection closes it, and has to hear that it is over.
-        let is_read = self.is_over() || (self.reading == Reading::On && self.end == End::NotYet);
+        let is_read = self.is_over() || (self.callee.is_read() && self.end == End::NotYet);
+        let is_held_up = self.callee.is_held_up() && self.end == End::NotYet;
         let interest = match (is_read, line.has_unsent()) {
             (true, false) => Interest::Read,
             (true, true) => Interest::Both,
+            (false, false) if is_held_up => Interest::End,
+            (false, true) if is_held_up => Interest::WriteOrEnd,
             (false, true) => Interest::Write,
             (false, false) => {
                 self.watch = None;

@@ -2,7 +2,7 @@
 //! complete, and writes behind them.
 
 use super::Shared;
-use super::conn::{Conn, End, Go, Reading, State, Writing};
+use super::conn::{Conn, End, Go, State, Writing};
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
 use crate::driver::reply::Reply;
 use crate::driver::rpc::handling::{Job, Run};
@@ -24,6 +24,7 @@ use std::os::fd::AsRawFd;
 pub(super) enum Command {
     Goodbye(Reply<()>),
     Held(Reply<(u64, u64, usize)>),
+    AdmitAgain,
     Stop,
 }
 
@@ -125,6 +126,12 @@ impl Reactor {
                     let (requests, bytes) = self.shared.intake().held();
                     reply.answer((requests, bytes, self.conns.len()));
                 }
+                Command::AdmitAgain => {
+                    for place in self.places() {
+                        let shared = Arc::clone(&self.shared);
+                        self.change(now, place, |state| state.admit_again(&*shared.admit));
+                    }
+                }
                 Command::Goodbye(reply) => {
                     self.door = None;
                     self.leaving = Some(reply);
@@ -147,9 +154,14 @@ impl Reactor {
         let conn = Arc::clone(&entry.conn);
         let mut jobs = Vec::new();
         let mut state = conn.lock();
-        if ready.readable && state.reading == Reading::On {
-            if !state.is_receiving() && !self.shared.intake().has_room() {
-                state.reading = Reading::HeldUp;
+        if ready.readable && state.callee.is_held_up() {
+            // Nothing but its end is watched for.
+            state.callee.read_to_the_end();
+            self.unread.retain(|&held| held != place);
+        }
+        if ready.readable && state.callee.is_read() {
+            let has_room = state.is_receiving() || self.shared.intake().has_room();
+            if !has_room && state.callee.hold_up(now) {
                 self.unread.push(place);
             } else {
                 conn.read(&mut state, now, &mut self.scratch, &mut jobs);
@@ -222,7 +234,7 @@ impl Reactor {
 
     fn read_on(&mut self, now: Instant) {
         for place in core::mem::take(&mut self.unread) {
-            self.change(now, place, |state| state.reading = Reading::On);
+            self.change(now, place, |state| state.callee.go_on());
         }
     }
 

@@ -278,9 +278,9 @@ impl ChangingGroup {
                 change.joined.map_or("another worker".into(), |member| member.worker.name.to_string().into());
             return self.lose(MembershipError::Evicted { by });
         }
-        self.members.apply(&change);
-        if self.phase == Phase::Member {
-            self.outputs.push_back(Output::Changed(change));
+        let news = self.members.apply(&change);
+        if self.phase == Phase::Member && news != Change::default() {
+            self.outputs.push_back(Output::Changed(news));
         }
     }
 

@@ -164,6 +164,17 @@ fn names_and_numbers_are_unique() {
 }
 
 #[test]
+fn workers_who_count_differently_are_told_at_once() {
+    let mut store = Store::new();
+    let mut groups = [group(member("w0", 0), 3), group(member("w1", 1), 2)];
+    let told = run(&mut groups, &mut store);
+    assert_eq!(told[0], [], "it waits for the others");
+    let [FixedOutput::Failed(error)] = &told[1][..] else { panic!("{told:?}") };
+    assert_eq!(error.to_string(), "world_size argument 2 doesn't match pg size 3");
+    assert!(!store.contains_key("rdzv/cards/1") && !store.contains_key("names/1"), "it has not come");
+}
+
+#[test]
 fn everybody_finds_the_same_fault() {
     let mut store = Store::new();
     let mut bad = member("b", 1);
@@ -211,6 +222,7 @@ fn the_table_of_states_and_events_is_as_written_down() {
     use FixedState as S;
     let states = [
         S::Checking,
+        S::Sizing,
         S::Naming,
         S::Addressing,
         S::Carding,

@@ -1,0 +1,574 @@
+//! Workers of RPC groups within a loop: what their threads have to tell waits in a [`Desk`] until the loop takes it.
+
+use super::{Loop, LoopEvent};
+use crate::driver::canceller::Canceller;
+use crate::driver::clock::Clock;
+use crate::driver::event_loop::Waker;
+use crate::driver::rendezvous::Context;
+use crate::driver::rpc::handling::{HandlerFn, Request, Responder};
+use crate::driver::rpc_group::{
+    Agency, Begun, CallCanceller, CallSpec, Callee, Ear, GroupCallError, GroupResult, Heard, RpcInitError,
+    Shutdown,
+};
+use crate::driver::threads::{self, Thread};
+use crate::ordered::Map;
+use crate::rpc::agent::{AgentError, GroupEvent, NotCallable};
+use crate::rpc::inbox::{Inbox, InboxLimits, NotBegun, Put};
+use crate::store::call::CallId;
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+use core::fmt;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Names one worker of a loop; it is numbered with the stores, sessions and agents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RpcId(u32);
+
+impl RpcId {
+    /// As a number, for callers that keep numbers.
+    #[must_use]
+    pub const fn as_u32(self) -> u32 {
+        self.0
+    }
+
+    /// From [`RpcId::as_u32`].
+    #[must_use]
+    pub const fn from_u32(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+/// Something happened to a worker.
+#[derive(Debug)]
+pub enum RpcEvent {
+    /// It is a member, which is told first; or it is none, which is told last.
+    Joined(Result<(), RpcInitError>),
+    /// A call is over.
+    Completed(CallId, GroupResult),
+    /// A handler of the loop's is asked. Dropped without an answer, the responder tells the caller so.
+    Asked(Request, Responder),
+    /// Somebody came, went or died.
+    Group(GroupEvent),
+    /// It has ended, and this is the last that is heard of it.
+    Over(Result<(), AgentError>),
+}
+
+/// Where a worker is made and ended.
+pub trait RpcHome: Any + Send + Sync {
+    /// The context that has it.
+    fn context(&self) -> &Context;
+}
+
+impl RpcHome for Context {
+    fn context(&self) -> &Context {
+        self
+    }
+}
+
+/// Makes a worker, on a thread of its own. The desk is for handlers of the loop's; with the canceller the loop gives up to
+/// make the worker, which may have happened before this begins.
+pub type MakeRpc = Box<dyn FnOnce(&RpcDesk, Canceller) -> Result<Arc<dyn Agency>, RpcInitError> + Send>;
+
+/// Why a worker of a loop does not do what it is asked.
+#[derive(Debug, thiserror::Error)]
+pub enum RpcAskError {
+    /// The loop has no such worker.
+    #[error("the loop has no RPC worker of this number")]
+    Unknown,
+    /// The call was not made.
+    #[error(transparent)]
+    Call(#[from] GroupCallError),
+    /// It could not be begun to end the worker.
+    #[error("no thread to end the RPC worker: {0}")]
+    System(io::Error),
+}
+
+/// How long the end of a loop waits for workers that end with it.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
+/// Bits of a call's number that count the calls of one worker.
+const CALLS_PER_WORKER_BITS: u32 = 32;
+
+enum Letter {
+    Joined(Result<Arc<dyn Agency>, RpcInitError>),
+    Answer(u64, GroupResult),
+    Asked(Request, Responder),
+    Group(GroupEvent),
+    Over(Result<(), AgentError>),
+}
+
+/// Where a worker's threads leave what the loop is to take.
+struct Desk {
+    inbox: Mutex<Inbox<Letter>>,
+    waker: Waker,
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Inbox<Letter>> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a letter there; it comes back if it is not taken.
+    fn put(&self, put: impl FnOnce(&mut Inbox<Letter>) -> Put<Letter>) -> Option<Letter> {
+        let put = put(&mut self.lock());
+        match put {
+            Put::Wakes => self.waker.wake(),
+            Put::Quiet => {}
+            Put::Refused(letter) => return Some(letter),
+        }
+        None
+    }
+
+    fn answer(&self, call: u64, result: GroupResult) {
+        self.put(|inbox| inbox.answered(call, Letter::Answer(call, result)));
+    }
+
+    fn ask(&self, request: Request, responder: Responder) {
+        let bytes = request.payload.len() as u64;
+        let refused = self.put(|inbox| inbox.asked(bytes, Letter::Asked(request, responder)));
+        refuse(refused, "the event loop of its worker takes no further requests");
+    }
+
+    /// Tells the last thing, and before it what becomes of all that waits.
+    fn over(&self, last: Letter) {
+        // Where the worker calls itself, to refuse a request answers a call.
+        let requests = self.lock().take_requests();
+        refuse(requests, "the worker ended");
+        loop {
+            let call = self.lock().first_call();
+            let Some(call) = call else { break };
+            self.answer(call, Err(NotCallable::NoMember.into()));
+        }
+        self.put(|inbox| inbox.over(last));
+    }
+}
+
+/// Answers requests that nobody will take.
+fn refuse(letters: impl IntoIterator<Item = Letter>, words: &str) {
+    for letter in letters {
+        if let Letter::Asked(_, responder) = letter {
+            responder.fail(words);
+        }
+    }
+}
+
+impl Ear for Desk {
+    fn changed(&self, event: GroupEvent) {
+        self.put(|inbox| inbox.changed(Letter::Group(event)));
+    }
+
+    fn parted(&self) {
+        let put = self.lock().parted();
+        if put == Put::Wakes {
+            self.waker.wake();
+        }
+    }
+}
+
+/// Takes requests to a loop.
+#[derive(Clone)]
+pub struct RpcDesk(Arc<Desk>);
+
+impl fmt::Debug for RpcDesk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RpcDesk")
+    }
+}
+
+impl RpcDesk {
+    /// A handler, inline, whose requests are events of the loop.
+    #[must_use]
+    pub fn handler(&self) -> Box<HandlerFn> {
+        let desk = Arc::clone(&self.0);
+        Box::new(move |request, responder| desk.ask(request, responder))
+    }
+
+    /// Takes one request.
+    pub fn ask(&self, request: Request, responder: Responder) {
+        self.0.ask(request, responder);
+    }
+}
+
+/// What becomes of a worker that the loop has no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Afterwards {
+    /// It ends with it.
+    Ends,
+    /// Somebody else has it.
+    Lives,
+}
+
+/// How a call ends that is given up.
+enum Way {
+    Kept(CallCanceller),
+    /// Handler and callee.
+    Loose(Box<str>),
+}
+
+struct LoopRpc {
+    id: RpcId,
+    desk: Arc<Desk>,
+    home: Arc<dyn RpcHome>,
+    afterwards: Afterwards,
+    /// There once that it is a member was told.
+    agent: Option<Arc<dyn Agency>>,
+    joining: Canceller,
+    /// Calls whose ends nobody has taken.
+    ways: Map<u64, Way>,
+    /// How it is to end.
+    wish: Option<Shutdown>,
+    /// How it ends.
+    ending: Option<Shutdown>,
+    threads: Vec<Thread>,
+}
+
+impl LoopRpc {
+    fn new(
+        id: RpcId,
+        waker: Waker,
+        inbox: Inbox<Letter>,
+        home: Arc<dyn RpcHome>,
+        afterwards: Afterwards,
+    ) -> Self {
+        Self {
+            id,
+            desk: Arc::new(Desk { inbox: Mutex::new(inbox), waker }),
+            home,
+            afterwards,
+            agent: None,
+            joining: Canceller::default(),
+            ways: Map::new(),
+            wish: None,
+            ending: None,
+            threads: Vec::new(),
+        }
+    }
+
+    const fn name_of(&self, call: u64) -> CallId {
+        CallId(((self.id.0 as u64) << CALLS_PER_WORKER_BITS) + call)
+    }
+
+    const fn call_of(&self, name: CallId) -> u64 {
+        name.0.wrapping_sub((self.id.0 as u64) << CALLS_PER_WORKER_BITS)
+    }
+
+    /// Begins to make it.
+    fn make(&mut self, make: MakeRpc) -> io::Result<()> {
+        let (desk, home) = (Arc::clone(&self.desk), Arc::clone(&self.home));
+        let joining = self.joining.begin().for_parts();
+        let thread = threads::spawn("rdzv-rpc-join", move || {
+            let agent = match make(&RpcDesk(Arc::clone(&desk)), joining) {
+                Ok(agent) => agent,
+                Err(error) => return desk.over(Letter::Joined(Err(error))),
+            };
+            let told = Letter::Joined(Ok(Arc::clone(&agent)));
+            if desk.put(|inbox| inbox.joined(told)).is_some() {
+                // The loop is gone, or has this worker no more. Nobody hears how it ends.
+                home.context().end_rpc(&agent, Shutdown::Abrupt).ok();
+            } else {
+                // Nobody else has it yet.
+                agent.listen(desk).ok();
+            }
+        })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Begins to end it, or to end it sooner.
+    fn end(&mut self, how: Shutdown) -> io::Result<()> {
+        self.wish = Some(how);
+        let Some(agent) = &self.agent else {
+            self.joining.cancel();
+            return Ok(());
+        };
+        if matches!((self.ending, how), (Some(Shutdown::Abrupt), _) | (Some(_), Shutdown::Graceful)) {
+            return Ok(());
+        }
+        let (desk, home, agent) = (Arc::clone(&self.desk), Arc::clone(&self.home), Arc::clone(agent));
+        let thread = threads::spawn("rdzv-rpc-end", move || {
+            let end = home.context().end_rpc(&agent, how);
+            drop(agent);
+            desk.over(Letter::Over(end));
+        })?;
+        self.ending = Some(how);
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    fn call(&mut self, clock: Clock, spec: CallSpec<'_>) -> Result<CallId, GroupCallError> {
+        let agent = self.agent.clone().ok_or(NotCallable::NoMember)?;
+        let begun = self.desk.lock().begin();
+        let call = begun.map_err(|error| match error {
+            NotBegun::Over => NotCallable::NoMember.into(),
+            NotBegun::TooMany { calls_max } => GroupCallError::Untaken { calls_max },
+        })?;
+        let what = match spec.callee {
+            Callee::Name(name) => format!("{} at {name}", spec.handler),
+            Callee::Id(id) => format!("{} at id {id}", spec.handler),
+        };
+        let desk = Arc::clone(&self.desk);
+        let told = Box::new(move |result| desk.answer(call, result));
+        match agent.begin_call(spec, told) {
+            Ok(Begun::Kept(canceller)) => self.ways.insert(call, Way::Kept(canceller)),
+            Ok(Begun::Loose(time)) => {
+                if let Some(time) = time {
+                    self.desk.lock().set_deadline(call, clock.now() + time);
+                }
+                self.ways.insert(call, Way::Loose(what.into()))
+            }
+            Err(error) => {
+                self.desk.lock().forget(call);
+                return Err(error);
+            }
+        };
+        Ok(self.name_of(call))
+    }
+
+    fn cancel(&self, name: CallId) {
+        let call = self.call_of(name);
+        match self.ways.get(call) {
+            Some(Way::Kept(canceller)) => _ = canceller.cancel(),
+            Some(Way::Loose(what)) => {
+                self.desk.answer(call, Err(GroupCallError::Cancelled { call: what.clone() }));
+            }
+            None => {}
+        }
+    }
+
+    /// A turn of the loop.
+    fn turn(&mut self, now: Instant) {
+        loop {
+            let late = self.desk.lock().late_call(now);
+            let Some(call) = late else { break };
+            let what = match self.ways.get(call) {
+                Some(Way::Loose(what)) => what.clone(),
+                _ => Box::default(),
+            };
+            self.desk.answer(call, Err(GroupCallError::Late { call: what }));
+        }
+        let mut inbox = self.desk.lock();
+        inbox.ripen();
+        let has_parted = inbox.has_parted();
+        drop(inbox);
+        if has_parted && self.ending.is_none() {
+            // Where there is no thread for it now, there may be one in the next turn.
+            self.end(Shutdown::Abrupt).ok();
+        }
+    }
+
+    fn take(&mut self) -> Option<RpcEvent> {
+        let letter = self.desk.lock().take()?;
+        Some(match letter {
+            Letter::Joined(Ok(agent)) => {
+                self.agent = Some(agent);
+                if let Some(how) = self.wish {
+                    self.end(how).ok();
+                }
+                RpcEvent::Joined(Ok(()))
+            }
+            Letter::Joined(Err(error)) => RpcEvent::Joined(Err(error)),
+            Letter::Answer(call, result) => {
+                self.ways.remove(call);
+                RpcEvent::Completed(self.name_of(call), result)
+            }
+            Letter::Asked(request, responder) => RpcEvent::Asked(request, responder),
+            Letter::Group(event) => RpcEvent::Group(event),
+            Letter::Over(end) => RpcEvent::Over(end),
+        })
+    }
+
+    /// Nobody hears of it any more. What has to end begins to.
+    fn leave(&mut self) {
+        let letters = self.desk.lock().close();
+        for letter in letters {
+            match letter {
+                Letter::Joined(Ok(agent)) => self.agent = Some(agent),
+                other => refuse([other], "the event loop of its worker is gone"),
+            }
+        }
+        if let Some(agent) = &self.agent {
+            agent.listen_no_more();
+        }
+        let is_here = self.threads.iter().all(Thread::is_here);
+        let end = match self.afterwards {
+            // In a forked child nobody carries it out: it is the parent's.
+            Afterwards::Ends if is_here => self.end(Shutdown::Abrupt),
+            Afterwards::Ends | Afterwards::Lives => Ok(()),
+        };
+        // Without a thread for it, this one has to do it.
+        if let (Err(_), Some(agent)) = (end, &self.agent) {
+            self.home.context().end_rpc(agent, Shutdown::Abrupt).ok();
+        }
+        self.agent = None;
+    }
+}
+
+/// The workers of a loop.
+#[derive(Default)]
+pub(super) struct Workers {
+    members: Vec<LoopRpc>,
+    /// Who comes next, so that each does.
+    turn: usize,
+    /// Threads of workers that the loop has no more.
+    left: Vec<Thread>,
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.members.iter().map(|member| member.id)).finish()
+    }
+}
+
+impl Workers {
+    fn get(&mut self, id: RpcId) -> Option<&mut LoopRpc> {
+        self.members.iter_mut().find(|member| member.id == id)
+    }
+
+    pub(super) fn turn(&mut self, now: Instant) {
+        self.members.iter_mut().for_each(|member| member.turn(now));
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.members.iter().filter_map(|member| member.desk.lock().poll_timeout()).min()
+    }
+
+    pub(super) fn cancel(&mut self, id: RpcId, call: CallId) {
+        if let Some(member) = self.get(id) {
+            member.cancel(call);
+        }
+    }
+
+    fn remove(&mut self, place: usize) -> LoopRpc {
+        let mut member = self.members.remove(place);
+        self.keep(&mut member);
+        member
+    }
+
+    /// The end of the loop waits for what has not ended of it.
+    fn keep(&mut self, member: &mut LoopRpc) {
+        self.left.retain(|thread| !thread.has_ended());
+        self.left.append(&mut member.threads);
+    }
+
+    pub(super) fn next_event(&mut self) -> Option<LoopEvent> {
+        for _ in 0..self.members.len() {
+            let place = self.turn % self.members.len();
+            self.turn = place + 1;
+            let member = &mut self.members[place];
+            let Some(event) = member.take() else { continue };
+            let id = member.id;
+            if matches!(event, RpcEvent::Joined(Err(_)) | RpcEvent::Over(_)) {
+                self.remove(place);
+            }
+            return Some(LoopEvent::Rpc(id, event));
+        }
+        None
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        let mut members = core::mem::take(&mut self.members);
+        for member in &mut members {
+            member.leave();
+            self.keep(member);
+        }
+        let clock = Clock::new();
+        let until = clock.now() + LAST_PATIENCE;
+        for thread in self.left.drain(..) {
+            thread.join_within(until.since(clock.now()), || {});
+        }
+    }
+}
+
+impl Loop {
+    /// Begins to make a worker, on a thread of its own. [`RpcEvent::Joined`] tells what came of it; it ends with the loop.
+    ///
+    /// # Errors
+    /// The system has no room for one more thread.
+    pub fn init_rpc(&mut self, home: Arc<dyn RpcHome>, make: MakeRpc) -> io::Result<RpcId> {
+        let id = RpcId(self.next_number());
+        let inbox = Inbox::of_newcomer(InboxLimits::default());
+        let mut member = LoopRpc::new(id, self.events.waker(), inbox, home, Afterwards::Ends);
+        member.make(make)?;
+        self.workers.members.push(member);
+        Ok(id)
+    }
+
+    /// Adds a worker that is a member already: what happens to it is told here from now on. It does not end with the loop.
+    ///
+    /// # Errors
+    /// It is in a loop.
+    pub fn add_rpc(&mut self, home: Arc<dyn RpcHome>, agent: Arc<dyn Agency>) -> Result<RpcId, Heard> {
+        let id = RpcId(self.next_number());
+        let inbox = Inbox::of_member(InboxLimits::default());
+        let mut member = LoopRpc::new(id, self.events.waker(), inbox, home, Afterwards::Lives);
+        agent.listen(Arc::clone(&member.desk) as Arc<dyn Ear>)?;
+        member.agent = Some(agent);
+        self.workers.members.push(member);
+        Ok(id)
+    }
+
+    /// Forgets a worker: no event of it follows, and what it is asked is refused. One that was made for the loop ends
+    /// abruptly, on a thread of its own.
+    pub fn remove_rpc(&mut self, worker: RpcId) {
+        let place = self.workers.members.iter().position(|member| member.id == worker);
+        if let Some(place) = place {
+            self.workers.members[place].leave();
+            self.workers.remove(place);
+        }
+    }
+
+    /// The worker, once it was told that it is a member.
+    #[must_use]
+    pub fn rpc(&mut self, worker: RpcId) -> Option<Arc<dyn Agency>> {
+        self.workers.get(worker)?.agent.clone()
+    }
+
+    /// Where requests of the worker's handlers are taken to this loop.
+    #[must_use]
+    pub fn rpc_desk(&mut self, worker: RpcId) -> Option<RpcDesk> {
+        self.workers.get(worker).map(|member| RpcDesk(Arc::clone(&member.desk)))
+    }
+
+    /// Where the worker is made and ended.
+    #[must_use]
+    pub fn rpc_home(&mut self, worker: RpcId) -> Option<Arc<dyn RpcHome>> {
+        self.workers.get(worker).map(|member| Arc::clone(&member.home))
+    }
+
+    /// Calls another worker, or this one. [`RpcEvent::Completed`] tells what came of it.
+    ///
+    /// # Errors
+    /// It was not made.
+    pub fn rpc_call(&mut self, worker: RpcId, call: CallSpec<'_>) -> Result<CallId, RpcAskError> {
+        let clock = *self.events.clock();
+        let member = self.workers.get(worker).ok_or(RpcAskError::Unknown)?;
+        let made = member.call(clock, call)?;
+        self.arm();
+        Ok(made)
+    }
+
+    /// Calls what nobody answers.
+    ///
+    /// # Errors
+    /// It was not made.
+    pub fn rpc_notify(&mut self, worker: RpcId, call: CallSpec<'_>) -> Result<(), RpcAskError> {
+        let member = self.workers.get(worker).ok_or(RpcAskError::Unknown)?;
+        let agent = member.agent.as_ref().ok_or(GroupCallError::from(NotCallable::NoMember))?;
+        Ok(agent.begin_notify(call)?)
+    }
+
+    /// Begins to end a worker; [`RpcEvent::Over`] tells how it ended. One that is joining gives that up.
+    ///
+    /// # Errors
+    /// There is none, or no thread for it.
+    pub fn rpc_shutdown(&mut self, worker: RpcId, how: Shutdown) -> Result<(), RpcAskError> {
+        let member = self.workers.get(worker).ok_or(RpcAskError::Unknown)?;
+        member.end(how).map_err(RpcAskError::System)
+    }
+}

@@ -1,0 +1,436 @@
+//! Workers of RPC groups in an event loop of the caller's.
+
+use crate::argument::{invalid, place, reference, text};
+use crate::buffer::rdzv_buffer;
+use crate::context::{Shared, rdzv_context, shared};
+use crate::error::{Fault, rdzv_error};
+use crate::event_loop::{RDZV_EVENT_COMPLETED, Told, enter, poison_of, rdzv_event, rdzv_loop};
+use crate::guard;
+use crate::rpc::{
+    EVENT_FIRST_SIZE, HandleEnd, Making, Named, RDZV_RPC_EVENT_OVER, put_event, rdzv_rpc, rdzv_rpc_event,
+    shown, shutdown_of,
+};
+use crate::rpc_call::{rdzv_rpc_call_spec, spec};
+use crate::rpc_fault::{agent_fault, group_call_fault, init_fault};
+use crate::rpc_handlers::{Code, Entry, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
+use crate::rpc_options::rdzv_rpc_options;
+use crate::sized;
+use crate::status::{RDZV_ALREADY_REGISTERED, RDZV_EXHAUSTED, RDZV_UNSUPPORTED, rdzv_status};
+use crate::store::rdzv_store;
+use rendezvous_core::driver::canceller::Canceller;
+use rendezvous_core::driver::loop_client::{RpcAskError, RpcDesk, RpcEvent, RpcId};
+use rendezvous_core::driver::rpc::handling::{Request, Responder};
+use rendezvous_core::driver::rpc_group::CallSpec;
+use rendezvous_core::rpc::agent::GroupEvent;
+use std::any::Any;
+use std::ptr::null;
+use std::sync::Arc;
+
+/// `rdzv_event.kind`: an RPC worker is a member of its group, or, where the status is another one than
+/// `RDZV_OK`, is none: then this is the last that is heard of it.
+pub const RDZV_EVENT_RPC_JOINED: i32 = 11;
+/// `rdzv_event.kind`: something happened to an RPC worker's group, or the worker has ended;
+/// `rdzv_loop_rpc_event` tells what.
+pub const RDZV_EVENT_RPC: i32 = 12;
+/// `rdzv_event.kind`: a handler of the loop's is asked; `rdzv_loop_rpc_request` tells what, and
+/// `rdzv_loop_rpc_responder` is the way back.
+pub const RDZV_EVENT_RPC_REQUEST: i32 = 13;
+
+/// What the last event lends out of a worker.
+#[derive(Debug, Default)]
+pub(crate) struct ToldRpc {
+    /// What it shows lies in the other.
+    request: Option<(rdzv_rpc_request, Request)>,
+    responder: Option<Responder>,
+    event: Option<Happened>,
+}
+
+#[derive(Debug)]
+enum Happened {
+    Group(GroupEvent),
+    Over,
+}
+
+impl Told {
+    /// Keeps what an event of a worker lends out, and shows the rest; what went wrong comes back.
+    pub(crate) fn keep_rpc(&mut self, shown: &mut rdzv_event, event: RpcEvent) -> Option<Fault> {
+        match event {
+            RpcEvent::Joined(joined) => {
+                shown.kind = RDZV_EVENT_RPC_JOINED;
+                return joined.err().map(|error| init_fault(&error));
+            }
+            RpcEvent::Completed(call, result) => {
+                (shown.kind, shown.operation) = (RDZV_EVENT_COMPLETED, call.0);
+                match result {
+                    Ok(answer) => self.value = answer,
+                    Err(error) => return Some(group_call_fault(&error)),
+                }
+                (shown.data, shown.len) = (self.value.as_ptr(), self.value.len());
+            }
+            RpcEvent::Asked(request, responder) => {
+                shown.kind = RDZV_EVENT_RPC_REQUEST;
+                (shown.data, shown.len) = (request.payload.as_ptr(), request.payload.len());
+                // The bytes do not move with their owner.
+                self.rpc.request = Some((rdzv_rpc_request::of(&request), request));
+                self.rpc.responder = Some(responder);
+            }
+            RpcEvent::Group(event) => {
+                shown.kind = RDZV_EVENT_RPC;
+                self.rpc.event = Some(Happened::Group(event));
+            }
+            RpcEvent::Over(end) => {
+                shown.kind = RDZV_EVENT_RPC;
+                self.rpc.event = Some(Happened::Over);
+                return end.err().map(|error| agent_fault(&error));
+            }
+        }
+        None
+    }
+}
+
+fn ask_fault(error: &RpcAskError) -> Fault {
+    match error {
+        RpcAskError::Unknown => invalid(error.to_string()),
+        RpcAskError::Call(error) => group_call_fault(error),
+        RpcAskError::System(cause) => Fault::new(RDZV_EXHAUSTED, error.to_string())
+            .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0)),
+    }
+}
+
+/// Runs an operation on a loop.
+unsafe fn operate(
+    event_loop: *mut rdzv_loop,
+    error: *mut *mut rdzv_error,
+    body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe { guard::call_on(poison_of(event_loop).as_deref(), error, || enter(event_loop, body)) }
+}
+
+/// Begins to make a worker.
+unsafe fn init(
+    this: &mut rdzv_loop,
+    making: impl FnOnce() -> Result<(Arc<Shared>, Making), Fault>,
+    number: *mut u32,
+) -> Result<(), Fault> {
+    let number = place(number, "number")?;
+    let (home, making) = making()?;
+    let make = Box::new(move |desk: &RpcDesk, canceller: Canceller| making.run(Some(desk), canceller));
+    let made = this.stores.init_rpc(home, make).map_err(|cause| {
+        Fault::new(RDZV_EXHAUSTED, format!("no thread to make the RPC worker: {cause}"))
+            .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
+    })?;
+    // SAFETY: the place was found to be there.
+    unsafe { number.put(made.as_u32()) };
+    Ok(())
+}
+
+/// Begins to make a worker as `rdzv_rpc_init`, on a thread of the library's, and returns at once. The
+/// number that goes to `*number` is in the field `store` of its events: `RDZV_EVENT_RPC_JOINED` first; then
+/// what its handlers of kind `RDZV_RPC_LOOP` are asked, what happens to its group, and the ends of its
+/// calls, in order; and at last `RDZV_EVENT_RPC`, when it has ended. `options` and `handlers` are copied.
+/// `context` is the worker's, which need not be the loop's; a context has one worker at a time.
+///
+/// Requests that nobody takes out of the loop wait, 65,536 of them and 8 GiB at most; further ones fail at
+/// their callers, as all that wait do when the worker ends. Of more than 4,096 things that happened to the
+/// group the oldest are lost. A turn of the loop has what was there when it began.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_EXHAUSTED` (no thread); the others of `rdzv_rpc_init` are told by
+/// the event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_rpc_init(
+    event_loop: *mut rdzv_loop,
+    context: *const rdzv_context,
+    name: *const u8,
+    name_len: usize,
+    rank: i32,
+    world_size: i32,
+    options: *const rdzv_rpc_options,
+    handlers: *const rdzv_rpc_handlers,
+    number: *mut u32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        operate(event_loop, error, |this| {
+            let making = || {
+                let home = shared(context)?;
+                let named = Named { name, name_len, rank, world_size };
+                Ok((Arc::clone(&home), Making::new(home, None, named, options, handlers)?))
+            };
+            init(this, making, number)
+        })
+    }
+}
+
+/// The same as `rdzv_rpc_init_over_store` makes one, over a store that blocks and is there already.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_rpc_init_over_store(
+    event_loop: *mut rdzv_loop,
+    context: *const rdzv_context,
+    store: *const rdzv_store,
+    name: *const u8,
+    name_len: usize,
+    rank: i32,
+    world_size: i32,
+    options: *const rdzv_rpc_options,
+    handlers: *const rdzv_rpc_handlers,
+    number: *mut u32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        operate(event_loop, error, |this| {
+            let making = || {
+                let (home, store) = (shared(context)?, reference(store, "store")?);
+                let named = Named { name, name_len, rank, world_size };
+                Ok((Arc::clone(&home), Making::new(home, Some(store), named, options, handlers)?))
+            };
+            init(this, making, number)
+        })
+    }
+}
+
+/// Adds a worker that is a member already: what happens to its group is told by the loop from now on, and by
+/// `rdzv_rpc_next_event` no more. The handle stays yours; freed, it ends the worker, and so does
+/// `rdzv_loop_rpc_shutdown`, but not the end of the loop.
+///
+/// Errors: `RDZV_ALREADY_REGISTERED` (it is in a loop).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_add_rpc(
+    event_loop: *mut rdzv_loop,
+    rpc: *const rdzv_rpc,
+    number: *mut u32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        operate(event_loop, error, |this| {
+            let (number, rpc) = (place(number, "number")?, reference(rpc, "rpc")?);
+            let home = Arc::clone(&rpc.shared);
+            let added = this.stores.add_rpc(home, Arc::clone(&rpc.agent)).map_err(|_| {
+                Fault::new(RDZV_ALREADY_REGISTERED, format!("{} is in a loop already", rpc.agent.me()))
+            })?;
+            number.put(added.as_u32());
+            Ok(())
+        })
+    }
+}
+
+/// Forgets a worker: no event of it follows, and what waits to be answered fails at its callers. One that
+/// was made for the loop ends abruptly, on a thread of the library's; one that was added goes on. An
+/// unknown one is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_remove_rpc(
+    event_loop: *mut rdzv_loop,
+    number: u32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        operate(event_loop, error, |this| {
+            this.stores.remove_rpc(RpcId::from_u32(number));
+            Ok(())
+        })
+    }
+}
+
+/// Another handle of a worker, from `RDZV_EVENT_RPC_JOINED` on: for its name, its number, the workers of
+/// its group, its devices, and for handlers. On success `*out` is yours until `rdzv_rpc_free`, which leaves
+/// the worker where it is.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` (no such worker, or not yet).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_rpc_handle(
+    event_loop: *mut rdzv_loop,
+    number: u32,
+    out: *mut *mut rdzv_rpc,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        operate(event_loop, error, |this| {
+            let (out, id) = (place(out, "out")?, RpcId::from_u32(number));
+            let home = this.stores.rpc_home(id).map(|home| home as Arc<dyn Any + Send + Sync>);
+            let home = home.and_then(|home| home.downcast::<Shared>().ok());
+            let (Some(agent), Some(home)) = (this.stores.rpc(id), home) else {
+                return Err(invalid("the loop has no member of a group of this number"));
+            };
+            out.put(Box::into_raw(Box::new(rdzv_rpc::new(agent, home, HandleEnd::LeavesWorker))));
+            Ok(())
+        })
+    }
+}
+
+/// Runs a call. Bytes that are lent for it are given back also where the loop is none.
+unsafe fn call_on(
+    event_loop: *mut rdzv_loop,
+    call: *const rdzv_rpc_call_spec,
+    error: *mut *mut rdzv_error,
+    body: impl FnOnce(&mut rdzv_loop, CallSpec<'_>) -> Result<(), Fault>,
+) -> rdzv_status {
+    // As for a worker that blocks: not within the guard.
+    // SAFETY: as the header wants it.
+    let read = unsafe { spec(call) };
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call_on(poison_of(event_loop).as_deref(), error, || {
+            enter(event_loop, |this| body(this, read?))
+        })
+    }
+}
+
+/// Calls a worker, and returns at once. `*operation` names the call: its event is `RDZV_EVENT_COMPLETED`
+/// with the answer, by its deadline at the latest, and `rdzv_loop_cancel` gives it up. 65,536 calls of a
+/// worker may be under way, or have events that nobody has taken.
+///
+/// Errors: those of `rdzv_rpc_call` that are known at once; the others are those of the event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_rpc_call(
+    event_loop: *mut rdzv_loop,
+    number: u32,
+    call: *const rdzv_rpc_call_spec,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        call_on(event_loop, call, error, |this, spec| {
+            let operation = place(operation, "operation")?;
+            let made = this.stores.rpc_call(RpcId::from_u32(number), spec);
+            operation.put(made.map_err(|error| ask_fault(&error))?.0);
+            Ok(())
+        })
+    }
+}
+
+/// Calls what nobody answers; no event follows.
+///
+/// Errors: those of `rdzv_rpc_call` that are known at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_rpc_notify(
+    event_loop: *mut rdzv_loop,
+    number: u32,
+    call: *const rdzv_rpc_call_spec,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        call_on(event_loop, call, error, |this, spec| {
+            this.stores.rpc_notify(RpcId::from_u32(number), spec).map_err(|error| ask_fault(&error))
+        })
+    }
+}
+
+/// Adds a handler of kind `RDZV_RPC_LOOP` to a worker of the loop that is a member. Others may have called
+/// it before.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_ALREADY_REGISTERED`, `RDZV_UNSUPPORTED` with a backend of yours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_rpc_add_handler(
+    event_loop: *mut rdzv_loop,
+    number: u32,
+    name: *const u8,
+    name_len: usize,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        operate(event_loop, error, |this| {
+            let (id, name) = (RpcId::from_u32(number), text(name, name_len, "name")?);
+            let (Some(agent), Some(desk)) = (this.stores.rpc(id), this.stores.rpc_desk(id)) else {
+                return Err(invalid("the loop has no member of a group of this number"));
+            };
+            let tcp = agent.tcp().ok_or_else(|| {
+                Fault::new(
+                    RDZV_UNSUPPORTED,
+                    "a backend of the program's own takes its handlers when it is made",
+                )
+            })?;
+            Entry { name: name.into(), code: Code::Desk(desk) }.register(tcp.handling())
+        })
+    }
+}
+
+/// Begins to end a worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`, and returns at once: when it has
+/// ended, the last event of it is `RDZV_EVENT_RPC`, whose status tells how. Meanwhile its handlers are
+/// asked still, and calls that wait for a graceful end go on; an abrupt one may follow. A worker that joins
+/// gives that up, and `RDZV_EVENT_RPC_JOINED` fails.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown worker), `RDZV_EXHAUSTED` (no thread).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_rpc_shutdown(
+    event_loop: *mut rdzv_loop,
+    number: u32,
+    how: i32,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe {
+        operate(event_loop, error, |this| {
+            let how = shutdown_of(how)?;
+            this.stores.rpc_shutdown(RpcId::from_u32(number), how).map_err(|error| ask_fault(&error))
+        })
+    }
+}
+
+/// What happened, when the last event was `RDZV_EVENT_RPC`, as `rdzv_rpc_next_event` tells it: of `*event`,
+/// `struct_size` must be set, and `name` and `why` may be NULL. `RDZV_RPC_EVENT_OVER`: the worker has
+/// ended, and nothing more is heard of it; the status of the loop's event tells how.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_rpc_event(
+    event_loop: *mut rdzv_loop,
+    event: *mut rdzv_rpc_event,
+    name: *mut rdzv_buffer,
+    why: *mut rdzv_buffer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        operate(event_loop, error, |this| {
+            let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
+            let told = match &this.told.rpc.event {
+                Some(Happened::Group(event)) => shown(Some(event)),
+                Some(Happened::Over) => (RDZV_RPC_EVENT_OVER, None, ""),
+                None => return Err(invalid("the last event has none")),
+            };
+            put_event(told, event, given, name, why);
+            Ok(())
+        })
+    }
+}
+
+/// What a handler is asked, when the last event was `RDZV_EVENT_RPC_REQUEST`, else NULL. Lent until the
+/// next call of `rdzv_loop_next_event`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_rpc_request(event_loop: *const rdzv_loop) -> *const rdzv_rpc_request {
+    // SAFETY: as the header wants it.
+    unsafe {
+        guard::read(event_loop, null(), |this| {
+            this.told.rpc.request.as_ref().map_or_else(null, |(shown, _)| std::ptr::from_ref(shown))
+        })
+    }
+}
+
+/// Gives the way back for the last event, when that was `RDZV_EVENT_RPC_REQUEST`; once. On success `*out`
+/// is yours, to answer now or later, from any thread. Where nobody asks for it before the next call of
+/// `rdzv_loop_next_event`, the caller hears that there is no answer.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` (there is none, or it was given).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_rpc_responder(
+    event_loop: *mut rdzv_loop,
+    out: *mut *mut rdzv_rpc_responder,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        operate(event_loop, error, |this| {
+            let out = place(out, "out")?;
+            let responder = this.told.rpc.responder.take();
+            let responder = responder.ok_or_else(|| invalid("the last event has none, or it was given"))?;
+            out.put(Box::into_raw(Box::new(rdzv_rpc_responder::of_caller(responder))));
+            Ok(())
+        })
+    }
+}
