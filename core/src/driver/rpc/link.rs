@@ -386,10 +386,12 @@ impl Link {
             let mut due = Due::default();
             state = self.lock();
             if state.reader == Reader::Caller(id) {
+                // What came while this process stood still is heard before anybody is taken for dead.
+                self.receive(&mut state, now, &mut scratch, &mut due);
                 if until.is_some_and(|until| until <= now) {
                     state.peer.tick(now);
+                    self.settle(&mut state, now, &mut &[][..], &mut due);
                 }
-                self.receive(&mut state, now, &mut scratch, &mut due);
             }
             if !due.is_empty() {
                 drop(state);
