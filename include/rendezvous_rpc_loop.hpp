@@ -43,7 +43,7 @@ class loop_rpc {
     return loop_rpc(loop.c_handle(), number);
   }
   /// The same over a store that is there already.
-  static result<loop_rpc> init_over(event_loop& loop, const store& over, std::string_view name, std::uint16_t rank,
+  static result<loop_rpc> init_over(event_loop& loop, const store& over, std::string_view name, std::int32_t rank,
                                     std::int32_t world_size, const rpc_options& options, const rpc_handlers& handlers,
                                     const context* shared = nullptr) {
     const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
@@ -53,8 +53,8 @@ class loop_rpc {
     const rdzv_rpc_options* given = owned->get();
     const rdzv_rpc_handlers* answering = handlers.c_handle();
     if (auto failure = detail::failure_of(rdzv_loop_rpc_init_over_store, loop.c_handle(), context, over.c_handle(),
-                                          detail::bytes(name), name.size(), std::int32_t{rank}, world_size, given,
-                                          answering, &number))
+                                          detail::bytes(name), name.size(), rank, world_size, given, answering,
+                                          &number))
       return std::move(*failure);
     return loop_rpc(loop.c_handle(), number);
   }

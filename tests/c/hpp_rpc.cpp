@@ -555,6 +555,21 @@ rdzv::loop_event next_of(rdzv::event_loop& loop, const rdzv::loop_rpc& of, rdzv:
   return event;
 }
 
+// Of -1 the event tells, since a URL might have said it; the words are those of who waits.
+void loops_refuse_the_same_numbers(const rdzv::store& store, const rdzv::rpc_handlers& nobody) {
+  auto loop = VALUE(rdzv::event_loop::create());
+  for (const std::int32_t rank : {-2, 65536, 65536 + 1}) {
+    const auto waiting = rdzv::rpc::init_over(store, "three", rank, -1, worker_options(), nobody);
+    const auto refused = rdzv::loop_rpc::init_over(loop, store, "three", rank, -1, worker_options(), nobody);
+    CHECK(refused.error().code() == rdzv::status::invalid_argument);
+    CHECK(refused.error().message() == waiting.error().message());
+  }
+  const auto waiting = rdzv::rpc::init_over(store, "three", -1, -1, worker_options(), nobody);
+  const auto nameless = VALUE(rdzv::loop_rpc::init_over(loop, store, "three", -1, -1, worker_options(), nobody));
+  const auto event = next_of(loop, nameless, rdzv::event_kind::rpc_joined);
+  CHECK(event.code == rdzv::status::invalid_argument && event.message == waiting.error().message());
+}
+
 void workers_of_one_loop_call_each_other(const rdzv::store& store) {
   using rdzv::event_kind;
   auto loop = VALUE(rdzv::event_loop::create());
@@ -657,6 +672,7 @@ void rpc_in_cpp() {
     const auto refused = rdzv::rpc::init_over(store, "three", rank, -1, worker_options(), nobody);
     CHECK(refused.error().code() == rdzv::status::invalid_argument);
   }
+  loops_refuse_the_same_numbers(VALUE(store.with_prefix("numbers")), nobody);
   // By URL.
   auto by_url = worker_options();
   by_url.init_method = "tcp://127.0.0.1:" + std::to_string(server.port());
