@@ -181,6 +181,8 @@ class error {
   std::uint64_t revision() const { return rdzv_error_revision(details_.get()); }
   /// The generation of a named barrier that was not released. 0 otherwise.
   std::uint64_t generation() const { return rdzv_error_generation(details_.get()); }
+  /// NULL where only the status is known.
+  const rdzv_error* c_handle() const noexcept { return details_.get(); }
 
   // The five kinds of failure of a rendezvous.
   bool is_rendezvous_closed() const noexcept { return code_ == status::rendezvous_closed; }
@@ -475,8 +477,7 @@ class server {
     rdzv_server_options* made = nullptr;
     if (auto failure = detail::failure_of(rdzv_server_options_new, &made)) return std::move(*failure);
     const detail::handle<rdzv_server_options, rdzv_server_options_free> options(made);
-    auto failure =
-        detail::failure_of(rdzv_server_options_set_bind, made, detail::bytes(host), host.size(), port);
+    auto failure = detail::failure_of(rdzv_server_options_set_bind, made, detail::bytes(host), host.size(), port);
     if (failure) return std::move(*failure);
     return start(*options, shared);
   }
@@ -495,8 +496,7 @@ class server {
   result<rdzv_server_stats> stats() const {
     rdzv_server_stats stats{};
     stats.struct_size = sizeof stats;
-    auto failure = detail::failure_of(rdzv_server_get_stats, c_handle(), &stats);
-    if (failure) return std::move(*failure);
+    if (auto failure = detail::failure_of(rdzv_server_get_stats, c_handle(), &stats)) return std::move(*failure);
     return stats;
   }
   /// Closes every connection and waits for the server's thread. Any number of times.

@@ -78,6 +78,9 @@ struct loop_event {
   std::uint32_t store = 0;
   std::uint64_t operation = 0;
   status code = status::ok;
+  /// All that is known when `code` is not ok, such as the operation, the phase and the time that it took; else none. The
+  /// three below are of it.
+  std::shared_ptr<const error> failure;
   /// One sentence when `code` is not ok.
   std::string message;
   /// What a handler said that failed.
@@ -91,6 +94,7 @@ struct loop_event {
   /// can be watched from.
   std::uint64_t revision = 0;
   /// get, compare_set, queue_pop; event_kind::change: the key; an RPC call: the bytes of its answer, for `rpc_answer_of`.
+  /// Those of event_kind::rpc_request are not copied: `rpc_request_of` lends them.
   std::string value;
   /// multi_get, list_keys; event_kind::change: the new value.
   std::vector<std::string> items;
@@ -140,7 +144,7 @@ class event_loop {
     told.code = static_cast<status>(event.status);
     told.number = event.number;
     told.revision = event.revision;
-    told.value = detail::text(event.data, event.len);
+    if (told.kind != event_kind::rpc_request) told.value = detail::text(event.data, event.len);
     if (event.error != nullptr) take_failure(told, event.error);
     for (std::size_t i = 0; i < event.item_count; ++i) take_item(told, i);
     rdzv_round round{};
@@ -363,14 +367,12 @@ class event_loop {
   explicit event_loop(rdzv_loop* made) noexcept : handle_(made) {}
 
   static void take_failure(loop_event& told, const rdzv_error* details) {
-    told.message = rdzv_error_message(details);
-    told.cause = rdzv_error_cause(details);
-    if (told.code == status::compacted) told.revision = rdzv_error_revision(details);
-    for (std::size_t i = 0, count = rdzv_error_node_count(details); i < count; ++i) {
-      std::size_t size = 0;
-      const std::uint8_t* node = rdzv_error_node(details, i, &size);
-      told.nodes.emplace_back(detail::text(node, size));
-    }
+    error failure(static_cast<rdzv_status>(told.code), rdzv_error_clone(details));
+    told.message = failure.message();
+    told.cause = failure.cause();
+    told.nodes = failure.nodes();
+    if (told.code == status::compacted) told.revision = failure.revision();
+    told.failure = std::make_shared<const error>(std::move(failure));
   }
 
   /// What there is so many of: items, members or answers.

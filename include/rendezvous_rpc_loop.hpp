@@ -102,7 +102,10 @@ class loop_rpc {
   /// Calls what nobody answers; no event follows.
   template <class... Arguments>
   result<void> notify(const rpc_callee& callee, std::string_view handler, const Arguments&... arguments) {
-    detail::outgoing_call call(callee, handler, detail::packed(arguments...), default_timeout);
+    return notify_bytes(callee, handler, detail::packed(arguments...));
+  }
+  result<void> notify_bytes(const rpc_callee& callee, std::string_view handler, std::string payload) {
+    detail::outgoing_call call(callee, handler, std::move(payload), default_timeout);
     return detail::call(rdzv_loop_rpc_notify, loop_, number_, call.give());
   }
   /// Gives a call up: its event has `status::cancelled`, unless it is over already.
@@ -169,14 +172,20 @@ inline result<rpc_event> rpc_event_of(event_loop& loop) {
   return rpc_event{static_cast<rpc_event_kind>(event.kind), name.str(), event.id, why.str()};
 }
 
-/// What a call was answered whose event this is, as a value of the type that the handler returns.
+/// What a call was answered whose event this is, as a value of the type that the handler returns; of `rpc_bytes`, the
+/// bytes. Whoever is told of a failure hears what one who waits for the call does.
 template <class Return = void>
-result<Return> rpc_answer_of(const loop_event& event) {
+result<detail::answered<Return>> rpc_answer_of(const loop_event& event) {
   if (event.code == status::ok) return detail::unpacked<Return>(event.value, "a call");
-  const bool is_malformed =
-      event.code == status::rpc_handler_failed &&
-      event.cause.compare(0, detail::malformed_words.size(), detail::malformed_words) == 0;
-  return detail::make_error(is_malformed ? status::rpc_malformed : event.code, event.message);
+  const rdzv_error* known = event.failure ? event.failure->c_handle() : nullptr;
+  return detail::call_error(static_cast<rdzv_status>(event.code), rdzv_error_clone(known));
+}
+/// The same, which takes bytes out of the event rather than to copy them.
+template <class Return = void>
+result<detail::answered<Return>> rpc_answer_of(loop_event&& event) {
+  if constexpr (std::is_same_v<Return, rpc_bytes>)
+    if (event.code == status::ok) return std::move(event.value);
+  return rpc_answer_of<Return>(static_cast<const loop_event&>(event));
 }
 
 }  // inline namespace

@@ -51,7 +51,7 @@ struct rdzv::codec<named> {
 namespace {
 
 static_assert(is_move_only<rdzv::rpc> && is_move_only<rdzv::rpc_handlers> && is_move_only<rdzv::rpc_observer> &&
-              is_move_only<rdzv::rpc_future<int>> && is_move_only<rdzv::rpc_responder> && is_move_only<rdzv::loop_rpc>);
+              is_move_only<rdzv::rpc_future<int>> && is_move_only<rdzv::rpc_responder>);
 
 template <class T>
 T there_and_back(const T& value) {
@@ -548,95 +548,6 @@ void own_rpc_backend() {
   CHECK(over.use_count() == 1 && over->ends.empty());
 }
 
-// The next event, which is of this kind and of this worker.
-rdzv::loop_event next_of(rdzv::event_loop& loop, const rdzv::loop_rpc& of, rdzv::event_kind kind) {
-  auto event = await_event(loop);
-  CHECK(event.store == of.number() && event.kind == kind);
-  return event;
-}
-
-// Of -1 the event tells, since a URL might have said it; the words are those of who waits.
-void loops_refuse_the_same_numbers(const rdzv::store& store, const rdzv::rpc_handlers& nobody) {
-  auto loop = VALUE(rdzv::event_loop::create());
-  for (const std::int32_t rank : {-2, 65536, 65536 + 1}) {
-    const auto waiting = rdzv::rpc::init_over(store, "three", rank, -1, worker_options(), nobody);
-    const auto refused = rdzv::loop_rpc::init_over(loop, store, "three", rank, -1, worker_options(), nobody);
-    CHECK(refused.error().code() == rdzv::status::invalid_argument);
-    CHECK(refused.error().message() == waiting.error().message());
-  }
-  const auto waiting = rdzv::rpc::init_over(store, "three", -1, -1, worker_options(), nobody);
-  const auto nameless = VALUE(rdzv::loop_rpc::init_over(loop, store, "three", -1, -1, worker_options(), nobody));
-  const auto event = next_of(loop, nameless, rdzv::event_kind::rpc_joined);
-  CHECK(event.code == rdzv::status::invalid_argument && event.message == waiting.error().message());
-}
-
-void workers_of_one_loop_call_each_other(const rdzv::store& store) {
-  using rdzv::event_kind;
-  auto loop = VALUE(rdzv::event_loop::create());
-  auto answering = VALUE(rdzv::rpc_handlers::create());
-  CHECK(answering.on_loop("add"));
-  CHECK(answering.on_loop("add").error().code() == rdzv::status::already_registered);
-  rdzv::rpc_options options;
-  options.rpc_timeout = patience;
-  auto one = VALUE(rdzv::loop_rpc::init_over(loop, store, "one", 1, 2, options, answering));
-  auto two = VALUE(rdzv::loop_rpc::init_over(loop, store, "two", 0, 2, options, answering));
-  for (int i = 0; i < 2; ++i) {
-    const auto event = await_event(loop);
-    CHECK(event.kind == event_kind::rpc_joined && event.code == rdzv::status::ok);
-  }
-  CHECK(VALUE(one.handle()).name() == "one" && VALUE(VALUE(two.handle()).workers()).size() == 2);
-  const auto first = VALUE(one.call("two", "add", 1, 2));
-  next_of(loop, two, event_kind::rpc_request);
-  {
-    auto asked = VALUE(rdzv::rpc_request_of(loop));
-    CHECK(!rdzv::rpc_request_of(loop));
-    CHECK(asked.request().caller() == "one" && asked.request().handler() == "add");
-    asked.answer_with([](const rdzv::rpc_request& request, int a, int b) { return a + b + (request.caller_id() - 1); });
-    CHECK(!asked.responder());
-  }
-  auto event = next_of(loop, one, event_kind::completed);
-  CHECK(event.operation == first && VALUE(rdzv::rpc_answer_of<int>(event)) == 3);
-  CHECK(rdzv::rpc_answer_of<std::string>(event).error().code() == rdzv::status::rpc_malformed);
-
-  // One that is answered later, after one whose arguments cannot be read.
-  CHECK(two.call("one", "add", 5));
-  next_of(loop, one, event_kind::rpc_request);
-  auto kept = VALUE(rdzv::rpc_request_of(loop));
-  rdzv::rpc_responder later = std::move(kept.responder());
-  CHECK(two.call("one", "add", 7));
-  next_of(loop, one, event_kind::rpc_request);
-  VALUE(rdzv::rpc_request_of(loop)).answer_with([](int a, int b) { return a * b; });
-  event = next_of(loop, two, event_kind::completed);
-  CHECK(rdzv::rpc_answer_of<int>(event).error().code() == rdzv::status::rpc_malformed);
-  std::move(later).answer_value(25);
-  CHECK(VALUE(rdzv::rpc_answer_of<int>(next_of(loop, two, event_kind::completed))) == 25);
-#if defined(__cpp_exceptions)
-  CHECK(one.call("two", "add"));
-  next_of(loop, two, event_kind::rpc_request);
-  VALUE(rdzv::rpc_request_of(loop)).answer_with([]() -> int { throw std::runtime_error("no such luck"); });
-  event = next_of(loop, one, event_kind::completed);
-  CHECK(event.cause == "no such luck" && !rdzv::rpc_answer_of<int>(event));
-#endif
-  CHECK(one.on_loop("more") && one.notify("one", "more"));
-  next_of(loop, one, event_kind::rpc_request);
-  const std::string large(std::size_t{1} << 20, 'x');
-  const auto given_up = VALUE(one.call_bytes("two", "add", large));
-  next_of(loop, two, event_kind::rpc_request);
-  CHECK(VALUE(rdzv::rpc_request_of(loop)).request().bytes() == large);
-  CHECK(one.cancel(given_up));
-  event = next_of(loop, one, event_kind::completed);
-  CHECK(event.code == rdzv::status::cancelled || event.code == rdzv::status::rpc_handler_failed);
-
-  CHECK(one.shutdown() && two.shutdown(rdzv::rpc_shutdown::graceful));
-  // Who goes first may be told of to the other.
-  for (int over = 0; over < 2;) {
-    const auto happened = await_event(loop);
-    CHECK(happened.kind == event_kind::rpc && happened.code == rdzv::status::ok);
-    over += VALUE(rdzv::rpc_event_of(loop)).kind == rdzv::rpc_event_kind::over ? 1 : 0;
-  }
-  CHECK(!one.call("two", "add", 1, 2));
-}
-
 }  // namespace
 
 void rpc_in_cpp() {
@@ -672,7 +583,6 @@ void rpc_in_cpp() {
     const auto refused = rdzv::rpc::init_over(store, "three", rank, -1, worker_options(), nobody);
     CHECK(refused.error().code() == rdzv::status::invalid_argument);
   }
-  loops_refuse_the_same_numbers(VALUE(store.with_prefix("numbers")), nobody);
   // By URL.
   auto by_url = worker_options();
   by_url.init_method = "tcp://127.0.0.1:" + std::to_string(server.port());
@@ -681,7 +591,6 @@ void rpc_in_cpp() {
     CHECK(alone.id() == 1 && VALUE(alone.call<int>("alone", "add", 1, 2)) == 3);
     CHECK(alone.shutdown());
   }
-  workers_of_one_loop_call_each_other(VALUE(store.with_prefix("loop")));
   rdzv::rpc_options options;
   const auto timeout_ms = [&options](std::chrono::milliseconds timeout) {
     options.rpc_timeout = timeout;

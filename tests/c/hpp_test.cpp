@@ -30,6 +30,7 @@ void rendezvous_in_cpp();
 // In hpp_agent.cpp.
 void agents_in_cpp();
 void rpc_in_cpp();
+void rpc_in_loops_in_cpp();
 
 // In hpp_second.cpp.
 std::string get_elsewhere(rdzv::store& store, const std::string& key);
@@ -307,6 +308,7 @@ int main() {
   rendezvous_in_cpp();
   agents_in_cpp();
   rpc_in_cpp();
+  rpc_in_loops_in_cpp();
 #if defined(__cpp_exceptions)
   exceptions();
 #endif

@@ -228,6 +228,7 @@ fn hpp_test(name: &str, standard: &'static str) -> Build {
         "hpp_rendezvous.cpp",
         "hpp_agent.cpp",
         "hpp_rpc.cpp",
+        "hpp_rpc_loop.cpp",
         "hpp_second.cpp",
     ];
     let units = units.map(|unit| folder_of("tests/c").join(unit));
