@@ -71,6 +71,17 @@ class custom_rpc_worker {
   virtual status shutdown(rpc_shutdown how, rpc_answer& answer) = 0;
 };
 
+namespace detail {
+
+inline std::vector<std::pair<std::string, std::string>> pairs(const list& firsts, const list& seconds) {
+  std::vector<std::pair<std::string, std::string>> all;
+  auto left = firsts.strs(), right = seconds.strs();
+  for (std::size_t i = 0; i < left.size(); ++i) all.emplace_back(std::move(left[i]), std::move(right[i]));
+  return all;
+}
+
+}  // namespace detail
+
 /// Options of a worker, as a backend of yours sees them. Valid during the call only.
 class rpc_options_view {
  public:
@@ -82,10 +93,54 @@ class rpc_options_view {
     return std::chrono::milliseconds(millis);
   }
   std::uint32_t worker_threads() const noexcept { return rdzv_rpc_options_worker_threads(options_); }
-  /// For what is not here: `rdzv_rpc_options_lists` and so on, and while they are made, the setters.
+  /// The URL by which the group meets.
+  result<std::string> init_method() const { return words(rdzv_rpc_options_init_method); }
+  /// All of them in words, as a log names them.
+  result<std::string> describe() const { return words(rdzv_rpc_options_describe); }
+  /// The transports that may be used, the best first; nothing: as the backend chooses, which is not the same as none.
+  result<std::optional<std::vector<std::string>>> transports() const {
+    const detail::list names;
+    if (auto failure = detail::failure_of(rdzv_rpc_options_lists, options_, names.get(), nullptr))
+      return std::move(*failure);
+    if (rdzv_rpc_options_has_transports(options_) == 0) return std::optional<std::vector<std::string>>();
+    return std::optional<std::vector<std::string>>(names.strs());
+  }
+  /// The channels, likewise.
+  result<std::optional<std::vector<std::string>>> channels() const {
+    const detail::list names;
+    if (auto failure = detail::failure_of(rdzv_rpc_options_lists, options_, nullptr, names.get()))
+      return std::move(*failure);
+    if (rdzv_rpc_options_has_channels(options_) == 0) return std::optional<std::vector<std::string>>();
+    return std::optional<std::vector<std::string>>(names.strs());
+  }
+  /// The devices that were set; none where that follows from the maps.
+  result<std::vector<std::string>> devices() const { return names(rdzv_rpc_options_list_devices); }
+  /// The workers for which there are device maps, sorted.
+  result<std::vector<std::string>> mapped_workers() const { return names(rdzv_rpc_options_list_mapped_workers); }
+  /// Which device here is which of a worker's, sorted by those here; empty where there is no map.
+  result<std::vector<std::pair<std::string, std::string>>> device_map(std::string_view worker) const {
+    const detail::list from, to;
+    if (auto failure = detail::failure_of(rdzv_rpc_options_list_device_map, options_, detail::bytes(worker),
+                                          worker.size(), from.get(), to.get()))
+      return std::move(*failure);
+    return detail::pairs(from, to);
+  }
+  /// For the setters, while the options are made.
   rdzv_rpc_options* c_handle() const noexcept { return options_; }
 
  private:
+  template <class Function>
+  result<std::string> words(Function function) const {
+    const detail::buffer told;
+    if (auto failure = detail::failure_of(function, options_, told.get())) return std::move(*failure);
+    return told.str();
+  }
+  template <class Function>
+  result<std::vector<std::string>> names(Function function) const {
+    const detail::list told;
+    if (auto failure = detail::failure_of(function, options_, told.get())) return std::move(*failure);
+    return told.strs();
+  }
   rdzv_rpc_options* options_;
 };
 
@@ -185,10 +240,7 @@ inline result<rpc_own_options> own_options_of(const rdzv_rpc_options* options) {
   const list names, values;
   if (auto failure = failure_of(rdzv_rpc_options_list_own, options, names.get(), values.get()))
     return std::move(*failure);
-  rpc_own_options own;
-  const auto all_names = names.strs(), all_values = values.strs();
-  for (std::size_t i = 0; i < all_names.size(); ++i) own.emplace_back(all_names[i], all_values[i]);
-  return own;
+  return pairs(names, values);
 }
 
 /// The request with handles of the backend's own.

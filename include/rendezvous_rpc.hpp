@@ -580,6 +580,10 @@ class rpc {
   /// How many events were lost: of more than 4,096 that nobody asks for, the oldest are.
   std::uint64_t events_lost() const noexcept { return rdzv_rpc_events_lost(handle_.get()); }
 
+  /// Ends every call and every `next_event` that waits on this handle, in any thread, with `status::cancelled`. Futures,
+  /// callbacks and `shutdown` go on, and later calls are as ever. Not from a callback.
+  void cancel() const { rdzv_rpc_cancel(handle_.get()); }
+
   /// Ends the worker; it has ended when this returns, whatever it returns but `status::reentrant`: so a handler or a
   /// callback of its own is answered, and the worker goes on.
   result<void> shutdown(rpc_shutdown how = rpc_shutdown::graceful) const {
@@ -663,6 +667,8 @@ class rpc_observer {
     return std::optional<rpc_sight>(
         rpc_sight{static_cast<rpc_sight_kind>(sight.kind), name.str(), sight.id, address.str()});
   }
+  /// Ends every `next` that waits, in any thread, with `status::cancelled`; nothing that is seen is lost.
+  void cancel() const { rdzv_rpc_observer_cancel(handle_.get()); }
   /// Who is there, as far as was seen.
   result<std::vector<rpc_worker_info>> seen() const {
     rdzv_rpc_workers* made = nullptr;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <condition_variable>
+#include <future>
 #include <limits>
 #include <map>
 #include <memory>
@@ -358,6 +359,47 @@ void own_code_ends_no_worker(const rdzv::store& store) {
   CHECK(other.shutdown(rdzv::rpc_shutdown::abrupt));
 }
 
+// What waits in other threads ends, and the handles go on.
+void waits_are_cancelled(const rdzv::store& store) {
+  listener asked, ended;
+  std::mutex mutex;
+  std::optional<rdzv::rpc_responder> kept;
+  auto answering = handlers();
+  CHECK(answering.on_bytes("answers late", [&](const rdzv::rpc_request&, rdzv::rpc_responder& responder) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      kept = std::move(responder);
+    }
+    asked.tell("asked");
+  }));
+  const auto own = joined(store, "own", 1, answering);
+  std::thread caller([&] {
+    const auto cancelled = own.call("own", "answers late");
+    CHECK(cancelled.error().nodes() == std::vector<std::string>{"own"});
+    ended.tell(std::string(rdzv::name(cancelled.error().code())));
+  });
+  CHECK(asked.next() == "asked");
+  own.cancel();
+  CHECK(ended.next() == "cancelled");
+  caller.join();
+  CHECK(VALUE(own.call<int>("own", "add", 1, 2)) == 3);
+
+  // Nobody tells when a wait has begun: it is ended again and again until it hears of it.
+  const auto observer = VALUE(rdzv::rpc_observer::create(store));
+  CHECK(VALUE(observer.next(patience)) && VALUE(observer.next(patience))->name == "own");
+  auto told = std::async(std::launch::async, [&observer] {
+    const auto seen = observer.next(patience);
+    return seen ? rdzv::status::ok : seen.error().code();
+  });
+  do {
+    observer.cancel();
+  } while (told.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready);
+  CHECK(told.get() == rdzv::status::cancelled);
+  CHECK(VALUE(observer.seen()).size() == 1 && !VALUE(observer.next(std::chrono::milliseconds(0))));
+  CHECK(own.shutdown());
+  CHECK(VALUE(observer.next(patience))->kind == rdzv::rpc_sight_kind::went);
+}
+
 void attempts_are_cancelled(rdzv::store store) {
   rdzv::rpc_canceller canceller;
   rdzv::rpc_options options;
@@ -458,6 +500,16 @@ class network_backend : public rdzv::custom_rpc_backend {
     CHECK(options.rpc_timeout() == std::optional<std::chrono::milliseconds>(patience));
     CHECK(options.worker_threads() == 16 && request.own.size() == 1 && request.own[0].second == "good");
     CHECK(request.world_size == std::optional<std::int32_t>(2));
+    using strings = std::vector<std::string>;
+    using device_pairs = std::vector<std::pair<std::string, std::string>>;
+    CHECK(VALUE(options.init_method()) == "tcp://127.0.0.1:9" && VALUE(options.mapped_workers()) == strings{"two"});
+    CHECK((VALUE(options.device_map("two")) == device_pairs{{"cpu", "cpu"}, {"cuda:0", "cuda:1"}}));
+    CHECK(VALUE(options.device_map("one")).empty() && VALUE(options.devices()) == strings{"cuda:0"});
+    const auto transports = VALUE(options.transports()), channels = VALUE(options.channels());
+    CHECK((transports == std::optional<strings>({"shm", "uv"})));
+    // None that may be used is not the same as whatever the backend chooses.
+    CHECK(channels.has_value() == (request.name == "one") && (!channels || channels->empty()));
+    CHECK(VALUE(options.describe()).find("tcp://127.0.0.1:9") != std::string::npos);
     if (request.name == "x") complain("x is not wanted");
     if (request.name == "y") return rdzv::status::ok;
     CHECK(request.shared.set(request.name, "came"));
@@ -489,7 +541,13 @@ void own_rpc_backend() {
     options.backend = "net";
     options.rpc_timeout = patience;
     options.own = {{"mood", "good"}};
+    options.init_method = "tcp://127.0.0.1:9";
+    options.device_maps = {{"two", {{"cuda:0", "cuda:1"}, {"cpu", "cpu"}}}};
+    options.devices = {"cuda:0"};
+    options.transports = {"shm", "uv"};
+    options.channels.emplace();
     const auto one = VALUE(rdzv::rpc::init_over(store, "one", 1, 2, options, answering, &first));
+    options.channels.reset();
     const auto two = VALUE(rdzv::rpc::init_over(store, "two", 2, 2, options, answering, &second));
     CHECK(VALUE(store.get("two")) == "came");
     CHECK(VALUE(one.workers()).size() == 2 && VALUE(two.id_of("one")) == 1);
@@ -576,6 +634,7 @@ void rpc_in_cpp() {
     CHECK(VALUE(one.next_event(patience))->kind == rdzv::rpc_event_kind::over);
   }
   own_code_ends_no_worker(VALUE(store.with_prefix("own")));
+  waits_are_cancelled(VALUE(store.with_prefix("waits")));
   attempts_are_cancelled(VALUE(store.with_prefix("cancelled")));
   // Numbers that are none of a worker's; -1 does not stand for one.
   const auto nobody = handlers();
