@@ -87,7 +87,8 @@ interop: ## Everything against real PyTorch, installed once into target/torch-ve
 	$(CARGO) build --locked --release -p rendezvous-tests --bin rank --bin node
 	$(COMPILE) tests/interop/cpp_rank.cpp -o target/cpp_rank $(LINK) -Wl,-rpath,'$$ORIGIN/release'
 	$(COMPILE) tests/interop/cpp_meeting.cpp -o target/cpp_meeting $(LINK) -Wl,-rpath,'$$ORIGIN/release'
-	RDZV=target/release/rdzv RDZV_CPP_RANK=target/cpp_rank RDZV_CPP_MEETING=target/cpp_meeting RDZV_RANK=target/release/rank RDZV_NODE=target/release/node target/torch-venv/bin/python tests/interop/run.py
+	$(COMPILE) tests/interop/cpp_observer.cpp -o target/cpp_observer $(LINK) -pthread -Wl,-rpath,'$$ORIGIN/release'
+	RDZV=target/release/rdzv RDZV_CPP_RANK=target/cpp_rank RDZV_CPP_MEETING=target/cpp_meeting RDZV_CPP_OBSERVER=target/cpp_observer RDZV_RANK=target/release/rank RDZV_NODE=target/release/node target/torch-venv/bin/python tests/interop/run.py
 
 bench: ## Criterion benches, then the tables beside the kernel's floor and PyTorch
 	tests/interop/setup.sh
