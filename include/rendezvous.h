@@ -1433,7 +1433,9 @@ rdzv_status rdzv_store_new_custom(const rdzv_context *context,
 // Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
 // is readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
 // Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
-// One thread at a time.
+// One thread at a time. Code of yours that a call on the loop runs (an inline handler of a worker that
+// calls itself, a backend of your own) may not use the loop: that is `RDZV_REENTRANT`, and what would lend
+// something gives NULL. Freed by such code, the loop goes when the call returns.
 typedef struct rdzv_loop rdzv_loop;
 
 // What happened in a loop. All that it points to is lent until the next call on the loop.
@@ -1475,7 +1477,9 @@ typedef struct {
 rdzv_status rdzv_loop_new(const rdzv_context *context, rdzv_loop **out, rdzv_error **error);
 
 // Closes the connections of every store and frees a loop; its descriptor is closed. RPC workers that were
-// made for it end abruptly, which takes 5 seconds at most. NULL is ignored.
+// made for it end abruptly; that is waited for up to 5 seconds in all, and goes on without the loop where
+// it takes longer, as with a handler that is at work: a handler's `destroy` tells for certain that it is
+// not called any more. Not for a forked child, where workers and requests are the parent's. NULL is ignored.
 void rdzv_loop_free(rdzv_loop *event_loop);
 
 // The descriptor that is readable when `rdzv_loop_turn` has something to do. The same for the loop's life;
@@ -4119,7 +4123,7 @@ rdzv_status rdzv_rpc_devices(const rdzv_rpc *rpc, rdzv_list *names, rdzv_error *
 // Errors: `RDZV_UNSUPPORTED` with a backend of yours.
 rdzv_status rdzv_rpc_reverse_maps(const rdzv_rpc *rpc, rdzv_buffer *words, rdzv_error **error);
 
-// How many events were lost, because nobody asked for them (`rdzv_rpc_next_event`). 0 for NULL, and with a
+// How many events were lost, because nobody asked for them, here or in a loop. 0 for NULL, and with a
 // backend of yours.
 uint64_t rdzv_rpc_events_lost(const rdzv_rpc *rpc);
 
@@ -4475,6 +4479,7 @@ rdzv_status rdzv_rpc_observer_list(const rdzv_rpc_observer *observer,
 // what its handlers of kind `RDZV_RPC_LOOP` are asked, what happens to its group, and the ends of its
 // calls, in order; and at last `RDZV_EVENT_RPC`, when it has ended. `options` and `handlers` are copied.
 // `context` is the worker's, which need not be the loop's; a context has one worker at a time.
+// `rdzv_rpc_options_cancel` gives the attempt up, as `rdzv_loop_rpc_shutdown` does.
 //
 // Requests that nobody takes out of the loop wait, 65,536 of them and 8 GiB at most; further ones fail at
 // their callers, as all that wait do when the worker ends. Of more than 4,096 things that happened to the
@@ -4517,8 +4522,10 @@ rdzv_status rdzv_loop_add_rpc(rdzv_loop *event_loop,
                               rdzv_error **error);
 
 // Forgets a worker: no event of it follows, and what waits to be answered fails at its callers. One that
-// was made for the loop ends abruptly, on a thread of the library's; one that was added goes on. An
-// unknown one is ignored.
+// was made for the loop ends abruptly, on a thread of the library's, and its context has it until then:
+// who wants another worker there ends it with `rdzv_loop_rpc_shutdown` and waits for the event. One that
+// was added goes on; its handlers of kind `RDZV_RPC_LOOP` stay, and fail, until `rdzv_rpc_remove_handler`.
+// An unknown worker is ignored.
 rdzv_status rdzv_loop_remove_rpc(rdzv_loop *event_loop, uint32_t number, rdzv_error **error);
 
 // Another handle of a worker, from `RDZV_EVENT_RPC_JOINED` on: for its name, its number, the workers of
@@ -4560,7 +4567,7 @@ rdzv_status rdzv_loop_rpc_add_handler(rdzv_loop *event_loop,
 // Begins to end a worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`, and returns at once: when it has
 // ended, the last event of it is `RDZV_EVENT_RPC`, whose status tells how. Meanwhile its handlers are
 // asked still, and calls that wait for a graceful end go on; an abrupt one may follow. A worker that joins
-// gives that up, and `RDZV_EVENT_RPC_JOINED` fails.
+// gives that up: `RDZV_EVENT_RPC_JOINED` fails, and is the last event; or it had joined, and it ends then.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown worker), `RDZV_EXHAUSTED` (no thread).
 rdzv_status rdzv_loop_rpc_shutdown(rdzv_loop *event_loop, uint32_t number, int32_t how, rdzv_error **error);

@@ -134,6 +134,7 @@ pub mod rpc {
     pub mod options;
     pub mod peer;
     pub mod registry;
+    pub mod shutdown;
     pub mod sorted;
 }
 

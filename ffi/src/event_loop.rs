@@ -1,11 +1,12 @@
 //! Stores in an event loop of the caller's: no callback, no call that blocks.
 
 use crate::agent_event::ShownEvent;
-use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference, reference_mut};
+use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference};
 use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
-use crate::guard::{self, Poison};
+use crate::guard;
 use crate::loop_agent::RDZV_EVENT_AGENT;
+use crate::loop_gate::{self, Gate, enter, fd_of, gate_of};
 use crate::loop_node::Shown;
 use crate::loop_rpc::ToldRpc;
 use crate::sized;
@@ -30,14 +31,23 @@ pub const RDZV_EVENT_COMPLETED: i32 = 1;
 /// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
 /// is readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
 /// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
-/// One thread at a time.
+/// One thread at a time. Code of yours that a call on the loop runs (an inline handler of a worker that
+/// calls itself, a backend of your own) may not use the loop: that is `RDZV_REENTRANT`, and what would lend
+/// something gives NULL. Freed by such code, the loop goes when the call returns.
 #[derive(Debug)]
 pub struct rdzv_loop {
-    poison: Arc<Poison>,
     pub(crate) stores: Loop,
     shared: Arc<Shared>,
     /// What the last event lends out.
     pub(crate) told: Told,
+    /// The last to go: until then, code of the program's that the others run is refused.
+    pub(crate) gate: Arc<Gate>,
+}
+
+impl rdzv_loop {
+    pub(crate) fn refuse_sink(&self) -> Result<(), Fault> {
+        self.shared.refuse_sink()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -110,7 +120,8 @@ pub unsafe extern "C" fn rdzv_loop_new(
                 Fault::new(RDZV_EXHAUSTED, format!("no descriptors for an event loop: {cause}"))
                     .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
             })?;
-            let made = rdzv_loop { poison: Arc::default(), stores, shared, told: Told::default() };
+            let gate = Gate::new(stores.fd());
+            let made = rdzv_loop { stores, shared, told: Told::default(), gate };
             out.put(Box::into_raw(Box::new(made)));
             Ok(())
         })
@@ -118,11 +129,13 @@ pub unsafe extern "C" fn rdzv_loop_new(
 }
 
 /// Closes the connections of every store and frees a loop; its descriptor is closed. RPC workers that were
-/// made for it end abruptly, which takes 5 seconds at most. NULL is ignored.
+/// made for it end abruptly; that is waited for up to 5 seconds in all, and goes on without the loop where
+/// it takes longer, as with a handler that is at work: a handler's `destroy` tells for certain that it is
+/// not called any more. Not for a forked child, where workers and requests are the parent's. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_free(event_loop: *mut rdzv_loop) {
     // SAFETY: as the header wants it.
-    unsafe { guard::free(event_loop) };
+    unsafe { loop_gate::free(event_loop) };
 }
 
 /// The descriptor that is readable when `rdzv_loop_turn` has something to do. The same for the loop's life;
@@ -130,7 +143,7 @@ pub unsafe extern "C" fn rdzv_loop_free(event_loop: *mut rdzv_loop) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_fd(event_loop: *const rdzv_loop) -> i32 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(event_loop, -1, |this| this.stores.fd()) }
+    unsafe { fd_of(event_loop) }
 }
 
 /// Does what there is to do. Never blocks.
@@ -182,7 +195,7 @@ pub unsafe extern "C" fn rdzv_loop_item(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { guard::read(event_loop, null(), |this| crate::buffer::item(&this.told.items, index, len)) }
+    unsafe { loop_gate::read(event_loop, null(), |this| crate::buffer::item(&this.told.items, index, len)) }
 }
 
 /// Adds a store, which is connected to when its first operation is submitted. `options` are copied. A
@@ -333,24 +346,11 @@ unsafe fn operate(
     body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
-    unsafe { guard::call_on(poison_of(event_loop).as_deref(), error, || enter(event_loop, body)) }
-}
-
-/// Its own count of a loop's poison, since a body has the loop for itself.
-pub(crate) unsafe fn poison_of(event_loop: *mut rdzv_loop) -> Option<Arc<Poison>> {
-    // SAFETY: NULL, or a live loop.
-    unsafe { event_loop.as_ref() }.map(|this| Arc::clone(&this.poison))
-}
-
-/// Runs a body on a loop, within a guard.
-pub(crate) unsafe fn enter(
-    event_loop: *mut rdzv_loop,
-    body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
-) -> Result<(), Fault> {
-    // SAFETY: NULL, which is refused, or a live loop that nobody else uses.
-    let this = unsafe { reference_mut(event_loop, "event_loop") }?;
-    this.shared.refuse_sink()?;
-    body(this)
+    unsafe {
+        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
+            enter(event_loop, body)
+        })
+    }
 }
 
 /// What is to be submitted. No closure behind a pointer, as in [`guard`].

@@ -70,6 +70,7 @@ mod agent;
 mod agent_watch;
 
 mod loop_agent;
+mod loop_gate;
 
 mod custom_workers;
 

@@ -4,8 +4,9 @@ use crate::agent::rdzv_agent;
 use crate::agent_event::{EVENT_FIRST_SIZE, rdzv_agent_event};
 use crate::argument::{invalid, place, reference};
 use crate::error::{Fault, rdzv_error};
-use crate::event_loop::{enter, poison_of, rdzv_loop};
+use crate::event_loop::rdzv_loop;
 use crate::guard;
+use crate::loop_gate::{enter, gate_of};
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, rdzv_status};
 use rendezvous_core::driver::loop_client::AgentId;
@@ -20,7 +21,11 @@ unsafe fn operate(
     body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
-    unsafe { guard::call_on(poison_of(event_loop).as_deref(), error, || enter(event_loop, body)) }
+    unsafe {
+        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
+            enter(event_loop, body)
+        })
+    }
 }
 
 /// Adds an agent: the loop turns it from now on, and its events have kind `RDZV_EVENT_AGENT` and the number

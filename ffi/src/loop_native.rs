@@ -2,8 +2,9 @@
 
 use crate::argument::{bytes, invalid, list, place, rdzv_bytes, reference, zero_or_more_ms};
 use crate::error::{Fault, rdzv_error};
-use crate::event_loop::{enter, poison_of, rdzv_loop, submit_fault};
+use crate::event_loop::{rdzv_loop, submit_fault};
 use crate::guard;
+use crate::loop_gate::{enter, gate_of};
 use crate::sized;
 use crate::status::rdzv_status;
 use crate::store::timeout;
@@ -40,7 +41,7 @@ pub unsafe extern "C" fn rdzv_loop_add_native_store(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        guard::call_on(poison_of(event_loop).as_deref(), error, || {
+        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
             enter(event_loop, |this| {
                 let (store, options) = (place(store, "store")?, reference(options, "options")?);
                 let (host, port) = options.endpoint()?;
@@ -95,7 +96,7 @@ unsafe fn submitted(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        guard::call_on(poison_of(event_loop).as_deref(), error, || {
+        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
             enter(event_loop, |this| {
                 let (operation, timeout) = (place(operation, "operation")?, timeout(timeout_ms)?);
                 let mut session =
@@ -317,7 +318,7 @@ pub unsafe extern "C" fn rdzv_loop_answer(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        guard::call_on(poison_of(event_loop).as_deref(), error, || {
+        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
             enter(event_loop, |this| {
                 let given = sized::given_size(out, ANSWER_FIRST_SIZE, "out")?;
                 let shown = this.told.answers.shown(index);

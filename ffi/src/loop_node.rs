@@ -2,8 +2,9 @@
 
 use crate::argument::{bytes, invalid, list, place, reference, text};
 use crate::error::{Fault, rdzv_error};
-use crate::event_loop::{Told, enter, poison_of, rdzv_loop, submit_fault};
+use crate::event_loop::{Told, rdzv_loop, submit_fault};
 use crate::guard;
+use crate::loop_gate::{enter, gate_of};
 use crate::loop_native::{RDZV_EVENT_CHANGE, RDZV_EVENT_LEASE_OVER, RDZV_EVENT_WATCH_OVER};
 use crate::native_store::{barrier_end, native_fault};
 use crate::rendezvous_event::{EVENT_FIRST_SIZE, projected, rdzv_round_event};
@@ -118,7 +119,11 @@ unsafe fn operate(
     body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
-    unsafe { guard::call_on(poison_of(event_loop).as_deref(), error, || enter(event_loop, body)) }
+    unsafe {
+        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
+            enter(event_loop, body)
+        })
+    }
 }
 
 /// Adds a node of the `rdzv` backend, and sets out to its server; the options are those of its handlers

@@ -4,13 +4,14 @@ use crate::argument::{invalid, place, reference, text};
 use crate::buffer::rdzv_buffer;
 use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
-use crate::event_loop::{RDZV_EVENT_COMPLETED, Told, enter, poison_of, rdzv_event, rdzv_loop};
+use crate::event_loop::{RDZV_EVENT_COMPLETED, Told, rdzv_event, rdzv_loop};
 use crate::guard;
+use crate::loop_gate::{self, enter, gate_of};
 use crate::rpc::{
     EVENT_FIRST_SIZE, HandleEnd, Making, Named, RDZV_RPC_EVENT_OVER, put_event, rdzv_rpc, rdzv_rpc_event,
     shown, shutdown_of,
 };
-use crate::rpc_call::{rdzv_rpc_call_spec, spec};
+use crate::rpc_call::{naming, rdzv_rpc_call_spec, spec};
 use crate::rpc_fault::{agent_fault, group_call_fault, init_fault};
 use crate::rpc_handlers::{Code, Entry, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
 use crate::rpc_options::rdzv_rpc_options;
@@ -59,11 +60,17 @@ impl Told {
                 shown.kind = RDZV_EVENT_RPC_JOINED;
                 return joined.err().map(|error| init_fault(&error));
             }
-            RpcEvent::Completed(call, result) => {
+            RpcEvent::Completed(call, whom, result) => {
                 (shown.kind, shown.operation) = (RDZV_EVENT_COMPLETED, call.0);
                 match result {
                     Ok(answer) => self.value = answer,
-                    Err(error) => return Some(group_call_fault(&error)),
+                    Err(error) => {
+                        let fault = group_call_fault(&error);
+                        return Some(match &whom {
+                            Some(whom) => naming(fault, whom.callee()),
+                            None => fault,
+                        });
+                    }
                 }
                 (shown.data, shown.len) = (self.value.as_ptr(), self.value.len());
             }
@@ -104,7 +111,11 @@ unsafe fn operate(
     body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
-    unsafe { guard::call_on(poison_of(event_loop).as_deref(), error, || enter(event_loop, body)) }
+    unsafe {
+        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
+            enter(event_loop, body)
+        })
+    }
 }
 
 /// Begins to make a worker.
@@ -115,7 +126,7 @@ unsafe fn init(
 ) -> Result<(), Fault> {
     let number = place(number, "number")?;
     let (home, making) = making()?;
-    let make = Box::new(move |desk: &RpcDesk, canceller: Canceller| making.run(Some(desk), canceller));
+    let make = Box::new(move |desk: &RpcDesk, canceller: Canceller| making.run_for(desk, canceller));
     let made = this.stores.init_rpc(home, make).map_err(|cause| {
         Fault::new(RDZV_EXHAUSTED, format!("no thread to make the RPC worker: {cause}"))
             .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
@@ -130,6 +141,7 @@ unsafe fn init(
 /// what its handlers of kind `RDZV_RPC_LOOP` are asked, what happens to its group, and the ends of its
 /// calls, in order; and at last `RDZV_EVENT_RPC`, when it has ended. `options` and `handlers` are copied.
 /// `context` is the worker's, which need not be the loop's; a context has one worker at a time.
+/// `rdzv_rpc_options_cancel` gives the attempt up, as `rdzv_loop_rpc_shutdown` does.
 ///
 /// Requests that nobody takes out of the loop wait, 65,536 of them and 8 GiB at most; further ones fail at
 /// their callers, as all that wait do when the worker ends. Of more than 4,096 things that happened to the
@@ -218,8 +230,10 @@ pub unsafe extern "C" fn rdzv_loop_add_rpc(
 }
 
 /// Forgets a worker: no event of it follows, and what waits to be answered fails at its callers. One that
-/// was made for the loop ends abruptly, on a thread of the library's; one that was added goes on. An
-/// unknown one is ignored.
+/// was made for the loop ends abruptly, on a thread of the library's, and its context has it until then:
+/// who wants another worker there ends it with `rdzv_loop_rpc_shutdown` and waits for the event. One that
+/// was added goes on; its handlers of kind `RDZV_RPC_LOOP` stay, and fail, until `rdzv_rpc_remove_handler`.
+/// An unknown worker is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_remove_rpc(
     event_loop: *mut rdzv_loop,
@@ -274,8 +288,12 @@ unsafe fn call_on(
     let read = unsafe { spec(call) };
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        guard::call_on(poison_of(event_loop).as_deref(), error, || {
-            enter(event_loop, |this| body(this, read?))
+        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
+            enter(event_loop, |this| {
+                let spec = read?;
+                let callee = spec.callee;
+                body(this, spec).map_err(|fault| naming(fault, callee))
+            })
         })
     }
 }
@@ -355,7 +373,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_add_handler(
 /// Begins to end a worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`, and returns at once: when it has
 /// ended, the last event of it is `RDZV_EVENT_RPC`, whose status tells how. Meanwhile its handlers are
 /// asked still, and calls that wait for a graceful end go on; an abrupt one may follow. A worker that joins
-/// gives that up, and `RDZV_EVENT_RPC_JOINED` fails.
+/// gives that up: `RDZV_EVENT_RPC_JOINED` fails, and is the last event; or it had joined, and it ends then.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown worker), `RDZV_EXHAUSTED` (no thread).
 #[unsafe(no_mangle)]
@@ -406,7 +424,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_event(
 pub unsafe extern "C" fn rdzv_loop_rpc_request(event_loop: *const rdzv_loop) -> *const rdzv_rpc_request {
     // SAFETY: as the header wants it.
     unsafe {
-        guard::read(event_loop, null(), |this| {
+        loop_gate::read(event_loop, null(), |this| {
             this.told.rpc.request.as_ref().map_or_else(null, |(shown, _)| std::ptr::from_ref(shown))
         })
     }

@@ -13,7 +13,7 @@ use crate::rpc_workers::rdzv_rpc_workers;
 use crate::sized;
 use crate::status::*;
 use crate::store::{rdzv_store, span};
-use rendezvous_core::driver::canceller::Canceller;
+use rendezvous_core::driver::canceller::{Cancellable, Canceller};
 use rendezvous_core::driver::loop_client::RpcDesk;
 use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::rpc::handling::Handling;
@@ -167,8 +167,8 @@ pub(crate) struct Making {
     entries: Vec<Entry>,
     environment: RankEnvironment,
     listen_host: Option<String>,
-    /// Ends its making from another thread, by the options that it is made with.
-    canceller: Canceller,
+    /// Whoever has the options that it is made with ends its making from another thread.
+    making: Cancellable,
 }
 
 /// Who a worker is to be, as C says it.
@@ -212,17 +212,25 @@ impl Making {
             entries: handlers.map(rdzv_rpc_handlers::entries).unwrap_or_default().to_vec(),
             environment: given.environment.clone(),
             listen_host: given.listen_host.clone(),
-            canceller: given.canceller.clone(),
+            making: given.canceller.begin(),
             shared,
         })
     }
 
-    /// Makes it, for the loop of this desk or for none.
-    pub(crate) fn run(
-        self,
-        desk: Option<&RpcDesk>,
-        canceller: Canceller,
-    ) -> Result<Arc<dyn Agency>, RpcInitError> {
+    /// Makes it for a loop, which may give that up, too.
+    pub(crate) fn run_for(self, desk: &RpcDesk, joining: Canceller) -> Result<Arc<dyn Agency>, RpcInitError> {
+        let (making, cancels) = (self.making.clone(), joining.clone());
+        let _watch = making.watch(move || cancels.cancel());
+        self.make(Some(desk), joining)
+    }
+
+    /// Makes it for none.
+    fn run(self) -> Result<Arc<dyn Agency>, RpcInitError> {
+        let canceller = self.making.for_parts();
+        self.make(None, canceller)
+    }
+
+    fn make(self, desk: Option<&RpcDesk>, canceller: Canceller) -> Result<Arc<dyn Agency>, RpcInitError> {
         let Self { shared, store, name, rank, world_size, mut options, mut tcp, entries, .. } = self;
         let refused = |fault: Fault| RpcInitError::Foreign {
             status: fault.status,
@@ -273,8 +281,7 @@ unsafe fn init(
 ) -> Result<*mut rdzv_rpc, Fault> {
     // SAFETY: passed on as they came.
     let making = unsafe { Making::new(Arc::clone(&shared), store, named, options, handlers) }?;
-    let canceller = making.canceller.clone();
-    let agent = making.run(None, canceller).map_err(|error| init_fault(&error))?;
+    let agent = making.run().map_err(|error| init_fault(&error))?;
     Ok(Box::into_raw(Box::new(rdzv_rpc::new(agent, shared, HandleEnd::EndsWorker))))
 }
 
@@ -580,7 +587,7 @@ pub unsafe extern "C" fn rdzv_rpc_reverse_maps(
     }
 }
 
-/// How many events were lost, because nobody asked for them (`rdzv_rpc_next_event`). 0 for NULL, and with a
+/// How many events were lost, because nobody asked for them, here or in a loop. 0 for NULL, and with a
 /// backend of yours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_events_lost(rpc: *const rdzv_rpc) -> u64 {

@@ -12,7 +12,7 @@ use crate::status::*;
 use crate::store::timeout;
 use rendezvous_core::driver::reply::{Awaited, Reply, ask};
 use rendezvous_core::driver::rpc::within::may_wait;
-use rendezvous_core::driver::rpc_group::{CallCanceller, CallSpec, Callee, GroupCall};
+use rendezvous_core::driver::rpc_group::{CallCanceller, CallSpec, Callee, GroupCall, Whom};
 use rendezvous_core::driver::store::Timeout;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -188,32 +188,10 @@ struct Foreign {
     callee: Whom,
 }
 
-/// Whom a call is for, kept for what is told of it later.
-enum Whom {
-    Name(String),
-    Id(u16),
-}
-
-impl Whom {
-    fn of(callee: Callee<'_>) -> Self {
-        match callee {
-            Callee::Name(name) => Self::Name(name.into()),
-            Callee::Id(id) => Self::Id(id),
-        }
-    }
-
-    fn callee(&self) -> Callee<'_> {
-        match self {
-            Self::Name(name) => Callee::Name(name),
-            Self::Id(id) => Callee::Id(*id),
-        }
-    }
-}
-
 /// The same failure, which tells whom the call was for where it does not yet.
 #[cold]
 #[inline(never)]
-fn naming(fault: Fault, callee: Callee<'_>) -> Fault {
+pub(crate) fn naming(fault: Fault, callee: Callee<'_>) -> Fault {
     fault.with(|known| match callee {
         Callee::Name(name) if known.nodes.is_empty() => known.nodes = vec![name.as_bytes().to_vec()],
         Callee::Id(id) if known.nodes.is_empty() && known.ranks.is_empty() => known.ranks = vec![id.into()],
@@ -239,10 +217,7 @@ impl Foreign {
     }
 
     fn words(&self) -> String {
-        match &self.callee {
-            Whom::Name(name) => format!("{} at {name}", self.handler),
-            Whom::Id(id) => format!("{} at id {id}", self.handler),
-        }
+        format!("{} at {}", self.handler, self.callee)
     }
 }
 
@@ -316,7 +291,7 @@ fn start(of: &rdzv_rpc, spec: CallSpec<'_>) -> Result<rdzv_rpc_future, Fault> {
         }
         Calls::Foreign(code) => {
             let (reply, awaited) = ask();
-            let (handler, callee) = (spec.handler.into(), Whom::of(spec.callee));
+            let (handler, callee) = (spec.handler.into(), Whom::from(spec.callee));
             let until = spec.timeout.or(code.rpc_timeout()).map(|timeout| now() + timeout);
             let open = Arc::new(Open(Mutex::new(Some(reply))));
             let told = Arc::clone(&open);
@@ -355,6 +330,7 @@ pub unsafe extern "C" fn rdzv_rpc_call(
                 Calls::Tcp(tcp) => tcp
                     .call_unless(&of.canceller, spec.callee, spec.handler, spec.payload, spec.timeout)
                     .map_err(|error| group_call_fault(&error)),
+                Calls::Foreign(_) if !may_wait() => return Err(vain_wait()),
                 Calls::Foreign(_) => {
                     let cancellable = of.canceller.begin();
                     let future = start(of, spec)?;
@@ -371,6 +347,12 @@ pub unsafe extern "C" fn rdzv_rpc_call(
             Ok(())
         })
     }
+}
+
+#[cold]
+fn vain_wait() -> Fault {
+    Fault::new(RDZV_REENTRANT, "a call cannot be awaited in an inline handler or in a callback")
+        .during("call")
 }
 
 /// Calls a worker, and does not wait. On success `*out` is yours until `rdzv_rpc_future_free`.
@@ -431,7 +413,7 @@ pub unsafe extern "C" fn rdzv_rpc_call_with(
                         .map_err(|error| group_call_fault(&error))
                 }
                 Calls::Foreign(code) => {
-                    let whom = Whom::of(spec.callee);
+                    let whom = Whom::from(spec.callee);
                     let named = move |outcome: Outcome| {
                         tell(outcome.map_err(|fault| naming(fault, whom.callee())));
                     };
@@ -496,8 +478,7 @@ pub unsafe extern "C" fn rdzv_rpc_future_wait(
             let waited = future.wait(if waits_in_vain { Duration::ZERO } else { patience })?;
             let Some(outcome) = waited else {
                 if waits_in_vain {
-                    let words = "a call cannot be awaited in an inline handler or in a callback";
-                    return Err(Fault::new(RDZV_REENTRANT, words));
+                    return Err(vain_wait());
                 }
                 ended.put(0);
                 return Ok(());

@@ -420,7 +420,9 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
                     let responder = Responder::elsewhere(Arc::clone(&handler), Box::new(answered));
                     let caller = WorkerInfo { name, id: caller_id };
                     let payload = payload.to_vec().into();
-                    desk.ask(Request { caller, handler, payload, kind, time_left }, responder);
+                    let request = Request { caller, handler, payload, kind, time_left };
+                    // One that is refused is answered here.
+                    outside_workers(|| desk.ask(request, responder));
                 }
             }
             Ok(())

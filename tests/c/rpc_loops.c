@@ -394,6 +394,118 @@ void own_rpc_backend_lives_in_a_loop(void) {
   rdzv_context_free(context);
 }
 
+void workers_of_a_loop_are_made_by_url_and_given_up(void) {
+  rdzv_loop *loop = NULL;
+  rdzv_context *context = NULL;
+  rdzv_rpc_options *options = NULL;
+  uint32_t number = 0;
+  OK(rdzv_loop_new(NULL, &loop, &error));
+  OK(rdzv_context_new(&context, &error));
+  // One that hosts the store itself, and is all of its group.
+  OK(rdzv_rpc_options_new(context, NULL, 0, -1, TEXT("tcp://127.0.0.1:0"), NULL, NULL, 0, &options, &error));
+  OK(rdzv_loop_rpc_init(loop, context, TEXT("alone"), 0, 1, options, NULL, &number, &error));
+  await_success(loop, number, RDZV_EVENT_RPC_JOINED);
+  OK(rdzv_loop_rpc_shutdown(loop, number, RDZV_RPC_GRACEFUL, &error));
+  await_success(loop, number, RDZV_EVENT_RPC);
+  check_change(loop, RDZV_RPC_EVENT_OVER, "");
+  // One whose group will not be complete; whoever has its options gives it up.
+  OK(rdzv_loop_rpc_init(loop, context, TEXT("waits"), 0, 2, options, NULL, &number, &error));
+  rdzv_rpc_options_cancel(options);
+  const rdzv_event event = await_kind(loop, number, RDZV_EVENT_RPC_JOINED);
+  CHECK_NUMBER(event.status, RDZV_CANCELLED);
+  rdzv_rpc_options_free(options);
+  rdzv_loop_free(loop);
+  rdzv_context_free(context);
+}
+
+void workers_of_a_loop_end_when_their_calls_have(void) {
+  struct looped at = new_pair();
+  uint64_t operation = 0;
+  rdzv_rpc_call_spec call = call_of("", "ask", "x");
+  int released = 0;
+  call.callee = NULL;
+  call.callee_id = 2;
+  call.release = count_up;
+  call.user_data = &released;
+  OK(rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
+  rdzv_rpc_responder *responder = await_request(at.loop, at.two, "one", "x");
+  OK(rdzv_loop_rpc_shutdown(at.loop, at.one, RDZV_RPC_GRACEFUL, &error));
+  OK(rdzv_rpc_responder_answer(responder, TEXT("y"), NULL, NULL, &error));
+  bool has_answer = false;
+  for (int left = 3; left > 0; --left) {
+    const rdzv_event event = await_event(at.loop);
+    CHECK_NUMBER(event.status, RDZV_OK);
+    if (event.kind == RDZV_EVENT_COMPLETED) {
+      check_bytes(__FILE__, __LINE__, event.data, event.len, "y");
+      has_answer = true;
+    } else {
+      // The call is over before its worker is, and the others hear of that.
+      const bool is_one = event.store == at.one;
+      CHECK(has_answer || !is_one);
+      check_change(at.loop, is_one ? RDZV_RPC_EVENT_OVER : RDZV_RPC_EVENT_LEFT, is_one ? "" : "one");
+    }
+  }
+  CHECK_NUMBER(released, 1);
+  // What fails names whom it was for.
+  rdzv_error *fault = NULL;
+  size_t len = 0;
+  call = call_of("one", "ask", "");
+  CHECK_NUMBER(rdzv_loop_rpc_call(at.loop, 99, &call, &operation, &fault), INVALID);
+  CHECK_LENT(rdzv_error_node(fault, 0, &len), len, "one");
+  rdzv_error_free(fault);
+  call = call_of("two", "ask", "");
+  OK(rdzv_loop_rpc_call(at.loop, at.two, &call, &operation, &error));
+  responder = await_request(at.loop, at.two, "two", "");
+  OK(rdzv_loop_cancel(at.loop, at.two, operation, &error));
+  const rdzv_event event = await_kind(at.loop, at.two, RDZV_EVENT_COMPLETED);
+  CHECK_NUMBER(event.status, RDZV_CANCELLED);
+  CHECK_LENT(rdzv_error_node(event.error, 0, &len), len, "two");
+  rdzv_rpc_responder_free(responder);
+  end_pair(&at);
+}
+
+// Uses the loop whose call runs it in every way, and frees it if it has the last word.
+static void meddle(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
+  struct looped *at = user_data;
+  size_t len = 0;
+  uint32_t number = 0;
+  rdzv_event event = {.struct_size = sizeof event};
+  const rdzv_rpc_call_spec call = call_of("one", "meddle", "");
+  uint64_t operation = 0;
+  FAILS(RDZV_REENTRANT, rdzv_loop_turn(at->loop, &error));
+  FAILS(RDZV_REENTRANT, rdzv_loop_next_event(at->loop, &event, &error));
+  FAILS(RDZV_REENTRANT, rdzv_loop_rpc_call(at->loop, at->one, &call, &operation, &error));
+  FAILS(RDZV_REENTRANT, rdzv_loop_rpc_init_over_store(at->loop, NULL, at->store, TEXT("x"), 9, -1, NULL, NULL, &number, &error));
+  FAILS(RDZV_REENTRANT, rdzv_loop_remove_rpc(at->loop, at->one, &error));
+  CHECK(rdzv_loop_item(at->loop, 0, &len) == NULL && rdzv_loop_rpc_request(at->loop) == NULL);
+  CHECK(rdzv_loop_fd(at->loop) >= 0);
+  rdzv_rpc_request_payload(request, &len);
+  if (len > 0) rdzv_loop_free(at->loop);
+  OK(rdzv_rpc_responder_answer(responder, NULL, 0, NULL, NULL, &error));
+}
+
+void code_within_a_call_does_not_use_its_loop(void) {
+  struct looped at = {.server = start_server(NULL)};
+  at.store = connect_store(NULL, rdzv_server_port(at.server));
+  OK(rdzv_loop_new(NULL, &at.loop, &error));
+  rdzv_rpc_handlers *handlers = NULL;
+  OK(rdzv_rpc_handlers_new(&handlers, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("meddle"), RDZV_RPC_INLINE, meddle, &at, NULL, &error));
+  OK(rdzv_loop_rpc_init_over_store(at.loop, NULL, at.store, TEXT("one"), 1, -1, NULL, handlers, &at.one, &error));
+  rdzv_rpc_handlers_free(handlers);
+  await_success(at.loop, at.one, RDZV_EVENT_RPC_JOINED);
+  // A worker that calls itself runs its inline handlers where it calls.
+  uint64_t operation = 0;
+  rdzv_rpc_call_spec call = call_of("one", "meddle", "");
+  OK(rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
+  await_answer(at.loop, at.one, operation, "");
+  // Freed within, the loop goes when the call returns.
+  call = call_of("one", "meddle", "last");
+  OK(rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
+  rdzv_store_free(at.store);
+  rdzv_server_free(at.server);
+}
+
 void workers_of_a_loop_refuse_bad_arguments(void) {
   rdzv_loop *loop = NULL;
   rdzv_rpc *handle = NULL;

@@ -148,6 +148,7 @@ struct pair {
   rdzv_server *server;
   rdzv_store *store;
   rdzv_rpc *one, *two;
+  struct kept *kept;
 };
 
 static inline rdzv_rpc *join(rdzv_store *store, const char *name, int rank, int world_size, const rdzv_rpc_options *options,
@@ -158,7 +159,7 @@ static inline rdzv_rpc *join(rdzv_store *store, const char *name, int rank, int 
 }
 
 static inline struct pair new_pair(struct kept *kept) {
-  struct pair pair = {.server = start_server(NULL)};
+  struct pair pair = {.server = start_server(NULL), .kept = kept};
   rdzv_store *store = connect_store(NULL, rdzv_server_port(pair.server));
   OK(rdzv_store_with_prefix(store, TEXT("rpc_prefix_0"), &pair.store, &error));
   rdzv_store_free(store);
@@ -174,6 +175,8 @@ static inline void end_pair(struct pair *pair) {
   rdzv_rpc_free(pair->two);
   rdzv_store_free(pair->store);
   rdzv_server_free(pair->server);
+  // From then on no handler is called that uses it.
+  await_count(pair->kept, &pair->kept->destroyed, 1);
 }
 
 static inline rdzv_rpc_call_spec call_of(const char *callee, const char *handler, const char *payload) {

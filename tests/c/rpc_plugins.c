@@ -325,6 +325,49 @@ void own_code_is_an_rpc_backend(void) {
   rdzv_buffer_free(answer);
 }
 
+// Calls the worker that it is given, and answers with what came of that.
+static void call_on(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
+  const rdzv_rpc_call_spec call = call_of("me", "keep", "");
+  rdzv_error *fault = NULL;
+  (void)request;
+  const rdzv_status status = rdzv_rpc_call(user_data, &call, NULL, &fault);
+  const char *words = status == RDZV_REENTRANT ? "re-entrant" : rdzv_error_message(fault);
+  OK(rdzv_rpc_responder_answer(responder, TEXT(words), NULL, NULL, &error));
+  rdzv_error_free(fault);
+}
+
+void inline_handlers_do_not_wait_for_own_backends(void) {
+  struct own own = {.flaw = ""};
+  OK(rdzv_context_new(&own.context, &error));
+  const rdzv_rpc_backend_vtable vtable = backend_of(&own);
+  OK(rdzv_context_register_rpc_backend(own.context, TEXT("mine"), &vtable, &error));
+  rdzv_server *server = start_server(NULL);
+  rdzv_store *store = connect_store(NULL, rdzv_server_port(server));
+  rdzv_rpc_options *options = own_options(&own, "colour", "red", RDZV_OK);
+  rdzv_rpc_handlers *handlers = NULL;
+  OK(rdzv_rpc_handlers_new(&handlers, &error));
+  rdzv_rpc *mine = NULL, *one = NULL, *two = NULL;
+  OK(rdzv_rpc_init_over_store(own.context, store, TEXT("me"), 5, 2, options, handlers, &mine, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("call on"), RDZV_RPC_INLINE, call_on, mine, NULL, &error));
+  OK(rdzv_rpc_init_over_store(NULL, store, TEXT("one"), 1, -1, NULL, handlers, &one, &error));
+  OK(rdzv_rpc_init_over_store(NULL, store, TEXT("two"), 2, -1, NULL, NULL, &two, &error));
+  const rdzv_rpc_call_spec call = call_of("one", "call on", "");
+  rdzv_buffer *answer = rdzv_buffer_new();
+  OK(rdzv_rpc_call(two, &call, answer, &error));
+  CHECK_BUFFER(answer, "re-entrant");
+  // Nothing was sent.
+  CHECK(own.kept == NULL);
+  rdzv_buffer_free(answer);
+  rdzv_rpc_free(two);
+  rdzv_rpc_free(one);
+  rdzv_rpc_free(mine);
+  rdzv_rpc_handlers_free(handlers);
+  rdzv_rpc_options_free(options);
+  rdzv_store_free(store);
+  rdzv_server_free(server);
+  rdzv_context_free(own.context);
+}
+
 void own_rpc_backend_fails_in_every_way(void) {
   struct own own = {.flaw = ""};
   OK(rdzv_context_new(&own.context, &error));

@@ -123,6 +123,7 @@ void workers_go_on_without_the_server_and_hear_of_it(void);
 // rpc_plugins.c
 void own_code_is_an_rpc_backend(void);
 void own_rpc_backend_fails_in_every_way(void);
+void inline_handlers_do_not_wait_for_own_backends(void);
 void observers_see_who_is_in_a_group(void);
 
 // rpc_loops.c
@@ -130,6 +131,9 @@ void workers_of_a_loop_call_each_other(void);
 void workers_of_a_loop_die_and_end(void);
 void workers_that_block_may_come_into_a_loop(void);
 void own_rpc_backend_lives_in_a_loop(void);
+void workers_of_a_loop_are_made_by_url_and_given_up(void);
+void workers_of_a_loop_end_when_their_calls_have(void);
+void code_within_a_call_does_not_use_its_loop(void);
 void workers_of_a_loop_refuse_bad_arguments(void);
 
 #endif  // TESTS_H

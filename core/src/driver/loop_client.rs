@@ -36,6 +36,9 @@ use session::LoopSession;
 use std::io;
 use std::os::fd::RawFd;
 
+/// Bits of a call's number that count the calls of one session or worker; above them stands whose they are.
+const CALLS_PER_MEMBER_BITS: u32 = 44;
+
 /// Names one store of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreId(u32);

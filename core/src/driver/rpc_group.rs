@@ -10,11 +10,12 @@ mod steps;
 mod turning;
 mod worker;
 
+pub use crate::rpc::shutdown::Shutdown;
 pub use context::{AnyRpcBackend, RpcContext, RpcInit, TcpBackend};
 pub use observing::{GroupObserver, ObserverOptions, ObservingError};
-pub use shared::{Callee, GroupCallError};
+pub use shared::{Callee, GroupCallError, Whom};
 pub use signs::SignsError;
-pub use worker::{CallCanceller, GroupCall, RpcAgent, Shutdown, TcpOptions};
+pub use worker::{CallCanceller, GroupCall, RpcAgent, TcpOptions};
 
 use crate::driver::call_error::CallError;
 use crate::driver::rendezvous::HandlerError as RendezvousFault;
@@ -61,8 +62,8 @@ pub enum Begun {
 
 /// Hears what happens to a worker, on threads of the library's. It must not block.
 pub trait Ear: Send + Sync {
-    /// Somebody came, went or died.
-    fn changed(&self, event: GroupEvent);
+    /// Somebody came, went or died. How many such events are lost, since there is no room for them.
+    fn changed(&self, event: GroupEvent) -> u64;
 
     /// The worker is of its group no more.
     fn parted(&self);
@@ -92,6 +93,11 @@ pub trait Agency: Send + Sync {
     /// Ends it at once and without a word, from wherever: what cannot be waited for here ends by itself.
     fn abandon(&self) {
         self.shutdown(Shutdown::Abrupt).ok();
+    }
+
+    /// How it ended, if it has and somebody knows; that somebody ended it abruptly is no failure.
+    fn end(&self) -> Option<Result<(), AgentError>> {
+        None
     }
 
     /// Begins a call. What came of it is told, unless it was not begun.

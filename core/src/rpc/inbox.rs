@@ -8,7 +8,9 @@
 //! - One turn of the loop has what had come by its beginning: what follows waits for the next one, so that a worker
 //!   that always has something keeps the loop from nothing else.
 //!
-//! What stands in the letters is their senders' business.
+//! What stands in the letters is their senders' business; how a worker ends is [`ending`]'s.
+
+pub mod ending;
 
 use crate::limits::IntakeLimits;
 use crate::ordered::{Index, Set};
@@ -72,7 +74,8 @@ enum Stage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    Answer,
+    /// To this call.
+    Answer(u64),
     /// With so many bytes.
     Request(u64),
     Change,
@@ -154,7 +157,7 @@ impl<T> Inbox<T> {
         self.announce()
     }
 
-    /// The worker is of its group no more. What is left of it is to be ended.
+    /// The worker is of its group no more.
     pub fn parted(&mut self) -> Put<()> {
         match self.stage {
             Stage::Member => self.stage = Stage::Parted,
@@ -170,7 +173,8 @@ impl<T> Inbox<T> {
     }
 
     /// The worker has ended, or did not become a member. Requests that nobody has taken come out before
-    /// ([`Inbox::take_requests`]), and calls that have not ended are answered ([`Inbox::first_call`]).
+    /// ([`Inbox::take_requests`]), and calls that have not ended are answered ([`Inbox::first_call`]), under the same lock:
+    /// what came in between would be told by nobody.
     pub fn over(&mut self, letter: T) -> Put<T> {
         if matches!(self.stage, Stage::Over | Stage::Closed) {
             return Put::Refused(letter);
@@ -204,21 +208,31 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// It was not made.
+    /// It was not made. If it has ended all the same, nobody hears so.
     pub fn forget(&mut self, call: u64) {
-        if let Some(until) = self.calls.remove(call) {
+        if !self.close_call(call)
+            && let Some(place) = self.letters.iter().position(|(kind, _)| *kind == Kind::Answer(call))
+        {
+            self.remove(place);
+        }
+    }
+
+    /// Whether it was under way.
+    fn close_call(&mut self, call: u64) -> bool {
+        let until = self.calls.remove(call);
+        if let Some(until) = until {
             self.deadlines.remove((until, call));
         }
+        until.is_some()
     }
 
     /// What came of a call; nothing, if it has ended before.
     pub fn answered(&mut self, call: u64, letter: T) -> Put<T> {
-        if !self.calls.contains(call) {
+        if !self.close_call(call) {
             return Put::Refused(letter);
         }
-        self.forget(call);
         self.answers += 1;
-        self.put(Kind::Answer, letter)
+        self.put(Kind::Answer(call), letter)
     }
 
     /// A call that has not ended, if there is any.
@@ -256,8 +270,7 @@ impl<T> Inbox<T> {
         if self.changes == self.limits.changes_max
             && let Some(place) = self.letters.iter().position(|(kind, _)| *kind == Kind::Change)
         {
-            self.letters.remove(place);
-            self.changes -= 1;
+            self.remove(place);
             self.changes_lost += 1;
         }
         self.changes += 1;
@@ -284,9 +297,17 @@ impl<T> Inbox<T> {
         Some(letter)
     }
 
+    /// Nobody will take this one.
+    fn remove(&mut self, place: usize) {
+        if let Some((kind, _)) = self.letters.remove(place) {
+            self.ripe -= usize::from(place < self.ripe);
+            self.taken(kind);
+        }
+    }
+
     fn taken(&mut self, kind: Kind) {
         match kind {
-            Kind::Answer => self.answers -= 1,
+            Kind::Answer(_) => self.answers -= 1,
             Kind::Request(bytes) => _ = self.intake.leave(bytes),
             Kind::Change => self.changes -= 1,
             Kind::Life => {}
@@ -296,11 +317,14 @@ impl<T> Inbox<T> {
     /// The requests that nobody has taken, and will take.
     pub fn take_requests(&mut self) -> Vec<T> {
         let mut requests = Vec::new();
+        let mut ripe = core::mem::take(&mut self.ripe);
         for (kind, letter) in core::mem::take(&mut self.letters) {
+            let was_ripe = ripe.checked_sub(1).inspect(|&left| ripe = left).is_some();
             if matches!(kind, Kind::Request(_)) {
                 self.taken(kind);
                 requests.push(letter);
             } else {
+                self.ripe += usize::from(was_ripe);
                 self.letters.push_back((kind, letter));
             }
         }

@@ -1,18 +1,19 @@
 //! Workers of RPC groups within a loop: what their threads have to tell waits in a [`Desk`] until the loop takes it.
 
-use super::{Loop, LoopEvent};
+use super::{CALLS_PER_MEMBER_BITS, Loop, LoopEvent};
 use crate::driver::canceller::Canceller;
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::Waker;
 use crate::driver::rendezvous::Context;
 use crate::driver::rpc::handling::{HandlerFn, Request, Responder};
 use crate::driver::rpc_group::{
-    Agency, Begun, CallCanceller, CallSpec, Callee, Ear, GroupCallError, GroupResult, Heard, RpcInitError,
-    Shutdown,
+    Agency, Begun, CallCanceller, CallSpec, Ear, GroupCallError, GroupResult, Heard, RpcInitError, Shutdown,
+    Whom,
 };
 use crate::driver::threads::{self, Thread};
 use crate::ordered::Map;
 use crate::rpc::agent::{AgentError, GroupEvent, NotCallable};
+use crate::rpc::inbox::ending::{Ending, Keeper, Standing, Step};
 use crate::rpc::inbox::{Inbox, InboxLimits, NotBegun, Put};
 use crate::store::call::CallId;
 use crate::time::{Duration, Instant};
@@ -48,8 +49,8 @@ impl RpcId {
 pub enum RpcEvent {
     /// It is a member, which is told first; or it is none, which is told last.
     Joined(Result<(), RpcInitError>),
-    /// A call is over.
-    Completed(CallId, GroupResult),
+    /// A call is over, which was for that worker.
+    Completed(CallId, Option<Whom>, GroupResult),
     /// A handler of the loop's is asked. Dropped without an answer, the responder tells the caller so.
     Asked(Request, Responder),
     /// Somebody came, went or died.
@@ -90,8 +91,8 @@ pub enum RpcAskError {
 
 /// How long the end of a loop waits for workers that end with it.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
-/// Bits of a call's number that count the calls of one worker.
-const CALLS_PER_WORKER_BITS: u32 = 32;
+/// How soon an end is tried again for which there was no thread.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 enum Letter {
     Joined(Result<Arc<dyn Agency>, RpcInitError>),
@@ -135,15 +136,21 @@ impl Desk {
 
     /// Tells the last thing, and before it what becomes of all that waits.
     fn over(&self, last: Letter) {
-        // Where the worker calls itself, to refuse a request answers a call.
-        let requests = self.lock().take_requests();
-        refuse(requests, "the worker ended");
         loop {
-            let call = self.lock().first_call();
-            let Some(call) = call else { break };
-            self.answer(call, Err(NotCallable::NoMember.into()));
+            let mut inbox = self.lock();
+            let requests = inbox.take_requests();
+            if requests.is_empty() {
+                while let Some(call) = inbox.first_call() {
+                    inbox.answered(call, Letter::Answer(call, Err(NotCallable::NoMember.into())));
+                }
+                inbox.over(last);
+                break;
+            }
+            drop(inbox);
+            // Where the worker calls itself, to refuse a request answers a call.
+            refuse(requests, "the worker ended");
         }
-        self.put(|inbox| inbox.over(last));
+        self.waker.wake();
     }
 }
 
@@ -157,8 +164,15 @@ fn refuse(letters: impl IntoIterator<Item = Letter>, words: &str) {
 }
 
 impl Ear for Desk {
-    fn changed(&self, event: GroupEvent) {
-        self.put(|inbox| inbox.changed(Letter::Group(event)));
+    fn changed(&self, event: GroupEvent) -> u64 {
+        let mut lost = 0;
+        self.put(|inbox| {
+            let before = inbox.changes_lost();
+            let put = inbox.changed(Letter::Group(event));
+            lost = inbox.changes_lost() - before;
+            put
+        });
+        lost
     }
 
     fn parted(&self) {
@@ -193,67 +207,64 @@ impl RpcDesk {
     }
 }
 
-/// What becomes of a worker that the loop has no more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Afterwards {
-    /// It ends with it.
-    Ends,
-    /// Somebody else has it.
-    Lives,
+/// A call whose end nobody has taken.
+struct Made {
+    whom: Whom,
+    /// How it ends when it is given up.
+    way: Way,
 }
 
-/// How a call ends that is given up.
 enum Way {
     Kept(CallCanceller),
-    /// Handler and callee.
+    /// Here; with the name of its handler.
     Loose(Box<str>),
+}
+
+impl Made {
+    /// In words.
+    fn what(&self) -> Box<str> {
+        match &self.way {
+            Way::Kept(_) => format!("a call to {}", self.whom).into(),
+            Way::Loose(handler) => format!("{handler} at {}", self.whom).into(),
+        }
+    }
 }
 
 struct LoopRpc {
     id: RpcId,
     desk: Arc<Desk>,
     home: Arc<dyn RpcHome>,
-    afterwards: Afterwards,
     /// There once that it is a member was told.
     agent: Option<Arc<dyn Agency>>,
     joining: Canceller,
-    /// Calls whose ends nobody has taken.
-    ways: Map<u64, Way>,
-    /// How it is to end.
-    wish: Option<Shutdown>,
-    /// How it ends.
-    ending: Option<Shutdown>,
+    calls: Map<u64, Made>,
+    ending: Ending,
+    /// When its end is tried again.
+    retry_at: Option<Instant>,
     threads: Vec<Thread>,
 }
 
 impl LoopRpc {
-    fn new(
-        id: RpcId,
-        waker: Waker,
-        inbox: Inbox<Letter>,
-        home: Arc<dyn RpcHome>,
-        afterwards: Afterwards,
-    ) -> Self {
+    fn new(id: RpcId, waker: Waker, inbox: Inbox<Letter>, home: Arc<dyn RpcHome>, keeper: Keeper) -> Self {
         Self {
             id,
             desk: Arc::new(Desk { inbox: Mutex::new(inbox), waker }),
             home,
-            afterwards,
             agent: None,
             joining: Canceller::default(),
-            ways: Map::new(),
-            wish: None,
-            ending: None,
+            calls: Map::new(),
+            ending: Ending::new(keeper),
+            retry_at: None,
             threads: Vec::new(),
         }
     }
 
     const fn name_of(&self, call: u64) -> CallId {
-        CallId(((self.id.0 as u64) << CALLS_PER_WORKER_BITS) + call)
+        CallId(((self.id.0 as u64) << CALLS_PER_MEMBER_BITS) + call)
     }
 
     const fn call_of(&self, name: CallId) -> u64 {
-        name.0.wrapping_sub((self.id.0 as u64) << CALLS_PER_WORKER_BITS)
+        name.0.wrapping_sub((self.id.0 as u64) << CALLS_PER_MEMBER_BITS)
     }
 
     /// Begins to make it.
@@ -278,24 +289,34 @@ impl LoopRpc {
         Ok(())
     }
 
-    /// Begins to end it, or to end it sooner.
+    /// The program wishes it to end so.
     fn end(&mut self, how: Shutdown) -> io::Result<()> {
-        self.wish = Some(how);
-        let Some(agent) = &self.agent else {
-            self.joining.cancel();
-            return Ok(());
+        let before = self.ending;
+        self.ending.wish(how);
+        self.go_on().inspect_err(|_| self.ending = before)
+    }
+
+    /// Does what is to be done for its end.
+    fn go_on(&mut self) -> io::Result<()> {
+        let standing = match &self.agent {
+            None => Standing::Joining,
+            Some(_) if self.desk.lock().has_parted() => Standing::Parted,
+            Some(_) => Standing::Member,
         };
-        if matches!((self.ending, how), (Some(Shutdown::Abrupt), _) | (Some(_), Shutdown::Graceful)) {
-            return Ok(());
+        let Some(step) = self.ending.next(standing) else { return Ok(()) };
+        match (step, &self.agent) {
+            (Step::End(how), Some(agent)) => {
+                let (desk, home, agent) = (Arc::clone(&self.desk), Arc::clone(&self.home), Arc::clone(agent));
+                self.threads.push(threads::spawn("rdzv-rpc-end", move || {
+                    let end = home.context().end_rpc(&agent, how);
+                    drop(agent);
+                    desk.over(Letter::Over(end));
+                })?);
+            }
+            (Step::Tell, Some(agent)) => self.desk.over(Letter::Over(agent.end().unwrap_or(Ok(())))),
+            (Step::GiveUp | Step::End(_) | Step::Tell, _) => self.joining.cancel(),
         }
-        let (desk, home, agent) = (Arc::clone(&self.desk), Arc::clone(&self.home), Arc::clone(agent));
-        let thread = threads::spawn("rdzv-rpc-end", move || {
-            let end = home.context().end_rpc(&agent, how);
-            drop(agent);
-            desk.over(Letter::Over(end));
-        })?;
-        self.ending = Some(how);
-        self.threads.push(thread);
+        self.ending.begun(step);
         Ok(())
     }
 
@@ -306,36 +327,35 @@ impl LoopRpc {
             NotBegun::Over => NotCallable::NoMember.into(),
             NotBegun::TooMany { calls_max } => GroupCallError::Untaken { calls_max },
         })?;
-        let what = match spec.callee {
-            Callee::Name(name) => format!("{} at {name}", spec.handler),
-            Callee::Id(id) => format!("{} at id {id}", spec.handler),
-        };
+        let (whom, handler) = (spec.callee.into(), spec.handler.into());
         let desk = Arc::clone(&self.desk);
         let told = Box::new(move |result| desk.answer(call, result));
         match agent.begin_call(spec, told) {
-            Ok(Begun::Kept(canceller)) => self.ways.insert(call, Way::Kept(canceller)),
+            Ok(Begun::Kept(canceller)) => {
+                self.calls.insert(call, Made { whom, way: Way::Kept(canceller) });
+            }
             Ok(Begun::Loose(time)) => {
                 if let Some(time) = time {
                     self.desk.lock().set_deadline(call, clock.now() + time);
                 }
-                self.ways.insert(call, Way::Loose(what.into()))
+                self.calls.insert(call, Made { whom, way: Way::Loose(handler) });
             }
             Err(error) => {
                 self.desk.lock().forget(call);
                 return Err(error);
             }
-        };
+        }
         Ok(self.name_of(call))
     }
 
     fn cancel(&self, name: CallId) {
         let call = self.call_of(name);
-        match self.ways.get(call) {
-            Some(Way::Kept(canceller)) => _ = canceller.cancel(),
-            Some(Way::Loose(what)) => {
-                self.desk.answer(call, Err(GroupCallError::Cancelled { call: what.clone() }));
+        let Some(made) = self.calls.get(call) else { return };
+        match &made.way {
+            Way::Kept(canceller) => _ = canceller.cancel(),
+            Way::Loose(_) => {
+                self.desk.answer(call, Err(GroupCallError::Cancelled { call: made.what() }));
             }
-            None => {}
         }
     }
 
@@ -344,20 +364,17 @@ impl LoopRpc {
         loop {
             let late = self.desk.lock().late_call(now);
             let Some(call) = late else { break };
-            let what = match self.ways.get(call) {
-                Some(Way::Loose(what)) => what.clone(),
-                _ => Box::default(),
-            };
+            let what = self.calls.get(call).map(Made::what).unwrap_or_default();
             self.desk.answer(call, Err(GroupCallError::Late { call: what }));
         }
-        let mut inbox = self.desk.lock();
-        inbox.ripen();
-        let has_parted = inbox.has_parted();
-        drop(inbox);
-        if has_parted && self.ending.is_none() {
-            // Where there is no thread for it now, there may be one in the next turn.
-            self.end(Shutdown::Abrupt).ok();
-        }
+        self.desk.lock().ripen();
+        // Where there is no thread for it now, there may be one soon.
+        self.retry_at = self.go_on().is_err().then(|| now + RETRY_INTERVAL);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let late = self.desk.lock().poll_timeout();
+        late.into_iter().chain(self.retry_at).min()
     }
 
     fn take(&mut self) -> Option<RpcEvent> {
@@ -365,15 +382,14 @@ impl LoopRpc {
         Some(match letter {
             Letter::Joined(Ok(agent)) => {
                 self.agent = Some(agent);
-                if let Some(how) = self.wish {
-                    self.end(how).ok();
-                }
+                // It may have been wished to end before.
+                self.desk.waker.wake();
                 RpcEvent::Joined(Ok(()))
             }
             Letter::Joined(Err(error)) => RpcEvent::Joined(Err(error)),
             Letter::Answer(call, result) => {
-                self.ways.remove(call);
-                RpcEvent::Completed(self.name_of(call), result)
+                let whom = self.calls.remove(call).map(|made| made.whom);
+                RpcEvent::Completed(self.name_of(call), whom, result)
             }
             Letter::Asked(request, responder) => RpcEvent::Asked(request, responder),
             Letter::Group(event) => RpcEvent::Group(event),
@@ -394,10 +410,10 @@ impl LoopRpc {
             agent.listen_no_more();
         }
         let is_here = self.threads.iter().all(Thread::is_here);
-        let end = match self.afterwards {
+        let end = match self.ending.keeper() {
             // In a forked child nobody carries it out: it is the parent's.
-            Afterwards::Ends if is_here => self.end(Shutdown::Abrupt),
-            Afterwards::Ends | Afterwards::Lives => Ok(()),
+            Keeper::Loop if is_here => self.end(Shutdown::Abrupt),
+            Keeper::Loop | Keeper::Others => Ok(()),
         };
         // Without a thread for it, this one has to do it.
         if let (Err(_), Some(agent)) = (end, &self.agent) {
@@ -433,7 +449,7 @@ impl Workers {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.members.iter().filter_map(|member| member.desk.lock().poll_timeout()).min()
+        self.members.iter().filter_map(LoopRpc::poll_timeout).min()
     }
 
     pub(super) fn cancel(&mut self, id: RpcId, call: CallId) {
@@ -493,7 +509,7 @@ impl Loop {
     pub fn init_rpc(&mut self, home: Arc<dyn RpcHome>, make: MakeRpc) -> io::Result<RpcId> {
         let id = RpcId(self.next_number());
         let inbox = Inbox::of_newcomer(InboxLimits::default());
-        let mut member = LoopRpc::new(id, self.events.waker(), inbox, home, Afterwards::Ends);
+        let mut member = LoopRpc::new(id, self.events.waker(), inbox, home, Keeper::Loop);
         member.make(make)?;
         self.workers.members.push(member);
         Ok(id)
@@ -506,7 +522,7 @@ impl Loop {
     pub fn add_rpc(&mut self, home: Arc<dyn RpcHome>, agent: Arc<dyn Agency>) -> Result<RpcId, Heard> {
         let id = RpcId(self.next_number());
         let inbox = Inbox::of_member(InboxLimits::default());
-        let mut member = LoopRpc::new(id, self.events.waker(), inbox, home, Afterwards::Lives);
+        let mut member = LoopRpc::new(id, self.events.waker(), inbox, home, Keeper::Others);
         agent.listen(Arc::clone(&member.desk) as Arc<dyn Ear>)?;
         member.agent = Some(agent);
         self.workers.members.push(member);

@@ -17,7 +17,7 @@ use crate::rpc::name::WorkerInfo;
 use crate::rpc::options::RpcOptions;
 use alloc::string::ToString;
 use alloc::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -101,7 +101,7 @@ fn asked(events: &mut Loop) -> (RpcId, Request, Responder) {
 
 fn completed(events: &mut Loop) -> (CallId, GroupResult) {
     match next(events) {
-        (_, RpcEvent::Completed(call, result)) => (call, result),
+        (_, RpcEvent::Completed(call, _, result)) => (call, result),
         other => panic!("{other:?}"),
     }
 }
@@ -197,7 +197,7 @@ fn two_workers_of_one_loop_and_one_thread_call_each_other() {
     let (id, result) = loop {
         match next(&mut events) {
             (_, RpcEvent::Asked(_, responder)) => held.push(responder),
-            (_, RpcEvent::Completed(id, result)) => break (id, result),
+            (_, RpcEvent::Completed(id, _, result)) => break (id, result),
             other => panic!("{other:?}"),
         }
     };
@@ -244,7 +244,7 @@ fn a_death_is_told_and_ends_calls() {
                 assert_eq!((id, who), (one, worker("two", 1)));
                 is_dead = true;
             }
-            (_, RpcEvent::Completed(id, result)) => ended = Some((id, result.is_err())),
+            (_, RpcEvent::Completed(id, _, result)) => ended = Some((id, result.is_err())),
             other => panic!("{other:?}"),
         }
     }
@@ -349,8 +349,8 @@ fn who_does_not_become_a_member_says_why_and_who_is_waited_for_may_be_given_up()
     init(&mut events, &dropped, other_port, ("zero", 0), Some(2));
     drop(events);
     // The end of the loop waited for it.
-    let none = dropped.init_rpc(RpcInit { name: "no name!", ..RpcInit::default() }).map(drop);
-    assert!(matches!(none, Err(RpcInitError::Name(_))));
+    let none = dropped.init_rpc(RpcInit { name: "next", ..RpcInit::default() }).map(drop);
+    assert!(matches!(none, Err(RpcInitError::Rendezvous(_))), "no worker is in its way: {none:?}");
 }
 
 #[test]
@@ -394,6 +394,53 @@ fn a_worker_that_is_there_may_be_added_and_lives_on() {
     context.end_rpc(&agent, Shutdown::Graceful).expect("alone");
     let (of, event) = next(&mut events);
     assert!(of == id && matches!(event, RpcEvent::Over(Ok(()))), "{event:?}");
+}
+
+#[test]
+fn the_end_that_its_owner_gives_an_added_worker_is_not_hastened() {
+    let (_server, port) = server();
+    let context = Arc::new(Context::default());
+    let over = Arc::new(NodeStore::new(store(port).with_prefix(b"x"), None));
+    let mut options = RpcOptions::new("tcp");
+    options.set_worker_threads(1).expect("one");
+    let init = RpcInit { name: "one", rank: Some(1), options: Some(options), ..RpcInit::default() };
+    let agent = context.init_rpc_over(over, init).expect("a member");
+    let tcp = agent.tcp().expect("of tcp");
+    let group = store(port).with_prefix(b"x");
+    let two =
+        RpcAgent::start(&group, worker("two", 2), None, &RpcOptions::new("tcp"), &TcpOptions::default())
+            .expect("a member");
+    let (tell, keep) = mpsc::channel();
+    let (open, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let work = move |_, _| {
+        gate.lock().expect("no panic").recv_timeout(SOON).expect("it opens");
+        tell.send(()).expect("kept");
+    };
+    tcp.handling().register("work", Run::Pooled, work).expect("free");
+    let here = |_, responder: Responder| _ = responder.answer(Vec::new());
+    tcp.handling().register("here", Run::Inline, here).expect("free");
+    let mut events = Loop::new().expect("a loop");
+    let home: Arc<dyn RpcHome> = context.clone();
+    let id = events.add_rpc(home, Arc::clone(&agent)).expect("in no loop");
+    for _ in 0..10 {
+        two.notify("one", "work", b"x".to_vec(), Some(SOON)).expect("made");
+    }
+    two.call("one", "here", Vec::new(), Some(SOON)).expect("all are there");
+
+    let ended = Arc::clone(&context);
+    let end = std::thread::spawn(move || ended.end_rpc(&agent, Shutdown::Graceful));
+    let told = loop {
+        if let (of, RpcEvent::Over(end)) = next(&mut events) {
+            break (of, end);
+        }
+    };
+    assert_eq!(told, (id, Ok(())));
+    for _ in 0..10 {
+        open.send(()).expect("it is at work");
+    }
+    assert_eq!(end.join().expect("no panic"), Ok(()));
+    assert_eq!(keep.try_iter().count(), 10);
 }
 
 /// A worker in code of the program's own, which keeps what it is asked.

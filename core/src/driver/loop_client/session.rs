@@ -1,6 +1,6 @@
 //! One session of a loop: what carries it, and what came of its calls.
 
-use super::{CallOver, LoopEvent, SessionId, StoreId, names_of};
+use super::{CALLS_PER_MEMBER_BITS, CallOver, LoopEvent, SessionId, StoreId, names_of};
 use crate::driver::call_error::CallError;
 use crate::driver::event_loop::{EventLoop, Ready, Token};
 use crate::driver::native_client::calls::{Listing, call_of, check, frame_of, settle};
@@ -129,9 +129,6 @@ pub(super) struct LoopSession {
     watches: BTreeMap<u64, usize>,
 }
 
-/// Bits of a call's number that count the calls of one session.
-const CALLS_PER_SESSION_BITS: u32 = 32;
-
 /// What stands behind keys in requests, and what errors name.
 fn keys_of<'a>(frame: &ClientFrame<'a>) -> (Option<Key<'a>>, usize) {
     match *frame {
@@ -176,11 +173,11 @@ impl LoopSession {
     }
 
     fn call_id(&self, request: u64) -> CallId {
-        CallId((u64::from(self.id.as_u32()) << CALLS_PER_SESSION_BITS) + request)
+        CallId((u64::from(self.id.as_u32()) << CALLS_PER_MEMBER_BITS) + request)
     }
 
     fn request_of(&self, call: CallId) -> u64 {
-        call.0.wrapping_sub(u64::from(self.id.as_u32()) << CALLS_PER_SESSION_BITS)
+        call.0.wrapping_sub(u64::from(self.id.as_u32()) << CALLS_PER_MEMBER_BITS)
     }
 
     /// Begins a call.

@@ -1,6 +1,6 @@
 //! The RPC of a context: its backends, and the one worker that it may have.
 
-use super::worker::{RpcAgent, Shutdown, TcpOptions};
+use super::worker::{RpcAgent, TcpOptions};
 use super::{Agency, RpcInitError};
 use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::rendezvous::{Context, NodeStore, UrlOptions};
@@ -13,6 +13,7 @@ use crate::rpc::registry::{
     BackendError, BackendType, BaseOptions, DEFAULT_BACKEND, InitRequest, RpcBackend, RpcBackendRegistry,
     tcp_options,
 };
+use crate::rpc::shutdown::Shutdown;
 use crate::time::Duration;
 use alloc::format;
 use alloc::string::{String, ToString};

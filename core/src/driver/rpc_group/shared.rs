@@ -41,6 +41,44 @@ pub enum Callee<'a> {
     Id(u16),
 }
 
+/// The same, kept for what is told of the call later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// The worker of this name.
+    Name(Box<str>),
+    /// The worker with this number.
+    Id(u16),
+}
+
+impl Whom {
+    /// As a call has it.
+    #[must_use]
+    pub fn callee(&self) -> Callee<'_> {
+        match self {
+            Self::Name(name) => Callee::Name(name),
+            Self::Id(id) => Callee::Id(*id),
+        }
+    }
+}
+
+impl From<Callee<'_>> for Whom {
+    fn from(callee: Callee<'_>) -> Self {
+        match callee {
+            Callee::Name(name) => Self::Name(name.into()),
+            Callee::Id(id) => Self::Id(id),
+        }
+    }
+}
+
+impl fmt::Display for Whom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Id(id) => write!(f, "id {id}"),
+        }
+    }
+}
+
 impl<'a> From<&'a str> for Callee<'a> {
     fn from(name: &'a str) -> Self {
         Self::Name(name)
@@ -387,7 +425,8 @@ impl Shared {
         // Under the lock, so that each hears in order.
         let ear = lock(&self.ear);
         if let Some(ear) = &*ear {
-            return ear.changed(event);
+            self.events_lost.fetch_add(ear.changed(event), Ordering::Relaxed);
+            return;
         }
         if self.events.put(event) > EVENTS_MAX && self.events.take().is_some() {
             self.events_lost.fetch_add(1, Ordering::Relaxed);
@@ -401,7 +440,7 @@ impl Shared {
             return Err(Heard);
         }
         while let Some(event) = self.events.take() {
-            listener.changed(event);
+            self.events_lost.fetch_add(listener.changed(event), Ordering::Relaxed);
         }
         if matches!(*lock(&self.fate), Fate::Over(_)) {
             listener.parted();

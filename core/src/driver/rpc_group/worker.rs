@@ -25,6 +25,7 @@ use crate::rpc::membership::token::TokenTimes;
 use crate::rpc::membership::{Member, group_id};
 use crate::rpc::name::WorkerInfo;
 use crate::rpc::options::RpcOptions;
+use crate::rpc::shutdown::Shutdown;
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -74,16 +75,6 @@ impl Default for TcpOptions {
             call: None,
         }
     }
-}
-
-/// How a worker ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shutdown {
-    /// Its calls come to their ends first. Then, in a static group, all agree that they have done; in a dynamic one the
-    /// others hear that it leaves.
-    Graceful,
-    /// At once and without a word; the others take it for dead.
-    Abrupt,
 }
 
 /// A worker of a group. Dropping it ends it abruptly, be it within one of its own handlers or callbacks.
@@ -534,6 +525,13 @@ impl Agency for RpcAgent {
 
     fn abandon(&self) {
         Self::abandon(self);
+    }
+
+    fn end(&self) -> Option<Result<(), AgentError>> {
+        match Self::end(self) {
+            Some(Err(AgentError::Abandoned)) => Some(Ok(())),
+            end => end,
+        }
     }
 
     fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError> {

@@ -57,6 +57,34 @@ fn a_turn_has_what_came_before_it() {
 }
 
 #[test]
+fn what_is_taken_out_of_a_turn_lets_nothing_into_it() {
+    let mut inbox = Inbox::of_member(LIMITS);
+    for (number, letter) in [(0, "lost"), (1, "kept")] {
+        inbox.changed(letter);
+        inbox.asked(number, "asked");
+    }
+    inbox.ripen();
+    inbox.changed("late");
+    assert_eq!(inbox.take_requests(), ["asked", "asked"]);
+    assert_eq!((inbox.take(), inbox.take()), (Some("kept"), None));
+    assert_eq!(turn(&mut inbox), ["late"]);
+}
+
+#[test]
+fn a_call_that_was_not_made_is_not_told() {
+    let mut inbox = Inbox::of_member(LIMITS);
+    let (call, other) = (inbox.begin().expect("room"), inbox.begin().expect("room"));
+    // Its worker ends meanwhile, and answers all that is under way.
+    inbox.answered(call, "no member");
+    inbox.answered(other, "no member");
+    inbox.ripen();
+    inbox.forget(call);
+    inbox.over("over");
+    assert_eq!((inbox.take(), inbox.take()), (Some("no member"), None));
+    assert_eq!(turn(&mut inbox), ["over"]);
+}
+
+#[test]
 fn a_call_is_told_once_and_by_its_deadline() {
     let (mut inbox, at) = (Inbox::of_member(LIMITS), Instant::from_millis);
     let (first, second) = (inbox.begin().expect("room"), inbox.begin().expect("room"));
