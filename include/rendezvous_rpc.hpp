@@ -211,7 +211,7 @@ class rpc_future {
   std::optional<detail::buffer> answer_;
 };
 
-/// Ends attempts to become a worker, from another thread. It outlives them.
+/// Ends attempts to become a worker, from another thread. It outlives them, and workers of loops that are made with it.
 class rpc_canceller {
  public:
   rpc_canceller() = default;
@@ -225,6 +225,7 @@ class rpc_canceller {
 
  private:
   friend class rpc;
+  friend class loop_rpc;
   /// An attempt with these options, as long as it lives.
   class attempt {
    public:

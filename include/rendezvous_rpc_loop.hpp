@@ -40,7 +40,7 @@ class loop_rpc {
     if (auto failure = detail::failure_of(rdzv_loop_rpc_init, loop.c_handle(), context, detail::bytes(name),
                                           name.size(), rank, world_size, given, answering, &number))
       return std::move(*failure);
-    return loop_rpc(loop.c_handle(), number);
+    return loop_rpc(loop.c_handle(), number, options.canceller, std::move(*owned));
   }
   /// The same over a store that is there already.
   static result<loop_rpc> init_over(event_loop& loop, const store& over, std::string_view name, std::int32_t rank,
@@ -56,7 +56,7 @@ class loop_rpc {
                                           detail::bytes(name), name.size(), rank, world_size, given, answering,
                                           &number))
       return std::move(*failure);
-    return loop_rpc(loop.c_handle(), number);
+    return loop_rpc(loop.c_handle(), number, options.canceller, std::move(*owned));
   }
   /// One that is a member already: its events come here. It lives on as long as `worker` does.
   static result<loop_rpc> add(event_loop& loop, const rpc& worker) {
@@ -67,10 +67,15 @@ class loop_rpc {
   }
 
   loop_rpc(loop_rpc&& other) noexcept
-      : loop_(std::exchange(other.loop_, nullptr)), number_(std::exchange(other.number_, 0)) {}
+      : loop_(std::exchange(other.loop_, nullptr)),
+        number_(std::exchange(other.number_, 0)),
+        options_(std::move(other.options_)),
+        attempt_(std::move(other.attempt_)) {}
   loop_rpc& operator=(loop_rpc&& other) noexcept {
     std::swap(loop_, other.loop_);
     std::swap(number_, other.number_);
+    std::swap(options_, other.options_);
+    std::swap(attempt_, other.attempt_);
     return *this;
   }
   ~loop_rpc() {
@@ -128,8 +133,16 @@ class loop_rpc {
 
  private:
   loop_rpc(rdzv_loop* loop, std::uint32_t number) noexcept : loop_(loop), number_(number) {}
+  loop_rpc(rdzv_loop* loop, std::uint32_t number, rpc_canceller* canceller, detail::rpc_options_handle options)
+      : loop_(loop), number_(number), options_(std::move(options)) {
+    if (canceller != nullptr) attempt_ = std::make_unique<rpc_canceller::attempt>(canceller, options_.get());
+  }
+
   rdzv_loop* loop_;
   std::uint32_t number_;
+  // What the canceller has in hand.
+  detail::rpc_options_handle options_;
+  std::unique_ptr<rpc_canceller::attempt> attempt_;
 };
 
 /// What a handler of a loop's is asked, and the way back.

@@ -135,7 +135,7 @@ pub unsafe extern "C" fn rdzv_loop_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_free(event_loop: *mut rdzv_loop) {
     // SAFETY: as the header wants it.
-    unsafe { loop_gate::free(event_loop) };
+    guard::quiet((), || unsafe { loop_gate::free(event_loop) });
 }
 
 /// The descriptor that is readable when `rdzv_loop_turn` has something to do. The same for the loop's life;
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn rdzv_loop_free(event_loop: *mut rdzv_loop) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_fd(event_loop: *const rdzv_loop) -> i32 {
     // SAFETY: as the header wants it.
-    unsafe { fd_of(event_loop) }
+    guard::quiet(-1, || unsafe { fd_of(event_loop) })
 }
 
 /// Does what there is to do. Never blocks.
@@ -195,7 +195,9 @@ pub unsafe extern "C" fn rdzv_loop_item(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: as the header wants it.
-    unsafe { loop_gate::read(event_loop, null(), |this| crate::buffer::item(&this.told.items, index, len)) }
+    guard::quiet(null(), || unsafe {
+        loop_gate::read(event_loop, null(), |this| crate::buffer::item(&this.told.items, index, len))
+    })
 }
 
 /// Adds a store, which is connected to when its first operation is submitted. `options` are copied. A

@@ -1,10 +1,10 @@
 //! Who may come into an event loop: one at a time. Code of the program's that a call on the loop runs, such as a handler
-//! of a worker that calls itself, is refused.
+//! of a worker that calls itself, is refused. All of it is for bodies within a guard.
 
 use crate::argument::reference_mut;
 use crate::error::Fault;
 use crate::event_loop::rdzv_loop;
-use crate::guard::{self, Poison};
+use crate::guard::Poison;
 use crate::status::RDZV_REENTRANT;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,7 +76,7 @@ pub(crate) unsafe fn enter(
 }
 
 /// Reads something of a loop; `fallback` for NULL, and while somebody is in.
-pub(crate) unsafe fn read<R: Copy>(
+pub(crate) unsafe fn read<R>(
     event_loop: *const rdzv_loop,
     fallback: R,
     read: impl FnOnce(&rdzv_loop) -> R,
@@ -87,7 +87,7 @@ pub(crate) unsafe fn read<R: Copy>(
         Some(gate) if gate.shut() => {
             let _inside = Inside { gate, event_loop: event_loop.cast_mut() };
             // SAFETY: a live loop, in which nobody else is.
-            unsafe { guard::read(event_loop, fallback, read) }
+            read(unsafe { &*event_loop })
         }
         _ => fallback,
     }
@@ -104,7 +104,8 @@ pub(crate) unsafe fn free(event_loop: *mut rdzv_loop) {
     // SAFETY: as the header wants it.
     match unsafe { gate_of(event_loop) } {
         Some(gate) if !gate.shut() => gate.is_doomed.store(true, Ordering::Release),
-        // SAFETY: NULL, or a loop that the program gives up, and that nobody comes into any more.
-        _ => unsafe { guard::free(event_loop) },
+        // SAFETY: a loop that the program gives up, and that nobody comes into any more.
+        Some(_) => drop(unsafe { Box::from_raw(event_loop) }),
+        None => {}
     }
 }

@@ -423,11 +423,11 @@ pub unsafe extern "C" fn rdzv_loop_rpc_event(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_rpc_request(event_loop: *const rdzv_loop) -> *const rdzv_rpc_request {
     // SAFETY: as the header wants it.
-    unsafe {
+    guard::quiet(null(), || unsafe {
         loop_gate::read(event_loop, null(), |this| {
             this.told.rpc.request.as_ref().map_or_else(null, |(shown, _)| std::ptr::from_ref(shown))
         })
-    }
+    })
 }
 
 /// Gives the way back for the last event, when that was `RDZV_EVENT_RPC_REQUEST`; once. On success `*out`

@@ -51,6 +51,18 @@ void loops_refuse_the_same_numbers(const rdzv::store& store) {
   CHECK(event.code == rdzv::status::invalid_argument && event.message == waiting.error().message());
 }
 
+void attempts_in_a_loop_are_cancelled(const rdzv::store& store) {
+  rdzv::rpc_canceller canceller;
+  auto options = worker_options();
+  options.canceller = &canceller;
+  const auto nobody = VALUE(rdzv::rpc_handlers::create());
+  auto loop = VALUE(rdzv::event_loop::create());
+  // The other one does not come.
+  const auto first = VALUE(rdzv::loop_rpc::init_over(loop, store, "first", 0, 2, options, nobody));
+  canceller.cancel();
+  CHECK(next_of(loop, first, event_kind::rpc_joined).code == rdzv::status::cancelled);
+}
+
 void workers_of_one_loop_call_each_other(const rdzv::store& store) {
   auto loop = VALUE(rdzv::event_loop::create());
   auto answering = VALUE(rdzv::rpc_handlers::create());
@@ -245,6 +257,7 @@ void rpc_in_loops_in_cpp() {
   const auto store = VALUE(rdzv::store::connect("127.0.0.1", server.port()));
   workers_of_one_loop_call_each_other(VALUE(store.with_prefix("loop")));
   loops_refuse_the_same_numbers(VALUE(store.with_prefix("numbers")));
+  attempts_in_a_loop_are_cancelled(VALUE(store.with_prefix("cancelled")));
   mixed_group group(server.port());
   group.handlers_of_all_kinds_answer();
   group.failures_are_told_whole();

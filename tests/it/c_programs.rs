@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// For one compilation or one program on a machine that does other things too.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Much C++ with checks of a sanitizer in it takes minutes on a busy machine.
+const COMPILER_PATIENCE: Duration = Duration::from_secs(600);
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
 const STANDARDS_OF_CPP: [&str; 2] = ["c++17", "c++20"];
 
@@ -80,7 +82,7 @@ impl Build {
             command.arg("-L").arg(folder).arg("-lrendezvous");
             command.arg(format!("-Wl,-rpath,{}", folder.display()));
         }
-        run(&mut command, PATIENCE).or_fail(&format!("compiling {}", self.name));
+        run(&mut command, COMPILER_PATIENCE).or_fail(&format!("compiling {}", self.name));
         program
     }
 

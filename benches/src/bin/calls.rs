@@ -1,8 +1,9 @@
-//! Calls between workers, measured: `calls serve` is one, `calls floor-echo` and `calls floor-sink BYTES` are the least
-//! that can be done for the same bytes, `calls load` puts loads on them.
+//! Calls between two workers of a dynamic group, measured: `calls serve [STORE_PORT]` is one of them, which hosts the store
+//! unless it is told where one is; `calls floor-echo` and `calls floor-sink BYTES` are the least that can be done for the
+//! same bytes; `calls load` is the other worker, and puts loads on them.
 //!
 //! Servers say `listening on 127.0.0.1:PORT` and stay until they are killed. `load` reads commands from stdin, and answers
-//! each with a line of JSON:
+//! each with a line of JSON. A worker's PORT is that of its store:
 //!
 //! ```text
 //! floor-echo PORT CALLS · floor-sink PORT CALLS BYTES
@@ -10,13 +11,13 @@
 //! ```
 
 use rendezvous_core::driver::rpc::Payload;
-use rendezvous_core::driver::rpc::calling::{Call, RpcClient, RpcClientOptions, RpcPeer};
 use rendezvous_core::driver::rpc::handling::{Handling, Request, Responder, Run};
-use rendezvous_core::driver::rpc::serving::{RpcServer, RpcServerOptions};
-use rendezvous_core::driver::server::{Family, Listen};
-use rendezvous_core::driver::socket::KeepAlive;
-use rendezvous_core::limits::{IntakeLimits, RpcLimits};
+use rendezvous_core::driver::rpc_group::{RpcAgent, TcpOptions};
+use rendezvous_core::driver::server::{Server, ServerOptions};
+use rendezvous_core::driver::store::Store;
+use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::rpc::name::WorkerInfo;
+use rendezvous_core::rpc::options::RpcOptions;
 use std::io::{self, BufRead, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -34,11 +35,12 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        ["serve"] => serve(),
+        ["serve"] => serve(None),
+        ["serve", port] => port.parse().map_err(Into::into).and_then(|port| serve(Some(port))),
         ["floor-echo"] => floor(None),
         ["floor-sink", bytes] => bytes.parse().map_err(Into::into).and_then(|bytes| floor(Some(bytes))),
         ["load"] => load(),
-        _ => Err("usage: calls serve | floor-echo | floor-sink BYTES | load".into()),
+        _ => Err("usage: calls serve [STORE_PORT] | floor-echo | floor-sink BYTES | load".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -55,11 +57,14 @@ fn say(line: &str) -> io::Result<()> {
     stdout.flush()
 }
 
-fn worker(name: &str, id: u16) -> Outcome<WorkerInfo> {
-    Ok(WorkerInfo { name: name.parse()?, id })
+fn join(port: u16, name: &str, id: u16, handling: Arc<Handling>) -> Outcome<RpcAgent> {
+    let store = Store::connect("127.0.0.1", port, StoreOptions::default())?.with_prefix(b"rpc_prefix_0");
+    let me = WorkerInfo { name: name.parse()?, id };
+    let tcp = TcpOptions { handling: Some(handling), ..TcpOptions::default() };
+    Ok(RpcAgent::start(&store, me, None, &RpcOptions::new("tcp"), &tcp)?)
 }
 
-fn serve() -> Outcome<()> {
+fn serve(store: Option<u16>) -> Outcome<()> {
     let handling = Handling::new(4);
     let echo = |request: Request, responder: Responder| _ = responder.answer(request.payload);
     handling.register("echo", Run::Inline, echo)?;
@@ -71,17 +76,13 @@ fn serve() -> Outcome<()> {
     handling.register("hold", Run::Inline, move |_, responder| {
         held.lock().expect("no panic").push(responder);
     })?;
-    let options = RpcServerOptions {
-        listen: Listen::Address { host: "127.0.0.1".into(), port: 0, family: Family::AsGiven },
-        me: worker("b", 1)?,
-        group: b"bench".to_vec(),
-        admit: Box::new(|_| Ok(())),
-        limits: RpcLimits::default(),
-        intake: IntakeLimits::default(),
-        keep_alive: Some(KeepAlive::default()),
+    let hosted = match store {
+        Some(_) => None,
+        None => Some(Server::start(ServerOptions::on("127.0.0.1", 0))?),
     };
-    let server = RpcServer::start(options, handling)?;
-    say(&format!("listening on {}", server.local_addr()))?;
+    let port = store.or(hosted.as_ref().map(|server| server.local_addr().port())).ok_or("no store")?;
+    let _worker = join(port, "b", 1, handling)?;
+    say(&format!("listening on 127.0.0.1:{port}"))?;
     loop {
         std::thread::park();
     }
@@ -143,36 +144,30 @@ fn floor(sink: Option<usize>) -> Outcome<()> {
 }
 
 fn load() -> Outcome<()> {
-    let client = RpcClient::new(RpcClientOptions {
-        me: worker("a", 0)?,
-        group: b"bench".to_vec(),
-        limits: RpcLimits::default(),
-        keep_alive: Some(KeepAlive::default()),
-        own: None,
-    })?;
-    let peer =
-        |port: &str| -> Outcome<RpcPeer> { Ok(client.peer(&worker("b", 1)?, "127.0.0.1", port.parse()?)?) };
-    let mut peers: Vec<(String, RpcPeer)> = Vec::new();
+    let mut workers: Vec<(String, Arc<RpcAgent>)> = Vec::new();
     for line in io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split_whitespace().collect();
         let samples = match words.as_slice() {
             ["floor-echo", port, calls] => floor_echo(port, calls.parse()?)?,
             ["floor-sink", port, calls, bytes] => floor_sink(port, calls.parse()?, bytes.parse()?)?,
-            ["death", calls] => (0..calls.parse()?).map(|_| death(&client)).collect::<Outcome<_>>()?,
+            ["death", calls] => (0..calls.parse()?).map(|_| death()).collect::<Outcome<_>>()?,
             [work, port, rest @ ..] => {
-                let known = peers.iter().position(|(known, _)| known == port);
-                let at = known.unwrap_or(peers.len());
+                let known = workers.iter().position(|(known, _)| known == port);
+                let at = known.unwrap_or(workers.len());
                 if known.is_none() {
                     // It is kept, so that its connection is.
-                    peers.push(((*port).to_owned(), peer(port)?));
+                    let worker = join(port.parse()?, "a", 0, Handling::new(1))?;
+                    workers.push(((*port).to_owned(), Arc::new(worker)));
                 }
-                let peer = &peers[at].1;
+                let worker = &workers[at].1;
                 match (*work, rest) {
-                    ("echo" | "pooled", [calls]) => one_by_one(peer, work, calls.parse()?)?,
-                    ("echo-many", [calls, depth]) => many(peer, "echo", calls.parse()?, depth.parse()?)?,
-                    ("pooled-many", [calls, depth]) => many(peer, "pooled", calls.parse()?, depth.parse()?)?,
-                    ("payload", [calls, bytes]) => payload(peer, calls.parse()?, bytes.parse()?)?,
+                    ("echo" | "pooled", [calls]) => one_by_one(worker, work, calls.parse()?)?,
+                    ("echo-many", [calls, depth]) => many(worker, "echo", calls.parse()?, depth.parse()?)?,
+                    ("pooled-many", [calls, depth]) => {
+                        many(worker, "pooled", calls.parse()?, depth.parse()?)?
+                    }
+                    ("payload", [calls, bytes]) => payload(worker, calls.parse()?, bytes.parse()?)?,
                     _ => return Err(format!("what is {line:?}?").into()),
                 }
             }
@@ -236,49 +231,43 @@ fn floor_sink(port: &str, calls: usize, bytes: usize) -> Outcome<Vec<f64>> {
     })
 }
 
-fn one_by_one(peer: &RpcPeer, handler: &str, calls: usize) -> Outcome<Vec<f64>> {
-    let call = Call::of(handler).within(PATIENCE);
+fn one_by_one(worker: &RpcAgent, handler: &str, calls: usize) -> Outcome<Vec<f64>> {
     let bytes = [7; ECHO_BYTES];
     timed(calls, || {
-        let answer = peer.call(call, &bytes[..])?;
+        let answer = worker.call("b", handler, &bytes[..], None)?;
         if answer == bytes { Ok(()) } else { Err("another answer".into()) }
     })
 }
 
-fn payload(peer: &RpcPeer, calls: usize, bytes: usize) -> Outcome<Vec<f64>> {
+fn payload(worker: &RpcAgent, calls: usize, bytes: usize) -> Outcome<Vec<f64>> {
     let payload = Payload::from(vec![7; bytes]);
     let expected = bytes.to_string().into_bytes();
     timed(calls, || {
-        let answer = peer.call(Call::of("length").within(PATIENCE), payload.clone())?;
+        let answer = worker.call("b", "length", payload.clone(), None)?;
         if answer == expected { Ok(()) } else { Err("another answer".into()) }
     })
 }
 
 /// One chain of calls, of which each is made when the one before is answered.
-fn chain(peer: RpcPeer, handler: &'static str, left: usize, done: Sender<Result<(), String>>) {
-    let (next, told) = (peer.clone(), done.clone());
-    let began =
-        peer.start_with(
-            Call::of(handler).within(PATIENCE),
-            vec![7; ECHO_BYTES],
-            move |result| match result {
-                Ok(_) if left > 1 => chain(next, handler, left - 1, told),
-                Ok(_) => _ = told.send(Ok(())),
-                Err(error) => _ = told.send(Err(error.to_string())),
-            },
-        );
+fn chain(worker: &Arc<RpcAgent>, handler: &'static str, left: usize, done: Sender<Result<(), String>>) {
+    let (next, told) = (Arc::clone(worker), done.clone());
+    let began = worker.call_with("b", handler, vec![7; ECHO_BYTES], None, move |result| match result {
+        Ok(_) if left > 1 => chain(&next, handler, left - 1, told),
+        Ok(_) => _ = told.send(Ok(())),
+        Err(error) => _ = told.send(Err(error.to_string())),
+    });
     if let Err(error) = began {
         done.send(Err(error.to_string())).ok();
     }
 }
 
 /// The time of each call where so many are in flight: that of all, shared out.
-fn many(peer: &RpcPeer, handler: &'static str, calls: usize, depth: usize) -> Outcome<Vec<f64>> {
+fn many(worker: &Arc<RpcAgent>, handler: &'static str, calls: usize, depth: usize) -> Outcome<Vec<f64>> {
     let each = calls.div_ceil(depth);
     let (tell, told) = channel();
     let began = now();
     for _ in 0..depth {
-        chain(peer.clone(), handler, each, tell.clone());
+        chain(worker, handler, each, tell.clone());
     }
     for _ in 0..depth {
         told.recv_timeout(PATIENCE)??;
@@ -288,14 +277,16 @@ fn many(peer: &RpcPeer, handler: &'static str, calls: usize, depth: usize) -> Ou
 }
 
 /// From the death of a worker to the failure of a call that it had.
-fn death(client: &RpcClient) -> Outcome<f64> {
-    let mut child = Command::new(std::env::current_exe()?).arg("serve").stdout(Stdio::piped()).spawn()?;
+fn death() -> Outcome<f64> {
+    let server = Server::start(ServerOptions::on("127.0.0.1", 0))?;
+    let port = server.local_addr().port();
+    let mut command = Command::new(std::env::current_exe()?);
+    let mut child = command.arg("serve").arg(port.to_string()).stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
     io::BufReader::new(child.stdout.take().ok_or("no stdout")?).read_line(&mut line)?;
-    let port = line.trim().rsplit_once(':').ok_or("no port")?.1.parse()?;
-    let peer = client.peer(&worker("b", 1)?, "127.0.0.1", port)?;
-    let pending = peer.start(Call::of("hold").within(PATIENCE), &b""[..])?;
-    peer.call(Call::of("echo").within(PATIENCE), &b""[..])?;
+    let worker = join(port, "a", 0, Handling::new(1))?;
+    let pending = worker.start_call("b", "hold", &b""[..], Some(PATIENCE))?;
+    worker.call("b", "echo", &b""[..], Some(PATIENCE))?;
     let ended = Arc::new(Mutex::new(None));
     let told = Arc::clone(&ended);
     let (tell, heard) = channel();
