@@ -34,10 +34,14 @@ pub(super) struct Told {
     calls: usize,
 }
 
-/// Whether a newcomer takes the name or the number of this member.
+/// Whether a newcomer has the name or the number of this member.
+fn is_named_as(newcomer: &Member, member: &Member) -> bool {
+    newcomer.worker.name == member.worker.name || newcomer.worker.id == member.worker.id
+}
+
+/// The same, and is another one.
 fn takes_the_place_of(newcomer: &Member, member: &Member) -> bool {
-    let (new, known) = (&newcomer.worker, &member.worker);
-    (new.name == known.name || new.id == known.id) && newcomer.place() != member.place()
+    is_named_as(newcomer, member) && newcomer.place() != member.place()
 }
 
 impl Agent {
@@ -208,8 +212,8 @@ impl Agent {
     /// The group changes, by a word of one of its members.
     fn apply(&mut self, now: Instant, mut change: Change, by: &WorkerInfo) {
         if let Some(newcomer) = &change.joined {
-            // Who is known to be dead has no place that could not be taken.
-            let taken = self.members().iter().filter(|member| takes_the_place_of(newcomer, member));
+            // Who is known to be dead has no place that could not be taken, be it by one that came back where it was.
+            let taken = self.members().iter().filter(|member| is_named_as(newcomer, member));
             let taken = taken.filter(|member| self.death(member).is_some()).map(Member::place);
             let more: Vec<Departed> = taken.filter(|place| !change.left.contains(place)).collect();
             change.left.extend(more);
@@ -224,7 +228,12 @@ impl Agent {
             self.mourn(&place.worker.name, &place.address, &why);
         }
         self.withdraw(&change.left, None);
+        let newcomer = change.joined.as_ref().map(Member::place);
         self.hand_on(now, changing::Input::Changed(change));
+        if self.life == Life::Leaving {
+            // Who leaves hears no more of who comes. But who came back lives.
+            self.deaths.retain(|death| Some(&death.place) != newcomer.as_ref());
+        }
     }
 
     /// A call to a member failed in a way that may mean that it is dead. It is asked once more, over a new connection:

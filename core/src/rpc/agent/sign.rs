@@ -59,6 +59,9 @@ pub(super) struct Signs {
 }
 
 fn keep(signs: &mut VecDeque<Sign>, sign: Sign) {
+    if signs.contains(&sign) {
+        return;
+    }
     if signs.len() == LOST_MAX {
         signs.pop_front();
     }
@@ -140,8 +143,10 @@ mod tests {
         assert_eq!(&*sign.key(), "rdzv/alive/a/[::1]:7");
         let key = "a/[::1]:7";
         assert_eq!(signs.changed(key, Some(HERE)), None);
-        assert_eq!(signs.changed(key, None), Some(sign.clone()));
-        assert_eq!(signs.lost.len(), 1);
+        for _ in 0..2 {
+            assert_eq!(signs.changed(key, None), Some(sign.clone()));
+            assert_eq!(signs.lost.len(), 1);
+        }
         // It came back at the same address, and goes.
         assert_eq!(signs.changed(key, Some(HERE)), None);
         assert!(signs.lost.is_empty());

@@ -57,6 +57,14 @@ struct World {
     has_signs: Signing,
     /// An address that nobody can call.
     unreachable: Box<str>,
+    addressing: Addressing,
+}
+
+/// Where those are who come back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Addressing {
+    Elsewhere,
+    WhereTheyWere,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,6 +92,7 @@ impl World {
             answers: Vec::new(),
             has_signs,
             unreachable: "".into(),
+            addressing: Addressing::Elsewhere,
         }
     }
 
@@ -98,8 +107,11 @@ impl World {
     }
 
     fn spawn(&mut self, name: &'static str, world_size: Option<u16>) -> usize {
-        let place = self.nodes.len();
-        let address: Box<str> = format!("{name}@{place}").into();
+        let before = self.nodes.iter().find(|node| node.name == name);
+        let address = match before.filter(|_| self.addressing == Addressing::WhereTheyWere) {
+            Some(node) => node.address.clone(),
+            None => format!("{name}@{}", self.nodes.len()).into(),
+        };
         let member = Member { worker: worker(name), address, devices: NodeDevices::default() };
         self.spawn_as(name, member, world_size)
     }
@@ -619,6 +631,54 @@ fn a_living_member_is_struck_out_by_nobody() {
 }
 
 #[test]
+fn who_comes_back_where_it_was_is_a_member_to_all() {
+    for signs in [Signing::None, Signing::Native] {
+        let mut world = World::new(5, signs);
+        world.addressing = Addressing::WhereTheyWere;
+        for name in ["a", "b", "c"] {
+            world.spawn(name, None);
+            world.run_for(2000);
+        }
+        for round in 0..2 {
+            let last = world.nodes.len() - 1;
+            world.step(Happening::Kill(if round == 0 { 2 } else { last }));
+            world.run_for(500);
+            let back = world.spawn("c", None);
+            world.run_for(30_000);
+            assert!(world.nodes[back].joined_at.is_some(), "{signs:?}: {:?}", world.nodes[back].over);
+        }
+        for (place, events) in [(0, "+b +c xc +c xc +c"), (1, "+c xc +c xc +c")] {
+            assert_eq!(world.nodes[place].events.join(" "), events, "{signs:?}");
+            assert_eq!(world.nodes[place].agent.callee("c").map(|member| &*member.address), Ok("c@2"));
+        }
+    }
+}
+
+#[test]
+fn who_leaves_calls_one_that_came_back_where_it_was() {
+    let mut world = World::new(5, Signing::Native);
+    for name in ["a", "c"] {
+        world.spawn(name, None);
+        world.run_for(2000);
+    }
+    world.step(Happening::Kill(1));
+    world.run_for(500);
+    let agent = &mut world.nodes[0].agent;
+    agent.handle(world.now, Input::Leave);
+    agent.handle(world.now, Input::Drained);
+    assert_eq!(agent.callee("c").map(drop).map_err(|error| error.to_string().contains("dead")), Err(true));
+    let change = Change { joined: newcomer("c", 2, "c@1"), left: [place_of("c", "c@1")].to_vec() };
+    let called =
+        Called { from: worker("c"), handler: CHANGE_HANDLER.into(), payload: encode_change(&change).into() };
+    agent.handle(world.now, Input::Called(1, called));
+    let calls = core::iter::from_fn(|| agent.poll_output());
+    let call =
+        calls.filter_map(|output| if let Output::Call(call) = output { Some(call) } else { None }).last();
+    agent.handle(world.now, Input::Ended(call.expect("it tries the way").number, Ok(b"\0"[..].into())));
+    assert_eq!(agent.callee("c").map(|member| &*member.address), Ok("c@1"));
+}
+
+#[test]
 fn what_is_told_twice_happens_once_and_who_came_back_had_died() {
     let mut world = World::new(10, Signing::None);
     for name in ["a", "b", "c"] {
@@ -939,6 +999,9 @@ impl Drop for Culprit {
 /// Workers come, go, die and come back.
 fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
     let mut world = World::new(seed, has_signs);
+    if seed % 2 == 1 {
+        world.addressing = Addressing::WhereTheyWere;
+    }
     for name in NAMES {
         for _ in 0..5 {
             let millis = world.rng.below(40_000);

@@ -216,10 +216,16 @@ impl ChangingGroup {
     }
 
     pub(super) fn tell_all(&mut self) {
-        let change = Change { joined: Some(self.options.member.clone()), left: self.departed.clone() };
+        let (joined, me) = (self.options.member.clone(), self.me());
         for peer in self.peers.iter_mut().filter(|peer| matches!(peer.standing, Standing::Here(_))) {
+            let mut left = self.departed.clone();
+            if peer.told == Told::Everything {
+                // It knows this member already. That one died where this one is now would mean this one, told again.
+                left.retain(|departed| *departed != me);
+            }
             peer.told = Told::Pending;
-            self.outputs.push_back(Output::Tell(peer.place(), change.clone()));
+            let change = Change { joined: Some(joined.clone()), left };
+            self.outputs.push_back(Output::Tell(peer.place(), change));
         }
     }
 
