@@ -363,6 +363,13 @@ impl Agent {
         }
     }
 
+    /// Whether a member is there that is not known to be dead: others than the library may call it.
+    #[must_use]
+    pub fn lives(&self, place: &Departed) -> bool {
+        let member = self.members().get(&place.worker.name).filter(|member| member.place() == *place);
+        member.is_some_and(|member| self.death(member).is_none())
+    }
+
     /// How this member died. Another one that came back under its name lives.
     fn death(&self, member: &Member) -> Option<&Death> {
         let is_it =

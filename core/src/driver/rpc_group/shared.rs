@@ -331,8 +331,9 @@ impl Shared {
         let callback = move |result: Result<Vec<u8>, CallError>| {
             if result.is_err()
                 && let Some(shared) = failed.upgrade()
+                && !shared.with_agent(|agent| agent.lives(&place)).unwrap_or_default()
             {
-                // Nobody else may ever call there.
+                // Nobody else may ever call there. Where a member is, there may be calls under way, which end with it.
                 shared.forget_way(&place);
             }
             told(result.map_err(|error| no_answer(&error)));

@@ -17,6 +17,8 @@ use crate::driver::socket::KeepAlive;
 use crate::driver::store::Store;
 use crate::driver::store_client::{endpoint_text, random_seed};
 use crate::limits::{IntakeLimits, RpcLimits};
+#[cfg(test)]
+use crate::rpc::agent::ControlCall;
 use crate::rpc::agent::{Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, Input, NotCallable};
 use crate::rpc::device::{Device, DeviceKind};
 use crate::rpc::device_map::{DeviceMaps, NodeDevices};
@@ -484,6 +486,16 @@ impl RpcAgent {
     #[cfg(test)]
     pub(super) fn lose_sign(&self) -> Option<Signs> {
         self.signs.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Asks a member whether it is there, as the machine does where it has its doubts, and for so long.
+    #[cfg(test)]
+    pub(super) fn doubt(&self, name: &str, patience: Duration) {
+        let to = self.shared.with_agent(|agent| agent.callee(name).map(Member::place));
+        let to = to.expect("a machine").expect("a member");
+        let (until, handler) = (self.shared.clock().now() + patience, crate::rpc::agent::REACH_HANDLER);
+        let call = ControlCall { number: u64::MAX, to, handler, payload: Box::default(), until };
+        self.shared.call(call);
     }
 
     /// As if a thread of the library's had panicked.
