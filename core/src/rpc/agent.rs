@@ -21,7 +21,7 @@ use super::connection::{CallError, ConnectionError, Refusal};
 use super::device::DeviceKind;
 use super::device_map::Group;
 use super::membership::change::{Change, Departed, Members, encode_change};
-use super::membership::changing::{self, ChangingGroup, ChangingOptions, NoAnswer};
+use super::membership::changing::{self, ChangingGroup, ChangingOptions, NoAnswer, Presence};
 use super::membership::error::{ABSENT_LISTED_MAX, Absent, MembershipError};
 use super::membership::fixed::{FixedGroup, FixedOutput};
 use super::membership::token::TokenTimes;
@@ -209,6 +209,8 @@ macro_rules! planted {
 #[derive(Clone, Debug)]
 enum Purpose {
     Card(WorkerName),
+    /// To see whether it is a member of whose name somebody had the token, and died.
+    Victim(WorkerName),
     Tell(WorkerName),
     /// To try the way to a newcomer; whoever told of it waits for the answer with this number.
     Reach(u64),
@@ -502,6 +504,10 @@ impl Agent {
                         let purpose = Purpose::Card(of.worker.name.clone());
                         self.call(of, CARD_HANDLER, Vec::new(), self.deadline.max(now), purpose);
                     }
+                    Some(changing::Output::Doubt(of, until)) => {
+                        let purpose = Purpose::Victim(of.worker.name.clone());
+                        self.call(of, REACH_HANDLER, Vec::new(), until, purpose);
+                    }
                     Some(changing::Output::Tell(to, change)) => {
                         let purpose = Purpose::Tell(to.worker.name.clone());
                         // Who takes its entry back, since time was up, tells of that all the same.
@@ -703,6 +709,11 @@ impl Agent {
         let (_, purpose) = self.calls.swap_remove(place);
         match purpose {
             Purpose::Card(name) => self.hand_on(now, changing::Input::Answered(name, answer)),
+            Purpose::Victim(name) => {
+                let is_settled = answer.is_ok_and(|standing| *standing == *changes::SETTLED);
+                let presence = if is_settled { Presence::Settled } else { Presence::Unsettled };
+                self.hand_on(now, changing::Input::Doubted(name, presence));
+            }
             Purpose::Tell(name) => self.hand_on(now, changing::Input::Told(name, answer.map(drop))),
             Purpose::Reach(told) => self.reached(now, told, answer),
             Purpose::Doubt(told, place) => self.doubted(now, told, &place, answer),

@@ -678,6 +678,43 @@ fn who_leaves_calls_one_that_came_back_where_it_was() {
     assert_eq!(agent.callee("c").map(|member| &*member.address), Ok("c@1"));
 }
 
+/// A second process of a living member's name takes the token, and dies.
+#[test]
+fn a_member_in_whose_name_somebody_else_died_with_the_token_stays() {
+    for signs in [Signing::None, Signing::Native] {
+        let mut world = World::new(6, signs);
+        for name in ["a", "b"] {
+            world.spawn(name, None);
+            world.run_for(2000);
+        }
+        let die_with_token = |world: &mut World| {
+            let twin = world.spawn("b", None);
+            let phase = |world: &World| match &world.nodes[twin].agent.membership {
+                Membership::Changing(group) => group.phase(),
+                Membership::Fixed(_) => panic!("of a dynamic group"),
+            };
+            while phase(world) != changing::Phase::Asking {
+                world.run_for(1);
+            }
+            world.step(Happening::Kill(twin));
+        };
+        // Then somebody comes, and then somebody goes.
+        die_with_token(&mut world);
+        let c = world.spawn("c", None);
+        world.run_for(120_000);
+        assert!(world.nodes[c].joined_at.is_some(), "{signs:?}: {:?}", world.nodes[c].over);
+        assert_eq!(&*world.value(keys::ALL_WORKERS), b"a-0,b-1,c-2,", "{signs:?}");
+        die_with_token(&mut world);
+        world.input(c, Input::Leave);
+        world.run_for(120_000);
+        assert_eq!(world.nodes[c].over, Some(Ok(())), "{signs:?}");
+        assert_eq!(&*world.value(keys::ALL_WORKERS), b"a-0,b-1,", "{signs:?}");
+        assert_eq!((&*world.value("names/1"), &*world.value("addrs/b")), (&b"b"[..], &b"b@1"[..]));
+        assert_eq!(world.nodes[0].events, ["+b", "+c", "-c"], "{signs:?}");
+        assert_eq!((world.nodes[1].agent.life(), world.nodes[1].over.is_none()), (Life::Member, true));
+    }
+}
+
 #[test]
 fn what_is_told_twice_happens_once_and_who_came_back_had_died() {
     let mut world = World::new(10, Signing::None);
