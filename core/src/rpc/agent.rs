@@ -17,7 +17,7 @@ pub mod sign;
 pub use error::{AgentError, NotAdmitted, NotCallable};
 pub use life::{Life, LifeEvent};
 
-use super::connection::{CallError, ConnectionError, Refusal};
+use super::connection::{CallError, ConnectionError, Refusal, Status};
 use super::device::DeviceKind;
 use super::device_map::Group;
 use super::membership::change::{Change, Departed, Members, encode_change};
@@ -118,6 +118,8 @@ pub enum Output {
     Call(ControlCall),
     /// Answer the call with this number.
     Respond(u64, Result<Box<[u8]>, Box<str>>),
+    /// Answer the call with this number that this worker is of no group any more.
+    Decline(u64),
     /// Wait until no call of this worker's is under way, and report [`Input::Drained`].
     Drain,
     /// Whatever is under way ends with this reason.
@@ -173,22 +175,27 @@ pub enum GroupEvent {
     },
 }
 
+/// Whether a call failed so that the worker that was called is gone, most likely.
+const fn tells_of_an_end(error: &CallError) -> bool {
+    match error {
+        CallError::PeerGone { why, .. } => matches!(
+            why,
+            ConnectionError::Lost(_)
+                | ConnectionError::NobodyListens(_)
+                | ConnectionError::Impostor { .. }
+                // Somebody else is there now, or nobody any more but its process.
+                | ConnectionError::Refused { why: Refusal::Group | Refusal::NotMe | Refusal::Over, .. }
+        ),
+        // A worker says so when it is of no group any more.
+        CallError::Leaving(_) | CallError::Remote { status: Status::Leaving, .. } => true,
+        _ => false,
+    }
+}
+
 /// What a call that failed tells of the worker that was called.
 #[must_use]
 pub fn no_answer(error: &CallError) -> NoAnswer {
-    match error {
-        CallError::PeerGone {
-            why:
-                ConnectionError::Lost(_) | ConnectionError::NobodyListens(_) | ConnectionError::Impostor { .. },
-            ..
-        } => NoAnswer::Gone,
-        // Somebody else is there now.
-        CallError::PeerGone {
-            why: ConnectionError::Refused { why: Refusal::Group | Refusal::NotMe, .. },
-            ..
-        } => NoAnswer::Gone,
-        other => NoAnswer::Unknown(other.to_string().into()),
-    }
+    if tells_of_an_end(error) { NoAnswer::Gone } else { NoAnswer::Unknown(error.to_string().into()) }
 }
 
 /// Whether a bug is planted here, for the tests to find.
@@ -479,6 +486,8 @@ impl Agent {
 
     fn finish(&mut self, words: Box<str>, end: Result<(), AgentError>) {
         self.calls.clear();
+        let told = core::mem::take(&mut self.told);
+        self.outputs.extend(told.iter().map(|told| Output::Decline(told.number())));
         self.outputs.push_back(Output::EndCalls(words));
         if end.is_err() {
             // Who ends as it should answers those first who wait for an answer.
@@ -669,7 +678,7 @@ impl Agent {
     /// A call of the library's own handlers. Each is answered, be it later.
     fn called(&mut self, now: Instant, number: u64, called: &Called) {
         if self.life == Life::Over {
-            return self.respond(number, Err(NotAdmitted::Over.to_string().into()));
+            return self.outputs.push_back(Output::Decline(number));
         }
         match &*called.handler {
             REACH_HANDLER => self.respond(number, Ok(self.standing().into())),

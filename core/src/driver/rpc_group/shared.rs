@@ -126,6 +126,13 @@ struct Way {
     peer: RpcPeer,
 }
 
+#[derive(Default)]
+struct Answers {
+    open: Vec<(u64, Responder)>,
+    /// The machine is over: nobody is answered any more.
+    is_over: bool,
+}
+
 pub(super) struct Shared {
     clock: Clock,
     inputs: Mailbox<Input>,
@@ -135,7 +142,7 @@ pub(super) struct Shared {
     client: OnceLock<(RpcClient, Box<str>)>,
     ways: Mutex<Vec<Way>>,
     /// Calls of the library's own handlers that are to be answered.
-    answers: Mutex<Vec<(u64, Responder)>>,
+    answers: Mutex<Answers>,
     last_answer: AtomicU64,
     under_way: AtomicUsize,
     is_draining: AtomicBool,
@@ -240,7 +247,13 @@ impl Shared {
     /// A worker calls one of the library's own handlers.
     pub(super) fn called(&self, request: Request, responder: Responder) {
         let number = self.last_answer.fetch_add(1, Ordering::Relaxed) + 1;
-        lock(&self.answers).push((number, responder));
+        let mut answers = lock(&self.answers);
+        if answers.is_over {
+            drop(answers);
+            return responder.decline();
+        }
+        answers.open.push((number, responder));
+        drop(answers);
         let called = Called {
             from: request.caller,
             handler: (*request.handler).into(),
@@ -249,12 +262,20 @@ impl Shared {
         self.tell(Input::Called(number, called));
     }
 
+    fn responder(&self, number: u64) -> Option<Responder> {
+        let open = &mut lock(&self.answers).open;
+        let place = open.iter().position(|(known, _)| *known == number)?;
+        Some(open.swap_remove(place).1)
+    }
+
+    pub(super) fn decline(&self, number: u64) {
+        if let Some(responder) = self.responder(number) {
+            responder.decline();
+        }
+    }
+
     pub(super) fn respond(&self, number: u64, answer: Result<Box<[u8]>, Box<str>>) {
-        let mut answers = lock(&self.answers);
-        let place = answers.iter().position(|(known, _)| *known == number);
-        let responder = place.map(|place| answers.swap_remove(place).1);
-        drop(answers);
-        if let Some(responder) = responder {
+        if let Some(responder) = self.responder(number) {
             match answer {
                 Ok(bytes) => responder.answer(bytes.into_vec()),
                 Err(words) => responder.fail(&words),
@@ -262,10 +283,11 @@ impl Shared {
         }
     }
 
-    /// Nobody answers them any more.
-    pub(super) fn drop_answers(&self) {
-        let answers = core::mem::take(&mut *lock(&self.answers));
-        drop(answers);
+    /// Nobody answers any more: whoever waits for it, or asks from now on, is told so.
+    pub(super) fn decline_all(&self) {
+        let over = Answers { is_over: true, ..Answers::default() };
+        let answers = core::mem::replace(&mut *lock(&self.answers), over);
+        answers.open.into_iter().for_each(|(_, responder)| responder.decline());
     }
 
     fn way(&self, place: &Departed) -> Result<RpcPeer, GroupCallError> {

@@ -61,7 +61,7 @@ impl Turning {
             // Nobody turns the machine any more, and if it panicked, nobody has told its end.
             if told.has_panicked() {
                 told.end_calls("the worker ended");
-                told.drop_answers();
+                told.decline_all();
                 told.over(Err(AgentError::Abandoned));
             }
         })?;
@@ -131,7 +131,7 @@ impl Turner {
             self.shared.with_agent(|agent| agent.handle(clock.now(), input));
             go_on = self.carry_out_all();
         }
-        self.shared.drop_answers();
+        self.shared.decline_all();
     }
 
     fn carry_out_all(&self) -> ControlFlow<()> {
@@ -144,6 +144,7 @@ impl Turner {
                 Output::Store(step) => _ = self.steps.put(Step::Carry(step)),
                 Output::Call(call) => self.shared.call(call),
                 Output::Respond(number, answer) => self.shared.respond(number, answer),
+                Output::Decline(number) => self.shared.decline(number),
                 Output::Drain => self.shared.drain(),
                 Output::EndCalls(why) => self.shared.end_calls(&why),
                 Output::EndCallsTo(place, why) => self.shared.end_calls_to(&place, &why),

@@ -165,9 +165,9 @@ impl RpcAgent {
         drop(watch);
         let group = group_id::answered(&scope, id).map_err(AgentError::from)?;
         let weak = Arc::downgrade(&shared);
-        let admit = move |claimed: &WorkerInfo| -> Result<(), Box<str>> {
+        let admit = move |claimed: &WorkerInfo| {
             let admitted = weak.upgrade().map_or(Ok(()), |shared| shared.admit(claimed));
-            admitted.map_err(|error| error.to_string().into())
+            admitted.map_err(|error| (error.refusal(), error.to_string().into()))
         };
         let server = RpcServerOptions {
             listen: Listen::Address { host: host.clone(), port: 0, family: Family::AsGiven },
@@ -578,10 +578,9 @@ impl Reserved {
     fn register(handling: &Arc<Handling>, shared: &Arc<Shared>) -> Result<Self, HandlerError> {
         for name in HANDLERS {
             let weak = Arc::downgrade(shared);
-            let called = move |request: Request, responder: Responder| {
-                if let Some(shared) = weak.upgrade() {
-                    shared.called(request, responder);
-                }
+            let called = move |request: Request, responder: Responder| match weak.upgrade() {
+                Some(shared) => shared.called(request, responder),
+                None => responder.decline(),
             };
             // Where another worker uses the handlers, the first name is taken already.
             handling.register_as(Owner::Library, name, Run::Inline, Box::new(called))?;

@@ -34,6 +34,12 @@ pub(super) struct Told {
     calls: usize,
 }
 
+impl Told {
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+}
+
 /// Whether a newcomer has the name or the number of this member.
 fn is_named_as(newcomer: &Member, member: &Member) -> bool {
     newcomer.worker.name == member.worker.name || newcomer.worker.id == member.worker.id

@@ -171,6 +171,12 @@ impl World {
             match output {
                 Output::Store(step) => self.send(Happening::Apply(place, step)),
                 Output::Call(call) => self.send(Happening::Arrives(place, call)),
+                Output::Decline(ticket) => {
+                    if let Some(at) = self.open.iter().position(|(known, ..)| *known == ticket) {
+                        let (_, caller, number, _) = self.open.swap_remove(at);
+                        self.send(Happening::Input(caller, Input::Ended(number, Err(NoAnswer::Gone))));
+                    }
+                }
                 Output::Respond(ticket, answer) => {
                     let Some(at) = self.open.iter().position(|(known, ..)| *known == ticket) else {
                         self.answers.push((ticket, answer.map(drop).map_err(String::from)));
@@ -531,11 +537,49 @@ fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
     for handler in HANDLERS {
         let called = Called { from: worker("b"), handler: handler.into(), payload: Box::default() };
         agent.handle(at, Input::Called(7, called));
-        let words = "the worker is of no group any more".into();
-        assert_eq!(agent.poll_output(), Some(Output::Respond(7, Err(words))));
+        assert_eq!(agent.poll_output(), Some(Output::Decline(7)));
     }
     assert_eq!(agent.callee("a").map(drop), Err(NotCallable::NoMember));
     assert_eq!(agent.admit(&worker("b")), Err(NotAdmitted::Over));
+}
+
+/// It has not agreed to a newcomer, and hears nothing of it any more.
+#[test]
+fn who_ends_while_it_is_told_of_a_newcomer_is_gone_to_it() {
+    let mut world = World::new(6, Signing::None);
+    world.spawn("a", None);
+    world.run_for(1000);
+    let (now, agent) = (world.now, &mut world.nodes[0].agent);
+    let change = Change { joined: newcomer("b", 1, "b@1"), left: Vec::new() };
+    let called =
+        Called { from: worker("b"), handler: CHANGE_HANDLER.into(), payload: encode_change(&change).into() };
+    agent.handle(now, Input::Called(7, called));
+    agent.handle(now, Input::Abandon);
+    assert!(core::iter::from_fn(|| agent.poll_output()).any(|output| output == Output::Decline(7)));
+
+    let (peer, words) = (worker("a"), Box::<str>::from(""));
+    let refused = |why| ConnectionError::Refused { why, words: words.clone() };
+    for (error, is_gone) in [
+        (CallError::PeerGone { peer: peer.clone(), why: refused(NotAdmitted::Over.refusal()) }, true),
+        (CallError::PeerGone { peer: peer.clone(), why: refused(Refusal::Unknown) }, false),
+        (CallError::PeerGone { peer: peer.clone(), why: ConnectionError::NoGreeting(TIMEOUT) }, false),
+        (CallError::Leaving(peer.clone()), true),
+        (
+            CallError::Remote {
+                peer: peer.clone(),
+                handler: words.clone(),
+                status: Status::Leaving,
+                words: words.clone(),
+            },
+            true,
+        ),
+        (
+            CallError::Remote { peer, handler: words.clone(), status: Status::Failed, words: words.clone() },
+            false,
+        ),
+    ] {
+        assert_eq!(no_answer(&error) == NoAnswer::Gone, is_gone, "{error}");
+    }
 }
 
 fn place_of(name: &str, address: &str) -> Departed {

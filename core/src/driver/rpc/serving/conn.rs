@@ -8,7 +8,7 @@ use crate::driver::rpc::line::{Flushed, Got, Incoming, Line, NoMemory, Transport
 use crate::driver::rpc::{Payload, Received};
 use crate::rpc::connection::by_number::ByNumber;
 use crate::rpc::connection::callee::{Callee, CalleeEvent};
-use crate::rpc::connection::{CallKind, ConnectionError, Refusal, Status, ToWrite};
+use crate::rpc::connection::{CallKind, ConnectionError, Status, ToWrite};
 use crate::time::Instant;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -133,7 +133,7 @@ impl Conn {
             match event {
                 CalleeEvent::Claimed(worker) => match (shared.admit)(&worker) {
                     Ok(()) => state.callee.admit(),
-                    Err(words) => state.callee.refuse(Refusal::Unknown, &words),
+                    Err((why, words)) => state.callee.refuse(why, &words),
                 },
                 CalleeEvent::Request { call, handler, payload_bytes, deadline, kind } => {
                     match shared.handling.get(&handler) {
@@ -246,8 +246,8 @@ impl State {
     /// Whoever is not to be heard any more is not.
     pub(super) fn admit_again(&mut self, admit: &Admit) {
         let refused = self.callee.peer().and_then(|worker| admit(worker).err());
-        if let Some(words) = refused {
-            self.lose(ConnectionError::Refused { why: Refusal::Unknown, words });
+        if let Some((why, words)) = refused {
+            self.lose(ConnectionError::Refused { why, words });
         }
     }
 

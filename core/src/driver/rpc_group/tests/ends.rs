@@ -131,3 +131,17 @@ fn who_is_busy_while_it_is_asked_whether_it_is_there_keeps_its_calls_until_it_di
     stuck.wait().expect_err("it is dead");
     drop(kept);
 }
+
+/// It is there still, and of no group any more: to a newcomer it is gone.
+#[test]
+fn a_newcomer_goes_on_without_a_member_that_has_ended_and_listens_still() {
+    let (_server, port) = server();
+    let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
+    b.panicked("provoked");
+    while b.end().is_none() {
+        thread::yield_now();
+    }
+    let c = joined(port, "c", 2);
+    assert_eq!((names(&c).as_str(), names(&a).as_str()), ("a c", "a c"));
+    drop(b);
+}
