@@ -753,6 +753,21 @@ fn no_way(error: &io::Error) -> ConnectionError {
     let words = error.to_string().into();
     match error.kind() {
         io::ErrorKind::ConnectionRefused => ConnectionError::NobodyListens(words),
+        // It waited at a listener that was closed.
+        io::ErrorKind::ConnectionReset => ConnectionError::Lost(words),
         _ => ConnectionError::Unreachable(words),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_ends_at_the_door_was_one() {
+        let way = |number| no_way(&io::Error::from_raw_os_error(number));
+        assert!(matches!(way(libc::ECONNREFUSED), ConnectionError::NobodyListens(_)));
+        assert!(matches!(way(libc::ECONNRESET), ConnectionError::Lost(_)));
+        assert!(matches!(way(libc::EHOSTUNREACH), ConnectionError::Unreachable(_)));
     }
 }

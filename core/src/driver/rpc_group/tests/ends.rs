@@ -145,3 +145,21 @@ fn a_newcomer_goes_on_without_a_member_that_has_ended_and_listens_still() {
     assert_eq!((names(&c).as_str(), names(&a).as_str()), ("a c", "a c"));
     drop(b);
 }
+
+#[test]
+fn a_newcomer_goes_on_without_a_member_that_ends_while_it_comes() {
+    let (_server, port) = server();
+    for round in 0..40 {
+        let m = joined(port, "m", 0);
+        thread::scope(|scope| {
+            let coming = scope.spawn(move || start(&store(port), worker("x", 1), None));
+            if round % 4 != 0 {
+                let key: &[u8] = if round % 4 == 1 { b"names/1" } else { b"addrs/x" };
+                store(port).wait(&[key], Timeout::After(SOON)).expect("it comes");
+            }
+            m.shutdown(Shutdown::Abrupt).expect("ended");
+            let x = coming.join().expect("no panic").expect("a member");
+            x.shutdown(Shutdown::Graceful).expect("it leaves");
+        });
+    }
+}
