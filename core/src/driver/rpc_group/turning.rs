@@ -1,6 +1,7 @@
 //! The thread that turns the machine, and the one that makes its calls of the store.
 
 use super::mailbox::Mailbox;
+use super::own_store::PRESS_INTERVAL;
 use super::shared::Shared;
 use super::signs::Signs;
 use super::steps::carry_out;
@@ -102,8 +103,6 @@ enum Step {
     End,
 }
 
-/// How soon the store's calls are cancelled again.
-const PRESS_INTERVAL: Duration = Duration::from_millis(10);
 /// Whoever waits so long for nothing waits again.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 

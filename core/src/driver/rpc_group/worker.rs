@@ -1,6 +1,6 @@
 //! A worker of a group whose backend is `tcp`.
 
-use super::own_store::{Sessions, own_store};
+use super::own_store::{Pressing, Sessions, own_store};
 use super::shared::{Callee, GroupCallError, Shared};
 use super::signs::Signs;
 use super::steps::carry_out;
@@ -23,6 +23,7 @@ use crate::rpc::agent::{Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, I
 use crate::rpc::device::{Device, DeviceKind};
 use crate::rpc::device_map::{DeviceMaps, NodeDevices};
 use crate::rpc::handlers::{HandlerError, Owner};
+use crate::rpc::membership::error::MembershipError;
 use crate::rpc::membership::token::TokenTimes;
 use crate::rpc::membership::{Member, group_id};
 use crate::rpc::name::WorkerInfo;
@@ -156,13 +157,20 @@ impl RpcAgent {
         let host = tcp.host.clone().unwrap_or_else(|| host_towards(store));
         let scope = store.scope().to_vec();
         let call = tcp.call.clone().unwrap_or_else(|| Canceller::default().begin());
-        let (store, has_sessions) = own_store(store, &me.name, &call)?;
+        // Whatever a cancelled step says of its end, that is why.
+        let go_on = || match call.is_cancelled() {
+            true => Err(AgentError::from(MembershipError::Cancelled)),
+            false => Ok(()),
+        };
+        let own = own_store(store, &me.name, &call);
+        go_on()?;
+        let (store, has_sessions) = own?;
         store.set_timeout(membership_timeout);
         let store = Arc::new(store);
-        let cancelled = Arc::clone(&store);
-        let watch = call.watch(move || cancelled.cancel());
+        let pressing = Pressing::begin(&store, &call);
         let id = carry_out(&store, shared.clock(), &group_id::ask(random_seed()));
-        drop(watch);
+        drop(pressing);
+        go_on()?;
         let group = group_id::answered(&scope, id).map_err(AgentError::from)?;
         let weak = Arc::downgrade(&shared);
         let admit = move |claimed: &WorkerInfo| {
@@ -212,9 +220,11 @@ impl RpcAgent {
         shared.begin(machine, client);
         let signs = match has_sessions {
             Sessions::Native => {
-                let cancelled = Arc::clone(&store);
-                let _watch = call.watch(move || cancelled.cancel());
-                Some(Signs::begin(&store, &sign, &shared)?)
+                let pressing = Pressing::begin(&store, &call);
+                let signs = Signs::begin(&store, &sign, &shared);
+                drop(pressing);
+                go_on()?;
+                Some(signs?)
             }
             Sessions::None => None,
         };
