@@ -86,8 +86,8 @@ pub enum Input {
     SignsLost(Box<str>),
     /// These are all signs that there are, each with its value: some may have come and vanished unseen.
     Signs(Vec<(Box<str>, Box<[u8]>)>),
-    /// A call of the program's to the worker at this address failed so.
-    Lost(Departed, NoAnswer),
+    /// A call of the program's to the worker at this address failed so that it may be dead: [`tells_of_an_end`].
+    Lost(Departed),
     /// The worker is to leave, once it has no more calls under way.
     Leave,
     /// It has none.
@@ -176,7 +176,8 @@ pub enum GroupEvent {
 }
 
 /// Whether a call failed so that the worker that was called is gone, most likely.
-const fn tells_of_an_end(error: &CallError) -> bool {
+#[must_use]
+pub const fn tells_of_an_end(error: &CallError) -> bool {
     match error {
         CallError::PeerGone { why, .. } => matches!(
             why,
@@ -451,7 +452,7 @@ impl Agent {
                     self.mourn(&sign.name, &sign.address, sign::VANISHED);
                 }
             }
-            Input::Lost(place, why) => self.suspect(now, place, &why),
+            Input::Lost(place) => self.suspect(now, place),
             Input::Leave => self.leave(now),
             Input::Drained => self.drained(now),
             Input::Cancel => self.cancel(now),

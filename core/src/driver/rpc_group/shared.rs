@@ -9,6 +9,7 @@ use crate::driver::rpc::handling::{Request, Responder};
 use crate::rendezvous::parse::Endpoint;
 use crate::rpc::agent::{
     Agent, AgentError, Called, ControlCall, GroupEvent, Input, NotAdmitted, NotCallable, no_answer,
+    tells_of_an_end,
 };
 use crate::rpc::connection::CallError;
 use crate::rpc::membership::Member;
@@ -177,10 +178,13 @@ pub(super) struct UnderWay {
 }
 
 impl Marking for UnderWay {
-    /// The machine hears of a failure, which may tell of a death.
+    /// The machine hears of a failure that may tell of a death.
     fn ended(&self, result: &CallResult) {
-        if let (Err(error), Some(to), Some(shared)) = (result, &self.to, self.shared.upgrade()) {
-            shared.tell(Input::Lost(to.clone(), no_answer(error)));
+        if let (Err(error), Some(to)) = (result, &self.to)
+            && tells_of_an_end(error)
+            && let Some(shared) = self.shared.upgrade()
+        {
+            shared.tell(Input::Lost(to.clone()));
         }
     }
 }
@@ -532,5 +536,28 @@ impl Shared {
         let patience = until.since(self.clock.now());
         let waited = self.changed.wait_timeout_while(lock(&self.fate), patience, |fate| goes_on(fate));
         waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::connection::{ConnectionError, Status};
+
+    #[test]
+    fn the_machine_hears_of_failures_that_may_tell_of_deaths_and_of_no_others() {
+        let shared = Shared::new();
+        let worker = WorkerInfo { name: "b".parse().expect("a name"), id: 1 };
+        let to = Departed { worker: worker.clone(), address: "h:1".into() };
+        shared.under_way.store(1, Ordering::Relaxed);
+        let mark = UnderWay { shared: Arc::downgrade(&shared), to: Some(to.clone()) };
+        let (peer, handler) = (worker.clone(), "f".into());
+        let failed = CallError::Remote { peer, handler, status: Status::Failed, words: "no luck".into() };
+        let lost = CallError::PeerGone { peer: worker, why: ConnectionError::Lost("reset".into()) };
+        for result in [Ok(Vec::new()), Err(failed), Err(lost)] {
+            mark.ended(&result);
+        }
+        assert_eq!(shared.next_input(Duration::ZERO), Some(Input::Lost(to)));
+        assert_eq!(shared.next_input(Duration::ZERO), None);
     }
 }

@@ -244,11 +244,10 @@ impl Agent {
 
     /// A call to a member failed in a way that may mean that it is dead. It is asked once more, over a new connection:
     /// one that broke is no proof.
-    pub(super) fn suspect(&mut self, now: Instant, place: Departed, why: &NoAnswer) {
+    pub(super) fn suspect(&mut self, now: Instant, place: Departed) {
         let is_asked =
             |(_, purpose): &(u64, Purpose)| matches!(purpose, Purpose::Suspect(of) if *of == place);
-        if *why == NoAnswer::Gone
-            && self.lives(&place)
+        if self.lives(&place)
             && place.worker != self.me.worker
             && self.tells_of_deaths()
             && !self.calls.iter().any(is_asked)

@@ -578,7 +578,11 @@ fn who_ends_while_it_is_told_of_a_newcomer_is_gone_to_it() {
             false,
         ),
     ] {
-        assert_eq!(no_answer(&error) == NoAnswer::Gone, is_gone, "{error}");
+        assert_eq!(
+            (no_answer(&error) == NoAnswer::Gone, tells_of_an_end(&error)),
+            (is_gone, is_gone),
+            "{error}"
+        );
     }
 }
 
@@ -812,22 +816,16 @@ fn whoever_cannot_be_called_is_asked_once_more_and_is_dead_if_nobody_is_there() 
         let place = |world: &World, at: usize| world.nodes[at].agent.me().place();
         let (b, c) = (place(&world, 1), place(&world, 2));
         // A connection that broke is no proof, and an address that nobody has is none's.
-        for (place, why) in [
-            (b.clone(), NoAnswer::Gone),
-            (b.clone(), NoAnswer::Unknown("late".into())),
-            (place_of("b", "elsewhere"), NoAnswer::Gone),
-            (place(&world, 0), NoAnswer::Gone),
-        ] {
-            world.input(0, Input::Lost(place, why));
+        for place in [b, place_of("b", "elsewhere"), place(&world, 0)] {
+            world.input(0, Input::Lost(place));
             world.run_for(100);
         }
         assert_eq!(world.nodes[0].events[before..], Vec::<String>::new());
         world.step(Happening::Kill(2));
-        world.input(0, Input::Lost(c.clone(), NoAnswer::Unknown("late".into())));
         world.run_for(100);
         assert_eq!(world.nodes[0].events[before..], Vec::<String>::new());
         for _ in 0..2 {
-            world.input(0, Input::Lost(c.clone(), NoAnswer::Gone));
+            world.input(0, Input::Lost(c.clone()));
         }
         world.run_for(100);
         assert_eq!(world.nodes[0].events[before..], ["xc"]);
