@@ -448,8 +448,11 @@ impl Agent {
             }
             Input::SignsLost(why) => self.lose_sight(why),
             Input::Signs(all) => {
-                for sign in self.signs.all(&all) {
-                    self.mourn(&sign.name, &sign.address, sign::VANISHED);
+                let gone = self.signs.all(&all);
+                match (&self.membership, self.life) {
+                    // They may have ended as they should, and said so unheard.
+                    (Membership::Fixed(_), Life::Leaving) => self.signs.went(gone),
+                    _ => gone.iter().for_each(|sign| self.mourn(&sign.name, &sign.address, sign::VANISHED)),
                 }
             }
             Input::Lost(place) => self.suspect(now, place),

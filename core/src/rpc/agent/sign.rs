@@ -107,6 +107,14 @@ impl Signs {
         gone.iter().filter_map(|sign| self.changed(&sign.text(), None)).collect()
     }
 
+    /// That these vanished is no death, nor if it is told again.
+    pub(super) fn went(&mut self, signs: Vec<Sign>) {
+        for sign in signs {
+            take(&mut self.lost, &sign);
+            keep(&mut self.going, sign);
+        }
+    }
+
     /// Whether the sign of the worker there has vanished.
     pub(super) fn are_lost(&self, place: &Departed) -> bool {
         self.lost.iter().any(|sign| sign.name == place.worker.name && sign.address == place.address)

@@ -854,6 +854,26 @@ fn a_sign_that_vanished_unseen_tells_of_a_death() {
 }
 
 #[test]
+fn whose_sign_vanished_unseen_while_a_static_group_ends_has_ended() {
+    let mut world = World::new(13, Signing::Native);
+    for name in ["a", "b"] {
+        world.spawn(name, Some(2));
+    }
+    world.run_for(2000);
+    world.input(0, Input::Leave);
+    world.run_for(100);
+    assert_eq!(world.nodes[0].agent.life(), Life::Leaving);
+    // That it goes was lost, and that it is gone is told twice: with all signs, and by itself.
+    world.input(0, Input::Signs([("a/a@0".into(), sign::HERE.into())].into()));
+    world.input(0, Input::Sign("b/b@1".into(), None));
+    assert_eq!(world.nodes[0].agent.life(), Life::Leaving, "{:?}", world.nodes[0].over);
+    world.input(1, Input::Leave);
+    world.run_for(2000);
+    assert_eq!((&world.nodes[0].over, &world.nodes[1].over), (&Some(Ok(())), &Some(Ok(()))));
+    assert_eq!(world.nodes[0].events, Vec::<String>::new());
+}
+
+#[test]
 fn who_was_heard_before_a_static_group_was_complete_is_asked_for_again() {
     let mut world = World::new(14, Signing::None);
     world.spawn("a", Some(2));
