@@ -585,17 +585,22 @@ impl Agent {
 
     /// Who has not called the leader, which this worker is.
     fn not_ready(&self) -> Vec<u16> {
-        let others = self.members().iter().map(|member| &member.worker).filter(|&of| *of != self.me.worker);
-        let mut ids: Vec<u16> =
-            others.filter(|of| !self.ready.iter().any(|(_, known)| known == *of)).map(|of| of.id).collect();
-        ids.sort_unstable();
-        ids
+        // They are members, as is looked at when they call.
+        let mut came: Vec<u16> = self.ready.iter().map(|(_, of)| of.id).chain([self.me.worker.id]).collect();
+        came.sort_unstable();
+        let ids = self.members().iter().map(|member| member.worker.id);
+        let mut missing: Vec<u16> = ids.filter(|id| came.binary_search(id).is_err()).collect();
+        missing.sort_unstable();
+        missing
     }
 
     fn look_at_ready(&mut self) {
+        let leader = self.members().iter().next();
         let leads =
-            self.life == Life::Meeting && self.leader().is_some_and(|leader| leader.worker == self.me.worker);
-        if leads && (self.not_ready().is_empty() || planted!(self, HastyLeader)) {
+            self.life == Life::Meeting && leader.is_some_and(|leader| leader.worker == self.me.worker);
+        // Not before as many have called as there are: looking for each of them takes its time.
+        let may_be_all = || self.ready.len() + 1 >= self.members().len() && self.not_ready().is_empty();
+        if leads && (may_be_all() || planted!(self, HastyLeader)) {
             self.met();
         }
     }

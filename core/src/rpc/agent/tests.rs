@@ -426,6 +426,24 @@ fn nobody_begins_where_the_leader_did_not_hear_from_all() {
 }
 
 #[test]
+fn who_calls_the_leader_twice_counts_once() {
+    let mut world = World::new(1, Signing::None);
+    for name in ["a", "b", "c"] {
+        world.spawn(name, Some(3));
+    }
+    while world.nodes[2].agent.life() == Life::Joining {
+        world.run_for(1);
+    }
+    world.end(2);
+    world.run_for(1000);
+    let again = Called { from: worker("b"), handler: READY_HANDLER.into(), payload: Box::default() };
+    world.input(0, Input::Called(1_000_000, again));
+    assert_eq!(world.nodes[0].agent.life(), Life::Meeting);
+    world.run_for(100_000);
+    assert_eq!(world.error(0), "2 of 3 workers called a (id 0) in time; missing: 2");
+}
+
+#[test]
 fn a_sign_that_vanishes_ends_a_group_that_has_not_begun_and_calls_in_one_that_has() {
     let mut world = World::new(2, Signing::Native);
     for name in NAMES {
