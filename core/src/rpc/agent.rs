@@ -34,6 +34,7 @@ use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use changes::Told;
+use deaths::Death;
 use sign::{Sign, Signs};
 
 /// Answers with the worker's card.
@@ -235,13 +236,6 @@ enum Membership {
     Changing(Box<ChangingGroup>),
 }
 
-/// A member that is dead, as far as is known, and has not been struck out.
-#[derive(Clone, Debug)]
-struct Death {
-    place: Departed,
-    why: Box<str>,
-}
-
 /// Whether the signs of the others are seen, as far as there are any.
 #[derive(Clone, Debug)]
 enum Sight {
@@ -371,20 +365,6 @@ impl Agent {
             None => Ok(member),
             Some(death) => Err(NotCallable::Dead { worker: member.worker.clone(), why: death.why.clone() }),
         }
-    }
-
-    /// Whether a member is there that is not known to be dead: others than the library may call it.
-    #[must_use]
-    pub fn lives(&self, place: &Departed) -> bool {
-        let member = self.members().get(&place.worker.name).filter(|member| member.place() == *place);
-        member.is_some_and(|member| self.death(member).is_none())
-    }
-
-    /// How this member died. Another one that came back under its name lives.
-    fn death(&self, member: &Member) -> Option<&Death> {
-        let is_it =
-            |place: &Departed| place.worker.name == member.worker.name && place.address == member.address;
-        self.deaths.iter().find(|death| is_it(&death.place))
     }
 
     /// Whether a worker that connects is heard. In a static group, once it is complete, only its members are. To a dynamic
@@ -763,35 +743,6 @@ impl Agent {
         }
     }
 
-    /// Those whose signs vanished while nobody knew that they are members.
-    fn bury(&mut self) {
-        if planted!(self, ForgottenLoss) {
-            return;
-        }
-        let known = self
-            .members()
-            .iter()
-            .map(|member| Departed { worker: member.worker.clone(), address: member.address.clone() });
-        let lost: Vec<Departed> = known.filter(|place| self.signs.are_lost(place)).collect();
-        for place in lost {
-            self.mourn(&place.worker.name, &place.address, sign::VANISHED);
-        }
-        self.look_at_deaths();
-    }
-
-    /// A static group begins with all its members, and ends with all of them.
-    fn look_at_deaths(&mut self) {
-        let phase = match (self.life, &self.membership) {
-            (Life::Meeting, Membership::Fixed(_)) => "the group began",
-            (Life::Leaving, Membership::Fixed(_)) => "the group ended",
-            _ => return,
-        };
-        if let Some(death) = self.deaths.first() {
-            let (worker, why) = (death.place.worker.clone(), death.why.clone());
-            self.fail(AgentError::PeerDied { worker, phase, why });
-        }
-    }
-
     /// The group has changed: calls to those who are gone end, and the user hears of it.
     fn tell_of(&mut self, change: &Change) {
         for place in &change.left {
@@ -811,6 +762,7 @@ impl Agent {
 }
 
 mod changes;
+mod deaths;
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,10 @@
-//! What a worker makes of changes that others tell of, and of deaths.
+//! What a worker makes of changes that others tell of.
 //!
 //! Whoever changes a dynamic group tells each member, and a word of anybody's is not believed as it is: whether a newcomer
 //! can be called is tried, and so is whether those whom the change strikes out, or whose name or number the newcomer
 //! takes, are gone. A member that answers that it is one keeps its place, and whoever told of the change is refused.
 
-use super::{Agent, CHANGE_HANDLER, Called, Death, GroupEvent, Life, Membership, Output, Purpose};
+use super::{Agent, CHANGE_HANDLER, Called, Life, Membership, Purpose};
 use super::{REACH_HANDLER, REACH_TIMEOUT};
 use crate::rpc::membership::Member;
 use crate::rpc::membership::change::{Change, Departed, decode_change};
@@ -20,9 +20,6 @@ use alloc::vec::Vec;
 pub(super) const SETTLED: &[u8] = b"\x01";
 /// What a worker answers that comes or goes.
 pub(super) const UNSETTLED: &[u8] = b"\x00";
-/// What is known of the death of one whose address refuses connections.
-const NOBODY_THERE: &str = "nobody is at its address";
-
 /// A change that this worker has not agreed to yet.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
@@ -240,52 +237,5 @@ impl Agent {
             // Who leaves hears no more of who comes. But who came back lives.
             self.deaths.retain(|death| Some(&death.place) != newcomer.as_ref());
         }
-    }
-
-    /// A call to a member failed in a way that may mean that it is dead. It is asked once more, over a new connection:
-    /// one that broke is no proof.
-    pub(super) fn suspect(&mut self, now: Instant, place: Departed) {
-        let is_asked =
-            |(_, purpose): &(u64, Purpose)| matches!(purpose, Purpose::Suspect(of) if *of == place);
-        if self.lives(&place)
-            && place.worker != self.me.worker
-            && self.tells_of_deaths()
-            && !self.calls.iter().any(is_asked)
-        {
-            let purpose = Purpose::Suspect(place.clone());
-            self.call(place, REACH_HANDLER, Vec::new(), now + REACH_TIMEOUT, purpose);
-        }
-    }
-
-    /// What came of that.
-    pub(super) fn suspected(&mut self, place: &Departed, answer: &Result<Box<[u8]>, NoAnswer>) {
-        if *answer == Err(NoAnswer::Gone) && self.tells_of_deaths() {
-            self.mourn(&place.worker.name, &place.address, NOBODY_THERE);
-        }
-    }
-
-    /// Whether a member that is not there must be dead. In a static group that ends, the others may have ended before.
-    const fn tells_of_deaths(&self) -> bool {
-        matches!(self.life, Life::Meeting | Life::Member | Life::Draining)
-    }
-
-    /// A worker is dead; calls to it end now. Another one of its name elsewhere lives; no address stands for any.
-    pub(super) fn mourn(&mut self, name: &str, address: &str, why: &str) {
-        let is_it = |member: &&Member| address.is_empty() || *member.address == *address;
-        let Some(member) = self.members().get(name).filter(is_it) else { return };
-        let place = member.place();
-        if self.death(member).is_some() || place.worker == self.me.worker {
-            return;
-        }
-        let (worker, why): (_, Box<str>) = (place.worker.clone(), why.into());
-        if !planted!(self, HangingCalls) {
-            self.outputs.push_back(Output::EndCallsTo(place.clone(), why.clone()));
-        }
-        if matches!(self.life, Life::Member | Life::Draining | Life::Leaving) {
-            let why = why.clone();
-            self.outputs.push_back(Output::Event(GroupEvent::PeerDied { worker, why }));
-        }
-        self.deaths.push(Death { place, why });
-        self.look_at_deaths();
     }
 }
