@@ -17,11 +17,11 @@ pub mod sign;
 pub use error::{AgentError, NotAdmitted, NotCallable};
 pub use life::{Life, LifeEvent};
 
-use super::connection::{CallError, ConnectionError, Refusal};
+use super::connection::{CallError, ConnectionError, Refusal, Status};
 use super::device::DeviceKind;
 use super::device_map::Group;
 use super::membership::change::{Change, Departed, Members, encode_change};
-use super::membership::changing::{self, ChangingGroup, ChangingOptions, NoAnswer};
+use super::membership::changing::{self, ChangingGroup, ChangingOptions, NoAnswer, Presence};
 use super::membership::error::{ABSENT_LISTED_MAX, Absent, MembershipError};
 use super::membership::fixed::{FixedGroup, FixedOutput};
 use super::membership::token::TokenTimes;
@@ -34,6 +34,7 @@ use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use changes::Told;
+use deaths::Death;
 use sign::{Sign, Signs};
 
 /// Answers with the worker's card.
@@ -86,8 +87,8 @@ pub enum Input {
     SignsLost(Box<str>),
     /// These are all signs that there are, each with its value: some may have come and vanished unseen.
     Signs(Vec<(Box<str>, Box<[u8]>)>),
-    /// A call of the program's to the worker at this address failed so.
-    Lost(Departed, NoAnswer),
+    /// A call of the program's to the worker at this address failed so that it may be dead: [`tells_of_an_end`].
+    Lost(Departed),
     /// The worker is to leave, once it has no more calls under way.
     Leave,
     /// It has none.
@@ -118,6 +119,8 @@ pub enum Output {
     Call(ControlCall),
     /// Answer the call with this number.
     Respond(u64, Result<Box<[u8]>, Box<str>>),
+    /// Answer the call with this number that this worker is of no group any more.
+    Decline(u64),
     /// Wait until no call of this worker's is under way, and report [`Input::Drained`].
     Drain,
     /// Whatever is under way ends with this reason.
@@ -173,22 +176,28 @@ pub enum GroupEvent {
     },
 }
 
+/// Whether a call failed so that the worker that was called is gone, most likely.
+#[must_use]
+pub const fn tells_of_an_end(error: &CallError) -> bool {
+    match error {
+        CallError::PeerGone { why, .. } => matches!(
+            why,
+            ConnectionError::Lost(_)
+                | ConnectionError::NobodyListens(_)
+                | ConnectionError::Impostor { .. }
+                // Somebody else is there now, or nobody any more but its process.
+                | ConnectionError::Refused { why: Refusal::Group | Refusal::NotMe | Refusal::Over, .. }
+        ),
+        // A worker says so when it is of no group any more.
+        CallError::Leaving(_) | CallError::Remote { status: Status::Leaving, .. } => true,
+        _ => false,
+    }
+}
+
 /// What a call that failed tells of the worker that was called.
 #[must_use]
 pub fn no_answer(error: &CallError) -> NoAnswer {
-    match error {
-        CallError::PeerGone {
-            why:
-                ConnectionError::Lost(_) | ConnectionError::NobodyListens(_) | ConnectionError::Impostor { .. },
-            ..
-        } => NoAnswer::Gone,
-        // Somebody else is there now.
-        CallError::PeerGone {
-            why: ConnectionError::Refused { why: Refusal::Group | Refusal::NotMe, .. },
-            ..
-        } => NoAnswer::Gone,
-        other => NoAnswer::Unknown(other.to_string().into()),
-    }
+    if tells_of_an_end(error) { NoAnswer::Gone } else { NoAnswer::Unknown(error.to_string().into()) }
 }
 
 /// Whether a bug is planted here, for the tests to find.
@@ -209,6 +218,8 @@ macro_rules! planted {
 #[derive(Clone, Debug)]
 enum Purpose {
     Card(WorkerName),
+    /// To see whether it is a member of whose name somebody had the token, and died.
+    Victim(WorkerName),
     Tell(WorkerName),
     /// To try the way to a newcomer; whoever told of it waits for the answer with this number.
     Reach(u64),
@@ -223,13 +234,6 @@ enum Purpose {
 enum Membership {
     Fixed(Box<FixedGroup>),
     Changing(Box<ChangingGroup>),
-}
-
-/// A member that is dead, as far as is known, and has not been struck out.
-#[derive(Clone, Debug)]
-struct Death {
-    place: Departed,
-    why: Box<str>,
 }
 
 /// Whether the signs of the others are seen, as far as there are any.
@@ -363,13 +367,6 @@ impl Agent {
         }
     }
 
-    /// How this member died. Another one that came back under its name lives.
-    fn death(&self, member: &Member) -> Option<&Death> {
-        let is_it =
-            |place: &Departed| place.worker.name == member.worker.name && place.address == member.address;
-        self.deaths.iter().find(|death| is_it(&death.place))
-    }
-
     /// Whether a worker that connects is heard. In a static group, once it is complete, only its members are. To a dynamic
     /// one anybody may come: who takes a living member's name or number finds that out when it joins.
     ///
@@ -431,11 +428,14 @@ impl Agent {
             }
             Input::SignsLost(why) => self.lose_sight(why),
             Input::Signs(all) => {
-                for sign in self.signs.all(&all) {
-                    self.mourn(&sign.name, &sign.address, sign::VANISHED);
+                let gone = self.signs.all(&all);
+                match (&self.membership, self.life) {
+                    // They may have ended as they should, and said so unheard.
+                    (Membership::Fixed(_), Life::Leaving) => self.signs.went(gone),
+                    _ => gone.iter().for_each(|sign| self.mourn(&sign.name, &sign.address, sign::VANISHED)),
                 }
             }
-            Input::Lost(place, why) => self.suspect(now, place, &why),
+            Input::Lost(place) => self.suspect(now, place),
             Input::Leave => self.leave(now),
             Input::Drained => self.drained(now),
             Input::Cancel => self.cancel(now),
@@ -470,6 +470,8 @@ impl Agent {
 
     fn finish(&mut self, words: Box<str>, end: Result<(), AgentError>) {
         self.calls.clear();
+        let told = core::mem::take(&mut self.told);
+        self.outputs.extend(told.iter().map(|told| Output::Decline(told.number())));
         self.outputs.push_back(Output::EndCalls(words));
         if end.is_err() {
             // Who ends as it should answers those first who wait for an answer.
@@ -494,6 +496,10 @@ impl Agent {
                     Some(changing::Output::Ask(of)) => {
                         let purpose = Purpose::Card(of.worker.name.clone());
                         self.call(of, CARD_HANDLER, Vec::new(), self.deadline.max(now), purpose);
+                    }
+                    Some(changing::Output::Doubt(of, until)) => {
+                        let purpose = Purpose::Victim(of.worker.name.clone());
+                        self.call(of, REACH_HANDLER, Vec::new(), until, purpose);
                     }
                     Some(changing::Output::Tell(to, change)) => {
                         let purpose = Purpose::Tell(to.worker.name.clone());
@@ -559,17 +565,22 @@ impl Agent {
 
     /// Who has not called the leader, which this worker is.
     fn not_ready(&self) -> Vec<u16> {
-        let others = self.members().iter().map(|member| &member.worker).filter(|&of| *of != self.me.worker);
-        let mut ids: Vec<u16> =
-            others.filter(|of| !self.ready.iter().any(|(_, known)| known == *of)).map(|of| of.id).collect();
-        ids.sort_unstable();
-        ids
+        // They are members, as is looked at when they call.
+        let mut came: Vec<u16> = self.ready.iter().map(|(_, of)| of.id).chain([self.me.worker.id]).collect();
+        came.sort_unstable();
+        let ids = self.members().iter().map(|member| member.worker.id);
+        let mut missing: Vec<u16> = ids.filter(|id| came.binary_search(id).is_err()).collect();
+        missing.sort_unstable();
+        missing
     }
 
     fn look_at_ready(&mut self) {
+        let leader = self.members().iter().next();
         let leads =
-            self.life == Life::Meeting && self.leader().is_some_and(|leader| leader.worker == self.me.worker);
-        if leads && (self.not_ready().is_empty() || planted!(self, HastyLeader)) {
+            self.life == Life::Meeting && leader.is_some_and(|leader| leader.worker == self.me.worker);
+        // Not before as many have called as there are: looking for each of them takes its time.
+        let may_be_all = || self.ready.len() + 1 >= self.members().len() && self.not_ready().is_empty();
+        if leads && (may_be_all() || planted!(self, HastyLeader)) {
             self.met();
         }
     }
@@ -656,7 +667,7 @@ impl Agent {
     /// A call of the library's own handlers. Each is answered, be it later.
     fn called(&mut self, now: Instant, number: u64, called: &Called) {
         if self.life == Life::Over {
-            return self.respond(number, Err(NotAdmitted::Over.to_string().into()));
+            return self.outputs.push_back(Output::Decline(number));
         }
         match &*called.handler {
             REACH_HANDLER => self.respond(number, Ok(self.standing().into())),
@@ -696,6 +707,11 @@ impl Agent {
         let (_, purpose) = self.calls.swap_remove(place);
         match purpose {
             Purpose::Card(name) => self.hand_on(now, changing::Input::Answered(name, answer)),
+            Purpose::Victim(name) => {
+                let is_settled = answer.is_ok_and(|standing| *standing == *changes::SETTLED);
+                let presence = if is_settled { Presence::Settled } else { Presence::Unsettled };
+                self.hand_on(now, changing::Input::Doubted(name, presence));
+            }
             Purpose::Tell(name) => self.hand_on(now, changing::Input::Told(name, answer.map(drop))),
             Purpose::Reach(told) => self.reached(now, told, answer),
             Purpose::Doubt(told, place) => self.doubted(now, told, &place, answer),
@@ -727,35 +743,6 @@ impl Agent {
         }
     }
 
-    /// Those whose signs vanished while nobody knew that they are members.
-    fn bury(&mut self) {
-        if planted!(self, ForgottenLoss) {
-            return;
-        }
-        let known = self
-            .members()
-            .iter()
-            .map(|member| Departed { worker: member.worker.clone(), address: member.address.clone() });
-        let lost: Vec<Departed> = known.filter(|place| self.signs.are_lost(place)).collect();
-        for place in lost {
-            self.mourn(&place.worker.name, &place.address, sign::VANISHED);
-        }
-        self.look_at_deaths();
-    }
-
-    /// A static group begins with all its members, and ends with all of them.
-    fn look_at_deaths(&mut self) {
-        let phase = match (self.life, &self.membership) {
-            (Life::Meeting, Membership::Fixed(_)) => "the group began",
-            (Life::Leaving, Membership::Fixed(_)) => "the group ended",
-            _ => return,
-        };
-        if let Some(death) = self.deaths.first() {
-            let (worker, why) = (death.place.worker.clone(), death.why.clone());
-            self.fail(AgentError::PeerDied { worker, phase, why });
-        }
-    }
-
     /// The group has changed: calls to those who are gone end, and the user hears of it.
     fn tell_of(&mut self, change: &Change) {
         for place in &change.left {
@@ -775,6 +762,7 @@ impl Agent {
 }
 
 mod changes;
+mod deaths;
 
 #[cfg(test)]
 mod tests;

@@ -300,6 +300,11 @@ impl Responder {
         self.finish(|to| to.fail(Status::Failed, words))
     }
 
+    /// The worker takes no further requests, and has not carried this one out.
+    pub(in crate::driver) fn decline(mut self) {
+        self.finish(|to| to.fail(Status::Leaving, ""));
+    }
+
     /// Whether anybody waits for an answer still; for who has much to do for it.
     #[must_use]
     pub fn is_wanted(&self) -> bool {

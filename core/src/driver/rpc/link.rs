@@ -215,6 +215,8 @@ struct State {
     scratch: Vec<u8>,
     /// When the last such call ended.
     rested: Instant,
+    /// The link itself, as long as calls are under way that nobody else keeps it for: whoever made them holds nothing of it.
+    kept: Option<Arc<Link>>,
 }
 
 /// After so long a rest it is looked whether the connection is still there, before something is sent into it.
@@ -272,6 +274,7 @@ impl Link {
                 has_left: false,
                 scratch: Vec::new(),
                 rested: Instant::ORIGIN,
+                kept: None,
             }),
         }))
     }
@@ -311,6 +314,9 @@ impl Link {
         if let Ok(id) = begun {
             if payload_bytes > 0 {
                 state.requests.insert(id, payload);
+            }
+            if !matches!(completion, Completion::Waiter(..)) {
+                state.kept.get_or_insert_with(|| Arc::clone(self));
             }
             state.completions.insert(id, completion);
             match driven {
@@ -521,6 +527,10 @@ impl Link {
         }
         if state.line.as_ref().is_none_or(|line| !line.has_unsent()) {
             due.unmark(&mut state.unsent_marks);
+        }
+        if state.completions.is_empty() && state.unsent_marks.is_empty() {
+            // Whoever is here has another one.
+            state.kept = None;
         }
         self.watch(state);
         if let (Reader::Thread | Reader::Nobody, Some(at)) = (state.reader, state.peer.poll_timeout())
@@ -743,6 +753,21 @@ fn no_way(error: &io::Error) -> ConnectionError {
     let words = error.to_string().into();
     match error.kind() {
         io::ErrorKind::ConnectionRefused => ConnectionError::NobodyListens(words),
+        // It waited at a listener that was closed.
+        io::ErrorKind::ConnectionReset => ConnectionError::Lost(words),
         _ => ConnectionError::Unreachable(words),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_ends_at_the_door_was_one() {
+        let way = |number| no_way(&io::Error::from_raw_os_error(number));
+        assert!(matches!(way(libc::ECONNREFUSED), ConnectionError::NobodyListens(_)));
+        assert!(matches!(way(libc::ECONNRESET), ConnectionError::Lost(_)));
+        assert!(matches!(way(libc::EHOSTUNREACH), ConnectionError::Unreachable(_)));
     }
 }

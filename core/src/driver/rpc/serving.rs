@@ -14,6 +14,7 @@ use crate::driver::server::{Listen, ServerFailure, StartError, open_listener};
 use crate::driver::socket::KeepAlive;
 use crate::driver::threads::{self, Thread, panic_text};
 use crate::limits::{IntakeLimits, RpcLimits};
+use crate::rpc::connection::Refusal;
 use crate::rpc::intake::{Intake, Room};
 use crate::rpc::name::WorkerInfo;
 use crate::time::Duration;
@@ -27,9 +28,9 @@ use reactor::{Command, LISTENER, Reactor};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Whether somebody who says that it is this worker is taken in; if not, in which words it is refused. It is asked on the
+/// Whether somebody who says that it is this worker is taken in; if not, why, and in which words. It is asked on the
 /// thread that serves all connections, and must not block.
-pub type Admit = dyn Fn(&WorkerInfo) -> Result<(), Box<str>> + Send + Sync;
+pub type Admit = dyn Fn(&WorkerInfo) -> Result<(), (Refusal, Box<str>)> + Send + Sync;
 
 /// How a worker is called.
 pub struct RpcServerOptions {

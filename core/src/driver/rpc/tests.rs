@@ -8,7 +8,7 @@ use crate::driver::canceller::Canceller;
 use crate::driver::server::{Family, Listen};
 use crate::driver::socket::KeepAlive;
 use crate::limits::{IntakeLimits, RpcLimits};
-use crate::rpc::connection::CallKind;
+use crate::rpc::connection::{CallKind, Refusal};
 use crate::rpc::name::WorkerInfo;
 use crate::time::Duration;
 use crate::wire::rpc::{CalleeFrame, CallerFrame, DATA, Header, MAGIC, encode_frame};
@@ -47,8 +47,8 @@ fn server_options() -> RpcServerOptions {
         group: b"group".to_vec(),
         admit: Box::new(|caller| match caller.name.as_str() {
             "a" if caller.id == 1 => Ok(()),
-            "a" => Err("a is number 1".into()),
-            _ => Err(format!("no worker {} here", caller.name).into()),
+            "a" => Err((Refusal::Unknown, "a is number 1".into())),
+            _ => Err((Refusal::Unknown, format!("no worker {} here", caller.name).into())),
         }),
         limits: RpcLimits::default(),
         intake: IntakeLimits::default(),

@@ -1,16 +1,22 @@
 //! A way to a group's store that nobody else waits in.
 
 use crate::driver::call_error::CallError;
-use crate::driver::canceller::Cancellable;
+use crate::driver::canceller::{Cancellable, Watch};
 use crate::driver::native_client::{NativeClient, NativeClientOptions};
 use crate::driver::native_store::NativeStore;
+use crate::driver::reply::{Reply, ask};
 use crate::driver::store::{Store, Timeouts};
+use crate::driver::threads;
 use crate::time::Duration;
 use alloc::string::ToString;
 use alloc::sync::Arc;
+use std::sync::{Mutex, PoisonError};
 
 /// How long it is tried whether the store's server speaks the native protocol.
 const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How soon the store's calls are cancelled again.
+pub(super) const PRESS_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Whether the server knows sessions, and tells of what changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,4 +51,35 @@ pub(super) fn own_store(
         }
     }
     Ok((store.duplicate_within(call)?, Sessions::None))
+}
+
+/// As long as it lives, what is asked of a store ends when somebody cancels.
+#[derive(Debug)]
+pub(super) struct Pressing {
+    /// Goes before what ends the pressing.
+    _watch: Watch,
+    _ends: Reply<()>,
+}
+
+impl Pressing {
+    /// Watches `call`. What is about to begin when the store's calls are cancelled hears nothing of it, and so that is done
+    /// again and again from then on.
+    pub(super) fn begin(store: &Arc<Store>, call: &Cancellable) -> Self {
+        let (ends, ended) = ask();
+        let (store, ended) = (Arc::clone(store), Mutex::new(Some(ended)));
+        let watch = call.watch(move || {
+            store.cancel();
+            let first = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let Some(ended) = first else { return };
+            let store = Arc::clone(&store);
+            let press = move || {
+                while ended.look(PRESS_INTERVAL).is_none() {
+                    store.cancel();
+                }
+            };
+            // Without a thread, it was done once.
+            drop(threads::spawn("rdzv-rpc-press", press));
+        });
+        Self { _watch: watch, _ends: ends }
+    }
 }

@@ -9,6 +9,7 @@ use crate::driver::rpc::handling::{Request, Responder};
 use crate::rendezvous::parse::Endpoint;
 use crate::rpc::agent::{
     Agent, AgentError, Called, ControlCall, GroupEvent, Input, NotAdmitted, NotCallable, no_answer,
+    tells_of_an_end,
 };
 use crate::rpc::connection::CallError;
 use crate::rpc::membership::Member;
@@ -164,6 +165,13 @@ struct Way {
     peer: RpcPeer,
 }
 
+#[derive(Default)]
+struct Answers {
+    open: Vec<(u64, Responder)>,
+    /// The machine is over: nobody is answered any more.
+    is_over: bool,
+}
+
 pub(super) struct Shared {
     clock: Clock,
     inputs: Mailbox<Input>,
@@ -173,7 +181,7 @@ pub(super) struct Shared {
     client: OnceLock<(RpcClient, Box<str>)>,
     ways: Mutex<Vec<Way>>,
     /// Calls of the library's own handlers that are to be answered.
-    answers: Mutex<Vec<(u64, Responder)>>,
+    answers: Mutex<Answers>,
     last_answer: AtomicU64,
     under_way: AtomicUsize,
     is_draining: AtomicBool,
@@ -208,10 +216,13 @@ pub(super) struct UnderWay {
 }
 
 impl Marking for UnderWay {
-    /// The machine hears of a failure, which may tell of a death.
+    /// The machine hears of a failure that may tell of a death.
     fn ended(&self, result: &CallResult) {
-        if let (Err(error), Some(to), Some(shared)) = (result, &self.to, self.shared.upgrade()) {
-            shared.tell(Input::Lost(to.clone(), no_answer(error)));
+        if let (Err(error), Some(to)) = (result, &self.to)
+            && tells_of_an_end(error)
+            && let Some(shared) = self.shared.upgrade()
+        {
+            shared.tell(Input::Lost(to.clone()));
         }
     }
 }
@@ -278,7 +289,13 @@ impl Shared {
     /// A worker calls one of the library's own handlers.
     pub(super) fn called(&self, request: Request, responder: Responder) {
         let number = self.last_answer.fetch_add(1, Ordering::Relaxed) + 1;
-        lock(&self.answers).push((number, responder));
+        let mut answers = lock(&self.answers);
+        if answers.is_over {
+            drop(answers);
+            return responder.decline();
+        }
+        answers.open.push((number, responder));
+        drop(answers);
         let called = Called {
             from: request.caller,
             handler: (*request.handler).into(),
@@ -287,12 +304,20 @@ impl Shared {
         self.tell(Input::Called(number, called));
     }
 
+    fn responder(&self, number: u64) -> Option<Responder> {
+        let open = &mut lock(&self.answers).open;
+        let place = open.iter().position(|(known, _)| *known == number)?;
+        Some(open.swap_remove(place).1)
+    }
+
+    pub(super) fn decline(&self, number: u64) {
+        if let Some(responder) = self.responder(number) {
+            responder.decline();
+        }
+    }
+
     pub(super) fn respond(&self, number: u64, answer: Result<Box<[u8]>, Box<str>>) {
-        let mut answers = lock(&self.answers);
-        let place = answers.iter().position(|(known, _)| *known == number);
-        let responder = place.map(|place| answers.swap_remove(place).1);
-        drop(answers);
-        if let Some(responder) = responder {
+        if let Some(responder) = self.responder(number) {
             match answer {
                 Ok(bytes) => responder.answer(bytes.into_vec()),
                 Err(words) => responder.fail(&words),
@@ -300,10 +325,11 @@ impl Shared {
         }
     }
 
-    /// Nobody answers them any more.
-    pub(super) fn drop_answers(&self) {
-        let answers = core::mem::take(&mut *lock(&self.answers));
-        drop(answers);
+    /// Nobody answers any more: whoever waits for it, or asks from now on, is told so.
+    pub(super) fn decline_all(&self) {
+        let over = Answers { is_over: true, ..Answers::default() };
+        let answers = core::mem::replace(&mut *lock(&self.answers), over);
+        answers.open.into_iter().for_each(|(_, responder)| responder.decline());
     }
 
     fn way(&self, place: &Departed) -> Result<RpcPeer, GroupCallError> {
@@ -369,8 +395,9 @@ impl Shared {
         let callback = move |result: Result<Vec<u8>, CallError>| {
             if result.is_err()
                 && let Some(shared) = failed.upgrade()
+                && !shared.with_agent(|agent| agent.lives(&place)).unwrap_or_default()
             {
-                // Nobody else may ever call there.
+                // Nobody else may ever call there. Where a member is, there may be calls under way, which end with it.
                 shared.forget_way(&place);
             }
             told(result.map_err(|error| no_answer(&error)));
@@ -548,5 +575,28 @@ impl Shared {
         let patience = until.since(self.clock.now());
         let waited = self.changed.wait_timeout_while(lock(&self.fate), patience, |fate| goes_on(fate));
         waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::connection::{ConnectionError, Status};
+
+    #[test]
+    fn the_machine_hears_of_failures_that_may_tell_of_deaths_and_of_no_others() {
+        let shared = Shared::new();
+        let worker = WorkerInfo { name: "b".parse().expect("a name"), id: 1 };
+        let to = Departed { worker: worker.clone(), address: "h:1".into() };
+        shared.under_way.store(1, Ordering::Relaxed);
+        let mark = UnderWay { shared: Arc::downgrade(&shared), to: Some(to.clone()) };
+        let (peer, handler) = (worker.clone(), "f".into());
+        let failed = CallError::Remote { peer, handler, status: Status::Failed, words: "no luck".into() };
+        let lost = CallError::PeerGone { peer: worker, why: ConnectionError::Lost("reset".into()) };
+        for result in [Ok(Vec::new()), Err(failed), Err(lost)] {
+            mark.ended(&result);
+        }
+        assert_eq!(shared.next_input(Duration::ZERO), Some(Input::Lost(to)));
+        assert_eq!(shared.next_input(Duration::ZERO), None);
     }
 }

@@ -1,6 +1,7 @@
 //! The thread that turns the machine, and the one that makes its calls of the store.
 
 use super::mailbox::Mailbox;
+use super::own_store::PRESS_INTERVAL;
 use super::shared::Shared;
 use super::signs::Signs;
 use super::steps::carry_out;
@@ -61,7 +62,7 @@ impl Turning {
             // Nobody turns the machine any more, and if it panicked, nobody has told its end.
             if told.has_panicked() {
                 told.end_calls("the worker ended");
-                told.drop_answers();
+                told.decline_all();
                 told.over(Err(AgentError::Abandoned));
             }
         })?;
@@ -102,8 +103,6 @@ enum Step {
     End,
 }
 
-/// How soon the store's calls are cancelled again.
-const PRESS_INTERVAL: Duration = Duration::from_millis(10);
 /// Whoever waits so long for nothing waits again.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
@@ -131,7 +130,7 @@ impl Turner {
             self.shared.with_agent(|agent| agent.handle(clock.now(), input));
             go_on = self.carry_out_all();
         }
-        self.shared.drop_answers();
+        self.shared.decline_all();
     }
 
     fn carry_out_all(&self) -> ControlFlow<()> {
@@ -144,6 +143,7 @@ impl Turner {
                 Output::Store(step) => _ = self.steps.put(Step::Carry(step)),
                 Output::Call(call) => self.shared.call(call),
                 Output::Respond(number, answer) => self.shared.respond(number, answer),
+                Output::Decline(number) => self.shared.decline(number),
                 Output::Drain => self.shared.drain(),
                 Output::EndCalls(why) => self.shared.end_calls(&why),
                 Output::EndCallsTo(place, why) => self.shared.end_calls_to(&place, &why),

@@ -1,6 +1,6 @@
 //! A worker of a group whose backend is `tcp`.
 
-use super::own_store::{Sessions, own_store};
+use super::own_store::{Pressing, Sessions, own_store};
 use super::shared::{Callee, GroupCallError, Shared};
 use super::signs::Signs;
 use super::steps::carry_out;
@@ -17,10 +17,13 @@ use crate::driver::socket::KeepAlive;
 use crate::driver::store::Store;
 use crate::driver::store_client::{endpoint_text, random_seed};
 use crate::limits::{IntakeLimits, RpcLimits};
+#[cfg(test)]
+use crate::rpc::agent::ControlCall;
 use crate::rpc::agent::{Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, Input, NotCallable};
 use crate::rpc::device::{Device, DeviceKind};
 use crate::rpc::device_map::{DeviceMaps, NodeDevices};
 use crate::rpc::handlers::{HandlerError, Owner};
+use crate::rpc::membership::error::MembershipError;
 use crate::rpc::membership::token::TokenTimes;
 use crate::rpc::membership::{Member, group_id};
 use crate::rpc::name::WorkerInfo;
@@ -145,18 +148,25 @@ impl RpcAgent {
         let host = tcp.host.clone().unwrap_or_else(|| host_towards(store));
         let scope = store.scope().to_vec();
         let call = tcp.call.clone().unwrap_or_else(|| Canceller::default().begin());
-        let (store, has_sessions) = own_store(store, &me.name, &call)?;
+        // Whatever a cancelled step says of its end, that is why.
+        let go_on = || match call.is_cancelled() {
+            true => Err(AgentError::from(MembershipError::Cancelled)),
+            false => Ok(()),
+        };
+        let own = own_store(store, &me.name, &call);
+        go_on()?;
+        let (store, has_sessions) = own?;
         store.set_timeout(membership_timeout);
         let store = Arc::new(store);
-        let cancelled = Arc::clone(&store);
-        let watch = call.watch(move || cancelled.cancel());
+        let pressing = Pressing::begin(&store, &call);
         let id = carry_out(&store, shared.clock(), &group_id::ask(random_seed()));
-        drop(watch);
+        drop(pressing);
+        go_on()?;
         let group = group_id::answered(&scope, id).map_err(AgentError::from)?;
         let weak = Arc::downgrade(&shared);
-        let admit = move |claimed: &WorkerInfo| -> Result<(), Box<str>> {
+        let admit = move |claimed: &WorkerInfo| {
             let admitted = weak.upgrade().map_or(Ok(()), |shared| shared.admit(claimed));
-            admitted.map_err(|error| error.to_string().into())
+            admitted.map_err(|error| (error.refusal(), error.to_string().into()))
         };
         let server = RpcServerOptions {
             listen: Listen::Address { host: host.clone(), port: 0, family: Family::AsGiven },
@@ -201,9 +211,11 @@ impl RpcAgent {
         shared.begin(machine, client);
         let signs = match has_sessions {
             Sessions::Native => {
-                let cancelled = Arc::clone(&store);
-                let _watch = call.watch(move || cancelled.cancel());
-                Some(Signs::begin(&store, &sign, &shared)?)
+                let pressing = Pressing::begin(&store, &call);
+                let signs = Signs::begin(&store, &sign, &shared);
+                drop(pressing);
+                go_on()?;
+                Some(signs?)
             }
             Sessions::None => None,
         };
@@ -477,6 +489,16 @@ impl RpcAgent {
         self.signs.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// Asks a member whether it is there, as the machine does where it has its doubts, and for so long.
+    #[cfg(test)]
+    pub(super) fn doubt(&self, name: &str, patience: Duration) {
+        let to = self.shared.with_agent(|agent| agent.callee(name).map(Member::place));
+        let to = to.expect("a machine").expect("a member");
+        let (until, handler) = (self.shared.clock().now() + patience, crate::rpc::agent::REACH_HANDLER);
+        let call = ControlCall { number: u64::MAX, to, handler, payload: Box::default(), until };
+        self.shared.call(call);
+    }
+
     /// As if a thread of the library's had panicked.
     #[cfg(test)]
     pub(super) fn panicked(&self, words: &str) {
@@ -564,10 +586,9 @@ impl Reserved {
     fn register(handling: &Arc<Handling>, shared: &Arc<Shared>) -> Result<Self, HandlerError> {
         for name in HANDLERS {
             let weak = Arc::downgrade(shared);
-            let called = move |request: Request, responder: Responder| {
-                if let Some(shared) = weak.upgrade() {
-                    shared.called(request, responder);
-                }
+            let called = move |request: Request, responder: Responder| match weak.upgrade() {
+                Some(shared) => shared.called(request, responder),
+                None => responder.decline(),
             };
             // Where another worker uses the handlers, the first name is taken already.
             handling.register_as(Owner::Library, name, Run::Inline, Box::new(called))?;

@@ -1,10 +1,10 @@
-//! What a worker makes of changes that others tell of, and of deaths.
+//! What a worker makes of changes that others tell of.
 //!
 //! Whoever changes a dynamic group tells each member, and a word of anybody's is not believed as it is: whether a newcomer
 //! can be called is tried, and so is whether those whom the change strikes out, or whose name or number the newcomer
 //! takes, are gone. A member that answers that it is one keeps its place, and whoever told of the change is refused.
 
-use super::{Agent, CHANGE_HANDLER, Called, Death, GroupEvent, Life, Membership, Output, Purpose};
+use super::{Agent, CHANGE_HANDLER, Called, Life, Membership, Purpose};
 use super::{REACH_HANDLER, REACH_TIMEOUT};
 use crate::rpc::membership::Member;
 use crate::rpc::membership::change::{Change, Departed, decode_change};
@@ -20,9 +20,6 @@ use alloc::vec::Vec;
 pub(super) const SETTLED: &[u8] = b"\x01";
 /// What a worker answers that comes or goes.
 pub(super) const UNSETTLED: &[u8] = b"\x00";
-/// What is known of the death of one whose address refuses connections.
-const NOBODY_THERE: &str = "nobody is at its address";
-
 /// A change that this worker has not agreed to yet.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
@@ -34,10 +31,20 @@ pub(super) struct Told {
     calls: usize,
 }
 
-/// Whether a newcomer takes the name or the number of this member.
+impl Told {
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+/// Whether a newcomer has the name or the number of this member.
+fn is_named_as(newcomer: &Member, member: &Member) -> bool {
+    newcomer.worker.name == member.worker.name || newcomer.worker.id == member.worker.id
+}
+
+/// The same, and is another one.
 fn takes_the_place_of(newcomer: &Member, member: &Member) -> bool {
-    let (new, known) = (&newcomer.worker, &member.worker);
-    (new.name == known.name || new.id == known.id) && newcomer.place() != member.place()
+    is_named_as(newcomer, member) && newcomer.place() != member.place()
 }
 
 impl Agent {
@@ -208,8 +215,8 @@ impl Agent {
     /// The group changes, by a word of one of its members.
     fn apply(&mut self, now: Instant, mut change: Change, by: &WorkerInfo) {
         if let Some(newcomer) = &change.joined {
-            // Who is known to be dead has no place that could not be taken.
-            let taken = self.members().iter().filter(|member| takes_the_place_of(newcomer, member));
+            // Who is known to be dead has no place that could not be taken, be it by one that came back where it was.
+            let taken = self.members().iter().filter(|member| is_named_as(newcomer, member));
             let taken = taken.filter(|member| self.death(member).is_some()).map(Member::place);
             let more: Vec<Departed> = taken.filter(|place| !change.left.contains(place)).collect();
             change.left.extend(more);
@@ -224,56 +231,11 @@ impl Agent {
             self.mourn(&place.worker.name, &place.address, &why);
         }
         self.withdraw(&change.left, None);
+        let newcomer = change.joined.as_ref().map(Member::place);
         self.hand_on(now, changing::Input::Changed(change));
-    }
-
-    /// A call to a member failed in a way that may mean that it is dead. It is asked once more, over a new connection:
-    /// one that broke is no proof.
-    pub(super) fn suspect(&mut self, now: Instant, place: Departed, why: &NoAnswer) {
-        let known = self.members().get(&place.worker.name).filter(|member| member.place() == place);
-        let is_alive = known.is_some_and(|member| self.death(member).is_none());
-        let is_asked =
-            |(_, purpose): &(u64, Purpose)| matches!(purpose, Purpose::Suspect(of) if *of == place);
-        if *why == NoAnswer::Gone
-            && is_alive
-            && place.worker != self.me.worker
-            && self.tells_of_deaths()
-            && !self.calls.iter().any(is_asked)
-        {
-            let purpose = Purpose::Suspect(place.clone());
-            self.call(place, REACH_HANDLER, Vec::new(), now + REACH_TIMEOUT, purpose);
+        if self.life == Life::Leaving {
+            // Who leaves hears no more of who comes. But who came back lives.
+            self.deaths.retain(|death| Some(&death.place) != newcomer.as_ref());
         }
-    }
-
-    /// What came of that.
-    pub(super) fn suspected(&mut self, place: &Departed, answer: &Result<Box<[u8]>, NoAnswer>) {
-        if *answer == Err(NoAnswer::Gone) && self.tells_of_deaths() {
-            self.mourn(&place.worker.name, &place.address, NOBODY_THERE);
-        }
-    }
-
-    /// Whether a member that is not there must be dead. In a static group that ends, the others may have ended before.
-    const fn tells_of_deaths(&self) -> bool {
-        matches!(self.life, Life::Meeting | Life::Member | Life::Draining)
-    }
-
-    /// A worker is dead; calls to it end now. Another one of its name elsewhere lives; no address stands for any.
-    pub(super) fn mourn(&mut self, name: &str, address: &str, why: &str) {
-        let is_it = |member: &&Member| address.is_empty() || *member.address == *address;
-        let Some(member) = self.members().get(name).filter(is_it) else { return };
-        let place = member.place();
-        if self.death(member).is_some() || place.worker == self.me.worker {
-            return;
-        }
-        let (worker, why): (_, Box<str>) = (place.worker.clone(), why.into());
-        if !planted!(self, HangingCalls) {
-            self.outputs.push_back(Output::EndCallsTo(place.clone(), why.clone()));
-        }
-        if matches!(self.life, Life::Member | Life::Draining | Life::Leaving) {
-            let why = why.clone();
-            self.outputs.push_back(Output::Event(GroupEvent::PeerDied { worker, why }));
-        }
-        self.deaths.push(Death { place, why });
-        self.look_at_deaths();
     }
 }

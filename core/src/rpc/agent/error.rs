@@ -1,5 +1,6 @@
 //! How a worker's life in a group ends that does not end well, and why a worker cannot be called.
 
+use crate::rpc::connection::Refusal;
 use crate::rpc::membership::error::{Absent, MembershipError};
 use crate::rpc::name::WorkerInfo;
 use alloc::boxed::Box;
@@ -116,4 +117,15 @@ pub enum NotAdmitted {
     /// This worker is of no group any more.
     #[error("the worker is of no group any more")]
     Over,
+}
+
+impl NotAdmitted {
+    /// What it is told that calls.
+    #[must_use]
+    pub const fn refusal(&self) -> Refusal {
+        match self {
+            Self::Impostor { .. } | Self::Stranger { .. } => Refusal::Unknown,
+            Self::Over => Refusal::Over,
+        }
+    }
 }

@@ -59,6 +59,9 @@ pub(super) struct Signs {
 }
 
 fn keep(signs: &mut VecDeque<Sign>, sign: Sign) {
+    if signs.contains(&sign) {
+        return;
+    }
     if signs.len() == LOST_MAX {
         signs.pop_front();
     }
@@ -104,6 +107,14 @@ impl Signs {
         gone.iter().filter_map(|sign| self.changed(&sign.text(), None)).collect()
     }
 
+    /// That these vanished is no death, nor if it is told again.
+    pub(super) fn went(&mut self, signs: Vec<Sign>) {
+        for sign in signs {
+            take(&mut self.lost, &sign);
+            keep(&mut self.going, sign);
+        }
+    }
+
     /// Whether the sign of the worker there has vanished.
     pub(super) fn are_lost(&self, place: &Departed) -> bool {
         self.lost.iter().any(|sign| sign.name == place.worker.name && sign.address == place.address)
@@ -140,8 +151,10 @@ mod tests {
         assert_eq!(&*sign.key(), "rdzv/alive/a/[::1]:7");
         let key = "a/[::1]:7";
         assert_eq!(signs.changed(key, Some(HERE)), None);
-        assert_eq!(signs.changed(key, None), Some(sign.clone()));
-        assert_eq!(signs.lost.len(), 1);
+        for _ in 0..2 {
+            assert_eq!(signs.changed(key, None), Some(sign.clone()));
+            assert_eq!(signs.lost.len(), 1);
+        }
         // It came back at the same address, and goes.
         assert_eq!(signs.changed(key, Some(HERE)), None);
         assert!(signs.lost.is_empty());

@@ -57,6 +57,14 @@ struct World {
     has_signs: Signing,
     /// An address that nobody can call.
     unreachable: Box<str>,
+    addressing: Addressing,
+}
+
+/// Where those are who come back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Addressing {
+    Elsewhere,
+    WhereTheyWere,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,6 +92,7 @@ impl World {
             answers: Vec::new(),
             has_signs,
             unreachable: "".into(),
+            addressing: Addressing::Elsewhere,
         }
     }
 
@@ -98,8 +107,11 @@ impl World {
     }
 
     fn spawn(&mut self, name: &'static str, world_size: Option<u16>) -> usize {
-        let place = self.nodes.len();
-        let address: Box<str> = format!("{name}@{place}").into();
+        let before = self.nodes.iter().find(|node| node.name == name);
+        let address = match before.filter(|_| self.addressing == Addressing::WhereTheyWere) {
+            Some(node) => node.address.clone(),
+            None => format!("{name}@{}", self.nodes.len()).into(),
+        };
         let member = Member { worker: worker(name), address, devices: NodeDevices::default() };
         self.spawn_as(name, member, world_size)
     }
@@ -159,6 +171,12 @@ impl World {
             match output {
                 Output::Store(step) => self.send(Happening::Apply(place, step)),
                 Output::Call(call) => self.send(Happening::Arrives(place, call)),
+                Output::Decline(ticket) => {
+                    if let Some(at) = self.open.iter().position(|(known, ..)| *known == ticket) {
+                        let (_, caller, number, _) = self.open.swap_remove(at);
+                        self.send(Happening::Input(caller, Input::Ended(number, Err(NoAnswer::Gone))));
+                    }
+                }
                 Output::Respond(ticket, answer) => {
                     let Some(at) = self.open.iter().position(|(known, ..)| *known == ticket) else {
                         self.answers.push((ticket, answer.map(drop).map_err(String::from)));
@@ -408,6 +426,24 @@ fn nobody_begins_where_the_leader_did_not_hear_from_all() {
 }
 
 #[test]
+fn who_calls_the_leader_twice_counts_once() {
+    let mut world = World::new(1, Signing::None);
+    for name in ["a", "b", "c"] {
+        world.spawn(name, Some(3));
+    }
+    while world.nodes[2].agent.life() == Life::Joining {
+        world.run_for(1);
+    }
+    world.end(2);
+    world.run_for(1000);
+    let again = Called { from: worker("b"), handler: READY_HANDLER.into(), payload: Box::default() };
+    world.input(0, Input::Called(1_000_000, again));
+    assert_eq!(world.nodes[0].agent.life(), Life::Meeting);
+    world.run_for(100_000);
+    assert_eq!(world.error(0), "2 of 3 workers called a (id 0) in time; missing: 2");
+}
+
+#[test]
 fn a_sign_that_vanishes_ends_a_group_that_has_not_begun_and_calls_in_one_that_has() {
     let mut world = World::new(2, Signing::Native);
     for name in NAMES {
@@ -519,11 +555,53 @@ fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
     for handler in HANDLERS {
         let called = Called { from: worker("b"), handler: handler.into(), payload: Box::default() };
         agent.handle(at, Input::Called(7, called));
-        let words = "the worker is of no group any more".into();
-        assert_eq!(agent.poll_output(), Some(Output::Respond(7, Err(words))));
+        assert_eq!(agent.poll_output(), Some(Output::Decline(7)));
     }
     assert_eq!(agent.callee("a").map(drop), Err(NotCallable::NoMember));
     assert_eq!(agent.admit(&worker("b")), Err(NotAdmitted::Over));
+}
+
+/// It has not agreed to a newcomer, and hears nothing of it any more.
+#[test]
+fn who_ends_while_it_is_told_of_a_newcomer_is_gone_to_it() {
+    let mut world = World::new(6, Signing::None);
+    world.spawn("a", None);
+    world.run_for(1000);
+    let (now, agent) = (world.now, &mut world.nodes[0].agent);
+    let change = Change { joined: newcomer("b", 1, "b@1"), left: Vec::new() };
+    let called =
+        Called { from: worker("b"), handler: CHANGE_HANDLER.into(), payload: encode_change(&change).into() };
+    agent.handle(now, Input::Called(7, called));
+    agent.handle(now, Input::Abandon);
+    assert!(core::iter::from_fn(|| agent.poll_output()).any(|output| output == Output::Decline(7)));
+
+    let (peer, words) = (worker("a"), Box::<str>::from(""));
+    let refused = |why| ConnectionError::Refused { why, words: words.clone() };
+    for (error, is_gone) in [
+        (CallError::PeerGone { peer: peer.clone(), why: refused(NotAdmitted::Over.refusal()) }, true),
+        (CallError::PeerGone { peer: peer.clone(), why: refused(Refusal::Unknown) }, false),
+        (CallError::PeerGone { peer: peer.clone(), why: ConnectionError::NoGreeting(TIMEOUT) }, false),
+        (CallError::Leaving(peer.clone()), true),
+        (
+            CallError::Remote {
+                peer: peer.clone(),
+                handler: words.clone(),
+                status: Status::Leaving,
+                words: words.clone(),
+            },
+            true,
+        ),
+        (
+            CallError::Remote { peer, handler: words.clone(), status: Status::Failed, words: words.clone() },
+            false,
+        ),
+    ] {
+        assert_eq!(
+            (no_answer(&error) == NoAnswer::Gone, tells_of_an_end(&error)),
+            (is_gone, is_gone),
+            "{error}"
+        );
+    }
 }
 
 fn place_of(name: &str, address: &str) -> Departed {
@@ -619,6 +697,91 @@ fn a_living_member_is_struck_out_by_nobody() {
 }
 
 #[test]
+fn who_comes_back_where_it_was_is_a_member_to_all() {
+    for signs in [Signing::None, Signing::Native] {
+        let mut world = World::new(5, signs);
+        world.addressing = Addressing::WhereTheyWere;
+        for name in ["a", "b", "c"] {
+            world.spawn(name, None);
+            world.run_for(2000);
+        }
+        for round in 0..2 {
+            let last = world.nodes.len() - 1;
+            world.step(Happening::Kill(if round == 0 { 2 } else { last }));
+            world.run_for(500);
+            let back = world.spawn("c", None);
+            world.run_for(30_000);
+            assert!(world.nodes[back].joined_at.is_some(), "{signs:?}: {:?}", world.nodes[back].over);
+        }
+        for (place, events) in [(0, "+b +c xc +c xc +c"), (1, "+c xc +c xc +c")] {
+            assert_eq!(world.nodes[place].events.join(" "), events, "{signs:?}");
+            assert_eq!(world.nodes[place].agent.callee("c").map(|member| &*member.address), Ok("c@2"));
+        }
+    }
+}
+
+#[test]
+fn who_leaves_calls_one_that_came_back_where_it_was() {
+    let mut world = World::new(5, Signing::Native);
+    for name in ["a", "c"] {
+        world.spawn(name, None);
+        world.run_for(2000);
+    }
+    world.step(Happening::Kill(1));
+    world.run_for(500);
+    let agent = &mut world.nodes[0].agent;
+    agent.handle(world.now, Input::Leave);
+    agent.handle(world.now, Input::Drained);
+    assert_eq!(agent.callee("c").map(drop).map_err(|error| error.to_string().contains("dead")), Err(true));
+    let change = Change { joined: newcomer("c", 2, "c@1"), left: [place_of("c", "c@1")].to_vec() };
+    let called =
+        Called { from: worker("c"), handler: CHANGE_HANDLER.into(), payload: encode_change(&change).into() };
+    agent.handle(world.now, Input::Called(1, called));
+    let calls = core::iter::from_fn(|| agent.poll_output());
+    let call =
+        calls.filter_map(|output| if let Output::Call(call) = output { Some(call) } else { None }).last();
+    agent.handle(world.now, Input::Ended(call.expect("it tries the way").number, Ok(b"\0"[..].into())));
+    assert_eq!(agent.callee("c").map(|member| &*member.address), Ok("c@1"));
+}
+
+/// A second process of a living member's name takes the token, and dies.
+#[test]
+fn a_member_in_whose_name_somebody_else_died_with_the_token_stays() {
+    for signs in [Signing::None, Signing::Native] {
+        let mut world = World::new(6, signs);
+        for name in ["a", "b"] {
+            world.spawn(name, None);
+            world.run_for(2000);
+        }
+        let die_with_token = |world: &mut World| {
+            let twin = world.spawn("b", None);
+            let phase = |world: &World| match &world.nodes[twin].agent.membership {
+                Membership::Changing(group) => group.phase(),
+                Membership::Fixed(_) => panic!("of a dynamic group"),
+            };
+            while phase(world) != changing::Phase::Asking {
+                world.run_for(1);
+            }
+            world.step(Happening::Kill(twin));
+        };
+        // Then somebody comes, and then somebody goes.
+        die_with_token(&mut world);
+        let c = world.spawn("c", None);
+        world.run_for(120_000);
+        assert!(world.nodes[c].joined_at.is_some(), "{signs:?}: {:?}", world.nodes[c].over);
+        assert_eq!(&*world.value(keys::ALL_WORKERS), b"a-0,b-1,c-2,", "{signs:?}");
+        die_with_token(&mut world);
+        world.input(c, Input::Leave);
+        world.run_for(120_000);
+        assert_eq!(world.nodes[c].over, Some(Ok(())), "{signs:?}");
+        assert_eq!(&*world.value(keys::ALL_WORKERS), b"a-0,b-1,", "{signs:?}");
+        assert_eq!((&*world.value("names/1"), &*world.value("addrs/b")), (&b"b"[..], &b"b@1"[..]));
+        assert_eq!(world.nodes[0].events, ["+b", "+c", "-c"], "{signs:?}");
+        assert_eq!((world.nodes[1].agent.life(), world.nodes[1].over.is_none()), (Life::Member, true));
+    }
+}
+
+#[test]
 fn what_is_told_twice_happens_once_and_who_came_back_had_died() {
     let mut world = World::new(10, Signing::None);
     for name in ["a", "b", "c"] {
@@ -671,22 +834,16 @@ fn whoever_cannot_be_called_is_asked_once_more_and_is_dead_if_nobody_is_there() 
         let place = |world: &World, at: usize| world.nodes[at].agent.me().place();
         let (b, c) = (place(&world, 1), place(&world, 2));
         // A connection that broke is no proof, and an address that nobody has is none's.
-        for (place, why) in [
-            (b.clone(), NoAnswer::Gone),
-            (b.clone(), NoAnswer::Unknown("late".into())),
-            (place_of("b", "elsewhere"), NoAnswer::Gone),
-            (place(&world, 0), NoAnswer::Gone),
-        ] {
-            world.input(0, Input::Lost(place, why));
+        for place in [b, place_of("b", "elsewhere"), place(&world, 0)] {
+            world.input(0, Input::Lost(place));
             world.run_for(100);
         }
         assert_eq!(world.nodes[0].events[before..], Vec::<String>::new());
         world.step(Happening::Kill(2));
-        world.input(0, Input::Lost(c.clone(), NoAnswer::Unknown("late".into())));
         world.run_for(100);
         assert_eq!(world.nodes[0].events[before..], Vec::<String>::new());
         for _ in 0..2 {
-            world.input(0, Input::Lost(c.clone(), NoAnswer::Gone));
+            world.input(0, Input::Lost(c.clone()));
         }
         world.run_for(100);
         assert_eq!(world.nodes[0].events[before..], ["xc"]);
@@ -712,6 +869,26 @@ fn a_sign_that_vanished_unseen_tells_of_a_death() {
         [("a/a@0", sign::HERE), ("c/c@2", sign::HERE)].map(|(key, value)| (key.into(), value.into())).into();
     world.input(0, Input::Signs(there));
     assert_eq!(world.nodes[0].events, ["+b", "+c", "xb"]);
+}
+
+#[test]
+fn whose_sign_vanished_unseen_while_a_static_group_ends_has_ended() {
+    let mut world = World::new(13, Signing::Native);
+    for name in ["a", "b"] {
+        world.spawn(name, Some(2));
+    }
+    world.run_for(2000);
+    world.input(0, Input::Leave);
+    world.run_for(100);
+    assert_eq!(world.nodes[0].agent.life(), Life::Leaving);
+    // That it goes was lost, and that it is gone is told twice: with all signs, and by itself.
+    world.input(0, Input::Signs([("a/a@0".into(), sign::HERE.into())].into()));
+    world.input(0, Input::Sign("b/b@1".into(), None));
+    assert_eq!(world.nodes[0].agent.life(), Life::Leaving, "{:?}", world.nodes[0].over);
+    world.input(1, Input::Leave);
+    world.run_for(2000);
+    assert_eq!((&world.nodes[0].over, &world.nodes[1].over), (&Some(Ok(())), &Some(Ok(()))));
+    assert_eq!(world.nodes[0].events, Vec::<String>::new());
 }
 
 #[test]
@@ -939,6 +1116,9 @@ impl Drop for Culprit {
 /// Workers come, go, die and come back.
 fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
     let mut world = World::new(seed, has_signs);
+    if seed % 2 == 1 {
+        world.addressing = Addressing::WhereTheyWere;
+    }
     for name in NAMES {
         for _ in 0..5 {
             let millis = world.rng.below(40_000);

@@ -33,6 +33,8 @@ open_choice! {
         3 NotMe: "another worker is there",
         /// It knows no such member.
         4 Unknown: "the caller is no member that it knows",
+        /// It is there still, and of no group any more.
+        5 Over: "it has ended",
     }
 }
 

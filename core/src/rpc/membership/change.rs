@@ -106,8 +106,10 @@ impl Members {
         let known = newcomer.and_then(|newcomer| self.get(&newcomer.worker.name));
         let is_known = known.map(Member::place) == newcomer.map(Member::place);
         for departed in &change.left {
-            // Whoever came in the place of one that went, without an address, does not go by the same word.
-            let came = newcomer.is_some_and(|newcomer| is_known && departed.is(newcomer));
+            // Whoever came in the place of one that went, without an address, does not go by the same word. One with the
+            // newcomer's own address was there before it, and died.
+            let came = departed.address.is_empty()
+                && newcomer.is_some_and(|newcomer| is_known && departed.is(newcomer));
             if !came && self.get(&departed.worker.name).is_some_and(|known| departed.is(known)) {
                 let gone = self.0.remove(&*departed.worker.name);
                 news.left.extend(gone.map(|member| member.place()));
@@ -209,6 +211,15 @@ mod tests {
         let news = Change { left: [departed("w", 1, "new")].to_vec(), ..again.clone() };
         assert_eq!(members.apply(&again), news);
         assert_eq!(members.len(), 1);
+    }
+
+    #[test]
+    fn who_came_back_where_it_was_went_and_came() {
+        let mut members = Members::default();
+        let change = Change { joined: Some(member("w", 1, "h")), left: [departed("w", 1, "h")].to_vec() };
+        assert_eq!(members.apply(&change), Change { left: Vec::new(), ..change.clone() });
+        assert_eq!(members.apply(&change), change);
+        assert_eq!(members.apply(&Change { left: Vec::new(), ..change }), Change::default());
     }
 
     #[test]

@@ -41,6 +41,9 @@ pub struct ChangingOptions {
     pub nonce: u64,
 }
 
+/// How long the one may take to answer from whom the right to change the group was taken: it is dead, most likely.
+const DOUBT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Why another member gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
@@ -52,6 +55,15 @@ pub enum NoAnswer {
     Unknown(Box<str>),
 }
 
+/// Whether a worker of which it is in doubt is of the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It is a member, and neither comes nor goes.
+    Settled,
+    /// It comes or goes, or does not say.
+    Unsettled,
+}
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
@@ -59,6 +71,8 @@ pub enum Input {
     Tick,
     /// The step that was asked for ended so.
     Stored(Reply),
+    /// A worker answered, or not, to [`Output::Doubt`].
+    Doubted(WorkerName, Presence),
     /// A member answered to [`Output::Ask`], with its card.
     Answered(WorkerName, Result<Box<[u8]>, NoAnswer>),
     /// A member has taken in, or not, what [`Output::Tell`] was to tell it.
@@ -76,6 +90,8 @@ pub enum Input {
 pub enum Output {
     /// Ask this of the store, and report [`Input::Stored`]; nothing else is asked until then.
     Store(StoreStep),
+    /// Ask the worker there whether it is a member that neither comes nor goes, until then.
+    Doubt(Departed, Instant),
     /// Ask the worker there for its card.
     Ask(Departed),
     /// Tell the worker there.
@@ -99,8 +115,12 @@ enum Owner {
 
 #[derive(Clone, Debug)]
 enum Standing {
+    /// The right to change the group was taken from one of its name, and it has not said that it is there.
+    Doubted,
     /// It was asked, or told, and has not answered.
     Asked,
+    /// It is a member, and was not asked for its devices.
+    Settled,
     /// It is there, with these devices.
     Here(NodeDevices),
     /// It is dead.
@@ -142,6 +162,8 @@ pub struct ChangingGroup {
     listed: Vec<WorkerInfo>,
     listed_text: Box<str>,
     peers: Vec<Peer>,
+    /// When those are dead of whom it is in doubt still.
+    doubts_until: Instant,
     /// Who is struck out, and has to be told of.
     departed: Vec<Departed>,
     races: u32,
@@ -168,6 +190,7 @@ impl ChangingGroup {
             listed: Vec::new(),
             listed_text: "".into(),
             peers: Vec::new(),
+            doubts_until: now,
             departed: Vec::new(),
             races: 0,
             members: Members::default(),
@@ -214,7 +237,8 @@ impl ChangingGroup {
         let waits = matches!(self.phase, Phase::Asking | Phase::Telling | Phase::Parting);
         let token =
             self.token.poll_timeout().filter(|_| self.phase != Phase::Member && self.in_flight.is_none());
-        [token, waits.then_some(self.deadline)].into_iter().flatten().min()
+        let doubts = self.is_in_doubt().then_some(self.doubts_until);
+        [token, waits.then_some(self.deadline), doubts].into_iter().flatten().min()
     }
 
     /// Takes in what happened. What comes too late means nothing.
@@ -222,6 +246,7 @@ impl ChangingGroup {
         match input {
             Input::Tick => {}
             Input::Stored(reply) => self.stored(now, reply),
+            Input::Doubted(name, presence) => self.doubted(&name, presence),
             Input::Answered(name, answer) => self.answered(&name, answer),
             Input::Told(name, answer) => self.told(&name, answer),
             Input::Changed(change) => self.changed(change),
@@ -257,6 +282,7 @@ impl ChangingGroup {
             self.races = 0;
             // Whom it struck out when it came may have come back since.
             self.departed.clear();
+            self.peers.clear();
             self.go(PhaseEvent::Leave);
         }
     }
@@ -327,6 +353,7 @@ impl ChangingGroup {
                     self.phase,
                     Phase::LeaveQueueing
                         | Phase::Rereading
+                        | Phase::Doubting
                         | Phase::Verifying
                         | Phase::Delisting
                         | Phase::Wiping
@@ -344,9 +371,15 @@ impl ChangingGroup {
 
     fn look_at_peers(&mut self, now: Instant) {
         let is_late = now >= self.deadline;
+        if self.is_in_doubt() && now >= self.doubts_until {
+            let in_doubt = self.peers.iter_mut().filter(|peer| matches!(peer.standing, Standing::Doubted));
+            in_doubt.for_each(|peer| peer.standing = Standing::Dead);
+        }
         match self.phase {
             Phase::Asking => {
-                let missing = self.peers.iter().find(|peer| matches!(peer.standing, Standing::Asked));
+                let is_waited_for =
+                    |peer: &&Peer| matches!(peer.standing, Standing::Asked | Standing::Doubted);
+                let missing = self.peers.iter().find(is_waited_for);
                 match missing.map(|peer| peer.worker.clone()) {
                     Some(worker) if is_late => self.unanswered(worker, "not by the deadline"),
                     Some(_) => {}
@@ -361,6 +394,10 @@ impl ChangingGroup {
                     None if self.strike_out_the_dead() => self.go(PhaseEvent::FoundDead),
                     None => self.go(PhaseEvent::Answered),
                 }
+            }
+            Phase::Doubting if !self.is_in_doubt() => {
+                self.strike_out_the_dead();
+                self.go(PhaseEvent::Answered);
             }
             Phase::Parting => {
                 let is_waited_for = self.peers.iter().any(|peer| peer.told == Told::Pending);
@@ -386,9 +423,11 @@ impl ChangingGroup {
                 self.peers.clear();
             }
             Phase::Asking => {
+                self.doubt_all();
                 let asked = self.peers.iter().filter(|peer| matches!(peer.standing, Standing::Asked));
                 self.outputs.extend(asked.map(|peer| Output::Ask(peer.place())));
             }
+            Phase::Doubting => self.doubt_all(),
             Phase::Telling => self.tell_all(),
             Phase::Parting => self.part(),
             Phase::Unlocking => self.enter(),
@@ -449,6 +488,7 @@ impl ChangingGroup {
             Phase::Sweeping | Phase::Wiping => StoreStep::Delete { keys: self.left_keys() },
             Phase::Queueing
             | Phase::Asking
+            | Phase::Doubting
             | Phase::Telling
             | Phase::Unlocking
             | Phase::Member

@@ -8,7 +8,7 @@ use crate::driver::rpc::line::{Flushed, Got, Incoming, Line, NoMemory, Transport
 use crate::driver::rpc::{Payload, Received};
 use crate::rpc::connection::by_number::ByNumber;
 use crate::rpc::connection::callee::{Callee, CalleeEvent};
-use crate::rpc::connection::{CallKind, ConnectionError, Refusal, Status, ToWrite};
+use crate::rpc::connection::{CallKind, ConnectionError, Status, ToWrite};
 use crate::time::Instant;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -133,7 +133,7 @@ impl Conn {
             match event {
                 CalleeEvent::Claimed(worker) => match (shared.admit)(&worker) {
                     Ok(()) => state.callee.admit(),
-                    Err(words) => state.callee.refuse(Refusal::Unknown, &words),
+                    Err((why, words)) => state.callee.refuse(why, &words),
                 },
                 CalleeEvent::Request { call, handler, payload_bytes, deadline, kind } => {
                     match shared.handling.get(&handler) {
@@ -243,11 +243,14 @@ impl State {
         self.end = End::Now;
     }
 
-    /// Whoever is not to be heard any more is not.
+    /// Whoever is not to be heard any more is not. Of whom that is said already hears why first.
     pub(super) fn admit_again(&mut self, admit: &Admit) {
+        if self.end != End::NotYet {
+            return;
+        }
         let refused = self.callee.peer().and_then(|worker| admit(worker).err());
-        if let Some(words) = refused {
-            self.lose(ConnectionError::Refused { why: Refusal::Unknown, words });
+        if let Some((why, words)) = refused {
+            self.lose(ConnectionError::Refused { why, words });
         }
     }
 
@@ -340,5 +343,73 @@ impl State {
         self.line = None;
         self.receiving = ByNumber::new();
         self.answers = ByNumber::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::RpcLimits;
+    use crate::rpc::connection::Refusal;
+    use crate::rpc::name::WorkerInfo;
+    use crate::wire::rpc::{CallerFrame, MAGIC, encode_frame};
+    use crate::wire::sink::Sink;
+
+    struct Bytes(Vec<u8>);
+
+    impl Sink for Bytes {
+        fn put(&mut self, bytes: &[u8]) {
+            self.0.extend_from_slice(bytes);
+        }
+    }
+
+    /// A connection on which somebody has greeted.
+    fn greeted() -> State {
+        let me = WorkerInfo { name: "b".parse().expect("a name"), id: 2 };
+        let mut callee = Callee::new(Instant::ORIGIN, me, b"group", RpcLimits::default());
+        let mut out = Bytes(MAGIC.to_vec());
+        let hello = CallerFrame::Hello {
+            version_min: 1,
+            version_max: 1,
+            group: b"group",
+            caller: b"a",
+            caller_id: 1,
+            callee: b"b",
+            callee_id: 2,
+        };
+        encode_frame(&mut out, 0, &hello).expect("short");
+        let event = callee.next_event(Instant::ORIGIN, &mut &out.0[..]);
+        assert!(matches!(event, Some(CalleeEvent::Claimed(_))));
+        State {
+            callee,
+            watch: None,
+            line: None,
+            token: Token(1),
+            receiving: ByNumber::new(),
+            answers: ByNumber::new(),
+            writing: Writing::AtOnce,
+            end: End::NotYet,
+        }
+    }
+
+    #[test]
+    fn who_was_refused_hears_why_though_it_is_looked_at_again() {
+        let refuse = |_: &WorkerInfo| Err((Refusal::Over, "it ended".into()));
+        let mut state = greeted();
+        state.callee.refuse(Refusal::Unknown, "no such worker");
+        while let Some(event) = state.callee.next_event(Instant::ORIGIN, &mut &[][..]) {
+            state.ended(&event);
+        }
+        assert_eq!(state.end, End::WhenWritten);
+        state.admit_again(&refuse);
+        assert_eq!(state.end, End::WhenWritten);
+        assert!(state.callee.poll_write().is_some(), "the reason");
+
+        let mut state = greeted();
+        state.callee.admit();
+        state.admit_again(&|_| Ok(()));
+        assert_eq!(state.end, End::NotYet);
+        state.admit_again(&refuse);
+        assert_eq!(state.end, End::Now);
     }
 }

@@ -163,3 +163,18 @@ fn a_server_whose_thread_panics_says_so() {
     assert_eq!(told.recv_timeout(SOON), Ok(failure.clone()));
     assert_eq!(server.failure(), Some(failure));
 }
+
+#[test]
+fn whoever_lets_go_of_the_way_to_a_worker_hears_what_comes_of_its_calls() {
+    let Scene { server, handling: _handling, client: _client, peer, held } = scene();
+    let (tell, told): (Sender<CallResult>, _) = channel();
+    let told_to = move |result| drop(tell.send(result));
+    drop(peer.start_with(Call::of("hold").within(SOON), &b"1"[..], told_to).expect("made"));
+    let (request, responder) = held.recv_timeout(SOON).expect("asked");
+    drop(peer);
+    assert!(told.try_recv().is_err(), "it is under way still");
+    assert!(responder.answer(request.payload));
+    assert_eq!(told.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"1"[..]));
+    // Then there is no connection any more.
+    while server.held().expect("it runs").2 > 0 {}
+}

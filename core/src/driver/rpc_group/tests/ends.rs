@@ -85,3 +85,81 @@ fn a_worker_of_which_a_thread_panicked_ends_and_says_why() {
     assert_eq!(error, "this worker ended: the thread of the store panicked: provoked");
     assert_eq!(a.shutdown(Shutdown::Abrupt), Err(end));
 }
+
+/// What is under way at a member goes on when a call of the library's own there comes to nothing.
+#[test]
+fn who_is_busy_while_it_is_asked_whether_it_is_there_keeps_its_calls_until_it_dies() {
+    let (_server, port) = server();
+    let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
+    let (tell, responders) = channel();
+    b.register("slow", Run::Inline, move |_, responder| _ = tell.send(responder)).expect("free");
+    let (go_on, may_go_on) = channel::<()>();
+    let may_go_on = std::sync::Mutex::new(may_go_on);
+    let stuck = move |_: Request, responder: Responder| {
+        may_go_on.lock().expect("no panic").recv_timeout(SOON).ok();
+        responder.answer(Vec::new());
+    };
+    b.register("stuck", Run::Inline, stuck).expect("free");
+    // The thread of its connections is busy, and so it is not heard from in time.
+    let doubt = || {
+        let stuck = a.start_call("b", "stuck", Vec::new(), Some(SOON)).expect("made");
+        a.doubt("b", Duration::from_millis(20));
+        let later = a.start_call("b", "nobody", Vec::new(), Some(Duration::from_millis(60))).expect("made");
+        later.wait().expect_err("it is late");
+        stuck
+    };
+    let (told, hear) = channel();
+    let called = a.call_with("b", "slow", Vec::new(), Some(SOON), move |result| _ = told.send(result));
+    drop(called.expect("made"));
+    let responder = responders.recv_timeout(SOON).expect("asked");
+    let stuck = doubt();
+    assert!(hear.try_recv().is_err(), "it is under way still");
+    go_on.send(()).expect("it waits");
+    stuck.wait().expect("answered");
+    assert!(responder.answer(b"late".to_vec()));
+    assert_eq!(hear.recv_timeout(SOON), Ok(Ok(b"late".to_vec())));
+
+    let mut call = a.start_call("b", "slow", Vec::new(), Some(SOON * 4)).expect("made");
+    let kept = responders.recv_timeout(SOON).expect("asked");
+    let stuck = doubt();
+    drop(b.lose_sign());
+    while !matches!(next_event(&a), GroupEvent::PeerDied { .. }) {}
+    let words = "b (id 1) is gone: its session with the store's server ended";
+    let error = call.look(SOON).expect("it ended with the worker").expect_err("it is dead");
+    assert_eq!(error.to_string(), words);
+    go_on.send(()).expect("it waits");
+    stuck.wait().expect_err("it is dead");
+    drop(kept);
+}
+
+/// It is there still, and of no group any more: to a newcomer it is gone.
+#[test]
+fn a_newcomer_goes_on_without_a_member_that_has_ended_and_listens_still() {
+    let (_server, port) = server();
+    let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
+    b.panicked("provoked");
+    while b.end().is_none() {
+        thread::yield_now();
+    }
+    let c = joined(port, "c", 2);
+    assert_eq!((names(&c).as_str(), names(&a).as_str()), ("a c", "a c"));
+    drop(b);
+}
+
+#[test]
+fn a_newcomer_goes_on_without_a_member_that_ends_while_it_comes() {
+    let (_server, port) = server();
+    for round in 0..40 {
+        let m = joined(port, "m", 0);
+        thread::scope(|scope| {
+            let coming = scope.spawn(move || start(&store(port), worker("x", 1), None));
+            if round % 4 != 0 {
+                let key: &[u8] = if round % 4 == 1 { b"names/1" } else { b"addrs/x" };
+                store(port).wait(&[key], Timeout::After(SOON)).expect("it comes");
+            }
+            m.shutdown(Shutdown::Abrupt).expect("ended");
+            let x = coming.join().expect("no panic").expect("a member");
+            x.shutdown(Shutdown::Graceful).expect("it leaves");
+        });
+    }
+}

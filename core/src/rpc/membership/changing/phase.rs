@@ -31,6 +31,8 @@ pub enum Phase {
     LeaveQueueing,
     /// Reads who is in the group.
     Rereading,
+    /// Looks whether the one from whom it took the right is gone.
+    Doubting,
     /// Reads whether its name is still its own.
     Verifying,
     /// Strikes itself out of the list.
@@ -86,7 +88,8 @@ impl Phase {
             (Self::Unlocking, E::Token) => Self::Member,
             (Self::Member, E::Leave) => Self::LeaveQueueing,
             (Self::LeaveQueueing, E::Token) | (Self::Delisting, E::Raced) => Self::Rereading,
-            (Self::Rereading, E::Done) => Self::Verifying,
+            (Self::Rereading, E::Done) => Self::Doubting,
+            (Self::Doubting, E::Answered) => Self::Verifying,
             (Self::Verifying, E::Done) => Self::Delisting,
             (Self::Delisting, E::Done) => Self::Wiping,
             (Self::Wiping, E::Done) => Self::Parting,
@@ -99,7 +102,12 @@ impl Phase {
             }
             // What cannot be taken back is left to the others, who will find nobody there.
             (
-                Self::Rereading | Self::Verifying | Self::Delisting | Self::Wiping | Self::Parting,
+                Self::Rereading
+                | Self::Doubting
+                | Self::Verifying
+                | Self::Delisting
+                | Self::Wiping
+                | Self::Parting,
                 E::Fault,
             ) => Self::Closing,
             (Self::Closing, E::Token)
@@ -119,6 +127,7 @@ impl Phase {
                 | Self::Member
                 | Self::LeaveQueueing
                 | Self::Rereading
+                | Self::Doubting
                 | Self::Verifying
                 | Self::Delisting
                 | Self::Wiping
@@ -138,7 +147,7 @@ mod tests {
     use Phase as P;
     use PhaseEvent as E;
 
-    const PHASES: [P; 20] = [
+    const PHASES: [P; 21] = [
         P::Checking,
         P::Queueing,
         P::Reading,
@@ -153,6 +162,7 @@ mod tests {
         P::Member,
         P::LeaveQueueing,
         P::Rereading,
+        P::Doubting,
         P::Verifying,
         P::Delisting,
         P::Wiping,

@@ -1,7 +1,8 @@
 //! What replies and answers mean to a member.
 
 use super::{
-    ChangingGroup, Departed, NoAnswer, Output, Owner, Peer, Phase, PhaseEvent, RACES_MAX, Standing, Told,
+    ChangingGroup, DOUBT_TIMEOUT, Departed, NoAnswer, Output, Owner, Peer, Phase, PhaseEvent, Presence,
+    RACES_MAX, Standing, Told,
 };
 use crate::rpc::device_map::{Group, GroupKind};
 use crate::rpc::exchange::decode_card;
@@ -22,7 +23,7 @@ impl ChangingGroup {
         }
         let fits = match owner {
             Owner::Token => self.token.handle(now, &reply),
-            Owner::Group(phase) if phase == self.phase => self.own_reply(reply),
+            Owner::Group(phase) if phase == self.phase => self.own_reply(now, reply),
             Owner::Group(_) => Some(()),
         };
         if fits.is_none() {
@@ -31,15 +32,15 @@ impl ChangingGroup {
     }
 
     /// Takes in the reply to the step that the phase asked for; `None`: it is none.
-    fn own_reply(&mut self, reply: Reply) -> Option<()> {
+    fn own_reply(&mut self, now: Instant, reply: Reply) -> Option<()> {
         match (self.phase, reply) {
             (Phase::Checking, Reply::Value(value)) if &*value == b"false" => self.go(PhaseEvent::Done),
             (Phase::Checking, Reply::Value(value)) => {
                 let stored = String::from_utf8_lossy(&value).into();
                 self.fail(MembershipError::Mixed { stored, own: false });
             }
-            (Phase::Reading | Phase::Rereading, Reply::Value(value)) => self.read(&value),
-            (Phase::Locating, Reply::Values(values)) => self.located(&values)?,
+            (Phase::Reading | Phase::Rereading, Reply::Value(value)) => self.read(now, &value),
+            (Phase::Locating, Reply::Values(values)) => self.located(now, &values)?,
             (Phase::Verifying, Reply::Value(value)) if *value == *self.options.member.address.as_bytes() => {
                 self.go(PhaseEvent::Done);
             }
@@ -54,18 +55,13 @@ impl ChangingGroup {
         Some(())
     }
 
-    fn read(&mut self, value: &[u8]) {
+    fn read(&mut self, now: Instant, value: &[u8]) {
         match keys::parse_roster(value) {
             Ok(listed) => {
                 (self.listed, self.listed_text) = (listed, String::from_utf8_lossy(value).into());
                 if self.phase == Phase::Rereading {
-                    let victim = self.token.victim();
-                    let gone = self.listed.iter().filter(|worker| Some(&worker.name) == victim.as_ref());
-                    let gone: Vec<Departed> = gone.map(|worker| self.last_place(worker)).collect();
-                    let me = self.me();
-                    for departed in gone.into_iter().chain([me]) {
-                        self.strike(departed);
-                    }
+                    self.strike(self.me());
+                    self.find_victim(now);
                 }
                 self.go(PhaseEvent::Done);
             }
@@ -73,11 +69,52 @@ impl ChangingGroup {
         }
     }
 
-    /// Where a worker was, as far as this member knows.
-    fn last_place(&self, worker: &WorkerInfo) -> Departed {
-        let known = self.members.get(&worker.name).filter(|member| member.worker == *worker);
-        let address = known.map_or("".into(), |member| member.address.clone());
-        Departed { worker: worker.clone(), address }
+    /// Where this member goes: whoever is listed under the name of the one from whom it took the right to do so, and was not
+    /// asked when this member came.
+    fn find_victim(&mut self, now: Instant) {
+        let victim = self.token.victim();
+        let is_it = |worker: &&WorkerInfo| Some(&worker.name) == victim.as_ref() && !self.is_me(worker);
+        let Some(worker) = self.listed.iter().find(is_it).cloned() else { return };
+        if self.peers.iter().any(|peer| peer.worker == worker) {
+            return;
+        }
+        let known = self.members.get(&worker.name).filter(|member| member.worker == worker);
+        let (address, standing) = match known {
+            Some(member) => (member.address.clone(), Standing::Doubted),
+            // It never came as far as this member, which would know it if it lived.
+            None => ("".into(), Standing::Dead),
+        };
+        self.doubts_until = now + DOUBT_TIMEOUT;
+        self.peers.push(Peer { worker, address, standing, told: Told::Nothing });
+    }
+
+    /// Whether some have not said whether they are there.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        matches!(self.phase, Phase::Asking | Phase::Doubting)
+            && self.peers.iter().any(|peer| matches!(peer.standing, Standing::Doubted))
+    }
+
+    pub(super) fn doubt_all(&mut self) {
+        let in_doubt = self.peers.iter().filter(|peer| matches!(peer.standing, Standing::Doubted));
+        self.outputs.extend(in_doubt.map(|peer| Output::Doubt(peer.place(), self.doubts_until)));
+    }
+
+    pub(super) fn doubted(&mut self, name: &str, presence: Presence) {
+        let is_it =
+            |peer: &&mut Peer| *peer.worker.name == *name && matches!(peer.standing, Standing::Doubted);
+        if !self.is_in_doubt() {
+            return;
+        }
+        let Some(peer) = self.peers.iter_mut().find(is_it) else { return };
+        peer.standing = match presence {
+            Presence::Unsettled => Standing::Dead,
+            Presence::Settled if self.phase == Phase::Doubting => Standing::Settled,
+            Presence::Settled => {
+                // It is a member like any other.
+                self.outputs.push_back(Output::Ask(peer.place()));
+                Standing::Asked
+            }
+        };
     }
 
     fn strike(&mut self, departed: Departed) {
@@ -86,7 +123,7 @@ impl ChangingGroup {
         }
     }
 
-    fn located(&mut self, values: &[Box<[u8]>]) -> Option<()> {
+    fn located(&mut self, now: Instant, values: &[Box<[u8]>]) -> Option<()> {
         if values.len() != self.listed.len() {
             return None;
         }
@@ -94,13 +131,17 @@ impl ChangingGroup {
         let peers = self.listed.iter().zip(values).map(|(worker, value)| {
             let address: Box<str> = String::from_utf8_lossy(value).into();
             // Nobody else is where this member is: whoever was there came before it.
-            let is_dead = address.is_empty()
-                || address == self.options.member.address
-                || Some(&worker.name) == victim.as_ref();
-            let standing = if is_dead { Standing::Dead } else { Standing::Asked };
+            let is_dead = address.is_empty() || address == self.options.member.address;
+            let standing = match () {
+                () if is_dead => Standing::Dead,
+                // It is the one that was dead, or lost the right; or somebody else had come under its name.
+                () if Some(&worker.name) == victim.as_ref() => Standing::Doubted,
+                () => Standing::Asked,
+            };
             Peer { worker: worker.clone(), address, standing, told: Told::Nothing }
         });
         self.peers = peers.collect();
+        self.doubts_until = now + DOUBT_TIMEOUT;
         self.go(PhaseEvent::Done);
         Some(())
     }
@@ -216,10 +257,16 @@ impl ChangingGroup {
     }
 
     pub(super) fn tell_all(&mut self) {
-        let change = Change { joined: Some(self.options.member.clone()), left: self.departed.clone() };
+        let (joined, me) = (self.options.member.clone(), self.me());
         for peer in self.peers.iter_mut().filter(|peer| matches!(peer.standing, Standing::Here(_))) {
+            let mut left = self.departed.clone();
+            if peer.told == Told::Everything {
+                // It knows this member already. That one died where this one is now would mean this one, told again.
+                left.retain(|departed| *departed != me);
+            }
             peer.told = Told::Pending;
-            self.outputs.push_back(Output::Tell(peer.place(), change.clone()));
+            let change = Change { joined: Some(joined.clone()), left };
+            self.outputs.push_back(Output::Tell(peer.place(), change));
         }
     }
 

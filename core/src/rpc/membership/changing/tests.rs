@@ -49,6 +49,7 @@ impl Script {
         match self.group.poll_output() {
             None => "-".into(),
             Some(Output::Store(step)) => step_text(&step),
+            Some(Output::Doubt(of, _)) => alloc::format!("doubt {} at {}", of.worker, of.address),
             Some(Output::Ask(of)) => alloc::format!("ask {} at {}", of.worker, of.address),
             Some(Output::Tell(to, change)) => {
                 let joined = change.joined.map_or("-".into(), |member| member.worker.to_string());
@@ -191,9 +192,8 @@ fn the_dead_are_struck_out_and_the_living_are_told() {
     w.expect(&["failed: the group goes on without this worker: n found nobody at its address"]);
 }
 
-/// It may be frozen, and answer much later; but it is out.
-#[test]
-fn whoever_lost_the_token_is_struck_out_unasked() {
+/// A worker that has taken the token from b, which showed no more signs of life. In the list are a and a worker b.
+fn who_took_the_token_from_the_dead() -> Script {
     let mut w = Script::new(options("w", 3));
     w.expect(&["compare rpcIsStaticGroup:  -> false"]).value("false");
     let beat = |number: u64| alloc::format!("{:016x}:{number}", Rng::new(7).next_u64());
@@ -218,11 +218,49 @@ fn whoever_lost_the_token_is_struck_out_unasked() {
     w.expect(&["delete Token_for_w_join"]).done();
     w.expect(&["get names/_ALL_WORKER_INFOS"]).value("a-0,b-1,").expect(&["peek addrs/a addrs/b"]);
     w.input(Input::Stored(Reply::Values(Vec::from([b"h:a"[..].into(), b"h:b"[..].into()]))));
-    w.expect(&["ask a (id 0) at h:a"]).answer(&member("a", 0, "h:a"));
+    w.expect(&["doubt b (id 1) at h:b", "ask a (id 0) at h:a"]).answer(&member("a", 0, "h:a")).expect(&[]);
+    w
+}
+
+/// It may be frozen, and answer much later; but it is out.
+#[test]
+fn whoever_lost_the_token_is_struck_out_if_it_does_not_say_that_it_is_a_member() {
+    for is_answered in [true, false] {
+        let mut w = who_took_the_token_from_the_dead();
+        if is_answered {
+            w.input(Input::Doubted("b".parse().expect("a name"), Presence::Unsettled));
+        } else {
+            assert!(w.group.poll_timeout() <= Some(w.now + DOUBT_TIMEOUT));
+            w.now = w.now + DOUBT_TIMEOUT;
+            w.input(Input::Tick);
+            let Some(Output::Store(StoreStep::CompareSet { desired, .. })) = w.group.poll_output() else {
+                panic!("a sign of life")
+            };
+            w.value(&desired);
+        }
+        w.expect(&["set names/3 = w"]).done().expect(&["set addrs/w = h:w"]).done();
+        w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,b-1, -> a-0,w-3,"]).value("a-0,w-3,");
+        w.expect(&["delete names/1 addrs/b"]).done();
+        w.expect(&["tell a (id 0): joined w (id 3), left [\"b (id 1)\"]"]);
+    }
+}
+
+/// Somebody had come under its name, and died with the token.
+#[test]
+fn a_member_in_whose_name_somebody_else_lost_the_token_stays() {
+    let mut w = who_took_the_token_from_the_dead();
+    w.input(Input::Doubted("b".parse().expect("a name"), Presence::Settled));
+    w.expect(&["ask b (id 1) at h:b"]).answer(&member("b", 1, "h:b"));
     w.expect(&["set names/3 = w"]).done().expect(&["set addrs/w = h:w"]).done();
-    w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,b-1, -> a-0,w-3,"]).value("a-0,w-3,");
-    w.expect(&["delete names/1 addrs/b"]).done();
-    w.expect(&["tell a (id 0): joined w (id 3), left [\"b (id 1)\"]"]);
+    w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,b-1, -> a-0,b-1,w-3,"]).value("a-0,b-1,w-3,");
+    w.expect(&["delete "]).done();
+    let told = ["a (id 0)", "b (id 1)"].map(|name| alloc::format!("tell {name}: joined w (id 3), left []"));
+    w.expect(&told.each_ref().map(|text| &**text));
+    // Nor does it strike it out when it takes everything back.
+    w.told("a", Err(NoAnswer::Unknown("it is busy".into())));
+    w.expect(&["get names/_ALL_WORKER_INFOS"]).value("a-0,b-1,w-3,");
+    w.expect(&["get addrs/w"]).value("h:w");
+    w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,b-1,w-3, -> a-0,b-1,"]);
 }
 
 #[test]
