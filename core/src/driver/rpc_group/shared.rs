@@ -428,7 +428,9 @@ impl Shared {
 
     /// Nobody is called any more: connections end.
     pub(super) fn close(&self, why: &str) {
-        lock(&self.ways).clear();
+        // What goes with a way may tell somebody who looks for another one.
+        let ways = core::mem::take(&mut *lock(&self.ways));
+        drop(ways);
         if let Some((client, _)) = self.client.get() {
             client.stop(why);
         }

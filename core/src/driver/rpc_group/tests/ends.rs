@@ -132,6 +132,26 @@ fn who_is_busy_while_it_is_asked_whether_it_is_there_keeps_its_calls_until_it_di
     drop(kept);
 }
 
+#[test]
+fn a_worker_ends_while_a_call_of_the_librarys_own_is_under_way() {
+    let (_server, port) = server();
+    let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
+    let (go_on, may_go_on) = channel::<()>();
+    let may_go_on = std::sync::Mutex::new(may_go_on);
+    let stuck = move |_, _| _ = may_go_on.lock().expect("no panic").recv_timeout(SOON);
+    b.register("stuck", Run::Inline, stuck).expect("free");
+    a.notify("b", "stuck", Vec::new(), None).expect("made");
+    a.doubt("b", SOON);
+    let (told, ended) = channel();
+    let ending = thread::spawn(move || {
+        drop(a);
+        told.send(()).ok();
+    });
+    assert_eq!(ended.recv_timeout(SOON), Ok(()));
+    ending.join().expect("no panic");
+    go_on.send(()).expect("it waits");
+}
+
 /// It is there still, and of no group any more: to a newcomer it is gone.
 #[test]
 fn a_newcomer_goes_on_without_a_member_that_has_ended_and_listens_still() {
