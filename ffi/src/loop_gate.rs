@@ -34,7 +34,7 @@ impl Gate {
 /// The gate of a loop, be somebody in or not; `None` for NULL. Its own count, since who is in may free the loop.
 pub(crate) unsafe fn gate_of(event_loop: *const rdzv_loop) -> Option<Arc<Gate>> {
     // SAFETY: NULL, or a live loop; who is in it does not touch the gate.
-    (!event_loop.is_null()).then(|| unsafe { Arc::clone(&*(&raw const (*event_loop).gate)) })
+    (!event_loop.is_null()).then(|| unsafe { Arc::clone(&(*event_loop).gate) })
 }
 
 /// As long as it lives, nobody else comes in.
