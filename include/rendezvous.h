@@ -1435,7 +1435,7 @@ rdzv_status rdzv_store_new_custom(const rdzv_context *context,
 // Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
 // One thread at a time. Code of yours that a call on the loop runs (an inline handler of a worker that
 // calls itself, a backend of your own) may not use the loop: that is `RDZV_REENTRANT`, and what would lend
-// something gives NULL. Freed by such code, the loop goes when the call returns.
+// something gives NULL. Freed by such code, the loop goes when the call returns, and shows no event.
 typedef struct rdzv_loop rdzv_loop;
 
 // What happened in a loop. All that it points to is lent until the next call on the loop.
@@ -4525,7 +4525,7 @@ rdzv_status rdzv_loop_add_rpc(rdzv_loop *event_loop,
 // was made for the loop ends abruptly, on a thread of the library's, and its context has it until then:
 // who wants another worker there ends it with `rdzv_loop_rpc_shutdown` and waits for the event. One that
 // was added goes on; its handlers of kind `RDZV_RPC_LOOP` stay, and fail, until `rdzv_rpc_remove_handler`.
-// An unknown worker is ignored.
+// An unknown worker is ignored. Within code that a call on the loop runs, it happens when that call returns.
 rdzv_status rdzv_loop_remove_rpc(rdzv_loop *event_loop, uint32_t number, rdzv_error **error);
 
 // Another handle of a worker, from `RDZV_EVENT_RPC_JOINED` on: for its name, its number, the workers of

@@ -37,10 +37,11 @@ class loop_rpc {
     std::uint32_t number = 0;
     const rdzv_rpc_options* given = owned->get();
     const rdzv_rpc_handlers* answering = handlers.c_handle();
+    auto attempt = attempt_of(options, given);
     if (auto failure = detail::failure_of(rdzv_loop_rpc_init, loop.c_handle(), context, detail::bytes(name),
                                           name.size(), rank, world_size, given, answering, &number))
       return std::move(*failure);
-    return loop_rpc(loop.c_handle(), number, options.canceller, std::move(*owned));
+    return loop_rpc(loop.c_handle(), number, std::move(*owned), std::move(attempt));
   }
   /// The same over a store that is there already.
   static result<loop_rpc> init_over(event_loop& loop, const store& over, std::string_view name, std::int32_t rank,
@@ -52,11 +53,12 @@ class loop_rpc {
     std::uint32_t number = 0;
     const rdzv_rpc_options* given = owned->get();
     const rdzv_rpc_handlers* answering = handlers.c_handle();
+    auto attempt = attempt_of(options, given);
     if (auto failure = detail::failure_of(rdzv_loop_rpc_init_over_store, loop.c_handle(), context, over.c_handle(),
                                           detail::bytes(name), name.size(), rank, world_size, given, answering,
                                           &number))
       return std::move(*failure);
-    return loop_rpc(loop.c_handle(), number, options.canceller, std::move(*owned));
+    return loop_rpc(loop.c_handle(), number, std::move(*owned), std::move(attempt));
   }
   /// One that is a member already: its events come here. It lives on as long as `worker` does.
   static result<loop_rpc> add(event_loop& loop, const rpc& worker) {
@@ -133,9 +135,12 @@ class loop_rpc {
 
  private:
   loop_rpc(rdzv_loop* loop, std::uint32_t number) noexcept : loop_(loop), number_(number) {}
-  loop_rpc(rdzv_loop* loop, std::uint32_t number, rpc_canceller* canceller, detail::rpc_options_handle options)
-      : loop_(loop), number_(number), options_(std::move(options)) {
-    if (canceller != nullptr) attempt_ = std::make_unique<rpc_canceller::attempt>(canceller, options_.get());
+  loop_rpc(rdzv_loop* loop, std::uint32_t number, detail::rpc_options_handle options,
+           std::unique_ptr<rpc_canceller::attempt> attempt) noexcept
+      : loop_(loop), number_(number), options_(std::move(options)), attempt_(std::move(attempt)) {}
+  static std::unique_ptr<rpc_canceller::attempt> attempt_of(const rpc_options& options, const rdzv_rpc_options* given) {
+    if (options.canceller == nullptr) return nullptr;
+    return std::make_unique<rpc_canceller::attempt>(options.canceller, given);
   }
 
   rdzv_loop* loop_;

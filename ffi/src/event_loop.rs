@@ -33,7 +33,7 @@ pub const RDZV_EVENT_COMPLETED: i32 = 1;
 /// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
 /// One thread at a time. Code of yours that a call on the loop runs (an inline handler of a worker that
 /// calls itself, a backend of your own) may not use the loop: that is `RDZV_REENTRANT`, and what would lend
-/// something gives NULL. Freed by such code, the loop goes when the call returns.
+/// something gives NULL. Freed by such code, the loop goes when the call returns, and shows no event.
 #[derive(Debug)]
 pub struct rdzv_loop {
     pub(crate) stores: Loop,
@@ -97,6 +97,20 @@ pub struct rdzv_event {
     /// store's. 0 otherwise.
     pub revision: u64,
 }
+
+const NO_EVENT: rdzv_event = rdzv_event {
+    struct_size: 0,
+    kind: RDZV_EVENT_NONE,
+    operation: 0,
+    store: 0,
+    status: RDZV_OK,
+    number: 0,
+    data: null(),
+    len: 0,
+    item_count: 0,
+    error: null(),
+    revision: 0,
+};
 
 /// The size of `rdzv_event` in the first header.
 const EVENT_FIRST_SIZE: usize = 64;
@@ -180,6 +194,8 @@ pub unsafe extern "C" fn rdzv_loop_next_event(
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let next = this.stores.next_event();
             let shown = this.told.tell(&mut this.stores, next);
+            // What it lends would go with the loop.
+            let shown = if this.gate.is_doomed() { NO_EVENT } else { shown };
             sized::put(event, given, &shown);
             Ok(())
         })
@@ -261,19 +277,7 @@ impl Told {
     /// Keeps what an event lends out, and shows it.
     fn tell(&mut self, stores: &mut Loop, event: Option<LoopEvent>) -> rdzv_event {
         *self = Self::default();
-        let mut shown = rdzv_event {
-            struct_size: 0,
-            kind: RDZV_EVENT_NONE,
-            operation: 0,
-            store: 0,
-            status: RDZV_OK,
-            number: 0,
-            data: null(),
-            len: 0,
-            item_count: 0,
-            error: null(),
-            revision: 0,
-        };
+        let mut shown = NO_EVENT;
         let event = match event {
             None => return shown,
             Some(LoopEvent::Store(event)) => event,

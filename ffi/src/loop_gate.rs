@@ -6,28 +6,49 @@ use crate::error::Fault;
 use crate::event_loop::rdzv_loop;
 use crate::guard::Poison;
 use crate::status::RDZV_REENTRANT;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use rendezvous_core::driver::loop_client::RpcId;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What is asked of a loop before anything in it is touched.
 #[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) poison: Poison,
     fd: i32,
-    is_busy: AtomicBool,
-    /// Whoever leaves frees the loop.
-    is_doomed: AtomicBool,
+    state: AtomicU8,
+    /// Workers that code within has removed: whoever leaves does it.
+    removed: Mutex<Vec<RpcId>>,
 }
+
+const FREE: u8 = 0;
+/// Somebody is in.
+const BUSY: u8 = 1;
+/// Somebody is in, and frees the loop on leaving it.
+const DOOMED: u8 = 2;
 
 impl Gate {
     pub(crate) fn new(fd: i32) -> Arc<Self> {
-        let (is_busy, is_doomed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { poison: Poison::default(), fd, is_busy, is_doomed })
+        let (poison, removed) = (Poison::default(), Mutex::default());
+        Arc::new(Self { poison, fd, state: AtomicU8::new(FREE), removed })
+    }
+
+    /// From one state to another, if it is in that.
+    fn turn(&self, from: u8, to: u8) -> bool {
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Whether nobody was in.
     fn shut(&self) -> bool {
-        !self.is_busy.swap(true, Ordering::Acquire)
+        self.turn(FREE, BUSY)
+    }
+
+    /// Whether the loop goes as soon as whoever is in leaves it.
+    pub(crate) fn is_doomed(&self) -> bool {
+        self.state.load(Ordering::Acquire) == DOOMED
+    }
+
+    fn removed(&self) -> MutexGuard<'_, Vec<RpcId>> {
+        self.removed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -45,11 +66,15 @@ struct Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        if self.gate.is_doomed.load(Ordering::Acquire) {
+        loop {
+            let removed = self.gate.removed().pop();
+            let Some(worker) = removed else { break };
+            // SAFETY: a live loop that nobody else uses, and the body is over.
+            unsafe { (*self.event_loop).stores.remove_rpc(worker) };
+        }
+        if !self.gate.turn(BUSY, FREE) {
             // SAFETY: the program gave the loop up while it was in use, and the gate stays shut.
             drop(unsafe { Box::from_raw(self.event_loop) });
-        } else {
-            self.gate.is_busy.store(false, Ordering::Release);
         }
     }
 }
@@ -73,6 +98,13 @@ pub(crate) unsafe fn enter(
     let done = this.refuse_sink().and_then(|()| body(this));
     drop(inside);
     done
+}
+
+/// Has whoever is in remove a worker on leaving; whether somebody is.
+pub(crate) unsafe fn remove_later(event_loop: *const rdzv_loop, worker: RpcId) -> bool {
+    // SAFETY: as the header wants it.
+    let gate = unsafe { gate_of(event_loop) }.filter(|gate| !gate.turn(FREE, FREE));
+    gate.inspect(|gate| gate.removed().push(worker)).is_some()
 }
 
 /// Reads something of a loop; `fallback` for NULL, and while somebody is in.
@@ -103,9 +135,16 @@ pub(crate) unsafe fn fd_of(event_loop: *const rdzv_loop) -> i32 {
 pub(crate) unsafe fn free(event_loop: *mut rdzv_loop) {
     // SAFETY: as the header wants it.
     match unsafe { gate_of(event_loop) } {
-        Some(gate) if !gate.shut() => gate.is_doomed.store(true, Ordering::Release),
-        // SAFETY: a loop that the program gives up, and that nobody comes into any more.
-        Some(_) => drop(unsafe { Box::from_raw(event_loop) }),
+        Some(gate) => {
+            // Whoever leaves frees it, unless nobody is in.
+            while !gate.turn(BUSY, DOOMED) && !gate.is_doomed() {
+                if gate.shut() {
+                    // SAFETY: a loop that the program gives up, and that nobody comes into any more.
+                    drop(unsafe { Box::from_raw(event_loop) });
+                    break;
+                }
+            }
+        }
         None => {}
     }
 }

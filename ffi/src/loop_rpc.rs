@@ -16,7 +16,7 @@ use crate::rpc_fault::{agent_fault, group_call_fault, init_fault};
 use crate::rpc_handlers::{Code, Entry, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
 use crate::rpc_options::rdzv_rpc_options;
 use crate::sized;
-use crate::status::{RDZV_ALREADY_REGISTERED, RDZV_EXHAUSTED, RDZV_UNSUPPORTED, rdzv_status};
+use crate::status::{RDZV_ALREADY_REGISTERED, RDZV_EXHAUSTED, RDZV_OK, RDZV_UNSUPPORTED, rdzv_status};
 use crate::store::rdzv_store;
 use rendezvous_core::driver::canceller::Canceller;
 use rendezvous_core::driver::loop_client::{RpcAskError, RpcDesk, RpcEvent, RpcId};
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn rdzv_loop_add_rpc(
 /// was made for the loop ends abruptly, on a thread of the library's, and its context has it until then:
 /// who wants another worker there ends it with `rdzv_loop_rpc_shutdown` and waits for the event. One that
 /// was added goes on; its handlers of kind `RDZV_RPC_LOOP` stay, and fail, until `rdzv_rpc_remove_handler`.
-/// An unknown worker is ignored.
+/// An unknown worker is ignored. Within code that a call on the loop runs, it happens when that call returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_remove_rpc(
     event_loop: *mut rdzv_loop,
@@ -242,6 +242,9 @@ pub unsafe extern "C" fn rdzv_loop_remove_rpc(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
+        if loop_gate::remove_later(event_loop, RpcId::from_u32(number)) {
+            return RDZV_OK;
+        }
         operate(event_loop, error, |this| {
             this.stores.remove_rpc(RpcId::from_u32(number));
             Ok(())

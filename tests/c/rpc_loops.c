@@ -476,31 +476,42 @@ static void meddle(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_re
   FAILS(RDZV_REENTRANT, rdzv_loop_next_event(at->loop, &event, &error));
   FAILS(RDZV_REENTRANT, rdzv_loop_rpc_call(at->loop, at->one, &call, &operation, &error));
   FAILS(RDZV_REENTRANT, rdzv_loop_rpc_init_over_store(at->loop, NULL, at->store, TEXT("x"), 9, -1, NULL, NULL, &number, &error));
-  FAILS(RDZV_REENTRANT, rdzv_loop_remove_rpc(at->loop, at->one, &error));
+  FAILS(RDZV_REENTRANT, rdzv_loop_rpc_shutdown(at->loop, at->one, RDZV_RPC_ABRUPT, &error));
   CHECK(rdzv_loop_item(at->loop, 0, &len) == NULL && rdzv_loop_rpc_request(at->loop) == NULL);
   CHECK(rdzv_loop_fd(at->loop) >= 0);
   rdzv_rpc_request_payload(request, &len);
-  if (len > 0) rdzv_loop_free(at->loop);
+  if (len == strlen("remove")) OK(rdzv_loop_remove_rpc(at->loop, at->one, &error));
+  if (len == strlen("free")) rdzv_loop_free(at->loop);
   OK(rdzv_rpc_responder_answer(responder, NULL, 0, NULL, NULL, &error));
+}
+
+static void join_meddling(struct looped *at) {
+  rdzv_rpc_handlers *handlers = NULL;
+  OK(rdzv_rpc_handlers_new(&handlers, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("meddle"), RDZV_RPC_INLINE, meddle, at, NULL, &error));
+  OK(rdzv_loop_rpc_init_over_store(at->loop, NULL, at->store, TEXT("one"), 1, -1, NULL, handlers, &at->one, &error));
+  rdzv_rpc_handlers_free(handlers);
+  await_success(at->loop, at->one, RDZV_EVENT_RPC_JOINED);
 }
 
 void code_within_a_call_does_not_use_its_loop(void) {
   struct looped at = {.server = start_server(NULL)};
   at.store = connect_store(NULL, rdzv_server_port(at.server));
   OK(rdzv_loop_new(NULL, &at.loop, &error));
-  rdzv_rpc_handlers *handlers = NULL;
-  OK(rdzv_rpc_handlers_new(&handlers, &error));
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("meddle"), RDZV_RPC_INLINE, meddle, &at, NULL, &error));
-  OK(rdzv_loop_rpc_init_over_store(at.loop, NULL, at.store, TEXT("one"), 1, -1, NULL, handlers, &at.one, &error));
-  rdzv_rpc_handlers_free(handlers);
-  await_success(at.loop, at.one, RDZV_EVENT_RPC_JOINED);
+  join_meddling(&at);
   // A worker that calls itself runs its inline handlers where it calls.
   uint64_t operation = 0;
   rdzv_rpc_call_spec call = call_of("one", "meddle", "");
   OK(rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
   await_answer(at.loop, at.one, operation, "");
-  // Freed within, the loop goes when the call returns.
-  call = call_of("one", "meddle", "last");
+  // Removed within, the worker goes when the call returns; and so does the loop when it is freed there.
+  call = call_of("one", "meddle", "remove");
+  OK(rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
+  FAILS(INVALID, rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
+  rdzv_loop_free(at.loop);
+  OK(rdzv_loop_new(NULL, &at.loop, &error));
+  join_meddling(&at);
+  call = call_of("one", "meddle", "free");
   OK(rdzv_loop_rpc_call(at.loop, at.one, &call, &operation, &error));
   rdzv_store_free(at.store);
   rdzv_server_free(at.server);

@@ -36,8 +36,9 @@ use session::LoopSession;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Bits of a call's number that count the calls of one session or worker; above them stands whose they are.
-const CALLS_PER_MEMBER_BITS: u32 = 44;
+/// Bits of a call's number that count the calls of one store, session or worker: as many as are made in months. Above them
+/// stands whose they are, which is enough for 16 million of these.
+const CALLS_PER_MEMBER_BITS: u32 = 40;
 
 /// Names one store of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

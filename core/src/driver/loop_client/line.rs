@@ -1,6 +1,6 @@
 //! One store of a loop: its machine, its sockets and its look-ups.
 
-use super::{CallOver, LoopEvent, StoreId, names_of};
+use super::{CALLS_PER_MEMBER_BITS, CallOver, LoopEvent, StoreId, names_of};
 use crate::driver::call_error::CallError;
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
 use crate::driver::resolve::{Found, literal, look_up};
@@ -68,9 +68,6 @@ enum LineState {
     Open,
 }
 
-/// Bits of a call's number that count the calls of one store.
-const CALLS_PER_STORE_BITS: u32 = 32;
-
 /// One store.
 #[derive(Debug)]
 pub(super) struct LoopStore {
@@ -109,7 +106,7 @@ impl LoopStore {
             MultiClientOptions { connect_timeout, rounds, dial: options.dial, limits: options.limits };
         let mut client = MultiClient::new(machine, seed);
         // Calls of different stores have different numbers: a loop's events are told apart by them alone.
-        client.number_calls_from((u64::from(id.as_u32()) << CALLS_PER_STORE_BITS) + 1);
+        client.number_calls_from((u64::from(id.as_u32()) << CALLS_PER_MEMBER_BITS) + 1);
         Self {
             id,
             host: host.into(),

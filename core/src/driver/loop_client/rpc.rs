@@ -309,6 +309,8 @@ impl LoopRpc {
                 let (desk, home, agent) = (Arc::clone(&self.desk), Arc::clone(&self.home), Arc::clone(agent));
                 self.threads.push(threads::spawn("rdzv-rpc-end", move || {
                     let end = home.context().end_rpc(&agent, how);
+                    // It may have ended before, in another way.
+                    let end = agent.end().unwrap_or(end);
                     drop(agent);
                     desk.over(Letter::Over(end));
                 })?);
@@ -419,7 +421,6 @@ impl LoopRpc {
         if let (Err(_), Some(agent)) = (end, &self.agent) {
             self.home.context().end_rpc(agent, Shutdown::Abrupt).ok();
         }
-        self.agent = None;
     }
 }
 
@@ -468,6 +469,12 @@ impl Workers {
     fn keep(&mut self, member: &mut LoopRpc) {
         self.left.retain(|thread| !thread.has_ended());
         self.left.append(&mut member.threads);
+        // The last to let go of a worker waits for handlers that are at work.
+        if let Some(agent) = member.agent.take()
+            && Arc::strong_count(&agent) == 1
+        {
+            self.left.extend(threads::spawn("rdzv-rpc-end", move || drop(agent)));
+        }
     }
 
     pub(super) fn next_event(&mut self) -> Option<LoopEvent> {

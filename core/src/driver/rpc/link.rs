@@ -527,10 +527,10 @@ impl Link {
         }
         if state.line.as_ref().is_none_or(|line| !line.has_unsent()) {
             due.unmark(&mut state.unsent_marks);
-        }
-        if state.completions.is_empty() && state.unsent_marks.is_empty() {
-            // Whoever is here has another one.
-            state.kept = None;
+            if state.completions.is_empty() {
+                // Whoever is here has another one.
+                state.kept = None;
+            }
         }
         self.watch(state);
         if let (Reader::Thread | Reader::Nobody, Some(at)) = (state.reader, state.peer.poll_timeout())
@@ -753,8 +753,8 @@ fn no_way(error: &io::Error) -> ConnectionError {
     let words = error.to_string().into();
     match error.kind() {
         io::ErrorKind::ConnectionRefused => ConnectionError::NobodyListens(words),
-        // It waited at a listener that was closed.
-        io::ErrorKind::ConnectionReset => ConnectionError::Lost(words),
+        // It waited at a listener that was closed, before or while it was looked at.
+        io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => ConnectionError::Lost(words),
         _ => ConnectionError::Unreachable(words),
     }
 }
@@ -768,6 +768,7 @@ mod tests {
         let way = |number| no_way(&io::Error::from_raw_os_error(number));
         assert!(matches!(way(libc::ECONNREFUSED), ConnectionError::NobodyListens(_)));
         assert!(matches!(way(libc::ECONNRESET), ConnectionError::Lost(_)));
+        assert!(matches!(way(libc::ENOTCONN), ConnectionError::Lost(_)));
         assert!(matches!(way(libc::EHOSTUNREACH), ConnectionError::Unreachable(_)));
     }
 }

@@ -333,9 +333,10 @@ impl Shared {
     }
 
     fn way(&self, place: &Departed) -> Result<RpcPeer, GroupCallError> {
-        let mut ways = lock(&self.ways);
-        if let Some(known) = ways.iter().find(|known| known.place == *place) {
-            return Ok(known.peer.clone());
+        let known = |ways: &[Way]| Some(ways.iter().find(|known| known.place == *place)?.peer.clone());
+        let found = known(&lock(&self.ways));
+        if let Some(peer) = found {
+            return Ok(peer);
         }
         let worker = || place.worker.clone();
         let over = || GroupCallError::NotCallable(NotCallable::NoMember);
@@ -351,7 +352,13 @@ impl Shared {
         };
         let system =
             |error: io::Error| GroupCallError::System { worker: worker(), words: error.to_string().into() };
+        // Made under no lock, as ways go.
         let peer = peer.map_err(system)?;
+        let mut ways = lock(&self.ways);
+        if let Some(other) = known(&ways) {
+            drop(ways);
+            return Ok(other);
+        }
         ways.push(Way { place: place.clone(), peer: peer.clone() });
         Ok(peer)
     }
@@ -395,7 +402,7 @@ impl Shared {
         let callback = move |result: Result<Vec<u8>, CallError>| {
             if result.is_err()
                 && let Some(shared) = failed.upgrade()
-                && !shared.with_agent(|agent| agent.lives(&place)).unwrap_or_default()
+                && !shared.with_agent(|agent| agent.has_member_at(&place)).unwrap_or_default()
             {
                 // Nobody else may ever call there. Where a member is, there may be calls under way, which end with it.
                 shared.forget_way(&place);

@@ -20,9 +20,13 @@ pub(super) struct Death {
 }
 
 impl Agent {
-    /// Whether a member is there that is not known to be dead: others than the library may call it.
+    /// Whether a member is there, be it dead: others than the library may have called it, and are told with its death.
     #[must_use]
-    pub fn lives(&self, place: &Departed) -> bool {
+    pub fn has_member_at(&self, place: &Departed) -> bool {
+        self.members().get(&place.worker.name).is_some_and(|member| member.place() == *place)
+    }
+
+    fn lives(&self, place: &Departed) -> bool {
         let member = self.members().get(&place.worker.name).filter(|member| member.place() == *place);
         member.is_some_and(|member| self.death(member).is_none())
     }
