@@ -194,6 +194,7 @@ pub unsafe extern "C" fn rdzv_loop_next_event(
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let next = this.stores.next_event();
             let shown = this.told.tell(&mut this.stores, next);
+            loop_gate::remove_now(this);
             // What it lends would go with the loop.
             let shown = if this.gate.is_doomed() { NO_EVENT } else { shown };
             sized::put(event, given, &shown);

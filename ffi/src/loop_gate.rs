@@ -58,24 +58,40 @@ pub(crate) unsafe fn gate_of(event_loop: *const rdzv_loop) -> Option<Arc<Gate>> 
     (!event_loop.is_null()).then(|| unsafe { Arc::clone(&(*event_loop).gate) })
 }
 
+/// Does what code within has left to be done: whether or not that panics, somebody else may come in then.
+struct Inside(Leaving);
+
 /// As long as it lives, nobody else comes in.
-struct Inside {
+struct Leaving {
     gate: Arc<Gate>,
     event_loop: *mut rdzv_loop,
 }
 
-impl Drop for Inside {
+impl Drop for Leaving {
     fn drop(&mut self) {
-        loop {
-            let removed = self.gate.removed().pop();
-            let Some(worker) = removed else { break };
-            // SAFETY: a live loop that nobody else uses, and the body is over.
-            unsafe { (*self.event_loop).stores.remove_rpc(worker) };
-        }
         if !self.gate.turn(BUSY, FREE) {
             // SAFETY: the program gave the loop up while it was in use, and the gate stays shut.
             drop(unsafe { Box::from_raw(self.event_loop) });
         }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // A loop in which something panicked is only to be freed.
+        if !std::thread::panicking() {
+            // SAFETY: a live loop that nobody else uses, and the body is over.
+            remove_now(unsafe { &mut *self.0.event_loop });
+        }
+    }
+}
+
+/// Removes the workers that code within has removed; again, where that runs such code.
+pub(crate) fn remove_now(this: &mut rdzv_loop) {
+    loop {
+        let removed = this.gate.removed().pop();
+        let Some(worker) = removed else { break };
+        this.stores.remove_rpc(worker);
     }
 }
 
@@ -91,7 +107,7 @@ pub(crate) unsafe fn enter(
             let words = "the event loop is in use, by another thread or around this call";
             return Err(Fault::new(RDZV_REENTRANT, words));
         }
-        gate => gate.map(|gate| Inside { gate, event_loop }),
+        gate => gate.map(|gate| Inside(Leaving { gate, event_loop })),
     };
     // SAFETY: NULL, which is refused, or a live loop that nobody else uses.
     let this = unsafe { reference_mut(event_loop, "event_loop") }?;
@@ -117,7 +133,7 @@ pub(crate) unsafe fn read<R>(
     let gate = unsafe { gate_of(event_loop) };
     match gate {
         Some(gate) if gate.shut() => {
-            let _inside = Inside { gate, event_loop: event_loop.cast_mut() };
+            let _inside = Inside(Leaving { gate, event_loop: event_loop.cast_mut() });
             // SAFETY: a live loop, in which nobody else is.
             read(unsafe { &*event_loop })
         }
@@ -134,17 +150,13 @@ pub(crate) unsafe fn fd_of(event_loop: *const rdzv_loop) -> i32 {
 /// Frees a loop, or has whoever is in free it.
 pub(crate) unsafe fn free(event_loop: *mut rdzv_loop) {
     // SAFETY: as the header wants it.
-    match unsafe { gate_of(event_loop) } {
-        Some(gate) => {
-            // Whoever leaves frees it, unless nobody is in.
-            while !gate.turn(BUSY, DOOMED) && !gate.is_doomed() {
-                if gate.shut() {
-                    // SAFETY: a loop that the program gives up, and that nobody comes into any more.
-                    drop(unsafe { Box::from_raw(event_loop) });
-                    break;
-                }
-            }
+    let Some(gate) = (unsafe { gate_of(event_loop) }) else { return };
+    // Whoever leaves frees it, unless nobody is in.
+    while !gate.turn(BUSY, DOOMED) && !gate.is_doomed() {
+        if gate.shut() {
+            // SAFETY: a loop that the program gives up, and that nobody comes into any more.
+            drop(unsafe { Box::from_raw(event_loop) });
+            break;
         }
-        None => {}
     }
 }

@@ -309,8 +309,11 @@ impl LoopRpc {
                 let (desk, home, agent) = (Arc::clone(&self.desk), Arc::clone(&self.home), Arc::clone(agent));
                 self.threads.push(threads::spawn("rdzv-rpc-end", move || {
                     let end = home.context().end_rpc(&agent, how);
-                    // It may have ended before, in another way.
-                    let end = agent.end().unwrap_or(end);
+                    // That somebody ended it abruptly before is no failure.
+                    let end = match end {
+                        Err(AgentError::Abandoned) => agent.end().unwrap_or(end),
+                        end => end,
+                    };
                     drop(agent);
                     desk.over(Letter::Over(end));
                 })?);
@@ -469,10 +472,8 @@ impl Workers {
     fn keep(&mut self, member: &mut LoopRpc) {
         self.left.retain(|thread| !thread.has_ended());
         self.left.append(&mut member.threads);
-        // The last to let go of a worker waits for handlers that are at work.
-        if let Some(agent) = member.agent.take()
-            && Arc::strong_count(&agent) == 1
-        {
+        // Who is the last to let go of a worker waits for handlers that are at work.
+        if let Some(agent) = member.agent.take() {
             self.left.extend(threads::spawn("rdzv-rpc-end", move || drop(agent)));
         }
     }

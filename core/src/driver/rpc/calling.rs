@@ -119,14 +119,19 @@ impl RpcClient {
     /// # Errors
     /// As [`RpcClient::peer`].
     pub fn peer_elsewhere(&self, worker: &WorkerInfo, host: &str, port: u16) -> io::Result<RpcPeer> {
+        if let Some(peer) = self.known_peer(worker, host, port) {
+            return Ok(peer);
+        }
+        Ok(RpcPeer(To::Link(Link::new(&self.shared, worker.clone(), host, port)?)))
+    }
+
+    /// The same, if somebody has it already, or calls are under way there.
+    #[must_use]
+    pub fn known_peer(&self, worker: &WorkerInfo, host: &str, port: u16) -> Option<RpcPeer> {
         let known = self.links().into_iter().find(|link| {
             link.worker == *worker && *link.host == *host && link.port == port && !link.has_left()
         });
-        let link = match known {
-            Some(link) => link,
-            None => Link::new(&self.shared, worker.clone(), host, port)?,
-        };
-        Ok(RpcPeer(To::Link(link)))
+        Some(RpcPeer(To::Link(known?)))
     }
 
     /// Deadlines that are looked after.

@@ -421,7 +421,12 @@ impl Shared {
     }
 
     pub(super) fn end_calls_to(&self, place: &Departed, why: &str) {
-        if let Some(peer) = self.forget_way(place) {
+        // Calls that are under way keep their connection, also where the way is forgotten.
+        let left = || {
+            let endpoint = Endpoint::parse(&place.address).ok()?;
+            self.client.get()?.0.known_peer(&place.worker, &endpoint.host, endpoint.port?)
+        };
+        if let Some(peer) = self.forget_way(place).or_else(left) {
             peer.abort(why);
         }
     }
