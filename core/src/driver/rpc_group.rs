@@ -189,4 +189,4 @@ pub enum RpcInitError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

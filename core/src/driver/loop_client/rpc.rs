@@ -462,10 +462,9 @@ impl Workers {
         }
     }
 
-    fn remove(&mut self, place: usize) -> LoopRpc {
+    fn remove(&mut self, place: usize) {
         let mut member = self.members.remove(place);
         self.keep(&mut member);
-        member
     }
 
     /// The end of the loop waits for what has not ended of it.

@@ -4,12 +4,12 @@ use crate::driver::canceller::Canceller;
 use crate::driver::event_loop::becomes_readable;
 use crate::driver::rendezvous::{Context, NodeStore};
 use crate::driver::rpc::handling::{Handling, Request, Responder, Run};
+use crate::driver::rpc_group::tests::{server, store, worker};
 use crate::driver::rpc_group::{
     Agency, Begun, CallSpec, CallTold, Callee, GroupCallError, GroupResult, RpcAgent, RpcInit, RpcInitError,
     Shutdown, TcpOptions,
 };
-use crate::driver::server::{Server, ServerOptions};
-use crate::driver::store::Store;
+use crate::driver::server::Server;
 use crate::rpc::agent::{AgentError, GroupEvent};
 use crate::rpc::handlers::Owner;
 use crate::rpc::membership::error::MembershipError;
@@ -20,22 +20,6 @@ use alloc::sync::Arc;
 use std::sync::{Mutex, mpsc};
 
 const SOON: Duration = Duration::from_secs(60);
-
-fn server() -> (Server, u16) {
-    let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
-    let port = server.local_addr().port();
-    (server, port)
-}
-
-fn store(port: u16) -> Store {
-    Store::connect("127.0.0.1", port, StoreOptions::default())
-        .expect("connected")
-        .with_prefix(b"rpc_prefix_0")
-}
-
-fn worker(name: &str, id: u16) -> WorkerInfo {
-    WorkerInfo { name: name.parse().expect("a name"), id }
-}
 
 /// Begins to make a worker whose handler `ask` the loop answers.
 fn init(

@@ -359,9 +359,8 @@ impl Sink for Bytes {
     }
 }
 
-fn greeting(scene: &Scene) -> TcpStream {
-    let mut stream = TcpStream::connect(scene.server.local_addr()).expect("it listens");
-    stream.set_read_timeout(Some(SOON)).expect("a timeout");
+/// What `a` says to `b` first.
+pub(super) fn hello() -> Vec<u8> {
     let mut out = Bytes(MAGIC.to_vec());
     let hello = CallerFrame::Hello {
         version_min: 1,
@@ -373,7 +372,13 @@ fn greeting(scene: &Scene) -> TcpStream {
         callee_id: 2,
     };
     encode_frame(&mut out, 0, &hello).expect("short");
-    stream.write_all(&out.0).expect("room");
+    out.0
+}
+
+fn greeting(scene: &Scene) -> TcpStream {
+    let mut stream = TcpStream::connect(scene.server.local_addr()).expect("it listens");
+    stream.set_read_timeout(Some(SOON)).expect("a timeout");
+    stream.write_all(&hello()).expect("room");
     stream.read_exact(&mut [0; 41]).expect("Welcome");
     stream
 }

@@ -22,19 +22,19 @@ use std::thread;
 
 const SOON: Duration = Duration::from_secs(60);
 
-fn server() -> (Server, u16) {
+pub(in crate::driver) fn server() -> (Server, u16) {
     let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
     let port = server.local_addr().port();
     (server, port)
 }
 
-fn store(port: u16) -> Store {
+pub(in crate::driver) fn store(port: u16) -> Store {
     Store::connect("127.0.0.1", port, StoreOptions::default())
         .expect("connected")
         .with_prefix(b"rpc_prefix_0")
 }
 
-fn worker(name: &str, id: u16) -> WorkerInfo {
+pub(in crate::driver) fn worker(name: &str, id: u16) -> WorkerInfo {
     WorkerInfo { name: name.parse().expect("a name"), id }
 }
 

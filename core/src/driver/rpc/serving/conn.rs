@@ -349,36 +349,17 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::rpc::tests::hello;
     use crate::limits::RpcLimits;
     use crate::rpc::connection::Refusal;
     use crate::rpc::name::WorkerInfo;
-    use crate::wire::rpc::{CallerFrame, MAGIC, encode_frame};
-    use crate::wire::sink::Sink;
-
-    struct Bytes(Vec<u8>);
-
-    impl Sink for Bytes {
-        fn put(&mut self, bytes: &[u8]) {
-            self.0.extend_from_slice(bytes);
-        }
-    }
 
     /// A connection on which somebody has greeted.
     fn greeted() -> State {
         let me = WorkerInfo { name: "b".parse().expect("a name"), id: 2 };
         let mut callee = Callee::new(Instant::ORIGIN, me, b"group", RpcLimits::default());
-        let mut out = Bytes(MAGIC.to_vec());
-        let hello = CallerFrame::Hello {
-            version_min: 1,
-            version_max: 1,
-            group: b"group",
-            caller: b"a",
-            caller_id: 1,
-            callee: b"b",
-            callee_id: 2,
-        };
-        encode_frame(&mut out, 0, &hello).expect("short");
-        let event = callee.next_event(Instant::ORIGIN, &mut &out.0[..]);
+        let hello = hello();
+        let event = callee.next_event(Instant::ORIGIN, &mut &hello[..]);
         assert!(matches!(event, Some(CalleeEvent::Claimed(_))));
         State {
             callee,

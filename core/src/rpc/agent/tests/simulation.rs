@@ -1,0 +1,159 @@
+//! Lives from a seed: workers come, go and die, and what each then knows is true.
+
+use super::living::{
+    a_death_that_is_told_of_before_its_worker_is_known_counts, nobody_strikes_out_the_living,
+    who_takes_itself_back_is_no_ghost,
+};
+use super::*;
+
+/// What a graceful end must not look like, and when everybody knows of a death.
+fn check_events(world: &World) {
+    for node in &world.nodes {
+        for event in node.events.iter().filter(|event| event.starts_with('x')) {
+            let has_died = world.nodes.iter().any(|other| event[1..] == *other.name && other.was_killed);
+            assert!(has_died, "{} heard {event} of one that left", node.name);
+        }
+    }
+}
+
+#[test]
+fn bugs_that_are_planted_are_found() {
+    let scenes: [fn(); 9] = [
+        nobody_strikes_out_the_living,
+        who_takes_itself_back_is_no_ghost,
+        a_static_group_begins_together_and_ends_together,
+        nobody_begins_where_the_leader_did_not_hear_from_all,
+        a_sign_that_vanishes_ends_a_group_that_has_not_begun_and_calls_in_one_that_has,
+        a_newcomer_whose_address_nobody_can_call_is_told_so_and_leaves_nothing,
+        a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended,
+        a_death_that_is_told_of_before_its_worker_is_known_counts,
+        || {
+            for seed in 0..20 {
+                live(seed, Signing::Native);
+            }
+        },
+    ];
+    for flaw in [
+        Flaw::HastyLeader,
+        Flaw::UntriedWay,
+        Flaw::UnheardGoing,
+        Flaw::ForgottenLoss,
+        Flaw::HangingCalls,
+        Flaw::ShortDrain,
+        Flaw::BlindFaith,
+        Flaw::GhostOfNewcomer,
+    ] {
+        PLANTED.set(Some(flaw));
+        let is_found = scenes.iter().any(|scene| std::panic::catch_unwind(scene).is_err());
+        PLANTED.set(None);
+        assert!(is_found, "{flaw:?}");
+    }
+}
+
+/// Who is there by what a worker was told since it came: each comes who was not there, and goes, or dies, who was.
+fn known_by_events(node: &Node) -> Vec<&str> {
+    let mut known: Vec<&str> = node.met.iter().map(|name| &**name).collect();
+    for event in &node.events {
+        let (what, name) = event.split_at(1);
+        match (what, known.iter().position(|other| *other == name)) {
+            ("+", None) => known.push(name),
+            ("-" | "x", Some(place)) => drop(known.remove(place)),
+            _ => panic!("{} knew {:?} and was told {:?}", node.name, node.met, node.events),
+        }
+    }
+    known.sort_unstable();
+    known
+}
+
+/// Names the life that was lived when a check fails.
+struct Culprit(u64, Signing);
+
+impl Drop for Culprit {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::eprintln!("seed {}, signs: {:?}", self.0, self.1);
+        }
+    }
+}
+
+/// Workers come, go, die and come back.
+fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
+    let mut world = World::new(seed, has_signs);
+    if seed % 2 == 1 {
+        world.addressing = Addressing::WhereTheyWere;
+    }
+    for name in NAMES {
+        for _ in 0..5 {
+            let millis = world.rng.below(40_000);
+            let at = world.now + Duration::from_millis(millis);
+            world.at(at, Happening::Spawn(name, None));
+        }
+    }
+    let mut deaths = 0;
+    for _ in 0..120 {
+        let millis = 20 + world.rng.below(700);
+        world.run_for(millis);
+        let living = world.living();
+        let Ok(bound) = u64::try_from(living.len()) else { continue };
+        let Some(&place) = living.get(usize::try_from(world.rng.below(bound.max(1))).expect("few")) else {
+            continue;
+        };
+        match world.rng.below(5) {
+            0 => {
+                deaths += 1;
+                world.step(Happening::Kill(place));
+            }
+            1 if world.nodes[place].agent.life() == Life::Member => world.input(place, Input::Leave),
+            2 if world.nodes[place].agent.life() == Life::Joining && world.rng.below(3) == 0 => {
+                world.input(place, Input::Cancel);
+            }
+            _ => {}
+        }
+    }
+    world.run_for(150_000);
+    // Whoever comes finds the dead.
+    for name in NAMES {
+        world.step(Happening::Spawn(name, None));
+    }
+    world.run_for(150_000);
+    let living = world.living();
+    assert_eq!(living.len(), NAMES.len(), "all are there in the end");
+    for &place in &living {
+        let node = &world.nodes[place];
+        assert_eq!(node.agent.life(), Life::Member, "{}", node.name);
+        assert!(node.agent.deaths.is_empty(), "{}: {:?}", node.name, node.agent.deaths);
+        for &other in &living {
+            let member = node.agent.callee(world.nodes[other].name).expect("it can be called");
+            assert_eq!(member.address, world.nodes[other].address, "{} knows another one", node.name);
+        }
+        assert_eq!(known_by_events(node), NAMES, "{}: {:?}", node.name, node.events);
+    }
+    for node in &world.nodes {
+        known_by_events(node);
+    }
+    for node in world.nodes.iter().filter(|node| node.over.is_some()) {
+        let is_fine = match node.over.as_ref().expect("it is over") {
+            Ok(()) | Err(AgentError::Membership(MembershipError::Cancelled)) => true,
+            // Its words crossed the end of somebody who had agreed.
+            Err(error) => panic!("{}: {error}", node.name),
+        };
+        assert!(is_fine);
+    }
+    assert!(world.open.is_empty(), "each call was answered");
+    check_events(&world);
+    (world.nodes.iter().filter(|node| node.joined_at.is_some()).count(), deaths)
+}
+
+#[test]
+fn workers_come_go_and_die_and_everybody_knows_who_is_there() {
+    let (mut joins, mut deaths) = (0, 0);
+    for seed in 0..60 {
+        for signs in [Signing::None, Signing::Native] {
+            let _culprit = Culprit(seed, signs);
+            let told = live(seed, signs);
+            (joins, deaths) = (joins + told.0, deaths + told.1);
+        }
+    }
+    // What never happened was not tested.
+    assert!(joins > 1000 && deaths > 600, "{joins} {deaths}");
+}
