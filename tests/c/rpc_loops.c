@@ -517,6 +517,38 @@ void code_within_a_call_does_not_use_its_loop(void) {
   rdzv_server_free(at.server);
 }
 
+static void free_loop(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *failure) {
+  struct looped *at = user_data;
+  (void)data;
+  (void)len;
+  (void)failure;
+  CHECK_NUMBER(status, RDZV_RPC_HANDLER_FAILED);
+  if (at->loop != NULL) rdzv_loop_free(at->loop);
+  at->loop = NULL;
+}
+
+void loop_that_is_freed_while_an_event_is_taken_shows_none(void) {
+  struct looped at = {.server = start_server(NULL)};
+  rdzv_rpc *handle = NULL;
+  at.store = connect_store(NULL, rdzv_server_port(at.server));
+  OK(rdzv_loop_new(NULL, &at.loop, &error));
+  at.one = join(&at, "one", 1);
+  await_success(at.loop, at.one, RDZV_EVENT_RPC_JOINED);
+  OK(rdzv_loop_rpc_handle(at.loop, at.one, &handle, &error));
+  const rdzv_rpc_call_spec call = call_of("one", "ask", "x");
+  for (int i = 0; i < 2; ++i) OK(rdzv_rpc_call_with(handle, &call, free_loop, &at, &error));
+  await_success(at.loop, at.one, RDZV_EVENT_RPC_REQUEST);
+  // Nobody took the way back, so that its caller is told when the next event is taken; and that is a request, too.
+  rdzv_event event = {.struct_size = sizeof event};
+  OK(rdzv_loop_next_event(at.loop, &event, &error));
+  CHECK(at.loop == NULL);
+  CHECK_NUMBER(event.kind, RDZV_EVENT_NONE);
+  CHECK(event.data == NULL && event.error == NULL);
+  rdzv_rpc_free(handle);
+  rdzv_store_free(at.store);
+  rdzv_server_free(at.server);
+}
+
 void workers_of_a_loop_refuse_bad_arguments(void) {
   rdzv_loop *loop = NULL;
   rdzv_rpc *handle = NULL;

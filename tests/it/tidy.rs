@@ -23,10 +23,17 @@ impl File {
         self.path.ends_with(".rs")
     }
 
-    /// The numbered lines of code: without comments, and without the tests, which stand at the end of a file or in one
-    /// of their own.
+    /// Whether it holds unit tests alone: a file of their own beside the code, or one of a folder of theirs.
+    fn is_of_tests(&self) -> bool {
+        self.path
+            .split_once("/src/")
+            .is_some_and(|(_, module)| module.ends_with("/tests.rs") || module.contains("/tests/"))
+    }
+
+    /// The numbered lines of code: without comments, and without the tests, which stand at the end of a file or in
+    /// files of their own.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
-        let lines = if self.path.ends_with("/tests.rs") { "" } else { self.text.as_str() };
+        let lines = if self.is_of_tests() { "" } else { self.text.as_str() };
         let tests = lines.find("#[cfg(test)]\nmod ").unwrap_or(lines.len());
         (1..)
             .zip(lines[..tests].lines())

@@ -205,6 +205,8 @@ fn only_the_driver_knows_the_world() {
     OUTSIDE.allows("core/src/store/engine.rs", "// std::time\nuse alloc::vec::Vec;\nuse core::fmt;\n");
     OUTSIDE.allows("core/src/driver/server.rs", "use std::net::SocketAddr;\n");
     OUTSIDE.allows("core/src/store/engine/tests.rs", "extern crate std;\n");
+    OUTSIDE.allows("core/src/store/engine/tests/scenes.rs", "extern crate std;\n");
+    OUTSIDE.notices("core/src/store/tests_of.rs", "extern crate std;\n");
     OUTSIDE.holds();
 }
 

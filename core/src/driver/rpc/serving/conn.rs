@@ -349,7 +349,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::rpc::tests::hello;
+    use crate::driver::rpc::tests::frames::hello;
     use crate::limits::RpcLimits;
     use crate::rpc::connection::Refusal;
     use crate::rpc::name::WorkerInfo;
