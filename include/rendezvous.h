@@ -145,7 +145,8 @@ typedef int32_t rdzv_status;
 // The handler failed; `rdzv_error_cause` has its words.
 #define RDZV_RPC_HANDLER_FAILED 35
 
-// The worker is dead, or its connection ended: nobody knows whether the call was carried out.
+// The worker is dead, or its connection ended. Nobody knows whether the call was carried out, unless the
+// message says that it was not sent.
 #define RDZV_RPC_PEER_DIED 36
 
 // This worker is of no RPC group, or of none any more.
@@ -166,7 +167,7 @@ typedef int32_t rdzv_status;
 // Device maps and lists of the group do not fit together.
 #define RDZV_RPC_DEVICE_MAP 42
 
-// A worker of the group that is not known to be dead cannot be called.
+// A worker of the group that is not known to be dead cannot be called, and was not.
 #define RDZV_RPC_UNREACHED 43
 
 // The others took this worker for dead, and go on without it.
@@ -4205,9 +4206,9 @@ typedef struct {
 // callback, whatever worker they are of: these keep threads busy that the answer may need.
 //
 // Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
-// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_UNREACHED` (where the callee takes
-// calls is no address), `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`,
-// `RDZV_INVALID_ARGUMENT` (the handler's name is empty or too long, among others), `RDZV_CANCELLED` after
+// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_UNREACHED` (there is no connection
+// to the callee; nothing was sent), `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`,
+// `RDZV_EXHAUSTED`, `RDZV_INVALID_ARGUMENT` (the handler's name is empty or too long, among others), `RDZV_CANCELLED` after
 // `rdzv_rpc_cancel`, `RDZV_REENTRANT` (it is called in an inline handler or a callback; nothing was sent),
 // `RDZV_PANIC` (a thread of the library's failed); of a backend of yours what it tells, and
 // `RDZV_REENTRANT` where the same worker's functions call; `RDZV_UNSUPPORTED` where the backend has no calls

@@ -8,8 +8,8 @@ use crate::status::*;
 use crate::store::call_fault;
 use crate::watch::watch_fault;
 use rendezvous_core::driver::rpc_group::{GroupCallError, ObservingError, RpcInitError, SignsError};
-use rendezvous_core::rpc::agent::{AgentError, NotCallable};
-use rendezvous_core::rpc::connection::{CallError, Status};
+use rendezvous_core::rpc::agent::{AgentError, NotCallable, tells_of_an_end};
+use rendezvous_core::rpc::connection::{CallError, CallFailure, ConnectionError, Status};
 use rendezvous_core::rpc::handlers::HandlerError;
 use rendezvous_core::rpc::membership::error::MembershipError;
 use rendezvous_core::rpc::membership::observer::ObserverError;
@@ -69,7 +69,14 @@ const fn status_of_membership(error: &MembershipError) -> rdzv_status {
 #[inline(never)]
 pub(crate) fn agent_fault(error: &AgentError) -> Fault {
     let (status, who) = match error {
-        AgentError::Membership(error) => (status_of_membership(error), None),
+        AgentError::Membership(error) => (
+            status_of_membership(error),
+            match error {
+                MembershipError::OtherCard { wanted: who, .. }
+                | MembershipError::Unanswered { worker: who, .. } => Some(who),
+                _ => None,
+            },
+        ),
         AgentError::NotMet { .. } => (RDZV_TIMED_OUT, None),
         AgentError::Leader { leader, .. } => (RDZV_RPC_UNREACHED, Some(leader)),
         AgentError::PeerDied { worker, .. } => (RDZV_RPC_PEER_DIED, Some(worker)),
@@ -116,24 +123,26 @@ pub(crate) fn init_fault(error: &RpcInitError) -> Fault {
 }
 
 const fn status_of_call(error: &CallError) -> rdzv_status {
-    match error {
-        CallError::NotOpen(_) | CallError::Leaving(_) => RDZV_RPC_LEAVING,
-        CallError::TooMany { .. } | CallError::TooMuch { .. } | CallError::TooLong { .. } => {
+    match &error.why {
+        CallFailure::NotOpen | CallFailure::Leaving => RDZV_RPC_LEAVING,
+        CallFailure::TooMany { .. } | CallFailure::TooMuch { .. } | CallFailure::TooLong { .. } => {
             RDZV_LIMIT_EXCEEDED
         }
-        CallError::Handler { .. } => RDZV_INVALID_ARGUMENT,
-        CallError::NoMemory(_) => RDZV_EXHAUSTED,
-        CallError::Cancelled(_) => RDZV_CANCELLED,
-        CallError::Reentrant(_) => RDZV_REENTRANT,
-        CallError::DeadlinePassed { .. } => RDZV_TIMED_OUT,
-        CallError::Remote { status, .. } => match status {
+        CallFailure::Handler { .. } => RDZV_INVALID_ARGUMENT,
+        CallFailure::NoMemory => RDZV_EXHAUSTED,
+        CallFailure::Cancelled => RDZV_CANCELLED,
+        CallFailure::Reentrant => RDZV_REENTRANT,
+        CallFailure::DeadlinePassed { .. } => RDZV_TIMED_OUT,
+        CallFailure::Remote { status, .. } => match status {
             Status::Failed | Status::Other(_) => RDZV_RPC_HANDLER_FAILED,
             Status::NoHandler => RDZV_RPC_NO_HANDLER,
             Status::Deadline => RDZV_TIMED_OUT,
             Status::TooLong => RDZV_LIMIT_EXCEEDED,
             Status::Leaving => RDZV_RPC_LEAVING,
         },
-        CallError::PeerGone { .. } => RDZV_RPC_PEER_DIED,
+        CallFailure::PeerGone(_) | CallFailure::Unsent(ConnectionError::GivenUp(_)) => RDZV_RPC_PEER_DIED,
+        CallFailure::Unsent(_) if tells_of_an_end(error) => RDZV_RPC_PEER_DIED,
+        CallFailure::Unsent(_) => RDZV_RPC_UNREACHED,
     }
 }
 
@@ -149,20 +158,7 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
         | GroupCallError::Cancelled { .. }
         | GroupCallError::Late { .. }
         | GroupCallError::Untaken { .. } => None,
-        GroupCallError::Call(error) => match error {
-            CallError::NotOpen(peer)
-            | CallError::Cancelled(peer)
-            | CallError::Reentrant(peer)
-            | CallError::Leaving(peer)
-            | CallError::NoMemory(peer) => Some(peer),
-            CallError::TooMany { peer, .. }
-            | CallError::TooMuch { peer, .. }
-            | CallError::TooLong { peer, .. }
-            | CallError::Handler { peer, .. }
-            | CallError::DeadlinePassed { peer, .. }
-            | CallError::Remote { peer, .. }
-            | CallError::PeerGone { peer, .. } => Some(peer),
-        },
+        GroupCallError::Call(error) => Some(&error.peer),
     }
 }
 
@@ -201,11 +197,14 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
             GroupCallError::NotCallable(NotCallable::UnknownId { id }) => known.ranks = vec![i64::from(*id)],
             _ => {}
         }
-        if let GroupCallError::Call(CallError::DeadlinePassed { elapsed, .. }) = error {
-            known.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
-        }
-        if let GroupCallError::Call(CallError::Remote { words, .. }) = error {
-            known.cause = words.to_string();
+        if let GroupCallError::Call(error) = error {
+            match &error.why {
+                CallFailure::DeadlinePassed { elapsed } => {
+                    known.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
+                }
+                CallFailure::Remote { words, .. } => known.cause = words.to_string(),
+                _ => {}
+            }
         }
         if let GroupCallError::Foreign { status: RDZV_RPC_HANDLER_FAILED, words } = error {
             known.cause = words.to_string();
@@ -226,4 +225,195 @@ pub(crate) fn observer_fault(error: &ObserverError) -> Fault {
         ObserverError::Store { .. } => RDZV_SERVER_GONE,
     };
     Fault::new(status, error.to_string()).during("observe")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rendezvous_core::rpc::agent::NotCallable;
+    use rendezvous_core::rpc::connection::Refusal;
+    use rendezvous_core::rpc::membership::error::Absent;
+    use rendezvous_core::time::Duration;
+
+    fn worker(name: &str, id: u16) -> WorkerInfo {
+        WorkerInfo { name: name.parse().expect("a name"), id }
+    }
+
+    fn nodes(fault: &Fault) -> Vec<&str> {
+        fault.nodes.iter().map(|name| str::from_utf8(name).expect("UTF-8")).collect()
+    }
+
+    #[test]
+    fn each_failure_of_a_call_has_its_status_and_names_handler_and_worker() {
+        use CallFailure::*;
+        let refused = |why| ConnectionError::Refused { why, words: "".into() };
+        let remote = |status| Remote { status, words: "no luck".into() };
+        let lost = || ConnectionError::Lost("reset".into());
+        for (why, status, words) in [
+            (NotOpen, RDZV_RPC_LEAVING, "the connection is not open yet"),
+            (Leaving, RDZV_RPC_LEAVING, "it takes no further calls"),
+            (TooMany { count: 3 }, RDZV_LIMIT_EXCEEDED, "3 calls to it are under way, and that is the limit"),
+            (
+                TooMuch { bytes: 9, bytes_max: 8 },
+                RDZV_LIMIT_EXCEEDED,
+                "calls to it would have 9 bytes under way; the limit is 8",
+            ),
+            (
+                TooLong { bytes: 9, bytes_max: 8 },
+                RDZV_LIMIT_EXCEEDED,
+                "a payload of 9 bytes is over the limit of 8",
+            ),
+            (Cancelled, RDZV_CANCELLED, "it was cancelled"),
+            (Reentrant, RDZV_REENTRANT, "it cannot be awaited in an inline handler or in a callback"),
+            (NoMemory, RDZV_EXHAUSTED, "there is no memory for the answer"),
+            (DeadlinePassed { elapsed: Duration::from_millis(1500) }, RDZV_TIMED_OUT, "no answer in 1.5s"),
+            (remote(Status::Failed), RDZV_RPC_HANDLER_FAILED, "the handler failed: no luck"),
+            (remote(Status::Other(99)), RDZV_RPC_HANDLER_FAILED, "reason 99: no luck"),
+            (remote(Status::NoHandler), RDZV_RPC_NO_HANDLER, "there is no such handler: no luck"),
+            (remote(Status::TooLong), RDZV_LIMIT_EXCEEDED, "the payload is over the limit: no luck"),
+            (remote(Status::Leaving), RDZV_RPC_LEAVING, "the worker takes no further requests: no luck"),
+            (PeerGone(lost()), RDZV_RPC_PEER_DIED, "the worker is gone: the connection ended: reset"),
+            (Unsent(lost()), RDZV_RPC_PEER_DIED, "not sent: the connection ended: reset"),
+            (
+                Unsent(ConnectionError::GivenUp("its lease ended".into())),
+                RDZV_RPC_PEER_DIED,
+                "not sent: its lease ended",
+            ),
+            (
+                Unsent(ConnectionError::NobodyListens("refused".into())),
+                RDZV_RPC_PEER_DIED,
+                "not sent: nobody listens at its address: refused",
+            ),
+            (
+                Unsent(ConnectionError::Unreachable("no route".into())),
+                RDZV_RPC_UNREACHED,
+                "not sent: it cannot be reached: no route",
+            ),
+            (
+                Unsent(refused(Refusal::Unknown)),
+                RDZV_RPC_UNREACHED,
+                "not sent: refused: the caller is no member that it knows",
+            ),
+        ] {
+            let fault = group_call_fault(&GroupCallError::Call(why.of("push", &worker("ps", 3))));
+            assert_eq!((fault.status, &*fault.message), (status, &*format!("push at ps (id 3): {words}")));
+            assert_eq!((&*fault.operation, nodes(&fault)), ("call", vec!["ps"]), "{words}");
+            assert_eq!(fault.elapsed_ms, if status == RDZV_TIMED_OUT { 1500 } else { 0 }, "{words}");
+            let cause = if words.ends_with("no luck") { "no luck" } else { "" };
+            assert_eq!(fault.cause, cause, "{words}");
+        }
+        let unnamed = Handler { bytes: 0 }.of("", &worker("ps", 3));
+        let fault = group_call_fault(&GroupCallError::Call(unnamed));
+        assert_eq!(fault.status, RDZV_INVALID_ARGUMENT);
+        assert_eq!(fault.message, "a call to ps (id 3): the name of a handler has 0 bytes");
+    }
+
+    #[test]
+    fn each_call_that_was_not_made_has_its_status_and_names_whom_it_was_for() {
+        let ps = || worker("ps", 3);
+        let words = || Box::<str>::from("words");
+        for (error, status, named) in [
+            (NotCallable::UnknownName { name: "x".into() }.into(), RDZV_RPC_UNKNOWN_WORKER, vec!["x"]),
+            (NotCallable::UnknownId { id: 9 }.into(), RDZV_RPC_UNKNOWN_WORKER, vec![]),
+            (NotCallable::Dead { worker: ps(), why: words() }.into(), RDZV_RPC_PEER_DIED, vec!["ps"]),
+            (NotCallable::NoMember.into(), RDZV_RPC_NO_MEMBER, vec![]),
+            (GroupCallError::Address { worker: ps(), address: words() }, RDZV_RPC_UNREACHED, vec!["ps"]),
+            (GroupCallError::System { worker: ps(), words: words() }, RDZV_EXHAUSTED, vec!["ps"]),
+            (GroupCallError::Panicked { words: words() }, RDZV_PANIC, vec![]),
+            (GroupCallError::Foreign { status: 77, words: words() }, 77, vec![]),
+            (GroupCallError::Cancelled { call: words() }, RDZV_CANCELLED, vec![]),
+            (GroupCallError::Late { call: words() }, RDZV_TIMED_OUT, vec![]),
+            (GroupCallError::Untaken { calls_max: 1 }, RDZV_LIMIT_EXCEEDED, vec![]),
+        ] {
+            let fault = group_call_fault(&error);
+            assert_eq!((fault.status, nodes(&fault)), (status, named), "{error}");
+            let ranks = if matches!(error, GroupCallError::NotCallable(NotCallable::UnknownId { .. })) {
+                vec![9]
+            } else {
+                vec![]
+            };
+            assert_eq!((&fault.ranks, fault.message.is_empty()), (&ranks, false), "{error}");
+        }
+    }
+
+    #[test]
+    fn each_end_of_a_worker_has_its_status_and_names_who_is_to_blame() {
+        let absent = || Absent { listed: vec![1, 4], count: 2 };
+        let (ps, words) = (|| worker("ps", 3), || Box::<str>::from("words"));
+        let name = || ps().name;
+        for (error, status, named, ranks) in [
+            (
+                MembershipError::Mixed { stored: words(), own: true }.into(),
+                RDZV_RPC_MIXED_GROUP,
+                vec![],
+                vec![],
+            ),
+            (MembershipError::Rank { rank: 2, world_size: 2 }.into(), RDZV_INVALID_ARGUMENT, vec![], vec![]),
+            (
+                MembershipError::WorldSize { stored: words(), own: 2 }.into(),
+                RDZV_INVALID_ARGUMENT,
+                vec![],
+                vec![],
+            ),
+            (MembershipError::NotUnique { name: name() }.into(), RDZV_RPC_NAME_TAKEN, vec![], vec![]),
+            (
+                MembershipError::Shared { name: name(), first: 0, second: 1 }.into(),
+                RDZV_RPC_NAME_TAKEN,
+                vec![],
+                vec![],
+            ),
+            (MembershipError::IdTaken { id: 1, by: words() }.into(), RDZV_RPC_NAME_TAKEN, vec![], vec![]),
+            (
+                MembershipError::OtherCard { wanted: ps(), got: worker("b", 1) }.into(),
+                RDZV_RPC_UNREACHED,
+                vec!["ps"],
+                vec![],
+            ),
+            (
+                MembershipError::Unanswered { worker: ps(), words: words() }.into(),
+                RDZV_RPC_UNREACHED,
+                vec!["ps"],
+                vec![],
+            ),
+            (MembershipError::Contended.into(), RDZV_RPC_MEMBERSHIP, vec![], vec![]),
+            (
+                MembershipError::Absent { came: 3, world_size: 5, absent: absent() }.into(),
+                RDZV_TIMED_OUT,
+                vec![],
+                vec![1, 4],
+            ),
+            (
+                MembershipError::AbsentAtShutdown { came: 3, world_size: 5, absent: absent() }.into(),
+                RDZV_TIMED_OUT,
+                vec![],
+                vec![1, 4],
+            ),
+            (MembershipError::TokenLost.into(), RDZV_RPC_EVICTED, vec![], vec![]),
+            (MembershipError::Evicted { by: words() }.into(), RDZV_RPC_EVICTED, vec![], vec![]),
+            (MembershipError::Cancelled.into(), RDZV_CANCELLED, vec![], vec![]),
+            (MembershipError::Store { words: words() }.into(), RDZV_SERVER_GONE, vec![], vec![]),
+            (
+                AgentError::NotMet { leader: ps(), came: 3, world_size: 5, absent: absent() },
+                RDZV_TIMED_OUT,
+                vec![],
+                vec![1, 4],
+            ),
+            (AgentError::Leader { leader: ps(), words: words() }, RDZV_RPC_UNREACHED, vec!["ps"], vec![]),
+            (
+                AgentError::PeerDied { worker: ps(), phase: "joining", why: words() },
+                RDZV_RPC_PEER_DIED,
+                vec!["ps"],
+                vec![],
+            ),
+            (AgentError::Abandoned, RDZV_RPC_NO_MEMBER, vec![], vec![]),
+            (AgentError::Stuck { store: words() }, RDZV_TIMED_OUT, vec![], vec![]),
+            (AgentError::Panicked { words: words() }, RDZV_PANIC, vec![], vec![]),
+            (AgentError::Reentrant, RDZV_REENTRANT, vec![], vec![]),
+            (AgentError::Foreign { status: 77, words: words() }, 77, vec![], vec![]),
+        ] {
+            let fault = agent_fault(&error);
+            assert_eq!((fault.status, nodes(&fault), &fault.ranks), (status, named, &ranks), "{error}");
+            assert_eq!(fault.message, error.to_string());
+        }
+    }
 }

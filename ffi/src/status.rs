@@ -75,7 +75,8 @@ pub const RDZV_RPC_UNKNOWN_WORKER: rdzv_status = 33;
 pub const RDZV_RPC_NO_HANDLER: rdzv_status = 34;
 /// The handler failed; `rdzv_error_cause` has its words.
 pub const RDZV_RPC_HANDLER_FAILED: rdzv_status = 35;
-/// The worker is dead, or its connection ended: nobody knows whether the call was carried out.
+/// The worker is dead, or its connection ended. Nobody knows whether the call was carried out, unless the
+/// message says that it was not sent.
 pub const RDZV_RPC_PEER_DIED: rdzv_status = 36;
 /// This worker is of no RPC group, or of none any more.
 pub const RDZV_RPC_NO_MEMBER: rdzv_status = 37;
@@ -89,7 +90,7 @@ pub const RDZV_RPC_MIXED_GROUP: rdzv_status = 40;
 pub const RDZV_RPC_NAME_TAKEN: rdzv_status = 41;
 /// Device maps and lists of the group do not fit together.
 pub const RDZV_RPC_DEVICE_MAP: rdzv_status = 42;
-/// A worker of the group that is not known to be dead cannot be called.
+/// A worker of the group that is not known to be dead cannot be called, and was not.
 pub const RDZV_RPC_UNREACHED: rdzv_status = 43;
 /// The others took this worker for dead, and go on without it.
 pub const RDZV_RPC_EVICTED: rdzv_status = 44;

@@ -17,7 +17,7 @@ pub mod sign;
 pub use error::{AgentError, NotAdmitted, NotCallable};
 pub use life::{Life, LifeEvent};
 
-use super::connection::{CallError, ConnectionError, Refusal, Status};
+use super::connection::{CallError, CallFailure, ConnectionError, Refusal, Status};
 use super::device::DeviceKind;
 use super::device_map::Group;
 use super::membership::change::{Change, Departed, Members, encode_change};
@@ -179,8 +179,8 @@ pub enum GroupEvent {
 /// Whether a call failed so that the worker that was called is gone, most likely.
 #[must_use]
 pub const fn tells_of_an_end(error: &CallError) -> bool {
-    match error {
-        CallError::PeerGone { why, .. } => matches!(
+    match &error.why {
+        CallFailure::PeerGone(why) | CallFailure::Unsent(why) => matches!(
             why,
             ConnectionError::Lost(_)
                 | ConnectionError::NobodyListens(_)
@@ -189,7 +189,7 @@ pub const fn tells_of_an_end(error: &CallError) -> bool {
                 | ConnectionError::Refused { why: Refusal::Group | Refusal::NotMe | Refusal::Over, .. }
         ),
         // A worker says so when it is of no group any more.
-        CallError::Leaving(_) | CallError::Remote { status: Status::Leaving, .. } => true,
+        CallFailure::Leaving | CallFailure::Remote { status: Status::Leaving, .. } => true,
         _ => false,
     }
 }

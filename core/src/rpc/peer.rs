@@ -6,7 +6,7 @@
 
 use super::connection::caller::{Caller, CallerEvent, NewCall};
 use super::connection::in_flight::InFlight;
-use super::connection::{CallError, CallKind, ConnectionError, ToWrite};
+use super::connection::{CallError, CallFailure, CallKind, ConnectionError, ToWrite};
 use super::name::WorkerInfo;
 use crate::limits::RpcLimits;
 use crate::time::{Duration, Instant, Seconds};
@@ -124,13 +124,16 @@ impl Peer {
     /// # Errors
     /// It was not made, and nothing of it will be sent.
     pub fn begin(&mut self, now: Instant, call: NewCall<'_>) -> Result<u64, CallError> {
-        call.check(&self.peer, &self.limits)?;
+        self.accept(now, call).map_err(|why| why.of(call.handler, &self.peer))
+    }
+
+    fn accept(&mut self, now: Instant, call: NewCall<'_>) -> Result<u64, CallFailure> {
+        call.check(&self.limits)?;
         if self.part != Part::Taking {
-            return Err(CallError::Leaving(self.peer.clone()));
+            return Err(CallFailure::Leaving);
         }
         if call.deadline.is_some_and(|at| at <= now) {
-            let (peer, handler) = (self.peer.clone(), call.handler.into());
-            return Err(CallError::DeadlinePassed { peer, handler, elapsed: Duration::ZERO });
+            return Err(CallFailure::DeadlinePassed { elapsed: Duration::ZERO });
         }
         let id = self.last_id + 1;
         if self.waiting.is_empty()
@@ -141,12 +144,12 @@ impl Peer {
                     self.last_id = id;
                     return Ok(id);
                 }
-                Err(error) if can_wait(&error) => {}
-                Err(error) => return Err(error),
+                Err(why) if can_wait(&why) => {}
+                Err(why) => return Err(why),
             }
         }
         if self.waiting.len() as u64 >= u64::from(self.limits.waiting_max) {
-            return Err(CallError::TooMany { peer: self.peer.clone(), count: self.limits.waiting_max });
+            return Err(CallFailure::TooMany { count: self.limits.waiting_max });
         }
         self.last_id = id;
         let NewCall { handler, payload_bytes, deadline, kind } = call;
@@ -165,23 +168,29 @@ impl Peer {
 
     /// Nobody waits for a call any more. Whether it was under way; if so, an event tells that it was cancelled.
     pub fn cancel(&mut self, id: u64) -> bool {
-        self.give_up(id, CallError::Cancelled(self.peer.clone()))
+        self.give_up(id, CallFailure::Cancelled)
     }
 
     /// There is no memory for the answer to a call, which fails. Whether it was under way.
     pub fn no_memory(&mut self, id: u64) -> bool {
-        self.give_up(id, CallError::NoMemory(self.peer.clone()))
+        self.give_up(id, CallFailure::NoMemory)
     }
 
-    fn give_up(&mut self, id: u64, error: CallError) -> bool {
-        let was_there = match &mut self.line {
+    fn give_up(&mut self, id: u64, why: CallFailure) -> bool {
+        let under_way = match &mut self.line {
             Line::Up(caller) => caller.cancel(id),
-            Line::Down | Line::Connecting(_) => false,
-        } || self.waiting.take(id).is_some();
-        if was_there {
-            self.events.push_back(PeerEvent::Failed(id, error));
+            Line::Down | Line::Connecting(_) => None,
+        };
+        let handler = under_way.or_else(|| self.waiting.take(id).map(|waiting| waiting.handler));
+        let was_there = handler.is_some();
+        if let Some(handler) = handler {
+            self.failed(id, why, handler);
         }
         was_there
+    }
+
+    fn failed(&mut self, id: u64, why: CallFailure, handler: Box<str>) {
+        self.events.push_back(PeerEvent::Failed(id, why.of(handler, &self.peer)));
     }
 
     /// There is a connection.
@@ -246,18 +255,18 @@ impl Peer {
     }
 
     fn fail_waiting(&mut self, why: &ConnectionError) {
-        let peer = &self.peer;
-        for id in self.waiting.ids() {
-            self.waiting.take(id);
-            let error = CallError::PeerGone { peer: peer.clone(), why: why.clone() };
-            self.events.push_back(PeerEvent::Failed(id, error));
-        }
+        self.drop_waiting(&CallFailure::Unsent(why.clone()));
     }
 
     fn refuse_waiting(&mut self) {
+        self.drop_waiting(&CallFailure::Leaving);
+    }
+
+    fn drop_waiting(&mut self, why: &CallFailure) {
         for id in self.waiting.ids() {
-            self.waiting.take(id);
-            self.events.push_back(PeerEvent::Failed(id, CallError::Leaving(self.peer.clone())));
+            if let Some(waiting) = self.waiting.take(id) {
+                self.failed(id, why.clone(), waiting.handler);
+            }
         }
     }
 
@@ -267,12 +276,14 @@ impl Peer {
         while let Some((id, waiting)) = self.waiting.first() {
             let Waiting { handler, payload_bytes, deadline, kind, began } = waiting;
             let (payload_bytes, deadline, kind) = (*payload_bytes, *deadline, *kind);
-            match caller.begin(now, id, *began, NewCall { handler, payload_bytes, deadline, kind }) {
-                Err(error) if can_wait(&error) => return,
-                Err(error) => self.events.push_back(PeerEvent::Failed(id, error)),
-                Ok(()) => {}
+            let begun = caller.begin(now, id, *began, NewCall { handler, payload_bytes, deadline, kind });
+            if begun.as_ref().is_err_and(can_wait) {
+                return;
             }
-            self.waiting.take(id);
+            let waiting = self.waiting.take(id);
+            if let (Err(why), Some(waiting)) = (begun, waiting) {
+                self.events.push_back(PeerEvent::Failed(id, why.of(waiting.handler, &self.peer)));
+            }
         }
     }
 
@@ -298,9 +309,7 @@ impl Peer {
     /// Time passed.
     pub fn tick(&mut self, now: Instant) {
         while let Some((id, Waiting { handler, began, .. })) = self.waiting.take_overdue(now) {
-            let error =
-                CallError::DeadlinePassed { peer: self.peer.clone(), handler, elapsed: now.since(began) };
-            self.events.push_back(PeerEvent::Failed(id, error));
+            self.failed(id, CallFailure::DeadlinePassed { elapsed: now.since(began) }, handler);
         }
         match &mut self.line {
             Line::Up(caller) => caller.tick(now),
@@ -370,13 +379,13 @@ impl Peer {
 }
 
 /// Whether a call that was not begun for this reason may be begun later.
-const fn can_wait(error: &CallError) -> bool {
+const fn can_wait(why: &CallFailure) -> bool {
     matches!(
-        error,
-        CallError::NotOpen(_)
-            | CallError::TooMany { .. }
-            | CallError::TooMuch { .. }
-            | CallError::PeerGone { .. }
+        why,
+        CallFailure::NotOpen
+            | CallFailure::TooMany { .. }
+            | CallFailure::TooMuch { .. }
+            | CallFailure::Unsent(_)
     )
 }
 

@@ -172,7 +172,7 @@ fn two_workers_of_one_loop_and_one_thread_call_each_other() {
     events.cancel(StoreId::from_u32(one.as_u32()), call);
     let (id, result) = completed(&mut events);
     let words = result.expect_err("cancelled").to_string();
-    assert_eq!((id, words.as_str()), (call, "the call to two (id 1) was cancelled"));
+    assert_eq!((id, words.as_str()), (call, "ask at two (id 1): it was cancelled"));
     events.cancel(StoreId::from_u32(one.as_u32()), call);
     drop(held);
     let quick = CallSpec { timeout: Some(Duration::from_millis(20)), ..ask("two", "ask", b"") };
@@ -477,15 +477,15 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
     let call = events.rpc_call(id, quick).expect("made");
     let late = told();
     let (of, result) = completed(&mut events);
-    assert_eq!(
-        (of, result.expect_err("late").to_string().as_str()),
-        (call, "x at own was not answered in time")
-    );
+    assert_eq!((of, result.expect_err("late").to_string().as_str()), (call, "x at own: no answer in time"));
     late(Ok(b"nobody waits".to_vec()));
     let call = events.rpc_call(id, ask("own", "x", b"")).expect("made");
     events.cancel(StoreId::from_u32(id.as_u32()), call);
     let (of, result) = completed(&mut events);
-    assert_eq!((of, result.expect_err("cancelled").to_string().as_str()), (call, "x at own was cancelled"));
+    assert_eq!(
+        (of, result.expect_err("cancelled").to_string().as_str()),
+        (call, "x at own: it was cancelled")
+    );
 
     // A request that came by it, and one that nobody answers.
     let desk = events.rpc_desk(id).expect("there");

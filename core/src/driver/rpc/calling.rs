@@ -14,7 +14,7 @@ use crate::driver::threads::{self, Thread, panic_text};
 use crate::limits::RpcLimits;
 use crate::ordered::Set;
 use crate::rpc::connection::caller::NewCall;
-use crate::rpc::connection::{CallError, CallKind, ConnectionError, Status};
+use crate::rpc::connection::{CallError, CallFailure, CallKind, ConnectionError, Status};
 use crate::rpc::name::WorkerInfo;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
@@ -306,7 +306,7 @@ impl RpcPeer {
 
     fn call_payload(&self, call: Call<'_>, payload: Payload) -> CallResult {
         if !may_wait() {
-            return Err(CallError::Reentrant(self.worker().clone()));
+            return Err(CallFailure::Reentrant.of(call.handler, self.worker()));
         }
         let (reply, awaited) = ask();
         let cancellable = call.canceller.map(Canceller::begin);
@@ -320,7 +320,7 @@ impl RpcPeer {
         }
         let result = awaited.wait(FOREVER);
         drop(watch);
-        result.unwrap_or_else(|_| Err(way.gone()))
+        result.unwrap_or_else(|_| Err(GONE.of(call.handler, self.worker())))
     }
 
     /// Calls, and does not wait.
@@ -341,7 +341,7 @@ impl RpcPeer {
         let (reply, awaited) = ask();
         let completion = Completion::Waiter(reply, mark);
         let (way, _) = self.begin(call, payload, completion, Driven::ByThread)?;
-        Ok(PendingCall { way, awaited: Some(awaited) })
+        Ok(PendingCall { way, handler: call.handler.into(), awaited: Some(awaited) })
     }
 
     /// Calls, and has what came of it told to `callback`, which must not block: it is called once, on a thread of the
@@ -413,8 +413,8 @@ impl RpcPeer {
             To::Own(shared, _) => shared,
         };
         if let Some(why) = shared.failure.get() {
-            let why = ConnectionError::GivenUp(why.clone());
-            return Err(CallError::PeerGone { peer: self.worker().clone(), why });
+            let why = CallFailure::Unsent(ConnectionError::GivenUp(why.clone()));
+            return Err(why.of(handler, self.worker()));
         }
         match &self.0 {
             To::Link(link) => {
@@ -427,11 +427,11 @@ impl RpcPeer {
                 let now = shared.clock.now();
                 let deadline = timeout.map(|timeout| now + timeout);
                 let payload_bytes = payload.bytes().len() as u64;
-                NewCall { handler, payload_bytes, deadline, kind }.check(&shared.me, &shared.limits)?;
+                let mut begun = NewCall { handler, payload_bytes, deadline, kind }.check(&shared.limits);
                 if timeout == Some(Duration::ZERO) {
-                    let (peer, handler) = (shared.me.clone(), handler.into());
-                    return Err(CallError::DeadlinePassed { peer, handler, elapsed: Duration::ZERO });
+                    begun = begun.and(Err(CallFailure::DeadlinePassed { elapsed: Duration::ZERO }));
                 }
+                begun.map_err(|why| why.of(handler, &shared.me))?;
                 let own = OwnCall::new(shared, handler, (now, deadline), completion);
                 match handling.get(handler) {
                     None => _ = own.fail(Status::NoHandler, ""),
@@ -457,6 +457,9 @@ impl RpcPeer {
     }
 }
 
+/// What is known of a call that is gone without a word.
+const GONE: CallFailure = CallFailure::PeerGone(ConnectionError::Closed);
+
 /// Longer than anything lives; what ends a wait is the call's own deadline, or the worker's end.
 const FOREVER: Duration = Duration::from_secs(1 << 31);
 
@@ -475,20 +478,11 @@ impl Way {
         }
     }
 
-    fn peer(&self) -> WorkerInfo {
+    fn peer(&self) -> &WorkerInfo {
         match self {
-            Self::Link(link, _) => link.worker.clone(),
-            Self::Own(own) => own.worker().clone(),
+            Self::Link(link, _) => &link.worker,
+            Self::Own(own) => own.worker(),
         }
-    }
-
-    fn gone(&self) -> CallError {
-        CallError::PeerGone { peer: self.peer(), why: ConnectionError::Closed }
-    }
-
-    /// Why nobody waited for it until it ended.
-    fn unawaited(&self) -> CallError {
-        if may_wait() { self.gone() } else { CallError::Reentrant(self.peer()) }
     }
 }
 
@@ -496,6 +490,7 @@ impl Way {
 #[derive(Debug)]
 pub struct PendingCall {
     way: Way,
+    handler: Box<str>,
     /// `None`: what came of it was told.
     awaited: Option<Awaited<CallResult>>,
 }
@@ -506,7 +501,12 @@ impl PendingCall {
     /// # Errors
     /// Why there is none.
     pub fn wait(mut self) -> CallResult {
-        self.look(FOREVER).unwrap_or_else(|| Err(self.way.unawaited()))
+        self.look(FOREVER)
+            .unwrap_or_else(|| Err(self.failed(if may_wait() { GONE } else { CallFailure::Reentrant })))
+    }
+
+    fn failed(&self, why: CallFailure) -> CallError {
+        why.of(&*self.handler, self.way.peer())
     }
 
     /// What came of it, if that is known within `patience`. It is told once; later there is nothing. Where nothing may
@@ -515,7 +515,7 @@ impl PendingCall {
         let patience = if may_wait() { patience } else { Duration::ZERO };
         let result = self.awaited.as_ref()?.look(patience)?;
         self.awaited = None;
-        Some(result.unwrap_or_else(|_| Err(self.way.gone())))
+        Some(result.unwrap_or_else(|_| Err(self.failed(GONE))))
     }
 
     /// Ends it, unless it has ended. Whether it had not.

@@ -3,7 +3,7 @@
 use super::Payload;
 use super::calling::Target;
 use super::link::{CallResult, Completion, Shared};
-use crate::rpc::connection::{CallError, Status};
+use crate::rpc::connection::{CallFailure, Status};
 use crate::rpc::name::WorkerInfo;
 use crate::time::Instant;
 use alloc::boxed::Box;
@@ -59,27 +59,27 @@ impl OwnCall {
         let bytes_max = self.shared.limits.payload_bytes_max;
         let bytes = payload.bytes().len() as u64;
         if bytes > bytes_max {
-            let (peer, handler) = (self.me.clone(), self.handler.clone());
-            return self.finish(Err(CallError::TooLong { peer, handler, bytes, bytes_max }));
+            return self.give_up(CallFailure::TooLong { bytes, bytes_max });
         }
         self.finish(Ok(payload.into_bytes()))
     }
 
     pub(super) fn fail(&self, status: Status, words: &str) -> bool {
-        let (peer, handler) = (self.me.clone(), self.handler.clone());
-        self.finish(Err(CallError::Remote { peer, handler, status, words: words.into() }))
+        self.give_up(CallFailure::Remote { status, words: words.into() })
     }
 
     pub(super) fn cancel(&self) -> bool {
-        self.finish(Err(CallError::Cancelled(self.me.clone())))
+        self.give_up(CallFailure::Cancelled)
     }
 
     pub(super) fn tick(&self, now: Instant) {
         if self.deadline.is_some_and(|at| at <= now) {
-            let (peer, handler) = (self.me.clone(), self.handler.clone());
-            let elapsed = now.since(self.began);
-            self.finish(Err(CallError::DeadlinePassed { peer, handler, elapsed }));
+            self.give_up(CallFailure::DeadlinePassed { elapsed: now.since(self.began) });
         }
+    }
+
+    fn give_up(&self, why: CallFailure) -> bool {
+        self.finish(Err(why.of(&*self.handler, &self.me)))
     }
 
     /// Whether it had not ended before.

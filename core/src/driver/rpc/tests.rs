@@ -289,13 +289,13 @@ fn a_cancelled_call_ends_at_once_and_its_handler_is_told() {
             std::thread::yield_now();
         }
         let error = words(blocked.join().expect("no panic"));
-        assert_eq!(error, "the call to b (id 2) was cancelled");
+        assert_eq!(error, "hold at b (id 2): it was cancelled");
         held.expect("a request");
     });
     let started = scene.peer.start(Call::of("hold"), &b""[..]).expect("made");
     let (_, responder) = scene.next_held();
     assert!(started.cancel() && !started.cancel());
-    assert_eq!(words(started.wait()), "the call to b (id 2) was cancelled");
+    assert_eq!(words(started.wait()), "hold at b (id 2): it was cancelled");
     let dropped = scene.peer.start(Call::of("hold"), &b""[..]).expect("made");
     let (_, of_dropped) = scene.next_held();
     drop(dropped);
@@ -342,10 +342,10 @@ fn who_is_not_of_the_group_or_not_who_it_says_is_refused() {
     };
     let b = worker("b", 2);
     let group = RpcClientOptions { group: b"other".to_vec(), ..client_options() };
-    refused(group, b.clone(), "b (id 2) is gone: refused: it is of another group");
-    let expected = "c (id 2) is gone: refused: another worker is there: this is b (id 2)";
+    refused(group, b.clone(), "echo at b (id 2): not sent: refused: it is of another group");
+    let expected = "echo at c (id 2): not sent: refused: another worker is there: this is b (id 2)";
     refused(client_options(), worker("c", 2), expected);
-    let words = "b (id 2) is gone: refused: the caller is no member that it knows: ";
+    let words = "echo at b (id 2): not sent: refused: the caller is no member that it knows: ";
     for (me, why) in [(worker("a", 7), "a is number 1"), (worker("z", 1), "no worker z here")] {
         let expected = format!("{words}{why}");
         refused(RpcClientOptions { me, ..client_options() }, b.clone(), &expected);
@@ -370,21 +370,21 @@ fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
     scene.server.held().expect("it runs");
     let refused = words(scene.call("echo", b""));
     assert!(
-        refused == "b (id 2) takes no further calls"
+        refused == "echo at b (id 2): it takes no further calls"
             || refused == "echo at b (id 2): the worker takes no further requests",
         "{refused}"
     );
     responder.answer(request.payload);
     assert_eq!(started.wait().as_deref(), Ok(&b"x"[..]));
     assert!(scene.server.leave(SOON));
-    assert!(words(scene.call("echo", b"")).starts_with("b (id 2) is gone: "));
+    assert!(words(scene.call("echo", b"")).starts_with("echo at b (id 2): not sent: "));
 
     let scene = self::scene();
     let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
     let (_, responder) = scene.next_held();
     scene.server.stop();
     let error = words(started.wait());
-    assert!(error.starts_with("b (id 2) is gone: the connection ended: "), "{error}");
+    assert!(error.starts_with("hold at b (id 2): the worker is gone: the connection ended: "), "{error}");
     assert!(!responder.answer(&b""[..]));
 }
 
@@ -395,7 +395,7 @@ fn a_client_that_leaves_waits_for_its_calls_and_one_that_stops_does_not() {
     let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
     let (request, responder) = scene.next_held();
     assert_eq!(scene.client.leave(Duration::from_millis(1)), Err(Busy(vec![worker("b", 2)])));
-    assert_eq!(words(scene.call("echo", b"")), "b (id 2) takes no further calls");
+    assert_eq!(words(scene.call("echo", b"")), "echo at b (id 2): it takes no further calls");
     responder.answer(request.payload);
     assert_eq!(started.wait().as_deref(), Ok(&b"x"[..]));
     assert_eq!(scene.client.leave(SOON), Ok(()));
@@ -405,8 +405,8 @@ fn a_client_that_leaves_waits_for_its_calls_and_one_that_stops_does_not() {
     let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
     let _held = scene.next_held();
     scene.client.stop("the job ended");
-    assert_eq!(words(started.wait()), "b (id 2) is gone: the job ended");
-    assert_eq!(words(scene.call("echo", b"")), "b (id 2) takes no further calls");
+    assert_eq!(words(started.wait()), "hold at b (id 2): the worker is gone: the job ended");
+    assert_eq!(words(scene.call("echo", b"")), "echo at b (id 2): it takes no further calls");
 }
 
 #[test]
@@ -415,7 +415,7 @@ fn a_worker_that_is_said_to_be_dead_is_dead_for_all_calls_at_once() {
     let started = scene.peer.start(Call::of("hold").within(SOON), &b""[..]).expect("made");
     let _held = scene.next_held();
     scene.peer.abort("its lease ended");
-    assert_eq!(words(started.wait()), "b (id 2) is gone: its lease ended");
+    assert_eq!(words(started.wait()), "hold at b (id 2): the worker is gone: its lease ended");
     // One that blocks and reads for itself hears of it, too.
     std::thread::scope(|scope| {
         let blocked = scope.spawn(|| scene.peer.call(Call::of("hold").within(SOON), &b""[..]));
@@ -423,7 +423,7 @@ fn a_worker_that_is_said_to_be_dead_is_dead_for_all_calls_at_once() {
         scene.peer.abort("its lease ended");
         let told = blocked.join().expect("no panic");
         held.expect("a request");
-        assert_eq!(words(told), "b (id 2) is gone: its lease ended");
+        assert_eq!(words(told), "hold at b (id 2): the worker is gone: its lease ended");
     });
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]), "a later call finds it again");
 }
@@ -436,11 +436,11 @@ fn a_worker_that_comes_again_is_called_again() {
     for _ in 0..3 {
         scene.server.stop();
         let mut error = words(scene.call("echo", b""));
-        if error.starts_with("b (id 2) is gone: the connection ended: ") {
+        if error.starts_with("echo at b (id 2): the worker is gone: the connection ended: ") {
             // It went into the connection that had just ended.
             error = words(scene.call("echo", b""));
         }
-        assert!(error.starts_with("b (id 2) is gone: nobody listens at its address: "), "{error}");
+        assert!(error.starts_with("echo at b (id 2): not sent: nobody listens at its address: "), "{error}");
         let listen = Listen::Address { host: "127.0.0.1".to_string(), port, family: Family::AsGiven };
         let options = RpcServerOptions { listen, ..server_options() };
         scene.server =
@@ -479,8 +479,8 @@ fn a_worker_that_falls_silent_is_noticed_by_calls_that_have_little_time() {
     // Whoever has noticed looks for another connection with its next call; one under way hears of it.
     while listener.accept().is_err() {
         let error = words(peer.call(Call::of("f").within(Duration::from_millis(10)), &b""[..]));
-        let is_told = error.starts_with("b (id 2) is gone: no sign of life in ");
-        assert!(is_told || error.starts_with("f at b (id 2) was not answered in "), "{error}");
+        let is_told = error.starts_with("f at b (id 2): the worker is gone: no sign of life in ");
+        assert!(is_told || error.starts_with("f at b (id 2): no answer in "), "{error}");
         assert!(std::time::Instant::now() < until, "nobody notices");
     }
 }
@@ -568,12 +568,12 @@ fn calls_to_oneself_need_no_socket_and_end_as_others_do() {
     assert_eq!(words(peer.call(Call::of("pooled_panics"), &b""[..])), panicked);
     let brief = Call::of("hold").within(Duration::from_millis(20));
     let error = words(peer.call(brief, &b""[..]));
-    assert!(error.starts_with("hold at a (id 1) was not answered in "), "{error}");
+    assert!(error.starts_with("hold at a (id 1): no answer in "), "{error}");
     let (_, responder) = held.recv_timeout(SOON).expect("a request");
     assert!(!responder.answer(&b""[..]));
     let started = peer.start(Call::of("hold"), &b""[..]).expect("made");
     assert!(started.cancel());
-    assert_eq!(words(started.wait()), "the call to a (id 1) was cancelled");
+    assert_eq!(words(started.wait()), "hold at a (id 1): it was cancelled");
 }
 
 #[test]
@@ -584,7 +584,7 @@ fn a_name_is_looked_up_and_one_that_is_none_is_told() {
     assert_eq!(local.call(Call::of("echo").within(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
     let nowhere = scene.client.peer(&worker("b", 2), "no.such.name.invalid", port).expect("a descriptor");
     let error = words(nowhere.call(Call::of("echo").within(SOON), &b""[..]));
-    assert!(error.starts_with("b (id 2) is gone: it cannot be reached: "), "{error}");
+    assert!(error.starts_with("echo at b (id 2): not sent: it cannot be reached: "), "{error}");
 }
 
 #[test]
@@ -609,7 +609,9 @@ fn callbacks_are_called_once_whatever_ends_the_call_and_may_call_again() {
     let _held = scene.next_held();
     let Scene { peer, client, .. } = scene;
     drop((peer, client));
-    assert!(words(told.recv_timeout(SOON).expect("told")).starts_with("b (id 2) is gone: "));
+    assert!(
+        words(told.recv_timeout(SOON).expect("told")).starts_with("hold at b (id 2): the worker is gone: ")
+    );
     assert!(told.recv_timeout(SOON).is_err(), "it is told once");
 }
 

@@ -132,13 +132,13 @@ pub enum GroupCallError {
         words: Box<str>,
     },
     /// Somebody gave up a call of such a backend.
-    #[error("{call} was cancelled")]
+    #[error("{call}: it was cancelled")]
     Cancelled {
         /// Handler and callee.
         call: Box<str>,
     },
     /// Such a backend did not say in time what came of a call.
-    #[error("{call} was not answered in time")]
+    #[error("{call}: no answer in time")]
     Late {
         /// Handler and callee.
         call: Box<str>,
@@ -595,7 +595,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rpc::connection::{ConnectionError, Status};
+    use crate::rpc::connection::{CallFailure, ConnectionError, Status};
 
     #[test]
     fn the_machine_hears_of_failures_that_may_tell_of_deaths_and_of_no_others() {
@@ -604,11 +604,10 @@ mod tests {
         let to = Departed { worker: worker.clone(), address: "h:1".into() };
         shared.under_way.store(1, Ordering::Relaxed);
         let mark = UnderWay { shared: Arc::downgrade(&shared), to: Some(to.clone()) };
-        let (peer, handler) = (worker.clone(), "f".into());
-        let failed = CallError::Remote { peer, handler, status: Status::Failed, words: "no luck".into() };
-        let lost = CallError::PeerGone { peer: worker, why: ConnectionError::Lost("reset".into()) };
+        let failed = CallFailure::Remote { status: Status::Failed, words: "no luck".into() };
+        let lost = CallFailure::PeerGone(ConnectionError::Lost("reset".into()));
         for result in [Ok(Vec::new()), Err(failed), Err(lost)] {
-            mark.ended(&result);
+            mark.ended(&result.map_err(|why| why.of("f", &worker)));
         }
         assert_eq!(shared.next_input(Duration::ZERO), Some(Input::Lost(to)));
         assert_eq!(shared.next_input(Duration::ZERO), None);

@@ -152,7 +152,7 @@ fn a_death_is_told_to_all_and_ends_calls() {
         assert_eq!(next_event(agent), GroupEvent::PeerDied { worker: worker("c", 2), why: why.clone() });
     }
     let error = pending.wait().expect_err("it is dead").to_string();
-    assert_eq!(error, "c (id 2) is gone: its session with the store's server ended");
+    assert_eq!(error, "hold at c (id 2): the worker is gone: its session with the store's server ended");
     let error = a.call("c", "echo", Vec::new(), None).expect_err("it is dead").to_string();
     assert_eq!(error, "c (id 2) is dead: its session with the store's server ended");
     drop(responder);
@@ -415,7 +415,7 @@ fn a_call_that_one_thread_awaits_is_ended_by_another() {
         waiting.join().expect("no panic")
     });
     let error = outcome.expect("it ended").expect_err("cancelled");
-    assert_eq!(error.to_string(), "the call to two (id 2) was cancelled");
+    assert_eq!(error.to_string(), "keep at two (id 2): it was cancelled");
     assert!(!canceller.cancel());
 }
 
@@ -566,7 +566,7 @@ fn without_sessions_a_death_is_found_by_whoever_comes_next() {
     assert_eq!(a.call("b", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
     drop(b);
     let error = a.call("b", "echo", Vec::new(), None).expect_err("nobody is there").to_string();
-    assert!(error.starts_with("b (id 1) is gone: "), "{error}");
+    assert!(error.starts_with("echo at b (id 1): "), "{error}");
     let why = "nobody is at its address".into();
     assert_eq!(next_event(&a), GroupEvent::PeerDied { worker: worker("b", 1), why });
     let error = a.call("b", "echo", Vec::new(), None).expect_err("it is dead").to_string();
@@ -595,7 +595,7 @@ fn a_group_goes_on_without_the_server_and_hears_that_deaths_are_told_no_more() {
     assert_eq!((a.next_event(Duration::from_millis(1)), a.end()), (None, None));
     drop(b);
     let error = a.call("b", "echo", Vec::new(), None).expect_err("nobody is there").to_string();
-    assert!(error.starts_with("b (id 1) is gone: "), "{error}");
+    assert!(error.starts_with("echo at b (id 1): "), "{error}");
     assert_eq!(a.shutdown(Shutdown::Abrupt), Ok(()));
 }
 

@@ -578,27 +578,18 @@ fn who_ends_while_it_is_told_of_a_newcomer_is_gone_to_it() {
     agent.handle(now, Input::Abandon);
     assert!(core::iter::from_fn(|| agent.poll_output()).any(|output| output == Output::Decline(7)));
 
-    let (peer, words) = (worker("a"), Box::<str>::from(""));
-    let refused = |why| ConnectionError::Refused { why, words: words.clone() };
-    for (error, is_gone) in [
-        (CallError::PeerGone { peer: peer.clone(), why: refused(NotAdmitted::Over.refusal()) }, true),
-        (CallError::PeerGone { peer: peer.clone(), why: refused(Refusal::Unknown) }, false),
-        (CallError::PeerGone { peer: peer.clone(), why: ConnectionError::NoGreeting(TIMEOUT) }, false),
-        (CallError::Leaving(peer.clone()), true),
-        (
-            CallError::Remote {
-                peer: peer.clone(),
-                handler: words.clone(),
-                status: Status::Leaving,
-                words: words.clone(),
-            },
-            true,
-        ),
-        (
-            CallError::Remote { peer, handler: words.clone(), status: Status::Failed, words: words.clone() },
-            false,
-        ),
+    let refused = |why| ConnectionError::Refused { why, words: Box::default() };
+    let remote = |status| CallFailure::Remote { status, words: Box::default() };
+    for (why, is_gone) in [
+        (CallFailure::PeerGone(refused(NotAdmitted::Over.refusal())), true),
+        (CallFailure::Unsent(refused(NotAdmitted::Over.refusal())), true),
+        (CallFailure::PeerGone(refused(Refusal::Unknown)), false),
+        (CallFailure::Unsent(ConnectionError::NoGreeting(TIMEOUT)), false),
+        (CallFailure::Leaving, true),
+        (remote(Status::Leaving), true),
+        (remote(Status::Failed), false),
     ] {
+        let error = why.of(CHANGE_HANDLER, &worker("a"));
         assert_eq!(
             (no_answer(&error) == NoAnswer::Gone, tells_of_an_end(&error)),
             (is_gone, is_gone),

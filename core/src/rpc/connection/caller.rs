@@ -3,7 +3,7 @@
 use super::frames_in::{Came, FramesIn};
 use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, ToWrite};
-use super::{CallError, CallKind, ConnectionError, Refusal, Status};
+use super::{CallError, CallFailure, CallKind, ConnectionError, Refusal, Status};
 use crate::limits::{RPC_FRAME, RpcLimits};
 use crate::rpc::name::WorkerInfo;
 use crate::time::Instant;
@@ -100,15 +100,12 @@ impl NewCall<'_> {
     ///
     /// # Errors
     /// Its handler can have no such name, or its payload is too long.
-    pub fn check(&self, peer: &WorkerInfo, limits: &RpcLimits) -> Result<(), CallError> {
+    pub fn check(&self, limits: &RpcLimits) -> Result<(), CallFailure> {
         if self.handler.is_empty() || self.handler.len() > HANDLER_BYTES_MAX {
-            return Err(CallError::Handler { peer: peer.clone(), bytes: self.handler.len() });
+            return Err(CallFailure::Handler { bytes: self.handler.len() });
         }
         let (bytes, bytes_max) = (self.payload_bytes, limits.payload_bytes_max);
-        if bytes <= bytes_max {
-            return Ok(());
-        }
-        Err(CallError::TooLong { peer: peer.clone(), handler: self.handler.into(), bytes, bytes_max })
+        if bytes <= bytes_max { Ok(()) } else { Err(CallFailure::TooLong { bytes, bytes_max }) }
     }
 }
 
@@ -184,27 +181,25 @@ impl Caller {
         id: u64,
         since: Instant,
         call: NewCall<'_>,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), CallFailure> {
         debug_assert!(id > self.last_id, "numbers grow");
-        let peer = || self.peer.clone();
         match self.state {
-            State::Greeting => return Err(CallError::NotOpen(peer())),
-            State::Leaving | State::Drained => return Err(CallError::Leaving(peer())),
-            State::Ended => return Err(CallError::PeerGone { peer: peer(), why: ConnectionError::Closed }),
+            State::Greeting => return Err(CallFailure::NotOpen),
+            State::Leaving | State::Drained => return Err(CallFailure::Leaving),
+            State::Ended => return Err(CallFailure::Unsent(ConnectionError::Closed)),
             State::Open => {}
         }
-        call.check(&self.peer, &self.limits)?;
+        call.check(&self.limits)?;
         if self.calls.len() as u64 >= u64::from(self.requests_max) {
-            return Err(CallError::TooMany { peer: peer(), count: self.requests_max });
+            return Err(CallFailure::TooMany { count: self.requests_max });
         }
         let (bytes, bytes_max) = (self.calls.bytes_with(call.payload_bytes), self.bytes_max);
         if bytes > bytes_max && !self.calls.is_empty() {
-            return Err(CallError::TooMuch { peer: peer(), bytes, bytes_max });
+            return Err(CallFailure::TooMuch { bytes, bytes_max });
         }
         let left = call.deadline.map(|at| at.since(now));
         if left.is_some_and(|left| left.is_zero()) {
-            let handler = call.handler.into();
-            return Err(CallError::DeadlinePassed { peer: peer(), handler, elapsed: now.since(since) });
+            return Err(CallFailure::DeadlinePassed { elapsed: now.since(since) });
         }
         self.silent_since.get_or_insert(now);
         self.last_id = id;
@@ -227,15 +222,13 @@ impl Caller {
         Ok(())
     }
 
-    /// Nobody waits for a call any more: no event tells of it again. Whether it was under way.
-    pub fn cancel(&mut self, id: u64) -> bool {
-        let was_there = self.take(id).is_some();
-        if was_there {
-            self.has_given_up = true;
-            self.outgoing.frame(id, &CallerFrame::Cancel {});
-            self.look_for_the_end();
-        }
-        was_there
+    /// Nobody waits for a call any more: no event tells of it again. The handler that it was for, if it was under way.
+    pub fn cancel(&mut self, id: u64) -> Option<Box<str>> {
+        let call = self.take(id)?;
+        self.has_given_up = true;
+        self.outgoing.frame(id, &CallerFrame::Cancel {});
+        self.look_for_the_end();
+        Some(call.handler)
     }
 
     /// There will be no further calls; those under way are waited for.
@@ -292,8 +285,8 @@ impl Caller {
         self.state = State::Ended;
         self.outgoing.clear();
         for id in self.calls.ids() {
-            self.calls.take(id);
-            let error = CallError::PeerGone { peer: self.peer.clone(), why: why.clone() };
+            let Some(call) = self.calls.take(id) else { continue };
+            let error = CallFailure::PeerGone(why.clone()).of(call.handler, &self.peer);
             self.events.push_back(CallerEvent::Failed(id, error));
         }
         self.events.push_back(CallerEvent::Ended(why));
@@ -332,9 +325,8 @@ impl Caller {
             self.has_given_up = true;
             self.outgoing.drop_payload(id);
             self.outgoing.frame(id, &CallerFrame::Cancel {});
-            let (peer, elapsed) = (self.peer.clone(), now.since(call.began));
-            let error = CallError::DeadlinePassed { peer, handler: call.handler, elapsed };
-            self.events.push_back(CallerEvent::Failed(id, error));
+            let why = CallFailure::DeadlinePassed { elapsed: now.since(call.began) };
+            self.events.push_back(CallerEvent::Failed(id, why.of(call.handler, &self.peer)));
         }
         self.look_for_the_end();
         if self.state == State::Greeting && now >= self.began + self.limits.greeting_timeout {
@@ -495,23 +487,16 @@ impl Caller {
             let Some(call) = self.take(id) else { return Ok(None) };
             self.look_for_rest();
             self.look_for_the_end();
-            let (peer, handler) = (self.peer.clone(), call.handler);
-            let error = match Status::from_number(status) {
+            let why = match Status::from_number(status) {
                 // Whichever end notices first, it is the same.
-                Status::Deadline => {
-                    CallError::DeadlinePassed { peer, handler, elapsed: now.since(call.began) }
-                }
-                status => {
-                    let words = String::from_utf8_lossy(words).into();
-                    CallError::Remote { peer, handler, status, words }
-                }
+                Status::Deadline => CallFailure::DeadlinePassed { elapsed: now.since(call.began) },
+                status => CallFailure::Remote { status, words: String::from_utf8_lossy(words).into() },
             };
-            return Ok(Some(CallerEvent::Failed(id, error)));
+            return Ok(Some(CallerEvent::Failed(id, why.of(call.handler, &self.peer))));
         }
         if bytes > bytes_max {
-            let (peer, handler) = (self.peer.clone(), call.handler.clone());
-            self.cancel(id);
-            let error = CallError::TooLong { peer, handler, bytes, bytes_max };
+            let handler = self.cancel(id).unwrap_or_default();
+            let error = CallFailure::TooLong { bytes, bytes_max }.of(handler, &self.peer);
             return Ok(Some(CallerEvent::Failed(id, error)));
         }
         call.left = Some(bytes);

@@ -5,6 +5,7 @@ use crate::time::{Duration, Seconds};
 use crate::wire::choice::open_choice;
 use crate::wire::rpc::FrameError;
 use alloc::boxed::Box;
+use core::fmt;
 
 open_choice! {
     /// How a callee answers a call that it does not carry out to the end.
@@ -100,88 +101,98 @@ pub enum ConnectionError {
 
 /// Why a call was not made, or has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
+pub enum CallFailure {
     /// The peer has not yet greeted.
-    #[error("the connection to {0} is not open yet")]
-    NotOpen(WorkerInfo),
+    #[error("the connection is not open yet")]
+    NotOpen,
     /// As many calls are under way as may be.
-    #[error("{count} calls to {peer} are under way, and that is the limit")]
+    #[error("{count} calls to it are under way, and that is the limit")]
     TooMany {
-        /// Who is called.
-        peer: WorkerInfo,
         /// The limit.
         count: u32,
     },
     /// As many bytes are under way as may be.
-    #[error("calls to {peer} would have {bytes} bytes under way; the limit is {bytes_max}")]
+    #[error("calls to it would have {bytes} bytes under way; the limit is {bytes_max}")]
     TooMuch {
-        /// Who is called.
-        peer: WorkerInfo,
         /// What there would be.
         bytes: u64,
         /// The limit.
         bytes_max: u64,
     },
     /// A payload, or an answer, is longer than any may be.
-    #[error("{handler} at {peer}: a payload of {bytes} bytes is over the limit of {bytes_max}")]
+    #[error("a payload of {bytes} bytes is over the limit of {bytes_max}")]
     TooLong {
-        /// Who was to be called, or answered.
-        peer: WorkerInfo,
-        /// Which handler.
-        handler: Box<str>,
         /// Its length.
         bytes: u64,
         /// The limit.
         bytes_max: u64,
     },
     /// The name of a handler is none, or too long.
-    #[error("a call to {peer}: the name of a handler has {bytes} bytes")]
+    #[error("the name of a handler has {bytes} bytes")]
     Handler {
-        /// Who was to be called.
-        peer: WorkerInfo,
         /// How long the name is.
         bytes: usize,
     },
     /// The caller gave it up.
-    #[error("the call to {0} was cancelled")]
-    Cancelled(WorkerInfo),
+    #[error("it was cancelled")]
+    Cancelled,
     /// Whoever asks may not wait: the thread is in an inline handler, or in a callback.
-    #[error("the call to {0} cannot be awaited in an inline handler or in a callback")]
-    Reentrant(WorkerInfo),
+    #[error("it cannot be awaited in an inline handler or in a callback")]
+    Reentrant,
     /// There is no memory for what the callee answers.
-    #[error("there is no memory for the answer of {0}")]
-    NoMemory(WorkerInfo),
+    #[error("there is no memory for the answer")]
+    NoMemory,
     /// The deadline passed.
-    #[error("{handler} at {peer} was not answered in {}s", Seconds(*.elapsed))]
+    #[error("no answer in {}s", Seconds(*.elapsed))]
     DeadlinePassed {
-        /// Who was called.
-        peer: WorkerInfo,
-        /// Which handler.
-        handler: Box<str>,
         /// How long it took.
         elapsed: Duration,
     },
     /// The callee did not carry it out.
-    #[error("{handler} at {peer}: {status}{}{words}", if words.is_empty() { "" } else { ": " })]
+    #[error("{status}{}{words}", if words.is_empty() { "" } else { ": " })]
     Remote {
-        /// Who was called.
-        peer: WorkerInfo,
-        /// Which handler.
-        handler: Box<str>,
         /// Why.
         status: Status,
         /// In its own words.
         words: Box<str>,
     },
     /// One of the two takes part no longer.
-    #[error("{0} takes no further calls")]
-    Leaving(WorkerInfo),
+    #[error("it takes no further calls")]
+    Leaving,
+    /// There was no connection that would take it, so nobody has carried it out.
+    #[error("not sent: {0}")]
+    Unsent(ConnectionError),
     /// The connection ended under it, so nobody knows whether it was carried out.
-    #[error("{peer} is gone: {why}")]
-    PeerGone {
-        /// Who was called.
-        peer: WorkerInfo,
-        /// Why.
-        why: ConnectionError,
-    },
+    #[error("the worker is gone: {0}")]
+    PeerGone(ConnectionError),
+}
+
+/// A call that was not made, or has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{peer}: {why}", At(.handler))]
+pub struct CallError {
+    /// Who was to be called.
+    pub peer: WorkerInfo,
+    /// Which handler; empty where that is no name.
+    pub handler: Box<str>,
+    /// Why it failed.
+    pub why: CallFailure,
+}
+
+/// A handler, before whose it is.
+struct At<'a>(&'a str);
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { f.write_str("a call to ") } else { write!(f, "{} at ", self.0) }
+    }
+}
+
+impl CallFailure {
+    /// Of this call.
+    #[must_use]
+    pub fn of(self, handler: impl Into<Box<str>>, peer: &WorkerInfo) -> CallError {
+        let handler = if let Self::Handler { .. } = self { Box::default() } else { handler.into() };
+        CallError { peer: peer.clone(), handler, why: self }
+    }
 }

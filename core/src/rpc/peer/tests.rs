@@ -96,11 +96,11 @@ fn calls_wait_for_the_connection_and_for_room_on_it() {
     for id in 2..=5 {
         assert_eq!(call(&mut peer), Ok(id));
     }
-    let words = "3 calls to b (id 2) are under way, and that is the limit";
+    let words = "f at b (id 2): 3 calls to it are under way, and that is the limit";
     assert_eq!(call(&mut peer).expect_err("too many").to_string(), words);
     assert_eq!(talk(&mut peer, &mut callee), (alloc::vec![2], Vec::new()));
     assert!(peer.cancel(4) && !peer.cancel(4));
-    assert_eq!(told(&mut peer, b""), ["failed 4: the call to b (id 2) was cancelled"]);
+    assert_eq!(told(&mut peer, b""), ["failed 4: f at b (id 2): it was cancelled"]);
     for id in [1, 2, 3, 5] {
         assert!(callee.answer(id, 0), "{id}");
         let (_, heard) = talk(&mut peer, &mut callee);
@@ -115,7 +115,7 @@ fn what_was_not_sent_goes_over_the_next_connection_and_nothing_is_sent_twice() {
     (2..=4).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
     talk(&mut peer, &mut first);
     peer.lost(ConnectionError::Lost("reset".into()));
-    let gone = |id| format!("failed {id}: b (id 2) is gone: the connection ended: reset");
+    let gone = |id| format!("failed {id}: f at b (id 2): the worker is gone: the connection ended: reset");
     assert_eq!(told(&mut peer, b""), [gone(1), gone(2), "HangUp".into(), "Connect".into()]);
     peer.connected(NOW);
     let mut second = callee();
@@ -125,7 +125,7 @@ fn what_was_not_sent_goes_over_the_next_connection_and_nothing_is_sent_twice() {
     peer.lost(ConnectionError::Lost("reset".into()));
     assert_eq!(told(&mut peer, b""), [gone(3), gone(4), "HangUp".into(), "Connect".into()]);
     peer.unreachable(&ConnectionError::Unreachable("connection refused".into()));
-    let words = "failed 5: b (id 2) is gone: it cannot be reached: connection refused";
+    let words = "failed 5: f at b (id 2): not sent: it cannot be reached: connection refused";
     assert_eq!(told(&mut peer, b""), ["HangUp", words]);
     assert_eq!((peer.under_way(), peer.poll_timeout()), (0, None));
 }
@@ -139,12 +139,12 @@ fn an_attempt_that_takes_too_long_is_given_up_and_so_are_calls_whose_time_is_up(
     assert_eq!(peer.begin(NOW, NewCall { deadline: None, ..call }), Ok(2));
     assert_eq!(peer.poll_timeout(), deadline);
     peer.tick(NOW + Duration::from_secs(1));
-    assert_eq!(told(&mut peer, b""), ["Connect", "failed 1: f at b (id 2) was not answered in 1s"]);
+    assert_eq!(told(&mut peer, b""), ["Connect", "failed 1: f at b (id 2): no answer in 1s"]);
     peer.tick(NOW + Duration::from_secs(10));
-    let words = "failed 2: b (id 2) is gone: it cannot be reached: no connection in 10s";
+    let words = "failed 2: f at b (id 2): not sent: it cannot be reached: no connection in 10s";
     assert_eq!(told(&mut peer, b""), ["HangUp", words]);
     let late = peer.begin(NOW, NewCall { deadline: Some(NOW), ..call }).expect_err("late");
-    assert_eq!(late.to_string(), "f at b (id 2) was not answered in 0s");
+    assert_eq!(late.to_string(), "f at b (id 2): no answer in 0s");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn how_long_a_call_took_is_told_from_its_beginning() {
     }
     assert!(matches!(&told[..], [PeerEvent::Failed(2, _)]), "{told:?}");
     peer.tick(at(60));
-    let late = |id, secs| format!("failed {id}: f at b (id 2) was not answered in {secs}s");
+    let late = |id, secs| format!("failed {id}: f at b (id 2): no answer in {secs}s");
     assert_eq!(self::told(&mut peer, b""), [late(4, 60), late(3, 60)]);
 }
 
@@ -200,7 +200,7 @@ fn a_connection_that_took_no_call_is_no_reason_for_the_next_one() {
     peer.connected(NOW);
     let welcome =
         CalleeFrame::Welcome { version: 1, callee: b"b", callee_id: 2, requests_max: 0, bytes_max: 1 };
-    let words = "failed 1: b (id 2) is gone: the welcome allows no request at all";
+    let words = "failed 1: f at b (id 2): not sent: the welcome allows no request at all";
     assert_eq!(told(&mut peer, &encoded(&welcome)), ["HangUp", words]);
     assert!(!peer.is_at_rest() && peer.under_way() == 0);
 }
@@ -211,12 +211,13 @@ fn who_is_said_to_be_gone_is_called_in_vain_until_the_next_connection() {
     (2..=3).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
     talk(&mut peer, &mut callee);
     peer.abort(&ConnectionError::GivenUp("its lease ended".into()));
-    let gone = |id| format!("failed {id}: b (id 2) is gone: its lease ended");
-    assert_eq!(told(&mut peer, b""), [gone(3), gone(1), gone(2), "HangUp".into()]);
+    let failed = |id, why| format!("failed {id}: f at b (id 2): {why}: its lease ended");
+    let (unsent, gone) = (|id| failed(id, "not sent"), |id| failed(id, "the worker is gone"));
+    assert_eq!(told(&mut peer, b""), [unsent(3), gone(1), gone(2), "HangUp".into()]);
     assert_eq!(call(&mut peer), Ok(4));
     assert_eq!(told(&mut peer, b""), ["Connect"]);
     peer.abort(&ConnectionError::GivenUp("its lease ended".into()));
-    assert_eq!(told(&mut peer, b""), [gone(4), "HangUp".into()]);
+    assert_eq!(told(&mut peer, b""), [unsent(4), "HangUp".into()]);
 }
 
 #[test]
@@ -225,8 +226,8 @@ fn a_goodbye_waits_for_what_is_under_way() {
     (2..=3).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
     talk(&mut peer, &mut callee);
     peer.goodbye();
-    assert_eq!(told(&mut peer, b""), ["failed 3: b (id 2) takes no further calls"]);
-    assert_eq!(call(&mut peer), Err(CallError::Leaving(worker("b", 2))));
+    assert_eq!(told(&mut peer, b""), ["failed 3: f at b (id 2): it takes no further calls"]);
+    assert_eq!(call(&mut peer), Err(CallFailure::Leaving.of("f", &worker("b", 2))));
     assert!(callee.answer(1, 0) && callee.answer(2, 0));
     let (_, heard) = talk(&mut peer, &mut callee);
     assert_eq!(heard, ["Answer(1, 0)", "Done(1)", "Answer(2, 0)", "Done(2)", "HangUp", "Left"]);

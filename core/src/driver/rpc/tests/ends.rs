@@ -158,7 +158,7 @@ fn a_server_whose_thread_panics_says_so() {
     let client = RpcClient::new(client_options()).expect("descriptors");
     let peer = client.peer(&worker("b", 2), "127.0.0.1", server.local_addr().port()).expect("a descriptor");
     let error = words(peer.call(Call::of("echo").within(SOON), &b""[..]));
-    assert!(error.starts_with("b (id 2) is gone: "), "{error}");
+    assert!(error.starts_with("echo at b (id 2): not sent: "), "{error}");
     let failure = ServerFailure::Panicked("provoked".to_string());
     assert_eq!(told.recv_timeout(SOON), Ok(failure.clone()));
     assert_eq!(server.failure(), Some(failure));

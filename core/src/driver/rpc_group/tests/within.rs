@@ -148,7 +148,7 @@ fn a_worker_is_dropped_by_its_own_callbacks_on_whatever_thread() {
 
 #[test]
 fn nobody_waits_for_a_call_in_an_inline_handler_or_in_a_callback() {
-    const WORDS: &str = "the call to two (id 2) cannot be awaited in an inline handler or in a callback";
+    const WORDS: &str = "at two (id 2): it cannot be awaited in an inline handler or in a callback";
     let (_server, port) = server();
     let (one, two) = (Arc::new(joined(port, "one", 1)), joined(port, "two", 2));
     let words = |result: GroupResult| match result {
@@ -172,7 +172,7 @@ fn nobody_waits_for_a_call_in_an_inline_handler_or_in_a_callback() {
         };
         one.register(name, run, call).expect("free");
     }
-    let refused = format!("{WORDS}; {WORDS}");
+    let refused = format!("who {WORDS}; hold {WORDS}");
     assert_eq!(two.call("one", "inline", Vec::new(), None), Ok(refused.clone().into_bytes()));
     let answer = two.call("one", "pooled", Vec::new(), None).expect("it may wait");
     let answer = String::from_utf8_lossy(&answer);
