@@ -4205,15 +4205,15 @@ typedef struct {
 // NULL. A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a
 // callback, whatever worker they are of: these keep threads busy that the answer may need.
 //
-// Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause` has
-// the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_UNREACHED` (there is no connection
-// to the callee; nothing was sent), `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`,
-// `RDZV_EXHAUSTED`, `RDZV_INVALID_ARGUMENT` (the handler's name is empty or too long, among others), `RDZV_CANCELLED` after
-// `rdzv_rpc_cancel`, `RDZV_REENTRANT` (it is called in an inline handler or a callback; nothing was sent),
-// `RDZV_PANIC` (a thread of the library's failed); of a backend of yours what it tells, and
-// `RDZV_REENTRANT` where the same worker's functions call; `RDZV_UNSUPPORTED` where the backend has no calls
-// for C. `rdzv_error_node` names the callee as far as it is known by name, and else `rdzv_error_rank` its
-// number, be there such a worker or not.
+// Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause`
+// has the handler's words), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_UNREACHED` (there is no
+// connection to the callee; nothing was sent), `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`,
+// `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`, `RDZV_INVALID_ARGUMENT` (the handler's name is empty or too
+// long, among others), `RDZV_CANCELLED` after `rdzv_rpc_cancel`, `RDZV_REENTRANT` (it is called in an
+// inline handler or a callback; nothing was sent), `RDZV_PANIC` (a thread of the library's failed); of a
+// backend of yours what it tells, and `RDZV_REENTRANT` where the same worker's functions call;
+// `RDZV_UNSUPPORTED` where the backend has no calls for C. `rdzv_error_node` names the callee as far as
+// it is known by name, and else `rdzv_error_rank` its number, be there such a worker or not.
 rdzv_status rdzv_rpc_call(const rdzv_rpc *rpc,
                           const rdzv_rpc_call_spec *call,
                           rdzv_buffer *answer,
