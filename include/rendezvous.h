@@ -88,7 +88,8 @@ typedef int32_t rdzv_status;
 // A plug-in called back into the handle that is calling it.
 #define RDZV_REENTRANT 16
 
-// The process is out of descriptors or threads.
+// The process is out of descriptors, threads or memory; or the worker that was called has no room for the
+// request, which no handler has seen.
 #define RDZV_EXHAUSTED 17
 
 // Stores of this kind do not have the operation.
@@ -279,7 +280,9 @@ const char *rdzv_error_operation(const rdzv_error *error);
 const char *rdzv_error_peer(const rdzv_error *error);
 
 // How far the operation had come: `resolving`, `connecting`, `greeting`, `sending`, `waiting` or
-// `receiving`. Empty when the failure came before any of them, and for NULL.
+// `receiving`. Empty when the failure came before any of them, and for NULL. An RPC call that had only
+// come to `connecting` or `sending` has reached no handler; one that was `waiting` may have been carried
+// out.
 const char *rdzv_error_phase(const rdzv_error *error);
 
 // Milliseconds from the call to the failure. 0 for NULL.
@@ -310,8 +313,9 @@ int64_t rdzv_error_rank(const rdzv_error *error, size_t index);
 
 // How many nodes the error names: the names of its ranks, in their order, where the caller gave names to
 // ranks; of a barrier whose participants have names, those who did not come, 256 at most, or the one who
-// died; of an RPC call the worker that it was for, and of an RPC group the worker that died, or the leader
-// that was not reached. 0 when there are none, and for NULL.
+// died; of an RPC call the worker that it was for; of an RPC group the worker that died, was not reached,
+// has the name, or whose devices do not fit, or those who had not done with their calls, 16 at most. 0
+// when there are none, and for NULL.
 size_t rdzv_error_node_count(const rdzv_error *error);
 
 // The node's name at `index` (from 0), its length in `*len` unless `len` is NULL; NULL beyond the last. Not
@@ -3967,8 +3971,8 @@ const uint8_t *rdzv_rpc_workers_name(const rdzv_rpc_workers *workers, size_t ind
 // The number of the worker at `index`; -1 beyond the last.
 int32_t rdzv_rpc_workers_id(const rdzv_rpc_workers *workers, size_t index);
 
-// Where the worker at `index` takes calls, as its name is given: what an observer saw. Length 0 in lists of
-// the group's own workers, and where nobody has written it yet.
+// Where the worker at `index` takes calls, as its name is given. Length 0 where nobody has written it yet,
+// and in lists of a backend of yours.
 const uint8_t *rdzv_rpc_workers_address(const rdzv_rpc_workers *workers, size_t index, size_t *len);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -4155,8 +4159,9 @@ rdzv_status rdzv_rpc_remove_handler(const rdzv_rpc *rpc,
 // Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to the group, and
 // fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing
 // did. The name of the worker that it is about replaces the content of `name`, and what is known of a
-// death, or why deaths are told no more, that of `why`; both may be NULL. Each event is told once, to
-// one thread. Of more than 4,096 that nobody asks for, the oldest are lost.
+// death, why deaths are told no more, or how this worker fell out of the group that of `why`; both may be
+// NULL. Each event is told once, to one thread. Of more than 4,096 that nobody asks for, the oldest are
+// lost.
 //
 // Errors: `RDZV_CANCELLED` after `rdzv_rpc_cancel`; `RDZV_UNSUPPORTED` with a backend of yours.
 rdzv_status rdzv_rpc_next_event(const rdzv_rpc *rpc,

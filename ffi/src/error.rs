@@ -166,7 +166,9 @@ pub unsafe extern "C" fn rdzv_error_peer(error: *const rdzv_error) -> *const c_c
 }
 
 /// How far the operation had come: `resolving`, `connecting`, `greeting`, `sending`, `waiting` or
-/// `receiving`. Empty when the failure came before any of them, and for NULL.
+/// `receiving`. Empty when the failure came before any of them, and for NULL. An RPC call that had only
+/// come to `connecting` or `sending` has reached no handler; one that was `waiting` may have been carried
+/// out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_phase(error: *const rdzv_error) -> *const c_char {
     // SAFETY: as the header wants it.
@@ -233,8 +235,9 @@ pub unsafe extern "C" fn rdzv_error_rank(error: *const rdzv_error, index: usize)
 
 /// How many nodes the error names: the names of its ranks, in their order, where the caller gave names to
 /// ranks; of a barrier whose participants have names, those who did not come, 256 at most, or the one who
-/// died; of an RPC call the worker that it was for, and of an RPC group the worker that died, or the leader
-/// that was not reached. 0 when there are none, and for NULL.
+/// died; of an RPC call the worker that it was for; of an RPC group the worker that died, was not reached,
+/// has the name, or whose devices do not fit, or those who had not done with their calls, 16 at most. 0
+/// when there are none, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_node_count(error: *const rdzv_error) -> usize {
     // SAFETY: as the header wants it.

@@ -8,8 +8,8 @@ use crate::event_loop::{RDZV_EVENT_COMPLETED, Told, rdzv_event, rdzv_loop};
 use crate::guard;
 use crate::loop_gate::{self, enter, gate_of};
 use crate::rpc::{
-    EVENT_FIRST_SIZE, HandleEnd, Making, Named, RDZV_RPC_EVENT_OVER, put_event, rdzv_rpc, rdzv_rpc_event,
-    shown, shutdown_of,
+    EVENT_FIRST_SIZE, HandleEnd, Making, Named, RDZV_RPC_EVENT_OVER, end_words, put_event, rdzv_rpc,
+    rdzv_rpc_event, shown, shutdown_of,
 };
 use crate::rpc_call::{naming, rdzv_rpc_call_spec, spec};
 use crate::rpc_fault::{agent_fault, group_call_fault, init_fault};
@@ -49,7 +49,8 @@ pub(crate) struct ToldRpc {
 #[derive(Debug)]
 enum Happened {
     Group(GroupEvent),
-    Over,
+    /// With how that came.
+    Over(String),
 }
 
 impl Told {
@@ -87,8 +88,8 @@ impl Told {
             }
             RpcEvent::Over(end) => {
                 shown.kind = RDZV_EVENT_RPC;
-                self.rpc.event = Some(Happened::Over);
-                return end.err().map(|error| agent_fault(&error));
+                self.rpc.event = Some(Happened::Over(end_words(&end)));
+                return end.err().map(|error| agent_fault(&error).during("shutdown"));
             }
         }
         None
@@ -412,7 +413,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_event(
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let told = match &this.told.rpc.event {
                 Some(Happened::Group(event)) => shown(Some(event)),
-                Some(Happened::Over) => (RDZV_RPC_EVENT_OVER, None, ""),
+                Some(Happened::Over(words)) => (RDZV_RPC_EVENT_OVER, None, &**words),
                 None => return Err(invalid("the last event has none")),
             };
             put_event(told, event, given, name, why);

@@ -22,7 +22,7 @@ use rendezvous_core::driver::rpc_group::{
 };
 use rendezvous_core::driver::store::Timeouts;
 use rendezvous_core::rendezvous::url::RankEnvironment;
-use rendezvous_core::rpc::agent::{GroupEvent, NotCallable};
+use rendezvous_core::rpc::agent::{AgentError, GroupEvent, NotCallable};
 use rendezvous_core::rpc::name::WorkerInfo;
 use rendezvous_core::rpc::options::RpcOptions;
 use rendezvous_core::rpc::registry::{BaseOptions, DEFAULT_BACKEND};
@@ -296,6 +296,11 @@ pub(crate) fn shown(event: Option<&GroupEvent>) -> (i32, Option<&WorkerInfo>, &s
     }
 }
 
+/// How a worker ended, in words; none, if it did as it should.
+pub(crate) fn end_words(end: &Result<(), AgentError>) -> String {
+    end.as_ref().err().map(ToString::to_string).unwrap_or_default()
+}
+
 /// Tells C so.
 pub(crate) unsafe fn put_event(
     (kind, worker, words): (i32, Option<&WorkerInfo>, &str),
@@ -427,7 +432,7 @@ pub unsafe extern "C" fn rdzv_rpc_shutdown(
                 code.refuse_own_code()?;
             }
             let ended = of.shared.rendezvous().end_rpc(&of.agent, how);
-            ended.map_err(|error| agent_fault(&error))
+            ended.map_err(|error| agent_fault(&error).during("shutdown"))
         })
     }
 }
@@ -483,8 +488,11 @@ pub unsafe extern "C" fn rdzv_rpc_list_workers(
     unsafe {
         operate(rpc, error, |of| {
             let out = place(out, "out")?;
-            let workers = of.agent.workers().map_err(|error| agent_fault(&error))?;
-            out.put(Box::into_raw(Box::new(rdzv_rpc_workers::of_group(workers))));
+            let workers = match of.agent.tcp() {
+                Some(tcp) => rdzv_rpc_workers::of_seen(tcp.places()),
+                None => rdzv_rpc_workers::of_group(of.agent.workers().map_err(|error| agent_fault(&error))?),
+            };
+            out.put(Box::into_raw(Box::new(workers)));
             Ok(())
         })
     }
@@ -652,8 +660,9 @@ pub unsafe extern "C" fn rdzv_rpc_remove_handler(
 /// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to the group, and
 /// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing
 /// did. The name of the worker that it is about replaces the content of `name`, and what is known of a
-/// death, or why deaths are told no more, that of `why`; both may be NULL. Each event is told once, to
-/// one thread. Of more than 4,096 that nobody asks for, the oldest are lost.
+/// death, why deaths are told no more, or how this worker fell out of the group that of `why`; both may be
+/// NULL. Each event is told once, to one thread. Of more than 4,096 that nobody asks for, the oldest are
+/// lost.
 ///
 /// Errors: `RDZV_CANCELLED` after `rdzv_rpc_cancel`; `RDZV_UNSUPPORTED` with a backend of yours.
 #[unsafe(no_mangle)]
@@ -677,9 +686,11 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
                 let words = "waiting for an event was cancelled";
                 return Err(Fault::new(RDZV_CANCELLED, words).during("next_event"));
             }
-            let told = match &happened {
-                None if tcp.end().is_some() => (RDZV_RPC_EVENT_OVER, None, ""),
-                happened => shown(happened.as_ref()),
+            let end = if happened.is_none() { tcp.end() } else { None };
+            let words = end.as_ref().map(end_words);
+            let told = match &words {
+                Some(words) => (RDZV_RPC_EVENT_OVER, None, &**words),
+                None => shown(happened.as_ref()),
             };
             put_event(told, event, given, name, why);
             Ok(())

@@ -9,13 +9,14 @@ use crate::store::call_fault;
 use crate::watch::watch_fault;
 use rendezvous_core::driver::rpc_group::{GroupCallError, ObservingError, RpcInitError, SignsError};
 use rendezvous_core::rpc::agent::{AgentError, NotCallable, tells_of_an_end};
-use rendezvous_core::rpc::connection::{CallError, CallFailure, ConnectionError, Status};
+use rendezvous_core::rpc::connection::{CallError, CallFailure, CallPhase, ConnectionError, Status};
 use rendezvous_core::rpc::handlers::HandlerError;
 use rendezvous_core::rpc::membership::error::MembershipError;
 use rendezvous_core::rpc::membership::observer::ObserverError;
 use rendezvous_core::rpc::name::WorkerInfo;
 use rendezvous_core::rpc::options::OptionsError;
 use rendezvous_core::rpc::registry::BackendError;
+use rendezvous_core::time::Duration;
 use std::io;
 
 pub(crate) fn options_fault(error: &OptionsError) -> Fault {
@@ -68,33 +69,22 @@ const fn status_of_membership(error: &MembershipError) -> rdzv_status {
 #[cold]
 #[inline(never)]
 pub(crate) fn agent_fault(error: &AgentError) -> Fault {
-    let (status, who) = match error {
-        AgentError::Membership(error) => (
-            status_of_membership(error),
-            match error {
-                MembershipError::OtherCard { wanted: who, .. }
-                | MembershipError::Unanswered { worker: who, .. } => Some(who),
-                _ => None,
-            },
-        ),
-        AgentError::NotMet { .. } => (RDZV_TIMED_OUT, None),
-        AgentError::Leader { leader, .. } => (RDZV_RPC_UNREACHED, Some(leader)),
-        AgentError::PeerDied { worker, .. } => (RDZV_RPC_PEER_DIED, Some(worker)),
-        AgentError::Abandoned => (RDZV_RPC_NO_MEMBER, None),
-        AgentError::Stuck { .. } => (RDZV_TIMED_OUT, None),
-        AgentError::Panicked { .. } => (RDZV_PANIC, None),
-        AgentError::Reentrant => (RDZV_REENTRANT, None),
-        AgentError::Foreign { status, .. } => (*status, None),
+    let status = match error {
+        AgentError::Membership(error) => status_of_membership(error),
+        AgentError::NotMet { .. } | AgentError::Stuck { .. } => RDZV_TIMED_OUT,
+        AgentError::Leader { .. } => RDZV_RPC_UNREACHED,
+        AgentError::PeerDied { .. } => RDZV_RPC_PEER_DIED,
+        AgentError::Abandoned => RDZV_RPC_NO_MEMBER,
+        AgentError::Panicked { .. } => RDZV_PANIC,
+        AgentError::Reentrant => RDZV_REENTRANT,
+        AgentError::Foreign { status, .. } => *status,
     };
-    let ranks = match error {
-        AgentError::NotMet { absent, .. }
-        | AgentError::Membership(
-            MembershipError::Absent { absent, .. } | MembershipError::AbsentAtShutdown { absent, .. },
-        ) => absent.listed.iter().map(|&id| i64::from(id)).collect(),
-        _ => Vec::new(),
-    };
-    let nodes = who.into_iter().map(|who| who.name.as_bytes().to_vec()).collect();
-    Fault::new(status, error.to_string()).with(|known| (known.ranks, known.nodes) = (ranks, nodes))
+    let waited = error.absent().map_or(Duration::ZERO, |absent| absent.waited);
+    Fault::new(status, error.to_string()).with(|known| {
+        known.ranks = error.ids().into_iter().map(i64::from).collect();
+        known.nodes = error.names().iter().map(|name| name.as_bytes().to_vec()).collect();
+        known.elapsed_ms = i64::try_from(waited.as_millis()).unwrap_or(i64::MAX);
+    })
 }
 
 #[cold]
@@ -139,6 +129,7 @@ const fn status_of_call(error: &CallError) -> rdzv_status {
             Status::Deadline => RDZV_TIMED_OUT,
             Status::TooLong => RDZV_LIMIT_EXCEEDED,
             Status::Leaving => RDZV_RPC_LEAVING,
+            Status::NoRoom => RDZV_EXHAUSTED,
         },
         CallFailure::PeerGone(_) | CallFailure::Unsent(ConnectionError::GivenUp(_)) => RDZV_RPC_PEER_DIED,
         CallFailure::Unsent(_) if tells_of_an_end(error) => RDZV_RPC_PEER_DIED,
@@ -176,7 +167,7 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
             RDZV_RPC_UNKNOWN_WORKER
         }
         GroupCallError::NotCallable(NotCallable::Dead { .. }) => RDZV_RPC_PEER_DIED,
-        GroupCallError::NotCallable(NotCallable::NoMember) => RDZV_RPC_NO_MEMBER,
+        GroupCallError::NotCallable(NotCallable::NoMember | NotCallable::Over { .. }) => RDZV_RPC_NO_MEMBER,
         GroupCallError::Call(error) => status_of_call(error),
         GroupCallError::Address { .. } => RDZV_RPC_UNREACHED,
         GroupCallError::System { .. } => RDZV_EXHAUSTED,
@@ -198,8 +189,10 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
             _ => {}
         }
         if let GroupCallError::Call(error) = error {
+            known.peer = error.address.to_string();
+            known.phase = error.phase().map_or("", CallPhase::name).into();
             match &error.why {
-                CallFailure::DeadlinePassed { elapsed } => {
+                CallFailure::DeadlinePassed { elapsed, .. } => {
                     known.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
                 }
                 CallFailure::Remote { words, .. } => known.cause = words.to_string(),
@@ -230,10 +223,9 @@ pub(crate) fn observer_fault(error: &ObserverError) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rendezvous_core::rpc::agent::NotCallable;
     use rendezvous_core::rpc::connection::Refusal;
+    use rendezvous_core::rpc::device_map::DeviceMapError;
     use rendezvous_core::rpc::membership::error::Absent;
-    use rendezvous_core::time::Duration;
 
     fn worker(name: &str, id: u16) -> WorkerInfo {
         WorkerInfo { name: name.parse().expect("a name"), id }
@@ -266,12 +258,27 @@ mod tests {
             (Cancelled, RDZV_CANCELLED, "it was cancelled"),
             (Reentrant, RDZV_REENTRANT, "it cannot be awaited in an inline handler or in a callback"),
             (NoMemory, RDZV_EXHAUSTED, "there is no memory for the answer"),
-            (DeadlinePassed { elapsed: Duration::from_millis(1500) }, RDZV_TIMED_OUT, "no answer in 1.5s"),
+            (
+                DeadlinePassed { elapsed: Duration::from_millis(1500), phase: CallPhase::UnderWay },
+                RDZV_TIMED_OUT,
+                "no answer in 1.5s",
+            ),
+            (
+                DeadlinePassed { elapsed: Duration::from_millis(1500), phase: CallPhase::Queued },
+                RDZV_TIMED_OUT,
+                "not sent in 1.5s",
+            ),
+            (
+                DeadlinePassed { elapsed: Duration::from_millis(1500), phase: CallPhase::Connecting },
+                RDZV_TIMED_OUT,
+                "not sent in 1.5s: there is no connection yet",
+            ),
             (remote(Status::Failed), RDZV_RPC_HANDLER_FAILED, "the handler failed: no luck"),
             (remote(Status::Other(99)), RDZV_RPC_HANDLER_FAILED, "reason 99: no luck"),
             (remote(Status::NoHandler), RDZV_RPC_NO_HANDLER, "there is no such handler: no luck"),
             (remote(Status::TooLong), RDZV_LIMIT_EXCEEDED, "the payload is over the limit: no luck"),
             (remote(Status::Leaving), RDZV_RPC_LEAVING, "the worker takes no further requests: no luck"),
+            (remote(Status::NoRoom), RDZV_EXHAUSTED, "the worker has no room for it: no luck"),
             (PeerGone(lost()), RDZV_RPC_PEER_DIED, "the worker is gone: the connection ended: reset"),
             (Unsent(lost()), RDZV_RPC_PEER_DIED, "not sent: the connection ended: reset"),
             (
@@ -295,9 +302,16 @@ mod tests {
                 "not sent: refused: the caller is no member that it knows",
             ),
         ] {
-            let fault = group_call_fault(&GroupCallError::Call(why.of("push", &worker("ps", 3))));
-            assert_eq!((fault.status, &*fault.message), (status, &*format!("push at ps (id 3): {words}")));
+            let error = why.of("push", &worker("ps", 3)).at("host:1");
+            let phase = error.phase().map_or("", CallPhase::name);
+            let fault = group_call_fault(&GroupCallError::Call(error));
+            let is_of_the_way = !phase.is_empty() && !words.ends_with("no luck");
+            let callee = if is_of_the_way { "push at ps (id 3, host:1)" } else { "push at ps (id 3)" };
+            assert_eq!((fault.status, &*fault.message), (status, &*format!("{callee}: {words}")));
             assert_eq!((&*fault.operation, nodes(&fault)), ("call", vec!["ps"]), "{words}");
+            assert_eq!((&*fault.peer, &*fault.phase), ("host:1", phase), "{words}");
+            let is_told_unsent = words.contains("not sent: ") || words.ends_with(" yet");
+            assert_eq!(phase == "connecting", is_told_unsent, "{words}");
             assert_eq!(fault.elapsed_ms, if status == RDZV_TIMED_OUT { 1500 } else { 0 }, "{words}");
             let cause = if words.ends_with("no luck") { "no luck" } else { "" };
             assert_eq!(fault.cause, cause, "{words}");
@@ -317,6 +331,7 @@ mod tests {
             (NotCallable::UnknownId { id: 9 }.into(), RDZV_RPC_UNKNOWN_WORKER, vec![]),
             (NotCallable::Dead { worker: ps(), why: words() }.into(), RDZV_RPC_PEER_DIED, vec!["ps"]),
             (NotCallable::NoMember.into(), RDZV_RPC_NO_MEMBER, vec![]),
+            (NotCallable::Over { words: words() }.into(), RDZV_RPC_NO_MEMBER, vec![]),
             (GroupCallError::Address { worker: ps(), address: words() }, RDZV_RPC_UNREACHED, vec!["ps"]),
             (GroupCallError::System { worker: ps(), words: words() }, RDZV_EXHAUSTED, vec!["ps"]),
             (GroupCallError::Panicked { words: words() }, RDZV_PANIC, vec![]),
@@ -338,7 +353,8 @@ mod tests {
 
     #[test]
     fn each_end_of_a_worker_has_its_status_and_names_who_is_to_blame() {
-        let absent = || Absent { listed: vec![1, 4], count: 2 };
+        let absent = || Absent::of([1, 4].into_iter(), Duration::from_secs(5));
+        let named = || Absent { names: vec![worker("b", 1).name, worker("e", 4).name], ..absent() };
         let (ps, words) = (|| worker("ps", 3), || Box::<str>::from("words"));
         let name = || ps().name;
         for (error, status, named, ranks) in [
@@ -355,14 +371,25 @@ mod tests {
                 vec![],
                 vec![],
             ),
-            (MembershipError::NotUnique { name: name() }.into(), RDZV_RPC_NAME_TAKEN, vec![], vec![]),
+            (MembershipError::NotUnique { name: name() }.into(), RDZV_RPC_NAME_TAKEN, vec!["ps"], vec![]),
             (
                 MembershipError::Shared { name: name(), first: 0, second: 1 }.into(),
                 RDZV_RPC_NAME_TAKEN,
-                vec![],
+                vec!["ps"],
+                vec![0, 1],
+            ),
+            (MembershipError::IdTaken { id: 1, by: words() }.into(), RDZV_RPC_NAME_TAKEN, vec![], vec![1]),
+            (
+                MembershipError::from(DeviceMapError::InvalidDevices {
+                    node: name(),
+                    devices: vec![],
+                    count: 1,
+                })
+                .into(),
+                RDZV_RPC_DEVICE_MAP,
+                vec!["ps"],
                 vec![],
             ),
-            (MembershipError::IdTaken { id: 1, by: words() }.into(), RDZV_RPC_NAME_TAKEN, vec![], vec![]),
             (
                 MembershipError::OtherCard { wanted: ps(), got: worker("b", 1) }.into(),
                 RDZV_RPC_UNREACHED,
@@ -383,9 +410,9 @@ mod tests {
                 vec![1, 4],
             ),
             (
-                MembershipError::AbsentAtShutdown { came: 3, world_size: 5, absent: absent() }.into(),
+                MembershipError::AbsentAtShutdown { came: 3, world_size: 5, absent: named() }.into(),
                 RDZV_TIMED_OUT,
-                vec![],
+                vec!["b", "e"],
                 vec![1, 4],
             ),
             (MembershipError::TokenLost.into(), RDZV_RPC_EVICTED, vec![], vec![]),
@@ -393,9 +420,9 @@ mod tests {
             (MembershipError::Cancelled.into(), RDZV_CANCELLED, vec![], vec![]),
             (MembershipError::Store { words: words() }.into(), RDZV_SERVER_GONE, vec![], vec![]),
             (
-                AgentError::NotMet { leader: ps(), came: 3, world_size: 5, absent: absent() },
+                AgentError::NotMet { leader: ps(), came: 3, world_size: 5, absent: named() },
                 RDZV_TIMED_OUT,
-                vec![],
+                vec!["b", "e"],
                 vec![1, 4],
             ),
             (AgentError::Leader { leader: ps(), words: words() }, RDZV_RPC_UNREACHED, vec!["ps"], vec![]),
@@ -414,6 +441,7 @@ mod tests {
             let fault = agent_fault(&error);
             assert_eq!((fault.status, nodes(&fault), &fault.ranks), (status, named, &ranks), "{error}");
             assert_eq!(fault.message, error.to_string());
+            assert_eq!(fault.elapsed_ms, if error.absent().is_some() { 5000 } else { 0 }, "{error}");
         }
     }
 }

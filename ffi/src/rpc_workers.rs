@@ -77,8 +77,8 @@ pub unsafe extern "C" fn rdzv_rpc_workers_id(workers: *const rdzv_rpc_workers, i
     unsafe { guard::read(workers, -1, |of| of.workers.get(index).map_or(-1, |worker| i32::from(worker.id))) }
 }
 
-/// Where the worker at `index` takes calls, as its name is given: what an observer saw. Length 0 in lists of
-/// the group's own workers, and where nobody has written it yet.
+/// Where the worker at `index` takes calls, as its name is given. Length 0 where nobody has written it yet,
+/// and in lists of a backend of yours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_workers_address(
     workers: *const rdzv_rpc_workers,

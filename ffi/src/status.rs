@@ -37,7 +37,8 @@ pub const RDZV_IO: rdzv_status = 14;
 pub const RDZV_CLOSED: rdzv_status = 15;
 /// A plug-in called back into the handle that is calling it.
 pub const RDZV_REENTRANT: rdzv_status = 16;
-/// The process is out of descriptors or threads.
+/// The process is out of descriptors, threads or memory; or the worker that was called has no room for the
+/// request, which no handler has seen.
 pub const RDZV_EXHAUSTED: rdzv_status = 17;
 /// Stores of this kind do not have the operation.
 pub const RDZV_UNSUPPORTED: rdzv_status = 18;

@@ -80,6 +80,7 @@ static const struct test tests[] = {
     TEST(workers_are_made_as_they_are_told),
     TEST(workers_are_not_shut_down_and_calls_not_awaited_by_their_own_code),
     TEST(workers_are_freed_by_their_own_code),
+    TEST(failures_of_groups_tell_who_where_and_when),
     TEST(attempts_to_become_a_worker_are_cancelled),
     TEST(workers_go_on_without_the_server_and_hear_of_it),
     TEST(static_workers_agree_to_end),

@@ -33,7 +33,7 @@ void workers_call_each_other(void) {
   CHECK_NUMBER(rdzv_rpc_workers_count(workers), 2);
   CHECK_LENT(rdzv_rpc_workers_name(workers, 1, &len), len, "two");
   CHECK_NUMBER(rdzv_rpc_workers_id(workers, 0), 1);
-  CHECK_LENT(rdzv_rpc_workers_address(workers, 0, &len), len, "");
+  CHECK(rdzv_rpc_workers_address(workers, 0, &len) != NULL && len > 0);
   CHECK(rdzv_rpc_workers_name(workers, 2, NULL) == NULL && rdzv_rpc_workers_id(workers, 2) == -1);
   CHECK(rdzv_rpc_workers_address(workers, 2, NULL) == NULL);
   rdzv_rpc_workers_free(workers);
@@ -325,7 +325,7 @@ void workers_end_in_both_ways(void) {
   CHECK(pthread_join(thread, NULL) == 0);
   await_group_event(pair.two, RDZV_RPC_EVENT_OVER, "", NULL);
   await_group_event(pair.one, RDZV_RPC_EVENT_LEFT, "two", NULL);
-  call_fails(pair.two, call_of("one", "echo", ""), RDZV_RPC_NO_MEMBER, "no member");
+  call_fails(pair.two, call_of("one", "echo", ""), RDZV_RPC_NO_MEMBER, "no member of the group any more: this worker has left");
   call_fails(pair.one, call_of("two", "echo", ""), RDZV_RPC_UNKNOWN_WORKER, NULL);
   OK(rdzv_rpc_shutdown(pair.two, RDZV_RPC_GRACEFUL, &error));
   FAILS(INVALID, rdzv_rpc_shutdown(pair.one, 3, &error));

@@ -186,5 +186,67 @@ void workers_go_on_without_the_server_and_hear_of_it(void) {
   OK(rdzv_rpc_call(pair.one, &call, answer, &error));
   CHECK_BUFFER(answer, "still there");
   rdzv_buffer_free(answer);
+
+  // It cannot leave, and tells why whoever asks.
+  rdzv_error *failed = NULL;
+  CHECK_NUMBER(rdzv_rpc_shutdown(pair.one, RDZV_RPC_GRACEFUL, &failed), RDZV_SERVER_GONE);
+  CHECK_TEXT(rdzv_error_operation(failed), "shutdown");
+  rdzv_error_free(failed);
+  await_group_event(pair.one, RDZV_RPC_EVENT_OVER, "", "the store failed");
+  call_fails(pair.one, call, RDZV_RPC_NO_MEMBER, "the store failed");
   end_pair(&pair);
+}
+
+void failures_of_groups_tell_who_where_and_when(void) {
+  struct kept kept = new_kept();
+  struct pair pair = new_pair(&kept);
+  rdzv_rpc_workers *workers = NULL;
+  size_t len = 0;
+  char address[100];
+  const char *own = (const char *)rdzv_rpc_address(pair.two, &len);
+  snprintf(address, sizeof address, "%.*s", (int)len, own);
+  OK(rdzv_rpc_list_workers(pair.one, &workers, &error));
+  CHECK_LENT(rdzv_rpc_workers_address(workers, 1, &len), len, address);
+  rdzv_rpc_workers_free(workers);
+
+  // A call: whom it was for, where that is, how far it had come, and how long it took.
+  rdzv_rpc_call_spec call = call_of("two", "later", "");
+  const struct failure late = {.status = RDZV_TIMED_OUT, .peer = address, .message_part = "): no answer in 0.0"};
+  call.timeout_ms = 20;
+  rdzv_error *failed = NULL;
+  const rdzv_status called = rdzv_rpc_call(pair.one, &call, NULL, &failed);
+  check_failure(__FILE__, __LINE__, "a call", called, failed, late);
+  CHECK_TEXT(rdzv_error_operation(failed), "call");
+  CHECK_TEXT(rdzv_error_phase(failed), "waiting");
+  CHECK_LENT(rdzv_error_node(failed, 0, &len), len, "two");
+  CHECK(rdzv_error_elapsed_ms(failed) >= 20);
+  rdzv_error_free(failed);
+  rdzv_rpc_responder_free(take_responder(&kept));
+
+  // A worker that joins: whose name it takes.
+  failed = NULL;
+  rdzv_rpc *rpc = NULL;
+  CHECK_NUMBER(rdzv_rpc_init_over_store(NULL, pair.store, TEXT("two"), 7, -1, NULL, NULL, &rpc, &failed),
+               RDZV_RPC_NAME_TAKEN);
+  CHECK_TEXT(rdzv_error_operation(failed), "init_rpc");
+  CHECK_LENT(rdzv_error_node(failed, 0, &len), len, "two");
+  rdzv_error_free(failed);
+  end_pair(&pair);
+
+  // A group that does not come together: who did not come, and how long they were waited for.
+  rdzv_server *server = start_server(NULL);
+  rdzv_store *store = connect_store(NULL, rdzv_server_port(server));
+  rdzv_rpc_options *options = NULL;
+  OK(rdzv_rpc_options_new(NULL, NULL, 0, -1, NULL, 0, NULL, NULL, 0, &options, &error));
+  OK(rdzv_rpc_options_set_membership_timeout_ms(options, 50, &error));
+  failed = NULL;
+  CHECK_NUMBER(rdzv_rpc_init_over_store(NULL, store, TEXT("zero"), 0, 3, options, NULL, &rpc, &failed), RDZV_TIMED_OUT);
+  CHECK_NUMBER(rdzv_error_rank_count(failed), 2);
+  CHECK(rdzv_error_rank(failed, 0) == 1 && rdzv_error_rank(failed, 1) == 2);
+  CHECK_NUMBER(rdzv_error_elapsed_ms(failed), 50);
+  CHECK(strstr(rdzv_error_message(failed), "1 of 3 workers came in 0.05s; missing: 1, 2") != NULL);
+  rdzv_error_free(failed);
+  rdzv_rpc_options_free(options);
+  rdzv_store_free(store);
+  rdzv_server_free(server);
 }

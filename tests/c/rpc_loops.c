@@ -62,7 +62,7 @@ static void check_change(rdzv_loop *loop, int32_t kind, const char *name) {
   OK(rdzv_loop_rpc_event(loop, &change, who, why, &error));
   CHECK_NUMBER(change.kind, kind);
   CHECK_BUFFER(who, name);
-  CHECK((rdzv_buffer_len(why) > 0) == (kind == RDZV_RPC_EVENT_DIED));
+  CHECK(kind == RDZV_RPC_EVENT_OVER || (rdzv_buffer_len(why) > 0) == (kind == RDZV_RPC_EVENT_DIED));
   rdzv_buffer_free(who);
   rdzv_buffer_free(why);
 }

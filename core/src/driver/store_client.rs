@@ -228,7 +228,7 @@ fn split(dialled: Result<Box<Wire>, Failure>) -> (Option<Box<Wire>>, Result<(), 
 }
 
 /// `host:port`, with brackets around an IPv6 address.
-pub(super) fn endpoint_text(host: &str, port: u16) -> String {
+pub(in crate::driver) fn endpoint_text(host: &str, port: u16) -> String {
     if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]:{port}")
     } else {

@@ -22,7 +22,7 @@ use super::device::DeviceKind;
 use super::device_map::Group;
 use super::membership::change::{Change, Departed, Members, encode_change};
 use super::membership::changing::{self, ChangingGroup, ChangingOptions, NoAnswer, Presence};
-use super::membership::error::{ABSENT_LISTED_MAX, Absent, MembershipError};
+use super::membership::error::{Absent, MembershipError};
 use super::membership::fixed::{FixedGroup, FixedOutput};
 use super::membership::token::TokenTimes;
 use super::membership::{Member, Reply, StoreStep};
@@ -262,6 +262,8 @@ pub struct Agent {
     deaths: Vec<Death>,
     /// Changes that others told of, and that this worker has not agreed to yet.
     told: Vec<Told>,
+    /// Once it is over: how that came.
+    end: Box<str>,
     outputs: VecDeque<Output>,
     #[cfg(test)]
     flaw: Option<tests::Flaw>,
@@ -297,6 +299,7 @@ impl Agent {
             sight: Sight::Clear,
             deaths: Vec::new(),
             told: Vec::new(),
+            end: Box::default(),
             outputs: VecDeque::new(),
             #[cfg(test)]
             flaw: tests::planted(),
@@ -358,7 +361,10 @@ impl Agent {
         unknown: impl Fn() -> NotCallable,
     ) -> Result<&'a Member, NotCallable> {
         if !matches!(self.life, Life::Member | Life::Draining | Life::Leaving) {
-            return Err(NotCallable::NoMember);
+            return Err(match self.life {
+                Life::Over => NotCallable::Over { words: self.end.clone() },
+                _ => NotCallable::NoMember,
+            });
         }
         let member = member.ok_or_else(unknown)?;
         match self.death(member) {
@@ -472,6 +478,7 @@ impl Agent {
         self.calls.clear();
         let told = core::mem::take(&mut self.told);
         self.outputs.extend(told.iter().map(|told| Output::Decline(told.number())));
+        self.end.clone_from(&words);
         self.outputs.push_back(Output::EndCalls(words));
         if end.is_err() {
             // Who ends as it should answers those first who wait for an answer.
@@ -648,8 +655,7 @@ impl Agent {
                 let Some(leader) = self.leader().map(|leader| leader.worker) else { return };
                 let error = if leader == self.me.worker {
                     let (missing, world_size) = (self.not_ready(), self.members().len());
-                    let listed = missing.iter().copied().take(ABSENT_LISTED_MAX).collect();
-                    let absent = Absent { listed, count: missing.len() };
+                    let absent = Absent::of(missing.iter().copied(), self.timeout).named(self.members());
                     AgentError::NotMet { leader, came: world_size - missing.len(), world_size, absent }
                 } else {
                     AgentError::Leader { leader, words: "it did not answer by the deadline".into() }

@@ -13,7 +13,7 @@ mod frames_in;
 pub(super) mod in_flight;
 mod outgoing;
 
-pub use error::{CallError, CallFailure, ConnectionError, Refusal, Status};
+pub use error::{CallError, CallFailure, CallPhase, ConnectionError, Refusal, Status};
 pub use outgoing::ToWrite;
 
 /// Whether a call is answered.

@@ -273,6 +273,23 @@ pub enum DeviceMapError {
     InvalidTargets { node: WorkerName, target: WorkerName, map: DeviceMap, count: u32 },
 }
 
+impl DeviceMapError {
+    /// Whose devices or maps they are.
+    #[must_use]
+    pub const fn node(&self) -> &WorkerName {
+        match self {
+            Self::DuplicatedDevices { node, .. }
+            | Self::InvalidDevices { node, .. }
+            | Self::InvalidTargetNames { node, .. }
+            | Self::DuplicatedTargets { node, .. }
+            | Self::UnexpectedSources { node, .. }
+            | Self::InvalidSources { node, .. }
+            | Self::UnexpectedTargets { node, .. }
+            | Self::InvalidTargets { node, .. } => node,
+        }
+    }
+}
+
 impl Group {
     /// Whether maps and devices fit together. Every worker that looks at the same group finds the same fault.
     ///

@@ -45,6 +45,8 @@ pub enum Put<T> {
     Quiet,
     /// It is not taken: whoever waits for it is to hear so.
     Refused(T),
+    /// It is not taken, as too much waits.
+    Full(T),
 }
 
 /// Why a call does not begin.
@@ -255,8 +257,11 @@ impl<T> Inbox<T> {
 
     /// A handler of the loop's is asked, with so many bytes.
     pub fn asked(&mut self, bytes: u64, letter: T) -> Put<T> {
-        if matches!(self.stage, Stage::Over | Stage::Closed) || !self.intake.has_room() {
+        if matches!(self.stage, Stage::Over | Stage::Closed) {
             return Put::Refused(letter);
+        }
+        if !self.intake.has_room() {
+            return Put::Full(letter);
         }
         self.intake.enter(bytes);
         self.put(Kind::Request(bytes), letter)

@@ -6,7 +6,7 @@
 
 use super::connection::caller::{Caller, CallerEvent, NewCall};
 use super::connection::in_flight::InFlight;
-use super::connection::{CallError, CallFailure, CallKind, ConnectionError, ToWrite};
+use super::connection::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, ToWrite};
 use super::name::WorkerInfo;
 use crate::limits::RpcLimits;
 use crate::time::{Duration, Instant, Seconds};
@@ -133,7 +133,8 @@ impl Peer {
             return Err(CallFailure::Leaving);
         }
         if call.deadline.is_some_and(|at| at <= now) {
-            return Err(CallFailure::DeadlinePassed { elapsed: Duration::ZERO });
+            let (elapsed, phase) = (Duration::ZERO, self.phase_of_waiting());
+            return Err(CallFailure::DeadlinePassed { elapsed, phase });
         }
         let id = self.last_id + 1;
         if self.waiting.is_empty()
@@ -157,6 +158,14 @@ impl Peer {
         self.waiting.insert(id, payload_bytes, deadline, waiting);
         self.connect(now);
         Ok(id)
+    }
+
+    /// What those wait for that wait.
+    fn phase_of_waiting(&self) -> CallPhase {
+        match &self.line {
+            Line::Up(caller) if caller.is_open() => CallPhase::Queued,
+            Line::Up(_) | Line::Connecting(_) | Line::Down => CallPhase::Connecting,
+        }
     }
 
     fn connect(&mut self, now: Instant) {
@@ -309,7 +318,8 @@ impl Peer {
     /// Time passed.
     pub fn tick(&mut self, now: Instant) {
         while let Some((id, Waiting { handler, began, .. })) = self.waiting.take_overdue(now) {
-            self.failed(id, CallFailure::DeadlinePassed { elapsed: now.since(began) }, handler);
+            let (elapsed, phase) = (now.since(began), self.phase_of_waiting());
+            self.failed(id, CallFailure::DeadlinePassed { elapsed, phase }, handler);
         }
         match &mut self.line {
             Line::Up(caller) => caller.tick(now),

@@ -10,20 +10,23 @@ use crate::driver::rpc_group::{
     Agency, Begun, CallCanceller, CallSpec, Ear, GroupCallError, GroupResult, Heard, RpcInitError, Shutdown,
     Whom,
 };
-use crate::driver::threads::{self, Thread};
+use crate::driver::threads::{self, Thread, panic_text};
 use crate::ordered::Map;
 use crate::rpc::agent::{AgentError, GroupEvent, NotCallable};
+use crate::rpc::connection::Status;
 use crate::rpc::inbox::ending::{Ending, Keeper, Standing, Step};
 use crate::rpc::inbox::{Inbox, InboxLimits, NotBegun, Put};
 use crate::store::call::CallId;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Names one worker of a loop; it is numbered with the stores, sessions and agents.
@@ -113,15 +116,13 @@ impl Desk {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a letter there; it comes back if it is not taken.
-    fn put(&self, put: impl FnOnce(&mut Inbox<Letter>) -> Put<Letter>) -> Option<Letter> {
+    /// Puts a letter there.
+    fn put(&self, put: impl FnOnce(&mut Inbox<Letter>) -> Put<Letter>) -> Put<Letter> {
         let put = put(&mut self.lock());
-        match put {
-            Put::Wakes => self.waker.wake(),
-            Put::Quiet => {}
-            Put::Refused(letter) => return Some(letter),
+        if let Put::Wakes = put {
+            self.waker.wake();
         }
-        None
+        put
     }
 
     fn answer(&self, call: u64, result: GroupResult) {
@@ -130,8 +131,11 @@ impl Desk {
 
     fn ask(&self, request: Request, responder: Responder) {
         let bytes = request.payload.len() as u64;
-        let refused = self.put(|inbox| inbox.asked(bytes, Letter::Asked(request, responder)));
-        refuse(refused, "the event loop of its worker takes no further requests");
+        match self.put(|inbox| inbox.asked(bytes, Letter::Asked(request, responder))) {
+            Put::Wakes | Put::Quiet => {}
+            Put::Refused(letter) => refuse([letter], Status::NoHandler, LOOP_GONE),
+            Put::Full(letter) => refuse([letter], Status::NoRoom, "its event loop has too many to take"),
+        }
     }
 
     /// Tells the last thing, and before it what becomes of all that waits.
@@ -140,25 +144,40 @@ impl Desk {
             let mut inbox = self.lock();
             let requests = inbox.take_requests();
             if requests.is_empty() {
+                let why = match &last {
+                    Letter::Over(Err(error)) => NotCallable::Over { words: error.to_string().into() },
+                    _ => NotCallable::NoMember,
+                };
                 while let Some(call) = inbox.first_call() {
-                    inbox.answered(call, Letter::Answer(call, Err(NotCallable::NoMember.into())));
+                    inbox.answered(call, Letter::Answer(call, Err(why.clone().into())));
                 }
                 inbox.over(last);
                 break;
             }
             drop(inbox);
             // Where the worker calls itself, to refuse a request answers a call.
-            refuse(requests, "the worker ended");
+            refuse(requests, Status::Leaving, "");
         }
         self.waker.wake();
     }
 }
 
+/// Runs code of the program's, or of the library's; a panic in it is told as the end of a worker.
+fn caught<T>(what: &str, code: impl FnOnce() -> T) -> Result<T, AgentError> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(|panic| {
+        let words = format!("what {what} panicked: {}", panic_text(&*panic));
+        AgentError::Panicked { words: words.into() }
+    })
+}
+
+/// What callers of a handler hear whose loop takes requests no more, though the worker may live.
+const LOOP_GONE: &str = "its event loop is gone";
+
 /// Answers requests that nobody will take.
-fn refuse(letters: impl IntoIterator<Item = Letter>, words: &str) {
+fn refuse(letters: impl IntoIterator<Item = Letter>, why: Status, words: &str) {
     for letter in letters {
         if let Letter::Asked(_, responder) = letter {
-            responder.fail(words);
+            responder.decline(why, words);
         }
     }
 }
@@ -272,12 +291,13 @@ impl LoopRpc {
         let (desk, home) = (Arc::clone(&self.desk), Arc::clone(&self.home));
         let joining = self.joining.begin().for_parts();
         let thread = threads::spawn("rdzv-rpc-join", move || {
-            let agent = match make(&RpcDesk(Arc::clone(&desk)), joining) {
+            let made = caught("makes it", || make(&RpcDesk(Arc::clone(&desk)), joining));
+            let agent = match made.unwrap_or_else(|error| Err(error.into())) {
                 Ok(agent) => agent,
                 Err(error) => return desk.over(Letter::Joined(Err(error))),
             };
             let told = Letter::Joined(Ok(Arc::clone(&agent)));
-            if desk.put(|inbox| inbox.joined(told)).is_some() {
+            if let Put::Refused(_) | Put::Full(_) = desk.put(|inbox| inbox.joined(told)) {
                 // The loop is gone, or has this worker no more. Nobody hears how it ends.
                 home.context().end_rpc(&agent, Shutdown::Abrupt).ok();
             } else {
@@ -308,7 +328,12 @@ impl LoopRpc {
             (Step::End(how), Some(agent)) => {
                 let (desk, home, agent) = (Arc::clone(&self.desk), Arc::clone(&self.home), Arc::clone(agent));
                 self.threads.push(threads::spawn("rdzv-rpc-end", move || {
-                    let end = home.context().end_rpc(&agent, how);
+                    let end = caught("ends it", || home.context().end_rpc(&agent, how));
+                    if end.is_err() {
+                        // The context may have another worker all the same.
+                        caught("gives it up", || home.context().abandon_rpc(&agent)).ok();
+                    }
+                    let end = end.and_then(|end| end);
                     // That somebody ended it abruptly before is no failure.
                     let end = match end {
                         Err(AgentError::Abandoned) => agent.end().unwrap_or(end),
@@ -408,7 +433,7 @@ impl LoopRpc {
         for letter in letters {
             match letter {
                 Letter::Joined(Ok(agent)) => self.agent = Some(agent),
-                other => refuse([other], "the event loop of its worker is gone"),
+                other => refuse([other], Status::NoHandler, LOOP_GONE),
             }
         }
         if let Some(agent) = &self.agent {

@@ -12,6 +12,7 @@ use crate::driver::rpc_group::{
 use crate::driver::server::Server;
 use crate::rpc::agent::{AgentError, GroupEvent};
 use crate::rpc::handlers::Owner;
+use crate::rpc::inbox::InboxLimits;
 use crate::rpc::membership::error::MembershipError;
 use crate::rpc::name::WorkerInfo;
 use crate::rpc::options::RpcOptions;
@@ -186,7 +187,7 @@ fn two_workers_of_one_loop_and_one_thread_call_each_other() {
         }
     };
     let words = result.expect_err("too late").to_string();
-    assert!(id == call && words.contains("ask at two (id 1)"), "{words}");
+    assert!(id == call && words.contains("ask at two (id 1"), "{words}");
     drop(held);
     let call = events.rpc_call(one, ask("two", "ask", b"last")).expect("made");
     loop {
@@ -368,7 +369,7 @@ fn a_worker_that_is_there_may_be_added_and_lives_on() {
 
     events.remove_rpc(id);
     let error = two.call("one", "ask", Vec::new(), Some(SOON)).expect_err("no loop").to_string();
-    assert!(error.contains("the event loop of its worker takes no further requests"), "{error}");
+    assert!(error.contains("its event loop is gone"), "{error}");
     assert!(agent.tcp().is_some_and(|agent| agent.end().is_none()), "it lives on");
     let id = events.add_rpc(home, Arc::clone(&agent)).expect("in no loop any more");
     drop(two);
@@ -440,6 +441,7 @@ impl Agency for Own {
     }
 
     fn shutdown(&self, _: Shutdown) -> Result<(), AgentError> {
+        assert_ne!(self.0.name.as_str(), "panics", "provoked");
         Err(AgentError::Foreign { status: 7, words: "it will not go".into() })
     }
 
@@ -512,13 +514,73 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
 
     let call = events.rpc_call(id, ask("own", "x", b"")).expect("made");
     events.rpc_shutdown(id, Shutdown::Graceful).expect("a thread");
-    assert_eq!(heard.recv(), Ok(Err("the worker ended".into())));
+    assert_eq!(heard.recv(), Ok(Err("the worker takes no further requests".into())));
     let (of, result) = completed(&mut events);
     assert_eq!(
         (of, result.expect_err("it ended").to_string().as_str()),
-        (call, "this worker is no member of its group")
+        (call, "no member of the group any more: it will not go")
     );
     let (of, end) = over(&mut events);
     assert_eq!((of, end.expect_err("words").to_string().as_str()), (id, "it will not go"));
     told()(Ok(Vec::new()));
+}
+
+#[test]
+fn a_panic_where_a_worker_is_made_or_ended_is_told_as_its_end() {
+    let mut events = Loop::new().expect("a loop");
+    let home: Arc<dyn RpcHome> = Arc::new(Context::default());
+    let make = Box::new(|_: &RpcDesk, _: Canceller| panic!("provoked"));
+    let id = events.init_rpc(Arc::clone(&home), make).expect("a thread");
+    let (of, event) = next(&mut events);
+    let RpcEvent::Joined(Err(error)) = event else { panic!("{event:?}") };
+    let words = "the worker ended: what makes it panicked: provoked";
+    assert_eq!((of, error.to_string().as_str()), (id, words));
+
+    let make = Box::new(|_: &RpcDesk, _: Canceller| {
+        Ok(Arc::new(Own(worker("panics", 1), Mutex::default())) as Arc<dyn Agency>)
+    });
+    let id = events.init_rpc(home, make).expect("a thread");
+    assert_eq!(joined(&mut events), id);
+    let call = events.rpc_call(id, ask("panics", "x", b"")).expect("made");
+    events.rpc_shutdown(id, Shutdown::Graceful).expect("a thread");
+    assert_eq!(completed(&mut events).0, call, "nobody waits for it in vain");
+    let (of, event) = next(&mut events);
+    let RpcEvent::Over(Err(error)) = event else { panic!("{event:?}") };
+    assert_eq!(of, id);
+    assert!(error.to_string().starts_with("the worker ended: what ends it panicked: "), "{error}");
+}
+
+#[test]
+fn a_request_for_which_a_loop_has_no_room_is_told_so_and_no_handler_sees_it() {
+    let mut events = Loop::new().expect("a loop");
+    let make = Box::new(|_: &RpcDesk, _: Canceller| {
+        Ok(Arc::new(Own(worker("own", 1), Mutex::default())) as Arc<dyn Agency>)
+    });
+    let id = events.init_rpc(Arc::new(Context::default()), make).expect("a thread");
+    assert_eq!(joined(&mut events), id);
+    let desk = events.rpc_desk(id).expect("there");
+    let (tell, heard) = std::sync::mpsc::channel();
+    let ask = || {
+        let request = Request {
+            caller: worker("other", 2),
+            handler: "ask".into(),
+            payload: Vec::new().into(),
+            kind: crate::rpc::connection::CallKind::Answered,
+            time_left: None,
+        };
+        let tell = tell.clone();
+        let told = move |answer: Result<_, Box<str>>| drop(tell.send(answer.map(drop)));
+        desk.ask(request, Responder::elsewhere("ask".into(), Box::new(told)));
+    };
+    let room = usize::try_from(InboxLimits::default().requests.requests_max).expect("it fits");
+    (0..=room).for_each(|_| ask());
+    let words = "the worker has no room for it: its event loop has too many to take";
+    assert_eq!(heard.try_iter().collect::<Vec<_>>(), [Err(words.into())], "the others wait");
+    let (_, _, responder) = asked(&mut events);
+    responder.answer(Vec::new());
+    assert_eq!(heard.try_iter().collect::<Vec<_>>(), [Ok(())]);
+    ask();
+    assert!(heard.try_recv().is_err(), "there is room again");
+    events.remove_rpc(id);
+    assert_eq!(heard.try_iter().filter(Result::is_err).count(), room);
 }

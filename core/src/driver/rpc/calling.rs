@@ -14,7 +14,7 @@ use crate::driver::threads::{self, Thread, panic_text};
 use crate::limits::RpcLimits;
 use crate::ordered::Set;
 use crate::rpc::connection::caller::NewCall;
-use crate::rpc::connection::{CallError, CallFailure, CallKind, ConnectionError, Status};
+use crate::rpc::connection::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, Status};
 use crate::rpc::name::WorkerInfo;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
@@ -429,7 +429,8 @@ impl RpcPeer {
                 let payload_bytes = payload.bytes().len() as u64;
                 let mut begun = NewCall { handler, payload_bytes, deadline, kind }.check(&shared.limits);
                 if timeout == Some(Duration::ZERO) {
-                    begun = begun.and(Err(CallFailure::DeadlinePassed { elapsed: Duration::ZERO }));
+                    let (elapsed, phase) = (Duration::ZERO, CallPhase::Queued);
+                    begun = begun.and(Err(CallFailure::DeadlinePassed { elapsed, phase }));
                 }
                 begun.map_err(|why| why.of(handler, &shared.me))?;
                 let own = OwnCall::new(shared, handler, (now, deadline), completion);

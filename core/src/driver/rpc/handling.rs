@@ -5,13 +5,14 @@ use super::serving::Conn;
 use super::within::{Home, Place};
 use super::{Payload, Received};
 use crate::driver::threads::{self, panic_text};
-use crate::rpc::connection::{CallKind, Status};
+use crate::rpc::connection::{CallFailure, CallKind, Status};
 use crate::rpc::handlers::{HandlerError, Handlers, Owner};
 use crate::rpc::name::WorkerInfo;
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
+use alloc::string::ToString;
 use alloc::sync::Arc;
 use core::cell::Cell;
 use core::fmt;
@@ -141,7 +142,7 @@ impl Handling {
             return true;
         }
         let left = core::mem::take(&mut queue.lock().jobs);
-        refuse(left, "the worker ended");
+        refuse(left, Status::Leaving, "");
         !is_around && queue.rest(last_patience)
     }
 }
@@ -250,7 +251,11 @@ impl AnswerTo {
         match self {
             Self::Conn(conn, call) => conn.fail(*call, status, words),
             Self::Own(own) => own.fail(status, words),
-            Self::Elsewhere(elsewhere) => elsewhere.tell(Err(words.into())),
+            Self::Elsewhere(elsewhere) => elsewhere.tell(Err(match status {
+                Status::Failed => words.into(),
+                // What the caller's own backend cannot tell apart, the words do.
+                status => CallFailure::Remote { status, words: words.into() }.to_string().into(),
+            })),
         }
     }
 }
@@ -300,9 +305,9 @@ impl Responder {
         self.finish(|to| to.fail(Status::Failed, words))
     }
 
-    /// The worker takes no further requests, and has not carried this one out.
-    pub(in crate::driver) fn decline(mut self) {
-        self.finish(|to| to.fail(Status::Leaving, ""));
+    /// The worker has not carried this one out, and will not, for this reason.
+    pub(in crate::driver) fn decline(mut self, why: Status, words: &str) {
+        self.finish(|to| to.fail(why, words));
     }
 
     /// Whether anybody waits for an answer still; for who has much to do for it.
@@ -417,7 +422,7 @@ impl Pool {
             let left =
                 if waiting.threads == 0 { core::mem::take(&mut waiting.jobs) } else { VecDeque::new() };
             drop(waiting);
-            refuse(left, &format!("no thread could be started for it: {error}"));
+            refuse(left, Status::NoRoom, &format!("no thread could be started: {error}"));
         }
     }
 }
@@ -436,9 +441,9 @@ impl Queue {
 }
 
 /// Nobody will ever carry these out.
-fn refuse(jobs: VecDeque<Job>, words: &str) {
+fn refuse(jobs: VecDeque<Job>, why: Status, words: &str) {
     for job in jobs {
-        job.to.fail(Status::Failed, words);
+        job.to.fail(why, words);
     }
 }
 
@@ -450,6 +455,6 @@ impl Drop for Pool {
         let left = core::mem::take(&mut waiting.jobs);
         drop(waiting);
         self.queue.changed.notify_all();
-        refuse(left, "the worker ended");
+        refuse(left, Status::Leaving, "");
     }
 }

@@ -14,6 +14,7 @@ use crate::driver::event_loop::{Interest, Token, Waker, Watch, Watcher};
 use crate::driver::reply::Reply;
 use crate::driver::resolve::{Found, error_text, literal, look_up};
 use crate::driver::socket::{Idle, KeepAlive, finish_connect, open_socket, start_connect};
+use crate::driver::store_client::endpoint_text;
 use crate::limits::RpcLimits;
 use crate::ordered::Set;
 use crate::rpc::connection::by_number::ByNumber;
@@ -24,6 +25,7 @@ use crate::rpc::peer::{Peer, PeerEvent};
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
@@ -330,7 +332,12 @@ impl Link {
         self.settle(&mut state, now, &mut &[][..], &mut due);
         drop(state);
         due.call();
-        begun.map(|id| (id, driven))
+        begun.map(|id| (id, driven)).map_err(|error| error.at(self.address()))
+    }
+
+    /// Where the worker takes calls.
+    fn address(&self) -> String {
+        endpoint_text(&self.host, self.port)
     }
 
     /// From now on, the client's thread reads.
@@ -560,7 +567,7 @@ impl Link {
             }
             PeerEvent::Failed(id, error) => {
                 state.answers.remove(id);
-                state.finish(id, Err(error), due);
+                state.finish(id, Err(error.at(self.address())), due);
             }
             PeerEvent::Left => {
                 state.has_left = true;
@@ -656,12 +663,13 @@ const DRIVEN_SCRATCH_BYTES: usize = 16 * 1024;
 impl Drop for Link {
     fn drop(&mut self) {
         self.shared.remove_target(self.token);
+        let address = self.address();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.peer.abort(&ConnectionError::Closed);
         let mut due = Due::default();
         while let Some(event) = state.peer.next_event(Instant::ORIGIN, &mut &[][..]) {
             if let PeerEvent::Failed(id, error) = event {
-                state.finish(id, Err(error), &mut due);
+                state.finish(id, Err(error.at(&*address)), &mut due);
             }
         }
         due.unmark(&mut state.unsent_marks);

@@ -3,7 +3,7 @@
 use super::Payload;
 use super::calling::Target;
 use super::link::{CallResult, Completion, Shared};
-use crate::rpc::connection::{CallFailure, Status};
+use crate::rpc::connection::{CallFailure, CallPhase, Status};
 use crate::rpc::name::WorkerInfo;
 use crate::time::Instant;
 use alloc::boxed::Box;
@@ -74,7 +74,10 @@ impl OwnCall {
 
     pub(super) fn tick(&self, now: Instant) {
         if self.deadline.is_some_and(|at| at <= now) {
-            self.give_up(CallFailure::DeadlinePassed { elapsed: now.since(self.began) });
+            self.give_up(CallFailure::DeadlinePassed {
+                elapsed: now.since(self.began),
+                phase: CallPhase::UnderWay,
+            });
         }
     }
 

@@ -11,7 +11,7 @@ use crate::rpc::agent::{
     Agent, AgentError, Called, ControlCall, GroupEvent, Input, NotAdmitted, NotCallable, no_answer,
     tells_of_an_end,
 };
-use crate::rpc::connection::CallError;
+use crate::rpc::connection::{CallError, Status};
 use crate::rpc::membership::Member;
 use crate::rpc::membership::change::Departed;
 use crate::rpc::membership::changing::NoAnswer;
@@ -292,7 +292,7 @@ impl Shared {
         let mut answers = lock(&self.answers);
         if answers.is_over {
             drop(answers);
-            return responder.decline();
+            return responder.decline(Status::Leaving, "");
         }
         answers.open.push((number, responder));
         drop(answers);
@@ -312,7 +312,7 @@ impl Shared {
 
     pub(super) fn decline(&self, number: u64) {
         if let Some(responder) = self.responder(number) {
-            responder.decline();
+            responder.decline(Status::Leaving, "");
         }
     }
 
@@ -329,7 +329,7 @@ impl Shared {
     pub(super) fn decline_all(&self) {
         let over = Answers { is_over: true, ..Answers::default() };
         let answers = core::mem::replace(&mut *lock(&self.answers), over);
-        answers.open.into_iter().for_each(|(_, responder)| responder.decline());
+        answers.open.into_iter().for_each(|(_, responder)| responder.decline(Status::Leaving, ""));
     }
 
     fn way(&self, place: &Departed) -> Result<RpcPeer, GroupCallError> {
@@ -595,7 +595,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rpc::connection::{CallFailure, ConnectionError, Status};
+    use crate::rpc::connection::{CallFailure, ConnectionError};
 
     #[test]
     fn the_machine_hears_of_failures_that_may_tell_of_deaths_and_of_no_others() {

@@ -124,7 +124,7 @@ fn workers_of_a_dynamic_group_come_call_and_go() {
     assert_eq!(names(&a), "a");
     assert_eq!((names(&b).as_str(), b.shutdown(Shutdown::Graceful)), ("", Ok(())), "it has ended");
     let error = b.call("a", "echo", Vec::new(), None).expect_err("no member");
-    assert_eq!(error.to_string(), "this worker is no member of its group");
+    assert_eq!(error.to_string(), "no member of the group any more: this worker has left the group");
     // Its name and number are free again.
     let b = joined(port, "b-1", 7);
     assert_eq!(next_event(&a), GroupEvent::Joined(worker("b-1", 7)));
@@ -152,7 +152,8 @@ fn a_death_is_told_to_all_and_ends_calls() {
         assert_eq!(next_event(agent), GroupEvent::PeerDied { worker: worker("c", 2), why: why.clone() });
     }
     let error = pending.wait().expect_err("it is dead").to_string();
-    assert_eq!(error, "hold at c (id 2): the worker is gone: its session with the store's server ended");
+    let callee = format!("hold at c (id 2, {})", c.address());
+    assert_eq!(error, format!("{callee}: the worker is gone: its session with the store's server ended"));
     let error = a.call("c", "echo", Vec::new(), None).expect_err("it is dead").to_string();
     assert_eq!(error, "c (id 2) is dead: its session with the store's server ended");
     drop(responder);
@@ -566,7 +567,7 @@ fn without_sessions_a_death_is_found_by_whoever_comes_next() {
     assert_eq!(a.call("b", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
     drop(b);
     let error = a.call("b", "echo", Vec::new(), None).expect_err("nobody is there").to_string();
-    assert!(error.starts_with("echo at b (id 1): "), "{error}");
+    assert!(error.starts_with("echo at b (id 1, 127.0.0.1:"), "{error}");
     let why = "nobody is at its address".into();
     assert_eq!(next_event(&a), GroupEvent::PeerDied { worker: worker("b", 1), why });
     let error = a.call("b", "echo", Vec::new(), None).expect_err("it is dead").to_string();
@@ -595,7 +596,7 @@ fn a_group_goes_on_without_the_server_and_hears_that_deaths_are_told_no_more() {
     assert_eq!((a.next_event(Duration::from_millis(1)), a.end()), (None, None));
     drop(b);
     let error = a.call("b", "echo", Vec::new(), None).expect_err("nobody is there").to_string();
-    assert!(error.starts_with("echo at b (id 1): "), "{error}");
+    assert!(error.starts_with("echo at b (id 1, 127.0.0.1:"), "{error}");
     assert_eq!(a.shutdown(Shutdown::Abrupt), Ok(()));
 }
 

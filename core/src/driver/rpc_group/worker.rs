@@ -20,10 +20,12 @@ use crate::limits::{IntakeLimits, RpcLimits};
 #[cfg(test)]
 use crate::rpc::agent::ControlCall;
 use crate::rpc::agent::{Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, Input, NotCallable};
+use crate::rpc::connection::Status;
 use crate::rpc::device::{Device, DeviceKind};
 use crate::rpc::device_map::{DeviceMaps, NodeDevices};
 use crate::rpc::handlers::{HandlerError, Owner};
 use crate::rpc::membership::error::MembershipError;
+use crate::rpc::membership::observer::Seen;
 use crate::rpc::membership::token::TokenTimes;
 use crate::rpc::membership::{Member, group_id};
 use crate::rpc::name::WorkerInfo;
@@ -377,15 +379,22 @@ impl RpcAgent {
     /// All workers of the group, in the order of their numbers; none once this one is of no group any more.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerInfo> {
-        let workers = self.shared.with_agent(|agent| {
-            let mut workers: Vec<WorkerInfo> = Vec::with_capacity(agent.members().len());
+        self.places().into_iter().map(|seen| seen.worker).collect()
+    }
+
+    /// The same, with where they take calls.
+    #[must_use]
+    pub fn places(&self) -> Vec<Seen> {
+        let places = self.shared.with_agent(|agent| {
+            let mut places: Vec<Seen> = Vec::with_capacity(agent.members().len());
             for member in agent.members().iter() {
-                let place = workers.partition_point(|known| known.id < member.worker.id);
-                workers.insert(place, member.worker.clone());
+                let place = places.partition_point(|known| known.worker.id < member.worker.id);
+                let (worker, address) = (member.worker.clone(), member.address.clone());
+                places.insert(place, Seen { worker, address });
             }
-            workers
+            places
         });
-        workers.unwrap_or_default()
+        places.unwrap_or_default()
     }
 
     /// The worker of this name or number. A dead one has its place until it is struck out.
@@ -588,7 +597,7 @@ impl Reserved {
             let weak = Arc::downgrade(shared);
             let called = move |request: Request, responder: Responder| match weak.upgrade() {
                 Some(shared) => shared.called(request, responder),
-                None => responder.decline(),
+                None => responder.decline(Status::Leaving, ""),
             };
             // Where another worker uses the handlers, the first name is taken already.
             handling.register_as(Owner::Library, name, Run::Inline, Box::new(called))?;

@@ -2,8 +2,11 @@
 
 use crate::rpc::connection::Refusal;
 use crate::rpc::membership::error::{Absent, MembershipError};
-use crate::rpc::name::WorkerInfo;
+use crate::rpc::name::{WorkerInfo, WorkerName};
+use crate::time::Seconds;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::slice;
 
 /// Why a worker is not of its group, or no more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -12,7 +15,7 @@ pub enum AgentError {
     #[error(transparent)]
     Membership(#[from] MembershipError),
     /// Members of a static group did not call in time whoever waits for all of them.
-    #[error("{came} of {world_size} workers called {leader} in time; missing: {absent}")]
+    #[error("{came} of {world_size} workers called {leader} in {}s; missing: {absent}", Seconds(.absent.waited))]
     NotMet {
         /// Who waits for all: the one whose name is the first.
         leader: WorkerInfo,
@@ -69,6 +72,41 @@ pub enum AgentError {
     },
 }
 
+impl AgentError {
+    /// Those to whom it is due, as far as they are known by name.
+    #[must_use]
+    pub fn names(&self) -> &[WorkerName] {
+        match self {
+            Self::Membership(error) => error.names(),
+            Self::NotMet { absent, .. } => &absent.names,
+            Self::Leader { leader: worker, .. } | Self::PeerDied { worker, .. } => {
+                slice::from_ref(&worker.name)
+            }
+            _ => &[],
+        }
+    }
+
+    /// Their numbers, where they are missing or taken twice.
+    #[must_use]
+    pub fn ids(&self) -> Vec<u16> {
+        match self {
+            Self::Membership(error) => error.ids(),
+            Self::NotMet { absent, .. } => absent.listed.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Those who did not come in time, if it is that.
+    #[must_use]
+    pub const fn absent(&self) -> Option<&Absent> {
+        match self {
+            Self::Membership(error) => error.absent(),
+            Self::NotMet { absent, .. } => Some(absent),
+            _ => None,
+        }
+    }
+}
+
 /// Why a worker cannot be called.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotCallable {
@@ -92,9 +130,15 @@ pub enum NotCallable {
         /// What is known of its end.
         why: Box<str>,
     },
-    /// This worker is of no group, or of none any more.
+    /// This worker is of no group yet, or of none any more.
     #[error("this worker is no member of its group")]
     NoMember,
+    /// This worker is of its group no more.
+    #[error("no member of the group any more: {words}")]
+    Over {
+        /// How that came.
+        words: Box<str>,
+    },
 }
 
 /// Why a worker is not heard that calls this one.

@@ -420,11 +420,10 @@ fn nobody_begins_where_the_leader_did_not_hear_from_all() {
     world.end(2);
     world.run_for(100_000);
     assert!(world.nodes.iter().all(|node| node.joined_at.is_none()));
-    assert_eq!(world.error(0), "5 of 6 workers called a (id 0) in time; missing: 2");
+    assert_eq!(world.error(0), "5 of 6 workers called a (id 0) in 60s; missing: c (id 2)");
     assert_eq!(
         world.error(1),
-        "a (id 0), which hears from all workers before any of them begins: 5 of 6 workers called a (id 0) in \
-         time; missing: 2"
+        "a (id 0), which hears from all workers before any of them begins: 5 of 6 workers called a (id 0) in 60s; missing: c (id 2)"
     );
 }
 
@@ -443,7 +442,7 @@ fn who_calls_the_leader_twice_counts_once() {
     world.input(0, Input::Called(1_000_000, again));
     assert_eq!(world.nodes[0].agent.life(), Life::Meeting);
     world.run_for(100_000);
-    assert_eq!(world.error(0), "2 of 3 workers called a (id 0) in time; missing: 2");
+    assert_eq!(world.error(0), "2 of 3 workers called a (id 0) in 60s; missing: c (id 2)");
 }
 
 #[test]
@@ -560,7 +559,8 @@ fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
         agent.handle(at, Input::Called(7, called));
         assert_eq!(agent.poll_output(), Some(Output::Decline(7)));
     }
-    assert_eq!(agent.callee("a").map(drop), Err(NotCallable::NoMember));
+    let words = "this worker was shut down".into();
+    assert_eq!(agent.callee("a").map(drop), Err(NotCallable::Over { words }));
     assert_eq!(agent.admit(&worker("b")), Err(NotAdmitted::Over));
 }
 

@@ -3,7 +3,7 @@
 use super::frames_in::{Came, FramesIn};
 use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, ToWrite};
-use super::{CallError, CallFailure, CallKind, ConnectionError, Refusal, Status};
+use super::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, Refusal, Status};
 use crate::limits::{RPC_FRAME, RpcLimits};
 use crate::rpc::name::WorkerInfo;
 use crate::time::Instant;
@@ -199,7 +199,8 @@ impl Caller {
         }
         let left = call.deadline.map(|at| at.since(now));
         if left.is_some_and(|left| left.is_zero()) {
-            return Err(CallFailure::DeadlinePassed { elapsed: now.since(since) });
+            let (elapsed, phase) = (now.since(since), CallPhase::Queued);
+            return Err(CallFailure::DeadlinePassed { elapsed, phase });
         }
         self.silent_since.get_or_insert(now);
         self.last_id = id;
@@ -325,7 +326,8 @@ impl Caller {
             self.has_given_up = true;
             self.outgoing.drop_payload(id);
             self.outgoing.frame(id, &CallerFrame::Cancel {});
-            let why = CallFailure::DeadlinePassed { elapsed: now.since(call.began) };
+            let why =
+                CallFailure::DeadlinePassed { elapsed: now.since(call.began), phase: CallPhase::UnderWay };
             self.events.push_back(CallerEvent::Failed(id, why.of(call.handler, &self.peer)));
         }
         self.look_for_the_end();
@@ -489,7 +491,9 @@ impl Caller {
             self.look_for_the_end();
             let why = match Status::from_number(status) {
                 // Whichever end notices first, it is the same.
-                Status::Deadline => CallFailure::DeadlinePassed { elapsed: now.since(call.began) },
+                Status::Deadline => {
+                    CallFailure::DeadlinePassed { elapsed: now.since(call.began), phase: CallPhase::UnderWay }
+                }
                 status => CallFailure::Remote { status, words: String::from_utf8_lossy(words).into() },
             };
             return Ok(Some(CallerEvent::Failed(id, why.of(call.handler, &self.peer))));

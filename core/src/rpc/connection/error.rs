@@ -20,6 +20,8 @@ open_choice! {
         4 TooLong: "the payload is over the limit",
         /// It takes no further requests.
         5 Leaving: "the worker takes no further requests",
+        /// It has no room for it now. No handler has seen it.
+        6 NoRoom: "the worker has no room for it",
     }
 }
 
@@ -99,6 +101,29 @@ pub enum ConnectionError {
     Closed,
 }
 
+/// How far a call has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallPhase {
+    /// It waits for a connection. It has not been sent.
+    Connecting,
+    /// It waits until others are done with. It has not been sent.
+    Queued,
+    /// It may have been sent, and may be carried out.
+    UnderWay,
+}
+
+impl CallPhase {
+    /// As other errors of this library name phases.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Queued => "sending",
+            Self::UnderWay => "waiting",
+        }
+    }
+}
+
 /// Why a call was not made, or has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallFailure {
@@ -143,10 +168,12 @@ pub enum CallFailure {
     #[error("there is no memory for the answer")]
     NoMemory,
     /// The deadline passed.
-    #[error("no answer in {}s", Seconds(*.elapsed))]
+    #[error("{}", Late(*.elapsed, *.phase))]
     DeadlinePassed {
         /// How long it took.
         elapsed: Duration,
+        /// How far it had come.
+        phase: CallPhase,
     },
     /// The callee did not carry it out.
     #[error("{status}{}{words}", if words.is_empty() { "" } else { ": " })]
@@ -169,22 +196,49 @@ pub enum CallFailure {
 
 /// A call that was not made, or has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}{peer}: {why}", At(.handler))]
+#[error("{}: {why}", Callee(self))]
 pub struct CallError {
     /// Who was to be called.
     pub peer: WorkerInfo,
     /// Which handler; empty where that is no name.
     pub handler: Box<str>,
+    /// Where that worker takes calls; empty where it is this one.
+    pub address: Box<str>,
     /// Why it failed.
     pub why: CallFailure,
 }
 
-/// A handler, before whose it is.
-struct At<'a>(&'a str);
+/// A deadline that passed.
+struct Late(Duration, CallPhase);
 
-impl fmt::Display for At<'_> {
+impl fmt::Display for Late {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { f.write_str("a call to ") } else { write!(f, "{} at ", self.0) }
+        let span = Seconds(self.0);
+        match self.1 {
+            CallPhase::Connecting => write!(f, "not sent in {span}s: there is no connection yet"),
+            CallPhase::Queued => write!(f, "not sent in {span}s"),
+            CallPhase::UnderWay => write!(f, "no answer in {span}s"),
+        }
+    }
+}
+
+/// Handler and worker, and where that is, if the way there has to do with it.
+struct Callee<'a>(&'a CallError);
+
+impl fmt::Display for Callee<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CallError { peer, handler, address, why } = self.0;
+        if handler.is_empty() {
+            f.write_str("a call to ")?;
+        } else {
+            write!(f, "{handler} at ")?;
+        }
+        let is_of_the_way = self.0.phase().is_some() && !matches!(why, CallFailure::Remote { .. });
+        if is_of_the_way && !address.is_empty() {
+            write!(f, "{} (id {}, {address})", peer.name, peer.id)
+        } else {
+            write!(f, "{peer}")
+        }
     }
 }
 
@@ -193,6 +247,33 @@ impl CallFailure {
     #[must_use]
     pub fn of(self, handler: impl Into<Box<str>>, peer: &WorkerInfo) -> CallError {
         let handler = if let Self::Handler { .. } = self { Box::default() } else { handler.into() };
-        CallError { peer: peer.clone(), handler, why: self }
+        CallError { peer: peer.clone(), handler, address: Box::default(), why: self }
+    }
+}
+
+impl CallError {
+    /// The same of a worker that takes calls there.
+    #[must_use]
+    pub fn at(self, address: impl Into<Box<str>>) -> Self {
+        Self { address: address.into(), ..self }
+    }
+
+    /// How far the call had come, as far as that is known.
+    #[must_use]
+    pub const fn phase(&self) -> Option<CallPhase> {
+        match &self.why {
+            CallFailure::DeadlinePassed { phase, .. } => Some(*phase),
+            CallFailure::NotOpen | CallFailure::Unsent(_) => Some(CallPhase::Connecting),
+            CallFailure::PeerGone(_) | CallFailure::Remote { .. } | CallFailure::NoMemory => {
+                Some(CallPhase::UnderWay)
+            }
+            CallFailure::TooMany { .. }
+            | CallFailure::TooMuch { .. }
+            | CallFailure::TooLong { .. }
+            | CallFailure::Handler { .. }
+            | CallFailure::Cancelled
+            | CallFailure::Reentrant
+            | CallFailure::Leaving => None,
+        }
     }
 }

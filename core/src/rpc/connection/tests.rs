@@ -287,7 +287,7 @@ fn deadlines_pass_at_both_ends() {
     pair.expect(&["over 2 Deadline", "failed 2: slow at b (id 2): no answer in 0.501s"]);
     let late = NewCall { deadline: Some(NOW), ..call };
     let error = pair.begin(late).expect_err("too late");
-    assert_eq!(error.to_string(), "no answer in 0s");
+    assert_eq!(error.to_string(), "not sent in 0s");
 }
 
 #[test]

@@ -110,10 +110,10 @@ fn a_call_is_told_once_and_by_its_deadline() {
 #[test]
 fn requests_wait_while_there_is_room_and_the_oldest_changes_are_lost() {
     let mut inbox = Inbox::of_member(LIMITS);
-    assert_eq!((inbox.asked(100, 1), inbox.asked(0, 2)), (Put::Wakes, Put::Refused(2)), "bytes");
+    assert_eq!((inbox.asked(100, 1), inbox.asked(0, 2)), (Put::Wakes, Put::Full(2)), "bytes");
     assert_eq!(turn(&mut inbox), [1]);
     assert_eq!((inbox.asked(1, 3), inbox.asked(1, 4)), (Put::Wakes, Put::Quiet));
-    assert_eq!(inbox.asked(1, 5), Put::Refused(5));
+    assert_eq!(inbox.asked(1, 5), Put::Full(5));
     for change in [6, 7, 8] {
         assert_eq!(inbox.changed(change), Put::Quiet);
     }

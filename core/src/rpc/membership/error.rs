@@ -3,11 +3,13 @@
 use super::token::Signs;
 use crate::rpc::device_map::DeviceMapError;
 use crate::rpc::exchange::ExchangeError;
+use crate::rpc::membership::change::Members;
 use crate::rpc::membership::keys::RosterError;
 use crate::rpc::name::{WorkerInfo, WorkerName};
+use crate::time::{Duration, Seconds};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt;
+use core::{fmt, slice};
 
 /// Most numbers of absent members that an error lists; the others are counted.
 pub const ABSENT_LISTED_MAX: usize = 16;
@@ -17,14 +19,38 @@ pub const ABSENT_LISTED_MAX: usize = 16;
 pub struct Absent {
     /// The lowest of them, in order.
     pub listed: Vec<u16>,
+    /// The names of the listed; empty where they are not known.
+    pub names: Vec<WorkerName>,
     /// How many there are in all.
     pub count: usize,
+    /// How long they were waited for.
+    pub waited: Duration,
+}
+
+impl Absent {
+    /// Of these numbers, in order.
+    pub fn of(ids: impl ExactSizeIterator<Item = u16>, waited: Duration) -> Self {
+        let count = ids.len();
+        Self { listed: ids.take(ABSENT_LISTED_MAX).collect(), names: Vec::new(), count, waited }
+    }
+
+    /// The same of members that are known.
+    #[must_use]
+    pub fn named(mut self, members: &Members) -> Self {
+        let names = self.listed.iter().map_while(|&id| Some(members.by_id(id)?.worker.name.clone()));
+        self.names = names.collect();
+        self
+    }
 }
 
 impl fmt::Display for Absent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, id) in self.listed.iter().enumerate() {
-            write!(f, "{}{id}", if place == 0 { "" } else { ", " })?;
+            let gap = if place == 0 { "" } else { ", " };
+            match self.names.get(place) {
+                Some(name) => write!(f, "{gap}{name} (id {id})")?,
+                None => write!(f, "{gap}{id}")?,
+            }
         }
         match self.count.saturating_sub(self.listed.len()) {
             0 => Ok(()),
@@ -134,7 +160,7 @@ pub enum MembershipError {
     #[error("{} was changed by others without the token", super::keys::ALL_WORKERS)]
     Contended,
     /// Not all members came in time.
-    #[error("{came} of {world_size} workers came in time; missing: {absent}")]
+    #[error("{came} of {world_size} workers came in {}s; missing: {absent}", Seconds(.absent.waited))]
     Absent {
         /// How many came.
         came: usize,
@@ -145,7 +171,8 @@ pub enum MembershipError {
     },
     /// Not all members ended in time.
     #[error(
-        "{came} of {world_size} workers had done with their calls in time; still busy, or dead: {absent}"
+        "{came} of {world_size} workers had done with their calls in {}s; still busy, or dead: {absent}",
+        Seconds(.absent.waited)
     )]
     AbsentAtShutdown {
         /// How many had.
@@ -170,6 +197,42 @@ pub enum MembershipError {
         /// What it said.
         words: Box<str>,
     },
+}
+
+impl MembershipError {
+    /// Those to whom it is due, as far as they are known by name.
+    #[must_use]
+    pub fn names(&self) -> &[WorkerName] {
+        match self {
+            Self::NotUnique { name } | Self::Shared { name, .. } => slice::from_ref(name),
+            Self::Devices(error) => slice::from_ref(error.node()),
+            Self::OtherCard { wanted: worker, .. } | Self::Unanswered { worker, .. } => {
+                slice::from_ref(&worker.name)
+            }
+            Self::Absent { absent, .. } | Self::AbsentAtShutdown { absent, .. } => &absent.names,
+            _ => &[],
+        }
+    }
+
+    /// Those who did not come in time, if it is that.
+    #[must_use]
+    pub const fn absent(&self) -> Option<&Absent> {
+        match self {
+            Self::Absent { absent, .. } | Self::AbsentAtShutdown { absent, .. } => Some(absent),
+            _ => None,
+        }
+    }
+
+    /// Their numbers, where they are missing or taken twice.
+    #[must_use]
+    pub fn ids(&self) -> Vec<u16> {
+        match self {
+            Self::Shared { first, second, .. } => Vec::from([*first, *second]),
+            Self::IdTaken { id, .. } => Vec::from([*id]),
+            Self::Absent { absent, .. } | Self::AbsentAtShutdown { absent, .. } => absent.listed.clone(),
+            _ => Vec::new(),
+        }
+    }
 }
 
 struct Words<'a>(&'a Signs);

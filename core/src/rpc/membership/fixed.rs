@@ -5,7 +5,7 @@
 //! more, so that nobody ends while others may still call it.
 
 use super::change::{Change, Members, decode_change, encode_change};
-use super::error::{ABSENT_LISTED_MAX, Absent, MembershipError};
+use super::error::{Absent, MembershipError};
 use super::keys;
 use super::{Member, Reply, StoreStep};
 use crate::rpc::device::DeviceKind;
@@ -283,11 +283,11 @@ impl FixedGroup {
             (FixedState::Staying, Reply::Released) | (FixedState::Closing, Reply::Done) => FixedEvent::End,
             (FixedState::Staying, Reply::TimedOut) => FixedEvent::Incomplete,
             (FixedState::Surveying, Reply::Values(marks)) if self.is_of_all(&marks) => {
-                let (came, absent) = absent(&marks);
+                let (came, absent) = absent(&marks, self.timeout);
                 if absent.count == 0 {
                     FixedEvent::End
                 } else {
-                    let world_size = self.world_size;
+                    let (world_size, absent) = (self.world_size, absent.named(&self.members));
                     return self.fail(MembershipError::AbsentAtShutdown { came, world_size, absent });
                 }
             }
@@ -305,7 +305,7 @@ impl FixedGroup {
     }
 
     fn collected(&mut self, now: Instant, cards: &[Box<[u8]>]) {
-        let (came, absent) = absent(cards);
+        let (came, absent) = absent(cards, self.timeout);
         if let Some(&first) = absent.listed.first() {
             if now >= self.deadline {
                 let world_size = self.world_size;
@@ -349,11 +349,10 @@ fn went_of(id: u16) -> Box<str> {
 }
 
 /// How many have written something, and who has not.
-fn absent(values: &[Box<[u8]>]) -> (usize, Absent) {
+fn absent(values: &[Box<[u8]>], waited: Duration) -> (usize, Absent) {
     let missing: Vec<u16> =
         (0_u16..).zip(values).filter(|(_, value)| value.is_empty()).map(|(id, _)| id).collect();
-    let listed = missing.iter().copied().take(ABSENT_LISTED_MAX).collect();
-    (values.len() - missing.len(), Absent { listed, count: missing.len() })
+    (values.len() - missing.len(), Absent::of(missing.into_iter(), waited))
 }
 
 #[cfg(test)]

@@ -256,7 +256,7 @@ impl State {
 
     fn no_memory(&mut self, call: u64) {
         self.receiving.remove(call);
-        self.callee.fail(call, Status::Failed, "there is no memory for the request");
+        self.callee.fail(call, Status::NoRoom, "there is no memory for it");
     }
 
     /// What else happened to requests and to the connection.

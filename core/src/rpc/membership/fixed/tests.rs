@@ -110,7 +110,7 @@ fn who_does_not_come_is_named() {
     let Some(FixedOutput::Failed(error)) = groups[0].poll_output() else { panic!("it fails") };
     assert_eq!(
         error.to_string(),
-        "2 of 20 workers came in time; missing: 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17 and 2 more"
+        "2 of 20 workers came in 60s; missing: 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17 and 2 more"
     );
     assert_eq!(groups[0].state(), FixedState::Over);
 }
@@ -139,7 +139,10 @@ fn who_is_busy_at_the_end_is_named() {
     groups[0].handle(NOW, Reply::TimedOut);
     let told = run(&mut groups, &mut store);
     let Some(FixedOutput::Failed(error)) = told[0].first() else { panic!("{told:?}") };
-    assert_eq!(error.to_string(), "1 of 2 workers had done with their calls in time; still busy, or dead: 1");
+    assert_eq!(
+        error.to_string(),
+        "1 of 2 workers had done with their calls in 60s; still busy, or dead: b (id 1)"
+    );
 }
 
 #[test]
