@@ -81,7 +81,7 @@ pub(crate) fn agent_fault(error: &AgentError) -> Fault {
         AgentError::Leader { leader, .. } => (RDZV_RPC_UNREACHED, Some(leader)),
         AgentError::PeerDied { worker, .. } => (RDZV_RPC_PEER_DIED, Some(worker)),
         AgentError::Abandoned => (RDZV_RPC_NO_MEMBER, None),
-        AgentError::Stuck { .. } => (RDZV_TIMED_OUT, None),
+        AgentError::CallsCut { .. } | AgentError::Stuck { .. } => (RDZV_TIMED_OUT, None),
         AgentError::Panicked { .. } => (RDZV_PANIC, None),
         AgentError::Reentrant => (RDZV_REENTRANT, None),
         AgentError::Foreign { status, .. } => (*status, None),
@@ -93,7 +93,11 @@ pub(crate) fn agent_fault(error: &AgentError) -> Fault {
         ) => absent.listed.iter().map(|&id| i64::from(id)).collect(),
         _ => Vec::new(),
     };
-    let nodes = who.into_iter().map(|who| who.name.as_bytes().to_vec()).collect();
+    let cut = match error {
+        AgentError::CallsCut { callees } => &callees.listed[..],
+        _ => &[],
+    };
+    let nodes = who.into_iter().chain(cut).map(|who| who.name.as_bytes().to_vec()).collect();
     Fault::new(status, error.to_string()).with(|known| (known.ranks, known.nodes) = (ranks, nodes))
 }
 
@@ -140,6 +144,8 @@ const fn status_of_call(error: &CallError) -> rdzv_status {
             Status::TooLong => RDZV_LIMIT_EXCEEDED,
             Status::Leaving => RDZV_RPC_LEAVING,
         },
+        CallFailure::OwnEnd(_) | CallFailure::Unsent(ConnectionError::OwnEnd(_)) => RDZV_RPC_NO_MEMBER,
+        CallFailure::Panicked(_) | CallFailure::Unsent(ConnectionError::Panicked(_)) => RDZV_PANIC,
         CallFailure::PeerGone(_) | CallFailure::Unsent(ConnectionError::GivenUp(_)) => RDZV_RPC_PEER_DIED,
         CallFailure::Unsent(_) if tells_of_an_end(error) => RDZV_RPC_PEER_DIED,
         CallFailure::Unsent(_) => RDZV_RPC_UNREACHED,
@@ -230,7 +236,7 @@ pub(crate) fn observer_fault(error: &ObserverError) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rendezvous_core::rpc::agent::NotCallable;
+    use rendezvous_core::rpc::agent::{Callees, NotCallable};
     use rendezvous_core::rpc::connection::Refusal;
     use rendezvous_core::rpc::membership::error::Absent;
     use rendezvous_core::time::Duration;
@@ -278,6 +284,18 @@ mod tests {
                 Unsent(ConnectionError::GivenUp("its lease ended".into())),
                 RDZV_RPC_PEER_DIED,
                 "not sent: its lease ended",
+            ),
+            (OwnEnd("it was shut down".into()), RDZV_RPC_NO_MEMBER, "it was shut down"),
+            (
+                Unsent(ConnectionError::OwnEnd("it was shut down".into())),
+                RDZV_RPC_NO_MEMBER,
+                "not sent: it was shut down",
+            ),
+            (Panicked("a thread panicked".into()), RDZV_PANIC, "a thread panicked"),
+            (
+                Unsent(ConnectionError::Panicked("a thread panicked".into())),
+                RDZV_PANIC,
+                "not sent: a thread panicked",
             ),
             (
                 Unsent(ConnectionError::NobodyListens("refused".into())),
@@ -406,6 +424,12 @@ mod tests {
                 vec![],
             ),
             (AgentError::Abandoned, RDZV_RPC_NO_MEMBER, vec![], vec![]),
+            (
+                AgentError::CallsCut { callees: Callees::of(vec![worker("b", 4), ps(), ps()]) },
+                RDZV_TIMED_OUT,
+                vec!["ps", "b"],
+                vec![],
+            ),
             (AgentError::Stuck { store: words() }, RDZV_TIMED_OUT, vec![], vec![]),
             (AgentError::Panicked { words: words() }, RDZV_PANIC, vec![], vec![]),
             (AgentError::Reentrant, RDZV_REENTRANT, vec![], vec![]),

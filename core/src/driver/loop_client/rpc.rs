@@ -12,7 +12,7 @@ use crate::driver::rpc_group::{
 };
 use crate::driver::threads::{self, Thread};
 use crate::ordered::Map;
-use crate::rpc::agent::{AgentError, GroupEvent, NotCallable};
+use crate::rpc::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
 use crate::rpc::inbox::ending::{Ending, Keeper, Standing, Step};
 use crate::rpc::inbox::{Inbox, InboxLimits, NotBegun, Put};
 use crate::store::call::CallId;
@@ -309,13 +309,8 @@ impl LoopRpc {
                 let (desk, home, agent) = (Arc::clone(&self.desk), Arc::clone(&self.home), Arc::clone(agent));
                 self.threads.push(threads::spawn("rdzv-rpc-end", move || {
                     let end = home.context().end_rpc(&agent, how);
-                    // That somebody ended it abruptly before is no failure.
-                    let end = match end {
-                        Err(AgentError::Abandoned) => agent.end().unwrap_or(end),
-                        end => end,
-                    };
                     drop(agent);
-                    desk.over(Letter::Over(end));
+                    desk.over(Letter::Over(unless_abandoned(end)));
                 })?);
             }
             (Step::Tell, Some(agent)) => self.desk.over(Letter::Over(agent.end().unwrap_or(Ok(())))),

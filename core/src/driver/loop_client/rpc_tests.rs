@@ -11,6 +11,7 @@ use crate::driver::rpc_group::{
 };
 use crate::driver::server::Server;
 use crate::rpc::agent::{AgentError, GroupEvent};
+use crate::rpc::connection::CallFailure;
 use crate::rpc::handlers::Owner;
 use crate::rpc::membership::error::MembershipError;
 use crate::rpc::name::WorkerInfo;
@@ -86,6 +87,14 @@ fn asked(events: &mut Loop) -> (RpcId, Request, Responder) {
 fn completed(events: &mut Loop) -> (CallId, GroupResult) {
     match next(events) {
         (_, RpcEvent::Completed(call, _, result)) => (call, result),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Why a call has no answer.
+fn failure(result: GroupResult) -> CallFailure {
+    match result {
+        Err(GroupCallError::Call(error)) => error.why,
         other => panic!("{other:?}"),
     }
 }
@@ -228,11 +237,12 @@ fn a_death_is_told_and_ends_calls() {
                 assert_eq!((id, who), (one, worker("two", 1)));
                 is_dead = true;
             }
-            (_, RpcEvent::Completed(id, _, result)) => ended = Some((id, result.is_err())),
+            (_, RpcEvent::Completed(id, _, result)) => ended = Some((id, failure(result))),
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(ended, Some((call, true)));
+    let (id, why) = ended.expect("it ended");
+    assert!(id == call && matches!(why, CallFailure::PeerGone(_)), "{why:?}");
     drop(held);
     assert!(events.rpc_call(two, ask("one", "ask", b"")).is_err());
     events.rpc_shutdown(one, Shutdown::Abrupt).expect("a thread");
@@ -249,11 +259,11 @@ fn a_graceful_end_may_be_hastened() {
     // It waits for its call, so nothing ends it but this.
     events.rpc_shutdown(one, Shutdown::Abrupt).expect("a thread");
     let (id, result) = completed(&mut events);
-    assert!(id == call && result.is_err());
+    assert_eq!((id, failure(result)), (call, CallFailure::OwnEnd("this worker was shut down".into())));
     loop {
         match next(&mut events) {
             (id, RpcEvent::Over(end)) => {
-                assert!(id == one && matches!(end, Ok(()) | Err(AgentError::Abandoned)), "{end:?}");
+                assert_eq!((id, end), (one, Ok(())));
                 break;
             }
             (id, RpcEvent::Group(GroupEvent::PeerDied { .. })) => assert_eq!(id, two),
@@ -261,6 +271,31 @@ fn a_graceful_end_may_be_hastened() {
         }
     }
     drop(held);
+}
+
+#[test]
+fn who_leaves_a_group_answers_what_it_was_asked() {
+    for size in [None, Some(2)] {
+        let (_server, mut events, [one, two], _) = pair(size);
+        let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
+        let (at, _, responder) = asked(&mut events);
+        assert_eq!(at, two);
+        events.rpc_shutdown(two, Shutdown::Graceful).expect("a thread");
+        if size.is_some() {
+            // All end together.
+            events.rpc_shutdown(one, Shutdown::Graceful).expect("a thread");
+        } else {
+            let (at, event) = next(&mut events);
+            let RpcEvent::Group(GroupEvent::Left(who)) = &event else { panic!("{event:?}") };
+            assert_eq!((at, who), (one, &worker("two", 1)));
+        }
+        assert!(responder.answer(b"at last".to_vec()));
+        assert_eq!(completed(&mut events), (call, Ok(b"at last".to_vec())));
+        assert_eq!(over(&mut events).1, Ok(()));
+        if size.is_some() {
+            assert_eq!(over(&mut events).1, Ok(()));
+        }
+    }
 }
 
 #[test]

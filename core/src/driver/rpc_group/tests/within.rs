@@ -65,17 +65,19 @@ fn a_context_keeps_a_worker_that_its_handlers_do_not_end_and_gives_up_one_that_t
     let context = Arc::new(Context::default());
     let (_server, port) = server();
     let over = Arc::new(NodeStore::new(store(port), None));
+    let (tell, told) = told();
     let init = || {
         let own = echoing();
         let handling = own.handling.clone().expect("they are there");
         for (name, run) in RUNS {
-            let context = Arc::clone(&context);
+            let (context, tell) = (Arc::clone(&context), tell.clone());
             let end = move |_, responder: crate::driver::rpc::handling::Responder| {
                 let before = context.shutdown_rpc(Shutdown::Graceful);
                 let is_kept = context.rpc().agent().is_some();
                 context.abandon_rpc(&context.rpc().agent().expect("it is there"));
                 let is_there = context.rpc().agent().is_some();
-                responder.answer(format!("{before:?} {is_kept} {is_there}").into_bytes());
+                let is_heard = responder.answer(Vec::new());
+                tell.send(format!("{before:?} {is_kept} {is_there} {is_heard}")).expect("awaited");
             };
             handling.register(name, run, end).expect("free");
         }
@@ -86,9 +88,10 @@ fn a_context_keeps_a_worker_that_its_handlers_do_not_end_and_gives_up_one_that_t
     };
     for (name, _) in RUNS {
         let agent = init();
-        // Of its own call it hears in any case: there is no connection that could end.
+        // Its own calls end with it.
         let answer = agent.tcp().expect("of tcp").call("one", name, Vec::new(), None);
-        assert_eq!(answer, Ok(b"Err(Reentrant) true false".to_vec()), "{name}");
+        assert_eq!(failure(answer), CallFailure::OwnEnd("this worker was shut down".into()), "{name}");
+        assert_eq!(told.recv_timeout(SOON).as_deref(), Ok("Err(Reentrant) true false false"), "{name}");
         assert_eq!(agent.tcp().expect("of tcp").end(), Some(Err(AgentError::Abandoned)));
     }
 }
