@@ -6,7 +6,7 @@ use super::link::{Completion, Driven, Link, Shared, Wanted};
 use super::own::OwnCall;
 use super::within::{Home, Place, may_wait};
 use super::{Payload, Received};
-use crate::driver::canceller::Canceller;
+use crate::driver::canceller::{Canceller, Watch};
 use crate::driver::event_loop::EventLoop;
 use crate::driver::reply::{Awaited, ask};
 use crate::driver::socket::KeepAlive;
@@ -360,7 +360,8 @@ impl RpcPeer {
             link.drive(*id);
         }
         let result = awaited.wait(FOREVER);
-        drop(watch);
+        // To cancel a call gives lent bytes back, and that code may wait for this thread. An ended call has nothing to end.
+        watch.into_iter().for_each(Watch::let_go);
         result.unwrap_or_else(|_| Err(GONE.of(call.handler, self.worker())))
     }
 

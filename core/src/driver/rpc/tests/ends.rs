@@ -104,6 +104,37 @@ fn whoever_gets_lent_bytes_back_may_call() {
 }
 
 #[test]
+fn whoever_gets_bytes_of_a_cancelled_call_back_may_call_with_the_same_canceller() {
+    let scene = scene();
+    let canceller = Canceller::default();
+    let (tell, told): (Sender<(CallResult, bool)>, _) = channel();
+    let (peer, own) = (scene.peer.clone(), canceller.clone());
+    let call_again = move || {
+        // It has been cancelled already, or not at all.
+        let call = Call { canceller: Some(&own), ..Call::of("echo").within(SOON) };
+        let result = peer.call(call, &b"again"[..]);
+        own.cancel();
+        tell.send((result, own.begin().is_cancelled())).ok();
+    };
+    let payload = lent(1_000_000, call_again);
+    let (peer, own) = (scene.peer.clone(), canceller.clone());
+    let (tell_end, ended): (Sender<CallResult>, _) = channel();
+    let blocked = std::thread::spawn(move || {
+        let call = Call { canceller: Some(&own), ..Call::of("hold").within(SOON) };
+        tell_end.send(peer.call(call, payload)).ok();
+    });
+    let _held = scene.next_held();
+    let cancelling = std::thread::spawn(move || canceller.cancel());
+    let (result, is_cancelled) = told.recv_timeout(SOON).expect("it comes back");
+    assert_eq!((result.as_deref(), is_cancelled), (Ok(&b"again"[..]), false));
+    let end = ended.recv_timeout(SOON).expect("it ended");
+    assert_eq!(words(end), "hold at b (id 2): it was cancelled");
+    for thread in [blocked, cancelling] {
+        thread.join().expect("no panic");
+    }
+}
+
+#[test]
 fn who_ends_waits_for_handlers_that_are_at_work_and_begins_no_others() {
     let handling = Handling::new(1);
     let (begun, begins) = channel();
