@@ -465,6 +465,51 @@ fn the_end_that_its_owner_gives_an_added_worker_is_not_hastened() {
 /// A worker in code of the program's own, which keeps what it is asked.
 struct Own(WorkerInfo, Mutex<Vec<CallTold>>);
 
+/// A worker whose shutdown says this, and that has ended otherwise as it should.
+struct Ending(WorkerInfo, Result<(), AgentError>);
+
+impl Agency for Ending {
+    fn me(&self) -> &WorkerInfo {
+        &self.0
+    }
+
+    fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError> {
+        Ok(Vec::new())
+    }
+
+    fn shutdown(&self, _: Shutdown) -> Result<(), AgentError> {
+        self.1.clone()
+    }
+
+    fn end(&self) -> Option<Result<(), AgentError>> {
+        Some(Ok(()))
+    }
+
+    fn begin_call(&self, _: CallSpec<'_>, _: CallTold) -> Result<Begun, GroupCallError> {
+        Ok(Begun::Loose(None))
+    }
+
+    fn begin_notify(&self, _: CallSpec<'_>) -> Result<(), GroupCallError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_end_that_failed_is_told_as_such_and_one_that_was_abrupt_is_none() {
+    let stuck = || AgentError::Stuck { store: "h:1".into() };
+    for (said, told) in [(Err(stuck()), Err(stuck())), (Err(AgentError::Abandoned), Ok(())), (Ok(()), Ok(()))]
+    {
+        let own = Arc::new(Ending(worker("own", 1), said));
+        let mut events = Loop::new().expect("a loop");
+        let home: Arc<dyn RpcHome> = Arc::new(Context::default());
+        let make = Box::new(move |_: &RpcDesk, _: Canceller| Ok(own as Arc<dyn Agency>));
+        let id = events.init_rpc(home, make).expect("a thread");
+        assert_eq!(joined(&mut events), id);
+        events.rpc_shutdown(id, Shutdown::Graceful).expect("a thread");
+        assert_eq!(over(&mut events), (id, told));
+    }
+}
+
 impl Agency for Own {
     fn me(&self) -> &WorkerInfo {
         &self.0

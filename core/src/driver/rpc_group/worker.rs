@@ -37,6 +37,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::net::UdpSocket;
 use std::sync::{Mutex, PoisonError};
 
@@ -94,6 +95,8 @@ pub struct RpcAgent {
     signs: Arc<Mutex<Option<Signs>>>,
     turning: Mutex<Turning>,
     reserved: Mutex<Option<Reserved>>,
+    /// Somebody takes it apart, or has.
+    is_closing: AtomicBool,
 }
 
 /// A call to a worker of the group that is under way. Dropped before it has ended, it is cancelled.
@@ -240,6 +243,7 @@ impl RpcAgent {
             signs,
             turning: Mutex::new(turning),
             reserved: Mutex::new(Some(reserved)),
+            is_closing: AtomicBool::new(false),
         };
         agent.wait_until_joined(&call)?;
         Ok(agent)
@@ -542,6 +546,11 @@ impl RpcAgent {
             let _ = self.server.leave(self.membership_timeout);
         }
         self.shared.close();
+        self.server.begin_to_stop();
+        if self.is_closing.swap(true, Ordering::AcqRel) && self.handling.is_around() {
+            // Somebody waits for the thread that this code runs on.
+            return;
+        }
         self.server.stop();
         // What handlers use may go when this is over.
         let _ = self.handling.finish(until.since(now()), END_SLACK);

@@ -135,6 +135,34 @@ fn whoever_gets_bytes_of_a_cancelled_call_back_may_call_with_the_same_canceller(
 }
 
 #[test]
+fn calls_of_a_worker_whose_thread_of_calls_panicked_say_so() {
+    let scene = scene();
+    let ((own, _kept), (tell, told)) = (handling(), channel());
+    let options = RpcClientOptions { own: Some(own), ..client_options() };
+    let client = RpcClient::new_watched(options, move |words| _ = tell.send(words.to_string()));
+    let client = client.expect("descriptors");
+    let own = client.peer(&worker("a", 1), "nowhere.invalid", 1).expect("no descriptor is needed");
+    let port = scene.server.local_addr().port();
+    let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
+    let calls = [&own, &peer].map(|peer| peer.start(Call::of("hold"), &b""[..]).expect("made"));
+    let _held = scene.next_held();
+    // The client's thread gives its bytes back.
+    let brief = Call::of("hold").within(Duration::from_millis(20));
+    let late = peer.start(brief, lent(1000, || panic!("provoked"))).expect("made");
+    let words = "the thread of calls panicked: provoked";
+    assert_eq!(told.recv_timeout(SOON).as_deref(), Ok(words));
+    for mut call in calls {
+        let error = call.look(SOON).expect("it ended").expect_err("nobody brings the answer");
+        assert_eq!(error.why, CallFailure::Panicked(words.into()));
+    }
+    for peer in [&own, &peer] {
+        let error = peer.call(Call::of("echo").within(SOON), &b""[..]).expect_err("there is no thread");
+        assert_eq!(error.why, CallFailure::Unsent(ConnectionError::Panicked(words.into())));
+    }
+    drop(late);
+}
+
+#[test]
 fn who_ends_waits_for_handlers_that_are_at_work_and_begins_no_others() {
     let handling = Handling::new(1);
     let (begun, begins) = channel();

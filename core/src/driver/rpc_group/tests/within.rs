@@ -150,6 +150,39 @@ fn a_worker_is_dropped_by_its_own_callbacks_on_whatever_thread() {
 }
 
 #[test]
+fn two_of_a_workers_own_threads_end_it_at_once() {
+    let (_server, port) = server();
+    let (one, two) = (Arc::new(joined(port, "one", 1)), joined(port, "two", 2));
+    let (held, _holds) = channel();
+    two.register("hold", Run::Inline, move |_, responder| _ = held.send(responder)).expect("free");
+    let (tell, told) = told();
+    // Each ends it when the other one is there.
+    let ending = |place: &'static str, here: Sender<()>, there: Receiver<()>| {
+        let (own, tell) = (Arc::downgrade(&one), tell.clone());
+        let there = Mutex::new(there);
+        move || {
+            here.send(()).ok();
+            there.lock().expect("no panic").recv_timeout(SOON).expect("the other one comes");
+            own.upgrade().expect("it lives").abandon();
+            tell.send(place.into()).ok();
+        }
+    };
+    let ((handler_is_here, handler), (callback_is_here, callback)) = (channel(), channel());
+    let in_handler = ending("handler", handler_is_here, callback);
+    let in_callback = ending("callback", callback_is_here, handler);
+    one.register("end", Run::Inline, move |_, _| in_handler()).expect("free");
+    one.call_with("two", "hold", Vec::new(), None, move |_| in_callback()).expect("made");
+    assert_eq!(next_event(&one), GroupEvent::Joined(worker("two", 2)));
+    two.notify("one", "end", Vec::new(), None).expect("made");
+    // The machine ends the call, and calls back.
+    drop(two.lose_sign());
+    let mut ended = [(); 2].map(|()| told.recv_timeout(SOON).expect("neither waits for the other"));
+    ended.sort();
+    assert_eq!(ended, ["callback", "handler"]);
+    assert_eq!(one.end(), Some(Err(AgentError::Abandoned)));
+}
+
+#[test]
 fn nobody_waits_for_a_call_in_an_inline_handler_or_in_a_callback() {
     const WORDS: &str = "at two (id 2): it cannot be awaited in an inline handler or in a callback";
     let (_server, port) = server();
