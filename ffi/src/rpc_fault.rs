@@ -71,7 +71,7 @@ const fn status_of_membership(error: &MembershipError) -> rdzv_status {
 pub(crate) fn agent_fault(error: &AgentError) -> Fault {
     let status = match error {
         AgentError::Membership(error) => status_of_membership(error),
-        AgentError::NotMet { .. } | AgentError::Stuck { .. } => RDZV_TIMED_OUT,
+        AgentError::NotMet { .. } | AgentError::CallsCut { .. } | AgentError::Stuck { .. } => RDZV_TIMED_OUT,
         AgentError::Leader { .. } => RDZV_RPC_UNREACHED,
         AgentError::PeerDied { .. } => RDZV_RPC_PEER_DIED,
         AgentError::Abandoned => RDZV_RPC_NO_MEMBER,
@@ -82,7 +82,7 @@ pub(crate) fn agent_fault(error: &AgentError) -> Fault {
     let waited = error.absent().map_or(Duration::ZERO, |absent| absent.waited);
     Fault::new(status, error.to_string()).with(|known| {
         known.ranks = error.ids().into_iter().map(i64::from).collect();
-        known.nodes = error.names().iter().map(|name| name.as_bytes().to_vec()).collect();
+        known.nodes = error.names().into_iter().map(|name| name.as_bytes().to_vec()).collect();
         known.elapsed_ms = i64::try_from(waited.as_millis()).unwrap_or(i64::MAX);
     })
 }
@@ -131,6 +131,8 @@ const fn status_of_call(error: &CallError) -> rdzv_status {
             Status::Leaving => RDZV_RPC_LEAVING,
             Status::NoRoom => RDZV_EXHAUSTED,
         },
+        CallFailure::OwnEnd(_) | CallFailure::Unsent(ConnectionError::OwnEnd(_)) => RDZV_RPC_NO_MEMBER,
+        CallFailure::Panicked(_) | CallFailure::Unsent(ConnectionError::Panicked(_)) => RDZV_PANIC,
         CallFailure::PeerGone(_) | CallFailure::Unsent(ConnectionError::GivenUp(_)) => RDZV_RPC_PEER_DIED,
         CallFailure::Unsent(_) if tells_of_an_end(error) => RDZV_RPC_PEER_DIED,
         CallFailure::Unsent(_) => RDZV_RPC_UNREACHED,
@@ -223,6 +225,7 @@ pub(crate) fn observer_fault(error: &ObserverError) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rendezvous_core::rpc::agent::Callees;
     use rendezvous_core::rpc::connection::Refusal;
     use rendezvous_core::rpc::device_map::DeviceMapError;
     use rendezvous_core::rpc::membership::error::Absent;
@@ -285,6 +288,18 @@ mod tests {
                 Unsent(ConnectionError::GivenUp("its lease ended".into())),
                 RDZV_RPC_PEER_DIED,
                 "not sent: its lease ended",
+            ),
+            (OwnEnd("it was shut down".into()), RDZV_RPC_NO_MEMBER, "it was shut down"),
+            (
+                Unsent(ConnectionError::OwnEnd("it was shut down".into())),
+                RDZV_RPC_NO_MEMBER,
+                "not sent: it was shut down",
+            ),
+            (Panicked("a thread panicked".into()), RDZV_PANIC, "a thread panicked"),
+            (
+                Unsent(ConnectionError::Panicked("a thread panicked".into())),
+                RDZV_PANIC,
+                "not sent: a thread panicked",
             ),
             (
                 Unsent(ConnectionError::NobodyListens("refused".into())),
@@ -433,6 +448,12 @@ mod tests {
                 vec![],
             ),
             (AgentError::Abandoned, RDZV_RPC_NO_MEMBER, vec![], vec![]),
+            (
+                AgentError::CallsCut { callees: Callees::of(vec![worker("b", 4), ps(), ps()]) },
+                RDZV_TIMED_OUT,
+                vec!["ps", "b"],
+                vec![],
+            ),
             (AgentError::Stuck { store: words() }, RDZV_TIMED_OUT, vec![], vec![]),
             (AgentError::Panicked { words: words() }, RDZV_PANIC, vec![], vec![]),
             (AgentError::Reentrant, RDZV_REENTRANT, vec![], vec![]),

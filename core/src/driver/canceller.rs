@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Cancels calls. Clones cancel the same ones.
 #[derive(Clone, Default)]
@@ -19,14 +19,24 @@ pub struct Canceller {
 struct Shared {
     /// How often calls were cancelled. It changes under the lock, and is read without.
     epoch: AtomicU64,
-    state: Mutex<State>,
+    hooks: Mutex<Vec<Arc<Hook>>>,
 }
 
-#[derive(Default)]
-struct State {
-    watches: u64,
-    /// Told while the lock is held: they must not come back here.
-    hooks: Vec<(u64, Box<dyn Fn() + Send>)>,
+/// What is called when a call is cancelled; `None`: nobody watches any more. The lock is held while it is called.
+struct Hook(Mutex<Option<Box<dyn Fn() + Send>>>);
+
+impl Hook {
+    /// Calls it, unless another thread, or this one further out, does so right now.
+    fn call(&self) {
+        let hook = match self.0.try_lock() {
+            Ok(hook) => hook,
+            Err(TryLockError::Poisoned(hook)) => hook.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if let Some(hook) = &*hook {
+            hook();
+        }
+    }
 }
 
 impl fmt::Debug for Canceller {
@@ -38,9 +48,12 @@ impl fmt::Debug for Canceller {
 impl Canceller {
     /// Ends the calls that have begun. Later ones are as ever.
     pub fn cancel(&self) {
-        let state = self.lock();
+        let hooks = self.lock();
         self.shared.epoch.fetch_add(1, Ordering::AcqRel);
-        state.hooks.iter().for_each(|(_, hook)| hook());
+        let called = hooks.clone();
+        // Code of the program's may run in one, and come back here.
+        drop(hooks);
+        called.iter().for_each(|hook| hook.call());
     }
 
     /// A call begins.
@@ -54,9 +67,18 @@ impl Canceller {
         self.shared.epoch.load(Ordering::Acquire)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Hook>>> {
         // No code that holds the lock panics half way through a change.
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.hooks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, hook: &Arc<Hook>) {
+        let mut hooks = self.lock();
+        let place = hooks.iter().position(|known| Arc::ptr_eq(known, hook));
+        let hook = place.map(|place| hooks.swap_remove(place));
+        // What the hook holds may be the last of something that takes its time to go.
+        drop(hooks);
+        drop(hook);
     }
 }
 
@@ -81,35 +103,46 @@ impl Cancellable {
     }
 
     /// Has `hook` called when the call is cancelled while the guard lives, and at once if it was before. The hook must
-    /// be quick, and must not use the canceller.
+    /// be quick, and may be called several times.
     #[must_use = "nobody watches longer than this lives"]
     pub fn watch(&self, hook: impl Fn() + Send + 'static) -> Watch {
-        let mut state = self.canceller.lock();
+        let hook = Arc::new(Hook(Mutex::new(Some(Box::new(hook)))));
+        self.canceller.lock().push(Arc::clone(&hook));
         if self.is_cancelled() {
-            hook();
+            hook.call();
         }
-        state.watches += 1;
-        let number = state.watches;
-        state.hooks.push((number, Box::new(hook)));
-        drop(state);
-        Watch { canceller: self.canceller.clone(), number }
+        Watch { canceller: self.canceller.clone(), hook: Some(hook) }
     }
 }
 
-/// As long as it lives, a hook is called.
-#[derive(Debug)]
+/// As long as it lives, a hook is called. Where that happens right now on another thread, its end is awaited when this is
+/// dropped.
 pub struct Watch {
     canceller: Canceller,
-    number: u64,
+    hook: Option<Arc<Hook>>,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+impl Watch {
+    /// Watches no longer, and waits for nobody: for hooks that run code of the program's, which may wait for this thread, and
+    /// that do no harm when nobody waits for their call any more.
+    pub fn let_go(mut self) {
+        if let Some(hook) = self.hook.take() {
+            self.canceller.forget(&hook);
+        }
+    }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut state = self.canceller.lock();
-        let place = state.hooks.iter().position(|&(number, _)| number == self.number);
-        let hook = place.map(|place| state.hooks.swap_remove(place));
-        // What the hook holds may be the last of something that takes its time to go.
-        drop(state);
+        let Some(hook) = self.hook.take() else { return };
+        self.canceller.forget(&hook);
+        let hook = hook.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(hook);
     }
 }
@@ -142,5 +175,52 @@ mod tests {
         canceller.cancel();
         assert_eq!((later.is_cancelled(), told.load(Ordering::Relaxed)), (true, 2));
         assert_eq!(Arc::strong_count(&told), 1);
+    }
+    #[test]
+    fn a_hook_may_come_back_to_its_canceller_and_is_not_called_within_itself() {
+        let (canceller, told) = (Canceller::default(), Arc::new(AtomicU64::new(0)));
+        let call = canceller.begin();
+        let (own, count) = (canceller.clone(), Arc::clone(&told));
+        let watch = call.watch(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            let inner = own.begin();
+            let ended = inner.watch(|| ());
+            own.cancel();
+            assert!(inner.is_cancelled());
+            drop(ended);
+        });
+        canceller.cancel();
+        assert_eq!(told.load(Ordering::Relaxed), 1);
+        drop(watch);
+    }
+
+    #[test]
+    fn who_watches_no_longer_waits_for_its_hook_unless_it_lets_go() {
+        use std::sync::mpsc::channel;
+        for waits in [true, false] {
+            let canceller = Canceller::default();
+            let (begun, begins) = channel();
+            let (go_on, may_go_on) = channel::<()>();
+            let is_over = Arc::new(AtomicU64::new(0));
+            let over = Arc::clone(&is_over);
+            let watch = canceller.begin().watch(move || {
+                begun.send(()).ok();
+                may_go_on.recv().ok();
+                over.store(1, Ordering::Release);
+            });
+            let cancelling = std::thread::spawn(move || canceller.cancel());
+            begins.recv().expect("it is called");
+            if waits {
+                let release = std::thread::spawn(move || go_on.send(()));
+                drop(watch);
+                assert_eq!(is_over.load(Ordering::Acquire), 1);
+                release.join().expect("no panic").expect("it waits");
+            } else {
+                watch.let_go();
+                assert_eq!(is_over.load(Ordering::Acquire), 0);
+                go_on.send(()).expect("it waits");
+            }
+            cancelling.join().expect("no panic");
+        }
     }
 }

@@ -14,7 +14,7 @@ mod error;
 mod life;
 pub mod sign;
 
-pub use error::{AgentError, NotAdmitted, NotCallable};
+pub use error::{AgentError, Callees, NotAdmitted, NotCallable, unless_abandoned};
 pub use life::{Life, LifeEvent};
 
 use super::connection::{CallError, CallFailure, ConnectionError, Refusal, Status};
@@ -93,6 +93,8 @@ pub enum Input {
     Leave,
     /// It has none.
     Drained,
+    /// Calls to these were under way when [`Output::CutCalls`] ended them, each as often as there were calls.
+    Cut(Vec<WorkerInfo>),
     /// Nobody waits for it to join any longer.
     Cancel,
     /// It is to end without a word to the others.
@@ -123,10 +125,15 @@ pub enum Output {
     Decline(u64),
     /// Wait until no call of this worker's is under way, and report [`Input::Drained`].
     Drain,
-    /// Whatever is under way ends with this reason.
+    /// What the program has called so far ends with this reason, and [`Input::Cut`] says whom that was for.
+    CutCalls(Box<str>),
+    /// Whatever is under way ends with this reason, and nobody is called any more.
     EndCalls(Box<str>),
     /// The worker there is gone: calls to it end with this reason.
     EndCallsTo(Departed, Box<str>),
+    /// The worker there has left, and answers what it was asked: calls to it that are under way go on, and no others are
+    /// made.
+    PartWith(Departed),
     /// Ask [`Agent::admit`] again of everybody who is connected, and end the connections of those who are refused.
     AdmitAgain,
     /// The sign of this worker says from now on that it goes.
@@ -264,6 +271,8 @@ pub struct Agent {
     told: Vec<Told>,
     /// Once it is over: how that came.
     end: Box<str>,
+    /// At whom calls were under way when the time to finish them was up.
+    cut: Callees,
     outputs: VecDeque<Output>,
     #[cfg(test)]
     flaw: Option<tests::Flaw>,
@@ -300,6 +309,7 @@ impl Agent {
             deaths: Vec::new(),
             told: Vec::new(),
             end: Box::default(),
+            cut: Callees::default(),
             outputs: VecDeque::new(),
             #[cfg(test)]
             flaw: tests::planted(),
@@ -444,6 +454,7 @@ impl Agent {
             Input::Lost(place) => self.suspect(now, place),
             Input::Leave => self.leave(now),
             Input::Drained => self.drained(now),
+            Input::Cut(callees) => self.cut = Callees::of(callees),
             Input::Cancel => self.cancel(now),
             Input::Abandon => self.fail(AgentError::Abandoned),
         }
@@ -480,7 +491,7 @@ impl Agent {
         self.outputs.extend(told.iter().map(|told| Output::Decline(told.number())));
         self.end.clone_from(&words);
         self.outputs.push_back(Output::EndCalls(words));
-        if end.is_err() {
+        if !matches!(end, Ok(()) | Err(AgentError::CallsCut { .. })) {
             // Who ends as it should answers those first who wait for an answer.
             self.outputs.push_back(Output::AdmitAgain);
         }
@@ -609,7 +620,10 @@ impl Agent {
     fn left(&mut self) {
         if self.go(LifeEvent::Left) {
             self.outputs.push_back(Output::SignOff);
-            self.finish("this worker has left the group".into(), Ok(()));
+            let callees = core::mem::take(&mut self.cut);
+            let is_cut = callees.count > 0 && !planted!(self, UntoldCut);
+            let end = if is_cut { Err(AgentError::CallsCut { callees }) } else { Ok(()) };
+            self.finish("this worker has left the group".into(), end);
         }
     }
 
@@ -663,7 +677,8 @@ impl Agent {
                 self.fail(error);
             }
             Life::Draining => {
-                self.outputs.push_back(Output::EndCalls("the worker leaves, and its time is up".into()));
+                let words = "this worker leaves its group, and the time for its calls is up";
+                self.outputs.push_back(Output::CutCalls(words.into()));
                 self.drained(now);
             }
             _ => {}
@@ -749,14 +764,17 @@ impl Agent {
         }
     }
 
-    /// The group has changed: calls to those who are gone end, and the user hears of it.
+    /// The group has changed, and the user hears of it. Calls to the dead have ended; who left answers what it was asked.
     fn tell_of(&mut self, change: &Change) {
         for place in &change.left {
             let before = self.deaths.len();
             self.deaths.retain(|death| death.place.worker.name != place.worker.name);
             if self.deaths.len() == before {
-                let why = format!("{} has left the group", place.worker);
-                self.outputs.push_back(Output::EndCallsTo(place.clone(), why.into()));
+                self.outputs.push_back(if planted!(self, AbruptParting) {
+                    Output::EndCallsTo(place.clone(), "it has left the group".into())
+                } else {
+                    Output::PartWith(place.clone())
+                });
                 self.outputs.push_back(Output::Event(GroupEvent::Left(place.worker.clone())));
             }
         }

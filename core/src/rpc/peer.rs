@@ -67,6 +67,8 @@ pub struct Peer {
     /// Whether the connection that there is takes calls, one at least: so each one that opens brings those that wait further.
     has_opened: bool,
     part: Part,
+    /// Why there are no further calls, where it is not for a goodbye.
+    end: Option<ConnectionError>,
     /// They go in the order of their numbers.
     waiting: InFlight<Waiting>,
     last_id: u64,
@@ -85,6 +87,7 @@ impl Peer {
             line: Line::Down,
             has_opened: false,
             part: Part::Taking,
+            end: None,
             waiting: InFlight::new(),
             last_id: 0,
             events: VecDeque::new(),
@@ -109,6 +112,12 @@ impl Peer {
         }
     }
 
+    /// Whether further calls can be made; if not, that is for good.
+    #[must_use]
+    pub fn takes_calls(&self) -> bool {
+        self.part == Part::Taking
+    }
+
     /// How many calls are under way or wait.
     #[must_use]
     pub fn under_way(&self) -> usize {
@@ -129,8 +138,8 @@ impl Peer {
 
     fn accept(&mut self, now: Instant, call: NewCall<'_>) -> Result<u64, CallFailure> {
         call.check(&self.limits)?;
-        if self.part != Part::Taking {
-            return Err(CallFailure::Leaving);
+        if !self.takes_calls() {
+            return Err(self.end.clone().map_or(CallFailure::Leaving, CallFailure::Unsent));
         }
         if call.deadline.is_some_and(|at| at <= now) {
             let (elapsed, phase) = (Duration::ZERO, self.phase_of_waiting());
@@ -233,6 +242,16 @@ impl Peer {
             Line::Connecting(_) => self.hang_up(),
             Line::Down => {}
         }
+    }
+
+    /// All calls fail at once, and so do later ones, for the same reason.
+    pub fn end(&mut self, why: &ConnectionError) {
+        self.end.get_or_insert_with(|| why.clone());
+        if self.part == Part::Taking {
+            self.part = Part::Leaving;
+        }
+        self.abort(why);
+        self.look_for_the_end();
     }
 
     /// There will be no further calls. Those under way are waited for, those that wait fail.

@@ -12,7 +12,7 @@ use crate::driver::rpc_group::{
 };
 use crate::driver::threads::{self, Thread, panic_text};
 use crate::ordered::Map;
-use crate::rpc::agent::{AgentError, GroupEvent, NotCallable};
+use crate::rpc::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
 use crate::rpc::connection::Status;
 use crate::rpc::inbox::ending::{Ending, Keeper, Standing, Step};
 use crate::rpc::inbox::{Inbox, InboxLimits, NotBegun, Put};
@@ -334,13 +334,8 @@ impl LoopRpc {
                         caught("gives it up", || home.context().abandon_rpc(&agent)).ok();
                     }
                     let end = end.and_then(|end| end);
-                    // That somebody ended it abruptly before is no failure.
-                    let end = match end {
-                        Err(AgentError::Abandoned) => agent.end().unwrap_or(end),
-                        end => end,
-                    };
                     drop(agent);
-                    desk.over(Letter::Over(end));
+                    desk.over(Letter::Over(unless_abandoned(end)));
                 })?);
             }
             (Step::Tell, Some(agent)) => self.desk.over(Letter::Over(agent.end().unwrap_or(Ok(())))),

@@ -11,6 +11,7 @@ use crate::driver::rpc_group::{
 };
 use crate::driver::server::Server;
 use crate::rpc::agent::{AgentError, GroupEvent};
+use crate::rpc::connection::CallFailure;
 use crate::rpc::handlers::Owner;
 use crate::rpc::inbox::InboxLimits;
 use crate::rpc::membership::error::MembershipError;
@@ -87,6 +88,14 @@ fn asked(events: &mut Loop) -> (RpcId, Request, Responder) {
 fn completed(events: &mut Loop) -> (CallId, GroupResult) {
     match next(events) {
         (_, RpcEvent::Completed(call, _, result)) => (call, result),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Why a call has no answer.
+fn failure(result: GroupResult) -> CallFailure {
+    match result {
+        Err(GroupCallError::Call(error)) => error.why,
         other => panic!("{other:?}"),
     }
 }
@@ -229,11 +238,12 @@ fn a_death_is_told_and_ends_calls() {
                 assert_eq!((id, who), (one, worker("two", 1)));
                 is_dead = true;
             }
-            (_, RpcEvent::Completed(id, _, result)) => ended = Some((id, result.is_err())),
+            (_, RpcEvent::Completed(id, _, result)) => ended = Some((id, failure(result))),
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(ended, Some((call, true)));
+    let (id, why) = ended.expect("it ended");
+    assert!(id == call && matches!(why, CallFailure::PeerGone(_)), "{why:?}");
     drop(held);
     assert!(events.rpc_call(two, ask("one", "ask", b"")).is_err());
     events.rpc_shutdown(one, Shutdown::Abrupt).expect("a thread");
@@ -250,11 +260,11 @@ fn a_graceful_end_may_be_hastened() {
     // It waits for its call, so nothing ends it but this.
     events.rpc_shutdown(one, Shutdown::Abrupt).expect("a thread");
     let (id, result) = completed(&mut events);
-    assert!(id == call && result.is_err());
+    assert_eq!((id, failure(result)), (call, CallFailure::OwnEnd("this worker was shut down".into())));
     loop {
         match next(&mut events) {
             (id, RpcEvent::Over(end)) => {
-                assert!(id == one && matches!(end, Ok(()) | Err(AgentError::Abandoned)), "{end:?}");
+                assert_eq!((id, end), (one, Ok(())));
                 break;
             }
             (id, RpcEvent::Group(GroupEvent::PeerDied { .. })) => assert_eq!(id, two),
@@ -262,6 +272,31 @@ fn a_graceful_end_may_be_hastened() {
         }
     }
     drop(held);
+}
+
+#[test]
+fn who_leaves_a_group_answers_what_it_was_asked() {
+    for size in [None, Some(2)] {
+        let (_server, mut events, [one, two], _) = pair(size);
+        let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
+        let (at, _, responder) = asked(&mut events);
+        assert_eq!(at, two);
+        events.rpc_shutdown(two, Shutdown::Graceful).expect("a thread");
+        if size.is_some() {
+            // All end together.
+            events.rpc_shutdown(one, Shutdown::Graceful).expect("a thread");
+        } else {
+            let (at, event) = next(&mut events);
+            let RpcEvent::Group(GroupEvent::Left(who)) = &event else { panic!("{event:?}") };
+            assert_eq!((at, who), (one, &worker("two", 1)));
+        }
+        assert!(responder.answer(b"at last".to_vec()));
+        assert_eq!(completed(&mut events), (call, Ok(b"at last".to_vec())));
+        assert_eq!(over(&mut events).1, Ok(()));
+        if size.is_some() {
+            assert_eq!(over(&mut events).1, Ok(()));
+        }
+    }
 }
 
 #[test]
@@ -430,6 +465,51 @@ fn the_end_that_its_owner_gives_an_added_worker_is_not_hastened() {
 
 /// A worker in code of the program's own, which keeps what it is asked.
 struct Own(WorkerInfo, Mutex<Vec<CallTold>>);
+
+/// A worker whose shutdown says this, and that has ended otherwise as it should.
+struct Ending(WorkerInfo, Result<(), AgentError>);
+
+impl Agency for Ending {
+    fn me(&self) -> &WorkerInfo {
+        &self.0
+    }
+
+    fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError> {
+        Ok(Vec::new())
+    }
+
+    fn shutdown(&self, _: Shutdown) -> Result<(), AgentError> {
+        self.1.clone()
+    }
+
+    fn end(&self) -> Option<Result<(), AgentError>> {
+        Some(Ok(()))
+    }
+
+    fn begin_call(&self, _: CallSpec<'_>, _: CallTold) -> Result<Begun, GroupCallError> {
+        Ok(Begun::Loose(None))
+    }
+
+    fn begin_notify(&self, _: CallSpec<'_>) -> Result<(), GroupCallError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_end_that_failed_is_told_as_such_and_one_that_was_abrupt_is_none() {
+    let stuck = || AgentError::Stuck { store: "h:1".into() };
+    for (said, told) in [(Err(stuck()), Err(stuck())), (Err(AgentError::Abandoned), Ok(())), (Ok(()), Ok(()))]
+    {
+        let own = Arc::new(Ending(worker("own", 1), said));
+        let mut events = Loop::new().expect("a loop");
+        let home: Arc<dyn RpcHome> = Arc::new(Context::default());
+        let make = Box::new(move |_: &RpcDesk, _: Canceller| Ok(own as Arc<dyn Agency>));
+        let id = events.init_rpc(home, make).expect("a thread");
+        assert_eq!(joined(&mut events), id);
+        events.rpc_shutdown(id, Shutdown::Graceful).expect("a thread");
+        assert_eq!(over(&mut events), (id, told));
+    }
+}
 
 impl Agency for Own {
     fn me(&self) -> &WorkerInfo {

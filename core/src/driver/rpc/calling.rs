@@ -6,7 +6,7 @@ use super::link::{Completion, Driven, Link, Shared, Wanted};
 use super::own::OwnCall;
 use super::within::{Home, Place, may_wait};
 use super::{Payload, Received};
-use crate::driver::canceller::Canceller;
+use crate::driver::canceller::{Canceller, Watch};
 use crate::driver::event_loop::EventLoop;
 use crate::driver::reply::{Awaited, ask};
 use crate::driver::socket::KeepAlive;
@@ -70,6 +70,17 @@ impl RpcClient {
     /// # Errors
     /// The system has no descriptors or threads left.
     pub fn new(options: RpcClientOptions) -> io::Result<Self> {
+        Self::new_watched(options, |_| ())
+    }
+
+    /// The same; `failed` hears, on the client's thread, that it panicked, and in which words. All calls have failed then.
+    ///
+    /// # Errors
+    /// As [`RpcClient::new`].
+    pub fn new_watched(
+        options: RpcClientOptions,
+        failed: impl FnOnce(&str) + Send + 'static,
+    ) -> io::Result<Self> {
         let RpcClientOptions { me, group, limits, keep_alive, own } = options;
         let mut events = EventLoop::new()?;
         let shared = Arc::new(Shared {
@@ -86,14 +97,17 @@ impl RpcClient {
             timers: Mutex::new(Set::new()),
             sleeps_until: AtomicU64::new(0),
             left: (Mutex::new(()), Condvar::new()),
-            failure: OnceLock::new(),
+            end: OnceLock::new(),
         });
         let stop = Arc::new(AtomicBool::new(false));
         let (told, carried) = (Arc::clone(&stop), Arc::clone(&shared));
         let thread = threads::spawn("rdzv-rpc-out", move || {
             let carry = AssertUnwindSafe(|| carry(&mut events, &carried, &told));
             if let Err(panic) = catch_unwind(carry) {
-                carried.fail(&panic_text(&*panic));
+                let words = format!("the thread of calls panicked: {}", panic_text(&*panic));
+                // Nobody reads answers or keeps deadlines any more.
+                carried.end_all(&ConnectionError::Panicked(words.as_str().into()));
+                failed(&words);
             }
         })?;
         Ok(Self { shared, stop, thread: Some(thread) })
@@ -125,13 +139,28 @@ impl RpcClient {
         Ok(RpcPeer(To::Link(Link::new(&self.shared, worker.clone(), host, port)?)))
     }
 
-    /// The same, if somebody has it already, or calls are under way there.
-    #[must_use]
-    pub fn known_peer(&self, worker: &WorkerInfo, host: &str, port: u16) -> Option<RpcPeer> {
-        let known = self.links().into_iter().find(|link| {
-            link.worker == *worker && *link.host == *host && link.port == port && !link.has_left()
-        });
+    fn known_peer(&self, worker: &WorkerInfo, host: &str, port: u16) -> Option<RpcPeer> {
+        let known = self.links_to(worker, host, port).find(|link| link.takes_calls());
         Some(RpcPeer(To::Link(known?)))
+    }
+
+    /// The worker there is gone, for who knows better than the connection: all calls to it fail at once, in these words, and
+    /// so do later ones of those who have the way to it. Whoever asks for it anew gets another way.
+    pub fn mourn(&self, worker: &WorkerInfo, host: &str, port: u16, why: &str) {
+        let why = ConnectionError::GivenUp(why.into());
+        self.links_to(worker, host, port).for_each(|link| link.end(&why));
+    }
+
+    /// The worker there takes no further calls: those under way are waited for, as long as it gives signs of life. Whoever
+    /// asks for it anew gets another way.
+    pub fn part_with(&self, worker: &WorkerInfo, host: &str, port: u16) {
+        self.links_to(worker, host, port).for_each(|link| link.goodbye());
+    }
+
+    fn links_to(&self, worker: &WorkerInfo, host: &str, port: u16) -> impl Iterator<Item = Arc<Link>> {
+        let is_it =
+            move |link: &Arc<Link>| link.worker == *worker && *link.host == *host && link.port == port;
+        self.links().into_iter().filter(is_it)
     }
 
     /// Deadlines that are looked after.
@@ -173,12 +202,20 @@ impl RpcClient {
         }
     }
 
-    /// Makes no further calls; those under way fail at once, in these words.
+    /// All calls that there are fail at once, in these words, those of the worker to itself among them. Later ones may be
+    /// made.
+    pub fn abort(&self, why: &str) {
+        self.shared.fail_all(&ConnectionError::OwnEnd(why.into()), Link::abort);
+    }
+
+    /// Makes no further calls; those that there are fail at once, in these words.
     pub fn stop(&self, why: &str) {
-        for link in self.links() {
-            link.goodbye();
-            link.abort(why);
-        }
+        self.shared.end_all(&ConnectionError::OwnEnd(why.into()));
+    }
+
+    /// The same, since a thread of the worker's panicked.
+    pub fn stop_in_panic(&self, words: &str) {
+        self.shared.end_all(&ConnectionError::Panicked(words.into()));
     }
 }
 
@@ -198,13 +235,17 @@ impl Shared {
         self.targets().iter().map(|(_, target)| target.clone()).collect()
     }
 
-    /// Nobody reads answers or keeps deadlines any more: all calls fail, those under way and later ones.
-    fn fail(&self, panic: &str) {
-        let why = self.failure.get_or_init(|| format!("the thread of calls panicked: {panic}").into());
+    /// All calls fail, those that there are and later ones.
+    fn end_all(&self, why: &ConnectionError) {
+        self.end.get_or_init(|| why.clone());
+        self.fail_all(why, Link::end);
+    }
+
+    fn fail_all(&self, why: &ConnectionError, fail: fn(&Arc<Link>, &ConnectionError)) {
         for target in self.all_targets() {
             match target {
-                Target::Link(link) => _ = link.upgrade().map(|link| link.abort(why)),
-                Target::Own(own) => _ = own.upgrade().map(|own| own.fail(Status::Failed, why)),
+                Target::Link(link) => _ = link.upgrade().map(|link| fail(&link, why)),
+                Target::Own(own) => _ = own.upgrade().map(|own| own.end(why)),
             }
         }
     }
@@ -319,7 +360,8 @@ impl RpcPeer {
             link.drive(*id);
         }
         let result = awaited.wait(FOREVER);
-        drop(watch);
+        // To cancel a call gives lent bytes back, and that code may wait for this thread. An ended call has nothing to end.
+        watch.into_iter().for_each(Watch::let_go);
         result.unwrap_or_else(|_| Err(GONE.of(call.handler, self.worker())))
     }
 
@@ -382,13 +424,6 @@ impl RpcPeer {
         self.begin_as(CallKind::OneWay, call, payload, completion, Driven::ByThread).map(drop)
     }
 
-    /// All calls to this worker fail at once, in these words: for who knows better than the connection that it is gone.
-    pub fn abort(&self, why: &str) {
-        if let To::Link(link) = &self.0 {
-            link.abort(why);
-        }
-    }
-
     fn begin(
         &self,
         call: Call<'_>,
@@ -412,9 +447,8 @@ impl RpcPeer {
             To::Link(link) => &link.shared,
             To::Own(shared, _) => shared,
         };
-        if let Some(why) = shared.failure.get() {
-            let why = CallFailure::Unsent(ConnectionError::GivenUp(why.clone()));
-            return Err(why.of(handler, self.worker()));
+        if let Some(why) = shared.end.get() {
+            return Err(CallFailure::Unsent(why.clone()).of(handler, self.worker()));
         }
         match &self.0 {
             To::Link(link) => {
@@ -435,6 +469,7 @@ impl RpcPeer {
                 begun.map_err(|why| why.of(handler, &shared.me))?;
                 let own = OwnCall::new(shared, handler, (now, deadline), completion);
                 match handling.get(handler) {
+                    _ if !own.is_wanted() => {}
                     None => _ = own.fail(Status::NoHandler, ""),
                     Some(handler) => {
                         let job = Job {

@@ -119,8 +119,8 @@ pub(super) struct Shared {
     pub(super) sleeps_until: AtomicU64,
     /// Told when somebody has left.
     pub(super) left: (Mutex<()>, Condvar),
-    /// Why nobody is called any more: the client's thread panicked.
-    pub(super) failure: OnceLock<Box<str>>,
+    /// Why nobody is called any more. Set before the calls that there are end.
+    pub(super) end: OnceLock<ConnectionError>,
 }
 
 impl fmt::Debug for Shared {
@@ -290,6 +290,10 @@ impl Link {
         self.lock().has_left
     }
 
+    pub(super) fn takes_calls(&self) -> bool {
+        self.lock().peer.takes_calls()
+    }
+
     /// Makes a call for whoever is to be told. `wish`: who would read the answer.
     pub(super) fn begin(
         self: &Arc<Self>,
@@ -436,8 +440,13 @@ impl Link {
     }
 
     /// All calls fail at once.
-    pub(super) fn abort(self: &Arc<Self>, why: &str) {
-        self.change(|state, _| state.peer.abort(&ConnectionError::GivenUp(why.into())));
+    pub(super) fn abort(self: &Arc<Self>, why: &ConnectionError) {
+        self.change(|state, _| state.peer.abort(why));
+    }
+
+    /// The same, and there are no further ones.
+    pub(super) fn end(self: &Arc<Self>, why: &ConnectionError) {
+        self.change(|state, _| state.peer.end(why));
     }
 
     pub(super) fn goodbye(self: &Arc<Self>) {

@@ -3,11 +3,11 @@
 use super::Payload;
 use super::calling::Target;
 use super::link::{CallResult, Completion, Shared};
-use crate::rpc::connection::{CallFailure, CallPhase, Status};
+use crate::rpc::connection::{CallFailure, CallPhase, ConnectionError, Status};
 use crate::rpc::name::WorkerInfo;
 use crate::time::Instant;
 use alloc::boxed::Box;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use std::sync::{Mutex, PoisonError};
 
 /// One call.
@@ -20,7 +20,8 @@ pub(super) struct OwnCall {
     deadline: Option<Instant>,
     /// `None`: it has ended.
     completion: Mutex<Option<Completion>>,
-    token: Mutex<Option<usize>>,
+    /// It ends with its caller.
+    token: usize,
 }
 
 impl OwnCall {
@@ -30,19 +31,21 @@ impl OwnCall {
         (began, deadline): (Instant, Option<Instant>),
         completion: Completion,
     ) -> Arc<Self> {
-        let own = Arc::new(Self {
+        let own = Arc::new_cyclic(|own| Self {
             shared: Arc::clone(shared),
             me: shared.me.clone(),
             handler: handler.into(),
             began,
             deadline,
             completion: Mutex::new(Some(completion)),
-            token: Mutex::default(),
+            token: shared.add_target(Target::Own(Weak::clone(own))),
         });
         if let Some(deadline) = deadline {
-            let token = shared.add_target(Target::Own(Arc::downgrade(&own)));
-            *own.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
-            shared.schedule(deadline, token);
+            shared.schedule(deadline, own.token);
+        }
+        // Who ended the calls of this worker meanwhile may not have seen this one.
+        if let Some(why) = shared.end.get() {
+            own.end(why);
         }
         own
     }
@@ -81,6 +84,11 @@ impl OwnCall {
         }
     }
 
+    /// The worker gives it up.
+    pub(super) fn end(&self, why: &ConnectionError) {
+        self.give_up(why.clone().of_sent());
+    }
+
     fn give_up(&self, why: CallFailure) -> bool {
         self.finish(Err(why.of(&*self.handler, &self.me)))
     }
@@ -89,13 +97,16 @@ impl OwnCall {
     fn finish(&self, result: CallResult) -> bool {
         let completion = self.completion.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(completion) = completion else { return false };
-        if let Some(token) = self.token.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            self.shared.remove_target(token);
-            if let Some(deadline) = self.deadline {
-                self.shared.unschedule(deadline, token);
-            }
+        if let Some(deadline) = self.deadline {
+            self.shared.unschedule(deadline, self.token);
         }
         completion.finish(result);
         true
+    }
+}
+
+impl Drop for OwnCall {
+    fn drop(&mut self) {
+        self.shared.remove_target(self.token);
     }
 }

@@ -167,9 +167,14 @@ impl RpcServer {
         answer.wait(patience).is_ok()
     }
 
+    /// Begins to end at once, and waits for nothing.
+    pub fn begin_to_stop(&self) {
+        self.send(Command::Stop);
+    }
+
     /// Ends at once: connections end, requests are given up.
     pub fn stop(&self) {
-        self.send(Command::Stop);
+        self.begin_to_stop();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             if thread.id() == std::thread::current().id() {

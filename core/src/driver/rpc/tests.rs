@@ -9,7 +9,7 @@ use crate::driver::canceller::Canceller;
 use crate::driver::server::{Family, Listen};
 use crate::driver::socket::KeepAlive;
 use crate::limits::{IntakeLimits, RpcLimits};
-use crate::rpc::connection::{CallKind, Refusal};
+use crate::rpc::connection::{CallFailure, CallKind, ConnectionError, Refusal};
 use crate::rpc::name::WorkerInfo;
 use crate::time::Duration;
 use crate::wire::rpc::{CalleeFrame, CallerFrame, DATA, Header, MAGIC, encode_frame};
@@ -406,27 +406,84 @@ fn a_client_that_leaves_waits_for_its_calls_and_one_that_stops_does_not() {
     let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
     let _held = scene.next_held();
     scene.client.stop("the job ended");
-    assert_eq!(words(started.wait()), "hold at b (id 2): the worker is gone: the job ended");
-    assert_eq!(words(scene.call("echo", b"")), "echo at b (id 2): it takes no further calls");
+    assert_eq!(words(started.wait()), "hold at b (id 2): the job ended");
+    assert_eq!(words(scene.call("echo", b"")), "echo at b (id 2): not sent: the job ended");
 }
 
 #[test]
 fn a_worker_that_is_said_to_be_dead_is_dead_for_all_calls_at_once() {
     let scene = scene();
+    let port = scene.server.local_addr().port();
+    let die = || scene.client.mourn(&worker("b", 2), "127.0.0.1", port, "its lease ended");
+    let peer = || scene.client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
     let started = scene.peer.start(Call::of("hold").within(SOON), &b""[..]).expect("made");
     let _held = scene.next_held();
-    scene.peer.abort("its lease ended");
+    die();
     assert_eq!(words(started.wait()), "hold at b (id 2): the worker is gone: its lease ended");
     // One that blocks and reads for itself hears of it, too.
+    let another = peer();
     std::thread::scope(|scope| {
-        let blocked = scope.spawn(|| scene.peer.call(Call::of("hold").within(SOON), &b""[..]));
+        let blocked = scope.spawn(|| another.call(Call::of("hold").within(SOON), &b""[..]));
         let held = scene.held.recv_timeout(SOON);
-        scene.peer.abort("its lease ended");
+        die();
         let told = blocked.join().expect("no panic");
         held.expect("a request");
         assert_eq!(words(told), "hold at b (id 2): the worker is gone: its lease ended");
     });
-    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]), "a later call finds it again");
+    for stale in [&scene.peer, &another] {
+        let error = words(stale.call(Call::of("echo").within(SOON), &b"x"[..]));
+        assert_eq!(error, "echo at b (id 2): not sent: its lease ended");
+    }
+    let found = peer().call(Call::of("echo").within(SOON), &b"x"[..]);
+    assert_eq!(found.as_deref(), Ok(&b"x"[..]), "who asks for it anew finds it again");
+}
+
+#[test]
+fn calls_to_a_worker_that_leaves_go_on_and_no_others_are_made() {
+    let scene = scene();
+    let port = scene.server.local_addr().port();
+    let started = scene.peer.start(Call::of("hold").within(SOON), &b"x"[..]).expect("made");
+    let (request, responder) = scene.next_held();
+    scene.client.part_with(&worker("b", 2), "127.0.0.1", port);
+    let error = scene.call("echo", b"").expect_err("it leaves");
+    assert_eq!(error.why, CallFailure::Leaving);
+    // Another one is there now, or it came back.
+    let peer = scene.client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
+    assert_eq!(peer.call(Call::of("echo").within(SOON), &b"y"[..]).as_deref(), Ok(&b"y"[..]));
+    assert!(responder.answer(request.payload));
+    assert_eq!(started.wait().as_deref(), Ok(&b"x"[..]));
+    drop(peer);
+    while scene.server.held().expect("it runs").2 > 0 {}
+}
+
+#[test]
+fn calls_that_are_given_up_end_and_later_ones_are_made() {
+    let scene = scene();
+    let (own, _kept) = handling();
+    let client =
+        RpcClient::new(RpcClientOptions { own: Some(own), ..client_options() }).expect("descriptors");
+    let own = client.peer(&worker("a", 1), "nowhere.invalid", 1).expect("no descriptor is needed");
+    let port = scene.server.local_addr().port();
+    let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
+    let calls = [own.start(Call::of("hold"), &b""[..]), peer.start(Call::of("hold"), &b""[..])];
+    // Nobody keeps the way but the call.
+    drop(peer);
+    let _held = scene.next_held();
+    client.abort("its time is up");
+    for (call, callee) in calls.into_iter().zip(["a (id 1)", "b (id 2)"]) {
+        let mut call = call.expect("made");
+        let error = call.look(SOON).expect("it ended").expect_err("it was given up");
+        assert_eq!(error.why, CallFailure::OwnEnd("its time is up".into()));
+        assert_eq!(error.at("").to_string(), alloc::format!("hold at {callee}: its time is up"));
+    }
+    assert_eq!(own.call(Call::of("echo").within(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
+    // Without a deadline, nothing else would end it.
+    let mut call = own.start(Call::of("hold"), &b""[..]).expect("made");
+    drop(client);
+    let error = call.look(SOON).expect("it ended").expect_err("its worker ended");
+    assert_eq!(error.to_string(), "hold at a (id 1): the caller ended");
+    let error = own.call(Call::of("echo").within(SOON), &b""[..]).expect_err("its worker ended");
+    assert_eq!(error.why, CallFailure::Unsent(ConnectionError::OwnEnd("the caller ended".into())));
 }
 
 #[test]
@@ -612,9 +669,7 @@ fn callbacks_are_called_once_whatever_ends_the_call_and_may_call_again() {
     let _held = scene.next_held();
     let Scene { peer, client, .. } = scene;
     drop((peer, client));
-    assert!(
-        words(told.recv_timeout(SOON).expect("told")).starts_with("hold at b (id 2): the worker is gone: ")
-    );
+    assert_eq!(words(told.recv_timeout(SOON).expect("told")), "hold at b (id 2): the caller ended");
     assert!(told.recv_timeout(SOON).is_err(), "it is told once");
 }
 

@@ -23,7 +23,8 @@ use alloc::string::ToString;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use slab::Slab;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -183,8 +184,7 @@ pub(super) struct Shared {
     /// Calls of the library's own handlers that are to be answered.
     answers: Mutex<Answers>,
     last_answer: AtomicU64,
-    under_way: AtomicUsize,
-    is_draining: AtomicBool,
+    calls: Mutex<Calls>,
     fate: Mutex<Fate>,
     /// Nobody waits for it to join any longer. Changed under the lock of the fate.
     is_unwanted: AtomicBool,
@@ -195,6 +195,9 @@ pub(super) struct Shared {
     panic: OnceLock<Box<str>>,
     /// Who hears of events instead.
     ear: Mutex<Option<Arc<dyn Ear>>>,
+    /// What happens when somebody is called to whom there is no way.
+    #[cfg(test)]
+    between: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl fmt::Debug for Shared {
@@ -207,22 +210,43 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Calls of the user's that have not ended, each by whom it is for.
+#[derive(Default)]
+struct Calls {
+    under_way: Slab<Arc<Departed>>,
+    /// The machine waits until there are none.
+    is_draining: bool,
+}
+
+impl Calls {
+    /// Whether the machine is to be told that there are none, which it is once.
+    fn is_drained(&mut self) -> bool {
+        self.under_way.is_empty() && core::mem::take(&mut self.is_draining)
+    }
+}
+
+/// Where a worker takes calls; `None`: what it wrote there is no host and port.
+fn host_and_port(address: &str) -> Option<(Box<str>, u16)> {
+    let endpoint = Endpoint::parse(address).ok()?;
+    Some((endpoint.host.into(), endpoint.port?))
+}
+
 /// A call of the user's is under way as long as it lives.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     shared: Weak<Shared>,
-    /// Whom it is for; nobody, while that is not known.
-    to: Option<Departed>,
+    number: usize,
+    to: Arc<Departed>,
 }
 
 impl Marking for UnderWay {
     /// The machine hears of a failure that may tell of a death.
     fn ended(&self, result: &CallResult) {
-        if let (Err(error), Some(to)) = (result, &self.to)
+        if let Err(error) = result
             && tells_of_an_end(error)
             && let Some(shared) = self.shared.upgrade()
         {
-            shared.tell(Input::Lost(to.clone()));
+            shared.tell(Input::Lost((*self.to).clone()));
         }
     }
 }
@@ -230,8 +254,12 @@ impl Marking for UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
-        if shared.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
-            shared.look_whether_drained();
+        let mut calls = lock(&shared.calls);
+        calls.under_way.try_remove(self.number);
+        let is_drained = calls.is_drained();
+        drop(calls);
+        if is_drained {
+            shared.tell(Input::Drained);
         }
     }
 }
@@ -246,8 +274,7 @@ impl Shared {
             ways: Mutex::default(),
             answers: Mutex::default(),
             last_answer: AtomicU64::new(0),
-            under_way: AtomicUsize::new(0),
-            is_draining: AtomicBool::new(false),
+            calls: Mutex::default(),
             fate: Mutex::new(Fate::Joining),
             is_unwanted: AtomicBool::new(false),
             changed: Condvar::new(),
@@ -255,7 +282,29 @@ impl Shared {
             events_lost: AtomicU64::new(0),
             panic: OnceLock::new(),
             ear: Mutex::default(),
+            #[cfg(test)]
+            between: Mutex::default(),
         })
+    }
+
+    /// Has this happen between the look at the machine and the making of a way, once.
+    #[cfg(test)]
+    pub(super) fn set_between(&self, happen: impl FnOnce() + Send + 'static) {
+        *lock(&self.between) = Some(Box::new(happen));
+    }
+
+    #[cfg(test)]
+    fn find_no_way(&self) {
+        let happen = lock(&self.between).take();
+        if let Some(happen) = happen {
+            happen();
+        }
+    }
+
+    /// To whom there are ways.
+    #[cfg(test)]
+    pub(super) fn ways(&self) -> Vec<WorkerInfo> {
+        lock(&self.ways).iter().map(|way| way.place.worker.clone()).collect()
     }
 
     pub(super) const fn clock(&self) -> Clock {
@@ -332,18 +381,22 @@ impl Shared {
         answers.open.into_iter().for_each(|(_, responder)| responder.decline(Status::Leaving, ""));
     }
 
+    fn known_way(&self, place: &Departed) -> Option<RpcPeer> {
+        Some(lock(&self.ways).iter().find(|known| known.place == *place)?.peer.clone())
+    }
+
     fn way(&self, place: &Departed) -> Result<RpcPeer, GroupCallError> {
-        let known = |ways: &[Way]| Some(ways.iter().find(|known| known.place == *place)?.peer.clone());
-        let found = known(&lock(&self.ways));
-        if let Some(peer) = found {
-            return Ok(peer);
+        match self.known_way(place) {
+            Some(peer) => Ok(peer),
+            None => self.new_way(place),
         }
+    }
+
+    fn new_way(&self, place: &Departed) -> Result<RpcPeer, GroupCallError> {
         let worker = || place.worker.clone();
         let over = || GroupCallError::NotCallable(NotCallable::NoMember);
         let (client, own_address) = self.client.get().ok_or_else(over)?;
-        let endpoint = Endpoint::parse(&place.address).ok();
-        let (host, port) = endpoint
-            .and_then(|endpoint| Some((endpoint.host, endpoint.port?)))
+        let (host, port) = host_and_port(&place.address)
             .ok_or_else(|| GroupCallError::Address { worker: worker(), address: place.address.clone() })?;
         let peer = if place.address == *own_address {
             client.peer(&place.worker, &host, port)
@@ -355,7 +408,8 @@ impl Shared {
         // Made under no lock, as ways go.
         let peer = peer.map_err(system)?;
         let mut ways = lock(&self.ways);
-        if let Some(other) = known(&ways) {
+        if let Some(other) = ways.iter().find(|known| known.place == *place) {
+            let other = other.peer.clone();
             drop(ways);
             return Ok(other);
         }
@@ -363,24 +417,46 @@ impl Shared {
         Ok(peer)
     }
 
+    /// Whom a call of the user's is for, and the mark that it is under way.
+    fn mark(self: &Arc<Self>, callee: Callee<'_>) -> Result<UnderWay, GroupCallError> {
+        if let Some(words) = self.panic.get() {
+            return Err(GroupCallError::Panicked { words: words.clone() });
+        }
+        let marked = self.with_agent(|agent| {
+            let member = match callee {
+                Callee::Name(name) => agent.callee(name),
+                Callee::Id(id) => agent.callee_by_id(id),
+            };
+            let to = Arc::new(member?.place());
+            // Before the machine does anything else: who leaves from now on waits for this call.
+            let number = lock(&self.calls).under_way.insert(Arc::clone(&to));
+            Ok(UnderWay { shared: Arc::downgrade(self), number, to })
+        });
+        Ok(marked.unwrap_or(Err(NotCallable::NoMember))?)
+    }
+
     /// The way to a member, for a call of the user's, and the mark that it is under way.
     pub(super) fn way_to(
         self: &Arc<Self>,
         callee: Callee<'_>,
     ) -> Result<(RpcPeer, UnderWay), GroupCallError> {
-        self.under_way.fetch_add(1, Ordering::AcqRel);
-        let mut mark = UnderWay { shared: Arc::downgrade(self), to: None };
-        let found = self.with_agent(|agent| match callee {
-            Callee::Name(name) => agent.callee(name).map(Member::place),
-            Callee::Id(id) => agent.callee_by_id(id).map(Member::place),
-        });
-        if let Some(words) = self.panic.get() {
-            return Err(GroupCallError::Panicked { words: words.clone() });
+        loop {
+            let mark = self.mark(callee)?;
+            let to = &*mark.to;
+            if let Some(peer) = self.known_way(to) {
+                return Ok((peer, mark));
+            }
+            #[cfg(test)]
+            self.find_no_way();
+            let peer = self.new_way(to)?;
+            // Who died or left meanwhile did so before there was this way to be ended with it.
+            let is_it = |member: &Member| member.place() == *to;
+            match self.with_agent(|agent| agent.callee(&to.worker.name).map(is_it)) {
+                Some(Ok(true)) => return Ok((peer, mark)),
+                Some(Err(NotCallable::Dead { why, .. })) => self.end_calls_to(to, &why),
+                _ => self.part_with(to),
+            }
         }
-        let place = found.unwrap_or(Err(NotCallable::NoMember))?;
-        let peer = self.way(&place)?;
-        mark.to = Some(place);
-        Ok((peer, mark))
     }
 
     /// Makes a call for the machine, which hears what came of it.
@@ -420,43 +496,62 @@ impl Shared {
         Some(ways.swap_remove(at).peer)
     }
 
+    /// Forgets the way to a worker, and what there is of it elsewhere: calls that are under way keep their connection.
+    fn forget_all_ways(&self, place: &Departed, forget: impl FnOnce(&RpcClient, &str, u16)) {
+        let way = self.forget_way(place);
+        if let (Some((client, _)), Some((host, port))) = (self.client.get(), host_and_port(&place.address)) {
+            forget(client, &host, port);
+        }
+        drop(way);
+    }
+
     pub(super) fn end_calls_to(&self, place: &Departed, why: &str) {
-        // Calls that are under way keep their connection, also where the way is forgotten.
-        let left = || {
-            let endpoint = Endpoint::parse(&place.address).ok()?;
-            self.client.get()?.0.known_peer(&place.worker, &endpoint.host, endpoint.port?)
-        };
-        if let Some(peer) = self.forget_way(place).or_else(left) {
-            peer.abort(why);
+        self.forget_all_ways(place, |client, host, port| client.mourn(&place.worker, host, port, why));
+    }
+
+    pub(super) fn part_with(&self, place: &Departed) {
+        self.forget_all_ways(place, |client, host, port| client.part_with(&place.worker, host, port));
+    }
+
+    /// What the user has called so far ends, and the machine hears whom that was for.
+    pub(super) fn cut_calls(&self, why: &str) {
+        let busy: Vec<Arc<Departed>> =
+            lock(&self.calls).under_way.iter().map(|(_, to)| Arc::clone(to)).collect();
+        self.tell(Input::Cut(busy.iter().map(|to| to.worker.clone()).collect()));
+        if let Some((client, _)) = self.client.get() {
+            client.abort(why);
         }
     }
 
+    /// All calls end, and there are no others.
     pub(super) fn end_calls(&self, why: &str) {
-        let peers: Vec<RpcPeer> = lock(&self.ways).iter().map(|way| way.peer.clone()).collect();
-        for peer in peers {
-            peer.abort(why);
+        let Some((client, _)) = self.client.get() else { return };
+        match self.panic.get() {
+            Some(words) => client.stop_in_panic(words),
+            None => client.stop(why),
         }
     }
 
     /// Nobody is called any more: connections end.
-    pub(super) fn close(&self, why: &str) {
+    pub(super) fn close(&self) {
+        self.forget_ways();
+        // If it ends otherwise, the machine has said so before.
+        self.end_calls(&AgentError::Abandoned.to_string());
+    }
+
+    pub(super) fn forget_ways(&self) {
         // What goes with a way may tell somebody who looks for another one.
         let ways = core::mem::take(&mut *lock(&self.ways));
         drop(ways);
-        if let Some((client, _)) = self.client.get() {
-            client.stop(why);
-        }
     }
 
+    /// The machine is told when no call of the user's is under way, be it now.
     pub(super) fn drain(&self) {
-        self.is_draining.store(true, Ordering::Release);
-        if self.under_way.load(Ordering::Acquire) == 0 {
-            self.look_whether_drained();
-        }
-    }
-
-    fn look_whether_drained(&self) {
-        if self.is_draining.swap(false, Ordering::AcqRel) {
+        let mut calls = lock(&self.calls);
+        calls.is_draining = true;
+        let is_drained = calls.is_drained();
+        drop(calls);
+        if is_drained {
             self.tell(Input::Drained);
         }
     }
@@ -598,12 +693,39 @@ mod tests {
     use crate::rpc::connection::{CallFailure, ConnectionError};
 
     #[test]
+    fn the_machine_hears_once_that_no_call_is_under_way() {
+        let shared = Shared::new();
+        let to = Arc::new(Departed {
+            worker: WorkerInfo { name: "b".parse().expect("a name"), id: 1 },
+            address: "h:1".into(),
+        });
+        let mark = || {
+            let number = lock(&shared.calls).under_way.insert(Arc::clone(&to));
+            UnderWay { shared: Arc::downgrade(&shared), number, to: Arc::clone(&to) }
+        };
+        let heard = || core::iter::from_fn(|| shared.next_input(Duration::ZERO)).collect::<Vec<Input>>();
+        drop(mark());
+        assert_eq!(heard(), [], "it has not asked");
+        let marks = [mark(), mark()];
+        shared.drain();
+        let [first, last] = marks;
+        drop(first);
+        assert_eq!(heard(), []);
+        shared.cut_calls("its time is up");
+        assert_eq!(heard(), [Input::Cut([to.worker.clone()].to_vec())]);
+        drop(last);
+        drop(mark());
+        assert_eq!(heard(), [Input::Drained]);
+        shared.drain();
+        assert_eq!(heard(), [Input::Drained], "there are none");
+    }
+
+    #[test]
     fn the_machine_hears_of_failures_that_may_tell_of_deaths_and_of_no_others() {
         let shared = Shared::new();
         let worker = WorkerInfo { name: "b".parse().expect("a name"), id: 1 };
         let to = Departed { worker: worker.clone(), address: "h:1".into() };
-        shared.under_way.store(1, Ordering::Relaxed);
-        let mark = UnderWay { shared: Arc::downgrade(&shared), to: Some(to.clone()) };
+        let mark = UnderWay { shared: Arc::downgrade(&shared), number: 0, to: Arc::new(to.clone()) };
         let failed = CallFailure::Remote { status: Status::Failed, words: "no luck".into() };
         let lost = CallFailure::PeerGone(ConnectionError::Lost("reset".into()));
         for result in [Ok(Vec::new()), Err(failed), Err(lost)] {

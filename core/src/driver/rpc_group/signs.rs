@@ -3,15 +3,17 @@
 use super::shared::Shared;
 use crate::driver::native_client::{Lease, NativeClient, NativeError, Watch, WatchError};
 use crate::driver::store::{Store, Timeout};
-use crate::driver::threads::{self, Thread};
+use crate::driver::threads::{self, Thread, panic_text};
 use crate::error::Operation;
 use crate::rpc::agent::{Input, sign};
 use crate::time::Duration;
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
 /// How many keys are read at a time.
@@ -63,7 +65,9 @@ impl Signs {
         store.set(key.as_bytes(), sign::HERE, Timeout::Default)?;
         let watch = Arc::new(Mutex::new(watch));
         let (told, own, weak) = (client.clone(), Arc::clone(&watch), Arc::downgrade(shared));
-        let thread = threads::spawn("rdzv-rpc-signs", move || listen(&told, &own, &weak));
+        let thread = threads::spawn("rdzv-rpc-signs", move || {
+            look_after(&weak, || listen(&told, &own, &weak));
+        });
         let thread = Some(thread.map_err(SignsError::Thread)?);
         Ok(Self { client, store: store.for_one_call(), key: key.into(), _lease: lease, watch, thread })
     }
@@ -131,6 +135,16 @@ fn begin_again(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Shared
     Ok(tell_all(client, shared)?)
 }
 
+/// If that panics, nobody hears of signs any more, and the machine is told so.
+fn look_after(shared: &Weak<Shared>, listen: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(listen))
+        && let Some(shared) = shared.upgrade()
+    {
+        let words = format!("the thread of signs panicked: {}", panic_text(&*panic));
+        shared.tell(Input::SignsLost(words.into()));
+    }
+}
+
 fn listen(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Weak<Shared>) {
     loop {
         let told = current(watch).next(LONG);
@@ -147,5 +161,20 @@ fn listen(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Weak<Shared
             Err(WatchError::Cancelled(_)) => return,
             Err(error) => return shared.tell(Input::SignsLost(error.to_string().into())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_who_listens_is_told_as_the_end_of_what_it_hears() {
+        let shared = Shared::new();
+        look_after(&Arc::downgrade(&shared), || ());
+        assert_eq!(shared.next_input(Duration::ZERO), None);
+        look_after(&Arc::downgrade(&shared), || panic!("provoked"));
+        let why = "the thread of signs panicked: provoked".into();
+        assert_eq!(shared.next_input(Duration::ZERO), Some(Input::SignsLost(why)));
     }
 }

@@ -1,5 +1,6 @@
 mod cancelling;
 mod ends;
+mod parting;
 mod within;
 
 use super::*;
@@ -11,6 +12,7 @@ use crate::driver::store::{Store, Timeout};
 use crate::driver::store_client::StoreOptions;
 use crate::limits::RpcLimits;
 use crate::rpc::agent::GroupEvent;
+use crate::rpc::connection::{CallFailure, ConnectionError};
 use crate::rpc::membership::observer::Sight;
 use crate::rpc::options::RpcOptions;
 use crate::time::Duration;
@@ -65,6 +67,14 @@ fn joined(port: u16, name: &str, id: u16) -> RpcAgent {
 /// The names of all workers that one knows.
 fn names(agent: &RpcAgent) -> String {
     agent.workers().iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+/// Why a call has no answer.
+fn failure(result: GroupResult) -> CallFailure {
+    match result {
+        Err(GroupCallError::Call(error)) => error.why,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn next_event(agent: &RpcAgent) -> GroupEvent {
@@ -548,7 +558,7 @@ fn a_graceful_end_waits_for_calls_and_an_abrupt_one_ends_them() {
     let pending = c.start_call("b", "hold", Vec::new(), Some(SOON)).expect("made");
     let responder = holds.recv_timeout(SOON).expect("it is asked");
     c.shutdown(Shutdown::Abrupt).expect("it wants to");
-    pending.wait().expect_err("it ended");
+    assert_eq!(failure(pending.wait()), CallFailure::OwnEnd("this worker was shut down".into()));
     drop(responder);
 }
 

@@ -61,7 +61,7 @@ impl Turning {
             guarded("of the group", &told, || turner.run());
             // Nobody turns the machine any more, and if it panicked, nobody has told its end.
             if told.has_panicked() {
-                told.end_calls("the worker ended");
+                told.close();
                 told.decline_all();
                 told.over(Err(AgentError::Abandoned));
             }
@@ -145,8 +145,10 @@ impl Turner {
                 Output::Respond(number, answer) => self.shared.respond(number, answer),
                 Output::Decline(number) => self.shared.decline(number),
                 Output::Drain => self.shared.drain(),
+                Output::CutCalls(why) => self.shared.cut_calls(&why),
                 Output::EndCalls(why) => self.shared.end_calls(&why),
                 Output::EndCallsTo(place, why) => self.shared.end_calls_to(&place, &why),
+                Output::PartWith(place) => self.shared.part_with(&place),
                 Output::AdmitAgain => self.door.ask_again(),
                 Output::SignOff => {
                     let signs = self.signs.lock().unwrap_or_else(PoisonError::into_inner);

@@ -19,7 +19,9 @@ use crate::driver::store_client::{endpoint_text, random_seed};
 use crate::limits::{IntakeLimits, RpcLimits};
 #[cfg(test)]
 use crate::rpc::agent::ControlCall;
-use crate::rpc::agent::{Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, Input, NotCallable};
+use crate::rpc::agent::{
+    Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, Input, NotCallable, unless_abandoned,
+};
 use crate::rpc::connection::Status;
 use crate::rpc::device::{Device, DeviceKind};
 use crate::rpc::device_map::{DeviceMaps, NodeDevices};
@@ -37,13 +39,12 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::net::UdpSocket;
 use std::sync::{Mutex, PoisonError};
 
 /// How long joining and leaving may take where calls may take as long as they like.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long what others wait for may take to be answered before this worker ends.
-const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much later than the machine's own deadlines its end is given up.
 const END_SLACK: Duration = Duration::from_secs(30);
 
@@ -96,6 +97,8 @@ pub struct RpcAgent {
     signs: Arc<Mutex<Option<Signs>>>,
     turning: Mutex<Turning>,
     reserved: Mutex<Option<Reserved>>,
+    /// Somebody takes it apart, or has.
+    is_closing: AtomicBool,
 }
 
 /// A call to a worker of the group that is under way. Dropped before it has ended, it is cancelled.
@@ -191,12 +194,18 @@ impl RpcAgent {
             maps: options.device_maps().clone(),
             devices: options.devices().to_vec(),
         };
-        let client = RpcClient::new(RpcClientOptions {
+        let client = RpcClientOptions {
             me: me.clone(),
             group,
             limits: RpcLimits::default(),
             keep_alive: Some(KeepAlive::default()),
             own: Some(Arc::clone(&handling)),
+        };
+        let weak = Arc::downgrade(&shared);
+        let client = RpcClient::new_watched(client, move |words| {
+            if let Some(shared) = weak.upgrade() {
+                shared.panicked(words);
+            }
         })
         .map_err(RpcInitError::System)?;
         let member = Member { worker: me.clone(), address: address.clone(), devices };
@@ -236,6 +245,7 @@ impl RpcAgent {
             signs,
             turning: Mutex::new(turning),
             reserved: Mutex::new(Some(reserved)),
+            is_closing: AtomicBool::new(false),
         };
         agent.wait_until_joined(&call)?;
         Ok(agent)
@@ -453,11 +463,12 @@ impl RpcAgent {
         self.shared.wait_over(self.shared.clock().now())
     }
 
-    /// Ends it. A second time changes nothing, and tells how it ended. Pooled handlers that are at work are waited for, up to
-    /// 30 s; requests that have not begun are given up, in a graceful end after 2 s.
+    /// Ends it. A second time changes nothing, and tells how it ended. In a graceful end this worker's calls, its leave, and
+    /// what others have asked of it have the time of [`TcpOptions::membership_timeout`] each. Then what has not begun is given
+    /// up, and pooled handlers that are at work are waited for, up to 30 s.
     ///
     /// # Errors
-    /// It ended otherwise than it should. It has ended all the same, but for [`AgentError::Reentrant`]: within one of its
+    /// It ended otherwise than it should, or calls were cut ([`AgentError::CallsCut`]). It has ended all the same, but for [`AgentError::Reentrant`]: within one of its
     /// own handlers or callbacks it goes on.
     pub fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
         if self.handling.is_around() {
@@ -477,9 +488,9 @@ impl RpcAgent {
             Err(AgentError::Stuck { store: self.store.peer().into() })
         });
         self.close(how);
-        match (end, how) {
-            (Err(AgentError::Abandoned), Shutdown::Abrupt) => Ok(()),
-            (end, _) => end,
+        match how {
+            Shutdown::Graceful => end,
+            Shutdown::Abrupt => unless_abandoned(end),
         }
     }
 
@@ -508,6 +519,24 @@ impl RpcAgent {
         self.shared.call(call);
     }
 
+    /// Has this happen while the way to somebody who is called is made, once.
+    #[cfg(test)]
+    pub(super) fn between(&self, happen: impl FnOnce() + Send + 'static) {
+        self.shared.set_between(happen);
+    }
+
+    /// To whom there are ways.
+    #[cfg(test)]
+    pub(super) fn ways(&self) -> Vec<WorkerInfo> {
+        self.shared.ways()
+    }
+
+    /// As if nobody had been called.
+    #[cfg(test)]
+    pub(super) fn forget_ways(&self) {
+        self.shared.forget_ways();
+    }
+
     /// As if a thread of the library's had panicked.
     #[cfg(test)]
     pub(super) fn panicked(&self, words: &str) {
@@ -516,18 +545,24 @@ impl RpcAgent {
 
     /// Nothing is left of it.
     fn close(&self, how: Shutdown) {
-        if how == Shutdown::Graceful {
-            // Who waits for a last answer gets it; others have nothing to ask any more.
-            let _ = self.server.leave(LAST_ANSWERS_TIMEOUT);
-        }
-        self.shared.close("the worker ended");
-        self.server.stop();
-        let patience = match how {
-            Shutdown::Graceful => LAST_ANSWERS_TIMEOUT,
-            Shutdown::Abrupt => Duration::ZERO,
+        let now = || self.shared.clock().now();
+        // In a graceful end, what others have asked is answered, which may take as long as the steps before.
+        let until = match how {
+            Shutdown::Graceful => now() + self.membership_timeout,
+            Shutdown::Abrupt => now(),
         };
+        if how == Shutdown::Graceful {
+            let _ = self.server.leave(self.membership_timeout);
+        }
+        self.shared.close();
+        self.server.begin_to_stop();
+        if self.is_closing.swap(true, Ordering::AcqRel) && self.handling.is_around() {
+            // Somebody waits for the thread that this code runs on.
+            return;
+        }
+        self.server.stop();
         // What handlers use may go when this is over.
-        let _ = self.handling.finish(patience, END_SLACK);
+        let _ = self.handling.finish(until.since(now()), END_SLACK);
         self.store.cancel();
         self.turning.lock().unwrap_or_else(PoisonError::into_inner).join();
         drop(self.signs.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -559,10 +594,7 @@ impl Agency for RpcAgent {
     }
 
     fn end(&self) -> Option<Result<(), AgentError>> {
-        match Self::end(self) {
-            Some(Err(AgentError::Abandoned)) => Some(Ok(())),
-            end => end,
-        }
+        Self::end(self).map(unless_abandoned)
     }
 
     fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError> {

@@ -6,7 +6,54 @@ use crate::rpc::name::{WorkerInfo, WorkerName};
 use crate::time::Seconds;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::slice;
+use core::fmt;
+
+/// How many callees are named.
+const CALLEES_LISTED_MAX: usize = 16;
+
+/// Workers at whom calls were under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Callees {
+    /// Those with the lowest numbers, in order.
+    pub listed: Vec<WorkerInfo>,
+    /// How many there are in all.
+    pub count: usize,
+}
+
+impl Callees {
+    /// Of these, of whom each may be there several times.
+    #[must_use]
+    pub fn of(mut workers: Vec<WorkerInfo>) -> Self {
+        workers.sort_unstable_by_key(|worker| worker.id);
+        workers.dedup();
+        let count = workers.len();
+        workers.truncate(CALLEES_LISTED_MAX);
+        Self { listed: workers, count }
+    }
+}
+
+impl fmt::Display for Callees {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, worker) in self.listed.iter().enumerate() {
+            write!(f, "{}{worker}", if place == 0 { "" } else { ", " })?;
+        }
+        match self.count.saturating_sub(self.listed.len()) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+/// What the program is told of such an end where somebody may have ended the worker abruptly: that is no failure.
+///
+/// # Errors
+/// Any other one.
+pub fn unless_abandoned(end: Result<(), AgentError>) -> Result<(), AgentError> {
+    match end {
+        Err(AgentError::Abandoned) => Ok(()),
+        end => end,
+    }
+}
 
 /// Why a worker is not of its group, or no more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +94,14 @@ pub enum AgentError {
     /// The worker was shut down without a word to the others.
     #[error("this worker was shut down")]
     Abandoned,
+    /// It has left its group, and had calls under way when the time to finish them was up.
+    #[error(
+        "the worker has left its group, and the time was up before these had answered its calls: {callees}"
+    )]
+    CallsCut {
+        /// Whom the calls were for.
+        callees: Callees,
+    },
     /// It was to leave its group, and the store said nothing for longer than any of its deadlines.
     #[error("the worker ended without its leave: the store at {store} does not come back with an answer")]
     Stuck {
@@ -75,14 +130,13 @@ pub enum AgentError {
 impl AgentError {
     /// Those to whom it is due, as far as they are known by name.
     #[must_use]
-    pub fn names(&self) -> &[WorkerName] {
+    pub fn names(&self) -> Vec<&WorkerName> {
         match self {
-            Self::Membership(error) => error.names(),
-            Self::NotMet { absent, .. } => &absent.names,
-            Self::Leader { leader: worker, .. } | Self::PeerDied { worker, .. } => {
-                slice::from_ref(&worker.name)
-            }
-            _ => &[],
+            Self::Membership(error) => error.names().iter().collect(),
+            Self::NotMet { absent, .. } => absent.names.iter().collect(),
+            Self::Leader { leader: worker, .. } | Self::PeerDied { worker, .. } => Vec::from([&worker.name]),
+            Self::CallsCut { callees } => callees.listed.iter().map(|worker| &worker.name).collect(),
+            _ => Vec::new(),
         }
     }
 

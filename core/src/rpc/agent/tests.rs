@@ -41,6 +41,10 @@ struct Node {
     events: Vec<String>,
     /// Calls that ended since their callee is gone, and when.
     ended_calls: Vec<(Instant, String)>,
+    /// Who left, and answers what it was asked.
+    parted: Vec<String>,
+    /// At whom its program has calls under way, which it waits for when it leaves.
+    busy_at: Vec<WorkerInfo>,
     over: Option<Result<(), AgentError>>,
 }
 
@@ -141,6 +145,8 @@ impl World {
             met: Vec::new(),
             events: Vec::new(),
             ended_calls: Vec::new(),
+            parted: Vec::new(),
+            busy_at: Vec::new(),
             over: None,
         });
         if self.has_signs == Signing::Native {
@@ -189,8 +195,15 @@ impl World {
                     let answer = answer.map_err(NoAnswer::Unknown);
                     self.send(Happening::Input(caller, Input::Ended(number, answer)));
                 }
-                Output::Drain => self.send(Happening::Input(place, Input::Drained)),
-                Output::EndCalls(_) | Output::AdmitAgain => {}
+                Output::Drain if self.nodes[place].busy_at.is_empty() => {
+                    self.send(Happening::Input(place, Input::Drained));
+                }
+                Output::Drain | Output::EndCalls(_) | Output::AdmitAgain => {}
+                Output::CutCalls(_) => {
+                    let callees = core::mem::take(&mut self.nodes[place].busy_at);
+                    self.at(self.now, Happening::Input(place, Input::Cut(callees)));
+                }
+                Output::PartWith(to) => self.nodes[place].parted.push(to.worker.name.to_string()),
                 Output::EndCallsTo(to, why) => {
                     let told = (self.now, format!("{}: {why}", to.worker.name));
                     self.nodes[place].ended_calls.push(told);
@@ -549,8 +562,8 @@ fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
     assert_eq!((agent.life(), agent.poll_output()), (Life::Draining, Some(Output::Drain)));
     let at = agent.poll_timeout().expect("a deadline");
     agent.handle(at, Input::Tick);
-    let words = "the worker leaves, and its time is up".into();
-    assert_eq!((agent.life(), agent.poll_output()), (Life::Leaving, Some(Output::EndCalls(words))));
+    let words = "this worker leaves its group, and the time for its calls is up".into();
+    assert_eq!((agent.life(), agent.poll_output()), (Life::Leaving, Some(Output::CutCalls(words))));
     agent.handle(at, Input::Abandon);
     let outputs: Vec<Output> = core::iter::from_fn(|| agent.poll_output()).collect();
     assert_eq!(outputs.last(), Some(&Output::Over(Err(AgentError::Abandoned))));
@@ -562,6 +575,70 @@ fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
     let words = "this worker was shut down".into();
     assert_eq!(agent.callee("a").map(drop), Err(NotCallable::Over { words }));
     assert_eq!(agent.admit(&worker("b")), Err(NotAdmitted::Over));
+}
+
+/// Who leaves has finished its own calls, and what others have asked of it goes on.
+fn who_leaves_is_parted_with_and_calls_to_it_go_on() {
+    for signs in [Signing::None, Signing::Native] {
+        let mut world = World::new(8, signs);
+        for name in ["a", "b", "c"] {
+            world.spawn(name, None);
+            world.run_for(2000);
+        }
+        world.input(1, Input::Leave);
+        world.run_for(30_000);
+        assert_eq!(world.nodes[1].over, Some(Ok(())));
+        for place in [0, 2] {
+            let node = &world.nodes[place];
+            assert_eq!((node.parted.join(" ").as_str(), node.ended_calls.len()), ("b", 0), "{}", node.name);
+            assert_eq!(node.events.last().map(String::as_str), Some("-b"), "{}", node.name);
+            assert!(node.agent.callee("b").is_err());
+        }
+    }
+}
+
+#[test]
+fn calls_to_who_leaves_are_not_ended() {
+    who_leaves_is_parted_with_and_calls_to_it_go_on();
+}
+
+/// Whoever leaves while calls of its own do not end goes all the same, and says at whom they were.
+fn who_cuts_its_calls_says_so() {
+    for size in [None, Some(3)] {
+        for calls in [&[][..], &["c", "b", "c"][..]] {
+            let mut world = World::new(8, Signing::Native);
+            for name in ["a", "b", "c"] {
+                world.spawn(name, size);
+            }
+            world.run_for(5000);
+            world.nodes[0].busy_at = calls.iter().map(|name| worker(name)).collect();
+            for place in 0..3 {
+                world.input(place, Input::Leave);
+            }
+            world.run_for(59_000);
+            assert_eq!(world.nodes[0].over.is_some(), calls.is_empty(), "{size:?}: it waits for its calls");
+            world.run_for(30_000);
+            let over = world.nodes[0].over.clone().expect("it has left").map_err(|error| error.to_string());
+            let words = "the worker has left its group, and the time was up before these had answered its calls: b \
+                         (id 1), c (id 2)";
+            let expected = if calls.is_empty() { Ok(()) } else { Err(words.into()) };
+            assert_eq!(over, expected, "{size:?}");
+            for place in [1, 2] {
+                assert_eq!(world.nodes[place].over, Some(Ok(())), "{size:?}");
+            }
+            assert!(world.nodes.iter().all(|node| !node.events.iter().any(|event| event.starts_with('x'))));
+        }
+    }
+}
+
+#[test]
+fn a_leave_that_cut_calls_names_whom_they_were_for() {
+    who_cuts_its_calls_says_so();
+    let many =
+        |count: u16| Callees::of((0..count).rev().map(|id| WorkerInfo { id, ..worker("a") }).collect());
+    assert_eq!(many(2).to_string(), "a (id 0), a (id 1)");
+    assert_eq!((many(40).listed.len(), many(40).count), (16, 40));
+    assert!(many(40).to_string().ends_with("a (id 15) and 24 more"));
 }
 
 /// It has not agreed to a newcomer, and hears nothing of it any more.
@@ -708,6 +785,10 @@ pub(super) enum Flaw {
     BlindFaith,
     /// Who takes itself back before it was agreed to is taken in all the same.
     GhostOfNewcomer,
+    /// Calls to who leaves end as those to the dead do.
+    AbruptParting,
+    /// That calls were cut is not told.
+    UntoldCut,
 }
 
 std::thread_local! {

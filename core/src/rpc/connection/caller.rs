@@ -287,7 +287,7 @@ impl Caller {
         self.outgoing.clear();
         for id in self.calls.ids() {
             let Some(call) = self.calls.take(id) else { continue };
-            let error = CallFailure::PeerGone(why.clone()).of(call.handler, &self.peer);
+            let error = why.clone().of_sent().of(call.handler, &self.peer);
             self.events.push_back(CallerEvent::Failed(id, error));
         }
         self.events.push_back(CallerEvent::Ended(why));

@@ -96,6 +96,12 @@ pub enum ConnectionError {
     /// Whoever knows better said that the peer is gone.
     #[error("{0}")]
     GivenUp(Box<str>),
+    /// The worker that calls has ended, or gives up its calls; nothing is known against the peer.
+    #[error("{0}")]
+    OwnEnd(Box<str>),
+    /// A thread of the worker's that calls has panicked; nothing is known against the peer.
+    #[error("{0}")]
+    Panicked(Box<str>),
     /// It was ended here, or the peer said goodbye and there was nothing left to be done.
     #[error("it was closed")]
     Closed,
@@ -192,6 +198,24 @@ pub enum CallFailure {
     /// The connection ended under it, so nobody knows whether it was carried out.
     #[error("the worker is gone: {0}")]
     PeerGone(ConnectionError),
+    /// The worker that made it has ended, or gave it up, so nobody knows whether it was carried out.
+    #[error("{0}")]
+    OwnEnd(Box<str>),
+    /// A thread of the worker's that made it has panicked, so nobody knows whether it was carried out.
+    #[error("{0}")]
+    Panicked(Box<str>),
+}
+
+impl ConnectionError {
+    /// What it is to a call that was under way on the connection.
+    #[must_use]
+    pub fn of_sent(self) -> CallFailure {
+        match self {
+            Self::OwnEnd(words) => CallFailure::OwnEnd(words),
+            Self::Panicked(words) => CallFailure::Panicked(words),
+            why => CallFailure::PeerGone(why),
+        }
+    }
 }
 
 /// A call that was not made, or has no answer.
@@ -264,9 +288,11 @@ impl CallError {
         match &self.why {
             CallFailure::DeadlinePassed { phase, .. } => Some(*phase),
             CallFailure::NotOpen | CallFailure::Unsent(_) => Some(CallPhase::Connecting),
-            CallFailure::PeerGone(_) | CallFailure::Remote { .. } | CallFailure::NoMemory => {
-                Some(CallPhase::UnderWay)
-            }
+            CallFailure::PeerGone(_)
+            | CallFailure::OwnEnd(_)
+            | CallFailure::Panicked(_)
+            | CallFailure::Remote { .. }
+            | CallFailure::NoMemory => Some(CallPhase::UnderWay),
             CallFailure::TooMany { .. }
             | CallFailure::TooMuch { .. }
             | CallFailure::TooLong { .. }

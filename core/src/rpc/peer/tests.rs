@@ -224,6 +224,33 @@ fn who_is_said_to_be_gone_is_called_in_vain_until_the_next_connection() {
 }
 
 #[test]
+fn who_is_gone_for_good_is_called_no_more() {
+    let (mut peer, mut callee) = open();
+    (2..=3).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
+    talk(&mut peer, &mut callee);
+    peer.end(&ConnectionError::OwnEnd("it was shut down".into()));
+    let failed = |id, why: &str| format!("failed {id}: f at b (id 2): {why}it was shut down");
+    let heard = told(&mut peer, b"");
+    assert_eq!(
+        heard,
+        [failed(3, "not sent: "), failed(1, ""), failed(2, ""), "HangUp".into(), "Left".into()]
+    );
+    let refused = |peer: &mut Peer| call(peer).expect_err("nobody is called").why;
+    let why = CallFailure::Unsent(ConnectionError::OwnEnd("it was shut down".into()));
+    assert_eq!((refused(&mut peer), peer.takes_calls()), (why.clone(), false));
+    // The first reason stays, and a goodbye changes nothing.
+    peer.goodbye();
+    peer.end(&ConnectionError::GivenUp("it died".into()));
+    assert_eq!((refused(&mut peer), told(&mut peer, b"")), (why, Vec::<String>::new()));
+    // Who waits for the last answers may still hear that there will be none.
+    let (mut peer, _callee) = open();
+    peer.goodbye();
+    peer.end(&ConnectionError::GivenUp("it died".into()));
+    let gone = "failed 1: f at b (id 2): the worker is gone: it died";
+    assert_eq!(told(&mut peer, b""), [gone, "HangUp", "Left"]);
+}
+
+#[test]
 fn a_goodbye_waits_for_what_is_under_way() {
     let (mut peer, mut callee) = open();
     (2..=3).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));

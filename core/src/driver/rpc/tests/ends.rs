@@ -104,6 +104,65 @@ fn whoever_gets_lent_bytes_back_may_call() {
 }
 
 #[test]
+fn whoever_gets_bytes_of_a_cancelled_call_back_may_call_with_the_same_canceller() {
+    let scene = scene();
+    let canceller = Canceller::default();
+    let (tell, told): (Sender<(CallResult, bool)>, _) = channel();
+    let (peer, own) = (scene.peer.clone(), canceller.clone());
+    let call_again = move || {
+        // It has been cancelled already, or not at all.
+        let call = Call { canceller: Some(&own), ..Call::of("echo").within(SOON) };
+        let result = peer.call(call, &b"again"[..]);
+        own.cancel();
+        tell.send((result, own.begin().is_cancelled())).ok();
+    };
+    let payload = lent(1_000_000, call_again);
+    let (peer, own) = (scene.peer.clone(), canceller.clone());
+    let (tell_end, ended): (Sender<CallResult>, _) = channel();
+    let blocked = std::thread::spawn(move || {
+        let call = Call { canceller: Some(&own), ..Call::of("hold").within(SOON) };
+        tell_end.send(peer.call(call, payload)).ok();
+    });
+    let _held = scene.next_held();
+    let cancelling = std::thread::spawn(move || canceller.cancel());
+    let (result, is_cancelled) = told.recv_timeout(SOON).expect("it comes back");
+    assert_eq!((result.as_deref(), is_cancelled), (Ok(&b"again"[..]), false));
+    let end = ended.recv_timeout(SOON).expect("it ended");
+    assert_eq!(words(end), "hold at b (id 2): it was cancelled");
+    for thread in [blocked, cancelling] {
+        thread.join().expect("no panic");
+    }
+}
+
+#[test]
+fn calls_of_a_worker_whose_thread_of_calls_panicked_say_so() {
+    let scene = scene();
+    let ((own, _kept), (tell, told)) = (handling(), channel());
+    let options = RpcClientOptions { own: Some(own), ..client_options() };
+    let client = RpcClient::new_watched(options, move |words| _ = tell.send(words.to_string()));
+    let client = client.expect("descriptors");
+    let own = client.peer(&worker("a", 1), "nowhere.invalid", 1).expect("no descriptor is needed");
+    let port = scene.server.local_addr().port();
+    let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
+    let calls = [&own, &peer].map(|peer| peer.start(Call::of("hold"), &b""[..]).expect("made"));
+    let _held = scene.next_held();
+    // The client's thread gives its bytes back.
+    let brief = Call::of("hold").within(Duration::from_millis(20));
+    let late = peer.start(brief, lent(1000, || panic!("provoked"))).expect("made");
+    let words = "the thread of calls panicked: provoked";
+    assert_eq!(told.recv_timeout(SOON).as_deref(), Ok(words));
+    for mut call in calls {
+        let error = call.look(SOON).expect("it ended").expect_err("nobody brings the answer");
+        assert_eq!(error.why, CallFailure::Panicked(words.into()));
+    }
+    for peer in [&own, &peer] {
+        let error = peer.call(Call::of("echo").within(SOON), &b""[..]).expect_err("there is no thread");
+        assert_eq!(error.why, CallFailure::Unsent(ConnectionError::Panicked(words.into())));
+    }
+    drop(late);
+}
+
+#[test]
 fn who_ends_waits_for_handlers_that_are_at_work_and_begins_no_others() {
     let handling = Handling::new(1);
     let (begun, begins) = channel();

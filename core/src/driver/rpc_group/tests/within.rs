@@ -65,17 +65,19 @@ fn a_context_keeps_a_worker_that_its_handlers_do_not_end_and_gives_up_one_that_t
     let context = Arc::new(Context::default());
     let (_server, port) = server();
     let over = Arc::new(NodeStore::new(store(port), None));
+    let (tell, told) = told();
     let init = || {
         let own = echoing();
         let handling = own.handling.clone().expect("they are there");
         for (name, run) in RUNS {
-            let context = Arc::clone(&context);
+            let (context, tell) = (Arc::clone(&context), tell.clone());
             let end = move |_, responder: crate::driver::rpc::handling::Responder| {
                 let before = context.shutdown_rpc(Shutdown::Graceful);
                 let is_kept = context.rpc().agent().is_some();
                 context.abandon_rpc(&context.rpc().agent().expect("it is there"));
                 let is_there = context.rpc().agent().is_some();
-                responder.answer(format!("{before:?} {is_kept} {is_there}").into_bytes());
+                let is_heard = responder.answer(Vec::new());
+                tell.send(format!("{before:?} {is_kept} {is_there} {is_heard}")).expect("awaited");
             };
             handling.register(name, run, end).expect("free");
         }
@@ -86,9 +88,10 @@ fn a_context_keeps_a_worker_that_its_handlers_do_not_end_and_gives_up_one_that_t
     };
     for (name, _) in RUNS {
         let agent = init();
-        // Of its own call it hears in any case: there is no connection that could end.
+        // Its own calls end with it.
         let answer = agent.tcp().expect("of tcp").call("one", name, Vec::new(), None);
-        assert_eq!(answer, Ok(b"Err(Reentrant) true false".to_vec()), "{name}");
+        assert_eq!(failure(answer), CallFailure::OwnEnd("this worker was shut down".into()), "{name}");
+        assert_eq!(told.recv_timeout(SOON).as_deref(), Ok("Err(Reentrant) true false false"), "{name}");
         assert_eq!(agent.tcp().expect("of tcp").end(), Some(Err(AgentError::Abandoned)));
     }
 }
@@ -144,6 +147,39 @@ fn a_worker_is_dropped_by_its_own_callbacks_on_whatever_thread() {
         assert_eq!(told.recv_timeout(SOON).as_deref(), Ok(wanted));
         assert!(one.lock().expect("no panic").is_none());
     }
+}
+
+#[test]
+fn two_of_a_workers_own_threads_end_it_at_once() {
+    let (_server, port) = server();
+    let (one, two) = (Arc::new(joined(port, "one", 1)), joined(port, "two", 2));
+    let (held, _holds) = channel();
+    two.register("hold", Run::Inline, move |_, responder| _ = held.send(responder)).expect("free");
+    let (tell, told) = told();
+    // Each ends it when the other one is there.
+    let ending = |place: &'static str, here: Sender<()>, there: Receiver<()>| {
+        let (own, tell) = (Arc::downgrade(&one), tell.clone());
+        let there = Mutex::new(there);
+        move || {
+            here.send(()).ok();
+            there.lock().expect("no panic").recv_timeout(SOON).expect("the other one comes");
+            own.upgrade().expect("it lives").abandon();
+            tell.send(place.into()).ok();
+        }
+    };
+    let ((handler_is_here, handler), (callback_is_here, callback)) = (channel(), channel());
+    let in_handler = ending("handler", handler_is_here, callback);
+    let in_callback = ending("callback", callback_is_here, handler);
+    one.register("end", Run::Inline, move |_, _| in_handler()).expect("free");
+    one.call_with("two", "hold", Vec::new(), None, move |_| in_callback()).expect("made");
+    assert_eq!(next_event(&one), GroupEvent::Joined(worker("two", 2)));
+    two.notify("one", "end", Vec::new(), None).expect("made");
+    // The machine ends the call, and calls back.
+    drop(two.lose_sign());
+    let mut ended = [(); 2].map(|()| told.recv_timeout(SOON).expect("neither waits for the other"));
+    ended.sort();
+    assert_eq!(ended, ["callback", "handler"]);
+    assert_eq!(one.end(), Some(Err(AgentError::Abandoned)));
 }
 
 #[test]

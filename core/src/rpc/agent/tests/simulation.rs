@@ -13,12 +13,20 @@ fn check_events(world: &World) {
             let has_died = world.nodes.iter().any(|other| event[1..] == *other.name && other.was_killed);
             assert!(has_died, "{} heard {event} of one that left", node.name);
         }
+        for (_, ended) in &node.ended_calls {
+            let has_died = |other: &Node| {
+                other.was_killed && ended.strip_prefix(other.name).is_some_and(|why| why.starts_with(": "))
+            };
+            assert!(world.nodes.iter().any(has_died), "{} ended calls to one that left: {ended}", node.name);
+        }
     }
 }
 
 #[test]
 fn bugs_that_are_planted_are_found() {
-    let scenes: [fn(); 9] = [
+    let scenes: [fn(); 11] = [
+        who_leaves_is_parted_with_and_calls_to_it_go_on,
+        who_cuts_its_calls_says_so,
         nobody_strikes_out_the_living,
         who_takes_itself_back_is_no_ghost,
         a_static_group_begins_together_and_ends_together,
@@ -42,6 +50,8 @@ fn bugs_that_are_planted_are_found() {
         Flaw::ShortDrain,
         Flaw::BlindFaith,
         Flaw::GhostOfNewcomer,
+        Flaw::AbruptParting,
+        Flaw::UntoldCut,
     ] {
         PLANTED.set(Some(flaw));
         let is_found = scenes.iter().any(|scene| std::panic::catch_unwind(scene).is_err());

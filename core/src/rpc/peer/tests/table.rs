@@ -94,7 +94,7 @@ impl World {
 }
 
 /// Two calls may be under way, and three wait.
-const SITUATIONS: [(&str, Way); 12] = [
+const SITUATIONS: [(&str, Way); 13] = [
     ("nothing was called", |_| {}),
     ("a call waits for the connection", |world| world.calls(1)),
     ("as many wait as may", |world| world.calls(3)),
@@ -131,9 +131,15 @@ const SITUATIONS: [(&str, Way); 12] = [
         world.peer.goodbye();
         world.settle();
     }),
+    ("this one has ended", |world| {
+        world.open(1);
+        world.peer.end(&ConnectionError::OwnEnd("it was shut down".into()));
+        world.settle();
+        world.callee = None;
+    }),
 ];
 
-const INPUTS: [(&str, Give); 22] = [
+const INPUTS: [(&str, Give); 23] = [
     ("a call", |world| world.begin(CallKind::Answered)),
     ("a notice", |world| world.begin(CallKind::OneWay)),
     ("a call that is too long", |world| {
@@ -181,6 +187,11 @@ const INPUTS: [(&str, Give); 22] = [
     }),
     ("who is called is known to be gone", |world| {
         world.peer.abort(&ConnectionError::GivenUp("it died".into()));
+        world.callee = None;
+        String::new()
+    }),
+    ("this one ends", |world| {
+        world.peer.end(&ConnectionError::OwnEnd("it was shut down".into()));
         world.callee = None;
         String::new()
     }),
