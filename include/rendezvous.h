@@ -3836,7 +3836,7 @@ rdzv_status rdzv_rpc_options_list_device_map(const rdzv_rpc_options *options,
 // beginning. One thread at a time. Any number of workers may share them; free it when you like.
 typedef struct rdzv_rpc_handlers rdzv_rpc_handlers;
 
-// What a handler is asked. Valid, with all that it lends, until the handler returns.
+// What a handler is asked. Valid, with all that it lends, until the handler returns; any thread may read it.
 typedef struct rdzv_rpc_request rdzv_rpc_request;
 
 // The way back for one answer, from any thread and at any time. It is yours: each of the functions that
@@ -3908,8 +3908,18 @@ uint16_t rdzv_rpc_request_caller_id(const rdzv_rpc_request *request);
 // The handler's own name, as the caller's.
 const uint8_t *rdzv_rpc_request_handler(const rdzv_rpc_request *request, size_t *len);
 
-// The bytes of the request, their number in `*len` unless `len` is NULL. NULL for NULL.
+// The bytes of the request, their number in `*len` unless `len` is NULL; none once they were taken. NULL for
+// NULL.
 const uint8_t *rdzv_rpc_request_payload(const rdzv_rpc_request *request, size_t *len);
+
+// Makes the bytes of the request yours, for who answers later: they replace the content of `out` without
+// being copied, and the request has none any more. What was lent of them lies where it lay, and lives as
+// the content of `out` now. Of a request that `rdzv_rpc_handlers_dispatch` hands on to a handler that it
+// calls, they are the backend's, and are copied. Any thread, as long as the request is valid: in a loop
+// until the next call of `rdzv_loop_next_event`. Whoever takes them once more gets none.
+//
+// Errors: `RDZV_INVALID_ARGUMENT`.
+rdzv_status rdzv_rpc_request_take(const rdzv_rpc_request *request, rdzv_buffer *out, rdzv_error **error);
 
 // Whether the caller wants an answer, 1 or 0; what is answered all the same is dropped. 0 for NULL.
 int32_t rdzv_rpc_request_answer_is_wanted(const rdzv_rpc_request *request);
@@ -4128,6 +4138,17 @@ rdzv_status rdzv_rpc_devices(const rdzv_rpc *rpc, rdzv_list *names, rdzv_error *
 // Errors: `RDZV_UNSUPPORTED` with a backend of yours.
 rdzv_status rdzv_rpc_reverse_maps(const rdzv_rpc *rpc, rdzv_buffer *words, rdzv_error **error);
 
+// The reverse map for a caller, where answers to it go, replaces the content of the two lists: `from[i]`
+// here is `to[i]` there, sorted by `from`. Both are empty where the caller has no map for this worker.
+//
+// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+rdzv_status rdzv_rpc_list_reverse_map(const rdzv_rpc *rpc,
+                                      const uint8_t *caller,
+                                      size_t caller_len,
+                                      rdzv_list *from,
+                                      rdzv_list *to,
+                                      rdzv_error **error);
+
 // How many events were lost, because nobody asked for them, here or in a loop. 0 for NULL, and with a
 // backend of yours.
 uint64_t rdzv_rpc_events_lost(const rdzv_rpc *rpc);
@@ -4205,6 +4226,14 @@ typedef struct {
   // Passed to `release`.
   void *user_data;
 } rdzv_rpc_call_spec;
+
+// As `rdzv_error_new`, of a call: the operation is `call`, and the error names whom the call was for as those
+// of the library do, by name or else by number; no more of `call` is read, and nothing is given back. For who
+// finds that an answer cannot be read. Yours until `rdzv_error_free`. Never NULL.
+rdzv_error *rdzv_error_new_of_call(rdzv_status status,
+                                   const uint8_t *message,
+                                   size_t message_len,
+                                   const rdzv_rpc_call_spec *call);
 
 // Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be
 // NULL. A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a
@@ -4578,6 +4607,11 @@ rdzv_status rdzv_loop_rpc_add_handler(rdzv_loop *event_loop,
 // Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown worker), `RDZV_EXHAUSTED` (no thread).
 rdzv_status rdzv_loop_rpc_shutdown(rdzv_loop *event_loop, uint32_t number, int32_t how, rdzv_error **error);
 
+// The call that is over, when the last event was `RDZV_EVENT_COMPLETED` of an RPC worker, else NULL: of its
+// fields `callee` or else `callee_id`, and `handler`, as they were given. Lent until the next call of
+// `rdzv_loop_next_event`.
+const rdzv_rpc_call_spec *rdzv_loop_rpc_called(const rdzv_loop *event_loop);
+
 // What happened, when the last event was `RDZV_EVENT_RPC`, as `rdzv_rpc_next_event` tells it: of `*event`,
 // `struct_size` must be set, and `name` and `why` may be NULL. `RDZV_RPC_EVENT_OVER`: the worker has
 // ended, and nothing more is heard of it; the status of the loop's event tells how.
@@ -4588,7 +4622,7 @@ rdzv_status rdzv_loop_rpc_event(rdzv_loop *event_loop,
                                 rdzv_error **error);
 
 // What a handler is asked, when the last event was `RDZV_EVENT_RPC_REQUEST`, else NULL. Lent until the
-// next call of `rdzv_loop_next_event`.
+// next call of `rdzv_loop_next_event`; the bytes may be taken (`rdzv_rpc_request_take`).
 const rdzv_rpc_request *rdzv_loop_rpc_request(const rdzv_loop *event_loop);
 
 // Gives the way back for the last event, when that was `RDZV_EVENT_RPC_REQUEST`; once. On success `*out`

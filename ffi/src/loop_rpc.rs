@@ -6,12 +6,12 @@ use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
 use crate::event_loop::{RDZV_EVENT_COMPLETED, Told, rdzv_event, rdzv_loop};
 use crate::guard;
-use crate::loop_gate::{self, enter, gate_of};
+use crate::loop_gate;
 use crate::rpc::{
     EVENT_FIRST_SIZE, HandleEnd, Making, Named, RDZV_RPC_EVENT_OVER, end_words, put_event, rdzv_rpc,
     rdzv_rpc_event, shown, shutdown_of,
 };
-use crate::rpc_call::{naming, rdzv_rpc_call_spec, spec};
+use crate::rpc_call::{naming, rdzv_rpc_call_spec, spec, spec_of};
 use crate::rpc_fault::{agent_fault, group_call_fault, init_fault};
 use crate::rpc_handlers::{Code, Entry, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
 use crate::rpc_options::rdzv_rpc_options;
@@ -19,8 +19,8 @@ use crate::sized;
 use crate::status::{RDZV_ALREADY_REGISTERED, RDZV_EXHAUSTED, RDZV_OK, RDZV_UNSUPPORTED, rdzv_status};
 use crate::store::rdzv_store;
 use rendezvous_core::driver::canceller::Canceller;
-use rendezvous_core::driver::loop_client::{RpcAskError, RpcDesk, RpcEvent, RpcId};
-use rendezvous_core::driver::rpc::handling::{Request, Responder};
+use rendezvous_core::driver::loop_client::{Called, RpcAskError, RpcDesk, RpcEvent, RpcId};
+use rendezvous_core::driver::rpc::handling::Responder;
 use rendezvous_core::driver::rpc_group::CallSpec;
 use rendezvous_core::rpc::agent::GroupEvent;
 use std::any::Any;
@@ -40,10 +40,11 @@ pub const RDZV_EVENT_RPC_REQUEST: i32 = 13;
 /// What the last event lends out of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct ToldRpc {
-    /// What it shows lies in the other.
-    request: Option<(rdzv_rpc_request, Request)>,
+    request: Option<rdzv_rpc_request>,
     responder: Option<Responder>,
     event: Option<Happened>,
+    /// What it shows lies in the other.
+    called: Option<(rdzv_rpc_call_spec, Called)>,
 }
 
 #[derive(Debug)]
@@ -61,14 +62,16 @@ impl Told {
                 shown.kind = RDZV_EVENT_RPC_JOINED;
                 return joined.err().map(|error| init_fault(&error));
             }
-            RpcEvent::Completed(call, whom, result) => {
+            RpcEvent::Completed(call, called, result) => {
                 (shown.kind, shown.operation) = (RDZV_EVENT_COMPLETED, call.0);
+                // The names do not move with their owner.
+                self.rpc.called = called.map(|called| (spec_of(&called), called));
                 match result {
                     Ok(answer) => self.value = answer,
                     Err(error) => {
                         let fault = group_call_fault(&error);
-                        return Some(match &whom {
-                            Some(whom) => naming(fault, whom.callee()),
+                        return Some(match &self.rpc.called {
+                            Some((_, called)) => naming(fault, called.callee.callee()),
                             None => fault,
                         });
                     }
@@ -77,9 +80,8 @@ impl Told {
             }
             RpcEvent::Asked(request, responder) => {
                 shown.kind = RDZV_EVENT_RPC_REQUEST;
-                (shown.data, shown.len) = (request.payload.as_ptr(), request.payload.len());
                 // The bytes do not move with their owner.
-                self.rpc.request = Some((rdzv_rpc_request::of(&request), request));
+                (shown.data, shown.len) = self.rpc.request.insert(rdzv_rpc_request::of(request)).parts();
                 self.rpc.responder = Some(responder);
             }
             RpcEvent::Group(event) => {
@@ -102,20 +104,6 @@ fn ask_fault(error: &RpcAskError) -> Fault {
         RpcAskError::Call(error) => group_call_fault(error),
         RpcAskError::System(cause) => Fault::new(RDZV_EXHAUSTED, error.to_string())
             .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0)),
-    }
-}
-
-/// Runs an operation on a loop.
-unsafe fn operate(
-    event_loop: *mut rdzv_loop,
-    error: *mut *mut rdzv_error,
-    body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
-    unsafe {
-        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
-            enter(event_loop, body)
-        })
     }
 }
 
@@ -165,7 +153,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_init(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let making = || {
                 let home = shared(context)?;
                 let named = Named { name, name_len, rank, world_size };
@@ -193,7 +181,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_init_over_store(
 ) -> rdzv_status {
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let making = || {
                 let (home, store) = (shared(context)?, reference(store, "store")?);
                 let named = Named { name, name_len, rank, world_size };
@@ -218,7 +206,7 @@ pub unsafe extern "C" fn rdzv_loop_add_rpc(
 ) -> rdzv_status {
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let (number, rpc) = (place(number, "number")?, reference(rpc, "rpc")?);
             let home = Arc::clone(&rpc.shared);
             let added = this.stores.add_rpc(home, Arc::clone(&rpc.agent)).map_err(|_| {
@@ -246,7 +234,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_rpc(
         if loop_gate::remove_later(event_loop, RpcId::from_u32(number)) {
             return RDZV_OK;
         }
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             this.stores.remove_rpc(RpcId::from_u32(number));
             Ok(())
         })
@@ -267,7 +255,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_handle(
 ) -> rdzv_status {
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let (out, id) = (place(out, "out")?, RpcId::from_u32(number));
             let home = this.stores.rpc_home(id).map(|home| home as Arc<dyn Any + Send + Sync>);
             let home = home.and_then(|home| home.downcast::<Shared>().ok());
@@ -292,12 +280,10 @@ unsafe fn call_on(
     let read = unsafe { spec(call) };
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
-            enter(event_loop, |this| {
-                let spec = read?;
-                let callee = spec.callee;
-                body(this, spec).map_err(|fault| naming(fault, callee))
-            })
+        loop_gate::operate(event_loop, error, |this| {
+            let spec = read?;
+            let callee = spec.callee;
+            body(this, spec).map_err(|fault| naming(fault, callee))
         })
     }
 }
@@ -358,7 +344,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_add_handler(
 ) -> rdzv_status {
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let (id, name) = (RpcId::from_u32(number), text(name, name_len, "name")?);
             let (Some(agent), Some(desk)) = (this.stores.rpc(id), this.stores.rpc_desk(id)) else {
                 return Err(invalid("the loop has no member of a group of this number"));
@@ -389,11 +375,24 @@ pub unsafe extern "C" fn rdzv_loop_rpc_shutdown(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let how = shutdown_of(how)?;
             this.stores.rpc_shutdown(RpcId::from_u32(number), how).map_err(|error| ask_fault(&error))
         })
     }
+}
+
+/// The call that is over, when the last event was `RDZV_EVENT_COMPLETED` of an RPC worker, else NULL: of its
+/// fields `callee` or else `callee_id`, and `handler`, as they were given. Lent until the next call of
+/// `rdzv_loop_next_event`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_rpc_called(event_loop: *const rdzv_loop) -> *const rdzv_rpc_call_spec {
+    // SAFETY: as the header wants it.
+    guard::quiet(null(), || unsafe {
+        loop_gate::read(event_loop, null(), |this| {
+            this.told.rpc.called.as_ref().map_or_else(null, |(shown, _)| std::ptr::from_ref(shown))
+        })
+    })
 }
 
 /// What happened, when the last event was `RDZV_EVENT_RPC`, as `rdzv_rpc_next_event` tells it: of `*event`,
@@ -409,7 +408,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_event(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let told = match &this.told.rpc.event {
                 Some(Happened::Group(event)) => shown(Some(event)),
@@ -423,13 +422,13 @@ pub unsafe extern "C" fn rdzv_loop_rpc_event(
 }
 
 /// What a handler is asked, when the last event was `RDZV_EVENT_RPC_REQUEST`, else NULL. Lent until the
-/// next call of `rdzv_loop_next_event`.
+/// next call of `rdzv_loop_next_event`; the bytes may be taken (`rdzv_rpc_request_take`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_rpc_request(event_loop: *const rdzv_loop) -> *const rdzv_rpc_request {
     // SAFETY: as the header wants it.
     guard::quiet(null(), || unsafe {
         loop_gate::read(event_loop, null(), |this| {
-            this.told.rpc.request.as_ref().map_or_else(null, |(shown, _)| std::ptr::from_ref(shown))
+            this.told.rpc.request.as_ref().map_or_else(null, std::ptr::from_ref)
         })
     })
 }
@@ -447,7 +446,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_responder(
 ) -> rdzv_status {
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let out = place(out, "out")?;
             let responder = this.told.rpc.responder.take();
             let responder = responder.ok_or_else(|| invalid("the last event has none, or it was given"))?;

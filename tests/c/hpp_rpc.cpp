@@ -52,7 +52,8 @@ struct rdzv::codec<named> {
 namespace {
 
 static_assert(is_move_only<rdzv::rpc> && is_move_only<rdzv::rpc_handlers> && is_move_only<rdzv::rpc_observer> &&
-              is_move_only<rdzv::rpc_future<int>> && is_move_only<rdzv::rpc_responder>);
+              is_move_only<rdzv::rpc_future<int>> && is_move_only<rdzv::rpc_responder> &&
+              is_move_only<rdzv::rpc_payload>);
 
 template <class T>
 T there_and_back(const T& value) {
@@ -139,6 +140,16 @@ rdzv::rpc_handlers handlers() {
                                     const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
     std::move(responder).answer(std::string(request.bytes()) + *kept);
   }));
+  // Who answers later keeps the bytes themselves.
+  CHECK(made.on_bytes("keep bytes", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
+    const std::string_view lay_there = request.bytes();
+    rdzv::rpc_payload taken = request.take();
+    CHECK(taken.bytes().data() == lay_there.data() && taken.bytes().size() == lay_there.size());
+    CHECK(request.bytes().empty() && request.take().bytes().empty());
+    std::thread([kept = std::move(taken), way_back = std::move(responder)]() mutable {
+      std::move(way_back).answer(std::string(kept.bytes()));
+    }).join();
+  }));
   CHECK(made.on_bytes("forget", [](const rdzv::rpc_request&, rdzv::rpc_responder&) {}));
 #if defined(__cpp_exceptions)
   CHECK(made.on("throw", [](int number) -> int { throw std::runtime_error("no such luck: " + std::to_string(number)); }));
@@ -164,6 +175,11 @@ rdzv::rpc joined(const rdzv::store& store, const char* name, std::int32_t rank, 
   return VALUE(rdzv::rpc::init_over(store, name, rank, -1, options, answering));
 }
 
+void check_answer_of_add(const rdzv::error& failure) {
+  CHECK(failure.code() == rdzv::status::rpc_malformed && failure.operation() == "call");
+  CHECK(failure.message() == "add at two: the answer is not of the type that was asked for");
+}
+
 void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(one.name() == "one" && one.id() == 1 && !one.address().empty());
   CHECK(VALUE(two.workers()).size() == 2 && VALUE(two.workers())[0].name == "one");
@@ -177,10 +193,13 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(VALUE(one.call<int>("two", "keep", 2)) == 42);
   CHECK(VALUE(one.call<int>("two", "count")) == 1 && VALUE(one.call<int>("two", "count")) == 2);
   CHECK(VALUE(one.call_bytes("two", "append", "a")) == "a and so on");
-  CHECK(VALUE(one.devices()).empty() && VALUE(one.reverse_maps()).front() == '{' && one.events_lost() == 0);
+  CHECK(VALUE(one.devices()).empty() && VALUE(one.reverse_maps()) == "{}" && one.events_lost() == 0);
+  CHECK((VALUE(two.reverse_map("one")) == std::vector<std::pair<std::string, std::string>>{{"cpu", "cpu"}}));
+  CHECK(VALUE(one.reverse_map("two")).empty() && VALUE(one.reverse_map("nobody")).empty());
   CHECK(one.call("two", "check"));
   const std::string large(std::size_t{3} << 20, 'x');
   CHECK(VALUE(one.call_bytes("two", "echo", large)) == large);
+  CHECK(VALUE(one.call_bytes("two", "keep bytes", large)) == large);
   CHECK(one.notify("two", "nothing", std::vector<double>()));
   CHECK(one.notify_bytes("two", "echo", large));
   CHECK(VALUE(VALUE(one.start_bytes("two", "echo", large)).get()) == large);
@@ -204,7 +223,19 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(code(many) == rdzv::status::rpc_malformed);
   CHECK(many.error().message().find("add: 4 bytes follow its 2 arguments") != std::string::npos);
   const auto other = one.call<std::string>("two", "add", 1, 2);
-  CHECK(code(other) == rdzv::status::rpc_malformed && other.error().message().find("answer of add") != std::string::npos);
+  check_answer_of_add(other.error());
+  CHECK(other.error().nodes() == std::vector<std::string>{"two"});
+  auto later = VALUE(one.start<std::string>("two", "add", 1, 2));
+  const auto early = VALUE(one.start<int>("two", "add", 1, 2)).take();
+  CHECK(early.error().message() == "add at two: the call has not ended");
+  CHECK(early.error().nodes() == std::vector<std::string>{"two"} && early.error().operation() == "call");
+  const auto later_answer = later.get();
+  check_answer_of_add(later_answer.error());
+  CHECK(later_answer.error().nodes() == std::vector<std::string>{"two"});
+  // By number where that is how it was called.
+  const auto by_number = one.call<std::string>(2, "add", 1, 2);
+  CHECK(by_number.error().message() == "add at id 2: the answer is not of the type that was asked for");
+  CHECK(by_number.error().nodes().empty() && by_number.error().ranks() == std::vector<std::int64_t>{2});
 #if defined(__cpp_exceptions)
   CHECK(one.call<int>("two", "throw", 7).error().cause() == "no such luck: 7");
   CHECK(code(one.call("two", "throw an int")) == rdzv::status::rpc_handler_failed);
@@ -279,6 +310,10 @@ void calls_do_not_wait(const rdzv::rpc& one, rdzv::rpc& two) {
   CHECK(one.call_then<int>(
       [&done](rdzv::result<int> answer) { done.tell(std::string(rdzv::name(answer.error().code()))); }, "two", "add", 1));
   CHECK(done.next() == "malformed payload");
+  CHECK(one.call_then<std::string>(
+      [&done](rdzv::result<std::string> answer) { done.tell(answer.error().message() + answer.error().nodes().at(0)); },
+      "two", "add", 1, 2));
+  CHECK(done.next() == "add at two: the answer is not of the type that was asked fortwo");
   CHECK(!one.call_then([](rdzv::result<void>) {}, "three", "add"));
   const std::string large(std::size_t{1} << 20, 'y');
   CHECK(one.call_bytes_then(

@@ -46,6 +46,8 @@ static void await_answer(rdzv_loop *loop, uint32_t worker, uint64_t operation, c
   const rdzv_event event = await_success(loop, worker, RDZV_EVENT_COMPLETED);
   CHECK_NUMBER((long long)event.operation, (long long)operation);
   check_bytes(__FILE__, __LINE__, event.data, event.len, answer);
+  const rdzv_rpc_call_spec *called = rdzv_loop_rpc_called(loop);
+  CHECK(called != NULL && called->handler_len > 0 && (called->callee != NULL) == (called->callee_id == -1));
 }
 
 static void await_failure(rdzv_loop *loop, uint32_t worker, uint64_t operation, rdzv_status status, const char *part) {
@@ -143,8 +145,26 @@ void workers_of_a_loop_call_each_other(void) {
   rdzv_rpc_responder *soon = await_request(at.loop, at.two, "two", "me");
   OK(rdzv_rpc_responder_answer(soon, TEXT("myself"), NULL, NULL, &error));
   await_answer(at.loop, at.two, second, "myself");
+  CHECK_LENT(rdzv_loop_rpc_called(at.loop)->callee, rdzv_loop_rpc_called(at.loop)->callee_len, "two");
+  CHECK_LENT(rdzv_loop_rpc_called(at.loop)->handler, rdzv_loop_rpc_called(at.loop)->handler_len, "ask");
   OK(rdzv_rpc_responder_answer(late, TEXT("at last"), NULL, NULL, &error));
   await_answer(at.loop, at.one, first, "at last");
+
+  // The bytes of a request may be kept until it is answered.
+  OK(rdzv_loop_rpc_call(at.loop, at.two, &call, &second, &error));
+  late = await_request(at.loop, at.two, "two", "me");
+  rdzv_buffer *taken = rdzv_buffer_new();
+  size_t len = 77;
+  const rdzv_rpc_request *request = rdzv_loop_rpc_request(at.loop);
+  const uint8_t *lay_at = rdzv_rpc_request_payload(request, NULL);
+  OK(rdzv_rpc_request_take(request, taken, &error));
+  CHECK(rdzv_buffer_data(taken) == lay_at && rdzv_rpc_request_payload(request, &len) != NULL && len == 0);
+  rdzv_event nothing = {.struct_size = sizeof nothing};
+  OK(rdzv_loop_next_event(at.loop, &nothing, &error));
+  CHECK_BUFFER(taken, "me");
+  rdzv_buffer_free(taken);
+  OK(rdzv_rpc_responder_answer(late, TEXT("kept"), NULL, NULL, &error));
+  await_answer(at.loop, at.two, second, "kept");
 
   call = call_of("two", "ask", "psst");
   OK(rdzv_loop_rpc_notify(at.loop, at.one, &call, &error));
@@ -437,6 +457,8 @@ void workers_of_a_loop_end_when_their_calls_have(void) {
     CHECK_NUMBER(event.status, RDZV_OK);
     if (event.kind == RDZV_EVENT_COMPLETED) {
       check_bytes(__FILE__, __LINE__, event.data, event.len, "y");
+      CHECK_NUMBER(rdzv_loop_rpc_called(at.loop)->callee_id, 2);
+      CHECK(rdzv_loop_rpc_called(at.loop)->callee == NULL);
       has_answer = true;
     } else {
       // The call is over before its worker is, and the others hear of that.
@@ -464,6 +486,12 @@ void workers_of_a_loop_end_when_their_calls_have(void) {
   end_pair(&at);
 }
 
+static void *remove_from_elsewhere(void *argument) {
+  const struct looped *at = argument;
+  FAILS(RDZV_REENTRANT, rdzv_loop_remove_rpc(at->loop, at->one, &error));
+  return NULL;
+}
+
 // Uses the loop whose call runs it in every way, and frees it if it has the last word.
 static void meddle(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
   struct looped *at = user_data;
@@ -479,6 +507,10 @@ static void meddle(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_re
   FAILS(RDZV_REENTRANT, rdzv_loop_rpc_shutdown(at->loop, at->one, RDZV_RPC_ABRUPT, &error));
   CHECK(rdzv_loop_item(at->loop, 0, &len) == NULL && rdzv_loop_rpc_request(at->loop) == NULL);
   CHECK(rdzv_loop_fd(at->loop) >= 0);
+  // Only this thread is within; another one may not even remove a worker.
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, remove_from_elsewhere, at) == 0);
+  CHECK(pthread_join(thread, NULL) == 0);
   rdzv_rpc_request_payload(request, &len);
   if (len == strlen("remove")) OK(rdzv_loop_remove_rpc(at->loop, at->one, &error));
   if (len == strlen("free")) rdzv_loop_free(at->loop);
@@ -547,6 +579,47 @@ void loop_that_is_freed_while_an_event_is_taken_shows_none(void) {
   rdzv_rpc_free(handle);
   rdzv_store_free(at.store);
   rdzv_server_free(at.server);
+}
+
+static void remove_one(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *failure) {
+  const struct looped *at = user_data;
+  (void)data;
+  (void)len;
+  (void)failure;
+  CHECK_NUMBER(status, RDZV_RPC_HANDLER_FAILED);
+  OK(rdzv_loop_remove_rpc(at->loop, at->one, &error));
+}
+
+static void pass_over(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *failure) {
+  (void)user_data;
+  (void)data;
+  (void)len;
+  CHECK(status != RDZV_OK && failure != NULL);
+}
+
+void worker_that_is_removed_while_its_event_is_taken_has_none(void) {
+  struct looped at = {.server = start_server(NULL)};
+  rdzv_rpc *handle = NULL;
+  rdzv_event event = {.struct_size = sizeof event};
+  at.store = connect_store(NULL, rdzv_server_port(at.server));
+  OK(rdzv_loop_new(NULL, &at.loop, &error));
+  at.one = join(&at, "one", 1);
+  await_success(at.loop, at.one, RDZV_EVENT_RPC_JOINED);
+  OK(rdzv_loop_rpc_handle(at.loop, at.one, &handle, &error));
+  const rdzv_rpc_call_spec call = call_of("one", "ask", "x");
+  OK(rdzv_rpc_call_with(handle, &call, remove_one, &at, &error));
+  OK(rdzv_rpc_call_with(handle, &call, pass_over, NULL, &error));
+  await_success(at.loop, at.one, RDZV_EVENT_RPC_REQUEST);
+  // Who asked first hears that there is no answer while the second request is taken, and removes the worker.
+  OK(rdzv_loop_next_event(at.loop, &event, &error));
+  CHECK_NUMBER(event.kind, RDZV_EVENT_NONE);
+  CHECK(event.data == NULL && rdzv_loop_rpc_request(at.loop) == NULL);
+  FAILS(INVALID, rdzv_loop_rpc_shutdown(at.loop, at.one, RDZV_RPC_ABRUPT, &error));
+  // What happens to others is told as ever.
+  at.two = join(&at, "two", 2);
+  await_success(at.loop, at.two, RDZV_EVENT_RPC_JOINED);
+  rdzv_rpc_free(handle);
+  end_pair(&at);
 }
 
 void workers_of_a_loop_refuse_bad_arguments(void) {

@@ -109,6 +109,7 @@ void futures_and_callbacks_tell_what_came_of_calls(void);
 void futures_hold_up_nobody_who_looks_once(void);
 void waits_are_cancelled_from_another_thread(void);
 void lent_bytes_are_given_back_once(void);
+void requests_are_taken_without_being_copied(void);
 void workers_end_in_both_ways(void);
 void workers_are_made_as_they_are_told(void);
 void static_workers_agree_to_end(void);
@@ -127,6 +128,9 @@ void own_rpc_backend_fails_in_every_way(void);
 void inline_handlers_do_not_wait_for_own_backends(void);
 void observers_see_who_is_in_a_group(void);
 
+// rpc_devices.c
+void device_maps_are_exchanged_and_checked(void);
+
 // rpc_loops.c
 void workers_of_a_loop_call_each_other(void);
 void workers_of_a_loop_die_and_end(void);
@@ -136,6 +140,7 @@ void workers_of_a_loop_are_made_by_url_and_given_up(void);
 void workers_of_a_loop_end_when_their_calls_have(void);
 void code_within_a_call_does_not_use_its_loop(void);
 void loop_that_is_freed_while_an_event_is_taken_shows_none(void);
+void worker_that_is_removed_while_its_event_is_taken_has_none(void);
 void workers_of_a_loop_refuse_bad_arguments(void);
 
 #endif  // TESTS_H
