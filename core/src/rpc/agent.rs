@@ -14,7 +14,7 @@ mod error;
 mod life;
 pub mod sign;
 
-pub use error::{AgentError, Callees, NotAdmitted, NotCallable, unless_abandoned};
+pub use error::{AgentError, Callees, NotAdmitted, NotCallable, has_left, unless_abandoned};
 pub use life::{Life, LifeEvent};
 
 use super::connection::{CallError, CallFailure, ConnectionError, Refusal, Status};
@@ -484,7 +484,7 @@ impl Agent {
         let told = core::mem::take(&mut self.told);
         self.outputs.extend(told.iter().map(|told| Output::Decline(told.number())));
         self.outputs.push_back(Output::EndCalls(words));
-        if !matches!(end, Ok(()) | Err(AgentError::CallsCut { .. })) {
+        if !has_left(&end) {
             // Who ends as it should answers those first who wait for an answer.
             self.outputs.push_back(Output::AdmitAgain);
         }
