@@ -554,7 +554,8 @@ static void free_loop(void *user_data, rdzv_status status, const uint8_t *data, 
   (void)data;
   (void)len;
   (void)failure;
-  CHECK_NUMBER(status, RDZV_RPC_HANDLER_FAILED);
+  // The second call ends with the worker that made it.
+  CHECK_NUMBER(status, at->loop != NULL ? RDZV_RPC_HANDLER_FAILED : RDZV_RPC_NO_MEMBER);
   if (at->loop != NULL) rdzv_loop_free(at->loop);
   at->loop = NULL;
 }

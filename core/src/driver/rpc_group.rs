@@ -65,7 +65,7 @@ pub trait Ear: Send + Sync {
     /// Somebody came, went or died. How many such events are lost, since there is no room for them.
     fn changed(&self, event: GroupEvent) -> u64;
 
-    /// The worker is of its group no more.
+    /// The worker is of its group no more, and whoever has asked something of it is answered, or is not any more.
     fn parted(&self);
 }
 

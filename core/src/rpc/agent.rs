@@ -14,7 +14,7 @@ mod error;
 mod life;
 pub mod sign;
 
-pub use error::{AgentError, Callees, NotAdmitted, NotCallable, unless_abandoned};
+pub use error::{AgentError, Callees, NotAdmitted, NotCallable, has_left, unless_abandoned};
 pub use life::{Life, LifeEvent};
 
 use super::connection::{CallError, CallFailure, ConnectionError, Refusal, Status};
@@ -491,7 +491,7 @@ impl Agent {
         self.outputs.extend(told.iter().map(|told| Output::Decline(told.number())));
         self.end.clone_from(&words);
         self.outputs.push_back(Output::EndCalls(words));
-        if !matches!(end, Ok(()) | Err(AgentError::CallsCut { .. })) {
+        if !has_left(&end) {
             // Who ends as it should answers those first who wait for an answer.
             self.outputs.push_back(Output::AdmitAgain);
         }

@@ -463,6 +463,72 @@ fn the_end_that_its_owner_gives_an_added_worker_is_not_hastened() {
     assert_eq!(keep.try_iter().count(), 10);
 }
 
+#[test]
+fn an_added_worker_that_leaves_answers_what_waits_in_the_loop() {
+    let (_server, port) = server();
+    let context = Arc::new(Context::default());
+    let group_store = Arc::new(NodeStore::new(store(port).with_prefix(b"x"), None));
+    let options = Some(RpcOptions::new("tcp"));
+    let init = RpcInit { name: "one", rank: Some(1), options, ..RpcInit::default() };
+    let agent = context.init_rpc_over(group_store, init).expect("a member");
+    let tcp = agent.tcp().expect("of tcp");
+    let group = store(port).with_prefix(b"x");
+    let own = TcpOptions::default();
+    let two = RpcAgent::start(&group, worker("two", 2), None, &RpcOptions::new("tcp"), &own);
+    let two = two.expect("a member");
+    let mut events = Loop::new().expect("a loop");
+    let home: Arc<dyn RpcHome> = context.clone();
+    let id = events.add_rpc(home, Arc::clone(&agent)).expect("in no loop");
+    let (_, RpcEvent::Group(GroupEvent::Joined(_))) = next(&mut events) else { panic!("it came") };
+    let desk = events.rpc_desk(id).expect("there");
+    tcp.handling().register_as(Owner::Program, "ask", Run::Inline, desk.handler()).expect("free");
+    let here = |_, responder: Responder| _ = responder.answer(Vec::new());
+    tcp.handling().register("here", Run::Inline, here).expect("free");
+    let calls = [(); 2].map(|()| two.start_call("one", "ask", b"x".to_vec(), Some(SOON)).expect("made"));
+    two.call("one", "here", Vec::new(), Some(SOON)).expect("both are there");
+    let (_, _, first) = asked(&mut events);
+    let (ended, ending) = (Arc::clone(&context), Arc::clone(&agent));
+    let end = std::thread::spawn(move || ended.end_rpc(&ending, Shutdown::Graceful));
+    while tcp.end().is_none() {
+        std::thread::yield_now();
+    }
+    let (_, _, second) = asked(&mut events);
+    for (call, responder) in calls.into_iter().zip([first, second]) {
+        assert!(responder.answer(b"at last".to_vec()));
+        assert_eq!(call.wait(), Ok(b"at last".to_vec()));
+    }
+    assert_eq!(over(&mut events), (id, Ok(())));
+    assert_eq!(end.join().expect("no panic"), Ok(()));
+}
+
+#[test]
+fn who_leaves_answers_nobody_any_more_when_its_program_wants_it_to_end_at_once() {
+    let (_server, mut events, [one, two], _) = pair(None);
+    let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
+    let (_, _, held) = asked(&mut events);
+    events.rpc_shutdown(two, Shutdown::Graceful).expect("a thread");
+    let (at, event) = next(&mut events);
+    let RpcEvent::Group(GroupEvent::Left(who)) = &event else { panic!("{event:?}") };
+    assert_eq!((at, who), (one, &worker("two", 1)));
+    let leaving = events.rpc(two).expect("it answers still");
+    while leaving.end().is_none() {
+        std::thread::yield_now();
+    }
+    events.rpc_shutdown(two, Shutdown::Abrupt).expect("a thread");
+    let (mut ended, mut why) = (None, None);
+    while ended.is_none() || why.is_none() {
+        match next(&mut events) {
+            (id, RpcEvent::Over(end)) => ended = Some((id, end)),
+            (_, RpcEvent::Completed(id, _, result)) => why = Some((id, failure(result))),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(ended, Some((two, Ok(()))));
+    let (id, why) = why.expect("it failed");
+    assert!(id == call && matches!(why, CallFailure::PeerGone(_)), "{why:?}");
+    drop((held, leaving));
+}
+
 /// A worker in code of the program's own, which keeps what it is asked.
 struct Own(WorkerInfo, Mutex<Vec<CallTold>>);
 

@@ -8,7 +8,7 @@ use crate::driver::rpc::calling::{Call, CallResult, Marking, RpcClient, RpcPeer}
 use crate::driver::rpc::handling::{Request, Responder};
 use crate::rendezvous::parse::Endpoint;
 use crate::rpc::agent::{
-    Agent, AgentError, Called, ControlCall, GroupEvent, Input, NotAdmitted, NotCallable, no_answer,
+    Agent, AgentError, Called, ControlCall, GroupEvent, Input, NotAdmitted, NotCallable, has_left, no_answer,
     tells_of_an_end,
 };
 use crate::rpc::connection::{CallError, Status};
@@ -195,6 +195,8 @@ pub(super) struct Shared {
     panic: OnceLock<Box<str>>,
     /// Who hears of events instead.
     ear: Mutex<Option<Arc<dyn Ear>>>,
+    /// It hears no more of them. Changed under its lock.
+    has_parted: AtomicBool,
     /// What happens when somebody is called to whom there is no way.
     #[cfg(test)]
     between: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -282,6 +284,7 @@ impl Shared {
             events_lost: AtomicU64::new(0),
             panic: OnceLock::new(),
             ear: Mutex::default(),
+            has_parted: AtomicBool::new(false),
             #[cfg(test)]
             between: Mutex::default(),
         })
@@ -578,7 +581,7 @@ impl Shared {
         while let Some(event) = self.events.take() {
             self.events_lost.fetch_add(listener.changed(event), Ordering::Relaxed);
         }
-        if matches!(*lock(&self.fate), Fate::Over(_)) {
+        if self.has_parted.load(Ordering::Relaxed) {
             listener.parted();
         }
         *ear = Some(listener);
@@ -638,10 +641,20 @@ impl Shared {
             Some(words) => Err(AgentError::Panicked { words: words.clone() }),
             None => end,
         };
-        let ear = lock(&self.ear);
+        // Who has left answers first what it was asked.
+        let has_parted = !has_left(&end);
         self.set_fate(Fate::Over(end));
         // Whoever waits for an event hears of it.
         self.events.close();
+        if has_parted {
+            self.parted();
+        }
+    }
+
+    /// Whoever hears of events is told that there will be none, and nothing to be answered either.
+    pub(super) fn parted(&self) {
+        let ear = lock(&self.ear);
+        self.has_parted.store(true, Ordering::Relaxed);
         if let Some(ear) = &*ear {
             ear.parted();
         }

@@ -554,6 +554,7 @@ impl RpcAgent {
         if how == Shutdown::Graceful {
             let _ = self.server.leave(self.membership_timeout);
         }
+        self.shared.parted();
         self.shared.close();
         self.server.begin_to_stop();
         if self.is_closing.swap(true, Ordering::AcqRel) && self.handling.is_around() {

@@ -55,6 +55,12 @@ pub fn unless_abandoned(end: Result<(), AgentError>) -> Result<(), AgentError> {
     }
 }
 
+/// Whether the worker has left as it should: then it answers what it was asked.
+#[must_use]
+pub const fn has_left(end: &Result<(), AgentError>) -> bool {
+    matches!(end, Ok(()) | Err(AgentError::CallsCut { .. }))
+}
+
 /// Why a worker is not of its group, or no more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgentError {

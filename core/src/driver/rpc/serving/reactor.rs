@@ -136,6 +136,8 @@ impl Reactor {
                     self.door = None;
                     self.leaving = Some(reply);
                     for place in self.places() {
+                        // What lies there was sent before, and may have come since the sockets were looked at.
+                        self.read_ahead(now, place);
                         self.change(now, place, |state| state.callee.goodbye());
                     }
                 }
@@ -181,6 +183,14 @@ impl Reactor {
             self.look_after(&mut state, place);
             drop(state);
             jobs.into_iter().for_each(|job| self.begin(job));
+        }
+    }
+
+    /// Reads what lies there, where anything is read.
+    fn read_ahead(&mut self, now: Instant, place: usize) {
+        let is_read = self.conns.get(place).is_some_and(|entry| entry.conn.lock().callee.is_read());
+        if is_read {
+            self.serve(now, Ready { token: Token(place as u64), readable: true, writable: false });
         }
     }
 

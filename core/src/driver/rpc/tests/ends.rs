@@ -135,6 +135,29 @@ fn whoever_gets_bytes_of_a_cancelled_call_back_may_call_with_the_same_canceller(
 }
 
 #[test]
+fn who_leaves_answers_what_was_sent_before_though_it_has_not_looked() {
+    let scene = scene();
+    let (begun, begins) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    let stuck = move |_: Request, _: Responder| {
+        begun.send(()).ok();
+        may_go_on.recv_timeout(SOON).ok();
+    };
+    scene.handling.register("stuck", Run::Inline, stuck).expect("a name");
+    let port = scene.server.local_addr().port();
+    let client = RpcClient::new(client_options()).expect("descriptors");
+    let other = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
+    assert_eq!(other.call(Call::of("echo").within(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
+    // The thread that reads all connections is busy, and then it is to leave.
+    scene.peer.notify(Call::of("stuck"), &b""[..]).expect("made");
+    begins.recv_timeout(SOON).expect("it is at work");
+    let call = other.start(Call::of("echo").within(SOON), &b"y"[..]).expect("made");
+    assert!(!scene.server.leave(Duration::ZERO));
+    go_on.send(()).expect("it waits");
+    assert_eq!(call.wait().as_deref(), Ok(&b"y"[..]));
+}
+
+#[test]
 fn calls_of_a_worker_whose_thread_of_calls_panicked_say_so() {
     let scene = scene();
     let ((own, _kept), (tell, told)) = (handling(), channel());
