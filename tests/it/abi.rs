@@ -13,7 +13,7 @@ const HINT: &str =
     "if the change is wanted, run these tests with RDZV_UPDATE_ABI=1, and see whether RDZV_ABI_VERSION grows";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The most that the stripped library may have: near what it has. The decision on its size (ADR-0008) allows 2.9 MB.
-const STRIPPED_BYTES_MAX: u64 = 2_880_000;
+const STRIPPED_BYTES_MAX: u64 = 2_890_000;
 
 fn exported() -> BTreeSet<String> {
     let listed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library::shipped()), PATIENCE);
