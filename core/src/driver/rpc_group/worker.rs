@@ -468,8 +468,8 @@ impl RpcAgent {
     /// up, and pooled handlers that are at work are waited for, up to 30 s.
     ///
     /// # Errors
-    /// It ended otherwise than it should, or calls were cut ([`AgentError::CallsCut`]). It has ended all the same, but for [`AgentError::Reentrant`]: within one of its
-    /// own handlers or callbacks it goes on.
+    /// It ended otherwise than it should, or calls were cut ([`AgentError::CallsCut`]). It has ended all the same, but for
+    /// [`AgentError::Reentrant`]: within one of its own handlers or callbacks it goes on.
     pub fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
         if self.handling.is_around() {
             return Err(AgentError::Reentrant);

@@ -1,6 +1,7 @@
 //! Ends of workers: what they wait for, and what they do not.
 
 use super::*;
+use crate::driver::rpc::Payload;
 use crate::driver::rpc::handling::{Request, Responder};
 use crate::rpc::agent::AgentError;
 use std::sync::mpsc::channel;
@@ -84,6 +85,44 @@ fn a_worker_of_which_a_thread_panicked_ends_and_says_why() {
     let error = a.call("b", "echo", b"x".to_vec(), None).expect_err("it ended").to_string();
     assert_eq!(error, "this worker ended: the thread of the store panicked: provoked");
     assert_eq!(a.shutdown(Shutdown::Abrupt), Err(end));
+}
+
+/// Bytes whose giving back fails.
+struct Cursed;
+
+impl AsRef<[u8]> for Cursed {
+    fn as_ref(&self) -> &[u8] {
+        b"bytes"
+    }
+}
+
+impl Drop for Cursed {
+    fn drop(&mut self) {
+        panic!("provoked");
+    }
+}
+
+#[test]
+fn a_panic_of_the_thread_that_carries_calls_ends_the_worker() {
+    let (_server, port) = server();
+    let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
+    let (tell, held) = channel();
+    b.register("hold", Run::Inline, move |_, responder| _ = tell.send(responder)).expect("free");
+    let mut call = a.start_call("b", "hold", Vec::new(), None).expect("made");
+    let _responder = held.recv_timeout(SOON).expect("asked");
+    // When its time is up, that thread gives the bytes back.
+    let brief = Some(Duration::from_millis(20));
+    let late = a.start_call("b", "hold", Payload::foreign(Arc::new(Cursed)), brief).expect("made");
+    let words: Box<str> = "the thread of calls panicked: provoked".into();
+    let why = failure(call.look(SOON).expect("nobody brings its answer"));
+    assert_eq!(why, CallFailure::Panicked(words.clone()));
+    while a.end().is_none() {
+        thread::yield_now();
+    }
+    assert_eq!(a.end(), Some(Err(AgentError::Panicked { words: words.clone() })));
+    let error = a.call("b", "echo", Vec::new(), None).expect_err("it ended");
+    assert_eq!(error, GroupCallError::Panicked { words });
+    drop(late);
 }
 
 /// What is under way at a member goes on when a call of the library's own there comes to nothing.
