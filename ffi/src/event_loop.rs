@@ -6,7 +6,7 @@ use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
 use crate::guard;
 use crate::loop_agent::RDZV_EVENT_AGENT;
-use crate::loop_gate::{self, Gate, enter, fd_of, gate_of};
+use crate::loop_gate::{self, Gate};
 use crate::loop_node::Shown;
 use crate::loop_rpc::ToldRpc;
 use crate::sized;
@@ -14,7 +14,7 @@ use crate::status::{RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_OK, rdz
 use crate::store::{call_fault, timeout};
 use crate::store_options::rdzv_store_options;
 use crate::turn::Answers;
-use rendezvous_core::driver::loop_client::{Loop, LoopEvent, Session, StoreId, SubmitError};
+use rendezvous_core::driver::loop_client::{Loop, LoopEvent, RpcId, Session, StoreId, SubmitError};
 use rendezvous_core::driver::native_client::{Joined, MemberInfo, RunInfo};
 use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn rdzv_loop_free(event_loop: *mut rdzv_loop) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_fd(event_loop: *const rdzv_loop) -> i32 {
     // SAFETY: as the header wants it.
-    guard::quiet(-1, || unsafe { fd_of(event_loop) })
+    guard::quiet(-1, || unsafe { loop_gate::fd_of(event_loop) })
 }
 
 /// Does what there is to do. Never blocks.
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn rdzv_loop_turn(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             this.stores.turn().map_err(|cause| {
                 Fault::new(RDZV_IO, format!("the event queue failed: {cause}"))
                     .during("turn")
@@ -190,13 +190,21 @@ pub unsafe extern "C" fn rdzv_loop_next_event(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
-            let next = this.stores.next_event();
-            let shown = this.told.tell(&mut this.stores, next);
-            loop_gate::remove_now(this);
-            // What it lends would go with the loop.
-            let shown = if this.gate.is_doomed() { NO_EVENT } else { shown };
+            let shown = loop {
+                let next = this.stores.next_event();
+                let shown = this.told.tell(&mut this.stores, next);
+                // To take an event may run code of the program's, which may remove the worker that it is of.
+                let was_removed = loop_gate::remove_now(this, Some(RpcId::from_u32(shown.store)));
+                // What it lends would go with the loop.
+                if this.gate.is_doomed() {
+                    break NO_EVENT;
+                }
+                if !was_removed {
+                    break shown;
+                }
+            };
             sized::put(event, given, &shown);
             Ok(())
         })
@@ -230,7 +238,7 @@ pub unsafe extern "C" fn rdzv_loop_add_store(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let (store, options) = (place(store, "store")?, reference(options, "options")?);
             let (host, port) = options.endpoint()?;
             store.put(this.stores.add_store(host, port, options.options.clone()).as_u32());
@@ -249,7 +257,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_store(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             this.stores.remove_store(StoreId::from_u32(store));
             Ok(())
         })
@@ -267,7 +275,7 @@ pub unsafe extern "C" fn rdzv_loop_cancel(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             this.stores.cancel(StoreId::from_u32(store), CallId(operation));
             Ok(())
         })
@@ -346,20 +354,6 @@ impl Told {
     }
 }
 
-/// Runs an operation on a loop.
-unsafe fn operate(
-    event_loop: *mut rdzv_loop,
-    error: *mut *mut rdzv_error,
-    body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
-    unsafe {
-        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
-            enter(event_loop, body)
-        })
-    }
-}
-
 /// What is to be submitted. No closure behind a pointer, as in [`guard`].
 trait Submit {
     fn run(&mut self, submission: &mut Submission<'_>) -> Result<CallId, Fault>;
@@ -394,7 +388,7 @@ unsafe fn submitted(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let (operation, timeout) = (place(operation, "operation")?, timeout(timeout_ms)?);
             let store = StoreId::from_u32(store);
             let scope = this.stores.scope(store).map(Box::<[u8]>::from);

@@ -5,28 +5,13 @@ use crate::agent_event::{EVENT_FIRST_SIZE, rdzv_agent_event};
 use crate::argument::{invalid, place, reference};
 use crate::error::{Fault, rdzv_error};
 use crate::event_loop::rdzv_loop;
-use crate::guard;
-use crate::loop_gate::{enter, gate_of};
+use crate::loop_gate;
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, rdzv_status};
 use rendezvous_core::driver::loop_client::AgentId;
 
 /// `rdzv_event.kind`: something happened to an agent. `rdzv_loop_agent_event` tells what.
 pub const RDZV_EVENT_AGENT: i32 = 10;
-
-/// Runs an operation on a loop.
-unsafe fn operate(
-    event_loop: *mut rdzv_loop,
-    error: *mut *mut rdzv_error,
-    body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
-    unsafe {
-        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
-            enter(event_loop, body)
-        })
-    }
-}
 
 /// Adds an agent: the loop turns it from now on, and its events have kind `RDZV_EVENT_AGENT` and the number
 /// that goes to `*number` in their field `store`. The handle stays yours, to stop the agent, to look at its
@@ -43,7 +28,7 @@ pub unsafe extern "C" fn rdzv_loop_add_agent(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let (number, agent) = (place(number, "number")?, reference(agent, "agent")?);
             let added = this.stores.add_agent(agent.for_loop()?).map_err(|cause| {
                 Fault::new(RDZV_EXHAUSTED, format!("the agent cannot be watched: {cause}"))
@@ -65,7 +50,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_agent(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             this.stores.remove_agent(AgentId::from_u32(number));
             Ok(())
         })
@@ -82,7 +67,7 @@ pub unsafe extern "C" fn rdzv_loop_agent_event(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(out, EVENT_FIRST_SIZE, "out")?;
             let shown = this.told.agent_event.as_ref().ok_or_else(|| invalid("the last event has none"))?;
             sized::put(out, given, &shown.lent());

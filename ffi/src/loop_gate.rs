@@ -1,126 +1,198 @@
 //! Who may come into an event loop: one at a time. Code of the program's that a call on the loop runs, such as a handler
-//! of a worker that calls itself, is refused. All of it is for bodies within a guard.
+//! of a worker that calls itself, is refused. What is not [`operate`] is for bodies within a guard.
 
 use crate::argument::reference_mut;
-use crate::error::Fault;
+use crate::error::{Fault, rdzv_error};
 use crate::event_loop::rdzv_loop;
-use crate::guard::Poison;
-use crate::status::RDZV_REENTRANT;
+use crate::guard::{self, Poison};
+use crate::status::{RDZV_REENTRANT, rdzv_status};
 use rendezvous_core::driver::loop_client::RpcId;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 /// What is asked of a loop before anything in it is touched.
 #[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) poison: Poison,
     fd: i32,
-    state: AtomicU8,
-    /// Workers that code within has removed: whoever leaves does it.
-    removed: Mutex<Vec<RpcId>>,
+    room: Mutex<Room>,
 }
 
-const FREE: u8 = 0;
-/// Somebody is in.
-const BUSY: u8 = 1;
-/// Somebody is in, and frees the loop on leaving it.
-const DOOMED: u8 = 2;
+/// Who is in, and what is to be done when they leave.
+#[derive(Debug, Default)]
+struct Room {
+    state: State,
+    /// Workers that code within has removed.
+    removed: Vec<RpcId>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Free,
+    /// This thread is in.
+    Busy(ThreadId),
+    /// This thread is in, and frees the loop on leaving it.
+    Doomed(ThreadId),
+}
 
 impl Gate {
     pub(crate) fn new(fd: i32) -> Arc<Self> {
-        let (poison, removed) = (Poison::default(), Mutex::default());
-        Arc::new(Self { poison, fd, state: AtomicU8::new(FREE), removed })
+        Arc::new(Self { poison: Poison::default(), fd, room: Mutex::default() })
     }
 
-    /// From one state to another, if it is in that.
-    fn turn(&self, from: u8, to: u8) -> bool {
-        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nobody was in.
+    /// Comes in, if nobody is.
     fn shut(&self) -> bool {
-        self.turn(FREE, BUSY)
+        let mut room = self.room();
+        let is_free = room.state == State::Free;
+        if is_free {
+            room.state = State::Busy(std::thread::current().id());
+        }
+        is_free
+    }
+
+    /// Leaves, and lets the next one in; but for a loop that is to be freed.
+    fn open(&self) -> bool {
+        let mut room = self.room();
+        let is_busy = matches!(room.state, State::Busy(_));
+        if is_busy {
+            room.state = State::Free;
+        }
+        is_busy
+    }
+
+    /// Has whoever is in free the loop on leaving it. Whether that is the one who asks, since nobody was.
+    fn doom(&self) -> bool {
+        let mut room = self.room();
+        let (thread, is_free) = match room.state {
+            State::Free => (std::thread::current().id(), true),
+            State::Busy(thread) | State::Doomed(thread) => (thread, false),
+        };
+        room.state = State::Doomed(thread);
+        is_free
     }
 
     /// Whether the loop goes as soon as whoever is in leaves it.
     pub(crate) fn is_doomed(&self) -> bool {
-        self.state.load(Ordering::Acquire) == DOOMED
+        matches!(self.room().state, State::Doomed(_))
     }
 
-    fn removed(&self) -> MutexGuard<'_, Vec<RpcId>> {
-        self.removed.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Has a worker removed on leaving, if this thread is in.
+    fn removes_later(&self, worker: RpcId) -> bool {
+        let mut room = self.room();
+        let is_within = match room.state {
+            State::Free => false,
+            State::Busy(thread) | State::Doomed(thread) => thread == std::thread::current().id(),
+        };
+        if is_within {
+            room.removed.push(worker);
+        }
+        is_within
+    }
+
+    fn next_removed(&self) -> Option<RpcId> {
+        self.room().removed.pop()
     }
 }
 
 /// The gate of a loop, be somebody in or not; `None` for NULL. Its own count, since who is in may free the loop.
-pub(crate) unsafe fn gate_of(event_loop: *const rdzv_loop) -> Option<Arc<Gate>> {
+unsafe fn gate_of(event_loop: *const rdzv_loop) -> Option<Arc<Gate>> {
     // SAFETY: NULL, or a live loop; who is in it does not touch the gate.
     (!event_loop.is_null()).then(|| unsafe { Arc::clone(&(*event_loop).gate) })
 }
 
-/// Does what code within has left to be done: whether or not that panics, somebody else may come in then.
-struct Inside(Leaving);
-
 /// As long as it lives, nobody else comes in.
-struct Leaving {
+struct Inside {
     gate: Arc<Gate>,
     event_loop: *mut rdzv_loop,
 }
 
-impl Drop for Leaving {
+/// Does what code within has left to be done, and leaves: whether or not that panics, somebody else may come in then.
+struct Leaving(Inside);
+
+impl Drop for Inside {
     fn drop(&mut self) {
-        if !self.gate.turn(BUSY, FREE) {
+        if !self.gate.open() {
             // SAFETY: the program gave the loop up while it was in use, and the gate stays shut.
             drop(unsafe { Box::from_raw(self.event_loop) });
         }
     }
 }
 
-impl Drop for Inside {
+impl Drop for Leaving {
     fn drop(&mut self) {
         // A loop in which something panicked is only to be freed.
         if !std::thread::panicking() {
             // SAFETY: a live loop that nobody else uses, and the body is over.
-            remove_now(unsafe { &mut *self.0.event_loop });
+            remove_now(unsafe { &mut *self.0.event_loop }, None);
         }
     }
 }
 
-/// Removes the workers that code within has removed; again, where that runs such code.
-pub(crate) fn remove_now(this: &mut rdzv_loop) {
-    loop {
-        let removed = this.gate.removed().pop();
-        let Some(worker) = removed else { break };
+/// Removes the workers that code within has removed; again, where that runs such code. Whether `watched` was one of them.
+pub(crate) fn remove_now(this: &mut rdzv_loop, watched: Option<RpcId>) -> bool {
+    let mut was_removed = false;
+    while let Some(worker) = this.gate.next_removed() {
+        was_removed |= watched == Some(worker);
         this.stores.remove_rpc(worker);
     }
+    was_removed
 }
 
-/// Runs a body on a loop, within a guard.
-pub(crate) unsafe fn enter(
+/// What is to be done in a loop. No closure behind a pointer, as in [`guard`].
+trait Work {
+    fn run(&mut self, this: &mut rdzv_loop) -> Result<(), Fault>;
+}
+
+impl<F: FnOnce(&mut rdzv_loop) -> Result<(), Fault>> Work for Option<F> {
+    fn run(&mut self, this: &mut rdzv_loop) -> Result<(), Fault> {
+        self.take().map_or(Ok(()), |body| body(this))
+    }
+}
+
+/// Runs an operation on a loop, in a guard.
+pub(crate) unsafe fn operate(
     event_loop: *mut rdzv_loop,
+    error: *mut *mut rdzv_error,
     body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
-) -> Result<(), Fault> {
-    // SAFETY: NULL, or a live loop.
-    let gate = unsafe { gate_of(event_loop) };
-    let inside = match gate {
-        Some(gate) if !gate.shut() => {
-            let words = "the event loop is in use, by another thread or around this call";
-            return Err(Fault::new(RDZV_REENTRANT, words));
-        }
-        gate => gate.map(|gate| Inside(Leaving { gate, event_loop })),
-    };
-    // SAFETY: NULL, which is refused, or a live loop that nobody else uses.
-    let this = unsafe { reference_mut(event_loop, "event_loop") }?;
-    let done = this.refuse_sink().and_then(|()| body(this));
-    drop(inside);
-    done
+) -> rdzv_status {
+    // SAFETY: passed on as they came.
+    unsafe { operated(event_loop, error, &mut Some(body)) }
 }
 
-/// Has whoever is in remove a worker on leaving; whether somebody is.
+/// Stands once in the library, whatever the number of operations.
+#[inline(never)]
+unsafe fn operated(
+    event_loop: *mut rdzv_loop,
+    error: *mut *mut rdzv_error,
+    body: &mut dyn Work,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        let gate = gate_of(event_loop);
+        guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, || {
+            if gate.as_ref().is_some_and(|gate| !gate.shut()) {
+                let words = "the event loop is in use, by another thread or around this call";
+                return Err(Fault::new(RDZV_REENTRANT, words));
+            }
+            let inside = gate.clone().map(|gate| Leaving(Inside { gate, event_loop }));
+            // NULL is refused, and nobody else uses a live loop.
+            let this = reference_mut(event_loop, "event_loop")?;
+            let done = this.refuse_sink().and_then(|()| body.run(this));
+            drop(inside);
+            done
+        })
+    }
+}
+
+/// Has this thread, if it is in, remove a worker on leaving; whether it is.
 pub(crate) unsafe fn remove_later(event_loop: *const rdzv_loop, worker: RpcId) -> bool {
     // SAFETY: as the header wants it.
-    let gate = unsafe { gate_of(event_loop) }.filter(|gate| !gate.turn(FREE, FREE));
-    gate.inspect(|gate| gate.removed().push(worker)).is_some()
+    unsafe { gate_of(event_loop) }.is_some_and(|gate| gate.removes_later(worker))
 }
 
 /// Reads something of a loop; `fallback` for NULL, and while somebody is in.
@@ -133,7 +205,7 @@ pub(crate) unsafe fn read<R>(
     let gate = unsafe { gate_of(event_loop) };
     match gate {
         Some(gate) if gate.shut() => {
-            let _inside = Inside(Leaving { gate, event_loop: event_loop.cast_mut() });
+            let _inside = Leaving(Inside { gate, event_loop: event_loop.cast_mut() });
             // SAFETY: a live loop, in which nobody else is.
             read(unsafe { &*event_loop })
         }
@@ -150,13 +222,8 @@ pub(crate) unsafe fn fd_of(event_loop: *const rdzv_loop) -> i32 {
 /// Frees a loop, or has whoever is in free it.
 pub(crate) unsafe fn free(event_loop: *mut rdzv_loop) {
     // SAFETY: as the header wants it.
-    let Some(gate) = (unsafe { gate_of(event_loop) }) else { return };
-    // Whoever leaves frees it, unless nobody is in.
-    while !gate.turn(BUSY, DOOMED) && !gate.is_doomed() {
-        if gate.shut() {
-            // SAFETY: a loop that the program gives up, and that nobody comes into any more.
-            drop(unsafe { Box::from_raw(event_loop) });
-            break;
-        }
+    if unsafe { gate_of(event_loop) }.is_some_and(|gate| gate.doom()) {
+        // SAFETY: a loop that the program gives up, and that nobody comes into any more.
+        drop(unsafe { Box::from_raw(event_loop) });
     }
 }

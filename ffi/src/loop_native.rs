@@ -3,8 +3,7 @@
 use crate::argument::{bytes, invalid, list, place, rdzv_bytes, reference, zero_or_more_ms};
 use crate::error::{Fault, rdzv_error};
 use crate::event_loop::{rdzv_loop, submit_fault};
-use crate::guard;
-use crate::loop_gate::{enter, gate_of};
+use crate::loop_gate;
 use crate::sized;
 use crate::status::rdzv_status;
 use crate::store::timeout;
@@ -41,18 +40,16 @@ pub unsafe extern "C" fn rdzv_loop_add_native_store(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
-            enter(event_loop, |this| {
-                let (store, options) = (place(store, "store")?, reference(options, "options")?);
-                let (host, port) = options.endpoint()?;
-                store.put(this.stores.add_session(host, port, options.native()).as_u32());
-                Ok(())
-            })
+        loop_gate::operate(event_loop, error, |this| {
+            let (store, options) = (place(store, "store")?, reference(options, "options")?);
+            let (host, port) = options.endpoint()?;
+            store.put(this.stores.add_session(host, port, options.native()).as_u32());
+            Ok(())
         })
     }
 }
 
-/// What is to be begun on a native store. No closure behind a pointer, as in [`guard`].
+/// What is to be begun on a native store. No closure behind a pointer, as in [`crate::guard`].
 trait OnSession {
     fn run(
         &mut self,
@@ -96,14 +93,11 @@ unsafe fn submitted(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
-            enter(event_loop, |this| {
-                let (operation, timeout) = (place(operation, "operation")?, timeout(timeout_ms)?);
-                let mut session =
-                    this.stores.native(StoreId::from_u32(store), which).map_err(submit_fault)?;
-                operation.put(begin.run(&mut session, timeout)?.map_err(submit_fault)?.0);
-                Ok(())
-            })
+        loop_gate::operate(event_loop, error, |this| {
+            let (operation, timeout) = (place(operation, "operation")?, timeout(timeout_ms)?);
+            let mut session = this.stores.native(StoreId::from_u32(store), which).map_err(submit_fault)?;
+            operation.put(begin.run(&mut session, timeout)?.map_err(submit_fault)?.0);
+            Ok(())
         })
     }
 }
@@ -318,13 +312,11 @@ pub unsafe extern "C" fn rdzv_loop_answer(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
-            enter(event_loop, |this| {
-                let given = sized::given_size(out, ANSWER_FIRST_SIZE, "out")?;
-                let shown = this.told.answers.shown(index);
-                sized::put(out, given, &shown.ok_or_else(|| invalid("the last event has no such answer"))?);
-                Ok(())
-            })
+        loop_gate::operate(event_loop, error, |this| {
+            let given = sized::given_size(out, ANSWER_FIRST_SIZE, "out")?;
+            let shown = this.told.answers.shown(index);
+            sized::put(out, given, &shown.ok_or_else(|| invalid("the last event has no such answer"))?);
+            Ok(())
         })
     }
 }

@@ -3,8 +3,7 @@
 use crate::argument::{bytes, invalid, list, place, reference, text};
 use crate::error::{Fault, rdzv_error};
 use crate::event_loop::{Told, rdzv_loop, submit_fault};
-use crate::guard;
-use crate::loop_gate::{enter, gate_of};
+use crate::loop_gate;
 use crate::loop_native::{RDZV_EVENT_CHANGE, RDZV_EVENT_LEASE_OVER, RDZV_EVENT_WATCH_OVER};
 use crate::native_store::{barrier_end, native_fault};
 use crate::rendezvous_event::{EVENT_FIRST_SIZE, projected, rdzv_round_event};
@@ -112,20 +111,6 @@ pub struct rdzv_member {
 
 const MEMBER_FIRST_SIZE: usize = 56;
 
-/// Runs an operation on a loop.
-unsafe fn operate(
-    event_loop: *mut rdzv_loop,
-    error: *mut *mut rdzv_error,
-    body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
-    unsafe {
-        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
-            enter(event_loop, body)
-        })
-    }
-}
-
 /// Adds a node of the `rdzv` backend, and sets out to its server; the options are those of its handlers
 /// (docs/handlers.md), but for what they say of hosting: a loop hosts no server. A number above 0 that names
 /// the node in this loop goes to `*node`. The operations of stores (`rdzv_loop_store_set` and so on, but for
@@ -141,7 +126,7 @@ pub unsafe extern "C" fn rdzv_loop_add_node(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let (node, parameters) = (place(node, "node")?, reference(parameters, "parameters")?);
             let added = this.stores.add_node(&parameters.parameters);
             node.put(added.map_err(|error| handler_fault(&error))?.as_u32());
@@ -160,14 +145,14 @@ pub unsafe extern "C" fn rdzv_loop_remove_node(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             this.stores.remove_session(SessionId::from_u32(node));
             Ok(())
         })
     }
 }
 
-/// What is to be begun for a node. No closure behind a pointer, as in [`guard`].
+/// What is to be begun for a node. No closure behind a pointer, as in [`crate::guard`].
 trait OnNode {
     fn run(
         &mut self,
@@ -213,7 +198,7 @@ unsafe fn submitted(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let (operation, timeout) = (place(operation, "operation")?, timeout(timeout_ms)?);
             let mut session = this.stores.session(SessionId::from_u32(node));
             let session = session.as_mut().ok_or_else(|| invalid("the loop has no node of this number"))?;
@@ -394,7 +379,7 @@ unsafe fn show<T: Copy>(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(out, first_size, "out")?;
             let shown = read(&this.told).ok_or_else(|| invalid("the last event has none"))?;
             sized::put(out, given, &shown);

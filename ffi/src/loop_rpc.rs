@@ -6,7 +6,7 @@ use crate::context::{Shared, rdzv_context, shared};
 use crate::error::{Fault, rdzv_error};
 use crate::event_loop::{RDZV_EVENT_COMPLETED, Told, rdzv_event, rdzv_loop};
 use crate::guard;
-use crate::loop_gate::{self, enter, gate_of};
+use crate::loop_gate;
 use crate::rpc::{
     EVENT_FIRST_SIZE, HandleEnd, Making, Named, RDZV_RPC_EVENT_OVER, put_event, rdzv_rpc, rdzv_rpc_event,
     shown, shutdown_of,
@@ -104,20 +104,6 @@ fn ask_fault(error: &RpcAskError) -> Fault {
     }
 }
 
-/// Runs an operation on a loop.
-unsafe fn operate(
-    event_loop: *mut rdzv_loop,
-    error: *mut *mut rdzv_error,
-    body: impl FnOnce(&mut rdzv_loop) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
-    unsafe {
-        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
-            enter(event_loop, body)
-        })
-    }
-}
-
 /// Begins to make a worker.
 unsafe fn init(
     this: &mut rdzv_loop,
@@ -164,7 +150,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_init(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let making = || {
                 let home = shared(context)?;
                 let named = Named { name, name_len, rank, world_size };
@@ -192,7 +178,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_init_over_store(
 ) -> rdzv_status {
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let making = || {
                 let (home, store) = (shared(context)?, reference(store, "store")?);
                 let named = Named { name, name_len, rank, world_size };
@@ -217,7 +203,7 @@ pub unsafe extern "C" fn rdzv_loop_add_rpc(
 ) -> rdzv_status {
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let (number, rpc) = (place(number, "number")?, reference(rpc, "rpc")?);
             let home = Arc::clone(&rpc.shared);
             let added = this.stores.add_rpc(home, Arc::clone(&rpc.agent)).map_err(|_| {
@@ -245,7 +231,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_rpc(
         if loop_gate::remove_later(event_loop, RpcId::from_u32(number)) {
             return RDZV_OK;
         }
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             this.stores.remove_rpc(RpcId::from_u32(number));
             Ok(())
         })
@@ -266,7 +252,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_handle(
 ) -> rdzv_status {
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let (out, id) = (place(out, "out")?, RpcId::from_u32(number));
             let home = this.stores.rpc_home(id).map(|home| home as Arc<dyn Any + Send + Sync>);
             let home = home.and_then(|home| home.downcast::<Shared>().ok());
@@ -291,12 +277,10 @@ unsafe fn call_on(
     let read = unsafe { spec(call) };
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
-        guard::call_on(gate_of(event_loop).as_deref().map(|gate| &gate.poison), error, || {
-            enter(event_loop, |this| {
-                let spec = read?;
-                let callee = spec.callee;
-                body(this, spec).map_err(|fault| naming(fault, callee))
-            })
+        loop_gate::operate(event_loop, error, |this| {
+            let spec = read?;
+            let callee = spec.callee;
+            body(this, spec).map_err(|fault| naming(fault, callee))
         })
     }
 }
@@ -357,7 +341,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_add_handler(
 ) -> rdzv_status {
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let (id, name) = (RpcId::from_u32(number), text(name, name_len, "name")?);
             let (Some(agent), Some(desk)) = (this.stores.rpc(id), this.stores.rpc_desk(id)) else {
                 return Err(invalid("the loop has no member of a group of this number"));
@@ -388,7 +372,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_shutdown(
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let how = shutdown_of(how)?;
             this.stores.rpc_shutdown(RpcId::from_u32(number), how).map_err(|error| ask_fault(&error))
         })
@@ -408,7 +392,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_event(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
             let told = match &this.told.rpc.event {
                 Some(Happened::Group(event)) => shown(Some(event)),
@@ -446,7 +430,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_responder(
 ) -> rdzv_status {
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
-        operate(event_loop, error, |this| {
+        loop_gate::operate(event_loop, error, |this| {
             let out = place(out, "out")?;
             let responder = this.told.rpc.responder.take();
             let responder = responder.ok_or_else(|| invalid("the last event has none, or it was given"))?;

@@ -96,6 +96,7 @@ static const struct test tests[] = {
     TEST(workers_of_a_loop_end_when_their_calls_have),
     TEST(code_within_a_call_does_not_use_its_loop),
     TEST(loop_that_is_freed_while_an_event_is_taken_shows_none),
+    TEST(worker_that_is_removed_while_its_event_is_taken_has_none),
     TEST(workers_of_a_loop_refuse_bad_arguments),
     TEST(agent_restarts_its_workers_and_succeeds),
     TEST(agent_tells_the_root_cause),

@@ -464,6 +464,12 @@ void workers_of_a_loop_end_when_their_calls_have(void) {
   end_pair(&at);
 }
 
+static void *remove_from_elsewhere(void *argument) {
+  const struct looped *at = argument;
+  FAILS(RDZV_REENTRANT, rdzv_loop_remove_rpc(at->loop, at->one, &error));
+  return NULL;
+}
+
 // Uses the loop whose call runs it in every way, and frees it if it has the last word.
 static void meddle(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
   struct looped *at = user_data;
@@ -479,6 +485,10 @@ static void meddle(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_re
   FAILS(RDZV_REENTRANT, rdzv_loop_rpc_shutdown(at->loop, at->one, RDZV_RPC_ABRUPT, &error));
   CHECK(rdzv_loop_item(at->loop, 0, &len) == NULL && rdzv_loop_rpc_request(at->loop) == NULL);
   CHECK(rdzv_loop_fd(at->loop) >= 0);
+  // Only this thread is within; another one may not even remove a worker.
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, remove_from_elsewhere, at) == 0);
+  CHECK(pthread_join(thread, NULL) == 0);
   rdzv_rpc_request_payload(request, &len);
   if (len == strlen("remove")) OK(rdzv_loop_remove_rpc(at->loop, at->one, &error));
   if (len == strlen("free")) rdzv_loop_free(at->loop);
@@ -547,6 +557,47 @@ void loop_that_is_freed_while_an_event_is_taken_shows_none(void) {
   rdzv_rpc_free(handle);
   rdzv_store_free(at.store);
   rdzv_server_free(at.server);
+}
+
+static void remove_one(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *failure) {
+  const struct looped *at = user_data;
+  (void)data;
+  (void)len;
+  (void)failure;
+  CHECK_NUMBER(status, RDZV_RPC_HANDLER_FAILED);
+  OK(rdzv_loop_remove_rpc(at->loop, at->one, &error));
+}
+
+static void pass_over(void *user_data, rdzv_status status, const uint8_t *data, size_t len, const rdzv_error *failure) {
+  (void)user_data;
+  (void)data;
+  (void)len;
+  CHECK(status != RDZV_OK && failure != NULL);
+}
+
+void worker_that_is_removed_while_its_event_is_taken_has_none(void) {
+  struct looped at = {.server = start_server(NULL)};
+  rdzv_rpc *handle = NULL;
+  rdzv_event event = {.struct_size = sizeof event};
+  at.store = connect_store(NULL, rdzv_server_port(at.server));
+  OK(rdzv_loop_new(NULL, &at.loop, &error));
+  at.one = join(&at, "one", 1);
+  await_success(at.loop, at.one, RDZV_EVENT_RPC_JOINED);
+  OK(rdzv_loop_rpc_handle(at.loop, at.one, &handle, &error));
+  const rdzv_rpc_call_spec call = call_of("one", "ask", "x");
+  OK(rdzv_rpc_call_with(handle, &call, remove_one, &at, &error));
+  OK(rdzv_rpc_call_with(handle, &call, pass_over, NULL, &error));
+  await_success(at.loop, at.one, RDZV_EVENT_RPC_REQUEST);
+  // Who asked first hears that there is no answer while the second request is taken, and removes the worker.
+  OK(rdzv_loop_next_event(at.loop, &event, &error));
+  CHECK_NUMBER(event.kind, RDZV_EVENT_NONE);
+  CHECK(event.data == NULL && rdzv_loop_rpc_request(at.loop) == NULL);
+  FAILS(INVALID, rdzv_loop_rpc_shutdown(at.loop, at.one, RDZV_RPC_ABRUPT, &error));
+  // What happens to others is told as ever.
+  at.two = join(&at, "two", 2);
+  await_success(at.loop, at.two, RDZV_EVENT_RPC_JOINED);
+  rdzv_rpc_free(handle);
+  end_pair(&at);
 }
 
 void workers_of_a_loop_refuse_bad_arguments(void) {

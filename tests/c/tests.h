@@ -135,6 +135,7 @@ void workers_of_a_loop_are_made_by_url_and_given_up(void);
 void workers_of_a_loop_end_when_their_calls_have(void);
 void code_within_a_call_does_not_use_its_loop(void);
 void loop_that_is_freed_while_an_event_is_taken_shows_none(void);
+void worker_that_is_removed_while_its_event_is_taken_has_none(void);
 void workers_of_a_loop_refuse_bad_arguments(void);
 
 #endif  // TESTS_H
