@@ -3832,7 +3832,7 @@ rdzv_status rdzv_rpc_options_list_device_map(const rdzv_rpc_options *options,
 // beginning. One thread at a time. Any number of workers may share them; free it when you like.
 typedef struct rdzv_rpc_handlers rdzv_rpc_handlers;
 
-// What a handler is asked. Valid, with all that it lends, until the handler returns.
+// What a handler is asked. Valid, with all that it lends, until the handler returns; any thread may read it.
 typedef struct rdzv_rpc_request rdzv_rpc_request;
 
 // The way back for one answer, from any thread and at any time. It is yours: each of the functions that
@@ -3904,8 +3904,18 @@ uint16_t rdzv_rpc_request_caller_id(const rdzv_rpc_request *request);
 // The handler's own name, as the caller's.
 const uint8_t *rdzv_rpc_request_handler(const rdzv_rpc_request *request, size_t *len);
 
-// The bytes of the request, their number in `*len` unless `len` is NULL. NULL for NULL.
+// The bytes of the request, their number in `*len` unless `len` is NULL; none once they were taken. NULL for
+// NULL.
 const uint8_t *rdzv_rpc_request_payload(const rdzv_rpc_request *request, size_t *len);
+
+// Makes the bytes of the request yours, for who answers later: they replace the content of `out` without
+// being copied, and the request has none any more. What was lent of them lies where it lay, and lives as
+// the content of `out` now. Of a request that `rdzv_rpc_handlers_dispatch` hands on to a handler that it
+// calls, they are the backend's, and are copied. Any thread, as long as the request is valid: in a loop
+// until the next call of `rdzv_loop_next_event`. Whoever takes them once more gets none.
+//
+// Errors: `RDZV_INVALID_ARGUMENT`.
+rdzv_status rdzv_rpc_request_take(const rdzv_rpc_request *request, rdzv_buffer *out, rdzv_error **error);
 
 // Whether the caller wants an answer, 1 or 0; what is answered all the same is dropped. 0 for NULL.
 int32_t rdzv_rpc_request_answer_is_wanted(const rdzv_rpc_request *request);
@@ -4583,7 +4593,7 @@ rdzv_status rdzv_loop_rpc_event(rdzv_loop *event_loop,
                                 rdzv_error **error);
 
 // What a handler is asked, when the last event was `RDZV_EVENT_RPC_REQUEST`, else NULL. Lent until the
-// next call of `rdzv_loop_next_event`.
+// next call of `rdzv_loop_next_event`; the bytes may be taken (`rdzv_rpc_request_take`).
 const rdzv_rpc_request *rdzv_loop_rpc_request(const rdzv_loop *event_loop);
 
 // Gives the way back for the last event, when that was `RDZV_EVENT_RPC_REQUEST`; once. On success `*out`

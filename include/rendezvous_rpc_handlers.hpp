@@ -23,6 +23,18 @@ inline namespace RDZV_DETAIL_NAMESPACE {
 
 class rpc;
 
+/// Bytes of a request that are yours.
+class rpc_payload {
+ public:
+  std::string_view bytes() const {
+    return detail::text(rdzv_buffer_data(buffer_.get()), rdzv_buffer_len(buffer_.get()));
+  }
+  rdzv_buffer* c_handle() const noexcept { return buffer_.get(); }
+
+ private:
+  detail::buffer buffer_;
+};
+
 /// What a handler is asked. Valid until the handler returns.
 class rpc_request {
  public:
@@ -34,6 +46,13 @@ class rpc_request {
     std::size_t size = 0;
     const std::uint8_t* data = rdzv_rpc_request_payload(request_, &size);
     return detail::text(data, size);
+  }
+  /// Takes the bytes out, for who answers later: they are not copied, and the request has none any more; what views of
+  /// them there are see what was taken. Once; whoever takes them again gets none.
+  rpc_payload take() const {
+    rpc_payload taken;
+    rdzv_rpc_request_take(request_, taken.c_handle(), nullptr);
+    return taken;
   }
   bool answer_is_wanted() const noexcept { return rdzv_rpc_request_answer_is_wanted(request_) != 0; }
   /// How long the caller waits; nothing: as long as it takes.

@@ -20,7 +20,7 @@ use crate::status::{RDZV_ALREADY_REGISTERED, RDZV_EXHAUSTED, RDZV_OK, RDZV_UNSUP
 use crate::store::rdzv_store;
 use rendezvous_core::driver::canceller::Canceller;
 use rendezvous_core::driver::loop_client::{RpcAskError, RpcDesk, RpcEvent, RpcId};
-use rendezvous_core::driver::rpc::handling::{Request, Responder};
+use rendezvous_core::driver::rpc::handling::Responder;
 use rendezvous_core::driver::rpc_group::CallSpec;
 use rendezvous_core::rpc::agent::GroupEvent;
 use std::any::Any;
@@ -40,8 +40,7 @@ pub const RDZV_EVENT_RPC_REQUEST: i32 = 13;
 /// What the last event lends out of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct ToldRpc {
-    /// What it shows lies in the other.
-    request: Option<(rdzv_rpc_request, Request)>,
+    request: Option<rdzv_rpc_request>,
     responder: Option<Responder>,
     event: Option<Happened>,
 }
@@ -76,9 +75,8 @@ impl Told {
             }
             RpcEvent::Asked(request, responder) => {
                 shown.kind = RDZV_EVENT_RPC_REQUEST;
-                (shown.data, shown.len) = (request.payload.as_ptr(), request.payload.len());
                 // The bytes do not move with their owner.
-                self.rpc.request = Some((rdzv_rpc_request::of(&request), request));
+                (shown.data, shown.len) = self.rpc.request.insert(rdzv_rpc_request::of(request)).parts();
                 self.rpc.responder = Some(responder);
             }
             RpcEvent::Group(event) => {
@@ -406,13 +404,13 @@ pub unsafe extern "C" fn rdzv_loop_rpc_event(
 }
 
 /// What a handler is asked, when the last event was `RDZV_EVENT_RPC_REQUEST`, else NULL. Lent until the
-/// next call of `rdzv_loop_next_event`.
+/// next call of `rdzv_loop_next_event`; the bytes may be taken (`rdzv_rpc_request_take`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_rpc_request(event_loop: *const rdzv_loop) -> *const rdzv_rpc_request {
     // SAFETY: as the header wants it.
     guard::quiet(null(), || unsafe {
         loop_gate::read(event_loop, null(), |this| {
-            this.told.rpc.request.as_ref().map_or_else(null, |(shown, _)| std::ptr::from_ref(shown))
+            this.told.rpc.request.as_ref().map_or_else(null, std::ptr::from_ref)
         })
     })
 }

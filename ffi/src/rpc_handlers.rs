@@ -1,22 +1,22 @@
 //! Handlers of a worker of an RPC group.
 
 use crate::argument::{bytes, invalid, place, reference, reference_mut, text};
-use crate::buffer::lent;
+use crate::buffer::{lent, rdzv_buffer};
 use crate::error::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_fault::name_fault;
 use crate::rpc_plugin::outside_workers;
 use crate::status::*;
 use rendezvous_core::driver::loop_client::RpcDesk;
-use rendezvous_core::driver::rpc::Payload;
 use rendezvous_core::driver::rpc::handling::{HandlerFn, Handling, Request, Responder, Run};
+use rendezvous_core::driver::rpc::{Payload, Received};
 use rendezvous_core::rpc::connection::CallKind;
 use rendezvous_core::rpc::handlers::{Handlers, Owner};
 use rendezvous_core::rpc::name::{WorkerInfo, WorkerName};
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::null;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// The handler runs on the thread that serves all connections: it must not block. The quickest way for what
@@ -27,30 +27,60 @@ pub const RDZV_RPC_POOLED: i32 = 2;
 /// Its requests are events of the event loop that the worker is in: nothing is called.
 pub const RDZV_RPC_LOOP: i32 = 3;
 
-/// What a handler is asked. Valid, with all that it lends, until the handler returns.
+/// What a handler is asked. Valid, with all that it lends, until the handler returns; any thread may read it.
 #[derive(Debug)]
 pub struct rdzv_rpc_request {
     caller: String,
     caller_id: u16,
     handler: Arc<str>,
-    data: *const u8,
-    len: usize,
+    bytes: Mutex<Bytes>,
     kind: CallKind,
     time_left: Option<Duration>,
 }
 
-impl rdzv_rpc_request {
-    /// Valid as long as the bytes of what it is made of.
-    pub(crate) fn of(request: &Request) -> Self {
-        Self {
-            caller: request.caller.name.as_str().into(),
-            caller_id: request.caller.id,
-            handler: Arc::clone(&request.handler),
-            data: request.payload.as_ptr(),
-            len: request.payload.len(),
-            kind: request.kind,
-            time_left: request.time_left,
+/// The bytes of a request.
+#[derive(Debug)]
+enum Bytes {
+    Own(Received),
+    /// Of a backend of the program's own, which keeps them as long as the request lives.
+    Lent(*const u8, usize),
+}
+
+// SAFETY: nobody changes what is lent.
+unsafe impl Send for Bytes {}
+
+impl Bytes {
+    fn get(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            // SAFETY: they were a slice when they were lent.
+            Self::Lent(data, len) => unsafe { std::slice::from_raw_parts(*data, *len) },
         }
+    }
+
+    fn into_vec(self) -> Vec<u8> {
+        match self {
+            Self::Own(bytes) => bytes.into_vec(),
+            Self::Lent(..) => self.get().to_vec(),
+        }
+    }
+}
+
+impl rdzv_rpc_request {
+    pub(crate) fn of(request: Request) -> Self {
+        let Request { caller, handler, payload, kind, time_left } = request;
+        let (bytes, caller_id) = (Mutex::new(Bytes::Own(payload)), caller.id);
+        Self { caller: caller.name.as_str().into(), caller_id, handler, bytes, kind, time_left }
+    }
+
+    fn bytes(&self) -> MutexGuard<'_, Bytes> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the bytes lie, and how many.
+    pub(crate) fn parts(&self) -> (*const u8, usize) {
+        let bytes = self.bytes();
+        (bytes.get().as_ptr(), bytes.get().len())
     }
 }
 
@@ -193,7 +223,7 @@ impl Entry {
             Code::Program(run, code) => {
                 let code = Arc::clone(code);
                 let call = move |request: Request, responder| {
-                    code.call(&rdzv_rpc_request::of(&request), rdzv_rpc_responder::of_caller(responder));
+                    code.call(&rdzv_rpc_request::of(request), rdzv_rpc_responder::of_caller(responder));
                 };
                 (*run, Box::new(call))
             }
@@ -401,8 +431,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
                         caller: caller.into(),
                         caller_id,
                         handler,
-                        data: payload.as_ptr(),
-                        len: payload.len(),
+                        bytes: Mutex::new(Bytes::Lent(payload.as_ptr(), payload.len())),
                         kind,
                         time_left,
                     };
@@ -496,14 +525,39 @@ pub unsafe extern "C" fn rdzv_rpc_request_handler(
     unsafe { guard::read(request, null(), |of| lent(of.handler.as_bytes(), len)) }
 }
 
-/// The bytes of the request, their number in `*len` unless `len` is NULL. NULL for NULL.
+/// The bytes of the request, their number in `*len` unless `len` is NULL; none once they were taken. NULL for
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_request_payload(
     request: *const rdzv_rpc_request,
     len: *mut usize,
 ) -> *const u8 {
-    // SAFETY: as the header wants it; the bytes live as long as the request.
-    unsafe { guard::read(request, null(), |of| lent(std::slice::from_raw_parts(of.data, of.len), len)) }
+    // SAFETY: as the header wants it.
+    unsafe { guard::read(request, null(), |of| lent(of.bytes().get(), len)) }
+}
+
+/// Makes the bytes of the request yours, for who answers later: they replace the content of `out` without
+/// being copied, and the request has none any more. What was lent of them lies where it lay, and lives as
+/// the content of `out` now. Of a request that `rdzv_rpc_handlers_dispatch` hands on to a handler that it
+/// calls, they are the backend's, and are copied. Any thread, as long as the request is valid: in a loop
+/// until the next call of `rdzv_loop_next_event`. Whoever takes them once more gets none.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_request_take(
+    request: *const rdzv_rpc_request,
+    out: *mut rdzv_buffer,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        guard::call(error, || {
+            let (request, out) = (reference(request, "request")?, reference_mut(out, "out")?);
+            let none = Bytes::Own(Vec::new().into());
+            out.take(std::mem::replace(&mut *request.bytes(), none).into_vec());
+            Ok(())
+        })
+    }
 }
 
 /// Whether the caller wants an answer, 1 or 0; what is answered all the same is dropped. 0 for NULL.

@@ -76,6 +76,7 @@ static const struct test tests[] = {
     TEST(futures_hold_up_nobody_who_looks_once),
     TEST(waits_are_cancelled_from_another_thread),
     TEST(lent_bytes_are_given_back_once),
+    TEST(requests_are_taken_without_being_copied),
     TEST(workers_end_in_both_ways),
     TEST(workers_are_made_as_they_are_told),
     TEST(workers_are_not_shut_down_and_calls_not_awaited_by_their_own_code),

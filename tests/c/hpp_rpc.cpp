@@ -52,7 +52,8 @@ struct rdzv::codec<named> {
 namespace {
 
 static_assert(is_move_only<rdzv::rpc> && is_move_only<rdzv::rpc_handlers> && is_move_only<rdzv::rpc_observer> &&
-              is_move_only<rdzv::rpc_future<int>> && is_move_only<rdzv::rpc_responder>);
+              is_move_only<rdzv::rpc_future<int>> && is_move_only<rdzv::rpc_responder> &&
+              is_move_only<rdzv::rpc_payload>);
 
 template <class T>
 T there_and_back(const T& value) {
@@ -139,6 +140,16 @@ rdzv::rpc_handlers handlers() {
                                     const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
     std::move(responder).answer(std::string(request.bytes()) + *kept);
   }));
+  // Who answers later keeps the bytes themselves.
+  CHECK(made.on_bytes("keep bytes", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
+    const std::string_view lay_there = request.bytes();
+    rdzv::rpc_payload taken = request.take();
+    CHECK(taken.bytes().data() == lay_there.data() && taken.bytes().size() == lay_there.size());
+    CHECK(request.bytes().empty() && request.take().bytes().empty());
+    std::thread([kept = std::move(taken), way_back = std::move(responder)]() mutable {
+      std::move(way_back).answer(std::string(kept.bytes()));
+    }).join();
+  }));
   CHECK(made.on_bytes("forget", [](const rdzv::rpc_request&, rdzv::rpc_responder&) {}));
 #if defined(__cpp_exceptions)
   CHECK(made.on("throw", [](int number) -> int { throw std::runtime_error("no such luck: " + std::to_string(number)); }));
@@ -181,6 +192,7 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(one.call("two", "check"));
   const std::string large(std::size_t{3} << 20, 'x');
   CHECK(VALUE(one.call_bytes("two", "echo", large)) == large);
+  CHECK(VALUE(one.call_bytes("two", "keep bytes", large)) == large);
   CHECK(one.notify("two", "nothing", std::vector<double>()));
   CHECK(one.notify_bytes("two", "echo", large));
   CHECK(VALUE(VALUE(one.start_bytes("two", "echo", large)).get()) == large);

@@ -118,7 +118,13 @@ void workers_of_one_loop_call_each_other(const rdzv::store& store) {
   const std::string large(std::size_t{1} << 20, 'x');
   CHECK(one.notify_bytes("two", "add", large));
   CHECK(next_of(loop, two, event_kind::rpc_request).value.empty());
-  CHECK(VALUE(rdzv::rpc_request_of(loop)).request().bytes() == large);
+  {
+    // They may outlive the event.
+    const auto asked = VALUE(rdzv::rpc_request_of(loop));
+    const std::string_view lay_there = asked.request().bytes();
+    const rdzv::rpc_payload taken = asked.request().take();
+    CHECK(!VALUE(loop.next_event()) && taken.bytes() == large && taken.bytes().data() == lay_there.data());
+  }
   // Bytes are taken out of the event of the answer.
   CHECK(one.call_bytes("two", "add", large));
   next_of(loop, two, event_kind::rpc_request);

@@ -293,6 +293,81 @@ void lent_bytes_are_given_back_once(void) {
   free(bytes);
 }
 
+// Keeps the bytes of the request, and answers when the test wants it.
+static void take(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
+  struct kept *kept = user_data;
+  size_t len = 0, left = 77;
+  rdzv_buffer *taken = rdzv_buffer_new(), *again = rdzv_buffer_new();
+  const uint8_t *lay_at = rdzv_rpc_request_payload(request, &len);
+  OK(rdzv_rpc_request_take(request, taken, &error));
+  CHECK_NUMBER(rdzv_buffer_len(taken), len);
+  CHECK(rdzv_rpc_request_payload(request, &left) != NULL && left == 0);
+  OK(rdzv_rpc_request_take(request, again, &error));
+  CHECK_BUFFER(again, "");
+  rdzv_buffer_free(again);
+  FAILS(INVALID, rdzv_rpc_request_take(request, NULL, &error));
+  FAILS(INVALID, rdzv_rpc_request_take(NULL, taken, &error));
+  CHECK(pthread_mutex_lock(&kept->mutex) == 0);
+  kept->taken = taken;
+  kept->lay_at = lay_at;
+  CHECK(pthread_mutex_unlock(&kept->mutex) == 0);
+  later(user_data, request, responder);
+}
+
+static void free_buffer(void *user_data) {
+  rdzv_buffer_free(user_data);
+}
+
+// What was taken: where it lay before, unless it was only lent; and it is the answer now.
+static void answer_with_what_was_taken(struct kept *kept, int calls, bool was_lent) {
+  await_count(kept, &kept->calls, calls);
+  rdzv_rpc_responder *responder = take_responder(kept);
+  CHECK(pthread_mutex_lock(&kept->mutex) == 0);
+  rdzv_buffer *taken = kept->taken;
+  CHECK((rdzv_buffer_data(taken) == kept->lay_at) == !was_lent);
+  CHECK(pthread_mutex_unlock(&kept->mutex) == 0);
+  OK(rdzv_rpc_responder_answer(responder, rdzv_buffer_data(taken), rdzv_buffer_len(taken), free_buffer, taken, &error));
+}
+
+void requests_are_taken_without_being_copied(void) {
+  struct kept kept = new_kept();
+  struct pair pair = new_pair(&kept);
+  OK(rdzv_rpc_add_handler(pair.two, TEXT("take inline"), RDZV_RPC_INLINE, take, &kept, NULL, &error));
+  OK(rdzv_rpc_add_handler(pair.two, TEXT("take"), RDZV_RPC_POOLED, take, &kept, NULL, &error));
+  // Short ones, and one that is received into a buffer of its own.
+  const size_t lens[] = {1, 70000, 8u << 20};
+  rdzv_buffer *answer = rdzv_buffer_new();
+  int calls = 0;
+  for (size_t i = 0; i < 2 * sizeof lens / sizeof *lens; ++i) {
+    const size_t len = lens[i / 2];
+    uint8_t *bytes = malloc(len);
+    memset(bytes, (int)i + 1, len);
+    rdzv_rpc_call_spec call = call_of("two", i % 2 == 0 ? "take inline" : "take", "");
+    call.payload = bytes;
+    call.payload_len = len;
+    rdzv_rpc_future *future = NULL;
+    int32_t ended = 0;
+    OK(rdzv_rpc_start_call(pair.one, &call, &future, &error));
+    answer_with_what_was_taken(&kept, ++calls, false);
+    OK(rdzv_rpc_future_wait(future, -1, &ended, answer, &error));
+    rdzv_rpc_future_free(future);
+    CHECK_NUMBER(rdzv_buffer_len(answer), len);
+    CHECK(memcmp(rdzv_buffer_data(answer), bytes, len) == 0);
+    free(bytes);
+  }
+  // A backend only lends what it hands on.
+  rdzv_rpc_handlers *handlers = NULL;
+  OK(rdzv_rpc_handlers_new(&handlers, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("take"), RDZV_RPC_INLINE, take, &kept, NULL, &error));
+  const int told = count_of(&kept, &kept.told);
+  OK(rdzv_rpc_handlers_dispatch(handlers, TEXT("x"), 1, TEXT("take"), TEXT("lent"), -1, 1, done, &kept, &error));
+  answer_with_what_was_taken(&kept, ++calls, true);
+  is_told(&kept, told + 1, RDZV_OK, "lent");
+  rdzv_rpc_handlers_free(handlers);
+  rdzv_buffer_free(answer);
+  end_pair(&pair);
+}
+
 static void *shut_down(void *argument) {
   OK(rdzv_rpc_shutdown(argument, RDZV_RPC_GRACEFUL, &error));
   return NULL;

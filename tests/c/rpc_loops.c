@@ -146,6 +146,22 @@ void workers_of_a_loop_call_each_other(void) {
   OK(rdzv_rpc_responder_answer(late, TEXT("at last"), NULL, NULL, &error));
   await_answer(at.loop, at.one, first, "at last");
 
+  // The bytes of a request may be kept until it is answered.
+  OK(rdzv_loop_rpc_call(at.loop, at.two, &call, &second, &error));
+  late = await_request(at.loop, at.two, "two", "me");
+  rdzv_buffer *taken = rdzv_buffer_new();
+  size_t len = 77;
+  const rdzv_rpc_request *request = rdzv_loop_rpc_request(at.loop);
+  const uint8_t *lay_at = rdzv_rpc_request_payload(request, NULL);
+  OK(rdzv_rpc_request_take(request, taken, &error));
+  CHECK(rdzv_buffer_data(taken) == lay_at && rdzv_rpc_request_payload(request, &len) != NULL && len == 0);
+  rdzv_event nothing = {.struct_size = sizeof nothing};
+  OK(rdzv_loop_next_event(at.loop, &nothing, &error));
+  CHECK_BUFFER(taken, "me");
+  rdzv_buffer_free(taken);
+  OK(rdzv_rpc_responder_answer(late, TEXT("kept"), NULL, NULL, &error));
+  await_answer(at.loop, at.two, second, "kept");
+
   call = call_of("two", "ask", "psst");
   OK(rdzv_loop_rpc_notify(at.loop, at.one, &call, &error));
   rdzv_rpc_responder_free(await_request(at.loop, at.two, "one", "psst"));

@@ -15,6 +15,9 @@ struct kept {
   pthread_cond_t changed;
   rdzv_rpc_responder *responder;
   rdzv_rpc *rpc;
+  // The bytes of a request, and where they lay before.
+  rdzv_buffer *taken;
+  const uint8_t *lay_at;
   int calls, destroyed, released, told;
   rdzv_status status;
   char words[200];

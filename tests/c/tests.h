@@ -109,6 +109,7 @@ void futures_and_callbacks_tell_what_came_of_calls(void);
 void futures_hold_up_nobody_who_looks_once(void);
 void waits_are_cancelled_from_another_thread(void);
 void lent_bytes_are_given_back_once(void);
+void requests_are_taken_without_being_copied(void);
 void workers_end_in_both_ways(void);
 void workers_are_made_as_they_are_told(void);
 void static_workers_agree_to_end(void);
