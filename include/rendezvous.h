@@ -4211,6 +4211,14 @@ typedef struct {
   void *user_data;
 } rdzv_rpc_call_spec;
 
+// As `rdzv_error_new`, of a call: the operation is `call`, and the error names whom the call was for as those
+// of the library do, by name or else by number; no more of `call` is read, and nothing is given back. For who
+// finds that an answer cannot be read. Yours until `rdzv_error_free`. Never NULL.
+rdzv_error *rdzv_error_new_of_call(rdzv_status status,
+                                   const uint8_t *message,
+                                   size_t message_len,
+                                   const rdzv_rpc_call_spec *call);
+
 // Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be
 // NULL. A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a
 // callback, whatever worker they are of: these keep threads busy that the answer may need.
@@ -4582,6 +4590,11 @@ rdzv_status rdzv_loop_rpc_add_handler(rdzv_loop *event_loop,
 //
 // Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown worker), `RDZV_EXHAUSTED` (no thread).
 rdzv_status rdzv_loop_rpc_shutdown(rdzv_loop *event_loop, uint32_t number, int32_t how, rdzv_error **error);
+
+// The call that is over, when the last event was `RDZV_EVENT_COMPLETED` of an RPC worker, else NULL: of its
+// fields `callee` or else `callee_id`, and `handler`, as they were given. Lent until the next call of
+// `rdzv_loop_next_event`.
+const rdzv_rpc_call_spec *rdzv_loop_rpc_called(const rdzv_loop *event_loop);
 
 // What happened, when the last event was `RDZV_EVENT_RPC`, as `rdzv_rpc_next_event` tells it: of `*event`,
 // `struct_size` must be set, and `name` and `why` may be NULL. `RDZV_RPC_EVENT_OVER`: the worker has

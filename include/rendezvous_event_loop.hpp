@@ -71,6 +71,24 @@ struct loop_member {
   std::string address;
 };
 
+/// Which RPC call it was.
+struct rpc_called {
+  /// Whom it was for; empty where that was said by number.
+  std::string callee;
+  /// -1 where it was said by name.
+  std::int32_t callee_id = -1;
+  std::string handler;
+};
+
+namespace detail {
+
+inline rpc_called called(const rdzv_rpc_call_spec& call) {
+  return {std::string(text(call.callee, call.callee_len)), call.callee_id,
+          std::string(text(call.handler, call.handler_len))};
+}
+
+}  // namespace detail
+
 /// What happened in an event loop.
 struct loop_event {
   event_kind kind = event_kind::completed;
@@ -96,6 +114,8 @@ struct loop_event {
   /// get, compare_set, queue_pop; event_kind::change: the key; an RPC call: the bytes of its answer, for `rpc_answer_of`.
   /// Those of event_kind::rpc_request are not copied: `rpc_request_of` lends them.
   std::string value;
+  /// The end of an RPC call.
+  rpc_called called;
   /// multi_get, list_keys; event_kind::change: the new value.
   std::vector<std::string> items;
   /// The end of a batch.
@@ -145,6 +165,8 @@ class event_loop {
     told.number = event.number;
     told.revision = event.revision;
     if (told.kind != event_kind::rpc_request) told.value = detail::text(event.data, event.len);
+    if (told.kind == event_kind::completed)
+      if (const rdzv_rpc_call_spec* call = rdzv_loop_rpc_called(c_handle())) told.called = detail::called(*call);
     if (event.error != nullptr) take_failure(told, event.error);
     for (std::size_t i = 0; i < event.item_count; ++i) take_item(told, i);
     rdzv_round round{};

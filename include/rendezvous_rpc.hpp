@@ -45,13 +45,29 @@ std::string packed(const Arguments&... arguments) {
 template <class T>
 using answered = std::conditional_t<std::is_same_v<T, rpc_bytes>, std::string, T>;
 
-template <class T>
-result<answered<T>> unpacked(std::string_view bytes, std::string_view handler) {
+/// What went wrong with a call, as the library tells it: the message begins with handler and callee.
+inline error error_of(const rpc_called& call, status code, std::string_view words) {
+  rdzv_rpc_call_spec named{};
+  named.struct_size = sizeof named;
+  named.callee_id = call.callee_id;
+  if (call.callee_id < 0) {
+    named.callee = bytes(call.callee);
+    named.callee_len = call.callee.size();
+  }
+  std::string message = call.handler + " at ";
+  message += call.callee_id < 0 ? call.callee : "id " + std::to_string(call.callee_id);
+  message.append(": ").append(words);
+  const auto number = static_cast<rdzv_status>(code);
+  return error(number, rdzv_error_new_of_call(number, bytes(message), message.size(), &named));
+}
+
+/// The answer of a call, about which `of_call` tells.
+template <class T, class OfCall>
+result<answered<T>> unpacked(std::string_view bytes, const OfCall& of_call) {
   if constexpr (std::is_same_v<T, rpc_bytes>) {
-    static_cast<void>(handler);
+    static_cast<void>(of_call);
     return std::string(bytes);
   } else if constexpr (std::is_void_v<T>) {
-    static_cast<void>(handler);
     if (bytes.empty()) return {};
   } else {
     T value{};
@@ -59,8 +75,7 @@ result<answered<T>> unpacked(std::string_view bytes, std::string_view handler) {
     if (codec<T>::read(in, value) && in.left() == 0) return value;
   }
   if constexpr (!std::is_same_v<T, rpc_bytes>)
-    return make_error(status::rpc_malformed,
-                      "the answer of " + std::string(handler) + " is not of the type that was asked for");
+    return error_of(of_call(), status::rpc_malformed, "the answer is not of the type that was asked for");
 }
 
 /// Takes over the error of a call; a handler that could not read its arguments has a status of its own.
@@ -105,6 +120,14 @@ class rpc_callee {
 };
 
 namespace detail {
+
+inline rpc_called called(const rpc_callee& callee, std::string_view handler) {
+  rdzv_rpc_call_spec call{};
+  callee.fill(call);
+  call.handler = bytes(handler);
+  call.handler_len = handler.size();
+  return called(call);
+}
 
 /// The bytes of a call and the struct that names them.
 class outgoing_call {
@@ -171,7 +194,7 @@ class rpc_future {
  public:
   using answer_type = detail::answered<T>;
 
-  rpc_future(rdzv_rpc_future* made, std::string handler) noexcept : handle_(made), handler_(std::move(handler)) {}
+  rpc_future(rdzv_rpc_future* made, rpc_called called) noexcept : handle_(made), called_(std::move(called)) {}
 
   /// Whether it has ended: then `get` does not wait.
   bool is_ready() const { return rdzv_rpc_future_is_ready(handle_.get()) != 0; }
@@ -179,7 +202,7 @@ class rpc_future {
   result<answer_type> get() {
     auto ended = wait(default_timeout);
     if (!ended.has_value()) return std::move(ended).error();
-    if (!*ended) return detail::make_error(status::timed_out, handler_ + " has not answered");
+    if (!*ended) return detail::error_of(called_, status::timed_out, "it has not answered");
     return take();
   }
   /// Waits so long; whether it has ended. Then `take` has the answer.
@@ -196,18 +219,18 @@ class rpc_future {
   }
   /// The answer, after `wait` has told true.
   result<answer_type> take() {
-    if (!answer_) return detail::make_error(status::invalid_argument, "the call has not ended");
+    if (!answer_) return detail::error_of(called_, status::invalid_argument, "the call has not ended");
     const detail::buffer answer = std::move(*answer_);
     answer_.reset();
     const auto bytes = detail::text(rdzv_buffer_data(answer.get()), rdzv_buffer_len(answer.get()));
-    return detail::unpacked<T>(bytes, handler_);
+    return detail::unpacked<T>(bytes, [this] { return called_; });
   }
   /// Ends it, from any thread: whoever waits gets `status::cancelled`.
   void cancel() const { rdzv_rpc_future_cancel(handle_.get()); }
 
  private:
   detail::handle<rdzv_rpc_future, rdzv_rpc_future_free> handle_;
-  std::string handler_;
+  rpc_called called_;
   std::optional<detail::buffer> answer_;
 };
 
@@ -441,7 +464,7 @@ class rpc {
     if (auto failure = call_into(answer, callee, handler, detail::packed(arguments...), timeout))
       return std::move(*failure);
     return detail::unpacked<Return>(detail::text(rdzv_buffer_data(answer.get()), rdzv_buffer_len(answer.get())),
-                                    handler);
+                                    [&] { return detail::called(callee, handler); });
   }
   /// Calls a handler of bytes. Long payloads are not copied.
   result<std::string> call_bytes(const rpc_callee& callee, std::string_view handler, std::string payload,
@@ -480,9 +503,9 @@ class rpc {
   result<void> call_then_within(milliseconds timeout, Done done, const rpc_callee& callee, std::string_view handler,
                                 const Arguments&... arguments) const {
     auto tell = [done = std::make_shared<Done>(std::move(done)),
-                 name = std::string(handler)](result<std::string_view> answer) {
+                 call = detail::called(callee, handler)](result<std::string_view> answer) {
       if (!answer) return (*done)(result<Return>(std::move(answer).error()));
-      (*done)(detail::unpacked<Return>(*answer, name));
+      (*done)(detail::unpacked<Return>(*answer, [&call] { return call; }));
     };
     return call_with(std::move(tell), callee, handler, detail::packed(arguments...), timeout);
   }
@@ -608,12 +631,12 @@ class rpc {
   template <class Return>
   result<rpc_future<Return>> start_with(const rpc_callee& callee, std::string_view handler, std::string payload,
                                         milliseconds timeout) const {
-    std::string name(handler);
     detail::outgoing_call call(callee, handler, std::move(payload), timeout);
+    rpc_called called = detail::called(callee, handler);
     rdzv_rpc_future* made = nullptr;
     if (auto failure = detail::call_failure_of(rdzv_rpc_start_call, c_handle(), call.give(), &made))
       return std::move(*failure);
-    return rpc_future<Return>(made, std::move(name));
+    return rpc_future<Return>(made, std::move(called));
   }
 
   result<void> call_with(detail::done_function tell, const rpc_callee& callee, std::string_view handler,

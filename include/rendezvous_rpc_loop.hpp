@@ -194,7 +194,7 @@ inline result<rpc_event> rpc_event_of(event_loop& loop) {
 /// bytes. Whoever is told of a failure hears what one who waits for the call does.
 template <class Return = void>
 result<detail::answered<Return>> rpc_answer_of(const loop_event& event) {
-  if (event.code == status::ok) return detail::unpacked<Return>(event.value, "a call");
+  if (event.code == status::ok) return detail::unpacked<Return>(event.value, [&event] { return event.called; });
   const rdzv_error* known = event.failure ? event.failure->c_handle() : nullptr;
   return detail::call_error(static_cast<rdzv_status>(event.code), rdzv_error_clone(known));
 }

@@ -11,7 +11,7 @@ use crate::rpc::{
     EVENT_FIRST_SIZE, HandleEnd, Making, Named, RDZV_RPC_EVENT_OVER, put_event, rdzv_rpc, rdzv_rpc_event,
     shown, shutdown_of,
 };
-use crate::rpc_call::{naming, rdzv_rpc_call_spec, spec};
+use crate::rpc_call::{naming, rdzv_rpc_call_spec, spec, spec_of};
 use crate::rpc_fault::{agent_fault, group_call_fault, init_fault};
 use crate::rpc_handlers::{Code, Entry, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
 use crate::rpc_options::rdzv_rpc_options;
@@ -19,7 +19,7 @@ use crate::sized;
 use crate::status::{RDZV_ALREADY_REGISTERED, RDZV_EXHAUSTED, RDZV_OK, RDZV_UNSUPPORTED, rdzv_status};
 use crate::store::rdzv_store;
 use rendezvous_core::driver::canceller::Canceller;
-use rendezvous_core::driver::loop_client::{RpcAskError, RpcDesk, RpcEvent, RpcId};
+use rendezvous_core::driver::loop_client::{Called, RpcAskError, RpcDesk, RpcEvent, RpcId};
 use rendezvous_core::driver::rpc::handling::Responder;
 use rendezvous_core::driver::rpc_group::CallSpec;
 use rendezvous_core::rpc::agent::GroupEvent;
@@ -43,6 +43,8 @@ pub(crate) struct ToldRpc {
     request: Option<rdzv_rpc_request>,
     responder: Option<Responder>,
     event: Option<Happened>,
+    /// What it shows lies in the other.
+    called: Option<(rdzv_rpc_call_spec, Called)>,
 }
 
 #[derive(Debug)]
@@ -59,14 +61,16 @@ impl Told {
                 shown.kind = RDZV_EVENT_RPC_JOINED;
                 return joined.err().map(|error| init_fault(&error));
             }
-            RpcEvent::Completed(call, whom, result) => {
+            RpcEvent::Completed(call, called, result) => {
                 (shown.kind, shown.operation) = (RDZV_EVENT_COMPLETED, call.0);
+                // The names do not move with their owner.
+                self.rpc.called = called.map(|called| (spec_of(&called), called));
                 match result {
                     Ok(answer) => self.value = answer,
                     Err(error) => {
                         let fault = group_call_fault(&error);
-                        return Some(match &whom {
-                            Some(whom) => naming(fault, whom.callee()),
+                        return Some(match &self.rpc.called {
+                            Some((_, called)) => naming(fault, called.callee.callee()),
                             None => fault,
                         });
                     }
@@ -375,6 +379,19 @@ pub unsafe extern "C" fn rdzv_loop_rpc_shutdown(
             this.stores.rpc_shutdown(RpcId::from_u32(number), how).map_err(|error| ask_fault(&error))
         })
     }
+}
+
+/// The call that is over, when the last event was `RDZV_EVENT_COMPLETED` of an RPC worker, else NULL: of its
+/// fields `callee` or else `callee_id`, and `handler`, as they were given. Lent until the next call of
+/// `rdzv_loop_next_event`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_rpc_called(event_loop: *const rdzv_loop) -> *const rdzv_rpc_call_spec {
+    // SAFETY: as the header wants it.
+    guard::quiet(null(), || unsafe {
+        loop_gate::read(event_loop, null(), |this| {
+            this.told.rpc.called.as_ref().map_or_else(null, |(shown, _)| std::ptr::from_ref(shown))
+        })
+    })
 }
 
 /// What happened, when the last event was `RDZV_EVENT_RPC`, as `rdzv_rpc_next_event` tells it: of `*event`,

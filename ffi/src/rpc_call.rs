@@ -1,7 +1,8 @@
 //! Calls between workers of an RPC group.
 
-use crate::argument::{invalid, place, reference, reference_mut, text};
+use crate::argument::{bytes, invalid, place, reference, reference_mut, text};
 use crate::buffer::rdzv_buffer;
+use crate::context::struct_size;
 use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rpc::{Calls, rdzv_rpc};
@@ -10,6 +11,7 @@ use crate::rpc_handlers::{Outcome, Told, listener, payload};
 use crate::sized;
 use crate::status::*;
 use crate::store::timeout;
+use rendezvous_core::driver::loop_client::Called;
 use rendezvous_core::driver::reply::{Awaited, Reply, ask};
 use rendezvous_core::driver::rpc::within::may_wait;
 use rendezvous_core::driver::rpc_group::{CallCanceller, CallSpec, Callee, GroupCall, Whom};
@@ -64,6 +66,57 @@ const NO_SPEC: rdzv_rpc_call_spec = rdzv_rpc_call_spec {
     user_data: null_mut(),
 };
 
+/// Whom a call was for, and which handler. Valid as long as what it shows.
+pub(crate) fn spec_of(called: &Called) -> rdzv_rpc_call_spec {
+    let (handler, handler_len) = (called.handler.as_ptr(), called.handler.len());
+    let spec = rdzv_rpc_call_spec {
+        struct_size: struct_size::<rdzv_rpc_call_spec>(),
+        handler,
+        handler_len,
+        ..NO_SPEC
+    };
+    match &called.callee {
+        Whom::Name(name) => rdzv_rpc_call_spec { callee: name.as_ptr(), callee_len: name.len(), ..spec },
+        Whom::Id(id) => rdzv_rpc_call_spec { callee_id: (*id).into(), ..spec },
+    }
+}
+
+/// As `rdzv_error_new`, of a call: the operation is `call`, and the error names whom the call was for as those
+/// of the library do, by name or else by number; no more of `call` is read, and nothing is given back. For who
+/// finds that an answer cannot be read. Yours until `rdzv_error_free`. Never NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_new_of_call(
+    status: rdzv_status,
+    message: *const u8,
+    message_len: usize,
+    call: *const rdzv_rpc_call_spec,
+) -> *mut rdzv_error {
+    // SAFETY: as the header wants it; what makes no sense is passed over.
+    guard::quiet(null_mut(), || unsafe {
+        let words = bytes(message, message_len, "message").map(String::from_utf8_lossy).unwrap_or_default();
+        let fault = Fault::new(status, words).during("call");
+        let given =
+            sized::given_size(call, SPEC_FIRST_SIZE, "call").map(|size| sized::get(call, size, NO_SPEC));
+        let fault = match given.as_ref().map_or(None, |given| callee_of(given).ok()) {
+            Some(callee) => naming(fault, callee),
+            None => fault,
+        };
+        Box::into_raw(Box::new(rdzv_error::new(fault)))
+    })
+}
+
+/// Whom a call is for.
+unsafe fn callee_of<'a>(given: &rdzv_rpc_call_spec) -> Result<Callee<'a>, Fault> {
+    if !given.callee.is_null() {
+        // SAFETY: as the header wants it.
+        return Ok(Callee::Name(unsafe { text(given.callee, given.callee_len, "call.callee") }?));
+    }
+    let id = u16::try_from(given.callee_id).map_err(|_| {
+        invalid(format!("`call.callee` is NULL, and `call.callee_id` is {}", given.callee_id))
+    })?;
+    Ok(Callee::Id(id))
+}
+
 /// A call as it came from C, with its bytes. From here on they are given back whatever happens.
 pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<CallSpec<'a>, Fault> {
     // SAFETY: as the header wants it.
@@ -72,12 +125,7 @@ pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<CallSp
         let given = sized::get(given, size, NO_SPEC);
         let payload = payload((given.payload, given.payload_len), given.release, given.user_data)?;
         let handler = text(given.handler, given.handler_len, "call.handler")?;
-        let callee = match given.callee.is_null() {
-            false => Callee::Name(text(given.callee, given.callee_len, "call.callee")?),
-            true => Callee::Id(u16::try_from(given.callee_id).map_err(|_| {
-                invalid(format!("`call.callee` is NULL, and `call.callee_id` is {}", given.callee_id))
-            })?),
-        };
+        let callee = callee_of(&given)?;
         let timeout = match timeout(given.timeout_ms)? {
             Timeout::Default => None,
             Timeout::Once => Some(Duration::ZERO),

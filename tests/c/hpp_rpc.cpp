@@ -175,6 +175,11 @@ rdzv::rpc joined(const rdzv::store& store, const char* name, std::int32_t rank, 
   return VALUE(rdzv::rpc::init_over(store, name, rank, -1, options, answering));
 }
 
+void check_answer_of_add(const rdzv::error& failure) {
+  CHECK(failure.code() == rdzv::status::rpc_malformed && failure.operation() == "call");
+  CHECK(failure.message() == "add at two: the answer is not of the type that was asked for");
+}
+
 void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(one.name() == "one" && one.id() == 1 && !one.address().empty());
   CHECK(VALUE(two.workers()).size() == 2 && VALUE(two.workers())[0].name == "one");
@@ -216,7 +221,19 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(code(many) == rdzv::status::rpc_malformed);
   CHECK(many.error().message().find("add: 4 bytes follow its 2 arguments") != std::string::npos);
   const auto other = one.call<std::string>("two", "add", 1, 2);
-  CHECK(code(other) == rdzv::status::rpc_malformed && other.error().message().find("answer of add") != std::string::npos);
+  check_answer_of_add(other.error());
+  CHECK(other.error().nodes() == std::vector<std::string>{"two"});
+  auto later = VALUE(one.start<std::string>("two", "add", 1, 2));
+  const auto early = VALUE(one.start<int>("two", "add", 1, 2)).take();
+  CHECK(early.error().message() == "add at two: the call has not ended");
+  CHECK(early.error().nodes() == std::vector<std::string>{"two"} && early.error().operation() == "call");
+  const auto later_answer = later.get();
+  check_answer_of_add(later_answer.error());
+  CHECK(later_answer.error().nodes() == std::vector<std::string>{"two"});
+  // By number where that is how it was called.
+  const auto by_number = one.call<std::string>(2, "add", 1, 2);
+  CHECK(by_number.error().message() == "add at id 2: the answer is not of the type that was asked for");
+  CHECK(by_number.error().nodes().empty() && by_number.error().ranks() == std::vector<std::int64_t>{2});
 #if defined(__cpp_exceptions)
   CHECK(one.call<int>("two", "throw", 7).error().cause() == "no such luck: 7");
   CHECK(code(one.call("two", "throw an int")) == rdzv::status::rpc_handler_failed);
@@ -291,6 +308,10 @@ void calls_do_not_wait(const rdzv::rpc& one, rdzv::rpc& two) {
   CHECK(one.call_then<int>(
       [&done](rdzv::result<int> answer) { done.tell(std::string(rdzv::name(answer.error().code()))); }, "two", "add", 1));
   CHECK(done.next() == "malformed payload");
+  CHECK(one.call_then<std::string>(
+      [&done](rdzv::result<std::string> answer) { done.tell(answer.error().message() + answer.error().nodes().at(0)); },
+      "two", "add", 1, 2));
+  CHECK(done.next() == "add at two: the answer is not of the type that was asked fortwo");
   CHECK(!one.call_then([](rdzv::result<void>) {}, "three", "add"));
   const std::string large(std::size_t{1} << 20, 'y');
   CHECK(one.call_bytes_then(

@@ -88,7 +88,10 @@ void workers_of_one_loop_call_each_other(const rdzv::store& store) {
   auto event = next_of(loop, one, event_kind::completed);
   CHECK(event.operation == first && VALUE(rdzv::rpc_answer_of<int>(event)) == 3);
   CHECK(event.failure == nullptr && VALUE(rdzv::rpc_answer_of<rdzv::rpc_bytes>(event)) == event.value);
-  CHECK(rdzv::rpc_answer_of<std::string>(event).error().code() == rdzv::status::rpc_malformed);
+  const auto other = rdzv::rpc_answer_of<std::string>(event).error();
+  CHECK(other.code() == rdzv::status::rpc_malformed && other.nodes() == strings{"two"} && other.operation() == "call");
+  CHECK(other.message() == "add at two: the answer is not of the type that was asked for");
+  CHECK(event.called.callee == "two" && event.called.callee_id == -1 && event.called.handler == "add");
 
   // One that is answered later, after one whose arguments cannot be read.
   CHECK(two.call("one", "add", 5));

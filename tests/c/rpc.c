@@ -626,6 +626,24 @@ void rpc_handles_may_be_null(void) {
   CHECK_TEXT(rdzv_error_message(copy), "a number is no text");
   rdzv_error_free(copy);
   CHECK(rdzv_error_clone(NULL) == NULL);
+  // One of a call names whom that was for.
+  rdzv_rpc_call_spec call = call_of("two", "echo", "");
+  made = rdzv_error_new_of_call(RDZV_RPC_MALFORMED, TEXT("no text"), &call);
+  CHECK_NUMBER(rdzv_error_status(made), RDZV_RPC_MALFORMED);
+  CHECK_TEXT(rdzv_error_message(made), "no text");
+  CHECK_TEXT(rdzv_error_operation(made), "call");
+  CHECK_LENT(rdzv_error_node(made, 0, &len), len, "two");
+  rdzv_error_free(made);
+  call = call_of(NULL, "echo", "");
+  call.callee_id = 9;
+  made = rdzv_error_new_of_call(RDZV_RPC_MALFORMED, TEXT("no text"), &call);
+  CHECK_NUMBER(rdzv_error_rank(made, 0), 9);
+  CHECK_NUMBER(rdzv_error_node_count(made), 0);
+  rdzv_error_free(made);
+  made = rdzv_error_new_of_call(RDZV_RPC_MALFORMED, NULL, 0, NULL);
+  CHECK_TEXT(rdzv_error_message(made), "");
+  rdzv_error_free(made);
+  CHECK(rdzv_loop_rpc_called(NULL) == NULL);
   rdzv_buffer_free(buffer);
   rdzv_list_free(list);
 }

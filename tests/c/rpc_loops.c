@@ -46,6 +46,8 @@ static void await_answer(rdzv_loop *loop, uint32_t worker, uint64_t operation, c
   const rdzv_event event = await_success(loop, worker, RDZV_EVENT_COMPLETED);
   CHECK_NUMBER((long long)event.operation, (long long)operation);
   check_bytes(__FILE__, __LINE__, event.data, event.len, answer);
+  const rdzv_rpc_call_spec *called = rdzv_loop_rpc_called(loop);
+  CHECK(called != NULL && called->handler_len > 0 && (called->callee != NULL) == (called->callee_id == -1));
 }
 
 static void await_failure(rdzv_loop *loop, uint32_t worker, uint64_t operation, rdzv_status status, const char *part) {
@@ -143,6 +145,8 @@ void workers_of_a_loop_call_each_other(void) {
   rdzv_rpc_responder *soon = await_request(at.loop, at.two, "two", "me");
   OK(rdzv_rpc_responder_answer(soon, TEXT("myself"), NULL, NULL, &error));
   await_answer(at.loop, at.two, second, "myself");
+  CHECK_LENT(rdzv_loop_rpc_called(at.loop)->callee, rdzv_loop_rpc_called(at.loop)->callee_len, "two");
+  CHECK_LENT(rdzv_loop_rpc_called(at.loop)->handler, rdzv_loop_rpc_called(at.loop)->handler_len, "ask");
   OK(rdzv_rpc_responder_answer(late, TEXT("at last"), NULL, NULL, &error));
   await_answer(at.loop, at.one, first, "at last");
 
@@ -453,6 +457,8 @@ void workers_of_a_loop_end_when_their_calls_have(void) {
     CHECK_NUMBER(event.status, RDZV_OK);
     if (event.kind == RDZV_EVENT_COMPLETED) {
       check_bytes(__FILE__, __LINE__, event.data, event.len, "y");
+      CHECK_NUMBER(rdzv_loop_rpc_called(at.loop)->callee_id, 2);
+      CHECK(rdzv_loop_rpc_called(at.loop)->callee == NULL);
       has_answer = true;
     } else {
       // The call is over before its worker is, and the others hear of that.

@@ -12,7 +12,7 @@ mod session;
 
 pub use agent::{AgentId, LoopAgent};
 pub use node::Session;
-pub use rpc::{MakeRpc, RpcAskError, RpcDesk, RpcEvent, RpcHome, RpcId};
+pub use rpc::{Called, MakeRpc, RpcAskError, RpcDesk, RpcEvent, RpcHome, RpcId};
 pub use session::{SessionAnswer, SessionEvent};
 
 use super::agent::{AgentEvent, Moment};

@@ -49,14 +49,29 @@ impl RpcId {
 pub enum RpcEvent {
     /// It is a member, which is told first; or it is none, which is told last.
     Joined(Result<(), RpcInitError>),
-    /// A call is over, which was for that worker.
-    Completed(CallId, Option<Whom>, GroupResult),
+    /// That call is over.
+    Completed(CallId, Option<Called>, GroupResult),
     /// A handler of the loop's is asked. Dropped without an answer, the responder tells the caller so.
     Asked(Request, Responder),
     /// Somebody came, went or died.
     Group(GroupEvent),
     /// It has ended, and this is the last that is heard of it.
     Over(Result<(), AgentError>),
+}
+
+/// What a call was.
+#[derive(Clone, Debug)]
+pub struct Called {
+    /// Whom it was for.
+    pub callee: Whom,
+    /// The name of the handler.
+    pub handler: Box<str>,
+}
+
+impl fmt::Display for Called {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.handler, self.callee)
+    }
 }
 
 /// Where a worker is made and ended.
@@ -209,24 +224,21 @@ impl RpcDesk {
 
 /// A call whose end nobody has taken.
 struct Made {
-    whom: Whom,
+    called: Called,
     /// How it ends when it is given up.
     way: Way,
 }
 
 enum Way {
     Kept(CallCanceller),
-    /// Here; with the name of its handler.
-    Loose(Box<str>),
+    /// Here.
+    Loose,
 }
 
 impl Made {
     /// In words.
     fn what(&self) -> Box<str> {
-        match &self.way {
-            Way::Kept(_) => format!("a call to {}", self.whom).into(),
-            Way::Loose(handler) => format!("{handler} at {}", self.whom).into(),
-        }
+        format!("{}", self.called).into()
     }
 }
 
@@ -332,18 +344,18 @@ impl LoopRpc {
             NotBegun::Over => NotCallable::NoMember.into(),
             NotBegun::TooMany { calls_max } => GroupCallError::Untaken { calls_max },
         })?;
-        let (whom, handler) = (spec.callee.into(), spec.handler.into());
+        let called = Called { callee: spec.callee.into(), handler: spec.handler.into() };
         let desk = Arc::clone(&self.desk);
         let told = Box::new(move |result| desk.answer(call, result));
         match agent.begin_call(spec, told) {
             Ok(Begun::Kept(canceller)) => {
-                self.calls.insert(call, Made { whom, way: Way::Kept(canceller) });
+                self.calls.insert(call, Made { called, way: Way::Kept(canceller) });
             }
             Ok(Begun::Loose(time)) => {
                 if let Some(time) = time {
                     self.desk.lock().set_deadline(call, clock.now() + time);
                 }
-                self.calls.insert(call, Made { whom, way: Way::Loose(handler) });
+                self.calls.insert(call, Made { called, way: Way::Loose });
             }
             Err(error) => {
                 self.desk.lock().forget(call);
@@ -358,7 +370,7 @@ impl LoopRpc {
         let Some(made) = self.calls.get(call) else { return };
         match &made.way {
             Way::Kept(canceller) => _ = canceller.cancel(),
-            Way::Loose(_) => {
+            Way::Loose => {
                 self.desk.answer(call, Err(GroupCallError::Cancelled { call: made.what() }));
             }
         }
@@ -393,8 +405,8 @@ impl LoopRpc {
             }
             Letter::Joined(Err(error)) => RpcEvent::Joined(Err(error)),
             Letter::Answer(call, result) => {
-                let whom = self.calls.remove(call).map(|made| made.whom);
-                RpcEvent::Completed(self.name_of(call), whom, result)
+                let called = self.calls.remove(call).map(|made| made.called);
+                RpcEvent::Completed(self.name_of(call), called, result)
             }
             Letter::Asked(request, responder) => RpcEvent::Asked(request, responder),
             Letter::Group(event) => RpcEvent::Group(event),
