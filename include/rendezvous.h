@@ -4134,6 +4134,17 @@ rdzv_status rdzv_rpc_devices(const rdzv_rpc *rpc, rdzv_list *names, rdzv_error *
 // Errors: `RDZV_UNSUPPORTED` with a backend of yours.
 rdzv_status rdzv_rpc_reverse_maps(const rdzv_rpc *rpc, rdzv_buffer *words, rdzv_error **error);
 
+// The reverse map for a caller, where answers to it go, replaces the content of the two lists: `from[i]`
+// here is `to[i]` there, sorted by `from`. Both are empty where the caller has no map for this worker.
+//
+// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+rdzv_status rdzv_rpc_list_reverse_map(const rdzv_rpc *rpc,
+                                      const uint8_t *caller,
+                                      size_t caller_len,
+                                      rdzv_list *from,
+                                      rdzv_list *to,
+                                      rdzv_error **error);
+
 // How many events were lost, because nobody asked for them, here or in a loop. 0 for NULL, and with a
 // backend of yours.
 uint64_t rdzv_rpc_events_lost(const rdzv_rpc *rpc);

@@ -71,17 +71,6 @@ class custom_rpc_worker {
   virtual status shutdown(rpc_shutdown how, rpc_answer& answer) = 0;
 };
 
-namespace detail {
-
-inline std::vector<std::pair<std::string, std::string>> pairs(const list& firsts, const list& seconds) {
-  std::vector<std::pair<std::string, std::string>> all;
-  auto left = firsts.strs(), right = seconds.strs();
-  for (std::size_t i = 0; i < left.size(); ++i) all.emplace_back(std::move(left[i]), std::move(right[i]));
-  return all;
-}
-
-}  // namespace detail
-
 /// Options of a worker, as a backend of yours sees them. Valid during the call only.
 class rpc_options_view {
  public:

@@ -406,6 +406,13 @@ inline std::vector<rpc_worker_info> workers(const rdzv_rpc_workers* list) {
   return all;
 }
 
+inline std::vector<std::pair<std::string, std::string>> pairs(const list& firsts, const list& seconds) {
+  std::vector<std::pair<std::string, std::string>> all;
+  auto left = firsts.strs(), right = seconds.strs();
+  for (std::size_t i = 0; i < left.size(); ++i) all.emplace_back(std::move(left[i]), std::move(right[i]));
+  return all;
+}
+
 using workers_handle = handle<rdzv_rpc_workers, rdzv_rpc_workers_free>;
 
 }  // namespace detail
@@ -566,6 +573,15 @@ class rpc {
     detail::buffer words;
     if (auto failure = detail::failure_of(rdzv_rpc_reverse_maps, c_handle(), words.get())) return std::move(*failure);
     return words.str();
+  }
+
+  /// That for one caller: which device here is which there, sorted by those here; empty where it has no map.
+  result<std::vector<std::pair<std::string, std::string>>> reverse_map(std::string_view caller) const {
+    const detail::list from, to;
+    if (auto failure = detail::failure_of(rdzv_rpc_list_reverse_map, c_handle(), detail::bytes(caller), caller.size(),
+                                          from.get(), to.get()))
+      return std::move(*failure);
+    return detail::pairs(from, to);
   }
 
   /// Adds a handler while others may call already.

@@ -7,7 +7,7 @@ use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rpc_fault::{agent_fault, backend_fault, group_call_fault, init_fault};
 use crate::rpc_handlers::{Entry, parsed, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
-use crate::rpc_options::rdzv_rpc_options;
+use crate::rpc_options::{list_map, rdzv_rpc_options};
 use crate::rpc_plugin::{AgentCode, Given, refuse_reentry};
 use crate::rpc_workers::rdzv_rpc_workers;
 use crate::sized;
@@ -583,6 +583,28 @@ pub unsafe extern "C" fn rdzv_rpc_reverse_maps(
             let maps = of.tcp("device maps")?.reverse_maps();
             reference_mut(words, "words")?.put(maps.to_string().as_bytes());
             Ok(())
+        })
+    }
+}
+
+/// The reverse map for a caller, where answers to it go, replaces the content of the two lists: `from[i]`
+/// here is `to[i]` there, sorted by `from`. Both are empty where the caller has no map for this worker.
+///
+/// Errors: `RDZV_UNSUPPORTED` with a backend of yours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_list_reverse_map(
+    rpc: *const rdzv_rpc,
+    caller: *const u8,
+    caller_len: usize,
+    from: *mut rdzv_list,
+    to: *mut rdzv_list,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on as they came; NULL is refused.
+    unsafe {
+        operate(rpc, error, |of| {
+            let maps = of.tcp("device maps")?.reverse_maps();
+            list_map(maps.get(text(caller, caller_len, "caller")?), from, to)
         })
     }
 }

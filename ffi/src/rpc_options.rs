@@ -12,6 +12,7 @@ use rendezvous_core::driver::canceller::Canceller;
 use rendezvous_core::driver::rpc_group::TcpOptions;
 use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_core::rpc::device::{Device, DeviceKind};
+use rendezvous_core::rpc::device_map::DeviceMap;
 use rendezvous_core::rpc::name::WorkerName;
 use rendezvous_core::rpc::options::RpcOptions;
 use rendezvous_core::rpc::registry::{BaseOptions, DEFAULT_BACKEND};
@@ -479,6 +480,19 @@ fn device_names(devices: impl Iterator<Item = Device>) -> Vec<Vec<u8>> {
     devices.map(|device| device.to_string().into_bytes()).collect()
 }
 
+/// The pairs of a map replace the content of two lists.
+pub(crate) unsafe fn list_map(
+    map: Option<&DeviceMap>,
+    from: *mut rdzv_list,
+    to: *mut rdzv_list,
+) -> Result<(), Fault> {
+    // SAFETY: as the header wants it; NULL is refused.
+    let (from, to) = unsafe { (reference_mut(from, "from")?, reference_mut(to, "to")?) };
+    from.items = map.map(|map| device_names(map.sources())).unwrap_or_default();
+    to.items = map.map(|map| device_names(map.targets())).unwrap_or_default();
+    Ok(())
+}
+
 /// The devices that were set replace the content of `names`, in the order in which they were; none where that
 /// follows from the maps.
 #[unsafe(no_mangle)]
@@ -532,10 +546,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_list_device_map(
         guard::call(error, || {
             let maps = reference(options, "options")?.options.device_maps();
             let map = maps.get(text(worker, worker_len, "worker")?);
-            let (from, to) = (reference_mut(from, "from")?, reference_mut(to, "to")?);
-            from.items = map.map(|map| device_names(map.sources())).unwrap_or_default();
-            to.items = map.map(|map| device_names(map.iter().map(|(_, to)| to))).unwrap_or_default();
-            Ok(())
+            list_map(map, from, to)
         })
     }
 }

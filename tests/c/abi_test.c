@@ -84,6 +84,7 @@ static const struct test tests[] = {
     TEST(attempts_to_become_a_worker_are_cancelled),
     TEST(workers_go_on_without_the_server_and_hear_of_it),
     TEST(static_workers_agree_to_end),
+    TEST(device_maps_are_exchanged_and_checked),
     TEST(rpc_handles_may_be_null),
     TEST(own_code_is_an_rpc_backend),
     TEST(own_rpc_backend_fails_in_every_way),

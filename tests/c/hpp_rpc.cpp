@@ -193,7 +193,9 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(VALUE(one.call<int>("two", "keep", 2)) == 42);
   CHECK(VALUE(one.call<int>("two", "count")) == 1 && VALUE(one.call<int>("two", "count")) == 2);
   CHECK(VALUE(one.call_bytes("two", "append", "a")) == "a and so on");
-  CHECK(VALUE(one.devices()).empty() && VALUE(one.reverse_maps()).front() == '{' && one.events_lost() == 0);
+  CHECK(VALUE(one.devices()).empty() && VALUE(one.reverse_maps()) == "{}" && one.events_lost() == 0);
+  CHECK((VALUE(two.reverse_map("one")) == std::vector<std::pair<std::string, std::string>>{{"cpu", "cpu"}}));
+  CHECK(VALUE(one.reverse_map("two")).empty() && VALUE(one.reverse_map("nobody")).empty());
   CHECK(one.call("two", "check"));
   const std::string large(std::size_t{3} << 20, 'x');
   CHECK(VALUE(one.call_bytes("two", "echo", large)) == large);

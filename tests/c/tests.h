@@ -127,6 +127,9 @@ void own_rpc_backend_fails_in_every_way(void);
 void inline_handlers_do_not_wait_for_own_backends(void);
 void observers_see_who_is_in_a_group(void);
 
+// rpc_devices.c
+void device_maps_are_exchanged_and_checked(void);
+
 // rpc_loops.c
 void workers_of_a_loop_call_each_other(void);
 void workers_of_a_loop_die_and_end(void);
