@@ -2,7 +2,8 @@
 // push gradients, each as fast as it can. They are workers of a dynamic RPC group: the first two begin together, the
 // third joins when the others are halfway, and the first leaves before the others have done.
 //
-// Run it from the root of the repository, or name the data: parameter_server [cpp_examples/data/digits.csv]
+// Run it from the root of the repository, or name the data: parameter_server [--kill] [cpp_examples/data/digits.csv]
+// With --kill the second trainer is killed on its way: the others go on.
 #include <rendezvous.hpp>
 
 #include "digits_trainer/network.hpp"
@@ -33,6 +34,9 @@ constexpr double accuracy_due = 0.93;
 constexpr int trainer_count = 3;
 // How many batches each trainer pushes.
 constexpr int batches_of[trainer_count] = {400, 1000, 800};
+// With --kill the second trainer ends so after so many, without a word.
+constexpr int killed_trainer = 1;
+constexpr int killed_after = 400;
 // The third trainer joins after so many.
 constexpr std::uint64_t late_after = 500;
 constexpr std::chrono::seconds patience{60};
@@ -55,7 +59,7 @@ rdzv::store group_store(std::uint16_t port) {
 }
 
 // Pulls, computes, pushes. Trainers hold no weights: only the gradient of a batch is theirs.
-void train(int trainer, std::uint16_t port, const digits::dataset& data) {
+void train(int trainer, std::uint16_t port, const digits::dataset& data, int killed) {
   rdzv::store store = group_store(port);
   store.wait({trainer == trainer_count - 1 ? "halfway" : "serves"}).or_throw();
   const auto handlers = rdzv::rpc_handlers::create().or_throw();
@@ -66,6 +70,7 @@ void train(int trainer, std::uint16_t port, const digits::dataset& data) {
   digits::network network(random);
   std::vector<double> state(digits::network::state_count);
   for (int batch = 0; batch < batches_of[trainer]; ++batch) {
+    if (trainer == killed && batch == killed_after) std::raise(SIGKILL);
     const auto weights = worker.call<std::vector<double>>("server", "pull").or_throw();
     std::copy(weights.begin(), weights.end(), state.begin());
     network.restore(state);
@@ -122,7 +127,7 @@ class parameters {
   double loss_ = 2.3;
 };
 
-// Serves until all trainers have come and gone.
+// Serves until all trainers have come and gone. One that died is gone, too, and the others go on.
 void serve(std::uint16_t port, const digits::dataset& data) {
   rdzv::store store = group_store(port);
   // The handlers own it, too: one of them may run still when this function has ended.
@@ -138,12 +143,29 @@ void serve(std::uint16_t port, const digits::dataset& data) {
     const auto event = worker.next_event(patience).or_throw();
     if (!event) throw std::runtime_error("nothing has happened for too long");
     const auto [batches, loss] = kept->progress();
-    const char* what = event->kind == rdzv::rpc_event_kind::joined ? "joined" : "left";
-    if (event->kind != rdzv::rpc_event_kind::joined && event->kind != rdzv::rpc_event_kind::left)
-      throw std::runtime_error(event->name + " is gone: " + event->why);
-    std::printf("%s %s after %llu batches, loss %.3f\n", event->name.c_str(), what,
-                static_cast<unsigned long long>(batches), loss);
-    gone += event->kind == rdzv::rpc_event_kind::left ? 1 : 0;
+    const auto tell = [&, after = batches, now = loss](const char* what) {
+      std::printf("%s %s after %llu batches, loss %.3f%s%s\n", event->name.c_str(), what,
+                  static_cast<unsigned long long>(after), now, event->why.empty() ? "" : ": ", event->why.c_str());
+    };
+    switch (event->kind) {
+      case rdzv::rpc_event_kind::joined:
+        tell("joined");
+        break;
+      case rdzv::rpc_event_kind::left:
+        tell("left");
+        ++gone;
+        break;
+      case rdzv::rpc_event_kind::died:
+        tell("died");
+        ++gone;
+        break;
+      case rdzv::rpc_event_kind::sight_lost:
+        // From now on a death shows in calls alone; the group goes on.
+        std::printf("deaths are told no more: %s\n", event->why.c_str());
+        break;
+      case rdzv::rpc_event_kind::over:
+        throw std::runtime_error("the server is of the group no more");
+    }
   }
   worker.shutdown().or_throw();
 
@@ -153,7 +175,7 @@ void serve(std::uint16_t port, const digits::dataset& data) {
 }
 
 // A trainer is a process of its own. It is forked before there are threads, and told the store's port later.
-pid_t fork_trainer(int trainer, const int (&pipes)[2], const digits::dataset& data) {
+pid_t fork_trainer(int trainer, const int (&pipes)[2], const digits::dataset& data, int killed) {
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("there is no process for " + name_of(trainer));
   if (child > 0) return child;
@@ -162,7 +184,7 @@ pid_t fork_trainer(int trainer, const int (&pipes)[2], const digits::dataset& da
     close(pipes[1]);
     std::uint16_t port = 0;
     if (read(pipes[0], &port, sizeof port) != sizeof port) throw std::runtime_error("there is no server");
-    train(trainer, port, data);
+    train(trainer, port, data, killed);
     std::_Exit(0);
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "%s: %s\n", name_of(trainer).c_str(), problem.what());
@@ -170,8 +192,8 @@ pid_t fork_trainer(int trainer, const int (&pipes)[2], const digits::dataset& da
   }
 }
 
-// Whether a trainer has ended well; who has not ended by then is killed.
-bool has_done(pid_t trainer, std::chrono::steady_clock::time_point deadline) {
+// How a trainer has ended, as `waitpid` tells it: 0 is well. Who has not ended by then is killed.
+int end_of(pid_t trainer, std::chrono::steady_clock::time_point deadline) {
   int status = 0;
   pid_t ended = 0;
   while ((ended = waitpid(trainer, &status, WNOHANG)) == 0 && std::chrono::steady_clock::now() < deadline)
@@ -180,7 +202,7 @@ bool has_done(pid_t trainer, std::chrono::steady_clock::time_point deadline) {
     kill(trainer, SIGKILL);
     waitpid(trainer, &status, 0);
   }
-  return ended == trainer && status == 0;
+  return ended == trainer ? status : -1;
 }
 
 }  // namespace
@@ -191,12 +213,15 @@ int main(int argc, char** argv) {
   int pipes[2] = {-1, -1};
   // Trainers that are gone are an error of `write`, not the end.
   std::signal(SIGPIPE, SIG_IGN);
+  const bool kills = argc > 1 && std::string(argv[1]) == "--kill";
+  const int killed = kills ? killed_trainer : -1;
+  const int place = kills ? 2 : 1;
+  const char* const given = argc > place ? argv[place] : "cpp_examples/data/digits.csv";
   try {
-    const digits::dataset data =
-        digits::load_dataset(argc > 1 ? argv[1] : "cpp_examples/data/digits.csv", training_count, 1);
+    const digits::dataset data = digits::load_dataset(given, training_count, 1);
     if (pipe(pipes) != 0) throw std::runtime_error("there is no pipe");
     for (int trainer = 0; trainer < trainer_count; ++trainer)
-      trainers.push_back(fork_trainer(trainer, pipes, data));
+      trainers.push_back(fork_trainer(trainer, pipes, data, killed));
     close(pipes[0]);
 
     const auto server = rdzv::server::start().or_throw();
@@ -211,6 +236,10 @@ int main(int argc, char** argv) {
     is_well = false;
   }
   const auto deadline = std::chrono::steady_clock::now() + patience;
-  for (const pid_t trainer : trainers) is_well = has_done(trainer, deadline) && is_well;
+  for (std::size_t trainer = 0; trainer < trainers.size(); ++trainer) {
+    const int end = end_of(trainers[trainer], deadline);
+    const bool is_as_meant = static_cast<int>(trainer) == killed ? WIFSIGNALED(end) : end == 0;
+    is_well = is_well && is_as_meant;
+  }
   return is_well ? 0 : 1;
 }

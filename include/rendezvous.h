@@ -1434,9 +1434,13 @@ rdzv_status rdzv_store_new_custom(const rdzv_context *context,
 // Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
 // is readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
 // Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
-// One thread at a time. Code of yours that a call on the loop runs (an inline handler of a worker that
-// calls itself, a backend of your own) may not use the loop: that is `RDZV_REENTRANT`, and what would lend
-// something gives NULL. Freed by such code, the loop goes when the call returns, and shows no event.
+// One thread at a time. Code of yours that a call on the loop runs may not use the loop: that is
+// `RDZV_REENTRANT`, and what would lend something gives NULL. Such code is: within `rdzv_loop_rpc_call` and
+// `_notify` an inline handler of a worker that calls itself, a backend of your own, and `release`, which
+// `rdzv_loop_cancel` may run, too; and the `done` of `rdzv_rpc_call_with` and `rdzv_rpc_handlers_dispatch`
+// for requests that end without an answer, within `rdzv_loop_next_event`, `rdzv_loop_turn`,
+// `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free`. It may free the loop, which goes
+// when the call returns and shows no event, and remove RPC workers, of which no event is shown.
 typedef struct rdzv_loop rdzv_loop;
 
 // What happened in a loop. All that it points to is lent until the next call on the loop.
@@ -4555,7 +4559,8 @@ rdzv_status rdzv_loop_add_rpc(rdzv_loop *event_loop,
 // was made for the loop ends abruptly, on a thread of the library's, and its context has it until then:
 // who wants another worker there ends it with `rdzv_loop_rpc_shutdown` and waits for the event. One that
 // was added goes on; its handlers of kind `RDZV_RPC_LOOP` stay, and fail, until `rdzv_rpc_remove_handler`.
-// An unknown worker is ignored. Within code that a call on the loop runs, it happens when that call returns.
+// An unknown worker is ignored. Within code that a call on the loop runs, it happens when that call returns;
+// in another thread meanwhile it is `RDZV_REENTRANT`.
 rdzv_status rdzv_loop_remove_rpc(rdzv_loop *event_loop, uint32_t number, rdzv_error **error);
 
 // Another handle of a worker, from `RDZV_EVENT_RPC_JOINED` on: for its name, its number, the workers of

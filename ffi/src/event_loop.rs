@@ -31,9 +31,13 @@ pub const RDZV_EVENT_COMPLETED: i32 = 1;
 /// Stores that live in an event loop of yours. Put `rdzv_loop_fd` into your poll, epoll or select; when it
 /// is readable, call `rdzv_loop_turn` and then `rdzv_loop_next_event` until it gives `RDZV_EVENT_NONE`.
 /// Deadlines, pauses and name look-ups make the descriptor readable too, so no timer of yours is needed.
-/// One thread at a time. Code of yours that a call on the loop runs (an inline handler of a worker that
-/// calls itself, a backend of your own) may not use the loop: that is `RDZV_REENTRANT`, and what would lend
-/// something gives NULL. Freed by such code, the loop goes when the call returns, and shows no event.
+/// One thread at a time. Code of yours that a call on the loop runs may not use the loop: that is
+/// `RDZV_REENTRANT`, and what would lend something gives NULL. Such code is: within `rdzv_loop_rpc_call` and
+/// `_notify` an inline handler of a worker that calls itself, a backend of your own, and `release`, which
+/// `rdzv_loop_cancel` may run, too; and the `done` of `rdzv_rpc_call_with` and `rdzv_rpc_handlers_dispatch`
+/// for requests that end without an answer, within `rdzv_loop_next_event`, `rdzv_loop_turn`,
+/// `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free`. It may free the loop, which goes
+/// when the call returns and shows no event, and remove RPC workers, of which no event is shown.
 #[derive(Debug)]
 pub struct rdzv_loop {
     pub(crate) stores: Loop,

@@ -221,7 +221,8 @@ pub unsafe extern "C" fn rdzv_loop_add_rpc(
 /// was made for the loop ends abruptly, on a thread of the library's, and its context has it until then:
 /// who wants another worker there ends it with `rdzv_loop_rpc_shutdown` and waits for the event. One that
 /// was added goes on; its handlers of kind `RDZV_RPC_LOOP` stay, and fail, until `rdzv_rpc_remove_handler`.
-/// An unknown worker is ignored. Within code that a call on the loop runs, it happens when that call returns.
+/// An unknown worker is ignored. Within code that a call on the loop runs, it happens when that call returns;
+/// in another thread meanwhile it is `RDZV_REENTRANT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_remove_rpc(
     event_loop: *mut rdzv_loop,

@@ -314,6 +314,23 @@ fn examples_of_one_source_run() {
     }
 }
 
+#[test]
+fn example_parameter_server_survives_the_death_of_a_trainer() {
+    let mut command = Command::new(example("killed_trainer", "parameter_server.cpp"));
+    let ran =
+        run(command.arg("--kill").current_dir(crate::repository()), PATIENCE).or_fail("parameter_server");
+    let lines: Vec<_> = ran.stdout.lines().collect();
+    let told = |name: &str, what: &str| {
+        let line = format!("trainer-{name} {what} after ");
+        lines.iter().filter(|found| found.starts_with(&line)).count()
+    };
+    for (trainer, end) in [("0", "left"), ("1", "died"), ("2", "left")] {
+        assert_eq!((told(trainer, "joined"), told(trainer, end)), (1, 1), "{}", ran.stdout);
+    }
+    // The others have learned on, and the server has waited for them.
+    assert!(lines.last().is_some_and(|line| line.starts_with("test accuracy ")), "{}", ran.stdout);
+}
+
 /// The launcher, a program for it, and where it finds its data.
 struct Launcher {
     launcher: PathBuf,
@@ -471,6 +488,24 @@ fn program_of_native_stores_elects_one_leader_after_the_other() {
     assert!(plan.starts_with(b"by ada/"), "{plan:?}");
     let next = elect("bob");
     assert!(next.starts_with("bob/") && next.contains(" leads") && term(&next) > term(&words), "{next}");
+}
+
+/// Within a function that has what it speaks of.
+#[test]
+fn rpc_snippet_of_the_readme_compiles() {
+    let text = std::fs::read_to_string(folder_of("README.md")).expect("a document of the repository");
+    let snippets = text.split("```cpp\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let snippet =
+        snippets.into_iter().find(|snippet| snippet.contains("rdzv::rpc::init")).expect("it is there");
+    let unit = format!(
+        "#include <rendezvous.hpp>\nusing numbers = std::vector<double>;\n\
+         void step(numbers& weights, const numbers& gradient);\nnumbers gradient_at(const numbers& weights);\n\
+         void run(numbers& weights, const rdzv::rpc_handlers& own_handlers);\n\
+         void run(numbers& weights, const rdzv::rpc_handlers& own_handlers) {{\n{snippet}}}\n"
+    );
+    for standard in STANDARDS_OF_CPP {
+        compiles("readme_rpc", standard, &unit, &[]);
+    }
 }
 
 #[test]
