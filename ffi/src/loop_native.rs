@@ -49,7 +49,7 @@ pub unsafe extern "C" fn rdzv_loop_add_native_store(
     }
 }
 
-/// What is to be begun on a native store. No closure behind a pointer, as in [`guard`].
+/// What is to be begun on a native store. No closure behind a pointer, as in [`crate::guard`].
 trait OnSession {
     fn run(
         &mut self,

@@ -152,7 +152,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_node(
     }
 }
 
-/// What is to be begun for a node. No closure behind a pointer, as in [`guard`].
+/// What is to be begun for a node. No closure behind a pointer, as in [`crate::guard`].
 trait OnNode {
     fn run(
         &mut self,
