@@ -4081,17 +4081,23 @@ rdzv_status rdzv_rpc_init_over_store(const rdzv_context *context,
 // `destroy` tells for certain that a handler is needed no more. NULL is ignored.
 void rdzv_rpc_free(rdzv_rpc *rpc);
 
-// Ends the worker: `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Calls under way in other threads end.
-// It has ended when this returns, whatever it returns but `RDZV_REENTRANT`, and the context may have another
-// worker. A second time changes nothing, and tells how it ended.
+// Ends the worker: `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. It has ended when this returns,
+// whatever it returns but `RDZV_REENTRANT`, and the context may have another worker. A second time changes
+// nothing, and tells how it ended.
+//
+// A graceful end makes no further calls, awaits those that this worker has under way, leaves the group,
+// and answers what others have asked it before they heard so: each of the three for the membership timeout
+// at most; then handlers that are still at work are awaited for up to 30 s. An abrupt one ends calls at
+// once.
 //
 // Errors: `RDZV_REENTRANT` (a handler, a callback, or in a backend of yours the worker's own functions ask
-// for it; it goes on), `RDZV_TIMED_OUT` (not all have done with their calls; `rdzv_error_rank` has who has
-// not; or the store does not answer), `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`,
-// `RDZV_RPC_UNREACHED` (the leader of a static group), `RDZV_RPC_MEMBERSHIP` (the keys of the group are
-// none), `RDZV_CANCELLED`, `RDZV_RPC_NO_MEMBER` (it had been, or was meanwhile, ended abruptly),
-// `RDZV_PANIC` (a thread of the library's failed; that is a defect), `RDZV_INVALID_ARGUMENT` (`how`); of a
-// backend of yours what its `shutdown` returns.
+// for it; it goes on), `RDZV_TIMED_OUT` (calls of its own had to be cut: `rdzv_error_node` has who was
+// called; or others of a static group have not done with theirs: `rdzv_error_rank`; or the store does not
+// answer), `RDZV_RPC_PEER_DIED`, `RDZV_RPC_EVICTED`, `RDZV_SERVER_GONE`, `RDZV_RPC_UNREACHED` (the leader
+// of a static group), `RDZV_RPC_MEMBERSHIP` (the keys of the group are none), `RDZV_CANCELLED`,
+// `RDZV_RPC_NO_MEMBER` (it had been, or was meanwhile, ended abruptly), `RDZV_PANIC` (a thread of the
+// library's failed; that is a defect), `RDZV_INVALID_ARGUMENT` (`how`); of a backend of yours what its
+// `shutdown` returns.
 rdzv_status rdzv_rpc_shutdown(const rdzv_rpc *rpc, int32_t how, rdzv_error **error);
 
 // Ends every `rdzv_rpc_call` and `rdzv_rpc_next_event` that is under way on this handle, in whatever thread,
