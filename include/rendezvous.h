@@ -282,6 +282,7 @@ const char *rdzv_error_peer(const rdzv_error *error);
 // How far the operation had come: `resolving`, `connecting`, `greeting`, `sending`, `waiting` or
 // `receiving`. Empty when the failure came before any of them, and for NULL. An RPC call that had only
 // come to `connecting` or `sending` has reached no handler; one that was `waiting` may have been carried
+// out. Empty, too, for a call that was given up, or whose answer is too long: it may have been carried
 // out.
 const char *rdzv_error_phase(const rdzv_error *error);
 
@@ -3861,11 +3862,10 @@ void rdzv_rpc_handlers_free(rdzv_rpc_handlers *handlers);
 // Adds a handler. `run` is `RDZV_RPC_INLINE`, `RDZV_RPC_POOLED`, or `RDZV_RPC_LOOP` for a worker that is
 // made with `rdzv_loop_rpc_init`: then `handle` and `destroy` are NULL, and requests are events of the
 // loop. Otherwise `handle` is called on threads of the library's, by several at a time; it must not throw.
-// It owns the responder, and may answer later, with the bytes that it took (`rdzv_rpc_request_take`). It may
-// free its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an inline
-// handler. On success the library owns
-// `user_data`, until it calls `destroy` (which may be NULL) once all handles and workers that have the
-// handler are gone; on failure it stays yours.
+// It owns the responder, and may answer later, with the bytes that it took (`rdzv_rpc_request_take`). It
+// may free its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an
+// inline handler. On success the library owns `user_data`, until it calls `destroy` (which may be NULL)
+// once all handles and workers that have the handler are gone; on failure it stays yours.
 //
 // Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins with
 // `rdzv/`).
@@ -4085,10 +4085,11 @@ void rdzv_rpc_free(rdzv_rpc *rpc);
 // whatever it returns but `RDZV_REENTRANT`, and the context may have another worker. A second time changes
 // nothing, and tells how it ended.
 //
-// A graceful end makes no further calls, awaits those that this worker has under way, leaves the group,
-// and answers what others have asked it before they heard so: each of the three for the membership timeout
-// at most; then handlers that are still at work are awaited for up to 30 s. An abrupt one ends calls at
-// once.
+// A graceful end awaits the calls that this worker has under way, those that are made meanwhile among
+// them, leaves the group, which ends calls that were begun later, and answers what others have asked it
+// before they heard so: each of the three for the membership timeout at most; then handlers that are still
+// at work are awaited for up to 30 s. Handlers of a loop are answered by the thread of that loop, which
+// must not wait here (`rdzv_loop_rpc_shutdown`). An abrupt end ends calls at once.
 //
 // Errors: `RDZV_REENTRANT` (a handler, a callback, or in a backend of yours the worker's own functions ask
 // for it; it goes on), `RDZV_TIMED_OUT` (calls of its own had to be cut: `rdzv_error_node` has who was

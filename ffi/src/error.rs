@@ -168,6 +168,7 @@ pub unsafe extern "C" fn rdzv_error_peer(error: *const rdzv_error) -> *const c_c
 /// How far the operation had come: `resolving`, `connecting`, `greeting`, `sending`, `waiting` or
 /// `receiving`. Empty when the failure came before any of them, and for NULL. An RPC call that had only
 /// come to `connecting` or `sending` has reached no handler; one that was `waiting` may have been carried
+/// out. Empty, too, for a call that was given up, or whose answer is too long: it may have been carried
 /// out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_phase(error: *const rdzv_error) -> *const c_char {

@@ -22,7 +22,7 @@ use rendezvous_core::driver::rpc_group::{
 };
 use rendezvous_core::driver::store::Timeouts;
 use rendezvous_core::rendezvous::url::RankEnvironment;
-use rendezvous_core::rpc::agent::{AgentError, GroupEvent, NotCallable};
+use rendezvous_core::rpc::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
 use rendezvous_core::rpc::name::WorkerInfo;
 use rendezvous_core::rpc::options::RpcOptions;
 use rendezvous_core::rpc::registry::{BaseOptions, DEFAULT_BACKEND};
@@ -411,10 +411,11 @@ pub unsafe extern "C" fn rdzv_rpc_free(rpc: *mut rdzv_rpc) {
 /// whatever it returns but `RDZV_REENTRANT`, and the context may have another worker. A second time changes
 /// nothing, and tells how it ended.
 ///
-/// A graceful end makes no further calls, awaits those that this worker has under way, leaves the group,
-/// and answers what others have asked it before they heard so: each of the three for the membership timeout
-/// at most; then handlers that are still at work are awaited for up to 30 s. An abrupt one ends calls at
-/// once.
+/// A graceful end awaits the calls that this worker has under way, those that are made meanwhile among
+/// them, leaves the group, which ends calls that were begun later, and answers what others have asked it
+/// before they heard so: each of the three for the membership timeout at most; then handlers that are still
+/// at work are awaited for up to 30 s. Handlers of a loop are answered by the thread of that loop, which
+/// must not wait here (`rdzv_loop_rpc_shutdown`). An abrupt end ends calls at once.
 ///
 /// Errors: `RDZV_REENTRANT` (a handler, a callback, or in a backend of yours the worker's own functions ask
 /// for it; it goes on), `RDZV_TIMED_OUT` (calls of its own had to be cut: `rdzv_error_node` has who was
@@ -714,7 +715,7 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
                 let words = "waiting for an event was cancelled";
                 return Err(Fault::new(RDZV_CANCELLED, words).during("next_event"));
             }
-            let end = if happened.is_none() { tcp.end() } else { None };
+            let end = if happened.is_none() { tcp.end().map(unless_abandoned) } else { None };
             let words = end.as_ref().map(end_words);
             let told = match &words {
                 Some(words) => (RDZV_RPC_EVENT_OVER, None, &**words),

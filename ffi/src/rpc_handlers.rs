@@ -336,11 +336,10 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_free(handlers: *mut rdzv_rpc_handlers
 /// Adds a handler. `run` is `RDZV_RPC_INLINE`, `RDZV_RPC_POOLED`, or `RDZV_RPC_LOOP` for a worker that is
 /// made with `rdzv_loop_rpc_init`: then `handle` and `destroy` are NULL, and requests are events of the
 /// loop. Otherwise `handle` is called on threads of the library's, by several at a time; it must not throw.
-/// It owns the responder, and may answer later, with the bytes that it took (`rdzv_rpc_request_take`). It may
-/// free its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an inline
-/// handler. On success the library owns
-/// `user_data`, until it calls `destroy` (which may be NULL) once all handles and workers that have the
-/// handler are gone; on failure it stays yours.
+/// It owns the responder, and may answer later, with the bytes that it took (`rdzv_rpc_request_take`). It
+/// may free its worker; to shut that down is `RDZV_REENTRANT` there, and so is waiting for a call in an
+/// inline handler. On success the library owns `user_data`, until it calls `destroy` (which may be NULL)
+/// once all handles and workers that have the handler are gone; on failure it stays yours.
 ///
 /// Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins with
 /// `rdzv/`).

@@ -7,6 +7,12 @@ use alloc::boxed::Box;
 /// Names that begin so are of the library's own handlers.
 pub const RESERVED_PREFIX: &str = "rdzv/";
 
+/// Whether a handler is one of the program's.
+#[must_use]
+pub fn is_of_the_program(name: &str) -> bool {
+    !name.starts_with(RESERVED_PREFIX)
+}
+
 /// Why a handler is not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandlerError {

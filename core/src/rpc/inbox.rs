@@ -168,6 +168,12 @@ impl<T> Inbox<T> {
         if core::mem::replace(&mut self.is_announced, true) { Put::Quiet } else { Put::Wakes }
     }
 
+    /// Whether nobody takes anything any more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.stage == Stage::Closed
+    }
+
     /// Whether it is of its group no more, and has not ended yet.
     #[must_use]
     pub fn has_parted(&self) -> bool {

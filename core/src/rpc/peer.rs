@@ -7,6 +7,7 @@
 use super::connection::caller::{Caller, CallerEvent, NewCall};
 use super::connection::in_flight::InFlight;
 use super::connection::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, ToWrite};
+use super::handlers::is_of_the_program;
 use super::name::WorkerInfo;
 use crate::limits::RpcLimits;
 use crate::time::{Duration, Instant, Seconds};
@@ -244,6 +245,20 @@ impl Peer {
         }
     }
 
+    /// Calls of the program's fail at once, in these words. Those of the library's own go on, and so does the connection.
+    pub fn cut(&mut self, words: &str) {
+        if let Line::Up(caller) = &self.line {
+            for id in caller.ids_of(is_of_the_program) {
+                self.give_up(id, CallFailure::OwnEnd(words.into()));
+            }
+        }
+        for id in self.waiting.ids() {
+            if self.waiting.get(id).is_some_and(|waiting| is_of_the_program(&waiting.handler)) {
+                self.give_up(id, CallFailure::Unsent(ConnectionError::OwnEnd(words.into())));
+            }
+        }
+    }
+
     /// All calls fail at once, and so do later ones, for the same reason.
     pub fn end(&mut self, why: &ConnectionError) {
         self.end.get_or_insert_with(|| why.clone());
@@ -376,7 +391,14 @@ impl Peer {
                 *bytes = &[];
                 return None;
             };
-            let event = caller.next_event(now, bytes)?;
+            let Some(event) = caller.next_event(now, bytes) else {
+                // One that was given up may have made room for those that wait.
+                self.advance(now);
+                if self.events.is_empty() {
+                    return None;
+                }
+                continue;
+            };
             match event {
                 CallerEvent::Open => {
                     self.has_opened = true;

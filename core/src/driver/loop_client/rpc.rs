@@ -148,7 +148,10 @@ impl Desk {
         let bytes = request.payload.len() as u64;
         match self.put(|inbox| inbox.asked(bytes, Letter::Asked(request, responder))) {
             Put::Wakes | Put::Quiet => {}
-            Put::Refused(letter) => refuse([letter], Status::NoHandler, LOOP_GONE),
+            Put::Refused(letter) if self.lock().is_closed() => {
+                refuse([letter], Status::NoHandler, LOOP_GONE);
+            }
+            Put::Refused(letter) => refuse([letter], Status::Leaving, ""),
             Put::Full(letter) => refuse([letter], Status::NoRoom, "its event loop has too many to take"),
         }
     }

@@ -202,10 +202,15 @@ impl RpcClient {
         }
     }
 
-    /// All calls that there are fail at once, in these words, those of the worker to itself among them. Later ones may be
-    /// made.
-    pub fn abort(&self, why: &str) {
-        self.shared.fail_all(&ConnectionError::OwnEnd(why.into()), Link::abort);
+    /// All calls of the program's that there are fail at once, in these words, those of the worker to itself among them.
+    /// Later ones may be made, and calls of the library's own go on.
+    pub fn cut(&self, why: &str) {
+        for target in self.shared.all_targets() {
+            match target {
+                Target::Link(link) => _ = link.upgrade().map(|link| link.cut(why)),
+                Target::Own(own) => _ = own.upgrade().map(|own| own.cut(why)),
+            }
+        }
     }
 
     /// Makes no further calls; those that there are fail at once, in these words.
@@ -238,13 +243,9 @@ impl Shared {
     /// All calls fail, those that there are and later ones.
     fn end_all(&self, why: &ConnectionError) {
         self.end.get_or_init(|| why.clone());
-        self.fail_all(why, Link::end);
-    }
-
-    fn fail_all(&self, why: &ConnectionError, fail: fn(&Arc<Link>, &ConnectionError)) {
         for target in self.all_targets() {
             match target {
-                Target::Link(link) => _ = link.upgrade().map(|link| fail(&link, why)),
+                Target::Link(link) => _ = link.upgrade().map(|link| link.end(why)),
                 Target::Own(own) => _ = own.upgrade().map(|own| own.end(why)),
             }
         }

@@ -440,11 +440,12 @@ impl Link {
     }
 
     /// All calls fail at once.
-    pub(super) fn abort(self: &Arc<Self>, why: &ConnectionError) {
-        self.change(|state, _| state.peer.abort(why));
+    /// Calls of the program's fail at once, in these words.
+    pub(super) fn cut(self: &Arc<Self>, words: &str) {
+        self.change(|state, _| state.peer.cut(words));
     }
 
-    /// The same, and there are no further ones.
+    /// All calls fail at once, and there are no further ones.
     pub(super) fn end(self: &Arc<Self>, why: &ConnectionError) {
         self.change(|state, _| state.peer.end(why));
     }

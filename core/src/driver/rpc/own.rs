@@ -4,6 +4,7 @@ use super::Payload;
 use super::calling::Target;
 use super::link::{CallResult, Completion, Shared};
 use crate::rpc::connection::{CallFailure, CallPhase, ConnectionError, Status};
+use crate::rpc::handlers::is_of_the_program;
 use crate::rpc::name::WorkerInfo;
 use crate::time::Instant;
 use alloc::boxed::Box;
@@ -81,6 +82,13 @@ impl OwnCall {
                 elapsed: now.since(self.began),
                 phase: CallPhase::UnderWay,
             });
+        }
+    }
+
+    /// If it is one of the program's, it fails in these words.
+    pub(super) fn cut(&self, words: &str) {
+        if is_of_the_program(&self.handler) {
+            self.give_up(CallFailure::OwnEnd(words.into()));
         }
     }
 

@@ -469,7 +469,7 @@ fn calls_that_are_given_up_end_and_later_ones_are_made() {
     // Nobody keeps the way but the call.
     drop(peer);
     let _held = scene.next_held();
-    client.abort("its time is up");
+    client.cut("its time is up");
     for (call, callee) in calls.into_iter().zip(["a (id 1)", "b (id 2)"]) {
         let mut call = call.expect("made");
         let error = call.look(SOON).expect("it ended").expect_err("it was given up");

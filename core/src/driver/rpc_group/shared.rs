@@ -522,7 +522,7 @@ impl Shared {
             lock(&self.calls).under_way.iter().map(|(_, to)| Arc::clone(to)).collect();
         self.tell(Input::Cut(busy.iter().map(|to| to.worker.clone()).collect()));
         if let Some((client, _)) = self.client.get() {
-            client.abort(why);
+            client.cut(why);
         }
     }
 

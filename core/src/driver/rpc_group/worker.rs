@@ -565,7 +565,15 @@ impl RpcAgent {
         // What handlers use may go when this is over.
         let _ = self.handling.finish(until.since(now()), END_SLACK);
         self.store.cancel();
-        self.turning.lock().unwrap_or_else(PoisonError::into_inner).join();
+        // Whoever has it waits for its threads; code that runs on one of them does not wait for that.
+        let turning = if self.handling.is_around() {
+            self.turning.try_lock().ok()
+        } else {
+            Some(self.turning.lock().unwrap_or_else(PoisonError::into_inner))
+        };
+        if let Some(mut turning) = turning {
+            turning.join();
+        }
         drop(self.signs.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

@@ -232,6 +232,14 @@ impl Caller {
         Some(call.handler)
     }
 
+    /// Calls under way of handlers that are so.
+    #[must_use]
+    pub fn ids_of(&self, is_it: fn(&str) -> bool) -> Vec<u64> {
+        let mut ids = self.calls.ids();
+        ids.retain(|&id| self.calls.get(id).is_some_and(|call| is_it(&call.handler)));
+        ids
+    }
+
     /// There will be no further calls; those under way are waited for.
     pub fn goodbye(&mut self) {
         if self.state == State::Open {

@@ -109,6 +109,37 @@ fn calls_wait_for_the_connection_and_for_room_on_it() {
     assert!(peer.is_at_rest() && peer.under_way() == 0);
 }
 
+/// The callee says nothing of a call that was given up, and may say nothing of any other.
+#[test]
+fn a_call_that_is_given_up_makes_room_for_those_that_wait() {
+    let (mut peer, mut callee) = open();
+    (2..=3).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));
+    assert_eq!(talk(&mut peer, &mut callee).0, [2]);
+    assert!(peer.cancel(1));
+    assert_eq!(told(&mut peer, b""), ["failed 1: f at b (id 2): it was cancelled"]);
+    assert_eq!(talk(&mut peer, &mut callee).0, [3]);
+}
+
+#[test]
+fn calls_of_the_librarys_own_outlive_those_of_the_program() {
+    let (mut peer, mut callee) = open();
+    let own = NewCall { handler: "rdzv/x", payload_bytes: 0, deadline: None, kind: CallKind::Answered };
+    assert_eq!(peer.begin(NOW, own), Ok(2));
+    assert_eq!(call(&mut peer), Ok(3));
+    assert_eq!(peer.begin(NOW, own), Ok(4));
+    assert_eq!(talk(&mut peer, &mut callee).0, [2]);
+    peer.cut("its time is up");
+    let failed =
+        ["failed 1: f at b (id 2): its time is up", "failed 3: f at b (id 2): not sent: its time is up"];
+    assert_eq!(told(&mut peer, b""), failed);
+    assert_eq!(talk(&mut peer, &mut callee).0, [4]);
+    for id in [2, 4] {
+        assert!(callee.answer(id, 0), "{id}");
+        assert_eq!(talk(&mut peer, &mut callee).1, [format!("Answer({id}, 0)"), format!("Done({id})")]);
+    }
+    assert!(peer.takes_calls() && peer.under_way() == 0);
+}
+
 #[test]
 fn what_was_not_sent_goes_over_the_next_connection_and_nothing_is_sent_twice() {
     let (mut peer, mut first) = open();
@@ -173,10 +204,10 @@ fn how_long_a_call_took_is_told_from_its_beginning() {
     while let Some(event) = peer.next_event(at(55), &mut &[][..]) {
         told.push(event);
     }
-    assert!(matches!(&told[..], [PeerEvent::Failed(2, _)]), "{told:?}");
+    let [PeerEvent::Failed(2, _), PeerEvent::Failed(4, late)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(late.to_string(), "f at b (id 2): not sent in 55s");
     peer.tick(at(60));
-    let expected = ["failed 4: f at b (id 2): not sent in 60s", "failed 3: f at b (id 2): no answer in 60s"];
-    assert_eq!(self::told(&mut peer, b""), expected);
+    assert_eq!(self::told(&mut peer, b""), ["failed 3: f at b (id 2): no answer in 60s"]);
 }
 
 /// One call takes all the room, and others come and go in vain.

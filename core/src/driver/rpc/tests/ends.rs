@@ -17,7 +17,7 @@ fn a_callback_that_panics_has_been_told_and_others_are() {
     }
     assert_eq!(told.recv_timeout(SOON).expect("told").as_deref(), Ok(&b"2"[..]));
     // Deadlines are kept, answers are read, and connections are made.
-    let brief = Call::of("hold").within(Duration::from_millis(20));
+    let brief = Call::of("hold").within(Duration::from_millis(500));
     let late = scene.peer.start(brief, &b""[..]).expect("made").wait();
     assert!(words(late).starts_with("hold at b (id 2)"), "one of the two keeps it");
     let started = scene.peer.start(Call::of("echo").within(SOON), &b"3"[..]).expect("made");
@@ -170,7 +170,7 @@ fn calls_of_a_worker_whose_thread_of_calls_panicked_say_so() {
     let calls = [&own, &peer].map(|peer| peer.start(Call::of("hold"), &b""[..]).expect("made"));
     let _held = scene.next_held();
     // The client's thread gives its bytes back.
-    let brief = Call::of("hold").within(Duration::from_millis(20));
+    let brief = Call::of("hold").within(Duration::from_millis(500));
     let late = peer.start(brief, lent(1000, || panic!("provoked"))).expect("made");
     let words = "the thread of calls panicked: provoked";
     assert_eq!(told.recv_timeout(SOON).as_deref(), Ok(words));

@@ -111,7 +111,7 @@ fn a_panic_of_the_thread_that_carries_calls_ends_the_worker() {
     let mut call = a.start_call("b", "hold", Vec::new(), None).expect("made");
     let _responder = held.recv_timeout(SOON).expect("asked");
     // When its time is up, that thread gives the bytes back.
-    let brief = Some(Duration::from_millis(20));
+    let brief = Some(Duration::from_millis(500));
     let late = a.start_call("b", "hold", Payload::foreign(Arc::new(Cursed)), brief).expect("made");
     let words: Box<str> = "the thread of calls panicked: provoked".into();
     let why = failure(call.look(SOON).expect("nobody brings its answer"));
