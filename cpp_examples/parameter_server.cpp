@@ -164,7 +164,7 @@ void serve(std::uint16_t port, const digits::dataset& data) {
         std::printf("deaths are told no more: %s\n", event->why.c_str());
         break;
       case rdzv::rpc_event_kind::over:
-        throw std::runtime_error("the server is of the group no more");
+        throw std::runtime_error("the server is of the group no more: " + event->why);
     }
   }
   worker.shutdown().or_throw();

@@ -1,5 +1,6 @@
 //! Who may come into an event loop: one at a time. Code of the program's that a call on the loop runs, such as a handler
-//! of a worker that calls itself, is refused. What is not [`operate`] is for bodies within a guard.
+//! of a worker that calls itself, is refused. What is neither [`operate`] nor [`remove`] is for bodies within a
+//! guard.
 
 use crate::argument::reference_mut;
 use crate::error::{Fault, rdzv_error};
@@ -175,24 +176,49 @@ unsafe fn operated(
     unsafe {
         let gate = gate_of(event_loop);
         guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, || {
-            if gate.as_ref().is_some_and(|gate| !gate.shut()) {
-                let words = "the event loop is in use, by another thread or around this call";
-                return Err(Fault::new(RDZV_REENTRANT, words));
-            }
-            let inside = gate.clone().map(|gate| Leaving(Inside { gate, event_loop }));
-            // NULL is refused, and nobody else uses a live loop.
-            let this = reference_mut(event_loop, "event_loop")?;
-            let done = this.refuse_sink().and_then(|()| body.run(this));
-            drop(inside);
-            done
+            enter(gate.as_ref(), event_loop, body)
         })
     }
 }
 
-/// Has this thread, if it is in, remove a worker on leaving; whether it is.
-pub(crate) unsafe fn remove_later(event_loop: *const rdzv_loop, worker: RpcId) -> bool {
-    // SAFETY: as the header wants it.
-    unsafe { gate_of(event_loop) }.is_some_and(|gate| gate.removes_later(worker))
+/// Does what is to be done, within a guard.
+unsafe fn enter(
+    gate: Option<&Arc<Gate>>,
+    event_loop: *mut rdzv_loop,
+    body: &mut dyn Work,
+) -> Result<(), Fault> {
+    if gate.is_some_and(|gate| !gate.shut()) {
+        let words = "the event loop is in use, by another thread or around this call";
+        return Err(Fault::new(RDZV_REENTRANT, words));
+    }
+    let inside = gate.map(|gate| Leaving(Inside { gate: Arc::clone(gate), event_loop }));
+    // SAFETY: NULL, which is refused, or a live loop that nobody else uses.
+    let this = unsafe { reference_mut(event_loop, "event_loop") }?;
+    let done = this.refuse_sink().and_then(|()| body.run(this));
+    drop(inside);
+    done
+}
+
+/// Removes a worker, in a guard: at once, or on leaving where this thread is in.
+pub(crate) unsafe fn remove(
+    event_loop: *mut rdzv_loop,
+    error: *mut *mut rdzv_error,
+    worker: RpcId,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        let gate = gate_of(event_loop);
+        guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, || {
+            if gate.as_ref().is_some_and(|gate| gate.removes_later(worker)) {
+                return Ok(());
+            }
+            let remove = |this: &mut rdzv_loop| {
+                this.stores.remove_rpc(worker);
+                Ok(())
+            };
+            enter(gate.as_ref(), event_loop, &mut Some(remove))
+        })
+    }
 }
 
 /// Reads something of a loop; `fallback` for NULL, and while somebody is in.

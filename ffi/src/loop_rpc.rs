@@ -16,7 +16,7 @@ use crate::rpc_fault::{agent_fault, group_call_fault, init_fault};
 use crate::rpc_handlers::{Code, Entry, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
 use crate::rpc_options::rdzv_rpc_options;
 use crate::sized;
-use crate::status::{RDZV_ALREADY_REGISTERED, RDZV_EXHAUSTED, RDZV_OK, RDZV_UNSUPPORTED, rdzv_status};
+use crate::status::{RDZV_ALREADY_REGISTERED, RDZV_EXHAUSTED, RDZV_UNSUPPORTED, rdzv_status};
 use crate::store::rdzv_store;
 use rendezvous_core::driver::canceller::Canceller;
 use rendezvous_core::driver::loop_client::{Called, RpcAskError, RpcDesk, RpcEvent, RpcId};
@@ -231,15 +231,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_rpc(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
-    unsafe {
-        if loop_gate::remove_later(event_loop, RpcId::from_u32(number)) {
-            return RDZV_OK;
-        }
-        loop_gate::operate(event_loop, error, |this| {
-            this.stores.remove_rpc(RpcId::from_u32(number));
-            Ok(())
-        })
-    }
+    unsafe { loop_gate::remove(event_loop, error, RpcId::from_u32(number)) }
 }
 
 /// Another handle of a worker, from `RDZV_EVENT_RPC_JOINED` on: for its name, its number, the workers of

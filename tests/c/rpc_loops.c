@@ -569,14 +569,21 @@ static void end_with_worker(void *user_data, rdzv_status status, const uint8_t *
   CHECK_NUMBER(status, RDZV_RPC_NO_MEMBER);
 }
 
-void loop_that_is_freed_while_an_event_is_taken_shows_none(void) {
-  struct looped at = {.server = start_server(NULL)};
+// A worker alone in a loop, and a handle of it.
+static rdzv_rpc *join_alone(struct looped *at) {
   rdzv_rpc *handle = NULL;
-  at.store = connect_store(NULL, rdzv_server_port(at.server));
-  OK(rdzv_loop_new(NULL, &at.loop, &error));
-  at.one = join(&at, "one", 1);
-  await_success(at.loop, at.one, RDZV_EVENT_RPC_JOINED);
-  OK(rdzv_loop_rpc_handle(at.loop, at.one, &handle, &error));
+  at->server = start_server(NULL);
+  at->store = connect_store(NULL, rdzv_server_port(at->server));
+  OK(rdzv_loop_new(NULL, &at->loop, &error));
+  at->one = join(at, "one", 1);
+  await_success(at->loop, at->one, RDZV_EVENT_RPC_JOINED);
+  OK(rdzv_loop_rpc_handle(at->loop, at->one, &handle, &error));
+  return handle;
+}
+
+void loop_that_is_freed_while_an_event_is_taken_shows_none(void) {
+  struct looped at = {0};
+  rdzv_rpc *handle = join_alone(&at);
   const rdzv_rpc_call_spec call = call_of("one", "ask", "x");
   OK(rdzv_rpc_call_with(handle, &call, free_loop, &at, &error));
   OK(rdzv_rpc_call_with(handle, &call, end_with_worker, NULL, &error));
@@ -609,14 +616,9 @@ static void pass_over(void *user_data, rdzv_status status, const uint8_t *data, 
 }
 
 void worker_that_is_removed_while_its_event_is_taken_has_none(void) {
-  struct looped at = {.server = start_server(NULL)};
-  rdzv_rpc *handle = NULL;
+  struct looped at = {0};
+  rdzv_rpc *handle = join_alone(&at);
   rdzv_event event = {.struct_size = sizeof event};
-  at.store = connect_store(NULL, rdzv_server_port(at.server));
-  OK(rdzv_loop_new(NULL, &at.loop, &error));
-  at.one = join(&at, "one", 1);
-  await_success(at.loop, at.one, RDZV_EVENT_RPC_JOINED);
-  OK(rdzv_loop_rpc_handle(at.loop, at.one, &handle, &error));
   const rdzv_rpc_call_spec call = call_of("one", "ask", "x");
   OK(rdzv_rpc_call_with(handle, &call, remove_one, &at, &error));
   OK(rdzv_rpc_call_with(handle, &call, pass_over, NULL, &error));

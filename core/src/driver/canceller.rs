@@ -176,6 +176,7 @@ mod tests {
         assert_eq!((later.is_cancelled(), told.load(Ordering::Relaxed)), (true, 2));
         assert_eq!(Arc::strong_count(&told), 1);
     }
+
     #[test]
     fn a_hook_may_come_back_to_its_canceller_and_is_not_called_within_itself() {
         let (canceller, told) = (Canceller::default(), Arc::new(AtomicU64::new(0)));

@@ -61,7 +61,7 @@ impl<H> Handlers<H> {
         if name.is_empty() || name.len() > HANDLER_BYTES_MAX {
             return Err(HandlerError::Name(name.len()));
         }
-        if owner == Owner::Program && name.starts_with(RESERVED_PREFIX) {
+        if owner == Owner::Program && !is_of_the_program(name) {
             return Err(HandlerError::Reserved(name.into()));
         }
         if self.0.contains(name.as_bytes()) {
@@ -73,7 +73,7 @@ impl<H> Handlers<H> {
 
     /// Takes one out.
     pub fn remove(&mut self, owner: Owner, name: &str) -> Option<H> {
-        let is_others = owner == Owner::Program && name.starts_with(RESERVED_PREFIX);
+        let is_others = owner == Owner::Program && !is_of_the_program(name);
         if is_others { None } else { self.0.remove(name.as_bytes()) }
     }
 

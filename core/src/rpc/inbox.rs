@@ -47,6 +47,8 @@ pub enum Put<T> {
     Refused(T),
     /// It is not taken, as too much waits.
     Full(T),
+    /// It is not taken, as nobody takes anything any more.
+    Closed(T),
 }
 
 /// Why a call does not begin.
@@ -168,12 +170,6 @@ impl<T> Inbox<T> {
         if core::mem::replace(&mut self.is_announced, true) { Put::Quiet } else { Put::Wakes }
     }
 
-    /// Whether nobody takes anything any more.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.stage == Stage::Closed
-    }
-
     /// Whether it is of its group no more, and has not ended yet.
     #[must_use]
     pub fn has_parted(&self) -> bool {
@@ -263,8 +259,10 @@ impl<T> Inbox<T> {
 
     /// A handler of the loop's is asked, with so many bytes.
     pub fn asked(&mut self, bytes: u64, letter: T) -> Put<T> {
-        if matches!(self.stage, Stage::Over | Stage::Closed) {
-            return Put::Refused(letter);
+        match self.stage {
+            Stage::Closed => return Put::Closed(letter),
+            Stage::Over => return Put::Refused(letter),
+            Stage::Joining | Stage::Member | Stage::Parted => {}
         }
         if !self.intake.has_room() {
             return Put::Full(letter);

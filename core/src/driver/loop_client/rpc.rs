@@ -148,9 +148,7 @@ impl Desk {
         let bytes = request.payload.len() as u64;
         match self.put(|inbox| inbox.asked(bytes, Letter::Asked(request, responder))) {
             Put::Wakes | Put::Quiet => {}
-            Put::Refused(letter) if self.lock().is_closed() => {
-                refuse([letter], Status::NoHandler, LOOP_GONE);
-            }
+            Put::Closed(letter) => refuse([letter], Status::NoHandler, LOOP_GONE),
             Put::Refused(letter) => refuse([letter], Status::Leaving, ""),
             Put::Full(letter) => refuse([letter], Status::NoRoom, "its event loop has too many to take"),
         }
@@ -183,7 +181,7 @@ impl Desk {
 /// Runs code of the program's, or of the library's; a panic in it is told as the end of a worker.
 fn caught<T>(what: &str, code: impl FnOnce() -> T) -> Result<T, AgentError> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|panic| {
-        let words = format!("what {what} panicked: {}", panic_text(&*panic));
+        let words = format!("the thread that {what} panicked: {}", panic_text(&*panic));
         AgentError::Panicked { words: words.into() }
     })
 }
@@ -312,7 +310,7 @@ impl LoopRpc {
                 Err(error) => return desk.over(Letter::Joined(Err(error))),
             };
             let told = Letter::Joined(Ok(Arc::clone(&agent)));
-            if let Put::Refused(_) | Put::Full(_) = desk.put(|inbox| inbox.joined(told)) {
+            if let Put::Refused(_) = desk.put(|inbox| inbox.joined(told)) {
                 // The loop is gone, or has this worker no more. Nobody hears how it ends.
                 home.context().end_rpc(&agent, Shutdown::Abrupt).ok();
             } else {

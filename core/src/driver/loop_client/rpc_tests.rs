@@ -489,9 +489,7 @@ fn an_added_worker_that_leaves_answers_what_waits_in_the_loop() {
     let (_, _, first) = asked(&mut events);
     let (ended, ending) = (Arc::clone(&context), Arc::clone(&agent));
     let end = std::thread::spawn(move || ended.end_rpc(&ending, Shutdown::Graceful));
-    while tcp.end().is_none() {
-        std::thread::yield_now();
-    }
+    tcp.await_end(SOON).expect("it ends").ok();
     let (_, _, second) = asked(&mut events);
     for (call, responder) in calls.into_iter().zip([first, second]) {
         assert!(responder.answer(b"at last".to_vec()));
@@ -511,9 +509,7 @@ fn who_leaves_answers_nobody_any_more_when_its_program_wants_it_to_end_at_once()
     let RpcEvent::Group(GroupEvent::Left(who)) = &event else { panic!("{event:?}") };
     assert_eq!((at, who), (one, &worker("two", 1)));
     let leaving = events.rpc(two).expect("it answers still");
-    while leaving.end().is_none() {
-        std::thread::yield_now();
-    }
+    leaving.tcp().and_then(|agent| agent.await_end(SOON)).expect("it ends").ok();
     events.rpc_shutdown(two, Shutdown::Abrupt).expect("a thread");
     let (mut ended, mut why) = (None, None);
     while ended.is_none() || why.is_none() {
@@ -679,7 +675,7 @@ fn a_panic_where_a_worker_is_made_or_ended_is_told_as_its_end() {
     let id = events.init_rpc(Arc::clone(&home), make).expect("a thread");
     let (of, event) = next(&mut events);
     let RpcEvent::Joined(Err(error)) = event else { panic!("{event:?}") };
-    let words = "the worker ended: what makes it panicked: provoked";
+    let words = "the worker ended: the thread that makes it panicked: provoked";
     assert_eq!((of, error.to_string().as_str()), (id, words));
 
     let make = Box::new(|_: &RpcDesk, _: Canceller| {
@@ -693,7 +689,7 @@ fn a_panic_where_a_worker_is_made_or_ended_is_told_as_its_end() {
     let (of, event) = next(&mut events);
     let RpcEvent::Over(Err(error)) = event else { panic!("{event:?}") };
     assert_eq!(of, id);
-    assert!(error.to_string().starts_with("the worker ended: what ends it panicked: "), "{error}");
+    assert!(error.to_string().starts_with("the worker ended: the thread that ends it panicked: "), "{error}");
 }
 
 #[test]

@@ -439,7 +439,6 @@ impl Link {
         was_there
     }
 
-    /// All calls fail at once.
     /// Calls of the program's fail at once, in these words.
     pub(super) fn cut(self: &Arc<Self>, words: &str) {
         self.change(|state, _| state.peer.cut(words));

@@ -519,6 +519,12 @@ impl RpcAgent {
         self.shared.call(call);
     }
 
+    /// How it ended, once it has; `None`: not within `patience`.
+    #[cfg(test)]
+    pub(in crate::driver) fn await_end(&self, patience: Duration) -> Option<Result<(), AgentError>> {
+        self.shared.wait_over(self.shared.clock().now() + patience)
+    }
+
     /// Has this happen while the way to somebody who is called is made, once.
     #[cfg(test)]
     pub(super) fn between(&self, happen: impl FnOnce() + Send + 'static) {

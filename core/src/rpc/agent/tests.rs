@@ -1,5 +1,6 @@
 //! Workers of a group in one thread and virtual time, over one store, with calls that arrive late.
 
+mod leaving;
 mod living;
 mod simulation;
 
@@ -575,104 +576,6 @@ fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
     let words = "this worker was shut down".into();
     assert_eq!(agent.callee("a").map(drop), Err(NotCallable::Over { words }));
     assert_eq!(agent.admit(&worker("b")), Err(NotAdmitted::Over));
-}
-
-/// Who leaves has finished its own calls, and what others have asked of it goes on.
-fn who_leaves_is_parted_with_and_calls_to_it_go_on() {
-    for signs in [Signing::None, Signing::Native] {
-        let mut world = World::new(8, signs);
-        for name in ["a", "b", "c"] {
-            world.spawn(name, None);
-            world.run_for(2000);
-        }
-        world.input(1, Input::Leave);
-        world.run_for(30_000);
-        assert_eq!(world.nodes[1].over, Some(Ok(())));
-        for place in [0, 2] {
-            let node = &world.nodes[place];
-            assert_eq!((node.parted.join(" ").as_str(), node.ended_calls.len()), ("b", 0), "{}", node.name);
-            assert_eq!(node.events.last().map(String::as_str), Some("-b"), "{}", node.name);
-            assert!(node.agent.callee("b").is_err());
-        }
-    }
-}
-
-#[test]
-fn calls_to_who_leaves_are_not_ended() {
-    who_leaves_is_parted_with_and_calls_to_it_go_on();
-}
-
-/// Whoever leaves while calls of its own do not end goes all the same, and says at whom they were.
-fn who_cuts_its_calls_says_so() {
-    for size in [None, Some(3)] {
-        for calls in [&[][..], &["c", "b", "c"][..]] {
-            let mut world = World::new(8, Signing::Native);
-            for name in ["a", "b", "c"] {
-                world.spawn(name, size);
-            }
-            world.run_for(5000);
-            world.nodes[0].busy_at = calls.iter().map(|name| worker(name)).collect();
-            for place in 0..3 {
-                world.input(place, Input::Leave);
-            }
-            world.run_for(59_000);
-            assert_eq!(world.nodes[0].over.is_some(), calls.is_empty(), "{size:?}: it waits for its calls");
-            world.run_for(30_000);
-            let over = world.nodes[0].over.clone().expect("it has left").map_err(|error| error.to_string());
-            let words = "the worker has left its group, and the time was up before these had answered its calls: b \
-                         (id 1), c (id 2)";
-            let expected = if calls.is_empty() { Ok(()) } else { Err(words.into()) };
-            assert_eq!(over, expected, "{size:?}");
-            for place in [1, 2] {
-                assert_eq!(world.nodes[place].over, Some(Ok(())), "{size:?}");
-            }
-            assert!(world.nodes.iter().all(|node| !node.events.iter().any(|event| event.starts_with('x'))));
-        }
-    }
-}
-
-#[test]
-fn a_leave_that_cut_calls_names_whom_they_were_for() {
-    who_cuts_its_calls_says_so();
-    let many =
-        |count: u16| Callees::of((0..count).rev().map(|id| WorkerInfo { id, ..worker("a") }).collect());
-    assert_eq!(many(2).to_string(), "a (id 0), a (id 1)");
-    assert_eq!((many(40).listed.len(), many(40).count), (16, 40));
-    assert!(many(40).to_string().ends_with("a (id 15) and 24 more"));
-}
-
-/// It has not agreed to a newcomer, and hears nothing of it any more.
-#[test]
-fn who_ends_while_it_is_told_of_a_newcomer_is_gone_to_it() {
-    let mut world = World::new(6, Signing::None);
-    world.spawn("a", None);
-    world.run_for(1000);
-    let (now, agent) = (world.now, &mut world.nodes[0].agent);
-    let change = Change { joined: newcomer("b", 1, "b@1"), left: Vec::new() };
-    let called =
-        Called { from: worker("b"), handler: CHANGE_HANDLER.into(), payload: encode_change(&change).into() };
-    agent.handle(now, Input::Called(7, called));
-    agent.handle(now, Input::Abandon);
-    assert!(core::iter::from_fn(|| agent.poll_output()).any(|output| output == Output::Decline(7)));
-
-    let refused = |why| ConnectionError::Refused { why, words: Box::default() };
-    let remote = |status| CallFailure::Remote { status, words: Box::default() };
-    for (why, is_gone) in [
-        (CallFailure::PeerGone(refused(NotAdmitted::Over.refusal())), true),
-        (CallFailure::Unsent(refused(NotAdmitted::Over.refusal())), true),
-        (CallFailure::PeerGone(refused(Refusal::Unknown)), false),
-        (CallFailure::Unsent(ConnectionError::NoGreeting(TIMEOUT)), false),
-        (CallFailure::Leaving, true),
-        (remote(Status::Leaving), true),
-        (remote(Status::Failed), false),
-    ] {
-        let error = why.of(CHANGE_HANDLER, &worker("a"));
-        assert_eq!(
-            (no_answer(&error) == NoAnswer::Gone, tells_of_an_end(&error)),
-            (is_gone, is_gone),
-            "{error}"
-        );
-    }
 }
 
 fn place_of(name: &str, address: &str) -> Departed {

@@ -121,12 +121,19 @@ fn requests_wait_while_there_is_room_and_the_oldest_changes_are_lost() {
 }
 
 #[test]
+fn a_worker_that_has_ended_is_asked_nothing_and_its_loop_lives() {
+    let mut inbox = Inbox::of_member(LIMITS);
+    assert_eq!((inbox.over('o'), inbox.asked(1, 'r')), (Put::Wakes, Put::Refused('r')));
+    assert_eq!(turn(&mut inbox), ['o']);
+}
+
+#[test]
 fn when_the_loop_is_gone_nothing_is_taken_any_more() {
     let mut inbox = Inbox::of_newcomer(LIMITS);
     inbox.begin().expect("room");
     assert_eq!(inbox.asked(1, 'r'), Put::Quiet);
     assert_eq!(inbox.close(), ['r']);
     assert_eq!((inbox.joined('j'), inbox.over('o')), (Put::Refused('j'), Put::Refused('o')));
-    assert_eq!((inbox.asked(1, 'r'), inbox.answered(1, 'a')), (Put::Refused('r'), Put::Refused('a')));
+    assert_eq!((inbox.asked(1, 'r'), inbox.answered(1, 'a')), (Put::Closed('r'), Put::Refused('a')));
     assert_eq!((inbox.begin(), turn(&mut inbox)), (Err(NotBegun::Over), Vec::new()));
 }

@@ -77,9 +77,7 @@ fn a_worker_of_which_a_thread_panicked_ends_and_says_why() {
     let (_server, port) = server();
     let (a, _b) = (joined(port, "a", 0), joined(port, "b", 1));
     a.panicked("the thread of the store panicked: provoked");
-    while a.end().is_none() {
-        thread::yield_now();
-    }
+    a.await_end(SOON).expect("it ends").ok();
     let end = AgentError::Panicked { words: "the thread of the store panicked: provoked".into() };
     assert_eq!(a.end(), Some(Err(end.clone())));
     let error = a.call("b", "echo", b"x".to_vec(), None).expect_err("it ended").to_string();
@@ -116,10 +114,7 @@ fn a_panic_of_the_thread_that_carries_calls_ends_the_worker() {
     let words: Box<str> = "the thread of calls panicked: provoked".into();
     let why = failure(call.look(SOON).expect("nobody brings its answer"));
     assert_eq!(why, CallFailure::Panicked(words.clone()));
-    while a.end().is_none() {
-        thread::yield_now();
-    }
-    assert_eq!(a.end(), Some(Err(AgentError::Panicked { words: words.clone() })));
+    assert_eq!(a.await_end(SOON), Some(Err(AgentError::Panicked { words: words.clone() })));
     let error = a.call("b", "echo", Vec::new(), None).expect_err("it ended");
     assert_eq!(error, GroupCallError::Panicked { words });
     drop(late);
@@ -200,9 +195,7 @@ fn a_newcomer_goes_on_without_a_member_that_has_ended_and_listens_still() {
     let (_server, port) = server();
     let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
     b.panicked("provoked");
-    while b.end().is_none() {
-        thread::yield_now();
-    }
+    b.await_end(SOON).expect("it ends").ok();
     let c = joined(port, "c", 2);
     assert_eq!((names(&c).as_str(), names(&a).as_str()), ("a c", "a c"));
     drop(b);

@@ -97,9 +97,7 @@ fn calls_to_who_leaves_end_with_it_if_it_dies_meanwhile() {
         move || b.shutdown(Shutdown::Graceful)
     });
     while next_event(&a) != GroupEvent::Left(worker("b", 1)) {}
-    while b.end().is_none() {
-        thread::yield_now();
-    }
+    b.await_end(SOON).expect("it ends").ok();
     assert_eq!(b.shutdown(Shutdown::Abrupt), Ok(()));
     let why = failure(call.look(SOON).expect("it ends with the worker"));
     assert!(matches!(why, CallFailure::PeerGone(ConnectionError::Lost(_))), "{why:?}");

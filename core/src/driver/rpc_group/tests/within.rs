@@ -180,10 +180,7 @@ fn two_of_a_workers_own_threads_end_it_at_once() {
     ended.sort();
     assert_eq!(ended, ["callback", "handler"]);
     // The callback keeps its machine from the end.
-    while one.end().is_none() {
-        thread::yield_now();
-    }
-    assert_eq!(one.end(), Some(Err(AgentError::Abandoned)));
+    assert_eq!(one.await_end(SOON), Some(Err(AgentError::Abandoned)));
 }
 
 #[test]

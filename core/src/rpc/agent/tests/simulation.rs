@@ -1,5 +1,6 @@
 //! Lives from a seed: workers come, go and die, and what each then knows is true.
 
+use super::leaving::{who_cuts_its_calls_says_so, who_leaves_is_parted_with_and_calls_to_it_go_on};
 use super::living::{
     a_death_that_is_told_of_before_its_worker_is_known_counts, nobody_strikes_out_the_living,
     who_takes_itself_back_is_no_ghost,
