@@ -79,7 +79,7 @@ examples: lib ## Compile every example of cpp_examples into target/examples
 	$(CC) -std=c11 $(CXXFLAGS) -Iinclude cpp_examples/event_loop.c -o target/examples/event_loop $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
 
 header: ## Write include/rendezvous.h anew from the doc comments in ffi/src
-	RDZV_UPDATE_HEADER=1 $(CARGO) test -p rendezvous-tests --test it -- header
+	RDZV_UPDATE_HEADER=1 $(CARGO) test -p rendezvous-tests --test it -- header::
 
 interop: ## Everything against real PyTorch, installed once into target/torch-venv (RDZV_TORCH_SPEC names another)
 	tests/interop/setup.sh

@@ -39,9 +39,11 @@ void take_part(const std::string& name, const std::string& endpoint, bool dies) 
                 one_has_died = true;
                 return;  // without a word, as a process that is killed
             }
+            // No event within 20 ms means that nothing happened: the round goes on.
             while (auto event = handler.next_event(20ms).or_throw()) {
                 std::printf("%s: %s\n", name.c_str(), event->describe().or_throw().c_str());
-                whole = whole && event->kind == rdzv::round_event_kind::nodes_waiting && event->nodes == 0;
+                const bool others_wait = event->kind == rdzv::round_event_kind::nodes_waiting && event->nodes > 0;
+                if (event->ends_round() || others_wait) whole = false;
             }
         }
         if (whole) break;

@@ -180,6 +180,10 @@ typedef int32_t rdzv_status;
 // A payload is not what its reader takes it for.
 #define RDZV_RPC_MALFORMED 46
 
+// Another session joined the rendezvous under this node's name, which must not come back. Each node needs a
+// name of its own.
+#define RDZV_RENDEZVOUS_REPLACED 47
+
 // The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
 // static.
 const char *rdzv_status_name(rdzv_status status);
@@ -270,7 +274,8 @@ void rdzv_error_free(rdzv_error *error);
 // The status that the failed call returned; `RDZV_OK` for NULL.
 rdzv_status rdzv_error_status(const rdzv_error *error);
 
-// One sentence that tells what failed, where, in which phase, after how long and why. Empty for NULL.
+// One sentence that tells what failed, where, in which phase, after how long and why, in one line: control
+// characters of keys and names are written as escapes. Empty for NULL.
 const char *rdzv_error_message(const rdzv_error *error);
 
 // The operation that failed, such as `get`. Empty when there is none, and for NULL.
@@ -368,7 +373,8 @@ typedef struct {
 
 // Where log lines go. The library calls it on one thread of its own, so it may block; when it falls far
 // behind, lines are dropped and counted. It must not throw, and must not call functions on the context it
-// belongs to: they return `RDZV_REENTRANT`.
+// belongs to, or on handles of that: they return `RDZV_REENTRANT`, also while the context or its last handle
+// is being freed, and `rdzv_context_free` does nothing.
 typedef struct {
   // `sizeof(rdzv_log_sink)`.
   uint32_t struct_size;
@@ -618,8 +624,8 @@ typedef struct rdzv_store rdzv_store;
 // may be NULL for a fresh one. On success `*out` is yours until `rdzv_store_free`.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` (no endpoint), and with the last cause when time was up: `RDZV_REFUSED`,
-// `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE`; at once:
-// `RDZV_WRONG_PROTOCOL`.
+// `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE`, `RDZV_EXHAUSTED` (no
+// descriptors); at once: `RDZV_WRONG_PROTOCOL`.
 rdzv_status rdzv_store_connect(const rdzv_context *context,
                                const rdzv_store_options *options,
                                rdzv_store **out,
@@ -934,12 +940,16 @@ rdzv_status rdzv_store_list_keys_page(const rdzv_store *store,
                                       int32_t *more,
                                       rdzv_error **error);
 
-// Removes all keys that begin with `prefix`, and queues too; how many keys that were goes to `*count`.
+// Removes all keys that begin with `prefix`, and queues too; `*count` gets the number of keys removed.
+// Keys of rounds that are over stay as they are; `*left`, which may be NULL, gets their number.
+//
+// Errors besides: `RDZV_STALE_ROUND` when `prefix` itself lies in a round that is over.
 rdzv_status rdzv_store_delete_prefix(const rdzv_store *store,
                                      const uint8_t *prefix,
                                      size_t prefix_len,
                                      int64_t timeout_ms,
                                      int64_t *count,
+                                     int64_t *left,
                                      rdzv_error **error);
 
 // Arrives at a barrier under `name` (with length 0: the session's, which `rdzv_store_options_set_node`
@@ -1471,7 +1481,8 @@ typedef struct {
   // Its length in bytes.
   size_t len;
   // multi_get, list_keys and `RDZV_EVENT_CHANGE`: how many items `rdzv_loop_item` has; a node's members:
-  // how many `rdzv_loop_member` has; batch: how many `rdzv_loop_answer` has.
+  // how many `rdzv_loop_member` has; batch: how many `rdzv_loop_answer` has; delete_prefix: how many keys
+  // of rounds that are over were left.
   size_t item_count;
   // The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
   const rdzv_error *error;
@@ -2028,6 +2039,12 @@ int64_t rdzv_rendezvous_info_rank_first(const rdzv_rendezvous_info *info);
 // How many workers all nodes of the round have; -1 where the backend does not know it, and for NULL.
 int64_t rdzv_rendezvous_info_worker_count(const rdzv_rendezvous_info *info);
 
+// What the keys of the round begin with at its server, with a slash at the end: a client that puts it before
+// its keys shares them with the nodes' store. It differs from round to round and from server to server. Its
+// length goes to `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the info. NULL where the
+// backend does not know it, and for NULL.
+const uint8_t *rdzv_rendezvous_info_key_prefix(const rdzv_rendezvous_info *info, size_t *len);
+
 // Where node 0 of the round is reached, as it said; its length goes to `*len` unless `len` is NULL. Not
 // NUL-terminated; lives as long as the info. NULL where the backend does not know it, and for NULL.
 const uint8_t *rdzv_rendezvous_info_leader(const rdzv_rendezvous_info *info, size_t *len);
@@ -2126,7 +2143,9 @@ typedef struct {
   rdzv_status (*create)(void *user_data,
                         const rdzv_rendezvous_parameters *parameters,
                         rdzv_rendezvous_answer *answer);
-  // Called once, when the context and all that was made with it are gone. May be NULL.
+  // Called once, when the context is gone and so are the handlers, URL rendezvous, agents, loops and RPC
+  // workers that were made with it. Stores and servers of the context may outlive it, so that `user_data`
+  // may own some. May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_rendezvous_backend_vtable;
 
@@ -2163,7 +2182,9 @@ typedef struct {
   // Begins a rendezvous, tells it with `rdzv_rendezvous_answer_set_rendezvous`, and returns `RDZV_OK`, or
   // why it does not: any status of this header. Must not be NULL.
   rdzv_status (*begin)(void *user_data, const rdzv_url_question *question, rdzv_rendezvous_answer *answer);
-  // Called once, when the context and all that was made with it are gone. May be NULL.
+  // Called once, when the context is gone and so are the handlers, URL rendezvous, agents, loops and RPC
+  // workers that were made with it. Stores and servers of the context may outlive it, so that `user_data`
+  // may own some. May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_url_scheme_vtable;
 
@@ -2309,7 +2330,9 @@ rdzv_status rdzv_rendezvous_handler_new(const rdzv_context *context,
                                         rdzv_error **error);
 
 // Frees a handler. No other call on it may be under way: cancel and wait for them first. It says goodbye to
-// nobody: that is `rdzv_rendezvous_handler_shutdown`. NULL is ignored.
+// nobody: that is `rdzv_rendezvous_handler_shutdown`. A node of `rdzv` that was not shut down leaves its
+// round as if its process had died: its session ends, which the other nodes are told of (with a `grace`, when
+// that has passed), and calls on the stores of its rounds fail with `RDZV_SERVER_GONE`. NULL is ignored.
 void rdzv_rendezvous_handler_free(rdzv_rendezvous_handler *handler);
 
 // The name of its backend, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as
@@ -2326,10 +2349,11 @@ int32_t rdzv_rendezvous_handler_use_agent_store(const rdzv_rendezvous_handler *h
 // come; with `static` ranks it gives the same at once if some node is PyTorch's, which knows of no rounds. On
 // success `*out` is yours until `rdzv_rendezvous_info_free`.
 //
-// Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION`,
-// `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`, `RDZV_CANCELLED`; `RDZV_REENTRANT` (the node
-// joins already, in another thread); where rank 0 hosts a store, those of
-// `rdzv_server_start`, and of the store that is met over those of `rdzv_store_connect` and `rdzv_store_set`.
+// Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION` (what the
+// rendezvous is held over cannot be reached), `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`,
+// `RDZV_RENDEZVOUS_REPLACED` (another session has the node's name; until it was shut down, each attempt is
+// told so), `RDZV_CANCELLED`; `RDZV_REENTRANT` (the node joins already, in another thread); where this
+// process hosts the store, those of `rdzv_server_start`.
 rdzv_status rdzv_rendezvous_handler_next_rendezvous(const rdzv_rendezvous_handler *handler,
                                                     rdzv_rendezvous_info **out,
                                                     rdzv_error **error);
@@ -2359,9 +2383,10 @@ rdzv_status rdzv_rendezvous_handler_num_nodes_waiting(const rdzv_rendezvous_hand
                                                       rdzv_error **error);
 
 // Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to this node's
-// round, and fills `*event`, of which `struct_size` must be set; its kind is `RDZV_ROUND_EVENT_NONE` when
-// nothing did. The name of the node that it is about replaces the content of `name`, which may be NULL.
-// Each event is told once, to one thread, in the order in which they happened.
+// round, and fills `*event`, of which `struct_size` must be set. Its kind is `RDZV_ROUND_EVENT_NONE` when
+// nothing happened in that time: then the round goes on, since its end is an event as well. The name of the
+// node that it is about replaces the content of `name`, which may be NULL. Each event is told once, to one
+// thread, in the order in which they happened.
 //
 // Errors besides: `RDZV_UNSUPPORTED` when the backend has no events, as `static` has none.
 rdzv_status rdzv_rendezvous_handler_next_event(const rdzv_rendezvous_handler *handler,
@@ -2492,7 +2517,9 @@ rdzv_status rdzv_store_set_timeout_ms(const rdzv_store *store,
 // again for the others' leaving. `rdzv_store_cancel` ends it. A prefix serves once. The keys are those of
 // PyTorch's elastic agent.
 //
-// Errors: those of `rdzv_store_multi_get`; `RDZV_INVALID_ARGUMENT` for a rank outside the world.
+// Errors: those of `rdzv_store_multi_get`; `RDZV_TIMED_OUT` when not all gave their data: `rdzv_error_rank`
+// tells up to 16 that did not. To rank 0 it also tells that not all read the data, and how many did not.
+// `RDZV_INVALID_ARGUMENT` for a rank outside the world.
 rdzv_status rdzv_store_get_all(const rdzv_store *store,
                                int64_t rank,
                                const uint8_t *prefix,
@@ -2817,7 +2844,8 @@ rdzv_status rdzv_loop_store_revoke_lease(rdzv_loop *event_loop,
                                          uint64_t *operation,
                                          rdzv_error **error);
 
-// Submits `rdzv_store_delete_prefix`; the event's number is how many keys went.
+// Submits `rdzv_store_delete_prefix`; the event's number is how many keys went, and its `item_count` how
+// many were left.
 rdzv_status rdzv_loop_store_delete_prefix(rdzv_loop *event_loop,
                                           uint32_t store,
                                           const uint8_t *prefix,
@@ -3059,12 +3087,27 @@ rdzv_status rdzv_agent_options_set_max_restarts(rdzv_agent_options *options,
                                                 uint32_t max_restarts,
                                                 rdzv_error **error);
 
+// The longest pause before a restart, where starts fail at once one after the other: their workers have not
+// run for as long as this. The first restart has no pause, the second waits 100 ms, and each next one twice
+// as long. In milliseconds; 0: no pauses. Default 10,000.
+rdzv_status rdzv_agent_options_set_restart_backoff_ms(rdzv_agent_options *options,
+                                                      int64_t restart_backoff_ms,
+                                                      rdzv_error **error);
+
 // What workers are told when they are to end, and how long they may take: a signal from 1 to 64, and
 // milliseconds, after which they are killed; 0 kills at once. Default SIGTERM, 30,000.
 rdzv_status rdzv_agent_options_set_stop(rdzv_agent_options *options,
                                         int32_t signal,
                                         int64_t timeout_ms,
                                         rdzv_error **error);
+
+// How long processes that workers leave behind may take to end, in milliseconds, once no worker lives;
+// then they are killed. They are named in a remark at once. 0 kills them at once; the stop's own
+// timeout still holds. Default 3,000. It is not for workers of your own code, which tell of workers
+// alone.
+rdzv_status rdzv_agent_options_set_leftover_timeout_ms(rdzv_agent_options *options,
+                                                       int64_t leftover_timeout_ms,
+                                                       rdzv_error **error);
 
 // How long killed workers may take to vanish, until they are given up; in milliseconds. Default 5,000.
 rdzv_status rdzv_agent_options_set_kill_timeout_ms(rdzv_agent_options *options,
@@ -3885,7 +3928,8 @@ rdzv_status rdzv_rpc_handlers_add(rdzv_rpc_handlers *handlers,
 // told once what came of it, on any thread, also where `answer_is_wanted` is 0; it may be NULL then.
 // `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
 //
-// Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_INVALID_ARGUMENT`.
+// Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_NO_MEMBER` (the worker that the
+// handlers were given to was shut down), `RDZV_INVALID_ARGUMENT`.
 rdzv_status rdzv_rpc_handlers_dispatch(const rdzv_rpc_handlers *handlers,
                                        const uint8_t *caller,
                                        size_t caller_len,
@@ -3903,6 +3947,23 @@ rdzv_status rdzv_rpc_handlers_dispatch(const rdzv_rpc_handlers *handlers,
                                                     const rdzv_error *error),
                                        void *user_data,
                                        rdzv_error **error);
+
+// As `rdzv_rpc_handlers_dispatch`, where the answer is that of a call which a worker of yours makes: the
+// handler is given `responder`, so that it answers without a copy and sees whether the caller waits still.
+// NULL: nobody wants an answer. On success `responder` is the handler's; on failure it stays yours.
+//
+// Errors: as `rdzv_rpc_handlers_dispatch`.
+rdzv_status rdzv_rpc_handlers_dispatch_to(const rdzv_rpc_handlers *handlers,
+                                          const uint8_t *caller,
+                                          size_t caller_len,
+                                          uint16_t caller_id,
+                                          const uint8_t *handler,
+                                          size_t handler_len,
+                                          const uint8_t *payload,
+                                          size_t payload_len,
+                                          int64_t time_left_ms,
+                                          rdzv_rpc_responder *responder,
+                                          rdzv_error **error);
 
 // The caller's name, its length in `*len` unless `len` is NULL. Not NUL-terminated. NULL for NULL.
 const uint8_t *rdzv_rpc_request_caller(const rdzv_rpc_request *request, size_t *len);
@@ -3937,6 +3998,10 @@ int64_t rdzv_rpc_request_time_left_ms(const rdzv_rpc_request *request);
 // copied. With it they are only lent, and it is called once with `user_data`, on any thread, when nobody
 // needs them any more, whatever this function returns.
 //
+// No handler begins for a caller that has not read 256 MiB of its answers, until it reads on. An answer that
+// is given after its handler has returned is dropped if the caller would have more than 1 GiB to read, or all
+// callers more than 8 GiB; the caller then gets `RDZV_LIMIT_EXCEEDED`. One answer alone may be longer.
+//
 // Errors: `RDZV_INVALID_ARGUMENT`. Whether the answer arrives nobody knows here.
 rdzv_status rdzv_rpc_responder_answer(rdzv_rpc_responder *responder,
                                       const uint8_t *data,
@@ -3946,7 +4011,8 @@ rdzv_status rdzv_rpc_responder_answer(rdzv_rpc_responder *responder,
                                       rdzv_error **error);
 
 // Tells the caller in these words, in UTF-8, that the handler failed, and frees the responder, whatever it
-// returns. The caller gets `RDZV_RPC_HANDLER_FAILED`.
+// returns. The caller gets `RDZV_RPC_HANDLER_FAILED`. A text of more than 16 KiB is cut, and ends with
+// ` [cut: N bytes, at most 16384]`, where N is its length.
 rdzv_status rdzv_rpc_responder_fail(rdzv_rpc_responder *responder,
                                     const uint8_t *words,
                                     size_t words_len,
@@ -3960,7 +4026,8 @@ rdzv_status rdzv_rpc_responder_fail_with(rdzv_rpc_responder *responder,
                                          size_t words_len,
                                          rdzv_error **error);
 
-// Whether anybody waits for the answer still, 1 or 0; for who has much to do for it. 0 for NULL.
+// Whether the caller still waits for the answer, 1 or 0: 0 once the call was cancelled or its time is up, for
+// a notice, and for NULL. For a handler or a backend of yours that has much to do for an answer.
 int32_t rdzv_rpc_responder_is_wanted(const rdzv_rpc_responder *responder);
 
 // Frees a responder: the caller hears that there is no answer. NULL is ignored.
@@ -4089,7 +4156,9 @@ void rdzv_rpc_free(rdzv_rpc *rpc);
 // them, leaves the group, which ends calls that were begun later, and answers what others have asked it
 // before they heard so: each of the three for the membership timeout at most; then handlers that are still
 // at work are awaited for up to 30 s. Handlers of a loop are answered by the thread of that loop, which
-// must not wait here (`rdzv_loop_rpc_shutdown`). An abrupt end ends calls at once.
+// must not wait here (`rdzv_loop_rpc_shutdown`). Where this process hosts the group's store for the worker
+// (`tcp://` and `env://`, rank 0), the store ends with the worker: a graceful end waits for the membership
+// timeout at most until the other workers have ended. An abrupt end ends calls at once and waits for nobody.
 //
 // Errors: `RDZV_REENTRANT` (a handler, a callback, or in a backend of yours the worker's own functions ask
 // for it; it goes on), `RDZV_TIMED_OUT` (calls of its own had to be cut: `rdzv_error_node` has who was
@@ -4102,9 +4171,10 @@ void rdzv_rpc_free(rdzv_rpc *rpc);
 rdzv_status rdzv_rpc_shutdown(const rdzv_rpc *rpc, int32_t how, rdzv_error **error);
 
 // Ends every `rdzv_rpc_call` and `rdzv_rpc_next_event` that is under way on this handle, in whatever thread,
-// with `RDZV_CANCELLED`. The workers that were called are told, unless the backend is one of yours. Futures
-// and callbacks go on (`rdzv_rpc_future_cancel`), and so does `rdzv_rpc_shutdown`, which an abrupt one in
-// another thread ends. Later calls are as ever. Any thread, but not from a callback. NULL is ignored.
+// with `RDZV_CANCELLED`. The workers that were called are told; a backend of yours sees it
+// (`rdzv_rpc_responder_is_wanted`). Futures and callbacks go on (`rdzv_rpc_future_cancel`), and so does
+// `rdzv_rpc_shutdown`, which an abrupt shutdown in another thread ends. Later calls are not affected. Any
+// thread, but not from a callback. NULL is ignored.
 void rdzv_rpc_cancel(const rdzv_rpc *rpc);
 
 // The worker's own name, its length in `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the
@@ -4193,10 +4263,11 @@ rdzv_status rdzv_rpc_remove_handler(const rdzv_rpc *rpc,
 // fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing
 // did. The name of the worker that it is about replaces the content of `name`, and what is known of a
 // death, why deaths are told no more, or how this worker fell out of the group that of `why`; both may be
-// NULL. Each event is told once, to one thread. Of more than 4,096 that nobody asks for, the oldest are
-// lost.
+// NULL. Each event is told once, to one thread; `RDZV_RPC_EVENT_OVER` is the last. Of more than 4,096 that
+// nobody asks for, the oldest are lost.
 //
-// Errors: `RDZV_CANCELLED` after `rdzv_rpc_cancel`; `RDZV_UNSUPPORTED` with a backend of yours.
+// Errors: `RDZV_RPC_NO_MEMBER` at once when the worker has ended and that was told; `RDZV_CANCELLED` after
+// `rdzv_rpc_cancel`; `RDZV_UNSUPPORTED` with a backend of yours.
 rdzv_status rdzv_rpc_next_event(const rdzv_rpc *rpc,
                                 int64_t timeout_ms,
                                 rdzv_rpc_event *event,
@@ -4233,7 +4304,7 @@ typedef struct {
   int64_t timeout_ms;
   // NULL: the bytes are copied. Otherwise they are only lent, and this is called once with
   // `user_data`, on any thread, when nobody needs them any more, whatever becomes of the call: also
-  // when the function that this was given to fails.
+  // when the function that this was given to fails. A blocking call gives them back before it returns.
   void (*release)(void *user_data);
   // Passed to `release`.
   void *user_data;
@@ -4290,7 +4361,11 @@ rdzv_status rdzv_rpc_call_with(const rdzv_rpc *rpc,
 
 // Calls what nobody answers. Nobody hears whether it arrived.
 //
-// Errors: those of `rdzv_rpc_call` that are known at once.
+// The callee has at most about 1,024 notices of one caller, or 256 MiB of them, in its handlers and before
+// them. It takes further ones as these are done with; until then they wait in the caller.
+//
+// Errors: those of `rdzv_rpc_call` that are known at once. `RDZV_LIMIT_EXCEEDED`: 65,536 calls and notices,
+// or 8 GiB of them, wait to be sent to this worker.
 rdzv_status rdzv_rpc_notify(const rdzv_rpc *rpc, const rdzv_rpc_call_spec *call, rdzv_error **error);
 
 // Frees a future. A call that has not ended is cancelled. No other call on it may be under way. NULL is
@@ -4316,7 +4391,7 @@ rdzv_status rdzv_rpc_future_wait(const rdzv_rpc_future *future,
 int32_t rdzv_rpc_future_is_ready(const rdzv_rpc_future *future);
 
 // Ends the call, unless it has ended: whoever waits for it gets `RDZV_CANCELLED`. The worker that was
-// called is told, unless its backend is one of yours. Any thread. NULL is ignored.
+// called is told; a backend of yours sees it (`rdzv_rpc_responder_is_wanted`). Any thread. NULL is ignored.
 void rdzv_rpc_future_cancel(const rdzv_rpc_future *future);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -4374,7 +4449,9 @@ typedef struct {
                       const rdzv_rpc_options *options,
                       const rdzv_rpc_handlers *handlers,
                       rdzv_rpc_answer *answer);
-  // Called once, when the context and all that was made with it are gone. May be NULL.
+  // Called once, when the context is gone and so are the handlers, URL rendezvous, agents, loops and RPC
+  // workers that were made with it. Stores and servers of the context may outlive it, so that `user_data`
+  // may own some. May be NULL.
   void (*destroy)(void *user_data);
 } rdzv_rpc_backend_vtable;
 
@@ -4392,12 +4469,15 @@ typedef struct {
   // Begins a call, and does not wait for its end. What `call` points at is valid until this returns,
   // and its `release` is NULL. `responder` is for what comes of it, from any thread, at the latest
   // when its time is up; NULL: nobody wants an answer. It is the code's if this returns `RDZV_OK`, and
-  // else the library's. Must not be NULL.
+  // else the library's. `rdzv_rpc_responder_is_wanted` tells when the caller gives the call up.
+  // `rdzv_rpc_handlers_dispatch_to` has a handler of this process answer. Not called once `shutdown` has
+  // returned: such calls are `RDZV_RPC_NO_MEMBER`. Must not be NULL.
   rdzv_status (*call)(void *user_data, const rdzv_rpc_call_spec *call, rdzv_rpc_responder *responder);
   // Answers who is in the group, with `rdzv_rpc_answer_add_worker` for each. Must not be NULL.
   rdzv_status (*list_workers)(void *user_data, rdzv_rpc_answer *answer);
-  // Ends the worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Called again when it was called before.
-  // Must not be NULL.
+  // Ends the worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. When it returns, the worker has ended,
+  // whatever it returns: `call` is not called any more, and the handlers that `init` was given are not
+  // dispatched to. `shutdown` itself is called again when it was called before. Must not be NULL.
   rdzv_status (*shutdown)(void *user_data, int32_t how, rdzv_rpc_answer *answer);
   // Called once, when the worker is gone and none of its functions is under way. May be NULL.
   void (*destroy)(void *user_data);
@@ -4594,7 +4674,7 @@ rdzv_status rdzv_loop_rpc_call(rdzv_loop *event_loop,
                                uint64_t *operation,
                                rdzv_error **error);
 
-// Calls what nobody answers; no event follows.
+// Calls what nobody answers; no event follows. The limits are those of `rdzv_rpc_notify`.
 //
 // Errors: those of `rdzv_rpc_call` that are known at once.
 rdzv_status rdzv_loop_rpc_notify(rdzv_loop *event_loop,

@@ -14,6 +14,7 @@
 #define RENDEZVOUS_HPP
 
 #include "rendezvous.h"
+#include "rendezvous_error.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -28,12 +29,6 @@
 #include <vector>
 
 #if defined(__cpp_exceptions)
-#include <exception>
-#endif
-
-// Programs with and without exceptions, and those built with other versions of this header, may be linked into one:
-// each has names of its own.
-#if defined(__cpp_exceptions)
 #define RDZV_DETAIL_NAMESPACE v1
 #else
 #define RDZV_DETAIL_NAMESPACE v1_without_exceptions
@@ -42,327 +37,23 @@
 namespace rdzv {
 inline namespace RDZV_DETAIL_NAMESPACE {
 
-/// The outcome of a call; the numbers are those of rendezvous.h.
-enum class status : std::int32_t {
-  ok = RDZV_OK,
-  invalid_argument = RDZV_INVALID_ARGUMENT,
-  panicked = RDZV_PANIC,
-  poisoned = RDZV_POISONED,
-  timed_out = RDZV_TIMED_OUT,
-  refused = RDZV_REFUSED,
-  server_gone = RDZV_SERVER_GONE,
-  wrong_protocol = RDZV_WRONG_PROTOCOL,
-  unresolved = RDZV_UNRESOLVED,
-  unreachable = RDZV_UNREACHABLE,
-  cancelled = RDZV_CANCELLED,
-  limit_exceeded = RDZV_LIMIT_EXCEEDED,
-  queue_empty = RDZV_QUEUE_EMPTY,
-  address_in_use = RDZV_ADDRESS_IN_USE,
-  io = RDZV_IO,
-  closed = RDZV_CLOSED,
-  reentrant = RDZV_REENTRANT,
-  exhausted = RDZV_EXHAUSTED,
-  unsupported = RDZV_UNSUPPORTED,
-  corrupt = RDZV_CORRUPT,
-  rendezvous_closed = RDZV_RENDEZVOUS_CLOSED,
-  rendezvous_timed_out = RDZV_RENDEZVOUS_TIMED_OUT,
-  rendezvous_connection = RDZV_RENDEZVOUS_CONNECTION,
-  rendezvous_state = RDZV_RENDEZVOUS_STATE,
-  rendezvous_graceful_exit = RDZV_RENDEZVOUS_GRACEFUL_EXIT,
-  not_registered = RDZV_NOT_REGISTERED,
-  already_registered = RDZV_ALREADY_REGISTERED,
-  backend_mismatch = RDZV_BACKEND_MISMATCH,
-  barrier_broken = RDZV_BARRIER_BROKEN,
-  compacted = RDZV_COMPACTED,
-  stale_round = RDZV_STALE_ROUND,
-  not_found = RDZV_NOT_FOUND,
-  conflict = RDZV_CONFLICT,
-  rpc_unknown_worker = RDZV_RPC_UNKNOWN_WORKER, rpc_no_handler = RDZV_RPC_NO_HANDLER,
-  rpc_handler_failed = RDZV_RPC_HANDLER_FAILED, rpc_peer_died = RDZV_RPC_PEER_DIED, rpc_no_member = RDZV_RPC_NO_MEMBER,
-  rpc_leaving = RDZV_RPC_LEAVING, rpc_already_initialized = RDZV_RPC_ALREADY_INITIALIZED,
-  rpc_mixed_group = RDZV_RPC_MIXED_GROUP, rpc_name_taken = RDZV_RPC_NAME_TAKEN, rpc_device_map = RDZV_RPC_DEVICE_MAP,
-  rpc_unreached = RDZV_RPC_UNREACHED, rpc_evicted = RDZV_RPC_EVICTED, rpc_membership = RDZV_RPC_MEMBERSHIP,
-  rpc_malformed = RDZV_RPC_MALFORMED,
-};
-
-/// The short name of a status, such as "timed out".
-inline std::string_view name(status code) { return rdzv_status_name(static_cast<rdzv_status>(code)); }
-
-/// "The handle's default" wherever a timeout is due. Any other negative timeout, such as a deadline that has passed,
-/// is 0: look once.
-inline constexpr std::chrono::milliseconds default_timeout = std::chrono::milliseconds::min();
-
 namespace detail {
 
-/// A timeout as the C ABI takes it.
-inline std::int64_t count(std::chrono::milliseconds timeout) {
-  if (timeout == default_timeout) return -1;
-  return timeout.count() < 0 ? 0 : timeout.count();
-}
-
-template <class T, void (*Free)(T*)>
-struct freed_by {
-  void operator()(T* handle) const noexcept { Free(handle); }
-};
-template <class T, void (*Free)(T*)>
-using handle = std::unique_ptr<T, freed_by<T, Free>>;
-
-inline const std::uint8_t* bytes(std::string_view text) {
-  return reinterpret_cast<const std::uint8_t*>(text.data());
-}
-
-inline std::string_view text(const std::uint8_t* data, std::size_t size) {
-  return data == nullptr ? std::string_view() : std::string_view(reinterpret_cast<const char*>(data), size);
-}
-
-/// The text that `read` lends.
-template <class Handle>
-std::string lent(const std::uint8_t* (*read)(const Handle*, std::size_t*), const Handle* from) {
-  std::size_t size = 0;
-  const std::uint8_t* data = read(from, &size);
-  return std::string(text(data, size));
-}
-
-}  // namespace detail
-
-/// What went wrong: a status to branch on, and the words to print.
-class error {
+/// A port as the caller has it, of any integer type: one that no port has is refused, and not cut down to one.
+class port_number {
  public:
-  /// Takes over an error of the C ABI; it may be NULL, then only the status is known.
-  error(rdzv_status code, rdzv_error* details) noexcept : code_(static_cast<status>(code)), details_(details) {}
+  template <class Integer, class = std::enable_if_t<std::is_integral_v<Integer> && !std::is_same_v<Integer, bool>>>
+  constexpr port_number(Integer number) noexcept : number_(static_cast<long long>(number)) {}
 
-  status code() const noexcept { return code_; }
-  /// One sentence: what failed, where, in which phase, after how long and why.
-  std::string message() const {
-    return details_ ? rdzv_error_message(details_.get()) : std::string(name(code_));
-  }
-  /// Such as "get"; empty when there is none.
-  std::string operation() const { return rdzv_error_operation(details_.get()); }
-  /// HOST:PORT; empty when there is none.
-  std::string peer() const { return rdzv_error_peer(details_.get()); }
-  /// "resolving", "connecting", "greeting", "sending", "waiting", "receiving" or empty.
-  std::string phase() const { return rdzv_error_phase(details_.get()); }
-  std::chrono::milliseconds elapsed() const {
-    return std::chrono::milliseconds(rdzv_error_elapsed_ms(details_.get()));
-  }
-  /// errno, or 0.
-  int os_error() const { return rdzv_error_os_error(details_.get()); }
-  /// The keys of the operation that failed.
-  std::vector<std::string> keys() const {
-    std::vector<std::string> keys;
-    for (std::size_t i = 0, count = rdzv_error_key_count(details_.get()); i < count; ++i) {
-      std::size_t size = 0;
-      const std::uint8_t* key = rdzv_error_key(details_.get(), i, &size);
-      keys.emplace_back(detail::text(key, size));
-    }
-    return keys;
-  }
-  /// The inner error of a rendezvous whose connection failed, or whose state cannot be read; else empty.
-  std::string cause() const { return rdzv_error_cause(details_.get()); }
-  /// The ranks that are known to be missing.
-  std::vector<std::int64_t> ranks() const {
-    std::vector<std::int64_t> ranks;
-    for (std::size_t i = 0, count = rdzv_error_rank_count(details_.get()); i < count; ++i)
-      ranks.push_back(rdzv_error_rank(details_.get(), i));
-    return ranks;
-  }
-  /// Their names, where the caller gave names to ranks; of a named barrier those who are missing, or the one who died.
-  std::vector<std::string> nodes() const {
-    std::vector<std::string> nodes;
-    for (std::size_t i = 0, count = rdzv_error_node_count(details_.get()); i < count; ++i) {
-      std::size_t size = 0;
-      const std::uint8_t* node = rdzv_error_node(details_.get(), i, &size);
-      nodes.emplace_back(detail::text(node, size));
-    }
-    return nodes;
-  }
-
-  /// Of `status::compacted`: the oldest revision that the server can tell of. 0 otherwise.
-  std::uint64_t revision() const { return rdzv_error_revision(details_.get()); }
-  /// The generation of a named barrier that was not released. 0 otherwise.
-  std::uint64_t generation() const { return rdzv_error_generation(details_.get()); }
-  /// NULL where only the status is known.
-  const rdzv_error* c_handle() const noexcept { return details_.get(); }
-
-  // The five kinds of failure of a rendezvous.
-  bool is_rendezvous_closed() const noexcept { return code_ == status::rendezvous_closed; }
-  bool is_rendezvous_timeout() const noexcept { return code_ == status::rendezvous_timed_out; }
-  bool is_rendezvous_connection() const noexcept { return code_ == status::rendezvous_connection; }
-  bool is_rendezvous_state() const noexcept { return code_ == status::rendezvous_state; }
-  /// The rendezvous has closed, and this spare node is sent home: no failure.
-  bool is_rendezvous_graceful_exit() const noexcept { return code_ == status::rendezvous_graceful_exit; }
-  bool is_rendezvous() const noexcept {
-    return code_ >= status::rendezvous_closed && code_ <= status::rendezvous_graceful_exit;
+  constexpr std::uint16_t value() const noexcept { return static_cast<std::uint16_t>(number_); }
+  std::optional<error> refusal() const {
+    if (number_ >= 0 && number_ <= 65535) return std::nullopt;
+    return invalid("the port " + std::to_string(number_) + " is not from 0 to 65535");
   }
 
  private:
-  status code_;
-  detail::handle<rdzv_error, rdzv_error_free> details_;
+  long long number_;
 };
-
-#if defined(__cpp_exceptions)
-/// What `or_throw` throws; for the failures of a rendezvous and some of native stores one of the types below.
-class exception : public std::exception {
- public:
-  explicit exception(rdzv::error details)
-      : details_(std::make_shared<const rdzv::error>(std::move(details))),
-        what_(std::make_shared<const std::string>(details_->message())) {}
-  const char* what() const noexcept override { return what_->c_str(); }
-  const rdzv::error& error() const noexcept { return *details_; }
-
- private:
-  std::shared_ptr<const rdzv::error> details_;
-  std::shared_ptr<const std::string> what_;
-};
-
-/// Any of the five below.
-class rendezvous_exception : public exception {
-  using exception::exception;
-};
-/// The rendezvous is closed, for good.
-class rendezvous_closed : public rendezvous_exception {
-  using rendezvous_exception::rendezvous_exception;
-};
-/// An operation of the rendezvous passed its deadline.
-class rendezvous_timeout : public rendezvous_exception {
-  using rendezvous_exception::rendezvous_exception;
-};
-/// What the rendezvous is held over cannot be reached.
-class rendezvous_connection : public rendezvous_exception {
-  using rendezvous_exception::rendezvous_exception;
-};
-/// What is stored for the rendezvous cannot be read.
-class rendezvous_state : public rendezvous_exception {
-  using rendezvous_exception::rendezvous_exception;
-};
-/// This spare node is sent home, since the rendezvous has closed: no failure.
-class rendezvous_graceful_exit : public rendezvous_exception {
-  using rendezvous_exception::rendezvous_exception;
-};
-
-/// A watch fell behind: `error().revision()` is the oldest that can be watched from.
-class compacted : public exception {
-  using exception::exception;
-};
-/// The round that the key belongs to is over: come back for the next one.
-class stale_round : public exception {
-  using exception::exception;
-};
-/// A lease, or a generation of a barrier, is not there, or not any more.
-class not_found : public exception {
-  using exception::exception;
-};
-/// Others asked for the same in another way, and were first.
-class conflict : public exception {
-  using exception::exception;
-};
-/// Somebody died whom a barrier awaited: `error().nodes()` tells who.
-class barrier_broken : public exception {
-  using exception::exception;
-};
-
-namespace detail {
-
-[[noreturn]] inline void throw_as_its_kind(error failure) {
-  switch (failure.code()) {
-    case status::rendezvous_closed:
-      throw rendezvous_closed(std::move(failure));
-    case status::rendezvous_timed_out:
-      throw rendezvous_timeout(std::move(failure));
-    case status::rendezvous_connection:
-      throw rendezvous_connection(std::move(failure));
-    case status::rendezvous_state:
-      throw rendezvous_state(std::move(failure));
-    case status::rendezvous_graceful_exit:
-      throw rendezvous_graceful_exit(std::move(failure));
-    case status::compacted:
-      throw compacted(std::move(failure));
-    case status::stale_round:
-      throw stale_round(std::move(failure));
-    case status::not_found:
-      throw not_found(std::move(failure));
-    case status::conflict:
-      throw conflict(std::move(failure));
-    case status::barrier_broken:
-      throw barrier_broken(std::move(failure));
-    default:
-      throw exception(std::move(failure));
-  }
-}
-
-}  // namespace detail
-#endif
-
-/// A value, or the error that is there in its place. Reading the wrong one of the two is undefined, as with a pointer.
-template <class T>
-class [[nodiscard]] result {
- public:
-  result(T value) : outcome_(std::in_place_index<0>, std::move(value)) {}
-  result(rdzv::error failure) : outcome_(std::in_place_index<1>, std::move(failure)) {}
-
-  bool has_value() const noexcept { return outcome_.index() == 0; }
-  /// Not there for `result<bool>`, where it would be mistaken for the value: ask `has_value()`.
-  template <class U = T, class = std::enable_if_t<!std::is_same_v<U, bool>>>
-  explicit operator bool() const noexcept {
-    return has_value();
-  }
-  T& operator*() & noexcept { return *std::get_if<0>(&outcome_); }
-  const T& operator*() const& noexcept { return *std::get_if<0>(&outcome_); }
-  /// By value, so that `for (auto& key : *store.list_keys())` has something to walk over.
-  T operator*() && { return std::move(*std::get_if<0>(&outcome_)); }
-  T* operator->() noexcept { return std::get_if<0>(&outcome_); }
-  const T* operator->() const noexcept { return std::get_if<0>(&outcome_); }
-  const rdzv::error& error() const& noexcept { return *std::get_if<1>(&outcome_); }
-  rdzv::error error() && noexcept { return std::move(*std::get_if<1>(&outcome_)); }
-
-#if defined(__cpp_exceptions)
-  T or_throw() && {
-    if (!has_value()) detail::throw_as_its_kind(std::move(*std::get_if<1>(&outcome_)));
-    return std::move(*std::get_if<0>(&outcome_));
-  }
-#endif
-
- private:
-  std::variant<T, rdzv::error> outcome_;
-};
-
-template <>
-class [[nodiscard]] result<void> {
- public:
-  result() = default;
-  result(rdzv::error failure) : failure_(std::move(failure)) {}
-
-  bool has_value() const noexcept { return !failure_; }
-  explicit operator bool() const noexcept { return has_value(); }
-  const rdzv::error& error() const& noexcept { return *failure_; }
-  rdzv::error error() && noexcept { return std::move(*failure_); }
-
-#if defined(__cpp_exceptions)
-  void or_throw() && {
-    if (failure_) detail::throw_as_its_kind(std::move(*failure_));
-  }
-#endif
-
- private:
-  std::optional<rdzv::error> failure_;
-};
-
-namespace detail {
-
-/// Calls a function of the C ABI with the place for its error as the last argument.
-template <class Function, class... Arguments>
-std::optional<error> failure_of(Function function, Arguments... arguments) {
-  rdzv_error* details = nullptr;
-  const rdzv_status code = function(arguments..., &details);
-  if (code == RDZV_OK) return std::nullopt;
-  return error(code, details);
-}
-
-template <class Function, class... Arguments>
-result<void> call(Function function, Arguments... arguments) {
-  if (auto failure = failure_of(function, arguments...)) return std::move(*failure);
-  return {};
-}
 
 /// The views of several keys, as the C ABI takes them.
 template <class Strings>
@@ -412,6 +103,16 @@ class list {
  private:
   handle<rdzv_list, rdzv_list_free> handle_;
 };
+
+/// Reads `host:port`.
+inline std::optional<error> split_endpoint(std::string_view endpoint, std::string& host, std::int32_t& port) {
+  buffer found;
+  if (auto failure = failure_of(rdzv_parse_endpoint, bytes(endpoint), endpoint.size(), found.get(), &port))
+    return failure;
+  host = found.str();
+  if (port < 0) return invalid("the endpoint '" + std::string(endpoint) + "' has no port: HOST:PORT");
+  return std::nullopt;
+}
 
 }  // namespace detail
 
@@ -472,12 +173,14 @@ class context {
 class server {
  public:
   /// Binds exactly `host`; port 0 takes a free one. When it returns, clients can connect.
-  static result<server> start(std::string_view host = "127.0.0.1", std::uint16_t port = 0,
+  static result<server> start(std::string_view host = "127.0.0.1", detail::port_number port = 0,
                               const context* shared = nullptr) {
+    if (auto failure = port.refusal()) return std::move(*failure);
     rdzv_server_options* made = nullptr;
     if (auto failure = detail::failure_of(rdzv_server_options_new, &made)) return std::move(*failure);
     const detail::handle<rdzv_server_options, rdzv_server_options_free> options(made);
-    auto failure = detail::failure_of(rdzv_server_options_set_bind, made, detail::bytes(host), host.size(), port);
+    auto failure = detail::failure_of(rdzv_server_options_set_bind, made, detail::bytes(host), host.size(),
+                                      port.value());
     if (failure) return std::move(*failure);
     return start(*options, shared);
   }
@@ -536,11 +239,12 @@ namespace detail {
 
 using options_handle = handle<rdzv_store_options, rdzv_store_options_free>;
 
-inline result<options_handle> c_options(std::string_view host, std::uint16_t port, const store_options& options) {
+inline result<options_handle> c_options(std::string_view host, port_number port, const store_options& options) {
+  if (auto failure = port.refusal()) return std::move(*failure);
   rdzv_store_options* made = nullptr;
   if (auto failure = failure_of(rdzv_store_options_new, &made)) return std::move(*failure);
   options_handle owned(made);
-  auto failure = failure_of(rdzv_store_options_set_endpoint, made, bytes(host), host.size(), port);
+  auto failure = failure_of(rdzv_store_options_set_endpoint, made, bytes(host), host.size(), port.value());
   if (!failure) failure = failure_of(rdzv_store_options_set_timeout_ms, made, options.timeout.count());
   if (!failure) failure = failure_of(rdzv_store_options_set_connect_timeout_ms, made, options.connect_timeout.count());
   if (!failure) failure = failure_of(rdzv_store_options_set_answer_timeout_ms, made, options.answer_timeout.count());
@@ -553,6 +257,14 @@ inline result<options_handle> c_options(std::string_view host, std::uint16_t por
   return owned;
 }
 
+/// The same for `host:port`.
+inline result<options_handle> c_options(std::string_view endpoint, const store_options& options) {
+  std::string host;
+  std::int32_t port = -1;
+  if (auto failure = split_endpoint(endpoint, host, port)) return std::move(*failure);
+  return c_options(host, port, options);
+}
+
 }  // namespace detail
 
 /// A client of a store: ours or PyTorch's. Any thread may use it, and a wait that is pending in one never delays an
@@ -562,9 +274,17 @@ class store {
   using milliseconds = std::chrono::milliseconds;
 
   /// Connects, trying again until `options.connect_timeout` has passed. `host`: a name or a literal address.
-  static result<store> connect(std::string_view host, std::uint16_t port, const store_options& options = {},
+  static result<store> connect(std::string_view host, detail::port_number port, const store_options& options = {},
                                const context* shared = nullptr) {
     auto owned = detail::c_options(host, port, options);
+    if (!owned) return std::move(owned).error();
+    return connect(**owned, shared);
+  }
+
+  /// The same with `host:port`, or `[address]:port` for IPv6.
+  static result<store> connect(std::string_view endpoint, const store_options& options = {},
+                               const context* shared = nullptr) {
+    auto owned = detail::c_options(endpoint, options);
     if (!owned) return std::move(owned).error();
     return connect(**owned, shared);
   }

@@ -301,9 +301,13 @@ struct agent_options {
   std::string role = "default";
   /// How often the group may be started again after a failure of its own workers.
   std::uint32_t max_restarts = 3;
+  /// The longest pause before a restart, where starts fail at once one after the other; 0: no pauses.
+  milliseconds restart_backoff{10000};
   int stop_signal = SIGTERM;
   /// How long workers may take to end before they are killed.
   milliseconds stop_timeout{30000};
+  /// How long processes that workers leave behind may take to end, once no worker lives.
+  milliseconds leftover_timeout{3000};
   milliseconds kill_timeout{5000};
   /// How long it may take until all workers of a start run.
   milliseconds start_timeout{300000};
@@ -373,7 +377,9 @@ inline result<agent_options_handle> c_options(const agent_options& options,
   set_text(rdzv_agent_options_set_directory, options.directory);
   set_text(rdzv_agent_options_set_role, options.role);
   set(rdzv_agent_options_set_max_restarts, options.max_restarts);
+  set(rdzv_agent_options_set_restart_backoff_ms, static_cast<std::int64_t>(options.restart_backoff.count()));
   set(rdzv_agent_options_set_stop, options.stop_signal, static_cast<std::int64_t>(options.stop_timeout.count()));
+  set(rdzv_agent_options_set_leftover_timeout_ms, static_cast<std::int64_t>(options.leftover_timeout.count()));
   set(rdzv_agent_options_set_kill_timeout_ms, static_cast<std::int64_t>(options.kill_timeout.count()));
   set(rdzv_agent_options_set_start_timeout_ms, static_cast<std::int64_t>(options.start_timeout.count()));
   set(rdzv_agent_options_set_exit_barrier_timeout_ms,
@@ -480,10 +486,11 @@ class agent {
   }
   /// Answers over HTTP, at a numeric address, how the agent is, until it is gone; the port is returned, of which 0 asks
   /// for any that is free.
-  result<std::uint16_t> serve_health(std::string_view host, std::uint16_t port) const {
+  result<std::uint16_t> serve_health(std::string_view host, detail::port_number port) const {
+    if (auto failure = port.refusal()) return std::move(*failure);
     std::uint16_t bound = 0;
     auto failure =
-        detail::failure_of(rdzv_agent_serve_health, c_handle(), detail::bytes(host), host.size(), port, &bound);
+        detail::failure_of(rdzv_agent_serve_health, c_handle(), detail::bytes(host), host.size(), port.value(), &bound);
     if (failure) return std::move(*failure);
     return bound;
   }

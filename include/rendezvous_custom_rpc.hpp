@@ -64,10 +64,12 @@ class custom_rpc_worker {
   virtual ~custom_rpc_worker() = default;
   /// Begins a call, and does not wait for its end. `responder` is for what comes of it, from any thread: move it to where
   /// it is kept. It is empty where nobody wants an answer. Whoever has moved it has begun the call, whatever this returns.
+  /// `rpc_responder::is_wanted` tells when the caller gives the call up. Not called once `shutdown` has returned.
   virtual status call(const rpc_outgoing_call& call, rpc_responder& responder) = 0;
   /// Answers each worker of the group.
   virtual status list_workers(rpc_answer& answer) = 0;
-  /// Ends the worker; may be called again.
+  /// Ends the worker, whatever it returns; may be called again. Afterwards the handlers that `init` was given answer no
+  /// more: `dispatch` fails with `status::rpc_no_member`.
   virtual status shutdown(rpc_shutdown how, rpc_answer& answer) = 0;
 };
 
@@ -280,10 +282,12 @@ inline void rpc_answer::set_worker(std::unique_ptr<custom_rpc_worker> made) {
 /// Registers an RPC backend of yours with a context; the name is exact.
 inline result<void> register_rpc_backend(context& shared, std::string_view name,
                                          std::unique_ptr<custom_rpc_backend> code) {
+  if (!code)
+    return detail::make_error(status::invalid_argument, "RPC backend " + std::string(name) + ": its code is empty");
   rdzv_rpc_backend_vtable vtable{};
   vtable.struct_size = sizeof vtable;
   vtable.construct_options = detail::construct_options;
-  if (code) vtable.init = detail::init_worker;  // no backend is refused as NULL is, not called
+  vtable.init = detail::init_worker;
   vtable.destroy = detail::destroy_passed<custom_rpc_backend>;
   vtable.user_data = code.get();
   detail::pass();
@@ -328,16 +332,18 @@ inline result<void> dispatch(const rpc_handlers& handlers, const rpc_incoming& a
   return outcome;
 }
 
-/// The same, where a call of a worker of yours is answered by handlers of this process; `responder` may be empty. It is
+/// The same, where a handler of this process answers a call of a worker of yours: it is given `responder`, so the answer
+/// is not copied, and the handler sees whether the caller still waits. Empty: nobody wants an answer. `responder` is
 /// taken only where this succeeds.
 inline result<void> dispatch(const rpc_handlers& handlers, const rpc_incoming& asked, rpc_responder& responder) {
-  if (!responder) return dispatch(handlers, asked, std::function<void(result<std::string_view>)>());
-  const auto kept = std::make_shared<rpc_responder>(std::move(responder));
-  auto outcome = dispatch(handlers, asked, [kept](result<std::string_view> answer) {
-    if (answer) return std::move(*kept).answer(std::string(*answer));
-    std::move(*kept).fail_with(answer.error().code(), answer.error().message());
-  });
-  if (!outcome) responder = std::move(*kept);
+  const rdzv_rpc_handlers* lent = handlers.c_handle();
+  const std::int64_t left = asked.time_left ? std::int64_t{asked.time_left->count()} : -1;
+  rdzv_rpc_responder* const given = responder.release();
+  detail::pass();
+  auto outcome = detail::call(rdzv_rpc_handlers_dispatch_to, lent, detail::bytes(asked.caller), asked.caller.size(),
+                              asked.caller_id, detail::bytes(asked.handler), asked.handler.size(),
+                              detail::bytes(asked.bytes), asked.bytes.size(), left, given);
+  if (!outcome) responder = rpc_responder(given);
   return outcome;
 }
 

@@ -185,8 +185,14 @@ class event_loop {
   }
 
   /// Adds a store, which is connected to when its first operation is submitted.
-  result<store_id> add_store(std::string_view host, std::uint16_t port, const store_options& options = {}) {
+  result<store_id> add_store(std::string_view host, detail::port_number port, const store_options& options = {}) {
     auto owned = detail::c_options(host, port, options);
+    if (!owned) return std::move(owned).error();
+    return add_store(**owned);
+  }
+  /// The same with `host:port`, or `[address]:port` for IPv6.
+  result<store_id> add_store(std::string_view endpoint, const store_options& options = {}) {
+    auto owned = detail::c_options(endpoint, options);
     if (!owned) return std::move(owned).error();
     return add_store(**owned);
   }
@@ -197,8 +203,14 @@ class event_loop {
     return made;
   }
   /// Adds a store over the native protocol, and sets out to its server. It takes all operations of stores but `barrier`.
-  result<store_id> add_native_store(std::string_view host, std::uint16_t port, const store_options& options = {}) {
+  result<store_id> add_native_store(std::string_view host, detail::port_number port, const store_options& options = {}) {
     auto owned = detail::c_options(host, port, options);
+    if (!owned) return std::move(owned).error();
+    return add_native_store(**owned);
+  }
+  /// The same with `host:port`, or `[address]:port` for IPv6.
+  result<store_id> add_native_store(std::string_view endpoint, const store_options& options = {}) {
+    auto owned = detail::c_options(endpoint, options);
     if (!owned) return std::move(owned).error();
     return add_native_store(**owned);
   }

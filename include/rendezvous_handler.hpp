@@ -8,6 +8,8 @@
 #define RENDEZVOUS_HANDLER_HPP
 
 #include <cstdlib>
+#include <limits>
+#include <type_traits>
 
 #if defined(__cpp_exceptions)
 #define RDZV_DETAIL_NAMESPACE v1
@@ -88,7 +90,8 @@ class rendezvous_parameters {
   result<void> set_config(std::string_view config) {
     return detail::call(rdzv_rendezvous_parameters_set_config, handle_.get(), detail::bytes(config), config.size());
   }
-  /// One option.
+  /// One option. Integers and fractions of every type and truth values keep their values; an integer that does not
+  /// fit 64 bits with a sign is refused.
   result<void> set(std::string_view key, const config_value& value) {
     const rdzv_config_value c_value = detail::c_value(value);
     return detail::call(rdzv_rendezvous_parameters_set, handle_.get(), detail::bytes(key), key.size(), &c_value);
@@ -99,9 +102,23 @@ class rendezvous_parameters {
   }
   result<void> set(std::string_view key, const std::string& value) { return set(key, std::string_view(value)); }
   result<void> set(std::string_view key, const char* value) { return set(key, std::string_view(value)); }
-  result<void> set(std::string_view key, int value) {
-    return detail::call(rdzv_rendezvous_parameters_set_int, handle_.get(), detail::bytes(key), key.size(),
-                        static_cast<std::int64_t>(value));
+  template <class Number, std::enable_if_t<std::is_arithmetic_v<Number>, int> = 0>
+  result<void> set(std::string_view key, Number value) {
+    if constexpr (std::is_same_v<Number, bool>) {
+      return set(key, config_value(value));
+    } else if constexpr (std::is_floating_point_v<Number>) {
+      return set(key, config_value(static_cast<double>(value)));
+    } else {
+      if constexpr (std::is_unsigned_v<Number> && sizeof(Number) >= sizeof(std::int64_t)) {
+        if (value > static_cast<Number>(std::numeric_limits<std::int64_t>::max())) {
+          const std::string words = "the option '" + std::string(key) + "' is " + std::to_string(value) +
+                                    ", above 9223372036854775807, the largest integer that an option can have";
+          const rdzv_status code = RDZV_INVALID_ARGUMENT;
+          return error(code, rdzv_error_new(code, detail::bytes(words), words.size()));
+        }
+      }
+      return set(key, config_value(static_cast<std::int64_t>(value)));
+    }
   }
 
   std::string backend() const { return detail::lent(rdzv_rendezvous_parameters_backend, c_handle()); }
@@ -223,6 +240,9 @@ class rendezvous_info {
   std::optional<std::int64_t> rank_first() const { return known(rdzv_rendezvous_info_rank_first(c_handle())); }
   std::optional<std::int64_t> worker_count() const { return known(rdzv_rendezvous_info_worker_count(c_handle())); }
   std::string leader() const { return detail::lent(rdzv_rendezvous_info_leader, c_handle()); }
+  /// What the keys of the round begin with at its server, with a slash at the end; empty where the backend does not
+  /// know it.
+  std::string key_prefix() const { return detail::lent(rdzv_rendezvous_info_key_prefix, c_handle()); }
   /// Whether this process hosts the store.
   bool hosts_store() const noexcept { return rdzv_rendezvous_info_hosts_store(c_handle()) != 0; }
 
@@ -261,6 +281,14 @@ struct round_event {
   std::int32_t why = 0;
   /// The node that died, or that closed the run; or why the job has failed.
   std::string name;
+
+  /// Whether the round is over for this node, which joins again with `next_rendezvous`. After `nodes_waiting` the round
+  /// goes on for as long as its nodes like.
+  bool ends_round() const noexcept {
+    return kind == round_event_kind::peer_died || kind == round_event_kind::round_over ||
+           kind == round_event_kind::run_closed || kind == round_event_kind::left_behind ||
+           kind == round_event_kind::replaced || kind == round_event_kind::job_failed;
+  }
 
   /// In words.
   result<std::string> describe() const {

@@ -307,9 +307,16 @@ class lease {
 class native_store : public store {
  public:
   /// Connects, trying again until `options.connect_timeout` has passed.
-  static result<native_store> connect(std::string_view host, std::uint16_t port, const store_options& options = {},
-                                      const context* shared = nullptr) {
+  static result<native_store> connect(std::string_view host, detail::port_number port,
+                                      const store_options& options = {}, const context* shared = nullptr) {
     auto owned = detail::c_options(host, port, options);
+    if (!owned) return std::move(owned).error();
+    return connect(**owned, shared);
+  }
+  /// The same with `host:port`, or `[address]:port` for IPv6.
+  static result<native_store> connect(std::string_view endpoint, const store_options& options = {},
+                                      const context* shared = nullptr) {
+    auto owned = detail::c_options(endpoint, options);
     if (!owned) return std::move(owned).error();
     return connect(**owned, shared);
   }
@@ -381,11 +388,13 @@ class native_store : public store {
     if (failure) return std::move(*failure);
     return keys_page{keys.strs(), more != 0};
   }
-  /// Removes all keys that begin with `prefix`, and queues too; how many keys that were.
-  result<std::int64_t> delete_prefix(std::string_view prefix, milliseconds timeout = default_timeout) {
+  /// Removes all keys that begin with `prefix`, and queues too; how many keys that were. Keys of rounds that are over
+  /// stay as they are; how many those are goes to `*left`, unless it is null.
+  result<std::int64_t> delete_prefix(std::string_view prefix, milliseconds timeout = default_timeout,
+                                     std::int64_t* left = nullptr) {
     std::int64_t count = 0;
     auto failure = detail::failure_of(rdzv_store_delete_prefix, c_handle(), detail::bytes(prefix), prefix.size(),
-                                      detail::count(timeout), &count);
+                                      detail::count(timeout), &count, left);
     if (failure) return std::move(*failure);
     return count;
   }

@@ -22,24 +22,13 @@
 namespace rdzv {
 inline namespace RDZV_DETAIL_NAMESPACE {
 
-/// Stands for an answer that is taken as bytes.
+/// Stands for an answer that is taken as bytes, in a string. `rpc_payload` is one that is taken without a copy.
 struct rpc_bytes {};
 
 /// `rpc_options::rpc_timeout` of calls that may take as long as they like.
 inline constexpr std::chrono::milliseconds rpc_no_timeout{0};
 
 namespace detail {
-
-/// A string as it travels; everything else is itself.
-template <class T>
-using sent = std::conditional_t<std::is_convertible_v<const T&, std::string_view>, std::string, std::decay_t<T>>;
-
-template <class... Arguments>
-std::string packed(const Arguments&... arguments) {
-  writer out;
-  (codec<sent<Arguments>>::write(out, arguments), ...);
-  return out.take();
-}
 
 /// What a caller gets: of `rpc_bytes`, the bytes.
 template <class T>
@@ -64,19 +53,43 @@ inline error error_of(const rpc_called& call, status code, std::string_view word
 /// The answer of a call, about which `of_call` tells.
 template <class T, class OfCall>
 result<answered<T>> unpacked(std::string_view bytes, const OfCall& of_call) {
+  static_assert(!std::is_same_v<T, rpc_payload>, "these bytes are lent: take rdzv::rpc_bytes here");
+  static_assert(!is_view<T>::value, "a std::string_view cannot outlive the answer: take a std::string");
   if constexpr (std::is_same_v<T, rpc_bytes>) {
     static_cast<void>(of_call);
     return std::string(bytes);
-  } else if constexpr (std::is_void_v<T>) {
-    if (bytes.empty()) return {};
   } else {
-    T value{};
     reader in(bytes);
-    if (codec<T>::read(in, value) && in.left() == 0) return value;
+    std::string_view types, wanted;
+    const bool is_typed = read_types(in, types);
+    if constexpr (std::is_void_v<T>) {
+      if (bytes.empty()) return {};
+    } else {
+      wanted = types_of<T>::value;
+      T value{};
+      if (is_typed && types == wanted && codec<T>::read(in, value) && in.left() == 0) return value;
+    }
+    const std::string asked = described_types(true, wanted), is = described_types(is_typed, types);
+    return error_of(of_call(), status::rpc_malformed,
+                    is == asked ? "the answer cannot be read as " + asked
+                                : "it answers " + is + ", and was called for " + asked);
   }
-  if constexpr (!std::is_same_v<T, rpc_bytes>)
-    return error_of(of_call(), status::rpc_malformed, "the answer is not of the type that was asked for");
 }
+
+/// The same of bytes that are the caller's.
+template <class T, class OfCall>
+result<answered<T>> unpacked(buffer bytes, const OfCall& of_call) {
+  if constexpr (std::is_same_v<T, rpc_payload>) {
+    static_cast<void>(of_call);
+    return rpc_payload(std::move(bytes));
+  } else {
+    return unpacked<T>(text(rdzv_buffer_data(bytes.get()), rdzv_buffer_len(bytes.get())), of_call);
+  }
+}
+
+/// Bytes of an answer are a string, or what was received.
+template <class T>
+inline constexpr bool is_bytes = std::is_same_v<T, rpc_bytes> || std::is_same_v<T, rpc_payload>;
 
 /// Takes over the error of a call; a handler that could not read its arguments has a status of its own.
 inline error call_error(rdzv_status code, rdzv_error* details) noexcept {
@@ -219,11 +232,13 @@ class rpc_future {
   }
   /// The answer, after `wait` has told true.
   result<answer_type> take() {
-    if (!answer_) return detail::error_of(called_, status::invalid_argument, "the call has not ended");
-    const detail::buffer answer = std::move(*answer_);
+    if (!answer_)
+      return detail::error_of(called_, status::invalid_argument,
+                              is_taken_ ? "its answer was taken before" : "the call has not ended");
+    detail::buffer answer = std::move(*answer_);
     answer_.reset();
-    const auto bytes = detail::text(rdzv_buffer_data(answer.get()), rdzv_buffer_len(answer.get()));
-    return detail::unpacked<T>(bytes, [this] { return called_; });
+    is_taken_ = true;
+    return detail::unpacked<T>(std::move(answer), [this] { return called_; });
   }
   /// Ends it, from any thread: whoever waits gets `status::cancelled`.
   void cancel() const { rdzv_rpc_future_cancel(handle_.get()); }
@@ -232,6 +247,7 @@ class rpc_future {
   detail::handle<rdzv_rpc_future, rdzv_rpc_future_free> handle_;
   rpc_called called_;
   std::optional<detail::buffer> answer_;
+  bool is_taken_ = false;
 };
 
 /// Ends attempts to become a worker, from another thread. It outlives them, and workers of loops that are made with it.
@@ -457,28 +473,32 @@ class rpc {
     return rpc(made);
   }
 
-  /// Calls a handler with typed arguments, and waits for its answer, for the options' time. In a handler on the reactor
-  /// and in a callback that is `status::reentrant`: these may not wait.
+  /// Calls a handler with typed arguments, and waits for its answer, for the options' time. The types must be those that
+  /// the handler takes and returns, or the call fails with `status::rpc_malformed` and the names of both; `Return` may
+  /// also be `rpc_bytes` or `rpc_payload`, for the bytes of the answer. In a handler on the reactor and in a callback it
+  /// is `status::reentrant`: these may not wait.
   template <class Return = void, class... Arguments>
-  result<Return> call(const rpc_callee& callee, std::string_view handler, const Arguments&... arguments) const {
+  result<detail::answered<Return>> call(const rpc_callee& callee, std::string_view handler,
+                                        const Arguments&... arguments) const {
     return call_within<Return>(default_timeout, callee, handler, arguments...);
   }
   /// The same, for so long.
   template <class Return = void, class... Arguments>
-  result<Return> call_within(milliseconds timeout, const rpc_callee& callee, std::string_view handler,
-                             const Arguments&... arguments) const {
+  result<detail::answered<Return>> call_within(milliseconds timeout, const rpc_callee& callee, std::string_view handler,
+                                               const Arguments&... arguments) const {
     detail::buffer answer;
-    if (auto failure = call_into(answer, callee, handler, detail::packed(arguments...), timeout))
+    if (auto failure = call_into(answer, callee, handler, detail::typed_payload(arguments...), timeout))
       return std::move(*failure);
-    return detail::unpacked<Return>(detail::text(rdzv_buffer_data(answer.get()), rdzv_buffer_len(answer.get())),
-                                    [&] { return detail::called(callee, handler); });
+    return detail::unpacked<Return>(std::move(answer), [&] { return detail::called(callee, handler); });
   }
-  /// Calls a handler of bytes. Long payloads are not copied.
-  result<std::string> call_bytes(const rpc_callee& callee, std::string_view handler, std::string payload,
-                                 milliseconds timeout = default_timeout) const {
+  /// Calls a handler of bytes. Long payloads are not copied, and `call_bytes<rpc_payload>` does not copy the answer.
+  template <class Answer = rpc_bytes>
+  result<detail::answered<Answer>> call_bytes(const rpc_callee& callee, std::string_view handler, std::string payload,
+                                              milliseconds timeout = default_timeout) const {
+    static_assert(detail::is_bytes<Answer>, "an answer of bytes is rdzv::rpc_bytes or rdzv::rpc_payload");
     detail::buffer answer;
     if (auto failure = call_into(answer, callee, handler, std::move(payload), timeout)) return std::move(*failure);
-    return answer.str();
+    return detail::unpacked<Answer>(std::move(answer), [&] { return detail::called(callee, handler); });
   }
 
   /// Calls, and does not wait.
@@ -490,12 +510,14 @@ class rpc {
   template <class Return = void, class... Arguments>
   result<rpc_future<Return>> start_within(milliseconds timeout, const rpc_callee& callee, std::string_view handler,
                                           const Arguments&... arguments) const {
-    return start_with<Return>(callee, handler, detail::packed(arguments...), timeout);
+    return start_with<Return>(callee, handler, detail::typed_payload(arguments...), timeout);
   }
   /// Calls a handler of bytes, and does not wait.
-  result<rpc_future<rpc_bytes>> start_bytes(const rpc_callee& callee, std::string_view handler, std::string payload,
-                                            milliseconds timeout = default_timeout) const {
-    return start_with<rpc_bytes>(callee, handler, std::move(payload), timeout);
+  template <class Answer = rpc_bytes>
+  result<rpc_future<Answer>> start_bytes(const rpc_callee& callee, std::string_view handler, std::string payload,
+                                         milliseconds timeout = default_timeout) const {
+    static_assert(detail::is_bytes<Answer>, "an answer of bytes is rdzv::rpc_bytes or rdzv::rpc_payload");
+    return start_with<Answer>(callee, handler, std::move(payload), timeout);
   }
 
   /// Calls, and has `done` told a `result<Return>`, once, on a thread of the library's; it must not block. What it
@@ -511,10 +533,10 @@ class rpc {
                                 const Arguments&... arguments) const {
     auto tell = [done = std::make_shared<Done>(std::move(done)),
                  call = detail::called(callee, handler)](result<std::string_view> answer) {
-      if (!answer) return (*done)(result<Return>(std::move(answer).error()));
+      if (!answer) return (*done)(result<detail::answered<Return>>(std::move(answer).error()));
       (*done)(detail::unpacked<Return>(*answer, [&call] { return call; }));
     };
-    return call_with(std::move(tell), callee, handler, detail::packed(arguments...), timeout);
+    return call_with(std::move(tell), callee, handler, detail::typed_payload(arguments...), timeout);
   }
   /// Calls a handler of bytes, and has `done` told a `result<std::string_view>`, whose bytes are lent until it returns.
   template <class Done>
@@ -529,7 +551,7 @@ class rpc {
   /// Calls what nobody answers; nobody hears whether it arrived.
   template <class... Arguments>
   result<void> notify(const rpc_callee& callee, std::string_view handler, const Arguments&... arguments) const {
-    return notify_bytes(callee, handler, detail::packed(arguments...));
+    return notify_bytes(callee, handler, detail::typed_payload(arguments...));
   }
   result<void> notify_bytes(const rpc_callee& callee, std::string_view handler, std::string payload) const {
     detail::outgoing_call call(callee, handler, std::move(payload), default_timeout);
@@ -604,7 +626,8 @@ class rpc {
     return found != 0;
   }
 
-  /// The next thing that happens to the group; nothing when nothing did in time.
+  /// The next thing that happens to the group; nothing when nothing did in time. The last is `rpc_event_kind::over`;
+  /// after it, this fails at once with `status::rpc_no_member`.
   result<std::optional<rpc_event>> next_event(milliseconds timeout = default_timeout) const {
     rdzv_rpc_event event{};
     event.struct_size = sizeof event;

@@ -23,9 +23,11 @@ inline namespace RDZV_DETAIL_NAMESPACE {
 
 class rpc;
 
-/// Bytes of a request that are yours.
+/// Bytes of a request or an answer that are yours, as they were received.
 class rpc_payload {
  public:
+  rpc_payload() = default;
+  explicit rpc_payload(detail::buffer bytes) noexcept : buffer_(std::move(bytes)) {}
   std::string_view bytes() const {
     return detail::text(rdzv_buffer_data(buffer_.get()), rdzv_buffer_len(buffer_.get()));
   }
@@ -82,6 +84,11 @@ inline void pass() noexcept {
 #endif
 }
 
+inline void delete_payload(void* owned) {
+  pass();
+  delete static_cast<rpc_payload*>(owned);
+}
+
 struct passing {
   passing() noexcept { pass(); }
   passing(const passing&) = delete;
@@ -115,12 +122,19 @@ class rpc_responder {
     rdzv_rpc_responder_answer(responder_.release(), detail::bytes(*owned), owned->size(), detail::delete_string, owned,
                               nullptr);
   }
-  /// Answers a value.
+  /// Answers bytes that are not copied, such as those of a request.
+  void answer_payload(rpc_payload bytes) && {
+    const detail::passing guard;
+    auto* owned = std::make_unique<rpc_payload>(std::move(bytes)).release();
+    const std::string_view lent = owned->bytes();
+    detail::pass();
+    rdzv_rpc_responder_answer(responder_.release(), detail::bytes(lent), lent.size(), detail::delete_payload, owned,
+                              nullptr);
+  }
+  /// Answers a value, and its type.
   template <class T>
   void answer_value(const T& value) && {
-    writer out;
-    codec<T>::write(out, value);
-    std::move(*this).answer(out.take());
+    std::move(*this).answer(detail::typed_payload(value));
   }
   void fail(std::string_view words) && {
     const detail::passing guard;
@@ -134,7 +148,8 @@ class rpc_responder {
   }
   /// Whether it is still here: not after an answer, nor once it was moved.
   explicit operator bool() const noexcept { return static_cast<bool>(responder_); }
-  /// Whether anybody waits still; for who has much to do for an answer.
+  /// Whether the caller still waits: not once the call was cancelled or its time is up. For code that has much to do for
+  /// an answer.
   bool is_wanted() const { return rdzv_rpc_responder_is_wanted(responder_.get()) != 0; }
   rdzv_rpc_responder* release() noexcept { return responder_.release(); }
 
@@ -169,15 +184,23 @@ struct value_of_result<result<T>> {
   using type = T;
 };
 
-/// The arguments of a handler that are read from a request.
+/// The arguments of a handler, which are read from a request of the same types.
 template <class Return, bool WantsRequest, class... Arguments>
 struct signature {
   using value = typename value_of_result<Return>::type;
 
   template <class Function>
   static void run(Function& function, const rpc_request& request, rpc_responder& responder) {
+    constexpr std::string_view taken = types_of<Arguments...>::value;
     std::tuple<Arguments...> arguments;
     reader in(request.bytes());
+    std::string_view types;
+    const bool is_typed = read_types(in, types);
+    if (!is_typed || types != taken) {
+      const std::string words = std::string(malformed_words) + request.handler() + " takes (" + std::string(taken) +
+                                "), was called with " + described_types(is_typed, types);
+      return std::move(responder).fail(words);
+    }
     std::size_t read = 0;
     const bool are_read = std::apply(
         [&](auto&... argument) {
@@ -214,13 +237,13 @@ struct signature {
       auto returned = invoke();
       if (!returned.has_value()) return std::move(responder).fail(returned.error().message());
       if constexpr (std::is_void_v<value>) {
-        std::move(responder).answer({});
+        std::move(responder).answer(std::string());
       } else {
         std::move(responder).answer_value(*returned);
       }
     } else if constexpr (std::is_void_v<value>) {
       invoke();
-      std::move(responder).answer({});
+      std::move(responder).answer(std::string());
     } else {
       const value returned = invoke();
       std::move(responder).answer_value(returned);
@@ -363,12 +386,12 @@ class rpc_handlers {
   friend class rpc;
   template <class Call>
   static result<void> add(Call call, std::string_view name, rpc_function function, rpc_run run) {
-    const bool is_there = static_cast<bool>(function);
+    if (!function)
+      return detail::make_error(status::invalid_argument, "handler " + std::string(name) + ": its function is empty");
     auto owned = std::make_unique<rpc_function>(std::move(function));
     detail::pass();
-    auto outcome = call(detail::bytes(name), name.size(), static_cast<std::int32_t>(run),
-                        is_there ? &detail::call_handler : nullptr, static_cast<void*>(owned.get()),
-                        &detail::delete_handler);
+    auto outcome = call(detail::bytes(name), name.size(), static_cast<std::int32_t>(run), &detail::call_handler,
+                        static_cast<void*>(owned.get()), &detail::delete_handler);
     if (outcome) static_cast<void>(owned.release());
     return outcome;
   }

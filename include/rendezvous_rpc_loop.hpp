@@ -95,7 +95,7 @@ class loop_rpc {
   template <class... Arguments>
   result<operation> call_within(milliseconds timeout, const rpc_callee& callee, std::string_view handler,
                                 const Arguments&... arguments) {
-    return call_bytes(callee, handler, detail::packed(arguments...), timeout);
+    return call_bytes(callee, handler, detail::typed_payload(arguments...), timeout);
   }
   /// Calls a handler of bytes. Long payloads are not copied.
   result<operation> call_bytes(const rpc_callee& callee, std::string_view handler, std::string payload,
@@ -109,7 +109,7 @@ class loop_rpc {
   /// Calls what nobody answers; no event follows.
   template <class... Arguments>
   result<void> notify(const rpc_callee& callee, std::string_view handler, const Arguments&... arguments) {
-    return notify_bytes(callee, handler, detail::packed(arguments...));
+    return notify_bytes(callee, handler, detail::typed_payload(arguments...));
   }
   result<void> notify_bytes(const rpc_callee& callee, std::string_view handler, std::string payload) {
     detail::outgoing_call call(callee, handler, std::move(payload), default_timeout);
@@ -194,7 +194,7 @@ inline result<rpc_event> rpc_event_of(event_loop& loop) {
 /// bytes. Whoever is told of a failure hears what one who waits for the call does.
 template <class Return = void>
 result<detail::answered<Return>> rpc_answer_of(const loop_event& event) {
-  if (event.code == status::ok) return detail::unpacked<Return>(event.value, [&event] { return event.called; });
+  if (event.code == status::ok) return detail::unpacked<Return>(std::string_view(event.value), [&event] { return event.called; });
   const rdzv_error* known = event.failure ? event.failure->c_handle() : nullptr;
   return detail::call_error(static_cast<rdzv_status>(event.code), rdzv_error_clone(known));
 }

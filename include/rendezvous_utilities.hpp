@@ -101,21 +101,23 @@ inline result<void> elastic_barrier(store& shared, std::string_view prefix, std:
 class store_info {
  public:
   /// A known address.
-  static result<store_info> create(std::string_view master_addr, std::uint16_t master_port) {
+  static result<store_info> create(std::string_view master_addr, detail::port_number master_port) {
+    if (auto failure = master_port.refusal()) return std::move(*failure);
     rdzv_store_info* made = nullptr;
-    auto failure = detail::failure_of(rdzv_store_info_new, detail::bytes(master_addr), master_addr.size(), master_port,
-                                      &made);
+    auto failure = detail::failure_of(rdzv_store_info_new, detail::bytes(master_addr), master_addr.size(),
+                                      master_port.value(), &made);
     if (failure) return std::move(*failure);
     return store_info(made);
   }
   /// Rank 0 publishes an address (`local_addr`, or its own host's name) and a port (of a server that runs already, or one
   /// that is taken and kept); all ranks read them.
   static result<store_info> build(store& shared, std::int64_t rank, std::string_view local_addr = {},
-                                  std::uint16_t server_port = 0,
+                                  detail::port_number server_port = 0,
                                   std::chrono::milliseconds timeout = default_timeout) {
+    if (auto failure = server_port.refusal()) return std::move(*failure);
     rdzv_store_info* made = nullptr;
     auto failure = detail::failure_of(rdzv_store_info_build, shared.c_handle(), rank, detail::bytes(local_addr),
-                                      local_addr.size(), server_port, detail::count(timeout), &made);
+                                      local_addr.size(), server_port.value(), detail::count(timeout), &made);
     if (failure) return std::move(*failure);
     return store_info(made);
   }

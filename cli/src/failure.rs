@@ -61,11 +61,13 @@ impl Failure {
             | ErrorKind::Unsupported
             | ErrorKind::Reentrant
             | ErrorKind::Io
+            | ErrorKind::Exhausted
             | ErrorKind::NotFound
             | ErrorKind::Conflict
             | ErrorKind::StaleRound
             | ErrorKind::Compacted
-            | ErrorKind::Closed => 6,
+            | ErrorKind::Closed
+            | ErrorKind::Replaced => 6,
         }
     }
 
@@ -121,12 +123,14 @@ const fn kind_name(kind: ErrorKind) -> &'static str {
         ErrorKind::Corrupt => "corrupt",
         ErrorKind::Reentrant => "reentrant",
         ErrorKind::Io => "io",
+        ErrorKind::Exhausted => "exhausted",
         ErrorKind::NotFound => "not_found",
         ErrorKind::Conflict => "conflict",
         ErrorKind::StaleRound => "stale_round",
         ErrorKind::Compacted => "compacted",
         ErrorKind::SessionEnded => "session_ended",
         ErrorKind::Closed => "closed",
+        ErrorKind::Replaced => "replaced",
     }
 }
 
@@ -172,6 +176,9 @@ pub(crate) const fn operation_name(operation: Operation) -> &'static str {
         | Operation::Members
         | Operation::RunInfo
         | Operation::Session
+        | Operation::NamedBarrier
+        | Operation::LeaseWait
+        | Operation::RoundEvent
         | Operation::Bye => operation.name(),
     }
 }
@@ -197,6 +204,7 @@ mod tests {
             (ErrorKind::Unsupported, 6),
             (ErrorKind::Reentrant, 6),
             (ErrorKind::Io, 6),
+            (ErrorKind::Exhausted, 6),
         ] {
             assert_eq!(Failure::new(kind, "").exit_code(), code, "{kind:?}");
             assert!(EXIT_CODES.contains(&format!("\n  {code}  ")), "{code}");

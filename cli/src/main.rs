@@ -3,7 +3,9 @@
 // They end the program when whoever reads it has gone.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-use clap::{Parser, Subcommand};
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 mod bench;
@@ -34,11 +36,34 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command {
+    match Arguments::try_parse().unwrap_or_else(|error| with_candidates(error).exit()).command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),
         Command::Store(arguments) => store::run(arguments),
         Command::Group(arguments) => group::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     }
+}
+
+/// Adds to the refusal of a shortened flag of `rdzv run` which flags it may stand for.
+fn with_candidates(mut error: clap::Error) -> clap::Error {
+    let given = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(given))) => given.clone(),
+        _ => return error,
+    };
+    let is_run = std::env::args_os().nth(1).is_some_and(|name| name == "run");
+    let (Some(short), true) = (given.strip_prefix("--"), is_run) else { return error };
+    let command = Arguments::command();
+    let run = command.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
+    let candidates: Vec<String> = run
+        .filter(|argument| !argument.is_hide_set())
+        .filter_map(clap::Arg::get_long)
+        .filter(|long| long.starts_with(&short.replace('_', "-")))
+        .map(|long| format!("--{long}"))
+        .collect();
+    if candidates.len() > 1 {
+        let tip = format!("{given} may be short for {}", candidates.join(", "));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+    }
+    error
 }

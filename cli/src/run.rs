@@ -142,8 +142,10 @@ fn spec(arguments: &RunArguments, workers: u32) -> Result<WorkerSpec, Failure> {
     let spec = WorkerSpec {
         role: arguments.role.as_str().into(),
         max_restarts: arguments.max_restarts,
+        restart_backoff: arguments.restart_backoff,
         monitor_interval: arguments.monitor_interval,
         stop_timeout: arguments.stop_timeout()?,
+        leftover_timeout: arguments.leftover_timeout,
         rank_assignment: arguments::rank_assignment(),
         ..WorkerSpec::new(workers)
     };

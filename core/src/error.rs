@@ -47,6 +47,9 @@ pub enum Operation {
     RunInfo,
     Bye,
     Session,
+    NamedBarrier,
+    LeaseWait,
+    RoundEvent,
 }
 
 impl Operation {
@@ -61,6 +64,7 @@ impl Operation {
                 | Self::Close
                 | Self::Members
                 | Self::RunInfo
+                | Self::RoundEvent
                 | Self::Bye
         )
     }
@@ -109,6 +113,9 @@ impl Operation {
             Self::RunInfo => "run_info",
             Self::Bye => "bye",
             Self::Session => "session",
+            Self::NamedBarrier => "barrier",
+            Self::LeaseWait => "lease_wait",
+            Self::RoundEvent => "next_event",
         }
     }
 
@@ -129,14 +136,17 @@ impl Operation {
                 | Self::Watch
                 | Self::Members
                 | Self::RunInfo
+                | Self::LeaseWait
+                | Self::RoundEvent
         )
     }
 
-    /// What a wait that nothing released leaves behind: whoever arrived at a barrier stays counted.
+    /// What a wait that the store carried out and nothing released leaves behind: an arrival at a barrier that is made of
+    /// keys stays counted.
     #[must_use]
     pub const fn effect_when_given_up(self) -> Effect {
         match self {
-            Self::Barrier | Self::BarrierByKeys => Effect::Possible,
+            Self::Barrier | Self::BarrierByKeys => Effect::Kept,
             _ => Effect::None,
         }
     }
@@ -187,6 +197,8 @@ pub enum ErrorKind {
     Reentrant,
     /// The operating system refused something else.
     Io,
+    /// The process or the system is out of descriptors, threads or memory.
+    Exhausted,
     /// There is no such key, lease, run or round.
     NotFound,
     /// Others asked for the same in another way, and were first.
@@ -199,6 +211,8 @@ pub enum ErrorKind {
     SessionEnded,
     /// The run is closed, for good.
     Closed,
+    /// Another session joined under the node's name.
+    Replaced,
 }
 
 /// How far an operation had come.
@@ -299,9 +313,9 @@ pub enum LimitError {
     /// A key is too long.
     #[error("a key of {bytes} bytes is over the limit of {bytes_max}")]
     Key {
-        /// Its length on the wire.
+        /// Its length, as its user knows it.
         bytes: u64,
-        /// The limit.
+        /// What the limit leaves for that, beside what the store puts before and behind it.
         bytes_max: u64,
     },
     /// A value is too long.
@@ -324,6 +338,14 @@ pub enum LimitError {
     #[error("a request of {bytes} bytes is over the limit of {bytes_max}")]
     Frame {
         /// Its length on the wire.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// The reason that a run is closed with is too long.
+    #[error("a reason of {bytes} bytes is over the limit of {bytes_max}")]
+    Reason {
+        /// Its length.
         bytes: u64,
         /// The limit.
         bytes_max: u64,
@@ -362,6 +384,8 @@ pub enum Cause {
     NotReleased,
     /// The peer broke the protocol.
     Violation(Violation),
+    /// The peer is PyTorch's store, which does not speak this protocol.
+    ForeignStore,
     /// A limit was reached.
     Limit(LimitError),
     /// The value does not begin with a decimal number of 64 bits.
@@ -394,6 +418,8 @@ pub enum Effect {
     None,
     /// The request was sent and its answer did not come.
     Possible,
+    /// It did: the request was carried out, and only what it waited for did not happen.
+    Kept,
 }
 
 /// How an operation failed.
@@ -442,6 +468,12 @@ impl fmt::Debug for Sentence<'_> {
 
 impl fmt::Display for Sentence<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(&mut OneLine(f))
+    }
+}
+
+impl Sentence<'_> {
+    fn write(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         let Failure { kind, phase, elapsed, effect, .. } = self.failure;
         f.write_str(self.operation.name())?;
         if let Some(key) = self.key {
@@ -474,26 +506,28 @@ impl fmt::Display for Sentence<'_> {
             ErrorKind::Corrupt => write!(f, " met what it cannot read, after {span} while {phase}")?,
             ErrorKind::Reentrant => f.write_str(" was refused within the store's own code")?,
             ErrorKind::Io => write!(f, " failed after {span} while {phase}")?,
+            ErrorKind::Exhausted => {
+                write!(f, " found the system out of resources, after {span} while {phase}")?;
+            }
             ErrorKind::NotFound => f.write_str(" found no such thing")?,
             ErrorKind::Conflict => f.write_str(" contradicts what others asked for before")?,
             ErrorKind::StaleRound => f.write_str(" came too late for its round, which is over")?,
             ErrorKind::Compacted => f.write_str(" asked for what the server does not remember")?,
             ErrorKind::SessionEnded => write!(f, " lost its session after {span} while {phase}")?,
             ErrorKind::Closed => f.write_str(" met a run that is closed")?,
+            ErrorKind::Replaced => f.write_str(" was refused, since this node was replaced")?,
         }
         self.why(f)?;
-        match effect {
-            Effect::None => Ok(()),
-            Effect::Possible => f.write_str(match self.operation {
-                Operation::Barrier | Operation::BarrierByKeys => "; its arrival stays counted",
-                _ => "; it may have been applied",
-            }),
-        }
+        let is_arrival = matches!(self.operation, Operation::Barrier | Operation::BarrierByKeys);
+        f.write_str(match (effect, is_arrival) {
+            (Effect::None, _) => "",
+            (Effect::Possible, true) => "; its arrival may stay counted",
+            (Effect::Kept, true) => "; its arrival stays counted",
+            (Effect::Possible | Effect::Kept, false) => "; it may have been applied",
+        })
     }
-}
 
-impl Sentence<'_> {
-    fn why(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn why(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         match (self.failure.cause, self.os_text) {
             (Cause::Unknown, _) => Ok(()),
             (Cause::Os(_) | Cause::Resolver(_), Some(text)) => write!(f, ": {text}"),
@@ -514,6 +548,9 @@ impl Sentence<'_> {
                 _ => ": not all of the keys were set",
             }),
             (Cause::Violation(violation), _) => write!(f, ": {violation}"),
+            (Cause::ForeignStore, _) => {
+                f.write_str(": the peer is a PyTorch TCPStore, which does not speak this protocol: perhaps a torchrun agent")
+            }
             (Cause::Limit(limit), _) => write!(f, ": {limit}"),
             (Cause::NotANumber, _) => f.write_str(": the value is not a decimal number of 64 bits"),
             (Cause::TornRecord(offset), _) => write!(f, ": a torn record at offset {offset}"),
@@ -529,8 +566,33 @@ impl Sentence<'_> {
     }
 }
 
+/// Text on its way to one line: control characters are written as escapes (`\n`, `\u{1b}`). Keys and names come from
+/// others, and what they hold must not become a second line of a log, or a command to a terminal.
+pub struct OneLine<W>(pub W);
+
+impl<W: fmt::Write> fmt::Write for OneLine<W> {
+    fn write_str(&mut self, mut text: &str) -> fmt::Result {
+        let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+        while let Some((at, found)) = text.char_indices().find(|&(_, c)| breaks(c)) {
+            self.0.write_str(&text[..at])?;
+            for escaped in found.escape_default() {
+                self.0.write_char(escaped)?;
+            }
+            text = &text[at + found.len_utf8()..];
+        }
+        self.0.write_str(text)
+    }
+}
+
+impl<W> fmt::Debug for OneLine<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OneLine")
+    }
+}
+
 /// A time span in the unit that a reader expects: `300 ms`, `2.5 s`.
-struct Span(Duration);
+#[derive(Clone, Copy, Debug)]
+pub struct Span(pub Duration);
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -630,5 +692,27 @@ mod tests {
         ] {
             assert_eq!(sentence(operation, keys_count, failure), expected);
         }
+    }
+
+    #[test]
+    fn what_is_said_of_an_arrival_is_what_is_known_of_it() {
+        for (effect, expected) in [
+            (Effect::None, ": not all have arrived"),
+            (Effect::Possible, "; its arrival may stay counted"),
+            (Effect::Kept, "; its arrival stays counted"),
+        ] {
+            let text = sentence(Operation::Barrier, 1, Failure { effect, ..WAITED });
+            assert!(text.ends_with(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_sentence_is_one_line_whatever_keys_and_peers_hold() {
+        let key: Option<&dyn fmt::Display> = Some(&"a\nERROR b\u{1b}[2J\u{7f}\u{2028}é");
+        let (operation, peer) = (Operation::Get, &"no\rde");
+        let text =
+            Sentence { operation, key, keys_count: 1, peer, failure: WAITED, os_text: None }.to_string();
+        let expected = "get \"a\\nERROR b\\u{1b}[2J\\u{7f}\\u{2028}é\" from no\\rde timed out";
+        assert!(text.starts_with(expected), "{text}");
     }
 }

@@ -107,6 +107,8 @@ pub mod rendezvous {
     #[cfg(feature = "alloc")]
     pub mod service;
     #[cfg(feature = "alloc")]
+    pub mod static_claim;
+    #[cfg(feature = "alloc")]
     pub mod static_rounds;
     #[cfg(feature = "alloc")]
     pub mod static_settings;
@@ -126,6 +128,7 @@ pub mod rpc {
     pub mod device;
     pub mod device_map;
     pub mod exchange;
+    pub mod fair_queue;
     pub mod handlers;
     pub mod inbox;
     pub mod intake;

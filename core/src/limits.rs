@@ -374,12 +374,22 @@ pub struct RpcLimits {
     pub payload_bytes_max: u64,
     /// Most calls that wait until they can be sent.
     pub waiting_max: u32,
+    /// Their payloads together, in bytes. One call alone may have more.
+    pub waiting_bytes_max: u64,
     /// From the first byte to a complete greeting.
     pub greeting_timeout: Duration,
     /// Longest silence of a peer that owes an answer before it is asked for a sign of life.
     pub ping_interval: Duration,
     /// Longest time that such a sign may take.
     pub ping_timeout: Duration,
+    /// Time without a byte of a request's payload after which the request is given up, and of a frame after which the
+    /// connection is. It is looked at once in that time, so it may take twice as long.
+    pub stall_timeout: Duration,
+    /// Answers that the caller has not taken, in bytes, from which on no further handlers begin for it. What handlers at work
+    /// answer comes on top.
+    pub answer_bytes_max: u64,
+    /// The same with an answer that comes when its handler has returned; beyond that it is dropped. One alone may be longer.
+    pub late_answer_bytes_max: u64,
 }
 
 /// Bounds on what a worker takes in from all its callers together.
@@ -389,11 +399,32 @@ pub struct IntakeLimits {
     pub requests_max: u64,
     /// Their payloads, in bytes.
     pub bytes_max: u64,
+    /// Of one caller, requests that it does not wait for: notices, and calls that it has given up.
+    pub unawaited_requests_max: u64,
+    /// Their payloads, in bytes.
+    pub unawaited_bytes_max: u64,
+    /// Requests below which a caller is read when there is no room for others.
+    pub reserved_requests: u64,
+    /// Their payloads, in bytes.
+    pub reserved_bytes: u64,
+    /// Answers that callers have not taken, in bytes, from which on no handlers begin for callers that have some.
+    pub answer_bytes_max: u64,
+    /// The same with an answer that comes when its handler has returned; beyond that it is dropped.
+    pub late_answer_bytes_max: u64,
 }
 
 impl Default for IntakeLimits {
     fn default() -> Self {
-        Self { requests_max: 1 << 16, bytes_max: 8 << 30 }
+        Self {
+            requests_max: 1 << 16,
+            bytes_max: 8 << 30,
+            unawaited_requests_max: 1024,
+            unawaited_bytes_max: 256 << 20,
+            reserved_requests: 16,
+            reserved_bytes: 1 << 20,
+            answer_bytes_max: 4 << 30,
+            late_answer_bytes_max: 8 << 30,
+        }
     }
 }
 
@@ -404,9 +435,17 @@ impl Default for RpcLimits {
             bytes_max: 256 << 20,
             payload_bytes_max: 4 << 30,
             waiting_max: 1 << 16,
+            waiting_bytes_max: 8 << 30,
             greeting_timeout: Duration::from_secs(10),
             ping_interval: Duration::from_secs(5),
             ping_timeout: Duration::from_secs(15),
+            stall_timeout: Duration::from_secs(60),
+            answer_bytes_max: 256 << 20,
+            late_answer_bytes_max: 1 << 30,
         }
     }
 }
+
+/// Longest text of a handler that failed, in bytes. A longer one is cut, and says so.
+pub const FAILURE_TEXT_BYTES_MAX: usize = 16 * 1024;
+const _: () = assert!(FAILURE_TEXT_BYTES_MAX as u64 <= RPC_FRAME.value_bytes_max);

@@ -46,6 +46,23 @@ impl core::ops::Add<Duration> for Instant {
     }
 }
 
+/// How late a machine may be called before that means that its process was not running.
+pub const LATE_MAX: Duration = Duration::from_millis(500);
+
+/// How long a process was not running, at most, that is to call a machine at `due`, called it last at `last` and calls it
+/// again at `now`; zero if it is not late.
+///
+/// A process that is stopped (SIGSTOP, a frozen container, a debugger) finds all its deadlines passed when it goes on,
+/// although the others had no chance to be heard. So a machine moves its deadlines by the pause: each has as much time left
+/// as when the machine was last called. A suspended host needs none of that: its monotonic clock stands still.
+#[must_use]
+pub fn pause(last: Instant, due: Option<Instant>, now: Instant) -> Duration {
+    match due {
+        Some(due) if now.since(due) >= LATE_MAX => now.since(last),
+        _ => Duration::ZERO,
+    }
+}
+
 /// A span in seconds, as decimal text without trailing zeros: `2.5`, `600`. Its `Debug` is as Python writes a float:
 /// `600.0`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,6 +109,14 @@ mod tests {
                 (plain.into(), float.into())
             );
         }
+    }
+
+    #[test]
+    fn only_a_process_that_is_late_was_paused() {
+        let at = Instant::from_millis;
+        assert_eq!(pause(at(0), None, at(60_000)), Duration::ZERO, "nothing was due");
+        assert_eq!(pause(at(0), Some(at(60_000)), at(60_499)), Duration::ZERO);
+        assert_eq!(pause(at(7), Some(at(1_000)), at(1_500)), Duration::from_millis(1_493));
     }
 
     #[test]

@@ -14,6 +14,9 @@ pub const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Counts a worker in; the answer is how many have been.
 pub const CHECK_IN: Request<'static> = Request::Add { key: WORKERS_KEY, delta: 1 };
 
+/// Takes a worker's check-in back; the answer is how many are left.
+pub const CHECK_OUT: Request<'static> = Request::Add { key: WORKERS_KEY, delta: -1 };
+
 /// What is to be done next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WorkersStep {

@@ -4,7 +4,7 @@ use crate::agent_event::{ShownEvent, rdzv_agent_listener};
 use crate::agent_options::rdzv_agent_options;
 use crate::agent_result::{rdzv_agent_result, result_handle};
 use crate::argument::{invalid, place, reference};
-use crate::context::{Shared, rdzv_context, shared};
+use crate::context::{Home, home, rdzv_context};
 use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rendezvous_fault::invalid_fault;
@@ -29,7 +29,7 @@ pub struct rdzv_agent {
     pub(crate) poison: Poison,
     control: AgentControl,
     agent: LoopAgent,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) home: Arc<Home>,
     pub(crate) facts: EventFacts,
 }
 
@@ -105,7 +105,7 @@ unsafe fn operate(
             if agent.agent.is_poisoned() {
                 drop(agent.enter()?);
             }
-            agent.shared.refuse_sink()?;
+            agent.home.refuse_sink()?;
             body(agent)
         })
     }
@@ -124,7 +124,7 @@ pub(crate) fn made(
     host: String,
     handler: &Arc<dyn RendezvousHandler>,
     workers: Box<dyn Workers>,
-    shared: Arc<Shared>,
+    home: Arc<Home>,
 ) -> Result<*mut rdzv_agent, Fault> {
     let facts = EventFacts {
         run_id: handler.run_id().into(),
@@ -144,7 +144,7 @@ pub(crate) fn made(
         Agent::new(agent_options, Arc::clone(handler), workers).map_err(|error| agent_fault(&error))?;
     let (poison, control) = (Poison::default(), agent.control());
     let agent = Arc::new(Mutex::new(agent));
-    Ok(Box::into_raw(Box::new(rdzv_agent { poison, control, agent, shared, facts })))
+    Ok(Box::into_raw(Box::new(rdzv_agent { poison, control, agent, home, facts })))
 }
 
 /// Makes an agent for the workers that `options` describe, which meets other agents through `handler`: any
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn rdzv_agent_new(
     unsafe {
         guard::call(error, || {
             let out = place(out, "out")?;
-            let shared = shared(context)?;
+            let home = home(context)?;
             let options = reference(options, "options")?;
             let handler = &reference(handler, "handler")?.handler;
             let host = host_of(options)?;
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn rdzv_agent_new(
                 Ok(workers)
             };
             let workers = workers().map_err(|error| local_fault(&error))?;
-            out.put(made(options, host, handler, Box::new(workers), shared)?);
+            out.put(made(options, host, handler, Box::new(workers), home)?);
             Ok(())
         })
     }

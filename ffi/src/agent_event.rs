@@ -3,6 +3,7 @@
 use crate::context::struct_size;
 use crate::guard;
 use crate::worker_group::rdzv_worker_group;
+use rendezvous_core::agent::group::WorkerGroup;
 use rendezvous_core::agent::phase::Phase;
 use rendezvous_core::agent::reason::Reason;
 use rendezvous_core::agent::supervisor::Notice;
@@ -142,7 +143,7 @@ pub(crate) struct ShownEvent {
 
 impl ShownEvent {
     pub(crate) fn new(event: &AgentEvent, moment: &Moment) -> Self {
-        let (event, words) = projected(event);
+        let (event, words) = projected(event, &moment.group);
         let event = rdzv_agent_event { restarts_left: moment.restarts_left, ..event };
         Self { event, words, group: rdzv_worker_group { group: Arc::clone(&moment.group) } }
     }
@@ -160,7 +161,7 @@ impl ShownEvent {
 }
 
 /// An event and its words, to which it does not point yet.
-fn projected(event: &AgentEvent) -> (rdzv_agent_event, String) {
+fn projected(event: &AgentEvent, group: &WorkerGroup) -> (rdzv_agent_event, String) {
     let of = |kind| rdzv_agent_event { kind, ..NO_EVENT };
     match event {
         AgentEvent::Notice(Notice::Phase { from, to, reason }) => {
@@ -189,7 +190,8 @@ fn projected(event: &AgentEvent) -> (rdzv_agent_event, String) {
             (shown, String::new())
         }
         AgentEvent::Notice(Notice::TimerExpired(timer)) => {
-            let reason = Reason::TimerExpired { local_rank: timer.local_rank, scope: timer.scope.clone() };
+            let worker = timer.local_rank.and_then(|local_rank| group.ranks_of(local_rank));
+            let reason = Reason::TimerExpired { worker, timer: timer.clone() };
             let local_rank = timer.local_rank.unwrap_or(u32::MAX);
             (rdzv_agent_event { local_rank, ..of(RDZV_AGENT_EVENT_TIMER_EXPIRED) }, reason.to_string())
         }

@@ -295,6 +295,24 @@ pub unsafe extern "C" fn rdzv_agent_options_set_max_restarts(
     }
 }
 
+/// The longest pause before a restart, where starts fail at once one after the other: their workers have not
+/// run for as long as this. The first restart has no pause, the second waits 100 ms, and each next one twice
+/// as long. In milliseconds; 0: no pauses. Default 10,000.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_agent_options_set_restart_backoff_ms(
+    options: *mut rdzv_agent_options,
+    restart_backoff_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        set(options, error, |options| {
+            options.spec.restart_backoff = span(restart_backoff_ms, "restart_backoff_ms")?;
+            Ok(())
+        })
+    }
+}
+
 /// What workers are told when they are to end, and how long they may take: a signal from 1 to 64, and
 /// milliseconds, after which they are killed; 0 kills at once. Default SIGTERM, 30,000.
 #[unsafe(no_mangle)]
@@ -311,6 +329,25 @@ pub unsafe extern "C" fn rdzv_agent_options_set_stop(
             let spec = WorkerSpec { stop_signal: signal, stop_timeout, ..options.spec.clone() };
             spec.check().map_err(|error| invalid_fault(&error))?;
             options.spec = spec;
+            Ok(())
+        })
+    }
+}
+
+/// How long processes that workers leave behind may take to end, in milliseconds, once no worker lives;
+/// then they are killed. They are named in a remark at once. 0 kills them at once; the stop's own
+/// timeout still holds. Default 3,000. It is not for workers of your own code, which tell of workers
+/// alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_agent_options_set_leftover_timeout_ms(
+    options: *mut rdzv_agent_options,
+    leftover_timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    unsafe {
+        set(options, error, |options| {
+            options.spec.leftover_timeout = span(leftover_timeout_ms, "leftover_timeout_ms")?;
             Ok(())
         })
     }

@@ -91,7 +91,7 @@ unsafe fn watch(
     unsafe {
         guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, || {
             let agent = reference(agent, "agent")?;
-            agent.shared.refuse_sink()?;
+            agent.home.refuse_sink()?;
             body(&mut *agent.enter()?, &agent.facts)
         })
     }

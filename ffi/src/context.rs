@@ -10,6 +10,7 @@ use rendezvous_core::driver::loop_client::RpcHome;
 use rendezvous_core::driver::rendezvous::Context;
 use rendezvous_core::driver::reply::ask;
 use rendezvous_core::driver::threads::{self, Thread};
+use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -44,7 +45,8 @@ pub struct rdzv_log_record {
 
 /// Where log lines go. The library calls it on one thread of its own, so it may block; when it falls far
 /// behind, lines are dropped and counted. It must not throw, and must not call functions on the context it
-/// belongs to: they return `RDZV_REENTRANT`.
+/// belongs to, or on handles of that: they return `RDZV_REENTRANT`, also while the context or its last handle
+/// is being freed, and `rdzv_context_free` does nothing.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_log_sink {
@@ -66,13 +68,21 @@ pub struct rdzv_log_sink {
 #[derive(Debug)]
 pub struct rdzv_context {
     poison: Poison,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) home: Arc<Home>,
 }
 
+/// What the handles keep of a context for which others are made: handlers, agents, RPC workers, loops.
+#[derive(Debug, Default)]
+pub(crate) struct Home {
+    shared: Arc<Shared>,
+    rendezvous: OnceLock<Context>,
+}
+
+/// What every handle keeps of a context. It holds none of the program's own backends: one of those may own a store of the
+/// same context, and neither keeps the other.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     log: OnceLock<Log>,
-    rendezvous: OnceLock<Context>,
 }
 
 #[derive(Debug)]
@@ -96,6 +106,11 @@ const SINK_FIRST_SIZE: usize = 32;
 const NO_SINK: rdzv_log_sink =
     rdzv_log_sink { struct_size: 0, level_max: 0, user_data: std::ptr::null_mut(), log: None, destroy: None };
 
+thread_local! {
+    /// Where that of a context lies whose sink this thread calls; 0: it calls none.
+    static SINK_OF: Cell<usize> = const { Cell::new(0) };
+}
+
 /// Lines that wait for a sink at most.
 const LINES_MAX: usize = 4096;
 
@@ -105,11 +120,6 @@ struct Sink(rdzv_log_sink);
 unsafe impl Send for Sink {}
 
 impl Shared {
-    /// The backends, the schemes, and what this process hosts for them: there once they are asked for.
-    pub(crate) fn rendezvous(&self) -> &Context {
-        self.rendezvous.get_or_init(Context::default)
-    }
-
     /// Queues a line for the sink, if it wants it; `message` is called only then. Never blocks.
     pub(crate) fn log(&self, level: i32, target: &'static std::ffi::CStr, message: impl FnOnce() -> String) {
         let Some(log) = self.log.get().filter(|log| level <= log.level_max) else { return };
@@ -119,16 +129,36 @@ impl Shared {
         }
     }
 
+    /// Reads nothing of this context: the sink may call while the context, or its last handle, is being freed.
+    ///
     /// # Errors When the sink of this context is the caller.
+    #[inline(never)]
     pub(crate) fn refuse_sink(&self) -> Result<(), Fault> {
-        if self.log.get().is_some_and(|log| log.thread_id == std::thread::current().id()) {
+        if SINK_OF.get() == std::ptr::from_ref(self).addr() {
             return Err(Fault::new(RDZV_REENTRANT, "a log sink called a function on its own context"));
         }
         Ok(())
     }
 }
 
-impl RpcHome for Shared {
+impl Home {
+    /// What every handle keeps.
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The backends, the schemes, and what this process hosts for them: there once they are asked for.
+    pub(crate) fn rendezvous(&self) -> &Context {
+        self.rendezvous.get_or_init(Context::default)
+    }
+
+    /// As [`Shared::refuse_sink`].
+    pub(crate) fn refuse_sink(&self) -> Result<(), Fault> {
+        self.shared.refuse_sink()
+    }
+}
+
+impl RpcHome for Home {
     fn context(&self) -> &Context {
         self.rendezvous()
     }
@@ -181,12 +211,19 @@ pub(crate) const fn struct_size<T>() -> u32 {
     size_of::<T>() as u32
 }
 
-/// The parts of the context that a handle shares; a fresh context for NULL.
-pub(crate) unsafe fn shared(context: *const rdzv_context) -> Result<Arc<Shared>, Fault> {
+/// What a handle keeps for which others are made; a fresh context for NULL.
+pub(crate) unsafe fn home(context: *const rdzv_context) -> Result<Arc<Home>, Fault> {
     // SAFETY: NULL or a live context, as promised.
-    let shared = unsafe { context.as_ref() }.map_or_else(Arc::default, |context| Arc::clone(&context.shared));
-    shared.refuse_sink()?;
-    Ok(shared)
+    let Some(context) = (unsafe { context.as_ref() }) else { return Ok(Arc::default()) };
+    // First: a context that is being freed must not be counted up again.
+    context.home.refuse_sink()?;
+    Ok(Arc::clone(&context.home))
+}
+
+/// What every other handle keeps.
+pub(crate) unsafe fn shared(context: *const rdzv_context) -> Result<Arc<Shared>, Fault> {
+    // SAFETY: passed on as it came.
+    unsafe { home(context) }.map(|home| Arc::clone(&home.shared))
 }
 
 /// Makes a context without a log sink. On success `*out` is yours until `rdzv_context_free`.
@@ -201,7 +238,7 @@ pub unsafe extern "C" fn rdzv_context_new(
             let out = place(out, "out")?;
             out.put(Box::into_raw(Box::new(rdzv_context {
                 poison: Poison::default(),
-                shared: Arc::default(),
+                home: Arc::default(),
             })));
             Ok(())
         })
@@ -212,8 +249,14 @@ pub unsafe extern "C" fn rdzv_context_new(
 /// the last line was written. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_free(context: *mut rdzv_context) {
-    // SAFETY: as the header wants it.
-    unsafe { guard::free(context) };
+    guard::quiet((), || {
+        // SAFETY: as the header wants it; the sink of a context does not own it.
+        let may_go = unsafe { context.as_ref() }.is_some_and(|context| context.home.refuse_sink().is_ok());
+        if may_go {
+            // SAFETY: this library boxed it, and the caller gives it up.
+            drop(unsafe { Box::from_raw(context) });
+        }
+    });
 }
 
 /// Sends the log lines of this context's handles to `sink`, which is copied. A context takes one sink,
@@ -228,7 +271,7 @@ pub unsafe extern "C" fn rdzv_context_set_log_sink(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call_on(context.as_ref().map(|context| &context.poison), error, || {
-            let shared = &reference(context, "context")?.shared;
+            let shared = &reference(context, "context")?.home.shared;
             shared.refuse_sink()?;
             let given = sized::given_size(sink, SINK_FIRST_SIZE, "sink")?;
             let sink = sized::get(sink, given, NO_SINK);
@@ -253,6 +296,7 @@ pub unsafe extern "C" fn rdzv_context_set_log_sink(
 const GATE_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn set_sink(shared: &Shared, sink: rdzv_log_sink) -> Result<(), Fault> {
+    let address = std::ptr::from_ref(shared).addr();
     let (lines, queued) = bounded(LINES_MAX);
     let dropped = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&dropped);
@@ -260,6 +304,7 @@ fn set_sink(shared: &Shared, sink: rdzv_log_sink) -> Result<(), Fault> {
     let sending = Sink(sink);
     let thread = threads::spawn("rdzv-log", move || {
         let sink = sending;
+        SINK_OF.set(address);
         // Without a go, another sink was first and this one was not taken: it stays the caller's.
         if gate.wait(GATE_TIMEOUT).is_ok() {
             write_lines(&sink, &queued, &counter);

@@ -165,6 +165,9 @@ const fn number_of(operation: Operation) -> i32 {
         | Operation::LeaseAttach
         | Operation::LeaseRenew
         | Operation::LeaseRevoke
+        | Operation::NamedBarrier
+        | Operation::LeaseWait
+        | Operation::RoundEvent
         | Operation::BarrierCancel
         | Operation::Join
         | Operation::Standby

@@ -4,7 +4,7 @@ use crate::agent::{host_of, made, rdzv_agent};
 use crate::agent_options::rdzv_agent_options;
 use crate::argument::{bytes, invalid, place, reference, reference_mut};
 use crate::buffer::rdzv_list;
-use crate::context::{rdzv_context, shared};
+use crate::context::{home, rdzv_context};
 use crate::error::{Fault, rdzv_error};
 use crate::guard;
 use crate::rendezvous_fault::invalid_fault;
@@ -303,6 +303,7 @@ unsafe fn parsed(told: &rdzv_worker_event, teller: &WorkersTeller) -> Result<Wor
                     code => ExitStatus::Code(code),
                 },
                 at: teller.now(),
+                was_ending: false,
                 returned: (!told.returned.is_null()).then(|| returned.to_vec()),
             }
         }
@@ -338,7 +339,7 @@ pub unsafe extern "C" fn rdzv_agent_new_custom(
     unsafe {
         guard::call(error, || {
             let out = place(out, "out")?;
-            let shared = shared(context)?;
+            let home = home(context)?;
             let options = reference(options, "options")?;
             let handler = &reference(handler, "handler")?.handler;
             let given = sized::given_size(vtable, VTABLE_FIRST_SIZE, "vtable")?;
@@ -360,7 +361,7 @@ pub unsafe extern "C" fn rdzv_agent_new_custom(
             };
             let workers = ForeignWorkers::new(Box::new(code), host.clone(), options.devices);
             let workers = workers.map_err(exhausted)?;
-            let agent = made(options, host, handler, Box::new(workers), shared)?;
+            let agent = made(options, host, handler, Box::new(workers), home)?;
             go.answer(());
             out.put(agent);
             Ok(())

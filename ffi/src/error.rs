@@ -2,7 +2,9 @@
 
 use crate::guard;
 use crate::status::rdzv_status;
+use rendezvous_core::error::OneLine;
 use std::ffi::{CString, c_char};
+use std::fmt::Write as _;
 use std::ops::Deref;
 use std::ptr::null;
 
@@ -85,9 +87,12 @@ impl rdzv_error {
     pub(crate) fn new(fault: Fault) -> Self {
         let fault = *fault.0;
         let text = |text: String| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
+        let mut message = String::with_capacity(fault.message.len());
+        // Writing into a string cannot fail.
+        let _ = OneLine(&mut message).write_str(&fault.message);
         Self {
             status: fault.status,
-            message: text(fault.message),
+            message: text(message),
             operation: text(fault.operation),
             peer: text(fault.peer),
             phase: text(fault.phase),
@@ -144,7 +149,8 @@ pub unsafe extern "C" fn rdzv_error_status(error: *const rdzv_error) -> rdzv_sta
     unsafe { guard::read(error, crate::RDZV_OK, |error| error.status) }
 }
 
-/// One sentence that tells what failed, where, in which phase, after how long and why. Empty for NULL.
+/// One sentence that tells what failed, where, in which phase, after how long and why, in one line: control
+/// characters of keys and names are written as escapes. Empty for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_message(error: *const rdzv_error) -> *const c_char {
     // SAFETY: as the header wants it.

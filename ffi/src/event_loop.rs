@@ -2,7 +2,7 @@
 
 use crate::agent_event::ShownEvent;
 use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference};
-use crate::context::{Shared, rdzv_context, shared};
+use crate::context::{Home, home, rdzv_context};
 use crate::error::{Fault, rdzv_error};
 use crate::guard;
 use crate::loop_agent::RDZV_EVENT_AGENT;
@@ -41,7 +41,7 @@ pub const RDZV_EVENT_COMPLETED: i32 = 1;
 #[derive(Debug)]
 pub struct rdzv_loop {
     pub(crate) stores: Loop,
-    shared: Arc<Shared>,
+    home: Arc<Home>,
     /// What the last event lends out.
     pub(crate) told: Told,
     /// The last to go: until then, code of the program's that the others run is refused.
@@ -50,7 +50,7 @@ pub struct rdzv_loop {
 
 impl rdzv_loop {
     pub(crate) fn refuse_sink(&self) -> Result<(), Fault> {
-        self.shared.refuse_sink()
+        self.home.refuse_sink()
     }
 }
 
@@ -64,6 +64,8 @@ pub(crate) struct Told {
     pub(crate) run_info: Option<RunInfo>,
     pub(crate) members: Vec<MemberInfo>,
     pub(crate) answers: Answers,
+    /// Keys that the removal of a prefix left.
+    pub(crate) left: usize,
     pub(crate) agent_event: Option<ShownEvent>,
     pub(crate) rpc: ToldRpc,
 }
@@ -93,7 +95,8 @@ pub struct rdzv_event {
     /// Its length in bytes.
     pub len: usize,
     /// multi_get, list_keys and `RDZV_EVENT_CHANGE`: how many items `rdzv_loop_item` has; a node's members:
-    /// how many `rdzv_loop_member` has; batch: how many `rdzv_loop_answer` has.
+    /// how many `rdzv_loop_member` has; batch: how many `rdzv_loop_answer` has; delete_prefix: how many keys
+    /// of rounds that are over were left.
     pub item_count: usize,
     /// The details when `status` is not `RDZV_OK`, else NULL. Not yours to free.
     pub error: *const rdzv_error,
@@ -133,13 +136,13 @@ pub unsafe extern "C" fn rdzv_loop_new(
     unsafe {
         guard::call(error, || {
             let out = place(out, "out")?;
-            let shared = shared(context)?;
+            let home = home(context)?;
             let stores = Loop::new().map_err(|cause| {
                 Fault::new(RDZV_EXHAUSTED, format!("no descriptors for an event loop: {cause}"))
                     .with(|known| known.os_error = cause.raw_os_error().unwrap_or(0))
             })?;
             let gate = Gate::new(stores.fd());
-            let made = rdzv_loop { stores, shared, told: Told::default(), gate };
+            let made = rdzv_loop { stores, home, told: Told::default(), gate };
             out.put(Box::into_raw(Box::new(made)));
             Ok(())
         })
@@ -309,11 +312,13 @@ impl Told {
             Some(LoopEvent::Session(session, event)) => {
                 let member = stores.session(session);
                 let run_id = member.as_ref().and_then(Session::run_id);
+                let node = member.as_ref().map_or("", Session::node);
                 let peer = member.as_ref().map_or("", Session::peer);
-                let Shown { kind, operation, number, revision, fault } = self.keep((run_id, peer), event);
+                let Shown { kind, operation, number, revision, fault } =
+                    self.keep((run_id, node, peer), event);
                 (shown.kind, shown.operation, shown.number) = (kind, operation, number);
                 (shown.store, shown.revision) = (session.as_u32(), revision);
-                shown.item_count = self.members.len() + self.items.len() + self.answers.count();
+                shown.item_count = self.members.len() + self.items.len() + self.answers.count() + self.left;
                 if !self.value.is_empty() {
                     (shown.data, shown.len) = (self.value.as_ptr(), self.value.len());
                 }

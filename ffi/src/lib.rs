@@ -97,6 +97,7 @@ mod fault_injection;
 mod guard;
 mod rendezvous_fault;
 mod rpc_fault;
+mod rpc_payload;
 mod sized;
 
 pub use agent::*;

@@ -238,7 +238,8 @@ pub unsafe extern "C" fn rdzv_loop_store_revoke_lease(
     }
 }
 
-/// Submits `rdzv_store_delete_prefix`; the event's number is how many keys went.
+/// Submits `rdzv_store_delete_prefix`; the event's number is how many keys went, and its `item_count` how
+/// many were left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_store_delete_prefix(
     event_loop: *mut rdzv_loop,

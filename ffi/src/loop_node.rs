@@ -11,7 +11,7 @@ use crate::rendezvous_fault::handler_fault;
 use crate::rendezvous_parameters::rdzv_rendezvous_parameters;
 use crate::sized;
 use crate::status::rdzv_status;
-use crate::store::{call_fault, timeout};
+use crate::store::{call_fault, of_keys, timeout};
 use crate::turn::Answers;
 use crate::watch::watch_fault;
 use rendezvous_core::driver::loop_client::{Session, SessionAnswer, SessionEvent, SessionId, SubmitError};
@@ -19,6 +19,8 @@ use rendezvous_core::driver::native_client::{NativeError, NodeEvent};
 use rendezvous_core::driver::rendezvous::refusal;
 use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::store::call::CallId;
+use rendezvous_core::store::engine::PrefixRemoved;
+use std::time::Duration;
 
 /// `rdzv_event.kind`: the node's session is open, for the first time or again after its connection broke.
 pub const RDZV_EVENT_NODE_OPEN: i32 = 2;
@@ -495,7 +497,11 @@ pub(crate) struct Shown {
 
 impl Told {
     /// Keeps what an event of a node or a native store of this server lends out. A node has a run.
-    pub(crate) fn keep(&mut self, (run_id, peer): (Option<&str>, &str), event: SessionEvent) -> Shown {
+    pub(crate) fn keep(
+        &mut self,
+        (run_id, node, peer): (Option<&str>, &str, &str),
+        event: SessionEvent,
+    ) -> Shown {
         let plain = |kind| Shown { kind, operation: 0, number: 0, revision: 0, fault: None };
         match event {
             SessionEvent::Open => plain(RDZV_EVENT_NODE_OPEN),
@@ -511,19 +517,24 @@ impl Told {
             }
             SessionEvent::Over(ended) => {
                 let fault = ended.err().map(|error| match run_id {
-                    Some(run_id) => fault_of(error, run_id),
+                    Some(run_id) => fault_of(error, (run_id, node)),
                     None => native_fault(&error),
                 });
                 Shown { fault, ..plain(RDZV_EVENT_NODE_OVER) }
             }
-            SessionEvent::Completed { call, operation, result } => {
+            SessionEvent::Completed { call, operation, key, elapsed, result } => {
                 let mut shown = Shown { operation: call.0, ..plain(crate::event_loop::RDZV_EVENT_COMPLETED) };
                 match result {
-                    Ok(answer) => self.answered(&mut shown, answer, peer),
-                    Err(error) if operation.is_of_the_rendezvous() => {
-                        shown.fault = Some(fault_of(error, run_id.unwrap_or_default()));
+                    Ok(answer) => {
+                        self.answered(&mut shown, answer, (key.as_deref().unwrap_or(b""), elapsed), peer)
                     }
-                    Err(error) => shown.fault = Some(native_fault(&error)),
+                    Err(error) if operation.is_of_the_rendezvous() => {
+                        shown.fault = Some(fault_of(error, (run_id.unwrap_or_default(), node)));
+                    }
+                    Err(error) => {
+                        let keys: Vec<&[u8]> = key.iter().map(Vec::as_slice).collect();
+                        shown.fault = Some(of_keys(native_fault(&error), &keys));
+                    }
                 }
                 shown
             }
@@ -541,13 +552,19 @@ impl Told {
         }
     }
 
-    fn answered(&mut self, shown: &mut Shown, answer: SessionAnswer, peer: &str) {
+    fn answered(
+        &mut self,
+        shown: &mut Shown,
+        answer: SessionAnswer,
+        (key, elapsed): (&[u8], Duration),
+        peer: &str,
+    ) {
         match answer {
             SessionAnswer::Done => {}
             SessionAnswer::Joined(seat) => self.seat = Some(seat),
             SessionAnswer::RunInfo(info) => self.run_info = Some(info),
             SessionAnswer::Members(members) => self.members = members,
-            SessionAnswer::Barrier(end) => match barrier_end(end, peer) {
+            SessionAnswer::Barrier(end) => match barrier_end(end, key, elapsed, peer) {
                 Ok(generation) => shown.number = i64::try_from(generation).unwrap_or(i64::MAX),
                 Err(fault) => {
                     shown.number = i64::try_from(fault.generation).unwrap_or(i64::MAX);
@@ -556,6 +573,10 @@ impl Told {
             },
             SessionAnswer::Watching(revision) => shown.revision = revision,
             SessionAnswer::Number(number) => shown.number = number,
+            SessionAnswer::Removed(PrefixRemoved { removed, left }) => {
+                shown.number = i64::try_from(removed).unwrap_or(i64::MAX);
+                self.left = usize::try_from(left).unwrap_or(usize::MAX);
+            }
             SessionAnswer::Txn(done) => {
                 (shown.number, shown.revision) = (i64::from(done.holds), done.revision);
             }
@@ -564,10 +585,10 @@ impl Told {
     }
 }
 
-fn fault_of(error: NativeError, run_id: &str) -> Fault {
+fn fault_of(error: NativeError, (run_id, node): (&str, &str)) -> Fault {
     let known = call_fault(error.call());
     let elapsed = error.call().elapsed();
-    let told = handler_fault(&refusal(error, run_id, elapsed));
+    let told = handler_fault(&refusal(error, (run_id, node), elapsed));
     known.with(|known| {
         (known.status, known.message, known.cause) = (told.status, told.message.clone(), told.cause.clone());
     })

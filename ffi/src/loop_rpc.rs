@@ -2,7 +2,7 @@
 
 use crate::argument::{invalid, place, reference, text};
 use crate::buffer::rdzv_buffer;
-use crate::context::{Shared, rdzv_context, shared};
+use crate::context::{Home, home, rdzv_context};
 use crate::error::{Fault, rdzv_error};
 use crate::event_loop::{RDZV_EVENT_COMPLETED, Told, rdzv_event, rdzv_loop};
 use crate::guard;
@@ -110,7 +110,7 @@ fn ask_fault(error: &RpcAskError) -> Fault {
 /// Begins to make a worker.
 unsafe fn init(
     this: &mut rdzv_loop,
-    making: impl FnOnce() -> Result<(Arc<Shared>, Making), Fault>,
+    making: impl FnOnce() -> Result<(Arc<Home>, Making), Fault>,
     number: *mut u32,
 ) -> Result<(), Fault> {
     let number = place(number, "number")?;
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_init(
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let making = || {
-                let home = shared(context)?;
+                let home = home(context)?;
                 let named = Named { name, name_len, rank, world_size };
                 Ok((Arc::clone(&home), Making::new(home, None, named, options, handlers)?))
             };
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_init_over_store(
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let making = || {
-                let (home, store) = (shared(context)?, reference(store, "store")?);
+                let (home, store) = (home(context)?, reference(store, "store")?);
                 let named = Named { name, name_len, rank, world_size };
                 Ok((Arc::clone(&home), Making::new(home, Some(store), named, options, handlers)?))
             };
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn rdzv_loop_add_rpc(
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let (number, rpc) = (place(number, "number")?, reference(rpc, "rpc")?);
-            let home = Arc::clone(&rpc.shared);
+            let home = Arc::clone(&rpc.home);
             let added = this.stores.add_rpc(home, Arc::clone(&rpc.agent)).map_err(|_| {
                 Fault::new(RDZV_ALREADY_REGISTERED, format!("{} is in a loop already", rpc.agent.me()))
             })?;
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_handle(
         loop_gate::operate(event_loop, error, |this| {
             let (out, id) = (place(out, "out")?, RpcId::from_u32(number));
             let home = this.stores.rpc_home(id).map(|home| home as Arc<dyn Any + Send + Sync>);
-            let home = home.and_then(|home| home.downcast::<Shared>().ok());
+            let home = home.and_then(|home| home.downcast::<Home>().ok());
             let (Some(agent), Some(home)) = (this.stores.rpc(id), home) else {
                 return Err(invalid("the loop has no member of a group of this number"));
             };
@@ -305,7 +305,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_call(
     }
 }
 
-/// Calls what nobody answers; no event follows.
+/// Calls what nobody answers; no event follows. The limits are those of `rdzv_rpc_notify`.
 ///
 /// Errors: those of `rdzv_rpc_call` that are known at once.
 #[unsafe(no_mangle)]

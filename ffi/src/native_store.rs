@@ -8,11 +8,14 @@ use crate::guard;
 use crate::status::{RDZV_BARRIER_BROKEN, RDZV_CANCELLED, RDZV_TIMED_OUT, rdzv_status};
 use crate::store::{call_fault, handle, of_keys, rdzv_store, span, timeout};
 use crate::store_options::rdzv_store_options;
+use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::native_client::{
     BarrierResult, NativeClient, NativeError, Versioned, participants,
 };
 use rendezvous_core::driver::store::{Store, Timeout};
-use rendezvous_core::error::Operation;
+use rendezvous_core::error::{Operation, Span};
+use rendezvous_core::store::op::Key;
+use std::time::Duration;
 
 #[cold]
 #[inline(never)]
@@ -208,7 +211,10 @@ pub unsafe extern "C" fn rdzv_store_list_keys_page(
     }
 }
 
-/// Removes all keys that begin with `prefix`, and queues too; how many keys that were goes to `*count`.
+/// Removes all keys that begin with `prefix`, and queues too; `*count` gets the number of keys removed.
+/// Keys of rounds that are over stay as they are; `*left`, which may be NULL, gets their number.
+///
+/// Errors besides: `RDZV_STALE_ROUND` when `prefix` itself lies in a round that is over.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_delete_prefix(
     store: *const rdzv_store,
@@ -216,14 +222,20 @@ pub unsafe extern "C" fn rdzv_store_delete_prefix(
     prefix_len: usize,
     timeout_ms: i64,
     count: *mut i64,
+    left: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         operate(store, Operation::DeletePrefix, timeout_ms, error, |client, timeout| {
             let (prefix, count) = (bytes(prefix, prefix_len, "prefix")?, place(count, "count")?);
             let removed = client.delete_prefix(prefix, timeout);
-            count.put(removed.map_err(|error| of_keys(native_fault(&error), &[prefix]))?);
+            let done = removed.map_err(|error| of_keys(native_fault(&error), &[prefix]))?;
+            let number = |keys| i64::try_from(keys).unwrap_or(i64::MAX);
+            count.put(number(done.removed));
+            if let Ok(left) = place(left, "left") {
+                left.put(number(done.left));
+            }
             Ok(())
         })
     }
@@ -257,12 +269,14 @@ pub unsafe extern "C" fn rdzv_store_named_barrier(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
-        operate(store, Operation::Barrier, timeout_ms, error, |client, timeout| {
+        operate(store, Operation::NamedBarrier, timeout_ms, error, |client, timeout| {
             let (key, name) = (bytes(key, key_len, "key")?, bytes(name, name_len, "name")?);
             let names = list(names, name_count, "names")?;
+            let clock = Clock::new();
+            let began = clock.now();
             let end = client.barrier(key, generation, name, participants(count, &names), timeout);
             let end = end.map_err(|error| of_keys(native_fault(&error), &[key]))?;
-            let generation = barrier_end(end, client.peer()).map_err(|fault| of_keys(fault, &[key]))?;
+            let generation = barrier_end(end, key, clock.now().since(began), client.peer())?;
             if let Ok(released) = place(released, "released") {
                 released.put(generation);
             }
@@ -298,30 +312,38 @@ pub unsafe extern "C" fn rdzv_store_cancel_named_barrier(
 }
 
 /// The generation that was released, or how it ended otherwise.
-pub(crate) fn barrier_end(end: BarrierResult, peer: &str) -> Result<u64, Fault> {
-    let failed = |status, generation, words: String, nodes: Vec<Vec<u8>>| {
-        let words = format!("barrier at {peer} {words}");
-        Err(Fault::new(status, words).during("barrier").with(|known| {
+pub(crate) fn barrier_end(
+    end: BarrierResult,
+    key: &[u8],
+    elapsed: Duration,
+    peer: &str,
+) -> Result<u64, Fault> {
+    let failed = |status, generation, words: (&str, String), nodes: Vec<Vec<u8>>| {
+        let (what, why) = words;
+        let (key_text, after) = (Key::raw(key), Span(elapsed));
+        let message = format!("barrier \"{key_text}\" at {peer} {what} after {after} while waiting{why}");
+        Err(of_keys(Fault::new(status, message).during("barrier"), &[key]).with(|known| {
             (known.nodes, known.generation, known.phase) = (nodes, generation, "waiting".into());
             known.peer = peer.into();
+            known.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
         }))
     };
     match end {
         BarrierResult::Released { generation } => Ok(generation),
         BarrierResult::Broken { generation, who, why } => {
-            let words = format!("was broken while waiting: {who} died: {why}");
+            let words = ("was broken", format!(": {who} died: {why}"));
             failed(RDZV_BARRIER_BROKEN, generation, words, vec![who.as_bytes().to_vec()])
         }
         BarrierResult::TimedOut { generation, absent_count, absent } => {
-            let mut words = format!("timed out while waiting: {absent_count} did not come");
+            let mut words = format!(": {absent_count} did not come");
             if !absent.is_empty() {
                 words = format!("{words}: {}", absent.join(", "));
             }
             let nodes = absent.iter().map(|name| name.as_bytes().to_vec()).collect();
-            failed(RDZV_TIMED_OUT, generation, words, nodes)
+            failed(RDZV_TIMED_OUT, generation, ("timed out", words), nodes)
         }
         BarrierResult::Cancelled { generation, by } => {
-            let words = format!("was cancelled while waiting, by {by}");
+            let words = ("was cancelled", format!(", by {by}"));
             failed(RDZV_CANCELLED, generation, words, Vec::new())
         }
     }

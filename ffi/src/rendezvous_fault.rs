@@ -7,6 +7,7 @@ use crate::store::{call_fault, kind_of, status_of};
 use rendezvous_core::driver::call_error::CallError;
 use rendezvous_core::driver::elastic_store::MeetingError;
 use rendezvous_core::driver::rendezvous::{HandlerError, PublishError};
+use rendezvous_core::elastic_store::get_all::Lacking;
 use rendezvous_core::rendezvous::error::{RendezvousError, RendezvousErrorKind};
 use rendezvous_core::rendezvous::registry::RegistryError;
 use rendezvous_core::rendezvous::url::UrlError;
@@ -19,6 +20,7 @@ const fn status_of_rendezvous(kind: RendezvousErrorKind) -> rdzv_status {
         RendezvousErrorKind::Connection => RDZV_RENDEZVOUS_CONNECTION,
         RendezvousErrorKind::State => RDZV_RENDEZVOUS_STATE,
         RendezvousErrorKind::GracefulExit => RDZV_RENDEZVOUS_GRACEFUL_EXIT,
+        RendezvousErrorKind::Replaced => RDZV_RENDEZVOUS_REPLACED,
     }
 }
 
@@ -36,6 +38,7 @@ pub(crate) fn told_by(who: &str, status: rdzv_status, words: Option<String>) -> 
         RDZV_RENDEZVOUS_CONNECTION => RendezvousErrorKind::Connection,
         RDZV_RENDEZVOUS_STATE => RendezvousErrorKind::State,
         RDZV_RENDEZVOUS_GRACEFUL_EXIT => RendezvousErrorKind::GracefulExit,
+        RDZV_RENDEZVOUS_REPLACED => RendezvousErrorKind::Replaced,
         _ => return HandlerError::Plugin { kind: kind_of(status), words },
     };
     RendezvousError::Told { kind, words }.into()
@@ -49,7 +52,7 @@ pub(crate) fn registry_fault(error: &RegistryError) -> Fault {
     let status = match error {
         RegistryError::BackendEmpty => RDZV_INVALID_ARGUMENT,
         RegistryError::Conflict { .. } | RegistryError::SchemeTaken { .. } => RDZV_ALREADY_REGISTERED,
-        RegistryError::NotRegistered { .. } => RDZV_NOT_REGISTERED,
+        RegistryError::NotRegistered { .. } | RegistryError::NotBuiltIn { .. } => RDZV_NOT_REGISTERED,
         RegistryError::Mismatch { .. } => RDZV_BACKEND_MISMATCH,
     };
     Fault::new(status, error.to_string())
@@ -138,6 +141,15 @@ pub(crate) fn meeting_fault(error: &MeetingError, peer: &str, are_named: bool) -
                 if are_named {
                     let names = missing.missing_names();
                     known.nodes = names.iter().map(|name| name.clone().into_bytes()).collect();
+                }
+            })
+        }
+        MeetingError::Exchange(exchange) => {
+            Fault::new(RDZV_TIMED_OUT, error.to_string()).during("get_all").with(|known| {
+                (known.peer, known.phase) = (peer.into(), "waiting".into());
+                known.elapsed_ms = i64::try_from(exchange.timeout.as_millis()).unwrap_or(i64::MAX);
+                if let Lacking::Data { ranks, .. } = &exchange.lacking {
+                    known.ranks.clone_from(ranks);
                 }
             })
         }

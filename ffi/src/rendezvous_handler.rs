@@ -2,7 +2,7 @@
 
 use crate::argument::{place, reference, reference_mut, text};
 use crate::buffer::{lent, rdzv_buffer};
-use crate::context::{Shared, rdzv_context, shared};
+use crate::context::{Home, home, rdzv_context};
 use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rendezvous_event::{EVENT_FIRST_SIZE, projected, rdzv_round_event};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub struct rdzv_rendezvous_handler {
     poison: Poison,
     pub(crate) handler: Arc<dyn RendezvousHandler>,
-    shared: Arc<Shared>,
+    home: Arc<Home>,
 }
 
 impl fmt::Debug for rdzv_rendezvous_handler {
@@ -42,7 +42,7 @@ unsafe fn operate(
     unsafe {
         guard::call_on(handler.as_ref().map(|handler| &handler.poison), error, || {
             let handler = reference(handler, "handler")?;
-            handler.shared.refuse_sink()?;
+            handler.home.refuse_sink()?;
             body(handler)?.map_err(|error| handler_fault(&error))
         })
     }
@@ -66,19 +66,21 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_new(
     unsafe {
         guard::call(error, || {
             let out = place(out, "out")?;
-            let shared = shared(context)?;
+            let home = home(context)?;
             let parameters = reference(parameters, "parameters")?;
-            let handler = shared.rendezvous().create_handler(&parameters.parameters);
+            let handler = home.rendezvous().create_handler(&parameters.parameters);
             let handler = Arc::from(handler.map_err(|error| handler_fault(&error))?);
             let poison = Poison::default();
-            out.put(Box::into_raw(Box::new(rdzv_rendezvous_handler { poison, handler, shared })));
+            out.put(Box::into_raw(Box::new(rdzv_rendezvous_handler { poison, handler, home })));
             Ok(())
         })
     }
 }
 
 /// Frees a handler. No other call on it may be under way: cancel and wait for them first. It says goodbye to
-/// nobody: that is `rdzv_rendezvous_handler_shutdown`. NULL is ignored.
+/// nobody: that is `rdzv_rendezvous_handler_shutdown`. A node of `rdzv` that was not shut down leaves its
+/// round as if its process had died: its session ends, which the other nodes are told of (with a `grace`, when
+/// that has passed), and calls on the stores of its rounds fail with `RDZV_SERVER_GONE`. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_free(handler: *mut rdzv_rendezvous_handler) {
     // SAFETY: as the header wants it.
@@ -119,10 +121,11 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_use_agent_store(
 /// come; with `static` ranks it gives the same at once if some node is PyTorch's, which knows of no rounds. On
 /// success `*out` is yours until `rdzv_rendezvous_info_free`.
 ///
-/// Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION`,
-/// `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`, `RDZV_CANCELLED`; `RDZV_REENTRANT` (the node
-/// joins already, in another thread); where rank 0 hosts a store, those of
-/// `rdzv_server_start`, and of the store that is met over those of `rdzv_store_connect` and `rdzv_store_set`.
+/// Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION` (what the
+/// rendezvous is held over cannot be reached), `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`,
+/// `RDZV_RENDEZVOUS_REPLACED` (another session has the node's name; until it was shut down, each attempt is
+/// told so), `RDZV_CANCELLED`; `RDZV_REENTRANT` (the node joins already, in another thread); where this
+/// process hosts the store, those of `rdzv_server_start`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_next_rendezvous(
     handler: *const rdzv_rendezvous_handler,
@@ -134,7 +137,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_rendezvous(
         operate(handler, error, |of| {
             let out = place(out, "out")?;
             let joined = of.handler.next_rendezvous();
-            Ok(joined.map(|info| out.put(info_handle(info, Arc::clone(&of.shared)))))
+            Ok(joined.map(|info| out.put(info_handle(info, Arc::clone(of.home.shared())))))
         })
     }
 }
@@ -203,9 +206,10 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_num_nodes_waiting(
 }
 
 /// Waits up to `timeout_ms` (0 looks once; -1: 300,000) for the next thing that happens to this node's
-/// round, and fills `*event`, of which `struct_size` must be set; its kind is `RDZV_ROUND_EVENT_NONE` when
-/// nothing did. The name of the node that it is about replaces the content of `name`, which may be NULL.
-/// Each event is told once, to one thread, in the order in which they happened.
+/// round, and fills `*event`, of which `struct_size` must be set. Its kind is `RDZV_ROUND_EVENT_NONE` when
+/// nothing happened in that time: then the round goes on, since its end is an event as well. The name of the
+/// node that it is about replaces the content of `name`, which may be NULL. Each event is told once, to one
+/// thread, in the order in which they happened.
 ///
 /// Errors besides: `RDZV_UNSUPPORTED` when the backend has no events, as `static` has none.
 #[unsafe(no_mangle)]

@@ -125,6 +125,23 @@ pub unsafe extern "C" fn rdzv_rendezvous_info_worker_count(info: *const rdzv_ren
     unsafe { guard::read(info, -1, |of| of.placed(|place| place.world_size)) }
 }
 
+/// What the keys of the round begin with at its server, with a slash at the end: a client that puts it before
+/// its keys shares them with the nodes' store. It differs from round to round and from server to server. Its
+/// length goes to `*len` unless `len` is NULL. Not NUL-terminated; lives as long as the info. NULL where the
+/// backend does not know it, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rendezvous_info_key_prefix(
+    info: *const rdzv_rendezvous_info,
+    len: *mut usize,
+) -> *const u8 {
+    // SAFETY: as the header wants it.
+    unsafe {
+        guard::read(info, null(), |of| {
+            of.info.place.as_ref().map_or(null(), |place| lent(place.key_prefix.as_bytes(), len))
+        })
+    }
+}
+
 /// Where node 0 of the round is reached, as it said; its length goes to `*len` unless `len` is NULL. Not
 /// NUL-terminated; lives as long as the info. NULL where the backend does not know it, and for NULL.
 #[unsafe(no_mangle)]

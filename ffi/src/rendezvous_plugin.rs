@@ -70,7 +70,9 @@ pub struct rdzv_rendezvous_backend_vtable {
             answer: *mut rdzv_rendezvous_answer,
         ) -> rdzv_status,
     >,
-    /// Called once, when the context and all that was made with it are gone. May be NULL.
+    /// Called once, when the context is gone and so are the handlers, URL rendezvous, agents, loops and RPC
+    /// workers that were made with it. Stores and servers of the context may outlive it, so that `user_data`
+    /// may own some. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
@@ -185,7 +187,9 @@ pub struct rdzv_url_scheme_vtable {
             answer: *mut rdzv_rendezvous_answer,
         ) -> rdzv_status,
     >,
-    /// Called once, when the context and all that was made with it are gone. May be NULL.
+    /// Called once, when the context is gone and so are the handlers, URL rendezvous, agents, loops and RPC
+    /// workers that were made with it. Stores and servers of the context may outlive it, so that `user_data`
+    /// may own some. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
@@ -533,8 +537,8 @@ pub unsafe extern "C" fn rdzv_context_register_backend(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let shared = &reference(context, "context")?.shared;
-            shared.refuse_sink()?;
+            let home = &reference(context, "context")?.home;
+            home.refuse_sink()?;
             let backend = text(backend, backend_len, "backend")?;
             let given = sized::given_size(vtable, BACKEND_FIRST_SIZE, "vtable")?;
             let vtable = sized::get(vtable, given, NO_BACKEND);
@@ -546,7 +550,7 @@ pub unsafe extern "C" fn rdzv_context_register_backend(
             let owned = Owned { user_data: vtable.user_data, destroy: vtable.destroy };
             let code = Arc::new(BackendCode { owned, vtable, name });
             let foreign = ForeignBackend::new(Arc::clone(&code) as Arc<dyn CreateHandler>, options);
-            let registered = shared.rendezvous().register(backend, Arc::new(foreign));
+            let registered = home.rendezvous().register(backend, Arc::new(foreign));
             // Nobody else holds what was not taken: it stays the caller's, or is there already.
             if let Some(mut code) = Arc::into_inner(code) {
                 code.owned.destroy = None;
@@ -571,8 +575,8 @@ pub unsafe extern "C" fn rdzv_context_register_url_scheme(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let shared = &reference(context, "context")?.shared;
-            shared.refuse_sink()?;
+            let home = &reference(context, "context")?.home;
+            home.refuse_sink()?;
             let scheme = text(scheme, scheme_len, "scheme")?;
             let given = sized::given_size(vtable, SCHEME_FIRST_SIZE, "vtable")?;
             let vtable = sized::get(vtable, given, NO_SCHEME);
@@ -583,7 +587,7 @@ pub unsafe extern "C" fn rdzv_context_register_url_scheme(
             let owned = Owned { user_data: vtable.user_data, destroy: vtable.destroy };
             let code = Arc::new(SchemeCode { owned, vtable, name: format!("{scheme}://") });
             let foreign = ForeignUrls::new(scheme, Arc::clone(&code) as Arc<dyn UrlHandler>, options);
-            let registered = shared.rendezvous().register_rendezvous_handler(scheme, Arc::new(foreign));
+            let registered = home.rendezvous().register_rendezvous_handler(scheme, Arc::new(foreign));
             if let Some(mut code) = Arc::into_inner(code) {
                 code.owned.destroy = None;
             }
@@ -752,10 +756,10 @@ pub unsafe extern "C" fn rdzv_context_list_backends(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call(error, || {
-            let shared = &reference(context, "context")?.shared;
-            shared.refuse_sink()?;
+            let home = &reference(context, "context")?.home;
+            home.refuse_sink()?;
             let list = reference_mut(names, "names")?;
-            list.items = shared.rendezvous().backends().into_iter().map(String::into_bytes).collect();
+            list.items = home.rendezvous().backends().into_iter().map(String::into_bytes).collect();
             Ok(())
         })
     }

@@ -1,7 +1,7 @@
 //! Rendezvous by URL.
 
 use crate::argument::{invalid, place, positive_ms, reference_mut, text};
-use crate::context::{Shared, rdzv_context, shared};
+use crate::context::{Home, home, rdzv_context};
 use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rendezvous_fault::handler_fault;
@@ -25,7 +25,7 @@ pub struct rdzv_rendezvous_url {
     poison: Poison,
     rendezvous: Mutex<Box<dyn UrlRendezvous>>,
     canceller: Canceller,
-    shared: Arc<Shared>,
+    home: Arc<Home>,
 }
 
 impl fmt::Debug for rdzv_rendezvous_url {
@@ -205,15 +205,15 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_begin(
     unsafe {
         guard::call(error, || {
             let out = place(out, "out")?;
-            let shared = shared(context)?;
+            let home = home(context)?;
             let url = text(url, url_len, "url")?;
             let canceller = Canceller::default();
             let options = options.as_ref().map(|options| options.options.clone()).unwrap_or_default();
             let options = UrlOptions { canceller: canceller.clone(), ..options };
-            let begun = shared.rendezvous().rendezvous(url, options);
+            let begun = home.rendezvous().rendezvous(url, options);
             let rendezvous = Mutex::new(begun.map_err(|error| handler_fault(&error))?);
             let poison = Poison::default();
-            out.put(Box::into_raw(Box::new(rdzv_rendezvous_url { poison, rendezvous, canceller, shared })));
+            out.put(Box::into_raw(Box::new(rdzv_rendezvous_url { poison, rendezvous, canceller, home })));
             Ok(())
         })
     }
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_next(
     unsafe {
         guard::call_on(rendezvous.as_ref().map(|of| &of.poison), error, || {
             let of = crate::argument::reference(rendezvous, "rendezvous")?;
-            of.shared.refuse_sink()?;
+            of.home.refuse_sink()?;
             let out = place(out, "out")?;
             let mut under_way = match of.rendezvous.try_lock() {
                 Ok(under_way) => under_way,
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_next(
             let bootstrap_store_info = RendezvousStoreInfo { master_addr: String::new(), master_port: 0 };
             let info =
                 RendezvousInfo { store, rank, world_size, bootstrap_store_info, round: None, place: None };
-            out.put(info_handle(info, Arc::clone(&of.shared)));
+            out.put(info_handle(info, Arc::clone(of.home.shared())));
             Ok(())
         })
     }

@@ -2,7 +2,7 @@
 
 use crate::argument::{invalid, place, reference, reference_mut, text};
 use crate::buffer::{lent, rdzv_buffer, rdzv_list};
-use crate::context::{Shared, rdzv_context, shared};
+use crate::context::{Home, home, rdzv_context};
 use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rpc_fault::{agent_fault, backend_fault, group_call_fault, init_fault};
@@ -72,7 +72,7 @@ pub(crate) const EVENT_FIRST_SIZE: usize = 16;
 pub struct rdzv_rpc {
     pub(crate) poison: Poison,
     pub(crate) agent: Arc<dyn Agency>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) home: Arc<Home>,
     /// Ends calls that wait, from another thread.
     pub(crate) canceller: Canceller,
     pub(crate) end: HandleEnd,
@@ -95,7 +95,7 @@ impl Drop for rdzv_rpc {
     fn drop(&mut self) {
         if self.end == HandleEnd::EndsWorker {
             // Whoever wants to hear how it ended shuts it down before.
-            self.shared.rendezvous().abandon_rpc(&self.agent);
+            self.home.rendezvous().abandon_rpc(&self.agent);
         }
     }
 }
@@ -108,8 +108,8 @@ pub(crate) enum Calls<'a> {
 }
 
 impl rdzv_rpc {
-    pub(crate) fn new(agent: Arc<dyn Agency>, shared: Arc<Shared>, end: HandleEnd) -> Self {
-        Self { poison: Poison::default(), agent, shared, canceller: Canceller::default(), end }
+    pub(crate) fn new(agent: Arc<dyn Agency>, home: Arc<Home>, end: HandleEnd) -> Self {
+        Self { poison: Poison::default(), agent, home, canceller: Canceller::default(), end }
     }
 
     pub(crate) fn calls(&self) -> Result<Calls<'_>, Fault> {
@@ -139,7 +139,7 @@ unsafe fn operate(
     unsafe {
         guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, || {
             let rpc = reference(rpc, "rpc")?;
-            rpc.shared.refuse_sink()?;
+            rpc.home.refuse_sink()?;
             body(rpc)
         })
     }
@@ -157,7 +157,7 @@ fn number(number: i32, name: &str) -> Result<Option<u16>, Fault> {
 
 /// All that a worker is made of, copied.
 pub(crate) struct Making {
-    shared: Arc<Shared>,
+    home: Arc<Home>,
     store: Option<Arc<NodeStore>>,
     name: String,
     rank: Option<u16>,
@@ -181,7 +181,7 @@ pub(crate) struct Named {
 
 impl Making {
     pub(crate) unsafe fn new(
-        shared: Arc<Shared>,
+        home: Arc<Home>,
         store: Option<&rdzv_store>,
         named: Named,
         options: *const rdzv_rpc_options,
@@ -196,7 +196,7 @@ impl Making {
         let given = match given {
             Some(given) => given,
             None => {
-                let rpc = shared.rendezvous().rpc();
+                let rpc = home.rendezvous().rpc();
                 let made = rpc.construct_options(DEFAULT_BACKEND, BaseOptions::default(), &[]);
                 plain = rdzv_rpc_options::new(made.map_err(|error| backend_fault(&error))?);
                 &plain
@@ -213,7 +213,7 @@ impl Making {
             environment: given.environment.clone(),
             listen_host: given.listen_host.clone(),
             making: given.canceller.begin(),
-            shared,
+            home,
         })
     }
 
@@ -231,7 +231,7 @@ impl Making {
     }
 
     fn make(self, desk: Option<&RpcDesk>, canceller: Canceller) -> Result<Arc<dyn Agency>, RpcInitError> {
-        let Self { shared, store, name, rank, world_size, mut options, mut tcp, entries, .. } = self;
+        let Self { home, store, name, rank, world_size, mut options, mut tcp, entries, .. } = self;
         let refused = |fault: Fault| RpcInitError::Foreign {
             status: fault.status,
             words: fault.message.as_str().into(),
@@ -248,7 +248,7 @@ impl Making {
             let own = options.own::<Given>().map(|given| given.own.clone()).unwrap_or_default();
             options.set_own(Box::new(Given {
                 entries,
-                shared: Some(Arc::clone(&shared)),
+                shared: Some(Arc::clone(home.shared())),
                 own,
                 ..Given::default()
             }));
@@ -263,7 +263,7 @@ impl Making {
             canceller,
             ..RpcInit::default()
         };
-        let context = shared.rendezvous();
+        let context = home.rendezvous();
         match store {
             Some(store) => context.init_rpc_over(store, request),
             None => context.init_rpc(request),
@@ -273,16 +273,16 @@ impl Making {
 
 /// Makes a worker, and waits for it.
 unsafe fn init(
-    shared: Arc<Shared>,
+    home: Arc<Home>,
     store: Option<&rdzv_store>,
     named: Named,
     options: *const rdzv_rpc_options,
     handlers: *const rdzv_rpc_handlers,
 ) -> Result<*mut rdzv_rpc, Fault> {
     // SAFETY: passed on as they came.
-    let making = unsafe { Making::new(Arc::clone(&shared), store, named, options, handlers) }?;
+    let making = unsafe { Making::new(Arc::clone(&home), store, named, options, handlers) }?;
     let agent = making.run().map_err(|error| init_fault(&error))?;
-    Ok(Box::into_raw(Box::new(rdzv_rpc::new(agent, shared, HandleEnd::EndsWorker))))
+    Ok(Box::into_raw(Box::new(rdzv_rpc::new(agent, home, HandleEnd::EndsWorker))))
 }
 
 /// What C is told of a change of the group, where there was one: its kind, whom it is about, and what is known.
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn rdzv_rpc_init(
         guard::call(error, || {
             let out = place(out, "out")?;
             let named = Named { name, name_len, rank, world_size };
-            out.put(init(shared(context)?, None, named, options, handlers)?);
+            out.put(init(home(context)?, None, named, options, handlers)?);
             Ok(())
         })
     }
@@ -391,7 +391,7 @@ pub unsafe extern "C" fn rdzv_rpc_init_over_store(
             let out = place(out, "out")?;
             let store = reference(store, "store")?;
             let named = Named { name, name_len, rank, world_size };
-            out.put(init(shared(context)?, Some(store), named, options, handlers)?);
+            out.put(init(home(context)?, Some(store), named, options, handlers)?);
             Ok(())
         })
     }
@@ -415,7 +415,9 @@ pub unsafe extern "C" fn rdzv_rpc_free(rpc: *mut rdzv_rpc) {
 /// them, leaves the group, which ends calls that were begun later, and answers what others have asked it
 /// before they heard so: each of the three for the membership timeout at most; then handlers that are still
 /// at work are awaited for up to 30 s. Handlers of a loop are answered by the thread of that loop, which
-/// must not wait here (`rdzv_loop_rpc_shutdown`). An abrupt end ends calls at once.
+/// must not wait here (`rdzv_loop_rpc_shutdown`). Where this process hosts the group's store for the worker
+/// (`tcp://` and `env://`, rank 0), the store ends with the worker: a graceful end waits for the membership
+/// timeout at most until the other workers have ended. An abrupt end ends calls at once and waits for nobody.
 ///
 /// Errors: `RDZV_REENTRANT` (a handler, a callback, or in a backend of yours the worker's own functions ask
 /// for it; it goes on), `RDZV_TIMED_OUT` (calls of its own had to be cut: `rdzv_error_node` has who was
@@ -438,16 +440,17 @@ pub unsafe extern "C" fn rdzv_rpc_shutdown(
             if let Ok(Calls::Foreign(code)) = of.calls() {
                 code.refuse_own_code()?;
             }
-            let ended = of.shared.rendezvous().end_rpc(&of.agent, how);
+            let ended = of.home.rendezvous().end_rpc(&of.agent, how);
             ended.map_err(|error| agent_fault(&error).during("shutdown"))
         })
     }
 }
 
 /// Ends every `rdzv_rpc_call` and `rdzv_rpc_next_event` that is under way on this handle, in whatever thread,
-/// with `RDZV_CANCELLED`. The workers that were called are told, unless the backend is one of yours. Futures
-/// and callbacks go on (`rdzv_rpc_future_cancel`), and so does `rdzv_rpc_shutdown`, which an abrupt one in
-/// another thread ends. Later calls are as ever. Any thread, but not from a callback. NULL is ignored.
+/// with `RDZV_CANCELLED`. The workers that were called are told; a backend of yours sees it
+/// (`rdzv_rpc_responder_is_wanted`). Futures and callbacks go on (`rdzv_rpc_future_cancel`), and so does
+/// `rdzv_rpc_shutdown`, which an abrupt shutdown in another thread ends. Later calls are not affected. Any
+/// thread, but not from a callback. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_cancel(rpc: *const rdzv_rpc) {
     // SAFETY: as the header wants it.
@@ -690,10 +693,11 @@ pub unsafe extern "C" fn rdzv_rpc_remove_handler(
 /// fills `*event`, of which `struct_size` must be set; its kind is `RDZV_RPC_EVENT_NONE` when nothing
 /// did. The name of the worker that it is about replaces the content of `name`, and what is known of a
 /// death, why deaths are told no more, or how this worker fell out of the group that of `why`; both may be
-/// NULL. Each event is told once, to one thread. Of more than 4,096 that nobody asks for, the oldest are
-/// lost.
+/// NULL. Each event is told once, to one thread; `RDZV_RPC_EVENT_OVER` is the last. Of more than 4,096 that
+/// nobody asks for, the oldest are lost.
 ///
-/// Errors: `RDZV_CANCELLED` after `rdzv_rpc_cancel`; `RDZV_UNSUPPORTED` with a backend of yours.
+/// Errors: `RDZV_RPC_NO_MEMBER` at once when the worker has ended and that was told; `RDZV_CANCELLED` after
+/// `rdzv_rpc_cancel`; `RDZV_UNSUPPORTED` with a backend of yours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_next_event(
     rpc: *const rdzv_rpc,
@@ -717,6 +721,12 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
             }
             let end = if happened.is_none() { tcp.end().map(unless_abandoned) } else { None };
             let words = end.as_ref().map(end_words);
+            if let Some(words) = &words
+                && tcp.tell_end().is_none()
+            {
+                let words = format!("the worker has ended, and its end was told before: {words}");
+                return Err(Fault::new(RDZV_RPC_NO_MEMBER, words).during("next_event"));
+            }
             let told = match &words {
                 Some(words) => (RDZV_RPC_EVENT_OVER, None, &**words),
                 None => shown(happened.as_ref()),

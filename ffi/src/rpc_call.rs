@@ -7,15 +7,20 @@ use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rpc::{Calls, rdzv_rpc};
 use crate::rpc_fault::group_call_fault;
-use crate::rpc_handlers::{Outcome, Told, listener, payload};
+use crate::rpc_handlers::{Outcome, listener};
+use crate::rpc_payload::payload;
 use crate::sized;
 use crate::status::*;
 use crate::store::timeout;
 use rendezvous_core::driver::loop_client::Called;
 use rendezvous_core::driver::reply::{Awaited, Reply, ask};
+use rendezvous_core::driver::rpc::handling::Wanted;
 use rendezvous_core::driver::rpc::within::may_wait;
-use rendezvous_core::driver::rpc_group::{CallCanceller, CallSpec, Callee, GroupCall, Whom};
+use rendezvous_core::driver::rpc_group::{
+    CallCanceller, CallSpec, CallTold, Callee, GroupCall, GroupCallError, GroupResult, Whom,
+};
 use rendezvous_core::driver::store::Timeout;
+use rendezvous_core::rpc::connection::CallKind;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -45,7 +50,7 @@ pub struct rdzv_rpc_call_spec {
     pub timeout_ms: i64,
     /// NULL: the bytes are copied. Otherwise they are only lent, and this is called once with
     /// `user_data`, on any thread, when nobody needs them any more, whatever becomes of the call: also
-    /// when the function that this was given to fails.
+    /// when the function that this was given to fails. A blocking call gives them back before it returns.
     pub release: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     /// Passed to `release`.
     pub user_data: *mut c_void,
@@ -109,10 +114,10 @@ pub unsafe extern "C" fn rdzv_error_new_of_call(
 unsafe fn callee_of<'a>(given: &rdzv_rpc_call_spec) -> Result<Callee<'a>, Fault> {
     if !given.callee.is_null() {
         // SAFETY: as the header wants it.
-        return Ok(Callee::Name(unsafe { text(given.callee, given.callee_len, "call.callee") }?));
+        return Ok(Callee::Name(unsafe { text(given.callee, given.callee_len, "callee") }?));
     }
     let id = u16::try_from(given.callee_id).map_err(|_| {
-        invalid(format!("`call.callee` is NULL, and `call.callee_id` is {}", given.callee_id))
+        invalid(format!("the callee has no name, and its id is {}: from 0 to 65535", given.callee_id))
     })?;
     Ok(Callee::Id(id))
 }
@@ -124,8 +129,9 @@ pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<CallSp
         let size = sized::given_size(given, SPEC_FIRST_SIZE, "call")?;
         let given = sized::get(given, size, NO_SPEC);
         let payload = payload((given.payload, given.payload_len), given.release, given.user_data)?;
-        let handler = text(given.handler, given.handler_len, "call.handler")?;
-        let callee = callee_of(&given)?;
+        let handler = text(given.handler, given.handler_len, "handler")?;
+        let callee = callee_of(&given)
+            .map_err(|fault| invalid(format!("{handler}: {}", fault.message)).during("call"))?;
         let timeout = match timeout(given.timeout_ms)? {
             Timeout::Default => None,
             Timeout::Once => Some(Duration::ZERO),
@@ -149,7 +155,7 @@ unsafe fn call_on(
     unsafe {
         guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, || {
             let rpc = reference(rpc, "rpc")?;
-            rpc.shared.refuse_sink()?;
+            rpc.home.refuse_sink()?;
             let spec = read?;
             let callee = spec.callee;
             body(rpc, spec).map_err(|fault| naming(fault, callee))
@@ -180,18 +186,24 @@ impl Ends {
         match self {
             Self::Tcp(call) => _ = call.cancel(),
             Self::Foreign(open) => {
-                open.answer(Err(Fault::new(RDZV_CANCELLED, "the call was cancelled").during("call")));
+                open.wanted.give_up();
+                let call = open.called.to_string().into();
+                open.answer(Err(group_call_fault(&GroupCallError::Cancelled { call })));
             }
         }
     }
 }
 
-/// Whoever is first answers a call of a backend of the program's own.
-struct Open(Mutex<Option<Reply<Outcome>>>);
+/// A call of a backend in the program's code. The first outcome is the call's.
+struct Open {
+    reply: Mutex<Option<Reply<Outcome>>>,
+    called: Called,
+    wanted: Wanted,
+}
 
 impl Open {
     fn answer(&self, outcome: Outcome) {
-        let reply = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let reply = self.reply.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(reply) = reply {
             reply.answer(outcome);
         }
@@ -227,13 +239,19 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// A call of a backend of the program's own.
+/// What waits for a call of a backend in the program's code. Dropped, it gives the call up.
 struct Foreign {
     awaited: Awaited<Outcome>,
     /// When its deadline passes; `None`: as long as it likes.
     until: Option<Instant>,
-    handler: String,
-    callee: Whom,
+    timeout: Duration,
+    open: Arc<Open>,
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        self.open.wanted.give_up();
+    }
 }
 
 /// The same failure, which tells whom the call was for where it does not yet.
@@ -255,17 +273,16 @@ impl Foreign {
         let left = self.until.map_or(FOREVER, |until| until.saturating_duration_since(now()));
         let outcome = match self.awaited.look(patience.min(left)) {
             Some(Ok(outcome)) => outcome,
-            Some(Err(_)) => Err(Fault::new(RDZV_RPC_HANDLER_FAILED, format!("{}: no answer", self.words()))),
+            Some(Err(_)) => {
+                Err(Fault::new(RDZV_RPC_HANDLER_FAILED, format!("{}: no answer", self.open.called)))
+            }
             None if left <= patience => {
-                Err(Fault::new(RDZV_TIMED_OUT, format!("{}: no answer in time", self.words())))
+                let (call, elapsed) = (self.open.called.to_string().into(), self.timeout);
+                Err(group_call_fault(&GroupCallError::Late { call, elapsed }))
             }
             None => return None,
         };
-        Some(outcome.map_err(|fault| naming(fault, self.callee.callee())))
-    }
-
-    fn words(&self) -> String {
-        format!("{} at {}", self.handler, self.callee)
+        Some(outcome.map_err(|fault| naming(fault, self.open.called.callee.callee())))
     }
 }
 
@@ -339,12 +356,19 @@ fn start(of: &rdzv_rpc, spec: CallSpec<'_>) -> Result<rdzv_rpc_future, Fault> {
         }
         Calls::Foreign(code) => {
             let (reply, awaited) = ask();
-            let (handler, callee) = (spec.handler.into(), Whom::from(spec.callee));
-            let until = spec.timeout.or(code.rpc_timeout()).map(|timeout| now() + timeout);
-            let open = Arc::new(Open(Mutex::new(Some(reply))));
+            let called = Called { callee: spec.callee.into(), handler: spec.handler.into() };
+            let timeout = spec.timeout.or(code.rpc_timeout());
+            let until = timeout.map(|timeout| now() + timeout);
+            let wanted = Wanted::new(CallKind::Answered);
+            let open = Arc::new(Open { reply: Mutex::new(Some(reply)), called, wanted: wanted.clone() });
             let told = Arc::clone(&open);
-            code.call(&spec, Some(Told::new(Box::new(move |outcome| told.answer(outcome)))))?;
-            (Pending::Foreign(Foreign { awaited, until, handler, callee }), Ends::Foreign(open))
+            let tell = move |result: GroupResult| {
+                told.answer(result.map_err(|error| group_call_fault(&error)));
+            };
+            code.call(&spec, Some((Box::new(tell), wanted))).map_err(|error| group_call_fault(&error))?;
+            let timeout = timeout.unwrap_or_default();
+            let foreign = Foreign { awaited, until, timeout, open: Arc::clone(&open) };
+            (Pending::Foreign(foreign), Ends::Foreign(open))
         }
     };
     let state = Mutex::new(State::UnderWay(pending));
@@ -462,10 +486,11 @@ pub unsafe extern "C" fn rdzv_rpc_call_with(
                 }
                 Calls::Foreign(code) => {
                     let whom = Whom::from(spec.callee);
-                    let named = move |outcome: Outcome| {
-                        tell(outcome.map_err(|fault| naming(fault, whom.callee())));
+                    let named = move |result: GroupResult| {
+                        tell(result.map_err(|error| naming(group_call_fault(&error), whom.callee())));
                     };
-                    code.call(&spec, Some(Told::new(Box::new(named))))
+                    let told = Some((Box::new(named) as CallTold, Wanted::new(CallKind::Answered)));
+                    code.call(&spec, told).map_err(|error| group_call_fault(&error))
                 }
             }
         })
@@ -474,7 +499,11 @@ pub unsafe extern "C" fn rdzv_rpc_call_with(
 
 /// Calls what nobody answers. Nobody hears whether it arrived.
 ///
-/// Errors: those of `rdzv_rpc_call` that are known at once.
+/// The callee has at most about 1,024 notices of one caller, or 256 MiB of them, in its handlers and before
+/// them. It takes further ones as these are done with; until then they wait in the caller.
+///
+/// Errors: those of `rdzv_rpc_call` that are known at once. `RDZV_LIMIT_EXCEEDED`: 65,536 calls and notices,
+/// or 8 GiB of them, wait to be sent to this worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_notify(
     rpc: *const rdzv_rpc,
@@ -487,7 +516,7 @@ pub unsafe extern "C" fn rdzv_rpc_notify(
             Calls::Tcp(tcp) => tcp
                 .notify(spec.callee, spec.handler, spec.payload, spec.timeout)
                 .map_err(|error| group_call_fault(&error)),
-            Calls::Foreign(code) => code.call(&spec, None),
+            Calls::Foreign(code) => code.call(&spec, None).map_err(|error| group_call_fault(&error)),
         })
     }
 }
@@ -560,7 +589,7 @@ pub unsafe extern "C" fn rdzv_rpc_future_is_ready(future: *const rdzv_rpc_future
 }
 
 /// Ends the call, unless it has ended: whoever waits for it gets `RDZV_CANCELLED`. The worker that was
-/// called is told, unless its backend is one of yours. Any thread. NULL is ignored.
+/// called is told; a backend of yours sees it (`rdzv_rpc_responder_is_wanted`). Any thread. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_future_cancel(future: *const rdzv_rpc_future) {
     // SAFETY: as the header wants it.

@@ -52,6 +52,8 @@ const fn status_of_membership(error: &MembershipError) -> rdzv_status {
         MembershipError::Mixed { .. } => RDZV_RPC_MIXED_GROUP,
         MembershipError::Rank { .. } | MembershipError::WorldSize { .. } => RDZV_INVALID_ARGUMENT,
         MembershipError::NotUnique { .. }
+        | MembershipError::Held { .. }
+        | MembershipError::Begun { .. }
         | MembershipError::Shared { .. }
         | MembershipError::IdTaken { .. } => RDZV_RPC_NAME_TAKEN,
         MembershipError::Devices(_) | MembershipError::Card { .. } => RDZV_RPC_DEVICE_MAP,
@@ -126,7 +128,7 @@ const fn status_of_call(error: &CallError) -> rdzv_status {
         CallFailure::Remote { status, .. } => match status {
             Status::Failed | Status::Other(_) => RDZV_RPC_HANDLER_FAILED,
             Status::NoHandler => RDZV_RPC_NO_HANDLER,
-            Status::Deadline => RDZV_TIMED_OUT,
+            Status::Deadline | Status::Stalled => RDZV_TIMED_OUT,
             Status::TooLong => RDZV_LIMIT_EXCEEDED,
             Status::Leaving => RDZV_RPC_LEAVING,
             Status::NoRoom => RDZV_EXHAUSTED,
@@ -155,10 +157,22 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
     }
 }
 
-/// What a backend of the program's own says of a call.
+/// A call that a backend in the program's code has failed.
 #[cold]
-pub(crate) fn foreign_error(fault: &Fault) -> GroupCallError {
-    GroupCallError::Foreign { status: fault.status, words: fault.message.as_str().into() }
+#[inline(never)]
+pub(crate) fn foreign_error(call: &str, fault: &Fault) -> GroupCallError {
+    let mut words = fault.message.clone();
+    let mut cause = fault.cause.clone();
+    if fault.status == RDZV_RPC_HANDLER_FAILED {
+        cause = words;
+        words = format!("the handler failed: {cause}");
+    }
+    GroupCallError::Foreign {
+        call: call.into(),
+        status: fault.status,
+        words: words.into(),
+        cause: cause.into(),
+    }
 }
 
 #[cold]
@@ -201,8 +215,13 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
                 _ => {}
             }
         }
-        if let GroupCallError::Foreign { status: RDZV_RPC_HANDLER_FAILED, words } = error {
-            known.cause = words.to_string();
+        match error {
+            GroupCallError::Foreign { cause, .. } => known.cause = cause.to_string(),
+            GroupCallError::Late { elapsed, .. } => {
+                known.phase = CallPhase::UnderWay.name().into();
+                known.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
+            }
+            _ => {}
         }
     })
 }
@@ -282,6 +301,7 @@ mod tests {
             (remote(Status::TooLong), RDZV_LIMIT_EXCEEDED, "the payload is over the limit: no luck"),
             (remote(Status::Leaving), RDZV_RPC_LEAVING, "the worker takes no further requests: no luck"),
             (remote(Status::NoRoom), RDZV_EXHAUSTED, "the worker has no room for it: no luck"),
+            (remote(Status::Stalled), RDZV_TIMED_OUT, "the rest of the request did not come: no luck"),
             (PeerGone(lost()), RDZV_RPC_PEER_DIED, "the worker is gone: the connection ended: reset"),
             (Unsent(lost()), RDZV_RPC_PEER_DIED, "not sent: the connection ended: reset"),
             (
@@ -327,14 +347,15 @@ mod tests {
             assert_eq!((&*fault.peer, &*fault.phase), ("host:1", phase), "{words}");
             let is_told_unsent = words.contains("not sent: ") || words.ends_with(" yet");
             assert_eq!(phase == "connecting", is_told_unsent, "{words}");
-            assert_eq!(fault.elapsed_ms, if status == RDZV_TIMED_OUT { 1500 } else { 0 }, "{words}");
+            let is_timed = status == RDZV_TIMED_OUT && !words.ends_with("no luck");
+            assert_eq!(fault.elapsed_ms, if is_timed { 1500 } else { 0 }, "{words}");
             let cause = if words.ends_with("no luck") { "no luck" } else { "" };
             assert_eq!(fault.cause, cause, "{words}");
         }
         let unnamed = Handler { bytes: 0 }.of("", &worker("ps", 3));
         let fault = group_call_fault(&GroupCallError::Call(unnamed));
         assert_eq!(fault.status, RDZV_INVALID_ARGUMENT);
-        assert_eq!(fault.message, "a call to ps (id 3): the name of a handler has 0 bytes");
+        assert_eq!(fault.message, "a call to ps (id 3): the name of a handler has 0 bytes: from 1 to 1024");
     }
 
     #[test]
@@ -350,9 +371,13 @@ mod tests {
             (GroupCallError::Address { worker: ps(), address: words() }, RDZV_RPC_UNREACHED, vec!["ps"]),
             (GroupCallError::System { worker: ps(), words: words() }, RDZV_EXHAUSTED, vec!["ps"]),
             (GroupCallError::Panicked { words: words() }, RDZV_PANIC, vec![]),
-            (GroupCallError::Foreign { status: 77, words: words() }, 77, vec![]),
+            (
+                GroupCallError::Foreign { call: words(), status: 77, words: words(), cause: words() },
+                77,
+                vec![],
+            ),
             (GroupCallError::Cancelled { call: words() }, RDZV_CANCELLED, vec![]),
-            (GroupCallError::Late { call: words() }, RDZV_TIMED_OUT, vec![]),
+            (GroupCallError::Late { call: words(), elapsed: Duration::from_secs(1) }, RDZV_TIMED_OUT, vec![]),
             (GroupCallError::Untaken { calls_max: 1 }, RDZV_LIMIT_EXCEEDED, vec![]),
         ] {
             let fault = group_call_fault(&error);
@@ -394,6 +419,18 @@ mod tests {
                 vec![0, 1],
             ),
             (MembershipError::IdTaken { id: 1, by: words() }.into(), RDZV_RPC_NAME_TAKEN, vec![], vec![1]),
+            (
+                MembershipError::Held { worker: ps(), address: words() }.into(),
+                RDZV_RPC_NAME_TAKEN,
+                vec!["ps"],
+                vec![3],
+            ),
+            (
+                MembershipError::Begun { worker: ps(), address: words() }.into(),
+                RDZV_RPC_NAME_TAKEN,
+                vec!["ps"],
+                vec![3],
+            ),
             (
                 MembershipError::from(DeviceMapError::InvalidDevices {
                     node: name(),

@@ -5,10 +5,11 @@ use crate::buffer::{lent, rdzv_buffer};
 use crate::error::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_fault::name_fault;
+use crate::rpc_payload::payload;
 use crate::rpc_plugin::outside_workers;
 use crate::status::*;
 use rendezvous_core::driver::loop_client::RpcDesk;
-use rendezvous_core::driver::rpc::handling::{HandlerFn, Handling, Request, Responder, Run};
+use rendezvous_core::driver::rpc::handling::{HandlerFn, Handling, Request, Responder, Run, Wanted};
 use rendezvous_core::driver::rpc::{Payload, Received};
 use rendezvous_core::rpc::connection::CallKind;
 use rendezvous_core::rpc::handlers::{Handlers, Owner};
@@ -16,6 +17,7 @@ use rendezvous_core::rpc::name::{WorkerInfo, WorkerName};
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::null;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -103,16 +105,19 @@ enum Back {
     Told(Told),
 }
 
-/// Tells once what came of a call; where nobody does, that there is no answer.
-pub(crate) struct Told(Option<Box<dyn FnOnce(Outcome) + Send>>);
+/// Reports the outcome of a call once. Dropped before that, it reports that there is no answer.
+pub(crate) struct Told {
+    tell: Option<Box<dyn FnOnce(Outcome) + Send>>,
+    wanted: Wanted,
+}
 
 impl Told {
-    pub(crate) fn new(tell: Box<dyn FnOnce(Outcome) + Send>) -> Self {
-        Self(Some(tell))
+    pub(crate) fn new(tell: Box<dyn FnOnce(Outcome) + Send>, wanted: Wanted) -> Self {
+        Self { tell: Some(tell), wanted }
     }
 
     pub(crate) fn tell(mut self, outcome: Outcome) {
-        if let Some(tell) = self.0.take() {
+        if let Some(tell) = self.tell.take() {
             tell(outcome);
         }
     }
@@ -120,8 +125,8 @@ impl Told {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        if let Some(tell) = self.0.take() {
-            tell(Err(failed("the handler gave no answer".into())));
+        if let Some(tell) = self.tell.take() {
+            tell(Err(failed("it gave no answer".into())));
         }
     }
 }
@@ -138,7 +143,7 @@ impl rdzv_rpc_responder {
     /// Nobody is told anything.
     pub(crate) fn forget(self) {
         if let Back::Told(mut told) = self.0 {
-            told.0 = None;
+            told.tell = None;
         }
     }
 }
@@ -203,7 +208,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     fn wants_loop(&self) -> Fault {
-        let words = "a handler of kind RDZV_RPC_LOOP is for a worker that is made for an event loop";
+        let words = "a handler whose requests are events is for a worker that is made for an event loop";
         invalid(format!("{}: {words}", self.name))
     }
 
@@ -241,6 +246,8 @@ impl Entry {
 pub struct rdzv_rpc_handlers {
     entries: Vec<Entry>,
     names: Handlers<()>,
+    /// Whether the worker of a backend in the program's code has ended that these were given to. Copies share it.
+    pub(crate) has_ended: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for rdzv_rpc_handlers {
@@ -254,14 +261,14 @@ impl rdzv_rpc_handlers {
         &self.entries
     }
 
-    /// A copy that shares the code.
-    pub(crate) fn of(entries: &[Entry]) -> Self {
+    /// A copy that shares the code, for a worker of a backend in the program's code.
+    pub(crate) fn of(entries: &[Entry], has_ended: Arc<AtomicBool>) -> Self {
         let mut names = Handlers::new();
         for entry in entries {
             // They were found to be free of each other before.
             names.register(Owner::Program, &entry.name, ()).ok();
         }
-        Self { entries: entries.to_vec(), names }
+        Self { entries: entries.to_vec(), names, has_ended }
     }
 }
 
@@ -319,7 +326,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_clone(
     unsafe {
         guard::call(error, || {
             let handlers = reference(handlers, "handlers")?;
-            let copy = rdzv_rpc_handlers::of(&handlers.entries);
+            let copy = rdzv_rpc_handlers::of(&handlers.entries, Arc::clone(&handlers.has_ended));
             place(out, "out")?.put(Box::into_raw(Box::new(copy)));
             Ok(())
         })
@@ -374,12 +381,75 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_add(
     }
 }
 
+/// A request that a backend of the program's received, as C hands it on.
+struct Incoming<'a> {
+    caller: &'a str,
+    caller_id: u16,
+    handler: &'a str,
+    payload: &'a [u8],
+    time_left_ms: i64,
+}
+
+impl rdzv_rpc_handlers {
+    /// Has a handler answer. `answer_to` makes the way back, once it is sure that the handler is called.
+    fn dispatch(
+        &self,
+        asked: &Incoming<'_>,
+        kind: CallKind,
+        answer_to: impl FnOnce() -> rdzv_rpc_responder,
+    ) -> Result<(), Fault> {
+        let Incoming { caller, caller_id, handler, payload, time_left_ms } = *asked;
+        let time_left = match time_left_ms {
+            -1 => None,
+            millis => Some(crate::argument::zero_or_more_ms(millis, "time_left_ms")?),
+        };
+        if self.has_ended.load(Ordering::Acquire) {
+            return Err(Fault::new(RDZV_RPC_NO_MEMBER, format!("{handler}: the worker was shut down")));
+        }
+        let found = self.entries.iter().find(|entry| entry.name == handler);
+        let found = found
+            .ok_or_else(|| Fault::new(RDZV_RPC_NO_HANDLER, format!("{handler}: there is no such handler")))?;
+        let handler: Arc<str> = handler.into();
+        match &found.code {
+            Code::Program(_, code) => {
+                let bytes = Mutex::new(Bytes::Lent(payload.as_ptr(), payload.len()));
+                let caller = caller.into();
+                let request = rdzv_rpc_request { caller, caller_id, handler, bytes, kind, time_left };
+                let code = Arc::clone(code);
+                outside_workers(|| code.call(&request, answer_to()));
+            }
+            Code::Loop => return Err(found.wants_loop()),
+            Code::Desk(desk) => {
+                let name = WorkerName::new(caller).map_err(|error| invalid(error.to_string()))?;
+                let responder = match answer_to().0 {
+                    Back::Caller(responder) => responder,
+                    Back::Told(told) => {
+                        let wanted = told.wanted.clone();
+                        let answered = move |answer: Result<Payload, Box<str>>| {
+                            let answer = answer.map(|payload| payload.bytes().to_vec());
+                            told.tell(answer.map_err(|words| failed(words.into())));
+                        };
+                        Responder::elsewhere(Arc::clone(&handler), Box::new(answered), wanted)
+                    }
+                };
+                let caller = WorkerInfo { name, id: caller_id };
+                let payload = payload.to_vec().into();
+                let request = Request { caller, handler, payload, kind, time_left };
+                // One that is refused is answered here.
+                outside_workers(|| desk.ask(request, responder));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Has a handler answer a request that a backend of yours received: it is called on the calling thread, be
 /// it inline or pooled; where it is the event loop's, the bytes are copied, and it hears of them. `done` is
 /// told once what came of it, on any thread, also where `answer_is_wanted` is 0; it may be NULL then.
 /// `time_left_ms`: how long the caller waits from now; -1: as long as it takes.
 ///
-/// Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_INVALID_ARGUMENT`.
+/// Errors, of which `done` hears nothing: `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_NO_MEMBER` (the worker that the
+/// handlers were given to was shut down), `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
     handlers: *const rdzv_rpc_handlers,
@@ -411,50 +481,54 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
             let caller = text(caller, caller_len, "caller")?;
             let handler = text(handler, handler_len, "handler")?;
             let payload = bytes(payload, payload_len, "payload")?;
-            let time_left = match time_left_ms {
-                -1 => None,
-                millis => Some(crate::argument::zero_or_more_ms(millis, "time_left_ms")?),
-            };
             let kind = match (answer_is_wanted, done) {
                 (0, _) => CallKind::OneWay,
                 (_, Some(_)) => CallKind::Answered,
                 (_, None) => return Err(invalid("`done` is NULL")),
             };
-            let found = handlers.entries.iter().find(|entry| entry.name == handler).cloned();
-            let found = found.ok_or_else(|| {
-                Fault::new(RDZV_RPC_NO_HANDLER, format!("{handler}: there is no such handler"))
-            })?;
-            let handler: Arc<str> = handler.into();
-            match &found.code {
-                Code::Program(_, code) => {
-                    let request = rdzv_rpc_request {
-                        caller: caller.into(),
-                        caller_id,
-                        handler,
-                        bytes: Mutex::new(Bytes::Lent(payload.as_ptr(), payload.len())),
-                        kind,
-                        time_left,
-                    };
-                    let told = Told::new(listener(done, user_data));
-                    outside_workers(|| code.call(&request, rdzv_rpc_responder::of(told)));
+            let asked = Incoming { caller, caller_id, handler, payload, time_left_ms };
+            handlers.dispatch(&asked, kind, || {
+                rdzv_rpc_responder::of(Told::new(listener(done, user_data), Wanted::new(kind)))
+            })
+        })
+    }
+}
+
+/// As `rdzv_rpc_handlers_dispatch`, where the answer is that of a call which a worker of yours makes: the
+/// handler is given `responder`, so that it answers without a copy and sees whether the caller waits still.
+/// NULL: nobody wants an answer. On success `responder` is the handler's; on failure it stays yours.
+///
+/// Errors: as `rdzv_rpc_handlers_dispatch`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch_to(
+    handlers: *const rdzv_rpc_handlers,
+    caller: *const u8,
+    caller_len: usize,
+    caller_id: u16,
+    handler: *const u8,
+    handler_len: usize,
+    payload: *const u8,
+    payload_len: usize,
+    time_left_ms: i64,
+    responder: *mut rdzv_rpc_responder,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
+    unsafe {
+        guard::call(error, || {
+            let handlers = reference(handlers, "handlers")?;
+            let caller = text(caller, caller_len, "caller")?;
+            let handler = text(handler, handler_len, "handler")?;
+            let payload = bytes(payload, payload_len, "payload")?;
+            let kind = if responder.is_null() { CallKind::OneWay } else { CallKind::Answered };
+            let asked = Incoming { caller, caller_id, handler, payload, time_left_ms };
+            handlers.dispatch(&asked, kind, || {
+                if responder.is_null() {
+                    rdzv_rpc_responder::of(Told::new(Box::new(drop), Wanted::new(kind)))
+                } else {
+                    *Box::from_raw(responder)
                 }
-                Code::Loop => return Err(found.wants_loop()),
-                Code::Desk(desk) => {
-                    let name = WorkerName::new(caller).map_err(|error| invalid(error.to_string()))?;
-                    let told = Told::new(listener(done, user_data));
-                    let answered = move |answer: Result<Payload, Box<str>>| {
-                        let answer = answer.map(|payload| payload.bytes().to_vec());
-                        told.tell(answer.map_err(|words| failed(words.into())));
-                    };
-                    let responder = Responder::elsewhere(Arc::clone(&handler), Box::new(answered));
-                    let caller = WorkerInfo { name, id: caller_id };
-                    let payload = payload.to_vec().into();
-                    let request = Request { caller, handler, payload, kind, time_left };
-                    // One that is refused is answered here.
-                    outside_workers(|| desk.ask(request, responder));
-                }
-            }
-            Ok(())
+            })
         })
     }
 }
@@ -576,51 +650,6 @@ pub unsafe extern "C" fn rdzv_rpc_request_time_left_ms(request: *const rdzv_rpc_
     unsafe { guard::read(request, 0, |of| of.time_left.map_or(-1, millis)) }
 }
 
-/// Bytes that are lent, and given back when nobody needs them any more.
-pub(crate) struct Lent {
-    data: *const u8,
-    len: usize,
-    release: unsafe extern "C" fn(user_data: *mut c_void),
-    user_data: *mut c_void,
-}
-
-// SAFETY: the header tells that the bytes are read, and given back, on any thread.
-unsafe impl Send for Lent {}
-// SAFETY: as above; nobody changes them.
-unsafe impl Sync for Lent {}
-
-impl AsRef<[u8]> for Lent {
-    fn as_ref(&self) -> &[u8] {
-        if self.len == 0 {
-            return &[];
-        }
-        // SAFETY: whoever lent them promises that they are there until they are given back.
-        unsafe { std::slice::from_raw_parts(self.data, self.len) }
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        // SAFETY: the function was given for this, and is called once.
-        unsafe { (self.release)(self.user_data) };
-    }
-}
-
-/// Bytes from C: copied, or lent where there is a way to give them back, which is gone whatever happens.
-pub(crate) unsafe fn payload(
-    (data, len): (*const u8, usize),
-    release: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
-    user_data: *mut c_void,
-) -> Result<Payload, Fault> {
-    let lent = release.map(|release| Lent { data, len, release, user_data });
-    // SAFETY: as the header wants it.
-    let copied = unsafe { bytes(data, len, "payload") }?;
-    Ok(match lent {
-        Some(lent) => Payload::foreign(Arc::new(lent)),
-        None => copied.into(),
-    })
-}
-
 /// Takes a responder and answers.
 unsafe fn respond(
     responder: *mut rdzv_rpc_responder,
@@ -651,6 +680,10 @@ unsafe fn respond(
 /// copied. With it they are only lent, and it is called once with `user_data`, on any thread, when nobody
 /// needs them any more, whatever this function returns.
 ///
+/// No handler begins for a caller that has not read 256 MiB of its answers, until it reads on. An answer that
+/// is given after its handler has returned is dropped if the caller would have more than 1 GiB to read, or all
+/// callers more than 8 GiB; the caller then gets `RDZV_LIMIT_EXCEEDED`. One answer alone may be longer.
+///
 /// Errors: `RDZV_INVALID_ARGUMENT`. Whether the answer arrives nobody knows here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_answer(
@@ -666,7 +699,8 @@ pub unsafe extern "C" fn rdzv_rpc_responder_answer(
 }
 
 /// Tells the caller in these words, in UTF-8, that the handler failed, and frees the responder, whatever it
-/// returns. The caller gets `RDZV_RPC_HANDLER_FAILED`.
+/// returns. The caller gets `RDZV_RPC_HANDLER_FAILED`. A text of more than 16 KiB is cut, and ends with
+/// ` [cut: N bytes, at most 16384]`, where N is its length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_fail(
     responder: *mut rdzv_rpc_responder,
@@ -703,14 +737,15 @@ pub unsafe extern "C" fn rdzv_rpc_responder_fail_with(
     }
 }
 
-/// Whether anybody waits for the answer still, 1 or 0; for who has much to do for it. 0 for NULL.
+/// Whether the caller still waits for the answer, 1 or 0: 0 once the call was cancelled or its time is up, for
+/// a notice, and for NULL. For a handler or a backend of yours that has much to do for an answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_is_wanted(responder: *const rdzv_rpc_responder) -> i32 {
     // SAFETY: as the header wants it.
     unsafe {
         guard::read(responder, 0, |of| match &of.0 {
             Back::Caller(responder) => i32::from(responder.is_wanted()),
-            Back::Told(_) => 1,
+            Back::Told(told) => i32::from(told.wanted.get()),
         })
     }
 }

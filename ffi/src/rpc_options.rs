@@ -2,7 +2,7 @@
 
 use crate::argument::{invalid, list, place, positive_ms, rdzv_bytes, reference, reference_mut, text};
 use crate::buffer::{rdzv_buffer, rdzv_list};
-use crate::context::{rdzv_context, shared};
+use crate::context::{home, rdzv_context};
 use crate::error::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_fault::{backend_fault, options_fault};
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_new(
     unsafe {
         guard::call(error, || {
             let out = place(out, "out")?;
-            let shared = shared(context)?;
+            let home = home(context)?;
             refuse_reentry()?;
             let mut base = BaseOptions::default();
             if rpc_timeout_ms != -1 {
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_new(
             };
             let own: Vec<_> =
                 texts(names, count, "names")?.into_iter().zip(texts(values, count, "values")?).collect();
-            let options = shared.rendezvous().rpc().construct_options(name, base, &own);
+            let options = home.rendezvous().rpc().construct_options(name, base, &own);
             let options = options.map_err(|error| backend_fault(&error))?;
             let mut made = rdzv_rpc_options::new(options);
             // What a backend of the program's own said besides, which only the C interface knows.

@@ -14,12 +14,15 @@ use crate::status::*;
 use crate::store::{handle, rdzv_store};
 use crate::{RDZV_RPC_ABRUPT, RDZV_RPC_GRACEFUL};
 use rendezvous_core::driver::canceller::Cancellable;
+use rendezvous_core::driver::loop_client::Called;
+use rendezvous_core::driver::rpc::handling::Wanted;
 use rendezvous_core::driver::rpc_group::{
     Agency, AnyRpcBackend, Begun, CallSpec, CallTold, Callee, GroupCallError, RpcInitError, Shutdown,
 };
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_core::rpc::agent::AgentError;
+use rendezvous_core::rpc::connection::CallKind;
 use rendezvous_core::rpc::name::{WorkerInfo, WorkerName};
 use rendezvous_core::rpc::options::{OptionsError, RpcOptions};
 use rendezvous_core::rpc::registry::{BaseOptions, InitRequest, RpcBackend};
@@ -27,6 +30,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -102,7 +106,9 @@ pub struct rdzv_rpc_backend_vtable {
             answer: *mut rdzv_rpc_answer,
         ) -> rdzv_status,
     >,
-    /// Called once, when the context and all that was made with it are gone. May be NULL.
+    /// Called once, when the context is gone and so are the handlers, URL rendezvous, agents, loops and RPC
+    /// workers that were made with it. Stores and servers of the context may outlive it, so that `user_data`
+    /// may own some. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
@@ -122,7 +128,9 @@ pub struct rdzv_rpc_agent_vtable {
     /// Begins a call, and does not wait for its end. What `call` points at is valid until this returns,
     /// and its `release` is NULL. `responder` is for what comes of it, from any thread, at the latest
     /// when its time is up; NULL: nobody wants an answer. It is the code's if this returns `RDZV_OK`, and
-    /// else the library's. Must not be NULL.
+    /// else the library's. `rdzv_rpc_responder_is_wanted` tells when the caller gives the call up.
+    /// `rdzv_rpc_handlers_dispatch_to` has a handler of this process answer. Not called once `shutdown` has
+    /// returned: such calls are `RDZV_RPC_NO_MEMBER`. Must not be NULL.
     pub call: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
@@ -133,8 +141,9 @@ pub struct rdzv_rpc_agent_vtable {
     /// Answers who is in the group, with `rdzv_rpc_answer_add_worker` for each. Must not be NULL.
     pub list_workers:
         Option<unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rpc_answer) -> rdzv_status>,
-    /// Ends the worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. Called again when it was called before.
-    /// Must not be NULL.
+    /// Ends the worker, `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. When it returns, the worker has ended,
+    /// whatever it returns: `call` is not called any more, and the handlers that `init` was given are not
+    /// dispatched to. `shutdown` itself is called again when it was called before. Must not be NULL.
     pub shutdown: Option<
         unsafe extern "C" fn(user_data: *mut c_void, how: i32, answer: *mut rdzv_rpc_answer) -> rdzv_status,
     >,
@@ -318,7 +327,8 @@ impl RpcBackend for BackendCode {
         let init = self.vtable.init.ok_or_else(missing)?;
         let InitRequest { store, worker, world_size, call } = request;
         let given = options.own::<Given>().cloned().unwrap_or_default();
-        let handlers = rdzv_rpc_handlers::of(&given.entries);
+        let has_ended = Arc::<AtomicBool>::default();
+        let handlers = rdzv_rpc_handlers::of(&given.entries, Arc::clone(&has_ended));
         // What the code waits for at its store ends; where else it waits is its own affair.
         let cancelled = store.for_one_call();
         let _watch = call.watch(move || cancelled.cancel());
@@ -351,7 +361,8 @@ impl RpcBackend for BackendCode {
             return Err(RpcInitError::Foreign { status, words });
         }
         let Made { owned, vtable } = answer.agent.ok_or_else(missing)?;
-        Ok(Arc::new(AgentCode { owned, vtable, backend: self.name.clone(), me: worker, rpc_timeout }))
+        let backend = self.name.clone();
+        Ok(Arc::new(AgentCode { owned, vtable, backend, me: worker, rpc_timeout, has_ended }))
     }
 }
 
@@ -370,6 +381,7 @@ pub(crate) struct AgentCode {
     backend: String,
     me: WorkerInfo,
     rpc_timeout: Option<Duration>,
+    has_ended: Arc<AtomicBool>,
 }
 
 // SAFETY: of the vtable only the functions are used, as the header tells.
@@ -407,18 +419,19 @@ impl AgentCode {
         self.enter().map_err(foreign)
     }
 
-    /// Begins a call; `told` hears what comes of it, where anybody does.
-    pub(crate) fn call(&self, spec: &CallSpec<'_>, told: Option<Told>) -> Result<(), Fault> {
+    /// Begins a call; `told` is told its outcome, unless this fails. Errors name handler and callee.
+    pub(crate) fn call(
+        &self,
+        spec: &CallSpec<'_>,
+        told: Option<(CallTold, Wanted)>,
+    ) -> Result<(), GroupCallError> {
         let Some(call) = self.vtable.call else { return Ok(()) };
-        let inside = match self.enter() {
-            Ok(inside) => inside,
-            Err(fault) => {
-                if let Some(told) = told {
-                    rdzv_rpc_responder::of(told).forget();
-                }
-                return Err(fault.during("call"));
-            }
-        };
+        let called = Called { callee: spec.callee.into(), handler: spec.handler.into() }.to_string();
+        if self.has_ended.load(Ordering::Acquire) {
+            let fault = Fault::new(RDZV_RPC_NO_MEMBER, "not sent: this worker was shut down");
+            return Err(foreign_error(&called, &fault));
+        }
+        let inside = self.enter().map_err(|fault| foreign_error(&called, &fault))?;
         let millis = |timeout: Duration| i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
         let (name, id) = match spec.callee {
             Callee::Name(name) => (Some(name), -1),
@@ -438,7 +451,14 @@ impl AgentCode {
             release: None,
             user_data: null_mut(),
         };
-        let responder = told.map_or(null_mut(), |told| Box::into_raw(Box::new(rdzv_rpc_responder::of(told))));
+        let responder = told.map_or(null_mut(), |(told, wanted)| {
+            let called = called.clone();
+            let tell = move |outcome: Outcome| {
+                told(outcome.map_err(|fault| foreign_error(&called, &fault)));
+            };
+            let told = Told::new(Box::new(tell), wanted);
+            Box::into_raw(Box::new(rdzv_rpc_responder::of(told)))
+        });
         // SAFETY: the vtable was given for this; what is passed lives until the function returns.
         let status = unsafe { call(self.owned.user_data, &raw const lent, responder) };
         drop(inside);
@@ -451,7 +471,7 @@ impl AgentCode {
         }
         let mut none = rdzv_rpc_answer::default();
         let (status, words) = refusal(&self.backend, status, &mut none).unwrap_or((status, Box::default()));
-        Err(Fault::new(status, words).during("call"))
+        Err(foreign_error(&called, &Fault::new(status, words)))
     }
 }
 
@@ -484,20 +504,20 @@ impl Agency for AgentCode {
         let inside = self.enter_for()?;
         // SAFETY: the vtable was given for this.
         let status = unsafe { shutdown(self.owned.user_data, how, &raw mut answer) };
+        self.has_ended.store(true, Ordering::Release);
         drop(inside);
         refusal(&self.backend, status, &mut answer)
             .map_or(Ok(()), |(status, words)| Err(AgentError::Foreign { status, words }))
     }
 
     fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError> {
-        let told = move |outcome: Outcome| told(outcome.map_err(|fault| foreign_error(&fault)));
-        let begun = self.call(&call, Some(Told::new(Box::new(told))));
-        begun.map_err(|fault| foreign_error(&fault))?;
-        Ok(Begun::Loose(call.timeout.or(self.rpc_timeout)))
+        let wanted = Wanted::new(CallKind::Answered);
+        self.call(&call, Some((told, wanted.clone())))?;
+        Ok(Begun::Loose(call.timeout.or(self.rpc_timeout), wanted))
     }
 
     fn begin_notify(&self, call: CallSpec<'_>) -> Result<(), GroupCallError> {
-        self.call(&call, None).map_err(|fault| foreign_error(&fault))
+        self.call(&call, None)
     }
 
     fn foreign(&self) -> Option<&(dyn Any + Send + Sync)> {
@@ -521,8 +541,8 @@ pub unsafe extern "C" fn rdzv_context_register_rpc_backend(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused where it must be.
     unsafe {
         guard::call(error, || {
-            let shared = &reference(context, "context")?.shared;
-            shared.refuse_sink()?;
+            let home = &reference(context, "context")?.home;
+            home.refuse_sink()?;
             refuse_reentry()?;
             let name = text(backend, backend_len, "backend")?;
             let given = sized::given_size(vtable, BACKEND_FIRST_SIZE, "vtable")?;
@@ -532,8 +552,7 @@ pub unsafe extern "C" fn rdzv_context_register_rpc_backend(
             }
             let owned = Owned { user_data: vtable.user_data, destroy: OnceLock::new() };
             let code = Arc::new(BackendCode { owned, vtable, name: name.into() });
-            let registered =
-                shared.rendezvous().rpc().register(name, Arc::clone(&code) as Arc<AnyRpcBackend>);
+            let registered = home.rendezvous().rpc().register(name, Arc::clone(&code) as Arc<AnyRpcBackend>);
             registered.map_err(|error| backend_fault(&error))?;
             if let Some(destroy) = vtable.destroy {
                 code.owned.destroy.set(destroy).ok();
@@ -553,11 +572,11 @@ pub unsafe extern "C" fn rdzv_context_list_rpc_backends(
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
         guard::call(error, || {
-            let shared = &reference(context, "context")?.shared;
-            shared.refuse_sink()?;
+            let home = &reference(context, "context")?.home;
+            home.refuse_sink()?;
             refuse_reentry()?;
             let list = reference_mut(names, "names")?;
-            list.items = shared.rendezvous().rpc().backends().into_iter().map(String::into_bytes).collect();
+            list.items = home.rendezvous().rpc().backends().into_iter().map(String::into_bytes).collect();
             Ok(())
         })
     }

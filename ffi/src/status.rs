@@ -99,6 +99,9 @@ pub const RDZV_RPC_EVICTED: rdzv_status = 44;
 pub const RDZV_RPC_MEMBERSHIP: rdzv_status = 45;
 /// A payload is not what its reader takes it for.
 pub const RDZV_RPC_MALFORMED: rdzv_status = 46;
+/// Another session joined the rendezvous under this node's name, which must not come back. Each node needs a
+/// name of its own.
+pub const RDZV_RENDEZVOUS_REPLACED: rdzv_status = 47;
 
 /// The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
 /// static.
@@ -131,6 +134,7 @@ pub extern "C" fn rdzv_status_name(status: rdzv_status) -> *const core::ffi::c_c
             RDZV_RENDEZVOUS_CONNECTION => c"rendezvous connection failed",
             RDZV_RENDEZVOUS_STATE => c"rendezvous state unreadable",
             RDZV_RENDEZVOUS_GRACEFUL_EXIT => c"rendezvous left gracefully",
+            RDZV_RENDEZVOUS_REPLACED => c"replaced in the rendezvous",
             RDZV_NOT_REGISTERED => c"not registered",
             RDZV_ALREADY_REGISTERED => c"already registered",
             RDZV_BACKEND_MISMATCH => c"backend mismatch",

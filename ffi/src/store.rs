@@ -47,17 +47,19 @@ pub(crate) const fn status_of(kind: ErrorKind) -> rdzv_status {
         ErrorKind::Corrupt => RDZV_CORRUPT,
         ErrorKind::Reentrant => RDZV_REENTRANT,
         ErrorKind::Io => RDZV_IO,
+        ErrorKind::Exhausted => RDZV_EXHAUSTED,
         ErrorKind::NotFound => RDZV_NOT_FOUND,
         ErrorKind::Conflict => RDZV_CONFLICT,
         ErrorKind::StaleRound => RDZV_STALE_ROUND,
         ErrorKind::Compacted => RDZV_COMPACTED,
         ErrorKind::SessionEnded => RDZV_SERVER_GONE,
         ErrorKind::Closed => RDZV_CLOSED,
+        ErrorKind::Replaced => RDZV_RENDEZVOUS_REPLACED,
     }
 }
 
 /// All kinds, for the way back from a status.
-const KINDS: [ErrorKind; 18] = [
+const KINDS: [ErrorKind; 19] = [
     ErrorKind::TimedOut,
     ErrorKind::Refused,
     ErrorKind::ServerGone,
@@ -72,6 +74,7 @@ const KINDS: [ErrorKind; 18] = [
     ErrorKind::Corrupt,
     ErrorKind::Reentrant,
     ErrorKind::Io,
+    ErrorKind::Exhausted,
     ErrorKind::NotFound,
     ErrorKind::Conflict,
     ErrorKind::StaleRound,
@@ -186,8 +189,8 @@ pub(crate) fn node_handle(store: Arc<NodeStore>, shared: Arc<Shared>) -> *mut rd
 /// may be NULL for a fresh one. On success `*out` is yours until `rdzv_store_free`.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (no endpoint), and with the last cause when time was up: `RDZV_REFUSED`,
-/// `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE`; at once:
-/// `RDZV_WRONG_PROTOCOL`.
+/// `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE`, `RDZV_EXHAUSTED` (no
+/// descriptors); at once: `RDZV_WRONG_PROTOCOL`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_connect(
     context: *const rdzv_context,

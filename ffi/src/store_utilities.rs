@@ -86,7 +86,9 @@ unsafe fn meet(
 /// again for the others' leaving. `rdzv_store_cancel` ends it. A prefix serves once. The keys are those of
 /// PyTorch's elastic agent.
 ///
-/// Errors: those of `rdzv_store_multi_get`; `RDZV_INVALID_ARGUMENT` for a rank outside the world.
+/// Errors: those of `rdzv_store_multi_get`; `RDZV_TIMED_OUT` when not all gave their data: `rdzv_error_rank`
+/// tells up to 16 that did not. To rank 0 it also tells that not all read the data, and how many did not.
+/// `RDZV_INVALID_ARGUMENT` for a rank outside the world.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_get_all(
     store: *const rdzv_store,

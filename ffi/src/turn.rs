@@ -6,7 +6,7 @@ use crate::guard;
 use crate::native_store::{native, native_fault};
 use crate::sized;
 use crate::status::{RDZV_LIMIT_EXCEEDED, RDZV_OK, rdzv_status};
-use crate::store::{rdzv_store, status_of, timeout};
+use crate::store::{of_keys, rdzv_store, status_of, timeout};
 use rendezvous_core::driver::native_client::{Batch, BatchAnswer, BatchStep, Branch, Step, Test, Txn};
 use rendezvous_core::error::Operation;
 use rendezvous_core::limits::KEYS_MAX;
@@ -340,7 +340,12 @@ pub unsafe extern "C" fn rdzv_store_commit(
         guard::call_on(store.as_ref().map(|store| &store.poison), error, || {
             let client = native(reference(store, "store")?, Operation::Txn)?;
             let (txn, holds) = (reference(txn, "txn")?, place(holds, "holds")?);
-            let done = client.commit(&txn.txn, timeout(timeout_ms)?).map_err(|error| native_fault(&error))?;
+            let done = client.commit(&txn.txn, timeout(timeout_ms)?).map_err(|error| {
+                let key =
+                    error.fault().map(|fault| client.name_of(&fault.text)).filter(|key| !key.is_empty());
+                let keys: Vec<&[u8]> = key.iter().map(Vec::as_slice).collect();
+                of_keys(native_fault(&error), &keys)
+            })?;
             holds.put(i32::from(done.holds));
             if let Ok(revision) = place(revision, "revision") {
                 revision.put(done.revision);

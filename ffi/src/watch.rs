@@ -8,7 +8,7 @@ use crate::guard::{self, Poison};
 use crate::native_store::{native, native_fault};
 use crate::sized;
 use crate::status::rdzv_status;
-use crate::store::{of_keys, rdzv_store, span, status_of, timeout};
+use crate::store::{call_fault, of_keys, rdzv_store, span, timeout};
 use rendezvous_core::driver::native_client::{Change, Lease, NativeClient, NativeError, Watch, WatchError};
 use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::error::Operation;
@@ -60,10 +60,7 @@ pub struct rdzv_lease {
 #[cold]
 #[inline(never)]
 pub(crate) fn watch_fault(error: &WatchError) -> Fault {
-    let known = match error {
-        WatchError::Cancelled(error) | WatchError::Lost(error) => native_fault(error),
-        error => Fault::new(status_of(error.kind()), error.to_string()).during("watch"),
-    };
+    let known = call_fault(error.call());
     known.with(|known| known.revision = error.oldest_revision().unwrap_or(known.revision))
 }
 
@@ -184,7 +181,7 @@ pub unsafe extern "C" fn rdzv_watch_next(
             of.shared.refuse_sink()?;
             let given = sized::given_size(change, CHANGE_FIRST_SIZE, "change")?;
             let next = of.watch.next(span(timeout_ms, of.default)?);
-            let next = next.map_err(|error| watch_fault(&error))?;
+            let next = next.map_err(|error| of_keys(watch_fault(&error), &[of.watch.key()]))?;
             let (kind, revision) = match &next {
                 None => (RDZV_CHANGE_NONE, 0),
                 Some(Change { value: None, revision, .. }) => (RDZV_CHANGE_DELETE, *revision),

@@ -111,6 +111,8 @@ void agent_restarts_its_workers_and_succeeds(void) {
   OK(rdzv_agent_options_set_max_restarts(options, 1, &error));
   OK(rdzv_agent_options_set_stop(options, SIGTERM, 10000, &error));
   OK(rdzv_agent_options_set_kill_timeout_ms(options, 10000, &error));
+  OK(rdzv_agent_options_set_restart_backoff_ms(options, 0, &error));
+  OK(rdzv_agent_options_set_leftover_timeout_ms(options, 1000, &error));
   OK(rdzv_agent_options_set_monitor_interval_ms(options, 100, &error));
   OK(rdzv_agent_options_set_exit_barrier_timeout_ms(options, 10000, &error));
   OK(rdzv_agent_options_set_start_timeout_ms(options, 60000, &error));
@@ -136,7 +138,7 @@ void agent_restarts_its_workers_and_succeeds(void) {
   CHECK_NUMBER((long long)rdzv_agent_result_returned_count(result), 0);
   CHECK(heard.running == 2 && heard.exited == 4 && heard.failed == 1 && heard.over == 1 && heard.killing == 0);
   CHECK(heard.rendezvous_us > 0);
-  CHECK_TEXT(heard.restart_reason, "worker 1 ended with exit code 3");
+  CHECK_TEXT(heard.restart_reason, "rank 1 (local rank 1) ended with exit code 3");
   rdzv_agent_result_free(result);
   // It runs once, and goes on telling how it ended.
   OK(rdzv_agent_run(agent, NULL, NULL, NULL, &error));
@@ -176,7 +178,7 @@ void agent_tells_the_root_cause(void) {
   rdzv_agent_free(agent);
   CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_FAILED);
   size_t len = 0;
-  CHECK_LENT(rdzv_agent_result_reason(result, &len), len, "worker 1 was ended by signal 11");
+  CHECK_LENT(rdzv_agent_result_reason(result, &len), len, "rank 1 (local rank 1) was ended by SIGSEGV");
   CHECK_NUMBER((long long)rdzv_agent_result_failure_count(result), 1);
   rdzv_worker_failure failure = {.struct_size = sizeof failure};
   OK(rdzv_agent_result_failure(result, 0, &failure, &error));
@@ -285,7 +287,9 @@ void agents_are_watched(void) {
   rdzv_agent_free(agent);
   CHECK(watched.gone == 1 && watched.timers == 1 && watched.restarts_left == 0);
   CHECK(watched.metrics > 20 && watched.records > 2);
-  CHECK_TEXT(watched.words, "watchdog: timer step of worker 0 expired");
+  const char *timer = "watchdog: timer step (set for 0.0 s by pid ";
+  CHECK(strncmp(watched.words, timer, strlen(timer)) == 0);
+  CHECK(strstr(watched.words, ") of rank 0 (local rank 0) expired") != NULL);
   rdzv_server_free(server);
 }
 
@@ -631,6 +635,8 @@ void agents_refuse_bad_arguments(void) {
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_stop(options, 0, 1, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_stop(options, SIGTERM, -1, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_kill_timeout_ms(options, -1, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_restart_backoff_ms(options, -1, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_leftover_timeout_ms(options, -1, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_monitor_interval_ms(options, 0, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_exit_barrier_timeout_ms(options, -1, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_start_timeout_ms(options, 0, &error));

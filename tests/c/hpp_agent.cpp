@@ -101,7 +101,7 @@ void programs() {
   }));
   CHECK(running == 2 && reports == 2 && seen.metrics > 0 && seen.records > 2);
   CHECK(!result.succeeded() && result.verdict() == rdzv::verdict::failed);
-  CHECK(result.reason() == "worker 1 ended with exit code 7");
+  CHECK(result.reason() == "rank 1 (local rank 1) ended with exit code 7");
   const auto failures = result.failures();
   CHECK(failures.size() == 1 && failures[0].exit_code == 7 && failures[0].signal.empty());
   CHECK(failures[0].host == "here" && failures[0].global_rank == 1);

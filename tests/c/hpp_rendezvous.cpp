@@ -30,6 +30,24 @@ static_assert(is_move_only<rdzv::rendezvous_parameters> && is_move_only<rdzv::re
 static_assert(is_move_only<rdzv::rendezvous_info> && is_move_only<rdzv::url_rendezvous>);
 static_assert(is_move_only<rdzv::store_info> && !std::is_copy_constructible_v<rdzv::store_timeout>);
 
+// Numbers and truth values arrive as they were written, whatever type the program has them in.
+void options_keep_their_values(rdzv::rendezvous_parameters& made) {
+  const auto is = [&](const char* key, const rdzv::config_value& value) { return VALUE(made.get(key)) == value; };
+  CHECK(made.set("i", std::int64_t{5000000000}) && is("i", std::int64_t{5000000000}));
+  CHECK(made.set("i", 5000000000L) && is("i", std::int64_t{5000000000}));
+  CHECK(made.set("i", -5000000000LL) && is("i", std::int64_t{-5000000000}));
+  CHECK(made.set("i", 4294967295U) && is("i", std::int64_t{4294967295}));
+  CHECK(made.set("i", std::size_t{7}) && is("i", std::int64_t{7}));
+  CHECK(made.set("i", short{-7}) && is("i", std::int64_t{-7}));
+  CHECK(made.set("i", std::uint64_t{1} << 63).error().code() == rdzv::status::invalid_argument);
+  CHECK(is("i", std::int64_t{-7}));
+  CHECK(made.set("i", 2.5) && is("i", 2.5) && made.set("i", 0.5F) && is("i", 0.5));
+  CHECK(made.set("i", true) && is("i", true) && made.set("i", false) && is("i", false));
+  const std::string text = "text";
+  CHECK(made.set("i", text) && is("i", text) && made.set("i", std::string_view("view")) && is("i", std::string("view")));
+  CHECK(made.set("i", "true") && is("i", std::string("true")));
+}
+
 void parameters() {
   using strings = std::vector<std::string>;
   auto made = VALUE(rdzv::rendezvous_parameters::create("b", "h:1", "run", 1, 2));
@@ -45,6 +63,7 @@ void parameters() {
   CHECK(VALUE(made.get("e")) == rdzv::config_value(true) && VALUE(made.get("f")) == rdzv::config_value(2.5));
   CHECK(VALUE(made.get("g")) == rdzv::config_value() && !VALUE(made.get("missing")));
   CHECK(VALUE(made.get_as_bool("a")) == true && VALUE(made.get_as_int("b")) == 7);
+  options_keep_their_values(made);
   CHECK(!VALUE(made.get_as_bool("g")) && !VALUE(made.get_as_int("missing")));
   CHECK(VALUE(made.get_as_bool("missing", std::string("no"))) == false);
   CHECK(VALUE(made.get_as_int("missing", std::string(" 8 "))) == 8);
@@ -290,6 +309,7 @@ void own_backend() {
     CHECK(!VALUE(handler.next_event(0ms)));
     const auto event = VALUE(handler.next_event(30ms));
     CHECK(event && event->kind == rdzv::round_event_kind::peer_died && event->node_rank == 2);
+    CHECK(event->ends_round() && !rdzv::round_event{}.ends_round());
     CHECK(VALUE(event->describe()) == "node host-2 (rank 2 of round 1) died: heartbeats were missed");
     own_handler::is_cancelled = false;
     handler.cancel();
@@ -304,6 +324,7 @@ void own_backend() {
     CHECK(failure_of(context, rdzv::status::rendezvous_connection).is_rendezvous_connection());
     CHECK(failure_of(context, rdzv::status::rendezvous_state).is_rendezvous_state());
     CHECK(failure_of(context, rdzv::status::rendezvous_graceful_exit).is_rendezvous_graceful_exit());
+    CHECK(failure_of(context, rdzv::status::rendezvous_replaced).is_rendezvous_replaced());
     CHECK(!failure_of(context, rdzv::status::timed_out).is_rendezvous());
     CHECK(closed.cause().empty() && closed.ranks().empty() && closed.nodes().empty());
 #if defined(__cpp_exceptions)
@@ -312,6 +333,7 @@ void own_backend() {
     CHECK(throws<rdzv::rendezvous_connection>(context, rdzv::status::rendezvous_connection));
     CHECK(throws<rdzv::rendezvous_state>(context, rdzv::status::rendezvous_state));
     CHECK(throws<rdzv::rendezvous_graceful_exit>(context, rdzv::status::rendezvous_graceful_exit));
+    CHECK(throws<rdzv::rendezvous_replaced>(context, rdzv::status::rendezvous_replaced));
     CHECK(throws<rdzv::rendezvous_exception>(context, rdzv::status::rendezvous_closed));
     CHECK(throws<rdzv::exception>(context, rdzv::status::rendezvous_closed));
 #endif

@@ -3,17 +3,14 @@
 
 #include <rendezvous_custom_rpc.hpp>
 
-#include <array>
 #include <condition_variable>
 #include <future>
-#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #if defined(__cpp_exceptions)
@@ -40,6 +37,7 @@ struct rdzv::codec<point> : rdzv::codec_of_memory<point> {};
 
 template <>
 struct rdzv::codec<named> {
+  static constexpr std::string_view name = "named";
   static void write(writer& out, const named& value) {
     codec<std::string>::write(out, value.name);
     codec<std::optional<double>>::write(out, value.weight);
@@ -54,64 +52,6 @@ namespace {
 static_assert(is_move_only<rdzv::rpc> && is_move_only<rdzv::rpc_handlers> && is_move_only<rdzv::rpc_observer> &&
               is_move_only<rdzv::rpc_future<int>> && is_move_only<rdzv::rpc_responder> &&
               is_move_only<rdzv::rpc_payload>);
-
-template <class T>
-T there_and_back(const T& value) {
-  rdzv::writer out;
-  rdzv::codec<T>::write(out, value);
-  const std::string bytes = out.take();
-  T back{};
-  rdzv::reader in(bytes);
-  CHECK(rdzv::codec<T>::read(in, back) && in.left() == 0);
-  // Whatever is cut off is missed.
-  for (std::size_t size = 0; size < bytes.size(); ++size) {
-    T part{};
-    rdzv::reader cut(std::string_view(bytes).substr(0, size));
-    CHECK(!rdzv::codec<T>::read(cut, part));
-  }
-  return back;
-}
-
-void values_travel() {
-  const std::string text("a\0b", 3);
-  CHECK(there_and_back(text) == text);
-  CHECK(there_and_back(std::numeric_limits<std::int64_t>::min()) == std::numeric_limits<std::int64_t>::min());
-  CHECK(there_and_back(0.1) == 0.1 && there_and_back(true) && there_and_back('x') == 'x');
-  const std::vector<double> numbers{1.5, -2.5};
-  CHECK(there_and_back(numbers) == numbers);
-  const std::vector<bool> flags{true, false, true};
-  CHECK(there_and_back(flags) == flags);
-  const std::vector<std::vector<std::string>> nested{{"a"}, {}, {"b", ""}};
-  CHECK(there_and_back(nested) == nested);
-  using mixed = std::tuple<int, std::array<std::pair<std::string, float>, 2>, std::optional<bool>>;
-  const mixed value{7, {{{"x", 1.0F}, {"y", 2.0F}}}, std::nullopt};
-  CHECK(there_and_back(value) == value);
-  CHECK(there_and_back(point{3, 4}).y == 4);
-  // Nobody makes room for what is not there, and a truth is 0 or 1.
-  std::vector<std::string> many;
-  rdzv::reader lie(std::string_view("\xff\xff\xff\xff\xff\xff\xff\x7f", 8));
-  CHECK(!rdzv::codec<std::vector<std::string>>::read(lie, many));
-  // Items that travel as one byte and are large in memory take only so much of it.
-  using large_items = std::vector<std::optional<std::array<double, 1000>>>;
-  const auto absent = [](std::uint64_t count) {
-    rdzv::writer out;
-    rdzv::codec<std::uint64_t>::write(out, count);
-    return out.take() + std::string(static_cast<std::size_t>(count), '\0');
-  };
-  CHECK(there_and_back(large_items(100)).size() == 100);
-  const std::string bomb = absent(std::uint64_t{1} << 18);
-  large_items items;
-  rdzv::reader of_bomb(bomb);
-  CHECK(!rdzv::codec<large_items>::read(of_bomb, items) && items.size() < 20000);
-  // What lies in vectors in a vector counts as well.
-  std::vector<large_items> nested_items;
-  const std::string nested_bomb = absent(2).substr(0, 8) + absent(8000) + absent(8000);
-  rdzv::reader of_nested_bomb(nested_bomb);
-  CHECK(!rdzv::codec<std::vector<large_items>>::read(of_nested_bomb, nested_items));
-  bool flag = false;
-  rdzv::reader two("\2");
-  CHECK(!rdzv::codec<bool>::read(two, flag));
-}
 
 rdzv::rpc_handlers handlers() {
   auto made = VALUE(rdzv::rpc_handlers::create());
@@ -156,7 +96,9 @@ rdzv::rpc_handlers handlers() {
   CHECK(made.on("throw an int", []() { throw 7; }));
 #endif
   CHECK(made.on("add", [] { return 0; }).error().code() == rdzv::status::already_registered);
-  CHECK(made.on("x", static_cast<int (*)(int)>(nullptr)).error().code() == rdzv::status::invalid_argument);
+  const auto empty = made.on("x", static_cast<int (*)(int)>(nullptr));
+  CHECK(empty.error().code() == rdzv::status::invalid_argument);
+  CHECK(empty.error().message() == "handler x: its function is empty");
   CHECK(made.on_bytes("x", rdzv::rpc_function()).error().code() == rdzv::status::invalid_argument);
   CHECK(made.on_bytes("x", nullptr).error().code() == rdzv::status::invalid_argument);
   return made;
@@ -177,7 +119,7 @@ rdzv::rpc joined(const rdzv::store& store, const char* name, std::int32_t rank, 
 
 void check_answer_of_add(const rdzv::error& failure) {
   CHECK(failure.code() == rdzv::status::rpc_malformed && failure.operation() == "call");
-  CHECK(failure.message() == "add at two: the answer is not of the type that was asked for");
+  CHECK(failure.message() == "add at two: it answers (i32), and was called for (str)");
 }
 
 void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
@@ -214,14 +156,19 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(code(one.call<int>("three", "add", 1, 2)) == rdzv::status::rpc_unknown_worker);
   CHECK(code(one.call<int>("", "add", 1, 2)) == rdzv::status::rpc_unknown_worker);
   CHECK(code(one.call<int>("two", "none")) == rdzv::status::rpc_no_handler);
+  const auto unnumbered = one.call<int>(-5, "add", 1, 2);
+  CHECK(code(unnumbered) == rdzv::status::invalid_argument);
+  CHECK(unnumbered.error().message() == "add: the callee has no name, and its id is -5: from 0 to 65535");
+  const auto nameless = one.call<int>("two", std::string(1025, 'n'));
+  CHECK(nameless.error().message().find("has 1025 bytes: from 1 to 1024") != std::string::npos);
   CHECK(code(one.call_within<int>(std::chrono::milliseconds(0), "two", "add", 1, 2)) == rdzv::status::timed_out);
   const auto few = one.call<int>("two", "add", 1);
   CHECK(code(few) == rdzv::status::rpc_malformed);
   CHECK(few.error().nodes() == std::vector<std::string>{"two"} && few.error().operation() == "call");
-  CHECK(few.error().message().find("add: argument 2 of 2 cannot be read") != std::string::npos);
+  CHECK(few.error().message().find("add takes (i32,i32), was called with (i32)") != std::string::npos);
   const auto many = one.call<int>("two", "add", 1, 2, 3);
   CHECK(code(many) == rdzv::status::rpc_malformed);
-  CHECK(many.error().message().find("add: 4 bytes follow its 2 arguments") != std::string::npos);
+  CHECK(many.error().message().find("add takes (i32,i32), was called with (i32,i32,i32)") != std::string::npos);
   const auto other = one.call<std::string>("two", "add", 1, 2);
   check_answer_of_add(other.error());
   CHECK(other.error().nodes() == std::vector<std::string>{"two"});
@@ -234,7 +181,7 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(later_answer.error().nodes() == std::vector<std::string>{"two"});
   // By number where that is how it was called.
   const auto by_number = one.call<std::string>(2, "add", 1, 2);
-  CHECK(by_number.error().message() == "add at id 2: the answer is not of the type that was asked for");
+  CHECK(by_number.error().message() == "add at id 2: it answers (i32), and was called for (str)");
   CHECK(by_number.error().nodes().empty() && by_number.error().ranks() == std::vector<std::int64_t>{2});
 #if defined(__cpp_exceptions)
   CHECK(one.call<int>("two", "throw", 7).error().cause() == "no such luck: 7");
@@ -268,7 +215,7 @@ void calls_do_not_wait(const rdzv::rpc& one, rdzv::rpc& two) {
   CHECK(VALUE(sum.get()) == 7);
   auto waited = VALUE(one.start<int>("two", "add", 5, 6));
   CHECK(VALUE(waited.wait(patience)) && waited.is_ready() && VALUE(waited.take()) == 11);
-  CHECK(waited.take().error().code() == rdzv::status::invalid_argument);
+  CHECK(waited.take().error().message() == "add at two: its answer was taken before");
 
   // A handler that comes and goes while others call. It answers on another thread, when it has returned.
   listener asked;
@@ -313,7 +260,7 @@ void calls_do_not_wait(const rdzv::rpc& one, rdzv::rpc& two) {
   CHECK(one.call_then<std::string>(
       [&done](rdzv::result<std::string> answer) { done.tell(answer.error().message() + answer.error().nodes().at(0)); },
       "two", "add", 1, 2));
-  CHECK(done.next() == "add at two: the answer is not of the type that was asked fortwo");
+  CHECK(done.next() == "add at two: it answers (i32), and was called for (str)two");
   CHECK(!one.call_then([](rdzv::result<void>) {}, "three", "add"));
   const std::string large(std::size_t{1} << 20, 'y');
   CHECK(one.call_bytes_then(
@@ -433,6 +380,43 @@ void waits_are_cancelled(const rdzv::store& store) {
   CHECK(VALUE(observer.seen()).size() == 1 && !VALUE(observer.next(std::chrono::milliseconds(0))));
   CHECK(own.shutdown());
   CHECK(VALUE(observer.next(patience))->kind == rdzv::rpc_sight_kind::went);
+}
+
+// Two workers with one handler thread each that wait for each other: the caller hears why it waited in vain.
+void exhausted_workers_are_named(const rdzv::store& store) {
+  std::mutex mutex;
+  std::map<std::string, std::unique_ptr<rdzv::rpc>> workers;
+  const auto worker = [&](const char* name) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return workers.at(name).get();
+  };
+  auto options = worker_options();
+  options.worker_threads = 1;
+  const auto deep = [&](const char* own, const char* other) {
+    return [&worker, own, other](int depth) {
+      if (depth == 0) return 0;
+      const auto answer = worker(own)->call<int>(other, "deep", depth - 1);
+      return answer ? *answer + 1 : -1;
+    };
+  };
+  auto of_first = VALUE(rdzv::rpc_handlers::create()), of_second = VALUE(rdzv::rpc_handlers::create());
+  CHECK(of_first.on("deep", deep("first", "second")) && of_second.on("deep", deep("second", "first")));
+  auto first = VALUE(rdzv::rpc::init_over(store, "first", 1, -1, options, of_first));
+  auto second = VALUE(rdzv::rpc::init_over(store, "second", 2, -1, options, of_second));
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    workers["first"] = std::make_unique<rdzv::rpc>(std::move(first));
+    workers["second"] = std::make_unique<rdzv::rpc>(std::move(second));
+  }
+  CHECK(VALUE(worker("first")->call<int>("second", "deep", 1)) == 1);
+  // second waits for first, and that one for the only thread of second.
+  const std::chrono::milliseconds brief{2000};
+  const auto late = worker("first")->call_within<int>(brief, "second", "deep", 2);
+  CHECK(late.error().code() == rdzv::status::timed_out && late.error().phase() == "waiting");
+  CHECK(late.error().nodes() == std::vector<std::string>{"second"});
+  CHECK(late.error().message().find("all of its handler threads (1) were busy, and requests (1) waited for one") !=
+        std::string::npos);
+  for (const char* name : {"first", "second"}) CHECK(worker(name)->shutdown(rdzv::rpc_shutdown::abrupt));
 }
 
 void attempts_are_cancelled(rdzv::store store) {
@@ -567,7 +551,9 @@ void own_rpc_backend() {
       CHECK(rdzv::register_rpc_backend(*context, "net", std::make_unique<network_backend>(over)));
       const auto again = rdzv::register_rpc_backend(*context, "net", std::make_unique<network_backend>(over));
       CHECK(again.error().code() == rdzv::status::already_registered);
-      CHECK(rdzv::register_rpc_backend(*context, "empty", nullptr).error().code() == rdzv::status::invalid_argument);
+      const auto empty = rdzv::register_rpc_backend(*context, "empty", nullptr);
+      CHECK(empty.error().code() == rdzv::status::invalid_argument);
+      CHECK(empty.error().message() == "RPC backend empty: its code is empty");
       CHECK(VALUE(rdzv::rpc_backends(*context))[0] == "net");
     }
     auto store = VALUE(rdzv::store::in_process());
@@ -603,12 +589,14 @@ void own_rpc_backend() {
     CHECK(code(one.call<int>("two", "none")) == rdzv::status::rpc_no_handler);
     CHECK(code(one.call<int>("two", "add", 1)) == rdzv::status::rpc_malformed);
     const auto refused = one.call<int>("two", "refuse", 1);
-    CHECK(code(refused) == rdzv::status::rpc_handler_failed && refused.error().message() == "conflict");
+    CHECK(code(refused) == rdzv::status::rpc_handler_failed && refused.error().cause() == "conflict");
+    CHECK(refused.error().message() == "refuse at two: the handler failed: conflict");
+    CHECK(refused.error().nodes() == std::vector<std::string>{"two"});
     CHECK(code(one.call("two", "nobody")) == rdzv::status::rpc_handler_failed);
     CHECK(code(one.notify("three", "nothing")) == rdzv::status::rpc_unknown_worker);
 #if defined(__cpp_exceptions)
     const auto thrown = one.call("two", "complain");
-    CHECK(code(thrown) == rdzv::status::io && thrown.error().message() == "out of order");
+    CHECK(code(thrown) == rdzv::status::io && thrown.error().message() == "complain at two: out of order");
     CHECK(code(one.notify("two", "complain")) == rdzv::status::io);
     // Whoever took the responder before it threw has the call.
     auto kept = VALUE(one.start<std::string>("two", "keep"));
@@ -633,10 +621,38 @@ void own_rpc_backend() {
     const auto unknown = rdzv::rpc::init_over(store, "z", 3, 2, options, answering, &first);
     CHECK(code(unknown) == rdzv::status::invalid_argument && unknown.error().message() == "unknown option colour");
 
+    // A call that is given up is not wanted any more, neither by the backend nor by the handler that answers for it.
+    listener asked;
+    std::optional<rdzv::rpc_responder> way_back;
+    auto waiting = handlers();
+    CHECK(waiting.on_bytes("answers late", [&](const rdzv::rpc_request&, rdzv::rpc_responder& responder) {
+      way_back = std::move(responder);
+      asked.tell("asked");
+    }));
+    {
+      const std::lock_guard<std::mutex> lock(over->mutex);
+      over->ends["late"] = std::make_shared<network::end>(network::end{9, std::move(waiting)});
+    }
+    auto given_up = VALUE(one.start<std::string>("late", "answers late"));
+    CHECK(asked.next() == "asked" && way_back->is_wanted());
+    given_up.cancel();
+    CHECK(!way_back->is_wanted() && code(given_up.get()) == rdzv::status::cancelled);
+    const auto late = one.call_within<std::string>(std::chrono::milliseconds(10), "late", "answers late");
+    CHECK(code(late) == rdzv::status::timed_out && !way_back->is_wanted());
+    way_back.reset();
+    {
+      const std::lock_guard<std::mutex> lock(over->mutex);
+      over->ends.erase("late");
+    }
+
     const auto busy = two.shutdown();
     CHECK(code(busy) == rdzv::status::conflict && busy.error().message() == "two was busy");
     CHECK(VALUE(one.workers()).size() == 1);
     CHECK(one.shutdown(rdzv::rpc_shutdown::abrupt));
+    const auto after = one.call<int>("two", "add", 1, 2);
+    CHECK(code(after) == rdzv::status::rpc_no_member);
+    CHECK(after.error().message() == "add at two: not sent: this worker was shut down");
+    CHECK(code(one.notify("two", "nothing", std::vector<double>())) == rdzv::status::rpc_no_member);
   }
   CHECK(over.use_count() == 1 && over->ends.empty());
 }
@@ -644,7 +660,6 @@ void own_rpc_backend() {
 }  // namespace
 
 void rpc_in_cpp() {
-  values_travel();
   own_rpc_backend();
   const auto server = VALUE(rdzv::server::start());
   const auto store = VALUE(rdzv::store::connect("127.0.0.1", server.port()));
@@ -667,9 +682,11 @@ void rpc_in_cpp() {
     CHECK(one.call<int>("two", "add", 1, 2).error().code() == rdzv::status::rpc_unknown_worker);
     CHECK(one.shutdown(rdzv::rpc_shutdown::abrupt));
     CHECK(VALUE(one.next_event(patience))->kind == rdzv::rpc_event_kind::over);
+    CHECK(one.next_event(patience).error().code() == rdzv::status::rpc_no_member);
   }
   own_code_ends_no_worker(VALUE(store.with_prefix("own")));
   waits_are_cancelled(VALUE(store.with_prefix("waits")));
+  exhausted_workers_are_named(VALUE(store.with_prefix("exhausted")));
   attempts_are_cancelled(VALUE(store.with_prefix("cancelled")));
   // Numbers that are none of a worker's; -1 does not stand for one.
   const auto nobody = handlers();

@@ -90,7 +90,7 @@ void workers_of_one_loop_call_each_other(const rdzv::store& store) {
   CHECK(event.failure == nullptr && VALUE(rdzv::rpc_answer_of<rdzv::rpc_bytes>(event)) == event.value);
   const auto other = rdzv::rpc_answer_of<std::string>(event).error();
   CHECK(other.code() == rdzv::status::rpc_malformed && other.nodes() == strings{"two"} && other.operation() == "call");
-  CHECK(other.message() == "add at two: the answer is not of the type that was asked for");
+  CHECK(other.message() == "add at two: it answers (i32), and was called for (str)");
   CHECK(event.called.callee == "two" && event.called.callee_id == -1 && event.called.handler == "add");
 
   // One that is answered later, after one whose arguments cannot be read.
@@ -104,7 +104,7 @@ void workers_of_one_loop_call_each_other(const rdzv::store& store) {
   event = next_of(loop, two, event_kind::completed);
   const auto malformed = rdzv::rpc_answer_of<int>(event);
   CHECK(malformed.error().code() == rdzv::status::rpc_malformed && malformed.error().nodes() == strings{"one"});
-  CHECK(malformed.error().cause() == "malformed request: add: argument 2 of 2 cannot be read");
+  CHECK(malformed.error().cause() == "malformed request: add takes (i32,i32), was called with (i32)");
   std::move(later).answer_value(25);
   CHECK(VALUE(rdzv::rpc_answer_of<int>(next_of(loop, two, event_kind::completed))) == 25);
 #if defined(__cpp_exceptions)

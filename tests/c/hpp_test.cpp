@@ -30,6 +30,7 @@ void rendezvous_in_cpp();
 // In hpp_agent.cpp.
 void agents_in_cpp();
 void rpc_in_cpp();
+void rpc_types_in_cpp();
 void rpc_in_loops_in_cpp();
 
 // In hpp_second.cpp.
@@ -294,10 +295,62 @@ void exceptions() {
 }
 #endif
 
+void endpoints_and_ports() {
+  rdzv::server server = start();
+  rdzv::store store = VALUE(rdzv::store::connect(server.address()));
+  DONE(store.set("key", "value"));
+  rdzv::native_store native = VALUE(rdzv::native_store::connect(server.address()));
+  CHECK(VALUE(native.get("key")) == "value");
+  rdzv::event_loop loop = VALUE(rdzv::event_loop::create());
+  CHECK(loop.add_store(server.address()) && loop.add_native_store(server.address()));
+  const auto no_port = rdzv::store::connect("127.0.0.1");
+  CHECK(!no_port && no_port.error().message().find("has no port") != std::string::npos);
+  // A port that there is not is refused, and not cut down to one that there is.
+  const auto refused = [](const auto& result) {
+    return !result && result.error().code() == rdzv::status::invalid_argument &&
+           result.error().message().find("is not from 0 to 65535") != std::string::npos;
+  };
+  for (const long port : {99999L, 65536L, -1L}) {
+    CHECK(refused(rdzv::store::connect("127.0.0.1", port)) && refused(rdzv::native_store::connect("127.0.0.1", port)));
+    CHECK(refused(rdzv::server::start("127.0.0.1", port)) && refused(rdzv::store_info::create("host", port)));
+    CHECK(refused(loop.add_store("127.0.0.1", port)) && refused(loop.add_native_store("127.0.0.1", port)));
+  }
+  CHECK(rdzv::store::connect("127.0.0.1:99999").error().code() == rdzv::status::invalid_argument);
+}
+
+#if defined(__cpp_exceptions)
+void named_results_throw() {
+  rdzv::store store = VALUE(rdzv::store::in_process(patience));
+  const rdzv::result<void> done = store.set("key", "value");
+  done.or_throw();
+  auto found = store.get("key");
+  found.or_throw() += "!";
+  const auto& same = found;
+  CHECK(same.or_throw() == "value!");
+  const auto late = store.get("none", 10ms);
+  const rdzv::result<void> waited = store.wait({"none"}, 10ms);
+  for (int i = 0; i < 2; ++i) {
+    try {
+      late.or_throw();
+      CHECK(!"the value of a failure");
+    } catch (const rdzv::exception& caught) {
+      CHECK(caught.error().code() == rdzv::status::timed_out && caught.error().keys().front() == "none");
+    }
+    try {
+      waited.or_throw();
+      CHECK(!"a failure that is none");
+    } catch (const rdzv::exception& caught) {
+      CHECK(caught.error().operation() == "wait");
+    }
+  }
+}
+#endif
+
 }  // namespace
 
 int main() {
   operations();
+  endpoints_and_ports();
   errors();
   handles();
   cancelling();
@@ -307,10 +360,12 @@ int main() {
   native_stores_in_cpp();
   rendezvous_in_cpp();
   agents_in_cpp();
+  rpc_types_in_cpp();
   rpc_in_cpp();
   rpc_in_loops_in_cpp();
 #if defined(__cpp_exceptions)
   exceptions();
+  named_results_throw();
 #endif
   return 0;
 }

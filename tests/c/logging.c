@@ -161,6 +161,53 @@ void sink_may_not_call_its_own_context(void) {
   CHECK_NUMBER(journal.destroyed, 1);
 }
 
+// Called while the last handle of its context is freed, be that the context itself.
+static void call_back_at_the_end(void *user_data) {
+  struct journal *journal = user_data;
+  const rdzv_log_sink sink = sink_into(journal, RDZV_LOG_INFO);
+  rdzv_server *server = NULL;
+  rdzv_store *store = NULL;
+  // It may be any thread's turn to end the sink.
+  pthread_mutex_lock(&journal->mutex);
+  rdzv_status *outcome = journal->outcomes;
+  if (journal->context != NULL) {
+    *outcome++ = rdzv_context_set_log_sink(journal->context, &sink, NULL);
+    *outcome++ = rdzv_server_start(journal->context, NULL, &server, NULL);
+    *outcome++ = rdzv_store_new_hash(journal->context, PATIENCE_MS, &store, NULL);
+    // Once is enough.
+    rdzv_context_free(journal->context);
+  } else {
+    rdzv_server_stats stats = {.struct_size = sizeof stats};
+    *outcome++ = rdzv_server_get_stats(journal->server, &stats, NULL);
+    *outcome++ = rdzv_server_stop(journal->server, NULL);
+  }
+  pthread_mutex_unlock(&journal->mutex);
+  CHECK(server == NULL && store == NULL);
+  end(user_data);
+}
+
+void sink_may_not_call_a_context_that_is_being_freed(void) {
+  for (int with_server = 0; with_server < 2; ++with_server) {
+    struct journal journal = JOURNAL;
+    rdzv_context *context = NULL;
+    OK(rdzv_context_new(&context, &error));
+    rdzv_log_sink sink = sink_into(&journal, RDZV_LOG_DEBUG);
+    sink.destroy = call_back_at_the_end;
+    OK(rdzv_context_set_log_sink(context, &sink, &error));
+    rdzv_server *server = with_server == 0 ? NULL : start_server(context);
+    pthread_mutex_lock(&journal.mutex);
+    journal.context = with_server == 0 ? context : NULL;
+    journal.server = server;
+    pthread_mutex_unlock(&journal.mutex);
+    rdzv_context_free(context);
+    rdzv_server_free(server);
+    CHECK_NUMBER(read_locked(&journal, &journal.destroyed), 1);
+    pthread_mutex_lock(&journal.mutex);
+    for (int i = 0; i < 3 - with_server; ++i) CHECK_NUMBER(journal.outcomes[i], RDZV_REENTRANT);
+    pthread_mutex_unlock(&journal.mutex);
+  }
+}
+
 void sinks_are_checked(void) {
   struct journal journal = JOURNAL;
   struct journal second = JOURNAL;

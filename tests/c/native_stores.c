@@ -109,7 +109,7 @@ void native_stores_have_revisions_pages_and_prefixes(void) {
   CHECK(rdzv_list_count(list) == 1 && more == 0);
   CHECK_ITEM(list, 0, "k3");
   int64_t count = 77;
-  OK(rdzv_store_delete_prefix(beneath, TEXT("k"), -1, &count, &error));
+  OK(rdzv_store_delete_prefix(beneath, TEXT("k"), -1, &count, NULL, &error));
   CHECK_NUMBER(count, 3);
   OK(rdzv_store_list_keys_page(beneath, NULL, 0, NULL, 0, 9, -1, list, &more, &error));
   CHECK_NUMBER((long long)rdzv_list_count(list), 1);
@@ -418,7 +418,7 @@ void batches_answer_each_request(void) {
   // One that fails says why, and the others are done.
   rdzv_answer answer = answer_at(answers, 2, INVALID, 0);
   char words[256];
-  snprintf(words, sizeof words, "batch at %s got an argument that makes no sense: %s", rdzv_server_address(server),
+  snprintf(words, sizeof words, "batch \"/a\" at %s got an argument that makes no sense: %s", rdzv_server_address(server),
            "the value is not a decimal number of 64 bits");
   check_bytes(__FILE__, __LINE__, answer.data, answer.len, words);
   CHECK(answer_at(answers, 3, RDZV_OK, 3).data == NULL);
@@ -570,7 +570,7 @@ static void has_none_of_it(const rdzv_store *store, const char *kind) {
   FAILS_LIKE(wanted, rdzv_store_get_with_revision(store, TEXT("k"), -1, value, &revision, &error));
   FAILS_LIKE(wanted, rdzv_store_multi_get_with_revisions(store, keys, 1, -1, list, &revision, &error));
   FAILS_LIKE(wanted, rdzv_store_list_keys_page(store, NULL, 0, NULL, 0, 1, -1, list, &flag, &error));
-  FAILS_LIKE(wanted, rdzv_store_delete_prefix(store, TEXT("k"), -1, &count, &error));
+  FAILS_LIKE(wanted, rdzv_store_delete_prefix(store, TEXT("k"), -1, &count, NULL, &error));
   FAILS_LIKE(wanted, rdzv_store_named_barrier(store, TEXT("k"), 0, NULL, 0, 1, NULL, 0, -1, &revision, &error));
   FAILS_LIKE(wanted, rdzv_store_cancel_named_barrier(store, TEXT("k"), NULL, 0, -1, &flag, &error));
   FAILS_LIKE(wanted, rdzv_store_watch_key(store, TEXT("k"), 0, -1, &watch, &error));
@@ -642,8 +642,8 @@ void native_stores_refuse_bad_arguments(void) {
   FAILS(INVALID, rdzv_store_list_keys_page(store, NULL, 0, NULL, 1, 1, -1, list, &flag, &error));
   FAILS(INVALID, rdzv_store_list_keys_page(store, NULL, 0, NULL, 0, 1, -1, NULL, &flag, &error));
   FAILS(INVALID, rdzv_store_list_keys_page(store, NULL, 0, NULL, 0, 1, -1, list, NULL, &error));
-  FAILS(INVALID, rdzv_store_delete_prefix(store, NULL, 1, -1, &count, &error));
-  FAILS(INVALID, rdzv_store_delete_prefix(store, TEXT("k"), -1, NULL, &error));
+  FAILS(INVALID, rdzv_store_delete_prefix(store, NULL, 1, -1, &count, NULL, &error));
+  FAILS(INVALID, rdzv_store_delete_prefix(store, TEXT("k"), -1, NULL, NULL, &error));
   FAILS(INVALID, rdzv_store_named_barrier(store, NULL, 1, 0, NULL, 0, 1, NULL, 0, -1, &revision, &error));
   FAILS(INVALID, rdzv_store_named_barrier(store, TEXT("k"), 0, NULL, 1, 1, NULL, 0, -1, &revision, &error));
   FAILS(INVALID, rdzv_store_named_barrier(store, TEXT("k"), 0, TEXT("n"), 1, NULL, 1, -1, &revision, &error));

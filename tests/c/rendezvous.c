@@ -373,7 +373,7 @@ void static_nodes_meet_again(void) {
   CHECK_NUMBER((long long)rdzv_error_rank_count(short_of), 1);
   CHECK_NUMBER(rdzv_error_rank(short_of, 0), 0);
   const struct failure wanted = {.status = RDZV_RENDEZVOUS_TIMED_OUT,
-                                 .message_part = "1 of 2 nodes came to round 1 within 2 s; missing: 0"};
+                                 .message_part = "1 of 2 nodes came to round 1 within 2 s; missing node rank: 0"};
   check_failure(__FILE__, __LINE__, "joining", RDZV_RENDEZVOUS_TIMED_OUT, short_of, wanted);
   rdzv_error_free(short_of);
   struct node before = nodes[1];
@@ -400,6 +400,30 @@ void static_nodes_meet_again(void) {
     forget(&nodes[rank]);
     rdzv_rendezvous_handler_free(nodes[rank].handler);
   }
+}
+
+void static_nodes_that_do_not_meet_are_told_why(void) {
+  uint16_t absent = 0;
+  const int nobody = refusing_socket(&absent);
+  // Rank 0 waits for rank 1, rank 1 for a host that is not there.
+  const struct {
+    uint16_t port;
+    int64_t rank;
+    struct failure wanted;
+  } nodes[] = {
+      {free_port(),
+       0,
+       {.status = RDZV_RENDEZVOUS_TIMED_OUT, .message_part = "1 of 2 nodes came to round 0 within 1 s"}},
+      {absent, 1, {.status = RDZV_RENDEZVOUS_CONNECTION, .message_part = "refused"}},
+  };
+  for (size_t i = 0; i < 2; ++i) {
+    rdzv_rendezvous_handler *handler = static_handler(NULL, nodes[i].port, nodes[i].rank, 2, 1);
+    rdzv_rendezvous_info *info = NULL;
+    FAILS_LIKE(nodes[i].wanted, rdzv_rendezvous_handler_next_rendezvous(handler, &info, &error));
+    CHECK(info == NULL);
+    rdzv_rendezvous_handler_free(handler);
+  }
+  close(nobody);
 }
 
 void handlers_that_wait_are_cancelled(void) {
@@ -442,6 +466,16 @@ void node_of_a_round_knows_its_place(void) {
   size_t len = 0;
   CHECK(rdzv_rendezvous_info_leader(node.info, &len) != NULL && len > 0);
   OK(rdzv_store_set(node.store, TEXT("k"), TEXT("v"), -1, &error));
+  // Whoever puts the round's prefix before its keys shares them.
+  const uint8_t *prefix = rdzv_rendezvous_info_key_prefix(node.info, &len);
+  char key[128];
+  snprintf(key, sizeof key, "%.*sk", (int)len, (const char *)prefix);
+  rdzv_store *bare = connect_store(NULL, rdzv_rendezvous_info_master_port(node.info));
+  rdzv_buffer *value = rdzv_buffer_new();
+  OK(rdzv_store_get(bare, TEXT(key), -1, value, &error));
+  CHECK_BUFFER(value, "v");
+  rdzv_buffer_free(value);
+  rdzv_store_free(bare);
   // It closes the run, and hears of it.
   int32_t closed = 0;
   rdzv_round_event event = {.struct_size = sizeof event};
@@ -535,7 +569,7 @@ void handlers_that_cannot_be(void) {
   CHECK_NUMBER(rdzv_rendezvous_info_round(NULL), -1);
   CHECK_NUMBER(rdzv_rendezvous_info_rank_first(NULL), -1);
   CHECK_NUMBER(rdzv_rendezvous_info_worker_count(NULL), -1);
-  CHECK(rdzv_rendezvous_info_leader(NULL, NULL) == NULL);
+  CHECK(rdzv_rendezvous_info_leader(NULL, NULL) == NULL && rdzv_rendezvous_info_key_prefix(NULL, NULL) == NULL);
 
   // What stands in a node's way when it joins.
   uint16_t port = 0;
@@ -546,8 +580,8 @@ void handlers_that_cannot_be(void) {
                          {.handler = static_handler(NULL, port, 1, 2, 1)},
                          {.handler = static_handler(NULL, free_port(), 0, 2, 1)}};
   const struct failure wanted[] = {{.status = RDZV_ADDRESS_IN_USE, .message_part = words},
-                                   {.status = RDZV_REFUSED, .peer = peer_text(port)},
-                                   {.status = RDZV_TIMED_OUT, .phase = "waiting"}};
+                                   {.status = RDZV_RENDEZVOUS_CONNECTION, .peer = peer_text(port)},
+                                   {.status = RDZV_RENDEZVOUS_TIMED_OUT, .message_part = "missing node rank: 1"}};
   for (size_t i = 0; i < 3; ++i) {
     join(&nodes[i]);
     check_failure(__FILE__, __LINE__, "joining", nodes[i].outcome, nodes[i].error, wanted[i]);

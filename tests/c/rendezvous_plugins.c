@@ -3,6 +3,7 @@
 #include "tests.h"
 
 #include <pthread.h>
+#include <time.h>
 
 #define INVALID RDZV_INVALID_ARGUMENT
 
@@ -313,7 +314,7 @@ void own_backend_fails_in_every_way(void) {
   rdzv_rendezvous_info *info = NULL;
   static const rdzv_status statuses[] = {
       RDZV_RENDEZVOUS_CLOSED, RDZV_RENDEZVOUS_TIMED_OUT,     RDZV_RENDEZVOUS_CONNECTION,
-      RDZV_RENDEZVOUS_STATE,  RDZV_RENDEZVOUS_GRACEFUL_EXIT, RDZV_TIMED_OUT,
+      RDZV_RENDEZVOUS_STATE,  RDZV_RENDEZVOUS_GRACEFUL_EXIT, RDZV_RENDEZVOUS_REPLACED, RDZV_TIMED_OUT,
       RDZV_REFUSED,           RDZV_UNSUPPORTED,              RDZV_IO,
       RDZV_CANCELLED,         RDZV_LIMIT_EXCEEDED,           RDZV_CORRUPT};
   for (size_t i = 0; i < sizeof statuses / sizeof *statuses; ++i) {
@@ -548,6 +549,61 @@ void own_code_is_a_url_scheme(void) {
   CHECK(own.handlers_destroyed == 1 && own.destroyed == 1);
   unlock(&own);
   rdzv_store_free(own.store);
+}
+
+// Waits until the number is there.
+static void await_count(struct own *own, const int *count, int number) {
+  struct timespec deadline;
+  clock_gettime(CLOCK_REALTIME, &deadline);
+  deadline.tv_sec += PATIENCE_MS / 1000;
+  lock(own);
+  while (*count != number) CHECK(pthread_cond_timedwait(&own->changed, &own->mutex, &deadline) == 0);
+  unlock(own);
+}
+
+void own_code_is_told_that_its_caller_has_gone(void) {
+  struct own own = new_own();
+  make(&own, 30);
+  PLAN(&own, waits, true);
+  rdzv_rendezvous_info *info = NULL;
+  FAILS(RDZV_TIMED_OUT, rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
+  // Its `cancel` ends the wait: nobody takes the group any more.
+  await_count(&own, &own.cancelled, 1);
+  rdzv_context_free(own.context);
+  rdzv_rendezvous_handler_free(own.handle);
+  await_count(&own, &own.handlers_destroyed, 1);
+  await_count(&own, &own.destroyed, 1);
+  rdzv_store_free(own.store);
+}
+
+// Gives back what the code owns, as a backend does that keeps a store for its handlers.
+static void owner_destroy(void *user_data) {
+  struct own *own = user_data;
+  rdzv_store_free(own->store);
+  own_destroy(user_data);
+}
+
+void own_backend_may_own_a_store_of_its_context(void) {
+  for (int with_handler = 0; with_handler < 2; ++with_handler) {
+    struct own own = new_own();
+    rdzv_store_free(own.store);
+    OK(rdzv_store_new_hash(own.context, PATIENCE_MS, &own.store, &error));
+    rdzv_rendezvous_backend_vtable vtable = backend_of(&own);
+    vtable.destroy = owner_destroy;
+    OK(rdzv_context_register_backend(own.context, TEXT("mine"), &vtable, &error));
+    rdzv_url_scheme_vtable scheme = {
+        .struct_size = sizeof scheme, .user_data = &own, .timeout_ms = -1, .begin = own_begin, .destroy = own_destroy};
+    OK(rdzv_context_register_url_scheme(own.context, TEXT("mine"), &scheme, &error));
+    rdzv_rendezvous_parameters *parameters = own_parameters();
+    if (with_handler == 1) OK(rdzv_rendezvous_handler_new(own.context, parameters, &own.handle, &error));
+    rdzv_rendezvous_parameters_free(parameters);
+    rdzv_context_free(own.context);
+    // The code is there for as long as a handler that was made with the context.
+    CHECK_NUMBER(count_of(&own, &own.destroyed), with_handler == 1 ? 0 : 2);
+    rdzv_rendezvous_handler_free(own.handle);
+    await_count(&own, &own.destroyed, 2);
+    CHECK_NUMBER(count_of(&own, &own.handlers_destroyed), with_handler);
+  }
 }
 
 static rdzv_status other_create(void *user_data, const rdzv_rendezvous_parameters *parameters,

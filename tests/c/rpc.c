@@ -104,7 +104,7 @@ void calls_fail_with_the_reason(void) {
   call_fails(pair.one, call_of("two", "", ""), INVALID, NULL);
   call_fails(NULL, call_of("two", "echo", ""), INVALID, "rpc");
   call = call_of(NULL, "echo", "");
-  call_fails(pair.one, call, INVALID, "callee_id");
+  call_fails(pair.one, call, INVALID, "its id is -1");
   call = call_of("two", "echo", "");
   call.struct_size = 8;
   call_fails(pair.one, call, INVALID, "struct_size");
@@ -442,6 +442,8 @@ void workers_end_in_both_ways(void) {
   rdzv_rpc_future_free(future);
   CHECK(pthread_join(thread, NULL) == 0);
   await_group_event(pair.two, RDZV_RPC_EVENT_OVER, "", NULL);
+  // The end is told once; whoever asks again is refused at once.
+  FAILS(RDZV_RPC_NO_MEMBER, rdzv_rpc_next_event(pair.two, -1, &event, NULL, NULL, &error));
   await_group_event(pair.one, RDZV_RPC_EVENT_LEFT, "two", NULL);
   call_fails(pair.two, call_of("one", "echo", ""), RDZV_RPC_NO_MEMBER, "no member of the group any more: this worker has left");
   call_fails(pair.one, call_of("two", "echo", ""), RDZV_RPC_UNKNOWN_WORKER, NULL);

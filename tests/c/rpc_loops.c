@@ -258,7 +258,7 @@ void workers_that_block_may_come_into_a_loop(void) {
   rdzv_rpc *one = NULL, *two = NULL;
   rdzv_rpc_handlers *handlers = handlers_of_loop();
   // Such handlers are for workers that are made for a loop.
-  FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "RDZV_RPC_LOOP"}),
+  FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "for a worker that is made for an event loop"}),
              rdzv_rpc_init_over_store(NULL, store, TEXT("one"), 1, -1, NULL, handlers, &one, &error));
   rdzv_rpc_handlers_free(handlers);
   OK(rdzv_rpc_init_over_store(NULL, store, TEXT("one"), 1, -1, NULL, NULL, &one, &error));

@@ -20,7 +20,7 @@ struct own {
   const char *flaw;
   // Where the store is that `construct_options` names, if it is anywhere.
   char port[8];
-  int made, shut_down, agents_destroyed, destroyed;
+  int made, called, shut_down, agents_destroyed, destroyed;
   int32_t how;
 };
 
@@ -36,12 +36,18 @@ static void answered(void *user_data, rdzv_status status, const uint8_t *data, s
 
 static rdzv_status own_call(void *user_data, const rdzv_rpc_call_spec *call, rdzv_rpc_responder *responder) {
   struct own *own = user_data;
+  own->called += 1;
   CHECK_NUMBER(call->struct_size, sizeof *call);
   CHECK(call->release == NULL);
   if (call->callee == NULL || call->callee_len != 2) return RDZV_RPC_UNKNOWN_WORKER;
   if (call->handler_len == 4 && memcmp(call->handler, "keep", 4) == 0) {
     own->kept = responder;
     return RDZV_OK;
+  }
+  // The handler answers the call itself.
+  if (call->handler_len == 5 && memcmp(call->handler, "defer", 5) == 0) {
+    return rdzv_rpc_handlers_dispatch_to(own->handlers, TEXT("me"), 5, call->handler, call->handler_len, call->payload,
+                                         call->payload_len, call->timeout_ms, responder, NULL);
   }
   return rdzv_rpc_handlers_dispatch(own->handlers, TEXT("me"), 5, call->handler, call->handler_len, call->payload,
                                     call->payload_len, call->timeout_ms, responder != NULL,
@@ -199,6 +205,23 @@ static void swallow(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_r
   rdzv_rpc_responder_free(responder);
 }
 
+static void refuse(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
+  (void)user_data;
+  (void)request;
+  OK(rdzv_rpc_responder_fail(responder, TEXT("no luck"), &error));
+}
+
+// Keeps the way back for a test, or frees it where nobody wants an answer.
+static void defer(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
+  struct own *own = user_data;
+  CHECK_NUMBER(rdzv_rpc_responder_is_wanted(responder), rdzv_rpc_request_answer_is_wanted(request));
+  if (rdzv_rpc_request_answer_is_wanted(request) == 0) {
+    rdzv_rpc_responder_free(responder);
+    return;
+  }
+  own->kept = responder;
+}
+
 static rdzv_rpc_options *own_options(struct own *own, const char *name, const char *value, rdzv_status status) {
   rdzv_rpc_options *options = NULL;
   const rdzv_bytes names = BYTES(name), values = BYTES(value);
@@ -213,6 +236,96 @@ static void told(void *user_data, rdzv_status status, const uint8_t *data, size_
   (void)len;
   (void)error;
   *(rdzv_status *)user_data = status;
+}
+
+// Calls that a backend fails, or whose handler does: the error says which call it was, and why it failed.
+static void failures_name_handler_and_callee(struct own *own, const rdzv_rpc *rpc) {
+  size_t len = 0;
+  rdzv_error *failure = NULL;
+  rdzv_rpc_call_spec call = call_of("me", "refuse", "");
+  CHECK_NUMBER(rdzv_rpc_call(rpc, &call, NULL, &failure), RDZV_RPC_HANDLER_FAILED);
+  CHECK_TEXT(rdzv_error_message(failure), "refuse at me: the handler failed: no luck");
+  CHECK_TEXT(rdzv_error_cause(failure), "no luck");
+  CHECK_TEXT(rdzv_error_operation(failure), "call");
+  CHECK_LENT(rdzv_error_node(failure, 0, &len), len, "me");
+  rdzv_error_free(failure);
+  call = call_of("you know", "reverse", "");
+  FAILS_LIKE(((struct failure){.status = RDZV_RPC_UNKNOWN_WORKER, .message_part = "reverse at you know: "}),
+             rdzv_rpc_call(rpc, &call, NULL, &error));
+  call = call_of("me", "swallow", "");
+  FAILS_LIKE(((struct failure){.status = RDZV_RPC_HANDLER_FAILED, .message_part = "swallow at me: the handler failed: "}),
+             rdzv_rpc_call(rpc, &call, NULL, &error));
+  // By number, and of a call that the backend fails in its own words.
+  call = call_of("me", "keep", "");
+  rdzv_rpc_future *future = NULL;
+  OK(rdzv_rpc_start_call(rpc, &call, &future, &error));
+  OK(rdzv_rpc_responder_fail_with(own->kept, RDZV_EXHAUSTED, TEXT("no room"), &error));
+  own->kept = NULL;
+  int32_t ended = 0;
+  CHECK_NUMBER(rdzv_rpc_future_wait(future, PATIENCE_MS, &ended, NULL, &failure), RDZV_EXHAUSTED);
+  CHECK_TEXT(rdzv_error_message(failure), "keep at me: no room");
+  rdzv_error_free(failure);
+  rdzv_rpc_future_free(future);
+  // The deadline says how long it was.
+  call.timeout_ms = 20;
+  CHECK_NUMBER(rdzv_rpc_call(rpc, &call, NULL, &failure), RDZV_TIMED_OUT);
+  CHECK(strncmp(rdzv_error_message(failure), "keep at me: no answer in 0.0", 28) == 0);
+  CHECK(rdzv_error_elapsed_ms(failure) >= 20);
+  rdzv_error_free(failure);
+  CHECK_NUMBER(rdzv_rpc_responder_is_wanted(own->kept), 0);
+  rdzv_rpc_responder_free(own->kept);
+  own->kept = NULL;
+}
+
+// A backend, and a handler that answers for it, see that nobody waits for an answer any more.
+static void what_is_cancelled_is_not_wanted(struct own *own, const rdzv_rpc *rpc) {
+  const char *const handlers[] = {"keep", "defer"};
+  int32_t ended = 0;
+  for (size_t i = 0; i < 2; ++i) {
+    rdzv_rpc_call_spec call = call_of("me", handlers[i], "");
+    rdzv_rpc_future *future = NULL;
+    OK(rdzv_rpc_start_call(rpc, &call, &future, &error));
+    CHECK_NUMBER(rdzv_rpc_responder_is_wanted(own->kept), 1);
+    rdzv_rpc_future_cancel(future);
+    CHECK_NUMBER(rdzv_rpc_responder_is_wanted(own->kept), 0);
+    OK(rdzv_rpc_responder_answer(own->kept, TEXT("too late"), NULL, NULL, &error));
+    own->kept = NULL;
+    FAILS(RDZV_CANCELLED, rdzv_rpc_future_wait(future, -1, &ended, NULL, &error));
+    rdzv_rpc_future_free(future);
+    // A future that is freed has given its call up.
+    OK(rdzv_rpc_start_call(rpc, &call, &future, &error));
+    rdzv_rpc_future_free(future);
+    CHECK_NUMBER(rdzv_rpc_responder_is_wanted(own->kept), 0);
+    rdzv_rpc_responder_free(own->kept);
+    own->kept = NULL;
+  }
+  // An answer goes through, and a notice wants none.
+  rdzv_rpc_call_spec call = call_of("me", "defer", "");
+  rdzv_rpc_future *future = NULL;
+  rdzv_buffer *answer = rdzv_buffer_new();
+  OK(rdzv_rpc_start_call(rpc, &call, &future, &error));
+  OK(rdzv_rpc_responder_answer(own->kept, TEXT("here"), NULL, NULL, &error));
+  own->kept = NULL;
+  OK(rdzv_rpc_future_wait(future, PATIENCE_MS, &ended, answer, &error));
+  CHECK_BUFFER(answer, "here");
+  rdzv_buffer_free(answer);
+  rdzv_rpc_future_free(future);
+  OK(rdzv_rpc_notify(rpc, &call, &error));
+  CHECK(own->kept == NULL);
+}
+
+// What is called after the end does not reach the code of the backend, nor what that asks the handlers.
+static void nothing_is_called_after_the_end(struct own *own, const rdzv_rpc *rpc) {
+  const int called = own->called;
+  rdzv_rpc_call_spec call = call_of("me", "reverse", "abc");
+  FAILS_LIKE(((struct failure){.status = RDZV_RPC_NO_MEMBER, .message_part = "reverse at me: "}),
+             rdzv_rpc_call(rpc, &call, NULL, &error));
+  rdzv_status status = RDZV_OK;
+  FAILS(RDZV_RPC_NO_MEMBER, rdzv_rpc_call_with(rpc, &call, told, &status, &error));
+  FAILS(RDZV_RPC_NO_MEMBER, rdzv_rpc_notify(rpc, &call, &error));
+  FAILS(RDZV_RPC_NO_MEMBER, rdzv_rpc_handlers_dispatch(own->handlers, TEXT("a"), 1, TEXT("reverse"), NULL, 0, -1, 0,
+                                                       NULL, NULL, &error));
+  CHECK_NUMBER(own->called, called);
 }
 
 void own_code_is_an_rpc_backend(void) {
@@ -234,6 +347,9 @@ void own_code_is_an_rpc_backend(void) {
   rdzv_rpc_handlers *handlers = NULL;
   OK(rdzv_rpc_handlers_new(&handlers, &error));
   OK(rdzv_rpc_handlers_add(handlers, TEXT("reverse"), RDZV_RPC_INLINE, reverse, NULL, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("refuse"), RDZV_RPC_INLINE, refuse, NULL, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("swallow"), RDZV_RPC_POOLED, swallow, NULL, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("defer"), RDZV_RPC_POOLED, defer, &own, NULL, &error));
   rdzv_rpc *rpc = NULL;
   // Which backend it is follows from the options.
   OK(rdzv_rpc_init_over_store(own.context, store, TEXT("me"), 5, 2, options, handlers, &rpc, &error));
@@ -264,7 +380,6 @@ void own_code_is_an_rpc_backend(void) {
   rdzv_rpc_future *future = NULL;
   int32_t ended = 77;
   OK(rdzv_rpc_start_call(rpc, &call, &future, &error));
-  CHECK_NUMBER(rdzv_rpc_responder_is_wanted(own.kept), 1);
   rdzv_rpc_future_cancel(future);
   FAILS(RDZV_CANCELLED, rdzv_rpc_future_wait(future, -1, &ended, answer, &error));
   rdzv_rpc_future_free(future);
@@ -277,6 +392,9 @@ void own_code_is_an_rpc_backend(void) {
   FAILS_LIKE(((struct failure){.status = RDZV_STALE_ROUND, .message_part = "too late"}),
              rdzv_rpc_future_wait(future, -1, &ended, answer, &error));
   rdzv_rpc_future_free(future);
+
+  failures_name_handler_and_callee(&own, rpc);
+  what_is_cancelled_is_not_wanted(&own, rpc);
 
   size_t len = 0;
   rdzv_rpc_workers *workers = NULL;
@@ -312,6 +430,7 @@ void own_code_is_an_rpc_backend(void) {
 
   own.flaw = "comes back";
   OK(rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, &error));
+  nothing_is_called_after_the_end(&own, rpc);
   own.flaw = "stays";
   FAILS_LIKE(((struct failure){.status = RDZV_CONFLICT, .message_part = "it will not go"}),
              rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, &error));
@@ -415,6 +534,7 @@ void own_rpc_backend_fails_in_every_way(void) {
   rdzv_rpc_handlers *handlers = NULL;
   OK(rdzv_rpc_handlers_new(&handlers, &error));
   FAILS(RDZV_RPC_NO_HANDLER, rdzv_rpc_handlers_dispatch(handlers, TEXT("a"), 1, TEXT("x"), NULL, 0, -1, 0, NULL, NULL, &error));
+  FAILS(RDZV_RPC_NO_HANDLER, rdzv_rpc_handlers_dispatch_to(handlers, TEXT("a"), 1, TEXT("x"), NULL, 0, -1, NULL, &error));
   FAILS(INVALID, rdzv_rpc_handlers_dispatch(handlers, TEXT("a"), 1, TEXT("x"), NULL, 0, -1, 1, NULL, NULL, &error));
   FAILS(INVALID, rdzv_rpc_handlers_dispatch(NULL, TEXT("a"), 1, TEXT("x"), NULL, 0, -1, 0, NULL, NULL, &error));
   // Who wants no answer hears all the same that it is over.

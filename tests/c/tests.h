@@ -40,6 +40,13 @@ void named_barriers_tell_who_is_missing(void);
 void other_stores_have_none_of_it(void);
 void native_stores_refuse_bad_arguments(void);
 
+// errors.c
+void errors_of_native_stores_name_operation_and_key(void);
+void limits_are_named_with_the_numbers_of_the_caller(void);
+void messages_are_one_line(void);
+void processes_without_descriptors_are_told_so(void);
+void native_connections_take_their_whole_time(void);
+
 // native_loops.c
 void loops_have_native_stores(void);
 void loops_refuse_what_native_stores_alone_have(void);
@@ -63,6 +70,7 @@ void agents_refuse_bad_arguments(void);
 // logging.c
 void log_lines_arrive_and_sink_is_destroyed_once(void);
 void sink_may_not_call_its_own_context(void);
+void sink_may_not_call_a_context_that_is_being_freed(void);
 void sinks_are_checked(void);
 void contexts_do_not_meet(void);
 
@@ -78,9 +86,18 @@ void rendezvous_parameters_are_kept_checked_and_converted(void);
 void endpoints_and_configurations_are_parsed(void);
 void static_nodes_meet(void);
 void static_nodes_meet_again(void);
+void static_nodes_that_do_not_meet_are_told_why(void);
 void handlers_that_wait_are_cancelled(void);
 void node_of_a_round_knows_its_place(void);
 void handlers_that_cannot_be(void);
+
+// rendezvous_rounds.c
+void nodes_of_two_contexts_are_two_nodes(void);
+void node_that_was_replaced_is_told_so(void);
+void round_of_a_restarted_server_has_its_own_keys_and_a_later_number(void);
+void keys_written_before_a_round_opens_are_not_in_it(void);
+void handler_that_is_freed_leaves_its_round(void);
+void minimum_to_continue_is_at_least_one(void);
 
 // urls.c
 void urls_that_make_no_sense(void);
@@ -100,6 +117,8 @@ void own_code_is_a_backend(void);
 void own_backend_fails_in_every_way(void);
 void own_backend_tells_what_happened(void);
 void own_code_is_a_url_scheme(void);
+void own_code_is_told_that_its_caller_has_gone(void);
+void own_backend_may_own_a_store_of_its_context(void);
 void registries_keep_their_rules(void);
 
 // rpc.c
@@ -115,6 +134,10 @@ void workers_end_in_both_ways(void);
 void workers_are_made_as_they_are_told(void);
 void static_workers_agree_to_end(void);
 void rpc_handles_may_be_null(void);
+
+// rpc_flow.c
+void lent_bytes_are_given_back_before_a_call_returns(void);
+void long_failure_texts_are_cut_with_a_mark(void);
 
 // rpc_ends.c
 void workers_are_not_shut_down_and_calls_not_awaited_by_their_own_code(void);

@@ -13,10 +13,6 @@ PATIENCE_SECONDS = 40
 LOST = ("Failed to recv, got 0 bytes", "Connection reset by peer", "Broken pipe")
 
 
-def prefix_of(number):
-    return f"torch.rendezvous.run.{number}"
-
-
 class Child:
     """A process that says lines and is told lines."""
 
@@ -44,6 +40,9 @@ class Child:
 
 
 class Rounds(StoreTest):
+    # By the number of the round: what its keys begin with, which only its nodes are told.
+    prefixes = {}
+
     def child(self, *command, **variables):
         child = Child(*command, **variables)
         self.addCleanup(lambda: child.process.poll() is None and child.kill())
@@ -58,12 +57,15 @@ class Rounds(StoreTest):
         for node in nodes:
             node.told("join")
         for rank, node in enumerate(nodes):
-            joined = f"joined round {number} as {rank}/2 beneath /{prefix_of(number)}/"
-            self.assertEqual(node.says("joined"), joined)
+            joined, prefix = node.says("joined").split(" beneath /torch.rendezvous.run.")
+            self.assertEqual(joined, f"joined round {number} as {rank}/2")
+            self.assertTrue(prefix.endswith(f".{number}/"), prefix)
+            # As a prefix store is given it: without the slash that such a store adds.
+            self.prefixes = {**self.prefixes, number: f"torch.rendezvous.run.{prefix[:-1]}"}
 
     def store_of_round(self, number):
         """What an agent gives to its workers."""
-        return dist.PrefixStore(prefix_of(number), connect(self.server))
+        return dist.PrefixStore(self.prefixes[number], connect(self.server))
 
     def after_a_death(self, first, second):
         """Kills the second node, and returns its heir, with which the first is in round 1."""
@@ -123,8 +125,8 @@ class Rounds(StoreTest):
         store.set("progress", "epoch 4")
         self.assertEqual(store.add("count", 2), 2)
         self.assertEqual(self.store_of_round(1).get("progress"), b"epoch 4")
-        first.told(f"get {prefix_of(1)}/progress")
-        self.assertEqual(first.says("got"), f"got {prefix_of(1)}/progress = epoch 4")
+        first.told(f"get {self.prefixes[1]}/progress")
+        self.assertEqual(first.says("got"), f"got {self.prefixes[1]}/progress = epoch 4")
 
     def test_who_waits_in_a_round_that_dies_waits_no_more(self):
         first, second = self.node("n0"), self.node("n1")
@@ -148,7 +150,7 @@ class Rounds(StoreTest):
         self.assertTrue(any(text in told for text in LOST), told)
 
     def ranks(self, number):
-        program = [sys.executable, HERE / "round_rank.py", self.server.port, prefix_of(number)]
+        program = [sys.executable, HERE / "round_rank.py", self.server.port, self.prefixes[number]]
         variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         return [self.child(*program, rank, 2, **variables) for rank in range(2)]
 

@@ -74,12 +74,15 @@ class Observers:
         return self.next_few(1)[0]
 
     def next_few(self, count):
-        """So many lines of each, in any order, without addresses: who looks early sees a worker before its address."""
-        lines = sorted(self.command.next().split(" ")[:3] for _ in range(count))
-        others = sorted(self.cpp.next().split(" ")[:3] for _ in range(count))
+        """So many lines of each, in any order, without the addresses that all who come must have."""
+        lines = sorted(self.command.next().split(" ") for _ in range(count))
+        others = sorted(self.cpp.next().split(" ") for _ in range(count))
         if lines != others:
             raise AssertionError(f"`rdzv group` has seen {lines}, the C++ program {others}")
-        return [" ".join(words) for words in lines]
+        for words in lines:
+            if words[0] == "came" and not words[3:][0]:
+                raise AssertionError(f"{words[1]} has no address")
+        return [" ".join(words[:3]) for words in lines]
 
     def names(self):
         return sorted(self.cpp.ask("names").split(" ")[1:])

@@ -27,7 +27,8 @@ class Watchdog(unittest.TestCase):
                 capture_output=True, text=True, timeout=JOB_SECONDS,
             )
             self.assertEqual(ended.returncode, 0, ended.stderr)
-            self.assertIn("watchdog: timer train loop of worker 1 expired", ended.stderr)
+            self.assertIn("watchdog: timer train loop (set for ", ended.stderr)
+            self.assertIn(") of rank 1 (local rank 1) expired", ended.stderr)
             self.assertFalse(pipe.exists())
             events = [Event.deserialize(line) for line in log.read_text().splitlines()]
         states = [event.metadata["state"] for event in events if event.source == EventSource.WORKER]

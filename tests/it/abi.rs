@@ -12,8 +12,9 @@ use std::time::Duration;
 const HINT: &str =
     "if the change is wanted, run these tests with RDZV_UPDATE_ABI=1, and see whether RDZV_ABI_VERSION grows";
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The most that the stripped library may have: near what it has. The decision on its size (ADR-0008) allows 2.9 MB.
-const STRIPPED_BYTES_MAX: u64 = 2_890_000;
+/// The most that the stripped library may have: near what it has. The decision on its size (ADR-0008) allows 3.05 MB
+/// until the C API is redesigned.
+const STRIPPED_BYTES_MAX: u64 = 3_050_000;
 
 fn exported() -> BTreeSet<String> {
     let listed = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library::shipped()), PATIENCE);
@@ -102,7 +103,7 @@ fn layout_of_rust() -> String {
         RDZV_BACKEND_MISMATCH RDZV_BARRIER_BROKEN RDZV_COMPACTED RDZV_STALE_ROUND RDZV_NOT_FOUND RDZV_CONFLICT);
     numbers!(text, RDZV_RPC_UNKNOWN_WORKER RDZV_RPC_NO_HANDLER RDZV_RPC_HANDLER_FAILED RDZV_RPC_PEER_DIED RDZV_RPC_NO_MEMBER
         RDZV_RPC_LEAVING RDZV_RPC_ALREADY_INITIALIZED RDZV_RPC_MIXED_GROUP RDZV_RPC_NAME_TAKEN
-        RDZV_RPC_DEVICE_MAP RDZV_RPC_UNREACHED RDZV_RPC_EVICTED RDZV_RPC_MEMBERSHIP RDZV_RPC_MALFORMED);
+        RDZV_RPC_DEVICE_MAP RDZV_RPC_UNREACHED RDZV_RPC_EVICTED RDZV_RPC_MEMBERSHIP RDZV_RPC_MALFORMED RDZV_RENDEZVOUS_REPLACED);
     numbers!(text, RDZV_CHANGE_NONE RDZV_CHANGE_PUT RDZV_CHANGE_DELETE);
     numbers!(text, RDZV_STORE_SET RDZV_STORE_GET RDZV_STORE_ADD RDZV_STORE_COMPARE_SET RDZV_STORE_WAIT
         RDZV_STORE_CHECK RDZV_STORE_DELETE_KEY RDZV_STORE_NUM_KEYS RDZV_STORE_LIST_KEYS RDZV_STORE_APPEND

@@ -8,11 +8,11 @@ use std::process::Command;
 use std::time::Duration;
 
 /// For one compilation or one program on a machine that does other things too.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// Much C++ with checks of a sanitizer in it takes minutes on a busy machine.
 const COMPILER_PATIENCE: Duration = Duration::from_secs(600);
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
-const STANDARDS_OF_CPP: [&str; 2] = ["c++17", "c++20"];
+pub(crate) const STANDARDS_OF_CPP: [&str; 2] = ["c++17", "c++20"];
 
 /// A folder for the files of one test.
 pub(crate) fn folder(test: &str) -> PathBuf {
@@ -59,11 +59,11 @@ impl Build {
         Self { name: name.into(), standard: "c11", sources: sources.into(), library: None, flags: Vec::new() }
     }
 
-    fn cpp(name: &str, standard: &'static str, sources: &[PathBuf]) -> Self {
+    pub(crate) fn cpp(name: &str, standard: &'static str, sources: &[PathBuf]) -> Self {
         Self { standard, ..Self::c11(name, sources) }
     }
 
-    fn linked_with(self, library: &Path) -> Self {
+    pub(crate) fn linked_with(self, library: &Path) -> Self {
         Self { library: Some(library.into()), ..self }
     }
 
@@ -129,14 +129,62 @@ impl Build {
     }
 }
 
+/// Compiles without linking, with every warning.
+pub(crate) fn compiles(test: &str, standard: &str, text: &str, flags: &[&str]) {
+    syntax_of(test, standard, text, &[flags, &["-Wconversion"]].concat());
+}
+
 /// Compiles without linking.
-fn compiles(test: &str, standard: &str, text: &str, flags: &[&str]) {
+pub(crate) fn syntax_of(test: &str, standard: &str, text: &str, flags: &[&str]) {
     let suffix = if standard.starts_with("c++") { "cpp" } else { "c" };
     let source = folder(test).join(format!("unit_{standard}.{suffix}"));
     std::fs::write(&source, text).expect("the folder of this test");
     let mut command = compiler(standard);
-    command.args(flags).arg("-Wconversion").arg("-fsyntax-only").arg(source);
+    command.args(flags).arg("-fsyntax-only").arg(source);
     run(&mut command, PATIENCE).or_fail(&format!("{test}, {standard}, {flags:?}"));
+}
+
+/// Compiles what must not compile, for this reason.
+fn is_refused(test: &str, standard: &str, text: &str, reason: &str) {
+    let source = folder(test).join(format!("unit_{standard}.cpp"));
+    std::fs::write(&source, text).expect("the folder of this test");
+    let ran = run(compiler(standard).arg("-fsyntax-only").arg(source), PATIENCE);
+    assert!(!ran.status.success(), "{test}, {standard}: it compiles");
+    assert!(ran.stderr.contains(reason), "{test}, {standard}: {reason} is not in\n{}", ran.stderr);
+}
+
+#[test]
+fn values_that_do_not_travel_are_refused_with_what_to_do() {
+    let program = "#include <rendezvous.hpp>\nstruct thing { int x; };\nenum loose { a, b };\n\
+                   BEFORE\nvoid use(rdzv::rpc_handlers& handlers, const rdzv::rpc& worker);\n\
+                   void use(rdzv::rpc_handlers& handlers, const rdzv::rpc& worker) {\n\
+                   (void)handlers; (void)worker;\nCODE\n}\n";
+    let nameless = "template <> struct rdzv::codec<thing> {\n\
+                    static void write(rdzv::writer&, const thing&); static bool read(rdzv::reader&, thing&); };";
+    let how_to_add = "this type has no codec. Add one: template <> struct rdzv::codec<T>";
+    let cases = [
+        ("", "(void)handlers.on(\"x\", [](thing) {});", how_to_add),
+        ("", "(void)worker.call<thing>(\"w\", \"x\");", how_to_add),
+        ("", "(void)worker.notify(\"w\", \"x\", std::vector<thing>());", how_to_add),
+        (
+            nameless,
+            "(void)worker.notify(\"w\", \"x\", thing());",
+            "a `static constexpr std::string_view name`",
+        ),
+        ("", "(void)worker.notify(\"w\", \"x\", a);", "name one, as in `enum colour : int`"),
+        (
+            "",
+            "(void)worker.call<std::vector<std::string_view>>(\"w\", \"x\");",
+            "a std::string_view cannot outlive the answer",
+        ),
+        ("", "(void)worker.call_bytes<int>(\"w\", \"x\", {});", "rdzv::rpc_bytes or rdzv::rpc_payload"),
+    ];
+    for (index, (before, code, reason)) in cases.into_iter().enumerate() {
+        let text = program.replace("BEFORE", before).replace("CODE", code);
+        for standard in STANDARDS_OF_CPP {
+            is_refused(&format!("refused_{index}"), standard, &text, reason);
+        }
+    }
 }
 
 #[test]
@@ -230,6 +278,7 @@ fn hpp_test(name: &str, standard: &'static str) -> Build {
         "hpp_rendezvous.cpp",
         "hpp_agent.cpp",
         "hpp_rpc.cpp",
+        "hpp_rpc_types.cpp",
         "hpp_rpc_loop.cpp",
         "hpp_second.cpp",
     ];
@@ -385,7 +434,12 @@ fn example_trainer_goes_on_from_its_checkpoint() {
     let mut command = Command::new("cpp_examples/run_demo.sh");
     command.arg(&trainer).env("RDZV", crate::rdzv::program()).current_dir(crate::repository());
     let ran = run(&mut command, PATIENCE).or_fail("run_demo.sh");
-    for told in ["rank 3, pid ", "start 1: ranks 0 to 3 of 4", "goes on after epoch 11", "to the last bit"] {
+    for told in [
+        "rank 3 (local rank 3), pid ",
+        "start 1: ranks 0 to 3 of 4",
+        "goes on after epoch 11",
+        "to the last bit",
+    ] {
         assert!(ran.stdout.contains(told), "no {told:?} in {}", ran.stdout);
     }
 
@@ -414,101 +468,4 @@ fn example_launcher_names_the_rank_that_died() {
     assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
     assert!(ran.stderr.contains("rank 1: ") && ran.stderr.contains("/nowhere"), "{}", ran.stderr);
     assert!(ran.stderr.contains("rank 1 failed with exit code 1"), "{}", ran.stderr);
-}
-
-/// The first C++ program of a document.
-fn program_of(document: &str, test: &str) -> PathBuf {
-    let text = std::fs::read_to_string(folder_of(document)).expect("a document of the repository");
-    let program = text.split("```cpp\n").nth(1).and_then(|rest| rest.split("```").next());
-    let source = folder(test).join("program.cpp");
-    std::fs::write(&source, program.expect("a program in it")).expect("the folder of this test");
-    source
-}
-
-fn documented(document: &str, test: &str) -> PathBuf {
-    Build::cpp(test, "c++17", &[program_of(document, test)]).linked_with(library::shipped()).plain()
-}
-
-#[test]
-fn program_of_the_readme_does_what_it_says() {
-    let program = documented("README.md", "readme");
-    let server = rendezvous_core::driver::server::Server::start(
-        rendezvous_core::driver::server::ServerOptions::on("127.0.0.1", 0),
-    );
-    let server = server.expect("a free port");
-    let mut command = Command::new(&program);
-    command.env("RANK", "0").env("WORLD_SIZE", "1").env("MASTER_ADDR", "127.0.0.1");
-    command.env("MASTER_PORT", server.local_addr().port().to_string());
-    let ran = run(&mut command, PATIENCE).or_fail("the program of the README");
-    assert_eq!(ran.stdout, "rank 0 of 1: the leader is at 10.0.0.0:7000\n");
-    let ran = run(Command::new(&program).env_remove("RANK").env("WORLD_SIZE", "1"), PATIENCE);
-    assert!(ran.stderr.contains("RANK is not set"), "{}", ran.stderr);
-}
-
-/// Somebody leads and dies while the program follows; it takes over, and others after it.
-#[test]
-fn program_of_native_stores_elects_one_leader_after_the_other() {
-    use rendezvous_core::driver::native_client::NativeClientOptions;
-    use rendezvous_core::driver::store::{Store, Timeout};
-    use rendezvous_core::error::Operation;
-    use rendezvous_core::time::Duration as Span;
-    let program = documented("docs/native-stores.md", "native_stores");
-    let server = crate::net::start(rendezvous_core::limits::ServerLimits::default());
-    let port = server.local_addr().port();
-    let connect = || {
-        let store = Store::connect_native("127.0.0.1", port, NativeClientOptions::default());
-        store.expect("it runs").with_prefix(b"election")
-    };
-    let elect = |name: &str| {
-        run(Command::new(&program).args(["127.0.0.1", &port.to_string(), name]), PATIENCE)
-            .or_fail(name)
-            .stdout
-    };
-    let (leader, witness) = (connect(), connect());
-    let lease = leader.native(Operation::LeaseGrant).expect("native").lease(Span::ZERO, Timeout::Default);
-    lease.expect("granted").attach(&[b"alive/ghost"], Timeout::Default).expect("attached");
-    for (key, value) in [("alive/ghost", ""), ("leader", "ghost")] {
-        leader.set(key.as_bytes(), value.as_bytes(), Timeout::Default).expect("set");
-    }
-    let alive = witness.native(Operation::Watch).expect("native");
-    let alive = alive.watch_prefix(b"alive/ada/", 0, Timeout::Default).expect("begun");
-    let words = std::thread::scope(|scope| {
-        let follower = scope.spawn(|| elect("ada"));
-        assert!(alive.next(Span::from_secs(20)).expect("it goes on").is_some(), "ada comes");
-        drop(leader);
-        follower.join().expect("it ends")
-    });
-    let lines: Vec<_> = words.lines().collect();
-    assert!(
-        lines.last().is_some_and(|line| line.starts_with("ada/") && line.contains(" leads in term ")),
-        "{words}"
-    );
-    let term = |words: &str| words.trim_end().rsplit(' ').next().and_then(|term| term.parse::<u64>().ok());
-    let plan = witness.get_owned(b"plan", Timeout::Once).expect("it is there");
-    assert!(plan.starts_with(b"by ada/"), "{plan:?}");
-    let next = elect("bob");
-    assert!(next.starts_with("bob/") && next.contains(" leads") && term(&next) > term(&words), "{next}");
-}
-
-/// Within a function that has what it speaks of.
-#[test]
-fn rpc_snippet_of_the_readme_compiles() {
-    let text = std::fs::read_to_string(folder_of("README.md")).expect("a document of the repository");
-    let snippets = text.split("```cpp\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let snippet =
-        snippets.into_iter().find(|snippet| snippet.contains("rdzv::rpc::init")).expect("it is there");
-    let unit = format!(
-        "#include <rendezvous.hpp>\nusing numbers = std::vector<double>;\n\
-         void step(numbers& weights, const numbers& gradient);\nnumbers gradient_at(const numbers& weights);\n\
-         void run(numbers& weights, const rdzv::rpc_handlers& own_handlers);\n\
-         void run(numbers& weights, const rdzv::rpc_handlers& own_handlers) {{\n{snippet}}}\n"
-    );
-    for standard in STANDARDS_OF_CPP {
-        compiles("readme_rpc", standard, &unit, &[]);
-    }
-}
-
-#[test]
-fn program_of_the_guide_compiles() {
-    documented("docs/cpp-guide.md", "guide");
 }

@@ -290,8 +290,8 @@ fn workers_of_a_dead_round_read_its_keys_and_write_them_no_more() {
     let address = server.local_addr();
     let mut a = Node::start(address, "n0", &["nodes_min=2", "nodes_max=2"]);
     let mut b = Node::start(address, "n1", &["nodes_min=2", "nodes_max=2"]);
-    meet(&mut [&mut a, &mut b], 0);
-    let [first, second] = [0, 1].map(|round| format!("/torch.rendezvous.run.{round}/k").into_bytes());
+    let prefix = meet(&mut [&mut a, &mut b], 0);
+    let first = format!("{prefix}k").into_bytes();
     let mut worker = Client::greet(address);
     worker.send(&frames::set(&first, b"of round 0"));
     worker.is_served();
@@ -303,7 +303,7 @@ fn workers_of_a_dead_round_read_its_keys_and_write_them_no_more() {
         frames::set(&first, b"late"),
         frames::add(&first, 1),
         frames::push(&first, b"late"),
-        frames::set(b"/torch.rendezvous.run.0/new", b"late"),
+        frames::set(format!("{prefix}new").as_bytes(), b"late"),
     ];
     for (write, count) in stale.iter().zip(1..) {
         let mut orphan = Client::greet(address);
@@ -316,14 +316,16 @@ fn workers_of_a_dead_round_read_its_keys_and_write_them_no_more() {
     // Reading goes on, also on a connection of before.
     worker.send(&frames::get(&first));
     assert_eq!(worker.receive(8 + 10), frames::string(b"of round 0"));
-    a.told("set torch.rendezvous.run.0/k late");
+    // Keys of a node stand beneath a slash.
+    a.told(&format!("set {}k late", &prefix[1..]));
     let refused = a.says("set failed");
     assert!(refused.starts_with("set failed: StaleRound"), "{refused}");
     let mut heir = Node::start(address, "n1", &["nodes_min=2", "nodes_max=2"]);
-    meet(&mut [&mut a, &mut heir], 1);
+    let prefix = meet(&mut [&mut a, &mut heir], 1);
+    let second = format!("{prefix}k").into_bytes();
     worker.send(&frames::set(&second, b"of round 1"));
     worker.send(&frames::get(&second));
     assert_eq!(worker.receive(8 + 10), frames::string(b"of round 1"));
-    a.told("get torch.rendezvous.run.1/k");
-    a.says_next("got torch.rendezvous.run.1/k = of round 1");
+    a.told(&format!("get {}k", &prefix[1..]));
+    a.says_next(&format!("got {}k = of round 1", &prefix[1..]));
 }

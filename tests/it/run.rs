@@ -3,9 +3,13 @@
 //! Standard output and standard error of a launched agent are inherited by all that it starts. So the end of both is the
 //! proof that nothing of it lives any more, and what each test waits for in the end.
 
+mod arguments;
+mod failures;
 mod jobs;
 mod nodes;
 mod output;
+mod pauses;
+mod reach;
 mod reports;
 mod signals;
 mod terminal;
@@ -225,7 +229,7 @@ impl Gate {
 }
 
 /// A port that was free just now.
-fn free_port() -> String {
+pub(crate) fn free_port() -> String {
     let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
     free.expect("a free port").port().to_string()
 }

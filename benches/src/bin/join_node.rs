@@ -79,6 +79,7 @@ fn join(endpoint: &str, run_id: &str, node: &str, nodes: u32) -> io::Result<Nati
         join_timeout_ms: JOIN_TIMEOUT_MS,
         terms,
         labels: Pairs::scoped(b"", &[]),
+        round_min: 0,
     };
     let joined = client.join(&entry, Role::Member).map_err(io::Error::other)?;
     if joined.nodes == nodes { Ok(client) } else { Err(io::Error::other("a round of too few nodes")) }

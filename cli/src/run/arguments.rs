@@ -7,8 +7,10 @@ use clap::{ArgAction, Args, ValueEnum};
 use rendezvous_core::agent::log_layout::{Files, LogSettings};
 use rendezvous_core::agent::spec::RankAssignment;
 use rendezvous_core::agent::streams::{LocalRanksFilter, StdSetting, parse_needles};
+use rendezvous_core::driver::rendezvous::Context;
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
 use rendezvous_core::rendezvous::parse::parse_config;
+use rendezvous_core::rendezvous::registry::RegistryError;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -40,9 +42,11 @@ pub(super) enum LogLevel {
 ///
 /// The flags are torchrun's, in its spellings with dashes or underscores, and take their defaults from the same PET_*
 /// variables. Any program will do: COMMAND is run with Python if it ends in .py or -m is given, and directly otherwise.
-/// Flags of rdzv run end where COMMAND begins.
+/// A flag may be shortened as long as it is clear which is meant. Flags of rdzv run end where COMMAND begins.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(
+    infer_long_args = true,
+    after_help = "\
 Examples:
   rdzv run --nproc-per-node 4 --max-restarts 3 ./trainer --epochs 9
       four workers on this host, started anew up to three times when one fails
@@ -60,16 +64,24 @@ again, and the workers start anew.
 Exit codes:
   0  all workers ended well, or this node stood by and was not needed
   1  they did not, or a signal stopped them; why is told on stderr
-  2  wrong usage")]
+  2  wrong usage"
+)]
 pub(crate) struct RunArguments {
     /// Nodes of the job, as N or MIN:MAX
-    #[arg(long, env = "PET_NNODES", default_value = "1:1", value_name = "N|MIN:MAX")]
+    #[arg(
+        long,
+        env = "PET_NNODES",
+        allow_negative_numbers = true,
+        default_value = "1:1",
+        value_name = "N|MIN:MAX"
+    )]
     nnodes: String,
     /// Workers on this node: a number, cpu, gpu, or auto (gpu if there are any, else cpu)
     #[arg(
         long,
         alias = "nproc_per_node",
         env = "PET_NPROC_PER_NODE",
+        allow_negative_numbers = true,
         default_value = "1",
         value_name = "N|WORD"
     )]
@@ -97,10 +109,17 @@ pub(crate) struct RunArguments {
     #[arg(long, env = "PET_STANDALONE", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     standalone: bool,
     /// How often the workers are started again after a failure of this node's
-    #[arg(long, alias = "max_restarts", env = "PET_MAX_RESTARTS", default_value_t = 0, value_name = "N")]
+    #[arg(
+        long,
+        alias = "max_restarts",
+        env = "PET_MAX_RESTARTS",
+        allow_negative_numbers = true,
+        default_value_t = 0,
+        value_name = "N"
+    )]
     pub(super) max_restarts: u32,
     /// How often to look for new nodes, in seconds, where the rendezvous does not tell of them by itself
-    #[arg(long, alias = "monitor_interval", env = "PET_MONITOR_INTERVAL", default_value = "0.1", value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, alias = "monitor_interval", env = "PET_MONITOR_INTERVAL", allow_negative_numbers = true, default_value = "0.1", value_name = "SECONDS", value_parser = seconds)]
     pub(super) monitor_interval: Duration,
     /// What the workers of this node do; each role has ranks of its own beside the global ones
     #[arg(long, env = "PET_ROLE", default_value = "default", value_name = "NAME")]
@@ -118,17 +137,40 @@ pub(crate) struct RunArguments {
     #[arg(long, alias = "start_method", env = "PET_START_METHOD", hide = true, value_parser = ["spawn", "fork", "forkserver"])]
     start_method: Option<String>,
     /// The rank of this node; static only
-    #[arg(long, alias = "node_rank", env = "PET_NODE_RANK", default_value_t = 0, value_name = "RANK")]
+    #[arg(
+        long,
+        alias = "node_rank",
+        env = "PET_NODE_RANK",
+        allow_negative_numbers = true,
+        default_value_t = 0,
+        value_name = "RANK"
+    )]
     node_rank: u32,
     /// Where the workers' store is: the address of node 0 [static: 127.0.0.1; else that of node 0 in each round]
     #[arg(long, alias = "master_addr", env = "PET_MASTER_ADDR", value_name = "HOST")]
     master_addr: Option<String>,
     /// The port of the workers' store [static: 29500; else a free one in each round]
-    #[arg(long, alias = "master_port", env = "PET_MASTER_PORT", value_name = "PORT")]
+    #[arg(
+        long,
+        alias = "master_port",
+        env = "PET_MASTER_PORT",
+        allow_negative_numbers = true,
+        value_name = "PORT"
+    )]
     master_port: Option<u16>,
     /// Where other nodes reach this one, if its host name will not do
     #[arg(long, alias = "local_addr", env = "PET_LOCAL_ADDR", value_name = "HOST")]
     local_addr: Option<String>,
+    /// The longest pause before a restart, in seconds, where starts fail at once one after the other; 0: no pauses
+    #[arg(
+        long,
+        alias = "restart_backoff",
+        env = "RDZV_RESTART_BACKOFF",
+        default_value = "10",
+        value_name = "SECONDS",
+        value_parser = seconds
+    )]
+    pub(super) restart_backoff: Duration,
     /// Signals that stop the workers and the agent; SIGUSR1 and SIGUSR2 are passed on to the workers if they are not among them
     #[arg(
         long,
@@ -139,8 +181,11 @@ pub(crate) struct RunArguments {
     )]
     pub(super) signals_to_handle: String,
     /// How long workers may take to end before they are killed, in seconds; at every stop [default: 30]
-    #[arg(long, alias = "shutdown_timeout", env = "PET_SHUTDOWN_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, alias = "shutdown_timeout", env = "PET_SHUTDOWN_TIMEOUT", allow_negative_numbers = true, value_name = "SECONDS", value_parser = seconds)]
     shutdown_timeout: Option<Duration>,
+    /// How long processes that workers leave behind may take to end once no worker lives, in seconds; then they are killed
+    #[arg(long, alias = "leftover_timeout", env = "PET_LEFTOVER_TIMEOUT", value_name = "SECONDS", value_parser = seconds, default_value = "3")]
+    pub(super) leftover_timeout: Duration,
     /// Each worker sees one device, and LOCAL_RANK 0
     #[arg(long, alias = "virtual_local_rank", env = "PET_VIRTUAL_LOCAL_RANK", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub(super) virtual_local_rank: bool,
@@ -292,7 +337,9 @@ impl RunArguments {
         let is_by_hand = max > 1 && min == max && self.rdzv_endpoint.is_empty() && self.master_addr.is_some();
         let default = if is_by_hand { "static" } else { "rdzv" };
         let mut backend = self.rdzv_backend.as_deref().unwrap_or(default);
-        if backend == "c10d" {
+        if backend != "c10d" {
+            check_backend(backend)?;
+        } else {
             notes.push(
                 "backend c10d: nodes meet by backend rdzv instead, so all of them must be rdzv's".into(),
             );
@@ -363,6 +410,16 @@ impl RunArguments {
         }
         Ok(rendezvous)
     }
+}
+
+/// Refuses a backend that does not exist, also where one node meets nobody.
+fn check_backend(backend: &str) -> Result<(), Usage> {
+    Context::default().check_backend(backend).map_err(|error| match error {
+        RegistryError::NotRegistered { backend } => Usage(format!(
+            "--rdzv-backend {backend}: there is no such backend; there are rdzv, static, and c10d, which means rdzv"
+        )),
+        error => Usage(format!("--rdzv-backend {backend}: {error}")),
+    })
 }
 
 /// IPv6 addresses have colons of their own.

@@ -4,7 +4,6 @@ use super::arguments::LogLevel;
 use super::console::{Console, Weight};
 use super::waiting::{Awaited, Waiting, Words};
 use rendezvous_core::agent::failure::signal_name;
-use rendezvous_core::agent::group::ExitStatus;
 use rendezvous_core::agent::phase::Phase;
 use rendezvous_core::agent::reason::{Reason, StopCause};
 use rendezvous_core::agent::supervisor::{Notice, Timing, Verdict};
@@ -70,15 +69,19 @@ impl Screen {
         std::thread::Builder::new().name("rdzv-waits".into()).spawn(move || {
             let mut enough_since = None;
             console.tell(|waiting| {
-                let progress = match waiting.awaited {
-                    Awaited::Round => handler.progress(),
-                    Awaited::OthersToEnd => None,
+                let (failed, progress) = match waiting.awaited {
+                    Awaited::Round => match handler.failed_try() {
+                        // Nothing is known of a rendezvous that is not reached, and to ask takes its time.
+                        Some(failed) => (Some(failed.to_string()), None),
+                        None => (None, handler.progress()),
+                    },
+                    Awaited::OthersToEnd => (None, None),
                 };
                 let now = clock.now();
                 // What was so in an earlier wait is over.
                 let since = enough_since.filter(|&since| since > waiting.began).unwrap_or(now);
                 enough_since = waiting.is_enough(progress.as_ref()).then_some(since);
-                let words = waiting.words(now, progress.as_ref(), enough_since);
+                let words = waiting.words(now, failed.as_deref(), progress.as_ref(), enough_since);
                 Words { what: format!("rdzv run: {}", words.what), ..words }
             })
         })?;
@@ -173,19 +176,17 @@ fn words_of(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
         Notice::Exited { local_rank, exit, was_told: false } if !exit.is_success() => {
             let worker = group.workers.get(usize::try_from(*local_rank).ok()?)?;
             let pid = worker.pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
-            (Weight::Trouble, format!("rank {}{pid} {}", worker.global_rank, ended(*exit)))
+            (Weight::Trouble, format!("{}{pid} {exit}", worker.ranks()))
         }
         Notice::Exited { .. } => return None,
         Notice::TimerExpired(timer) => {
-            let rank = timer.local_rank.and_then(|local_rank| {
-                Some(group.workers.get(usize::try_from(local_rank).ok()?)?.global_rank)
-            });
-            let whose = rank.map_or_else(String::new, |rank| format!(" of rank {rank}"));
+            let worker = timer.local_rank.and_then(|local_rank| group.ranks_of(local_rank));
+            let whose = worker.map_or_else(String::new, |worker| format!(" of {worker}"));
             let what = match signal_name(timer.signal) {
-                Some(name) => format!("pid {} gets {name}", timer.pid),
-                None => format!("pid {} goes on", timer.pid),
+                Some(name) => format!("it gets {name}"),
+                None => "it goes on".into(),
             };
-            (Weight::Trouble, format!("watchdog: timer {}{whose} expired: {what}", timer.scope))
+            (Weight::Trouble, format!("watchdog: {timer}{whose} expired: {what}"))
         }
         Notice::Remark { words } => (Weight::Ordinary, words.to_string()),
         Notice::Killing { reason } => (Weight::Trouble, format!("{reason}: killing what is left")),
@@ -221,18 +222,6 @@ const fn is_failure(reason: &Reason) -> bool {
             | Reason::Stop(_)
             | Reason::Succeeded
     )
-}
-
-fn ended(exit: ExitStatus) -> String {
-    match exit {
-        ExitStatus::Code(code) => format!("ended with exit code {code}"),
-        ExitStatus::Signal(signal) => {
-            format!(
-                "was ended by {}",
-                signal_name(signal).map_or_else(|| format!("signal {signal}"), String::from)
-            )
-        }
-    }
 }
 
 /// What of a start took time, and how much.

@@ -34,10 +34,12 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// What is known. `enough_since` is when there were first enough nodes.
+    /// What is known. `failed` is how the last try to reach the rendezvous failed, while it is not reached;
+    /// `enough_since` is when there were first enough nodes.
     pub(super) fn words(
         &self,
         now: Instant,
+        failed: Option<&str>,
         progress: Option<&Progress>,
         enough_since: Option<Instant>,
     ) -> Words {
@@ -45,7 +47,10 @@ impl Waiting {
         let waited = format!(", {} s", now.since(self.began).as_secs());
         let words = match (self.awaited, progress) {
             (Awaited::OthersToEnd, _) => "waiting for the other nodes' workers to end".to_string(),
-            (Awaited::Round, None) => "waiting for the rendezvous".to_string(),
+            (Awaited::Round, None) => match failed {
+                Some(failed) => format!("waiting for the rendezvous at {failed}"),
+                None => "waiting for the rendezvous".to_string(),
+            },
             (Awaited::Round, Some(Progress { stage: Stage::StandingBy, nodes, .. })) => {
                 format!("standing by: all places are taken ({nodes} of {})", self.nodes_max)
             }
@@ -109,8 +114,16 @@ mod tests {
             comers: ["a".into(), "b\x1b[m".into()].into(),
         });
         let now = at(114) + Duration::from_millis(400);
-        let Words { what, time, who } = waiting.words(now, progress.as_ref(), enough_since_s.map(at));
+        let Words { what, time, who } = waiting.words(now, None, progress.as_ref(), enough_since_s.map(at));
         assert_eq!(what + &time + &who, expected);
+    }
+
+    #[test]
+    fn a_rendezvous_that_is_not_reached() {
+        let waiting = Waiting { awaited: Awaited::Round, began: Instant::ORIGIN, nodes_min: 1, nodes_max: 2 };
+        let now = Instant::ORIGIN + Duration::from_secs(3);
+        let Words { what, time, who } = waiting.words(now, Some("h:1: refused"), None, None);
+        assert_eq!((what + &time + &who).as_str(), "waiting for the rendezvous at h:1: refused, 3 s");
     }
 
     #[test]

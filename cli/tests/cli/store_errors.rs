@@ -127,7 +127,7 @@ fn what_is_over_a_limit_is_code_6() {
     let server = start_server();
     let endpoint = server.local_addr();
     let long = "k".repeat(8192);
-    expect_error(&run(&mut store(endpoint, &["get", &long])), 6, &["8193 bytes", "limit of 8192"]);
+    expect_error(&run(&mut store(endpoint, &["get", &long])), 6, &["8192 bytes", "limit of 8191"]);
     expect_json_error(&mut store(endpoint, &["get", &long]), 6, "limit_exceeded");
     let input = vec![b'x'; (8 << 20) + 1];
     let ended = run_with_input(&mut store(endpoint, &["set", "key", "-"]), &input);

@@ -43,8 +43,13 @@ pub enum Devices {
     OneEach,
 }
 
-/// The visible devices, where there are several makes; the first that is set tells which there are.
-const VISIBLE_DEVICES: [&str; 2] = ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
+/// AMD's list of visible devices. It is set for a worker only where the agent has it: next to `ROCR_VISIBLE_DEVICES` it
+/// would select among devices that are selected already.
+const HIP: &str = "HIP_VISIBLE_DEVICES";
+/// The list of visible devices that PyTorch reads on hosts of either make.
+const CUDA: &str = "CUDA_VISIBLE_DEVICES";
+/// The first that the agent has lists its devices.
+const VISIBLE_DEVICES: [&str; 2] = [HIP, CUDA];
 
 /// A worker cannot have its own device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,9 +107,10 @@ pub fn of_worker(
     }
     if job.devices == Devices::OneEach {
         let device = device_of(worker.local_rank, agent_has)?;
-        for variable in VISIBLE_DEVICES {
-            set(variable, device.clone());
+        if agent_has(HIP).is_some() {
+            set(HIP, device.clone());
         }
+        set(CUDA, device);
     }
     Ok(variables)
 }
@@ -208,10 +214,13 @@ mod tests {
         let own = Job { devices: Devices::OneEach, ..job() };
         let variables = set(&own, &[]).expect("set");
         assert_eq!((&*variables["LOCAL_RANK"], &*variables["CUDA_VISIBLE_DEVICES"]), ("0", "1"));
+        assert!(!variables.contains_key("HIP_VISIBLE_DEVICES"), "{variables:?}");
         let variables = set(&own, &[("CUDA_VISIBLE_DEVICES", "4,6")]).expect("set");
-        assert_eq!((&*variables["CUDA_VISIBLE_DEVICES"], &*variables["HIP_VISIBLE_DEVICES"]), ("6", "6"));
+        assert_eq!(&*variables["CUDA_VISIBLE_DEVICES"], "6");
+        assert!(!variables.contains_key("HIP_VISIBLE_DEVICES"), "{variables:?}");
         let both = [("CUDA_VISIBLE_DEVICES", "4,6"), ("HIP_VISIBLE_DEVICES", "0, 3")];
-        assert_eq!(set(&own, &both).expect("set")["CUDA_VISIBLE_DEVICES"], "3");
+        let variables = set(&own, &both).expect("set");
+        assert_eq!((&*variables["CUDA_VISIBLE_DEVICES"], &*variables["HIP_VISIBLE_DEVICES"]), ("3", "3"));
         let error = set(&own, &[("CUDA_VISIBLE_DEVICES", "4")]).expect_err("too few");
         assert_eq!(error.to_string(), "local_rank 1 exceeds available GPUs in CUDA_VISIBLE_DEVICES=4");
     }

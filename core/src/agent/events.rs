@@ -101,7 +101,9 @@ impl EventRecorder {
             }
             Happened::Notice(Notice::Running { .. }) => {
                 for worker in &self.group.workers {
-                    let detail = Detail { worker: Some((worker, &self.group)), ..Detail::default() };
+                    let worker_pid = worker.pid;
+                    let detail =
+                        Detail { worker: Some((worker, &self.group)), worker_pid, ..Detail::default() };
                     scribe.status("START", &self.facts, detail);
                 }
             }

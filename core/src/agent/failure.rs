@@ -5,6 +5,7 @@ mod signals;
 mod text;
 
 use crate::agent::error_file::{ErrorFile, ErrorFileNote, object};
+use crate::agent::watchdog::ExpiredTimer;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -123,6 +124,14 @@ impl ProcessFailure {
             };
         }
         failure
+    }
+
+    /// Says by which of these timers it was ended, if by any.
+    pub fn name_timer(&mut self, expired: &[ExpiredTimer]) {
+        let is_of_it = |timer: &&ExpiredTimer| timer.local_rank == Some(self.local_rank);
+        if let Some(timer) = expired.iter().find(is_of_it) {
+            self.message = format!("watchdog: {timer} expired. {}", self.message);
+        }
     }
 
     /// The name of the signal that killed it.

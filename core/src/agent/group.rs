@@ -1,5 +1,6 @@
 //! The workers of one agent, as anybody may look at them.
 
+use super::failure::signal_name;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -86,6 +87,13 @@ impl ExitStatus {
         matches!(self, Self::Signal(SIGILL | SIGBUS | SIGFPE | SIGKILL | SIGSEGV))
     }
 
+    /// Whether it is a crash: a violent end, or an abort. An abort may follow from a peer's end, as an exit code may, but
+    /// a stop signal is no reason for one.
+    #[must_use]
+    pub const fn is_crash(self) -> bool {
+        self.is_violent() || matches!(self, Self::Signal(SIGABRT))
+    }
+
     /// Whether it was killed.
     #[must_use]
     pub const fn is_killed(self) -> bool {
@@ -102,7 +110,36 @@ impl ExitStatus {
     }
 }
 
+impl fmt::Display for ExitStatus {
+    /// The predicate of a sentence about the process.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Code(code) => write!(f, "ended with exit code {code}"),
+            Self::Signal(signal) => match signal_name(signal) {
+                Some(name) => write!(f, "was ended by {name}"),
+                None => write!(f, "was ended by signal {signal}"),
+            },
+        }
+    }
+}
+
+/// The ranks by which messages name a worker. Neither of them alone tells which worker is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerRanks {
+    /// The worker's rank in the job.
+    pub global_rank: u64,
+    /// The worker's rank on its agent.
+    pub local_rank: u32,
+}
+
+impl fmt::Display for WorkerRanks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} (local rank {})", self.global_rank, self.local_rank)
+    }
+}
+
 const SIGILL: i32 = 4;
+const SIGABRT: i32 = 6;
 const SIGBUS: i32 = 7;
 const SIGFPE: i32 = 8;
 const SIGKILL: i32 = 9;
@@ -127,6 +164,14 @@ pub struct Worker {
     pub exit: Option<ExitStatus>,
 }
 
+impl Worker {
+    /// The ranks by which messages name it.
+    #[must_use]
+    pub const fn ranks(&self) -> WorkerRanks {
+        WorkerRanks { global_rank: self.global_rank, local_rank: self.local_rank }
+    }
+}
+
 /// The workers of one agent at one moment: what is read never changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerGroup {
@@ -146,4 +191,12 @@ pub struct WorkerGroup {
     pub restart_count: u32,
     /// The workers, by local rank; empty until their ranks are known.
     pub workers: Vec<Worker>,
+}
+
+impl WorkerGroup {
+    /// Returns the ranks of the worker with this local rank, if there is one.
+    #[must_use]
+    pub fn ranks_of(&self, local_rank: u32) -> Option<WorkerRanks> {
+        self.workers.get(usize::try_from(local_rank).ok()?).map(Worker::ranks)
+    }
 }

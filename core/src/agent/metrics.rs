@@ -133,6 +133,7 @@ impl Metrics {
             (
                 _,
                 Reason::WorkerFailed { .. }
+                | Reason::ErrorWritten { .. }
                 | Reason::TimerExpired { .. }
                 | Reason::NotStarted { .. }
                 | Reason::NoRanks { .. },

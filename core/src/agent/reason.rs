@@ -1,6 +1,7 @@
 //! Why an agent does what it does: what its logs, events and errors print.
 
-use super::group::ExitStatus;
+use super::group::{ExitStatus, WorkerRanks};
+use super::watchdog::ExpiredTimer;
 use crate::time::Duration;
 use alloc::boxed::Box;
 use core::fmt;
@@ -52,15 +53,20 @@ pub enum Reason {
     Done,
     /// A worker failed.
     WorkerFailed {
-        /// Which.
-        local_rank: u32,
+        /// The worker.
+        worker: WorkerRanks,
         /// How it ended.
         exit: ExitStatus,
     },
+    /// A worker had written an error file before another one failed.
+    ErrorWritten {
+        /// The worker.
+        worker: WorkerRanks,
+    },
     /// A worker was not started.
     NotStarted {
-        /// Which.
-        local_rank: u32,
+        /// The worker.
+        worker: WorkerRanks,
         /// Whether another try may help.
         hindrance: Hindrance,
         /// What went wrong.
@@ -68,17 +74,17 @@ pub enum Reason {
     },
     /// A worker has hung in the kernel for too long.
     Stuck {
-        /// Which.
-        local_rank: u32,
+        /// The worker.
+        worker: WorkerRanks,
         /// For how long.
         since: Duration,
     },
     /// A timer that a worker had set has expired.
     TimerExpired {
-        /// Which worker, where that is known.
-        local_rank: Option<u32>,
-        /// What the timer was set for.
-        scope: Box<str>,
+        /// The worker, where it is known.
+        worker: Option<WorkerRanks>,
+        /// The timer.
+        timer: ExpiredTimer,
     },
     /// Nodes wait for the next round.
     NodesWaiting {
@@ -102,6 +108,11 @@ pub enum Reason {
     /// Another agent's workers failed for good.
     JobFailed {
         /// What that agent said.
+        words: Box<str>,
+    },
+    /// The server ended the session of this agent.
+    SessionEnded {
+        /// Why.
         words: Box<str>,
     },
     /// The rendezvous is lost.
@@ -137,6 +148,8 @@ pub enum Reason {
     Succeeded,
     /// The stop timeout has passed.
     StopTimeout,
+    /// What outlived the workers has had its time.
+    LeftoverTimeout,
     /// The start timeout has passed, and not all workers run.
     StartTimeout,
     /// Processes outlived being killed.
@@ -149,7 +162,7 @@ impl Reason {
     pub const fn may_follow_a_death(&self) -> bool {
         match self {
             Self::WorkerFailed { exit, .. } => !exit.is_violent(),
-            Self::TimerExpired { .. } => true,
+            Self::ErrorWritten { .. } | Self::TimerExpired { .. } => true,
             _ => false,
         }
     }
@@ -160,22 +173,16 @@ impl fmt::Display for Reason {
         match self {
             Self::Begun => f.write_str("begun"),
             Self::Done => f.write_str("done"),
-            Self::WorkerFailed { local_rank, exit: ExitStatus::Code(code) } => {
-                write!(f, "worker {local_rank} ended with exit code {code}")
+            Self::WorkerFailed { worker, exit } => write!(f, "{worker} {exit}"),
+            Self::NotStarted { worker, words, .. } => write!(f, "{worker} was not started: {words}"),
+            Self::Stuck { worker, since } => {
+                write!(f, "{worker} has hung in the kernel for {} s", since.as_secs())
             }
-            Self::WorkerFailed { local_rank, exit: ExitStatus::Signal(signal) } => {
-                write!(f, "worker {local_rank} was ended by signal {signal}")
+            Self::TimerExpired { worker: Some(worker), timer } => {
+                write!(f, "watchdog: {timer} of {worker} expired")
             }
-            Self::NotStarted { local_rank, words, .. } => {
-                write!(f, "worker {local_rank} was not started: {words}")
-            }
-            Self::Stuck { local_rank, since } => {
-                write!(f, "worker {local_rank} has hung in the kernel for {} s", since.as_secs())
-            }
-            Self::TimerExpired { local_rank: Some(local_rank), scope } => {
-                write!(f, "watchdog: timer {scope} of worker {local_rank} expired")
-            }
-            Self::TimerExpired { local_rank: None, scope } => write!(f, "watchdog: timer {scope} expired"),
+            Self::TimerExpired { worker: None, timer } => write!(f, "watchdog: {timer} expired"),
+            Self::ErrorWritten { worker } => write!(f, "{worker} has failed, as its error file says"),
             Self::NodesWaiting { nodes: 1 } => f.write_str("a node waits for the next round"),
             Self::NodesWaiting { nodes } => write!(f, "{nodes} nodes wait for the next round"),
             Self::PeerDied { words } | Self::RoundOver { words } | Self::JobFailed { words } => {
@@ -183,6 +190,7 @@ impl fmt::Display for Reason {
             }
             Self::LeftBehind => f.write_str("the next round was formed without this agent"),
             Self::Replaced => f.write_str("another process joined under this agent's name"),
+            Self::SessionEnded { words } => write!(f, "this node's session is over: {words}"),
             Self::ServerLost { words } => write!(f, "the rendezvous is lost: {words}"),
             Self::NoRound { words, .. } => write!(f, "no round: {words}"),
             Self::NoRanks { words } => write!(f, "the workers got no ranks: {words}"),
@@ -192,6 +200,9 @@ impl fmt::Display for Reason {
             Self::NotAllParted { words } => write!(f, "not all agents ended with this one: {words}"),
             Self::Succeeded => f.write_str("all workers succeeded"),
             Self::StopTimeout => f.write_str("the stop timeout has passed"),
+            Self::LeftoverTimeout => {
+                f.write_str("the time of processes that outlived the workers has passed")
+            }
             Self::StartTimeout => f.write_str("not all workers were started within the start timeout"),
             Self::GaveUp => f.write_str("processes outlived being killed"),
         }

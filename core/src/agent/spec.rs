@@ -6,6 +6,8 @@ use alloc::string::String;
 
 /// The most workers that one agent has.
 pub const LOCAL_WORLD_SIZE_MAX: u32 = 4096;
+/// The first pause before a restart, and what the others are multiples of; see [`WorkerSpec::restart_backoff`].
+pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 /// Signals are numbers from 1 to this.
 const SIGNAL_MAX: i32 = 64;
 
@@ -28,6 +30,10 @@ pub struct WorkerSpec {
     pub local_world_size: u32,
     /// How often the group may be started again after a failure of its own workers; 0: never.
     pub max_restarts: u32,
+    /// The longest pause before a restart, where starts fail at once one after the other: their workers have not run for as
+    /// long as this. The first restart has no pause, the second waits [`BACKOFF_FIRST`], and each next one twice as long; 0:
+    /// no pauses.
+    pub restart_backoff: Duration,
     /// How often to look for waiting nodes where the rendezvous does not tell of them; above 0.
     pub monitor_interval: Duration,
     /// How long it may take until all workers of a start run: a program on a file system that does not answer may take for
@@ -37,6 +43,9 @@ pub struct WorkerSpec {
     pub stop_signal: i32,
     /// How long they may take then; 0: they are killed at once. It holds on every path.
     pub stop_timeout: Duration,
+    /// How long processes that workers leave behind may take to end, once no worker lives; no longer than the stop timeout
+    /// lets them in any case.
+    pub leftover_timeout: Duration,
     /// How long killed workers may take to vanish before they are given up: one that hangs in the kernel may never.
     pub kill_timeout: Duration,
     /// How long agents whose workers have succeeded wait for each other where the rendezvous tells nothing of them. Where it
@@ -58,10 +67,12 @@ impl WorkerSpec {
             role: "default".into(),
             local_world_size,
             max_restarts: 3,
+            restart_backoff: Duration::from_secs(10),
             monitor_interval: Duration::from_secs(1),
             start_timeout: Duration::from_secs(300),
             stop_signal: SIGTERM,
             stop_timeout: Duration::from_secs(30),
+            leftover_timeout: LEFTOVER_TIMEOUT_DEFAULT,
             kill_timeout: Duration::from_secs(5),
             exit_barrier_timeout: Duration::from_secs(300),
             rank_assignment: RankAssignment::ThroughStore,
@@ -90,6 +101,9 @@ impl WorkerSpec {
         Ok(())
     }
 }
+
+/// How long processes that workers leave behind have, unless somebody says otherwise.
+pub const LEFTOVER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 
 /// The polite way to end a process, everywhere.
 pub const SIGTERM: i32 = 15;

@@ -2,9 +2,11 @@
 //! newcomer or a signal means. It starts nothing and waits for nothing itself: what is to be done comes out as
 //! [`Output`], and what came of it goes in as [`Input`].
 
+mod backoff;
 mod blame;
 mod input;
 mod parting;
+mod stopping;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -13,45 +15,21 @@ pub use input::{
     Failed, Farewell, Input, InputError, Left, Membership, Notice, Output, Round, Timing, Verdict,
 };
 
-use self::blame::{by_suspicion, is_cause};
+use self::backoff::Backoff;
+use self::blame::is_cause;
 use self::parting::{Arrival, Unexplained};
+use self::stopping::{Leftovers, StopStep, Stopping};
 use super::group::{ExitStatus, WorkerGroup, WorkerState};
 use super::phase::{Phase, PhaseEvent};
 use super::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
 use super::spec::{SpecError, WorkerSpec};
 use super::watchdog::ExpiredTimer;
 use crate::planted::{self, Bug};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, LATE_MAX, pause};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::vec::Vec;
-
-/// How workers are being stopped.
-#[derive(Clone, Copy, Debug)]
-struct Stopping {
-    began: Instant,
-    until: Instant,
-    step: StopStep,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StopStep {
-    /// They were told, by this signal.
-    Told(i32),
-    /// They were killed.
-    Killed,
-}
-
-impl Stopping {
-    /// Whether a worker may end so because it is being stopped.
-    const fn accounts_for(&self, exit: ExitStatus) -> bool {
-        match (self.step, exit) {
-            (StopStep::Told(told), ExitStatus::Signal(signal)) => told == signal || !exit.is_violent(),
-            (StopStep::Told(_), ExitStatus::Code(_)) | (StopStep::Killed, _) => true,
-        }
-    }
-}
 
 /// A failure with no restart left, which ends the job unless it came of a peer's death.
 #[derive(Debug)]
@@ -116,6 +94,7 @@ pub struct Supervisor {
     /// Whether the group is stopped for a failure that has cost a restart and may have come of a peer's death.
     is_excusable: bool,
     room: Room,
+    backoff: Backoff,
     /// The group as it was when the workers of its last start had succeeded, and it was to meet again.
     done: Option<WorkerGroup>,
     /// Of the exit barrier that it is at.
@@ -128,10 +107,16 @@ pub struct Supervisor {
     failures: Vec<Failed>,
     /// Workers of this start whose timers have ended them: whenever that is heard, it is their failure.
     overdue: Vec<u32>,
+    /// Workers of this start that had written an error file when another one failed, and when they had.
+    errors: Vec<(u32, Instant)>,
+    /// Workers of this start that did not come to be.
+    absent: usize,
     verdict: Option<Verdict>,
     /// Whether the others were told that the job has failed.
     is_announced: bool,
     clocks: Clocks,
+    /// When it was last called.
+    woke: Instant,
     outputs: VecDeque<Output>,
 }
 
@@ -158,15 +143,19 @@ impl Supervisor {
             doubt: None,
             is_excusable: false,
             room: Room::default(),
+            backoff: Backoff::default(),
             done: None,
             arrival: Arrival::Unknown,
             tells_of_deaths: false,
             is_asked: false,
             failures: Vec::new(),
             overdue: Vec::new(),
+            errors: Vec::new(),
+            absent: 0,
             verdict: None,
             is_announced: false,
             clocks: Clocks::default(),
+            woke: Instant::ORIGIN,
             outputs: VecDeque::new(),
         })
     }
@@ -209,15 +198,34 @@ impl Supervisor {
     /// When [`Supervisor::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let stopping = self.stopping.map(|stopping| stopping.until);
+        let stopping = self.stopping.map(|stopping| match stopping.leftovers {
+            Leftovers::Unnamed { name_at } => stopping.until.min(name_at),
+            Leftovers::WorkersLive | Leftovers::Named => stopping.until,
+        });
         let news = self.unexplained.as_ref().map(|unexplained| unexplained.until);
         let doubt = self.doubt.as_ref().map(|doubt| doubt.until);
         let due = self.due.as_ref().map(|due| due.at);
         [stopping, news, doubt, due].into_iter().flatten().min()
     }
 
+    /// Brings its deadlines up to date: where it is called much later than it asked for, its process was not running, and
+    /// each has as much time left as before.
+    fn wake(&mut self, now: Instant) {
+        let last = core::mem::replace(&mut self.woke, now);
+        if now.since(last) < LATE_MAX {
+            return;
+        }
+        let span = pause(last, self.poll_timeout(), now);
+        let stopping = self.stopping.as_mut().map(|stopping| &mut stopping.until);
+        let news = self.unexplained.as_mut().map(|unexplained| &mut unexplained.until);
+        let doubt = self.doubt.as_mut().map(|doubt| &mut doubt.until);
+        let due = self.due.as_mut().map(|due| &mut due.at);
+        [stopping, news, doubt, due].into_iter().flatten().for_each(|at| *at = *at + span);
+    }
+
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.wake(now);
         if let Some(Unexplained { words, .. }) = self.unexplained.take_if(|news| news.until <= now) {
             self.part_early(now, Reason::NotAllParted { words });
         }
@@ -227,17 +235,26 @@ impl Supervisor {
         if let Some(due) = self.due.take_if(|due| due.at <= now) {
             match self.phase {
                 Phase::Starting => self.spend(now, due.reason),
-                Phase::Restarting => self.enter(now, PhaseEvent::Clear, due.reason),
+                Phase::Restarting => self.go_on(now, due.reason),
                 Phase::Parting => self.wait_no_more(now, due.reason),
                 _ => {}
             }
+        }
+        if let Some(stopping) = &mut self.stopping
+            && matches!(stopping.leftovers, Leftovers::Unnamed { name_at } if name_at <= now)
+        {
+            stopping.leftovers = Leftovers::Named;
+            self.outputs.push_back(Output::NameLeftovers);
         }
         let Some(stopping) = self.stopping.filter(|stopping| stopping.until <= now) else { return };
         match stopping.step {
             StopStep::Told(_) if planted::has(Bug::SparedWorkers) => {
                 self.stopping = Some(Stopping { until: now + self.spec.kill_timeout, ..stopping });
             }
-            StopStep::Told(_) => self.kill(now, Reason::StopTimeout),
+            StopStep::Told(_) if stopping.leftovers == Leftovers::WorkersLive => {
+                self.kill(now, Reason::StopTimeout);
+            }
+            StopStep::Told(_) => self.kill(now, Reason::LeftoverTimeout),
             StopStep::Killed => {
                 let living = self.group.workers.iter().filter(|worker| worker.exit.is_none());
                 let left = Left(living.filter_map(|worker| worker.pid).collect());
@@ -257,6 +274,7 @@ impl Supervisor {
         {
             return Err(InputError::NoSuchWorker { local_rank });
         }
+        self.wake(now);
         match input {
             Input::Begin if self.phase == Phase::Idle => self.enter(now, PhaseEvent::Begin, Reason::Begun),
             Input::Begin => return Err(InputError::BegunBefore),
@@ -313,11 +331,28 @@ impl Supervisor {
             Input::NotStarted { local_rank, hindrance, words } => {
                 self.not_started(now, local_rank, hindrance, words);
             }
-            Input::Exited { local_rank, exit, at } => self.exited(now, local_rank, exit, at),
+            Input::Exited { local_rank, exit, at, was_ending } => {
+                self.exited(now, local_rank, exit, at, was_ending);
+            }
+            Input::ErrorWritten { local_rank, at } => {
+                if self.stopping.is_none() && matches!(self.phase, Phase::Starting | Phase::Running) {
+                    self.errors.push((local_rank, at));
+                }
+            }
+            Input::Leftovers { words } => {
+                if let Some(stopping) = self.stopping.filter(|stopping| stopping.step != StopStep::Killed) {
+                    let left = stopping.until.since(now).as_millis();
+                    let (seconds, tenths) = (left / 1000, left % 1000 / 100);
+                    let words = format!("{words}; killed in {seconds}.{tenths} s").into();
+                    self.tell(Notice::Remark { words });
+                }
+            }
             Input::Stuck { local_rank, since } => {
-                if matches!(self.phase, Phase::Starting | Phase::Running) {
+                if let (Phase::Starting | Phase::Running, Some(worker)) =
+                    (self.phase, self.group.ranks_of(local_rank))
+                {
                     self.group.state = WorkerState::Unhealthy;
-                    self.give_up(now, Reason::Stuck { local_rank, since });
+                    self.give_up(now, Reason::Stuck { worker, since });
                 }
             }
             Input::TimerExpired(timer) => self.timer_expired(now, timer),
@@ -441,6 +476,8 @@ impl Supervisor {
         self.starts += 1;
         self.failures.clear();
         self.overdue.clear();
+        self.errors.clear();
+        self.absent = 0;
         self.is_inhabited = true;
         self.outputs.push_back(Output::Start { attempt: self.group.attempt });
     }
@@ -462,10 +499,11 @@ impl Supervisor {
     }
 
     fn not_started(&mut self, now: Instant, local_rank: u32, hindrance: Hindrance, words: Box<str>) {
-        if self.phase != Phase::Starting {
-            return;
-        }
-        let reason = Reason::NotStarted { local_rank, hindrance, words };
+        self.absent += 1;
+        let (Phase::Starting, Some(worker)) = (self.phase, self.group.ranks_of(local_rank)) else {
+            return self.look_whether_only_leftovers_live(now);
+        };
+        let reason = Reason::NotStarted { worker, hindrance, words };
         match hindrance {
             Hindrance::Passing => {
                 self.room = Room { lacks: self.room.lacks + 1, lacked_by: self.starts };
@@ -475,30 +513,37 @@ impl Supervisor {
         }
     }
 
-    fn exited(&mut self, now: Instant, local_rank: u32, exit: ExitStatus, at: Instant) {
+    fn exited(&mut self, now: Instant, local_rank: u32, exit: ExitStatus, at: Instant, was_ending: bool) {
         let was_stopping = self.stopping.is_some();
         let pid = self.worker(local_rank).and_then(|worker| {
             worker.exit = Some(exit);
             worker.pid
         });
-        // Who was told to end is no failure, however it takes that; who died before is one, although it is heard late. So
-        // is who died as nobody is told to: its peers may have seen its connections close, and ended, before its own end
-        // was told.
+        // A worker that was told to end is no failure, however it takes that. One that was ending before is, although
+        // its end is seen late: its peers may have seen its connections close, and ended, before that. So is one that
+        // had written an error file: it was on its way out.
+        let error_at = self.errors.iter().find(|(writer, _)| *writer == local_rank).map(|(_, at)| *at);
+        let began = self.stopping.filter(|_| was_ending || error_at.is_some()).map(|stopping| stopping.began);
+        let detect = now.since(at);
+        let at = [Some(at), error_at, began].into_iter().flatten().min().unwrap_or(at);
         let was_told =
             self.stopping.is_some_and(|stopping| stopping.began < at && stopping.accounts_for(exit))
                 && !self.overdue.contains(&local_rank)
                 && !planted::has(Bug::BlamedVictim);
         self.tell(Notice::Exited { local_rank, exit, was_told });
-        if exit.is_success() {
+        if exit.is_success() && !(was_stopping && error_at.is_some()) {
             self.look_whether_all_started(now);
             self.look_whether_all_succeeded(now);
         } else if !was_told {
             let failed = Failed { local_rank, pid, exit, at };
             self.failures.push(failed);
-            if matches!(self.phase, Phase::Starting | Phase::Running) {
+            if let (Phase::Starting | Phase::Running, Some(worker)) =
+                (self.phase, self.group.ranks_of(local_rank))
+            {
                 self.group.state = WorkerState::Failed;
-                self.clocks.timing.detect = now.since(at);
-                self.spend(now, Reason::WorkerFailed { local_rank, exit });
+                self.clocks.timing.detect = detect;
+                let reason = self.first_failure(&failed).unwrap_or(Reason::WorkerFailed { worker, exit });
+                self.spend(now, reason);
             } else if is_cause(&failed, self.stopping) {
                 // It is no consequence of anything, and the others may be.
                 self.is_excusable = false;
@@ -506,8 +551,16 @@ impl Supervisor {
             }
         }
         if was_stopping {
-            self.look_whether_only_remains_are_left();
+            self.look_whether_only_leftovers_live(now);
         }
+    }
+
+    /// The reason for the stop where it is not the worker that failed, but one that had written an error file before that.
+    fn first_failure(&self, failed: &Failed) -> Option<Reason> {
+        let (writer, written) = self.errors.iter().min_by_key(|(_, at)| *at)?;
+        let is_first = *written < failed.at && *writer != failed.local_rank && !is_cause(failed, None);
+        let worker = self.group.ranks_of(*writer).filter(|_| is_first)?;
+        Some(Reason::ErrorWritten { worker })
     }
 
     /// The group does not wait for the end of the worker that is overdue: it may take its time, or be no worker.
@@ -517,7 +570,8 @@ impl Supervisor {
         if is_failure {
             self.overdue.extend(timer.local_rank);
             self.group.state = WorkerState::Failed;
-            self.spend(now, Reason::TimerExpired { local_rank: timer.local_rank, scope: timer.scope });
+            let worker = timer.local_rank.and_then(|local_rank| self.group.ranks_of(local_rank));
+            self.spend(now, Reason::TimerExpired { worker, timer });
         }
     }
 
@@ -534,6 +588,12 @@ impl Supervisor {
         match self.restarts_left.checked_sub(1) {
             Some(left) => {
                 self.restarts_left = left;
+                let has_run = self.phase == Phase::Running;
+                let ran = if has_run { now.since(self.clocks.phase_began) } else { Duration::ZERO };
+                // A system without room has pauses of its own.
+                if !matches!(reason, Reason::NotStarted { hindrance: Hindrance::Passing, .. }) {
+                    self.backoff.failed(ran, self.spec.restart_backoff);
+                }
                 self.is_excusable = is_excusable;
                 self.renew(now, reason);
             }
@@ -550,6 +610,7 @@ impl Supervisor {
     fn excuse(&mut self, now: Instant, death: Reason) {
         if core::mem::take(&mut self.is_excusable) {
             self.restarts_left += 1;
+            self.backoff.excused();
             self.tell(Notice::Remark { words: format!("{death}: what failed here costs no restart").into() });
         }
         if self.doubt.take().is_some() {
@@ -600,7 +661,9 @@ impl Supervisor {
             Verdict::Stopped { .. } => self.is_needed() || self.phase == Phase::Meeting,
             Verdict::LostSight { .. } => self.phase == Phase::Meeting,
             // Backends that do not see that by themselves are told.
-            Verdict::Failed { reason: Reason::ServerLost { .. } | Reason::NoRound { .. } } => self.starts > 0,
+            Verdict::Failed {
+                reason: Reason::SessionEnded { .. } | Reason::ServerLost { .. } | Reason::NoRound { .. },
+            } => self.starts > 0,
             Verdict::Succeeded { .. } | Verdict::NotNeeded | Verdict::Failed { .. } => false,
         }
     }
@@ -614,88 +677,6 @@ impl Supervisor {
             self.outputs.push_back(Output::Announce { reason });
         }
         self.verdict = Some(verdict);
-    }
-
-    fn begin_stop(&mut self, now: Instant, reason: &Reason) {
-        if self.phase == Phase::Ending && self.verdict.is_none() && self.doubt.is_none() {
-            self.verdict = Some(Verdict::Succeeded { missing: None });
-        }
-        let signal = match reason {
-            Reason::Stop(StopCause::Signal(signal)) => *signal,
-            _ => self.spec.stop_signal,
-        };
-        if let Some(stopping) = self.stopping {
-            // They are being stopped already, and their time runs; another signal may say more to them.
-            if stopping.step != StopStep::Killed && signal != self.spec.stop_signal {
-                self.tell_to_stop(signal);
-            }
-        } else if !self.is_inhabited {
-            self.clear(now, Reason::Done);
-        } else {
-            let until = now + self.spec.stop_timeout;
-            self.stopping = Some(Stopping { began: now, until, step: StopStep::Told(signal) });
-            if self.spec.stop_timeout.is_zero() {
-                self.kill(now, Reason::StopTimeout);
-            } else {
-                self.tell_to_stop(signal);
-            }
-        }
-    }
-
-    fn tell_to_stop(&mut self, signal: i32) {
-        self.outputs.push_back(Output::Signal { signal });
-        if let Some(stopping) = &mut self.stopping {
-            stopping.step = StopStep::Told(signal);
-        }
-    }
-
-    /// When the last worker has ended, what it left is told once more: what came up while it was told may have missed it.
-    fn look_whether_only_remains_are_left(&mut self) {
-        let lives = |worker: &super::group::Worker| worker.pid.is_some() && worker.exit.is_none();
-        if let Some(Stopping { step: StopStep::Told(signal), .. }) = self.stopping
-            && !self.group.workers.iter().any(lives)
-        {
-            self.outputs.push_back(Output::Signal { signal });
-        }
-    }
-
-    fn kill(&mut self, now: Instant, reason: Reason) {
-        let Some(stopping) = &mut self.stopping else { return };
-        stopping.step = StopStep::Killed;
-        stopping.until = now + self.spec.kill_timeout;
-        self.tell(Notice::Killing { reason });
-        self.outputs.push_back(Output::Kill);
-    }
-
-    /// Nothing lives beneath any more, as far as that can be had.
-    fn clear(&mut self, now: Instant, reason: Reason) {
-        let stopping = self.stopping.take();
-        self.is_inhabited = false;
-        if !self.failures.is_empty() {
-            let failures = by_suspicion(&core::mem::take(&mut self.failures), stopping);
-            self.outputs.push_back(Output::Report { group: self.group.clone(), failures });
-        }
-        self.is_excusable = false;
-        if self.room.lacked_by != self.starts {
-            self.room.lacks = 0;
-        }
-        if reason == Reason::GaveUp {
-            // Whatever is heard now, there is no other start.
-            self.conclude_if_in_doubt();
-        }
-        match self.phase {
-            // What was given up may hold what the next start needs: devices, ports, a place among the processes.
-            Phase::Restarting if reason == Reason::GaveUp => self.give_up(now, reason),
-            Phase::Restarting if self.room.lacks > 0 => {
-                let span = ROOM_PATIENCE * (1 << (self.room.lacks - 1).min(ROOM_PATIENCE_DOUBLINGS_MAX));
-                self.tell(Notice::Remark {
-                    words: format!("the next start is in {} s", span.as_secs()).into(),
-                });
-                self.due = Some(Due { at: now + span, reason });
-            }
-            _ if self.doubt.is_some() => {}
-            _ => self.enter(now, PhaseEvent::Clear, reason),
-        }
     }
 
     fn lost_sight(&mut self, now: Instant, words: Box<str>) {
@@ -727,6 +708,7 @@ impl Supervisor {
             Membership::LeftBehind => (Reason::LeftBehind, false),
             Membership::Replaced => (Reason::Replaced, true),
             Membership::JobFailed { words } => (Reason::JobFailed { words }, true),
+            Membership::SessionEnded { words } => (Reason::SessionEnded { words }, false),
             Membership::ServerLost { words } => (Reason::ServerLost { words }, true),
         };
         match (self.phase, is_final) {
@@ -735,8 +717,10 @@ impl Supervisor {
             // Its own workers are done, and their result stands. Who comes back wants a round, and cannot have it alone;
             // who died does not come.
             (Phase::Parting, true) => self.part_early(now, reason),
-            (Phase::Parting, false) if matches!(reason, Reason::PeerDied { .. }) => {
-                self.part_early(now, reason)
+            (Phase::Parting, false)
+                if matches!(reason, Reason::PeerDied { .. } | Reason::SessionEnded { .. }) =>
+            {
+                self.part_early(now, reason);
             }
             (Phase::Restarting | Phase::Ending, false) => {
                 if matches!(reason, Reason::PeerDied { .. }) && !planted::has(Bug::UnforgivenFailure) {
@@ -746,6 +730,8 @@ impl Supervisor {
             // Its own failure was first.
             (Phase::Ending, true) => self.settle(now),
             (_, false) if planted::has(Bug::PaidNewcomer) => self.spend(now, reason),
+            // Its round is over for the others, and the fault is on this side.
+            (_, false) if matches!(reason, Reason::SessionEnded { .. }) => self.spend(now, reason),
             (_, false) => self.renew(now, reason),
             (_, true) => self.stand_by_the_last_round(now, reason),
         }

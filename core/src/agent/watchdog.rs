@@ -9,16 +9,19 @@
 //! seconds since 1970, by the clock of this host) has come, the process gets the signal of the timer that expired first
 //! among those with one, and all its timers are gone.
 
-use crate::time::Duration;
+use crate::time::{Duration, Instant, pause};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use core::fmt;
 use serde_json::Value;
 
 /// The longest line, in bytes without its end: what a pipe takes whole.
 pub const LINE_BYTES_MAX: usize = 4096;
 /// How PyTorch's client begins its lines.
 const LINE_BEGINS: &[u8] = b"{\"version\"";
+/// How often it is looked at, at least, while timers run: the host's clock may be set.
+pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The most timers at once, of all processes.
 pub const TIMERS_MAX: usize = 65_536;
 /// The highest signal.
@@ -45,8 +48,16 @@ pub struct ExpiredTimer {
     pub scope: Box<str>,
     /// When it was to expire, since 1970.
     pub expires: Duration,
+    /// How long before that it was set.
+    pub span: Duration,
     /// What the process gets; 0: nothing, it is only told.
     pub signal: i32,
+}
+
+impl fmt::Display for ExpiredTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "timer {} (set for {:.1} s by pid {})", self.scope, self.span.as_secs_f64(), self.pid)
+    }
 }
 
 /// Why something that was said to the watchdog has no effect.
@@ -66,6 +77,7 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     expires: Duration,
+    span: Duration,
     signal: i32,
 }
 
@@ -81,9 +93,35 @@ pub struct Watchdog {
     /// Its beginning was thrown away.
     is_overlong: bool,
     refused: VecDeque<Refusal>,
+    /// When it was looked at last, if timers ran then.
+    looked: Option<Instant>,
+    /// The time of the look, since 1970.
+    clock: Duration,
 }
 
 impl Watchdog {
+    /// It is looked at again, at `now` by a clock that is not set and at `clock` since 1970; to be called before anything
+    /// else. If the agent's process was not
+    /// running since the last time, its workers' were not either, most likely: their timers have that much longer.
+    pub fn wake(&mut self, now: Instant, clock: Duration) {
+        self.clock = clock;
+        let Some(last) = self.looked.take() else { return };
+        let span = pause(last, Some(last + LOOK_INTERVAL), now);
+        if span.is_zero() {
+            return;
+        }
+        for timer in self.timers.values_mut().flat_map(BTreeMap::values_mut) {
+            timer.expires = timer.expires.saturating_add(span);
+        }
+        let timers = self.timers.iter().filter_map(|(pid, timers)| Some((earliest(timers)?, *pid)));
+        self.due = timers.collect();
+    }
+
+    /// It is not looked at before [`Watchdog::due`] or [`LOOK_INTERVAL`] from now on, if timers run.
+    pub fn rest(&mut self, now: Instant) {
+        self.looked = (!self.is_empty()).then_some(now);
+    }
+
     /// Takes what came through the pipe, in pieces of any size. `admits` is asked about each process that has no timers
     /// yet; what others than workers say has no effect.
     pub fn read(&mut self, mut bytes: &[u8], admits: &mut dyn FnMut(u32) -> bool) {
@@ -120,6 +158,7 @@ impl Watchdog {
         });
         let Some(request) = request else { return };
         let Request { pid, scope, expires, signal } = request;
+        let set = self.clock;
         match expires {
             None => self.change(pid, |timers| {
                 timers.remove(&scope);
@@ -127,7 +166,7 @@ impl Watchdog {
             Some(_) if self.count >= TIMERS_MAX => self.refuse(Refusal::TooMany),
             Some(_) if !self.timers.contains_key(&pid) && !admits(pid) => {}
             Some(expires) => self.change(pid, |timers| {
-                timers.insert(scope, Timer { expires, signal });
+                timers.insert(scope, Timer { expires, span: expires.saturating_sub(set), signal });
             }),
         }
     }
@@ -176,7 +215,8 @@ impl Watchdog {
         // The first by time among those with a signal; where none has one, the first.
         let (scope, timer) = expired.min_by_key(|(_, timer)| (timer.signal <= 0, timer.expires))?;
         let signal = timer.signal.max(0);
-        Some(ExpiredTimer { pid, local_rank: None, scope, expires: timer.expires, signal })
+        let Timer { expires, span, .. } = timer;
+        Some(ExpiredTimer { pid, local_rank: None, scope, expires, span, signal })
     }
 
     /// This process has ended.

@@ -6,7 +6,8 @@ use crate::error::Effect;
 use crate::store::call::{Call, Outcome, Patience};
 use crate::store::op::{Key, Keys, Request};
 
-const COUNT_SUFFIX: &[u8] = b"/num_members";
+/// What stands behind the key of a barrier where its arrivals are counted.
+pub const COUNTER_SUFFIX: &[u8] = b"/num_members";
 const LAST_SUFFIX: &[u8] = b"/last_member";
 const LAST_VALUE: &[u8] = b"1";
 
@@ -54,7 +55,7 @@ impl KeyBarrier {
     /// over, and [`KeyBarrier::state`] tells how.
     #[must_use]
     pub const fn next_call<'a>(&self, key: Key<'a>) -> Option<Call<'a>> {
-        let (last, count) = (key.with_suffix(LAST_SUFFIX), key.with_suffix(COUNT_SUFFIX));
+        let (last, count) = (key.with_suffix(LAST_SUFFIX), key.with_suffix(COUNTER_SUFFIX));
         let request = match self.state {
             KeyBarrierState::Arriving => Request::Add { key: count, delta: 1 },
             KeyBarrierState::Announcing => Request::Set { key: last, value: LAST_VALUE },
@@ -88,7 +89,7 @@ impl KeyBarrier {
     pub const fn effect_when_given_up(&self, of_call: Effect) -> Effect {
         match self.state {
             KeyBarrierState::Arriving => of_call,
-            _ => Effect::Possible,
+            _ => Effect::Kept,
         }
     }
 
@@ -154,14 +155,14 @@ mod tests {
             );
         }
         barrier.handle(Outcome::Number(1)).expect("fits");
-        assert_eq!(barrier.effect_when_given_up(Effect::None), Effect::Possible);
+        assert_eq!(barrier.effect_when_given_up(Effect::None), Effect::Kept);
         barrier.handle(Outcome::Missing).expect("fits");
         assert_eq!(
             (barrier.state(), barrier.next_call(key)),
             (KeyBarrierState::Missed, None),
             "one look is one"
         );
-        assert_eq!(barrier.effect_when_given_up(Effect::None), Effect::Possible);
+        assert_eq!(barrier.effect_when_given_up(Effect::None), Effect::Kept);
     }
 
     #[test]

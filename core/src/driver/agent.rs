@@ -28,8 +28,10 @@ use crate::agent::failure::WorkerGroupFailure;
 use crate::agent::group::{Worker, WorkerGroup};
 use crate::agent::health::{Health, PROGRESS_INTERVAL, Vigilance};
 use crate::agent::observer::Happened;
+use crate::agent::phase::Phase;
 use crate::agent::spec::{SpecError, WorkerSpec};
 use crate::agent::supervisor::{Input, Membership, Notice, Output, Round, Supervisor, Verdict};
+use crate::agent::watchdog::ExpiredTimer;
 use crate::agent::worker_store::{Named, WorkerStores};
 use crate::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use crate::driver::rendezvous::RendezvousHandler;
@@ -150,6 +152,8 @@ pub struct Agent {
     numbered: Option<Box<Numbered>>,
     returned: BTreeMap<u32, Vec<u8>>,
     failure: Option<WorkerGroupFailure>,
+    /// Timers of this start by which workers were ended.
+    expired: Vec<ExpiredTimer>,
     happened: VecDeque<(AgentEvent, Moment)>,
     /// That of the event that was told last.
     moment: Moment,
@@ -164,7 +168,7 @@ impl core::fmt::Debug for Agent {
 }
 
 impl Agent {
-    /// An agent, which begins with its first turn.
+    /// An agent, which begins with its first turn: before that it joins nothing.
     ///
     /// # Errors
     /// See [`AgentError`].
@@ -173,8 +177,8 @@ impl Agent {
         handler: Arc<dyn RendezvousHandler>,
         mut workers: Box<dyn Workers>,
     ) -> Result<Self, AgentError> {
-        let mut machine = Supervisor::new(options.spec.clone())?;
-        let events = EventLoop::new()?;
+        let machine = Supervisor::new(options.spec.clone())?;
+        let mut events = EventLoop::new()?;
         workers.begin(*events.clock());
         let watch = events.watch(workers.fd(), Interest::Read, WORKERS)?;
         let (sender, told) = unbounded();
@@ -221,10 +225,9 @@ impl Agent {
         let snapshot = Arc::new(Snapshot::new(machine.group().clone()));
         let moment =
             Moment { group: snapshot.publish(machine.group()), restarts_left: machine.restarts_left() };
-        let now = events.clock().now();
-        // A machine that is new begins.
-        machine.handle(now, Input::Begin).ok();
-        let mut agent = Self {
+        // There is something to do: to begin.
+        events.wake_at(events.clock().now());
+        Ok(Self {
             machine,
             entry_name: options.entry_name,
             membership,
@@ -244,13 +247,12 @@ impl Agent {
             numbered: None,
             returned: BTreeMap::new(),
             failure: None,
+            expired: Vec::new(),
             happened: VecDeque::new(),
             moment,
             observers: Vec::new(),
             health: None,
-        };
-        agent.progress();
-        Ok(agent)
+        })
     }
 
     /// For other threads.
@@ -364,7 +366,7 @@ impl Agent {
     }
 
     fn is_over(&self) -> bool {
-        self.machine.phase() == crate::agent::phase::Phase::Over
+        self.machine.phase() == Phase::Over
     }
 
     fn now(&self) -> Instant {
@@ -388,6 +390,8 @@ impl Agent {
                 self.hear(told);
             } else if let Some(event) = self.workers.next_event() {
                 self.saw(event);
+            } else if self.machine.phase() == Phase::Idle {
+                self.give(Input::Begin);
             } else if self.machine.poll_timeout().is_some_and(|due| due <= self.now()) {
                 self.machine.handle_timeout(self.now());
             } else if self.farewell_until.is_some_and(|until| until <= self.now()) {
@@ -467,14 +471,19 @@ impl Agent {
             WorkerEvent::NotStarted { local_rank, hindrance, words } => {
                 Input::NotStarted { local_rank, hindrance, words }
             }
-            WorkerEvent::Exited { local_rank, exit, at, returned } => {
+            WorkerEvent::Exited { local_rank, exit, at, was_ending, returned } => {
                 if let Some(returned) = returned {
                     self.returned.insert(local_rank, returned);
                 }
-                Input::Exited { local_rank, exit, at }
+                Input::Exited { local_rank, exit, at, was_ending }
             }
+            WorkerEvent::ErrorWritten { local_rank, at } => Input::ErrorWritten { local_rank, at },
+            WorkerEvent::Leftovers { words } => Input::Leftovers { words },
             WorkerEvent::Stuck { local_rank, since } => Input::Stuck { local_rank, since },
-            WorkerEvent::TimerExpired(timer) => Input::TimerExpired(timer),
+            WorkerEvent::TimerExpired(timer) => {
+                self.expired.extend((timer.signal > 0).then(|| timer.clone()));
+                Input::TimerExpired(timer)
+            }
             WorkerEvent::Remark { words } => {
                 return self.happen(AgentEvent::Notice(Notice::Remark { words }));
             }
@@ -519,13 +528,16 @@ impl Agent {
             Output::Start { .. } => {
                 self.returned.clear();
                 self.failure = None;
+                self.expired.clear();
                 self.start();
             }
             Output::Signal { signal } => self.workers.signal(signal),
+            Output::NameLeftovers => self.workers.name_leftovers(),
             Output::Kill => self.workers.kill(),
             Output::Pass { signal } => self.workers.pass(signal),
             Output::Report { group, failures } => {
-                let failures = self.workers.failures(&group, &failures);
+                let mut failures = self.workers.failures(&group, &failures);
+                failures.iter_mut().for_each(|failure| failure.name_timer(&self.expired));
                 self.failure = WorkerGroupFailure::new(&self.entry_name, failures);
                 if let Some(failure) = self.failure.clone() {
                     self.happen(AgentEvent::WorkersFailed(failure));

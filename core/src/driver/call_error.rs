@@ -1,13 +1,14 @@
 //! A failed call as an owned error, with what the operating system has to say.
 
 use super::resolve::error_text;
-use crate::error::{Cause, ErrorKind, Failure, Operation, Phase, Sentence};
+use crate::error::{Cause, ErrorKind, Failure, OneLine, Operation, Phase, Sentence};
 use crate::store::call::Call;
 use crate::store::op::Key;
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use core::fmt;
+use core::fmt::Write as _;
 
 /// Why a call failed. Its text is one sentence that names operation, key, server, time, phase and cause.
 #[derive(Clone, PartialEq, Eq)]
@@ -146,7 +147,7 @@ impl fmt::Display for CallError {
             os_text: os_text.as_ref().map(|text| text as &dyn fmt::Display),
         };
         fmt::Display::fmt(&sentence, f)?;
-        words.as_ref().map_or(Ok(()), |words| write!(f, ": {words}"))
+        words.as_ref().map_or(Ok(()), |words| write!(OneLine(f), ": {words}"))
     }
 }
 

@@ -4,11 +4,12 @@ use super::call_error::CallError;
 use super::clock::Clock;
 use super::store::{Store, Timeout};
 use crate::elastic_store::barrier::{BarrierOptions, BarrierTimeout, TracedBarrier, Verdict};
-use crate::elastic_store::get_all::{Farewell, data_key, data_keys};
+use crate::elastic_store::get_all::{DataSearch, ExchangeTimeout, Farewell, Lacking, data_key, data_keys};
 use crate::elastic_store::{GroupError, IGNORED_VALUE, Step, UnexpectedOutcome, check_group};
-use crate::error::ErrorKind;
+use crate::error::{Cause, ErrorKind};
 use crate::store::call::Outcome;
 use crate::time::{Duration, Instant};
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
@@ -44,6 +45,9 @@ pub enum MeetingError {
     /// Not all came to a barrier, and somebody knows who.
     #[error(transparent)]
     Missing(#[from] BarrierTimeout),
+    /// Not all gave their data, or not all read it.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeTimeout),
     /// A bug of ours: a machine and its driver do not fit.
     #[error(transparent)]
     Unexpected(#[from] UnexpectedOutcome),
@@ -64,13 +68,44 @@ pub fn get_all(
     let (clock, store) = (Clock::new(), &store.for_one_call());
     let keys = data_keys(prefix, world_size);
     let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
-    let data = store.multi_get(&keys, Timeout::After(timeout))?;
+    let timed_out = |lacking| {
+        let (prefix, peer) = (prefix.into(), store.peer().into());
+        ExchangeTimeout { prefix, peer, rank, world_size, timeout, lacking }
+    };
+    let data = match store.multi_get(&keys, Timeout::After(timeout)) {
+        Err(error) if is_in_vain(&error) => {
+            let lacking = lacking_data(store, prefix, world_size, clock.now());
+            return Err(lacking.map_or_else(|| error.into(), |lacking| timed_out(lacking).into()));
+        }
+        data => data?,
+    };
     let mut farewell = Farewell::new(prefix, rank, world_size, timeout);
     while let Some(step) = farewell.next_step() {
-        let outcome = perform(store, &step, clock.now(), timeout)?;
+        let outcome = match perform(store, &step, clock.now(), timeout) {
+            Err(error) if is_in_vain(&error) && matches!(step, Step::Wait { .. }) => {
+                let counted = perform_within(store, &farewell.count_step(), clock.now(), SEARCH_TIMEOUT);
+                let Ok(Outcome::Number(count)) = counted else { return Err(error.into()) };
+                return Err(timed_out(Lacking::Reading(world_size - count)).into());
+            }
+            outcome => outcome?,
+        };
         farewell.handle(clock.now(), outcome)?;
     }
     Ok(data)
+}
+
+/// Whether the store lives, and what was waited for did not come.
+fn is_in_vain(error: &CallError) -> bool {
+    error.kind() == ErrorKind::TimedOut && error.cause() == Cause::NotReleased
+}
+
+/// The ranks that gave no data; `None`: that cannot be found out, or all did by now.
+fn lacking_data(store: &Store, prefix: &str, world_size: i64, now: Instant) -> Option<Lacking> {
+    let mut search = DataSearch::new(prefix, world_size);
+    while let Some(step) = search.next_step() {
+        search.handle(perform_within(store, &step, now, SEARCH_TIMEOUT).ok()?);
+    }
+    search.lacking()
 }
 
 /// Gives `data` to all ranks and returns that of all, in order. `key_prefix` serves once; no separator is added to it.
@@ -146,16 +181,29 @@ pub(in crate::driver) fn arrive(
     let by_number = |rank: i64| rank.to_string();
     match (BarrierTimeout::of(options, verdict, rank_name.unwrap_or(&by_number)), in_vain) {
         (Some(missing), _) => Err(missing.into()),
-        (None, Some(error)) if *verdict == Verdict::TimedOut => Err(error.into()),
+        (None, Some(error)) if *verdict == Verdict::TimedOut => {
+            let counted = perform_within(store, &machine.count_step(), clock.now(), SEARCH_TIMEOUT);
+            let words = match counted {
+                Ok(Outcome::Number(count)) => Some(format!("{count} of {} have arrived", options.world_size)),
+                _ => None,
+            };
+            Err(error.with_words(words.map(Into::into)).into())
+        }
         _ => Ok(()),
     }
 }
 
 /// What a call that waits for nothing may take, even where the wait itself is short.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// What one question may take that only makes a message better.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn perform(store: &Store, step: &Step, now: Instant, timeout: Duration) -> Result<Outcome, CallError> {
-    let timeout = Timeout::After(timeout.max(ANSWER_TIMEOUT));
+    perform_within(store, step, now, timeout.max(ANSWER_TIMEOUT))
+}
+
+fn perform_within(store: &Store, step: &Step, now: Instant, timeout: Duration) -> Result<Outcome, CallError> {
+    let timeout = Timeout::After(timeout);
     Ok(match step {
         Step::Add { key, delta } => Outcome::Number(store.add(key.as_bytes(), *delta, timeout)?),
         Step::Mark { key } => store.set(key.as_bytes(), IGNORED_VALUE, timeout).map(|()| Outcome::Applied)?,

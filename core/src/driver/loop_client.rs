@@ -18,6 +18,7 @@ pub use session::{SessionAnswer, SessionEvent};
 use super::agent::{AgentEvent, Moment};
 use super::call_error::CallError;
 use super::event_loop::EventLoop;
+use super::rendezvous::LastRounds;
 use super::sorted_map::SortedMap;
 use super::store::{Timeout, Timeouts};
 use super::store_client::{StoreOptions, endpoint_text, random_seed};
@@ -29,6 +30,7 @@ use crate::time::Duration;
 use agent::WatchedAgent;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use line::{Lookups, LoopStore};
 use rpc::Workers;
@@ -132,6 +134,7 @@ pub struct Loop {
     members_made: u32,
     happened: VecDeque<LoopEvent>,
     lookups: Lookups,
+    last_rounds: Arc<LastRounds>,
     buffer: Vec<u8>,
 }
 
@@ -153,6 +156,7 @@ impl Loop {
             members_made: 0,
             happened: VecDeque::new(),
             lookups: Lookups::default(),
+            last_rounds: Arc::default(),
             buffer: alloc::vec![0; READ_BYTES],
         })
     }
@@ -295,6 +299,7 @@ impl Loop {
         // Before the look: what had come by now is read before anybody is told that nothing came.
         let now = self.events.clock().now();
         let ready = self.events.poll()?;
+        self.sessions.values_mut().for_each(|session| session.carrier.wake());
         for member in self.stores.values_mut() {
             member.flush_all(now);
             member.carry_out(&mut self.events, &mut self.happened);

@@ -9,12 +9,15 @@ pub(in crate::driver) mod carrier;
 mod inbox;
 mod node;
 mod ops;
+mod options;
 mod session;
 mod turn;
 mod watch;
 
 pub use node::{Joined, MemberInfo, NodeEvent, RunInfo};
+pub(in crate::driver) use ops::removed_in;
 pub use ops::{BarrierResult, BatchAnswer, KeysPage, TxnResult, Versioned, participants};
+pub use options::NativeClientOptions;
 pub use turn::{Batch, BatchStep, Branch, Step, Test, Txn};
 pub use watch::{Change, Lease, Watch, WatchError};
 
@@ -22,17 +25,16 @@ use crate::driver::call_error::CallError;
 use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::Waker;
+use crate::driver::last_try::{FailedTry, LastTry};
 use crate::driver::reply::{NoAnswer, Reply, ask};
-use crate::driver::socket::KeepAlive;
+use crate::driver::socket::classify;
 use crate::driver::store::{Pauses, Timeouts};
 use crate::driver::store_client::{endpoint_text, random_seed};
 use crate::driver::threads;
-use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
-use crate::limits::FrameLimits;
+use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
+use crate::limits::{FrameLimits, RendezvousLimits};
+use crate::node::native_client::Ending;
 use crate::node::native_client::fault::{EndWords, Words, failure_of};
-use crate::node::native_client::{Ending, NativeOptions};
-use crate::session::client::SessionOptions;
-use crate::store::dial::{DialOptions, Rounds};
 use crate::store::op::Key;
 use crate::time::Duration;
 use crate::wire::native::{ClientFrame, Fault, FaultCode, Message, ServerFrame};
@@ -50,85 +52,6 @@ use inbox::{Inbox, Room, Weighed};
 use session::Session;
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
-
-/// How a client behaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NativeClientOptions {
-    /// Its name in events and errors of others.
-    pub node: String,
-    /// How long its session outlives its connection. Zero: not at all, and then its first requests leave with HELLO.
-    pub grace: Duration,
-    /// The longest silence; zero leaves it to the server.
-    pub heartbeat: Duration,
-    /// So many times the silence ends the session.
-    pub heartbeats_missed_max: u32,
-    /// How long the first connection may take, with all its attempts.
-    pub connect_timeout: Duration,
-    /// How long calls may take.
-    pub timeouts: Timeouts,
-    /// How much later than the server's own deadline a call is given up: so long may its word be on its way.
-    pub answer_slack: Duration,
-    /// What stands before every key on the wire; PyTorch's clients have `/` there, too.
-    pub scope: Box<[u8]>,
-    /// How the kernel watches over the connection; `None`: it does not.
-    pub keep_alive: Option<KeepAlive>,
-    /// How connections are made.
-    pub dial: DialOptions,
-    /// Bounds on requests and answers.
-    pub limits: FrameLimits,
-    /// Most pushes that are kept for one watch, or for the node, until somebody asks for them.
-    pub pushes_max: usize,
-    /// When so many bytes of pushes are kept for one watch, or for the node, there is no room for more. By default twice
-    /// what a server remembers, so that a watch from long ago does not end at once.
-    pub pushed_bytes_max: usize,
-}
-
-impl Default for NativeClientOptions {
-    fn default() -> Self {
-        let SessionOptions { heartbeat_ms, heartbeats_missed_max, .. } = SessionOptions::default();
-        Self {
-            node: String::new(),
-            grace: Duration::ZERO,
-            heartbeat: Duration::from_millis(u64::from(heartbeat_ms)),
-            heartbeats_missed_max,
-            connect_timeout: Duration::from_secs(300),
-            timeouts: Timeouts::default(),
-            answer_slack: NativeOptions::default().answer_slack,
-            scope: b"/"[..].into(),
-            keep_alive: Some(KeepAlive::default()),
-            dial: DialOptions::default(),
-            limits: FrameLimits::default(),
-            pushes_max: 4096,
-            pushed_bytes_max: 128 << 20,
-        }
-    }
-}
-
-impl NativeClientOptions {
-    const fn room(&self) -> Room {
-        Room { places: self.pushes_max, bytes: self.pushed_bytes_max }
-    }
-
-    fn machine(&self) -> NativeOptions {
-        let millis = |span: Duration| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
-        let rounds = if self.connect_timeout.is_zero() { Rounds::One } else { Rounds::UntilDeadline };
-        NativeOptions {
-            session: SessionOptions {
-                grace_ms: millis(self.grace),
-                heartbeat_ms: millis(self.heartbeat),
-                heartbeats_missed_max: self.heartbeats_missed_max,
-            },
-            connect_timeout: match rounds {
-                Rounds::One => self.timeouts.answer,
-                Rounds::UntilDeadline => self.connect_timeout,
-            },
-            rounds,
-            dial: self.dial,
-            limits: self.limits,
-            answer_slack: self.answer_slack,
-        }
-    }
-}
 
 /// An error of the server's, word for word.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -232,13 +155,34 @@ impl Loss {
     /// As an error of this operation on these keys.
     #[cold]
     pub(in crate::driver) fn into_error(
-        self,
+        mut self,
         operation: Operation,
         keys: (Option<Key<'_>>, usize),
         peer: &str,
     ) -> NativeError {
-        let call = CallError::new(operation, keys, peer, self.failure).with_words(self.words());
-        NativeError { call, fault: self.fault }
+        let mut words = self.words();
+        if let (Some(limit), Some(key)) = (self.key_limit(), keys.0) {
+            // The server counts what stands before the key's name as well.
+            let beside = (key.len() - key.name().len()) as u64;
+            let (bytes, bytes_max) = (limit.0.saturating_sub(beside), limit.1.saturating_sub(beside));
+            self.failure.cause = Cause::Limit(LimitError::Key { bytes, bytes_max });
+            words = None;
+        }
+        let call = match (operation, &self.fault) {
+            // Of the keys of a transaction, the server names the one that it is about.
+            (Operation::Txn, Some(fault)) if !fault.text.is_empty() => {
+                words = None;
+                CallError::new(operation, (Some(Key::raw(&fault.text)), 1), peer, self.failure)
+            }
+            _ => CallError::new(operation, keys, peer, self.failure),
+        };
+        NativeError { call: call.with_words(words), fault: self.fault }
+    }
+
+    /// The length of a key that the server found too long, and the limit.
+    fn key_limit(&self) -> Option<(u64, u64)> {
+        let fault = self.fault.as_ref().filter(|fault| fault.code == FaultCode::TooLong)?;
+        (fault.second == FrameLimits::default().key_bytes_max).then_some((fault.first, fault.second))
     }
 
     /// What is known beyond the failure.
@@ -326,8 +270,12 @@ struct Shared {
     events: Inbox<NodeEvent>,
     /// Whether the node stood by at any time since it last asked to join.
     stood_by: AtomicBool,
+    /// Whether another session joined under the node's name.
+    was_replaced: AtomicBool,
     /// Whether the server has ever greeted.
     has_opened: AtomicBool,
+    /// How the last try to connect failed.
+    last_try: LastTry,
     /// Where watches and leases wait; those that are gone are passed over.
     streams: Mutex<Vec<Weak<Inbox<Answered>>>>,
 }
@@ -338,7 +286,9 @@ impl Shared {
             fate: OnceLock::new(),
             events: Inbox::new(room),
             stood_by: AtomicBool::new(false),
+            was_replaced: AtomicBool::new(false),
             has_opened: AtomicBool::new(false),
+            last_try: LastTry::default(),
             streams: Mutex::default(),
         }
     }
@@ -556,6 +506,12 @@ impl NativeClient {
         self.0.shared.has_opened.load(Ordering::Acquire)
     }
 
+    /// How the last try to connect failed, where there was one and there is no connection.
+    #[must_use]
+    pub fn failed_try(&self) -> Option<FailedTry> {
+        self.0.shared.last_try.get()
+    }
+
     /// Ends all calls of this handle and its clones that are under way, in whatever thread, with
     /// [`ErrorKind::Cancelled`], and so their waits for pushes and events. Later calls are as ever.
     pub fn cancel(&self) {
@@ -725,6 +681,12 @@ impl NativeClient {
         Key::scoped(&self.1.scope, name)
     }
 
+    /// What a whole key of the server's is to users of this handle.
+    #[must_use]
+    pub fn name_of(&self, key: &[u8]) -> Vec<u8> {
+        name_beneath(&self.1.scope, &Key::raw(key))
+    }
+
     pub(in crate::driver) fn clock(&self) -> Clock {
         self.0.clock
     }
@@ -732,6 +694,16 @@ impl NativeClient {
     pub(in crate::driver) fn pauses(&self) -> &Pauses {
         &self.2.pauses
     }
+}
+
+/// The failure of a request with a reason of so many bytes, where that is too long.
+pub(in crate::driver) fn check_reason(reason: &str) -> Result<(), Loss> {
+    let (bytes, bytes_max) = (reason.len() as u64, RendezvousLimits::default().failure_bytes_max as u64);
+    if bytes <= bytes_max {
+        return Ok(());
+    }
+    let (kind, cause) = (ErrorKind::LimitExceeded, Cause::Limit(LimitError::Reason { bytes, bytes_max }));
+    Err(Loss::of(Failure { cause, phase: Phase::Sending, ..plain(kind) }))
 }
 
 /// What a key of the server's is to those whose keys stand beneath `scope`.
@@ -751,8 +723,8 @@ pub(in crate::driver) const fn plain(kind: ErrorKind) -> Failure {
 }
 
 fn system_error(peer: &str, error: &io::Error) -> NativeError {
-    let cause = Cause::Os(error.raw_os_error().unwrap_or_default());
-    let failure = Failure { cause, phase: Phase::Connecting, ..plain(ErrorKind::Io) };
+    let (kind, cause) = classify(error);
+    let failure = Failure { cause, phase: Phase::Connecting, ..plain(kind) };
     NativeError { call: CallError::new(Operation::Connect, (None, 0), peer, failure), fault: None }
 }
 

@@ -25,8 +25,8 @@ mod tests;
 
 pub use error::{GuardError, GuardLost, Part, SpawnStep, StartStep};
 pub use event::{ExitStatus, GuardEvent, Returned};
-pub(in crate::driver) use find::parent_of;
 pub use find::{FindError, ProcessState, find_program, process_state};
+pub(in crate::driver) use find::{command_of, parent_of};
 pub use function::{Call, Function, PANICKED, Registered};
 pub use program::{Entry, Program, Stdio};
 
@@ -193,8 +193,8 @@ impl Guard {
     }
 
     /// Sends a signal to the process group of each worker, and to the group of each process that was adopted. Until all
-    /// are gone, which [`GuardEvent::Empty`] tells, what is adopted gets it, too, and nothing is started. Each group gets
-    /// it once.
+    /// are gone, which [`GuardEvent::Empty`] tells, what is adopted gets it, too, and nothing is started. Each process gets
+    /// it once, also when this is called again meanwhile; another signal comes on top.
     ///
     /// # Errors
     /// The guard is gone, or there is no such signal.
@@ -404,8 +404,15 @@ impl Inner {
             }
             report::EXITED => {
                 let returned = self.workers.ended(worker, self.options.returned_bytes_max);
-                let (status, at_ns) = (ExitStatus::of(told), told.at_ns);
-                self.happened.push_back(GuardEvent::Exited { worker, pid, status, at_ns, returned });
+                let (status, at_ns, was_ending) = (ExitStatus::of(told), told.at_ns, told.was_ending != 0);
+                self.happened.push_back(GuardEvent::Exited {
+                    worker,
+                    pid,
+                    status,
+                    at_ns,
+                    was_ending,
+                    returned,
+                });
             }
             // Another one comes when it has taken what was asked since.
             report::EMPTY if self.line.has_seen_all(told.seen) => {

@@ -1,6 +1,7 @@
 //! Workers of RPC groups for callers that block: backends by name, and the one that comes with the library.
 
 mod context;
+mod hosting;
 mod mailbox;
 mod observing;
 mod own_store;
@@ -20,6 +21,7 @@ pub use worker::{CallCanceller, GroupCall, RpcAgent, TcpOptions};
 use crate::driver::call_error::CallError;
 use crate::driver::rendezvous::HandlerError as RendezvousFault;
 use crate::driver::rpc::Payload;
+use crate::driver::rpc::handling::Wanted;
 use crate::driver::server::StartError;
 use crate::rpc::agent::{AgentError, GroupEvent};
 use crate::rpc::handlers::HandlerError;
@@ -56,8 +58,8 @@ pub type CallTold = Box<dyn FnOnce(GroupResult) + Send>;
 pub enum Begun {
     /// At its deadline, or by this.
     Kept(CallCanceller),
-    /// Whoever has begun it sees to it: after so long, if that is said.
-    Loose(Option<Duration>),
+    /// The caller ends it, after so long if that is said, and tells the backend so.
+    Loose(Option<Duration>, Wanted),
 }
 
 /// Hears what happens to a worker, on threads of the library's. It must not block.

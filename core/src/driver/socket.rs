@@ -172,6 +172,8 @@ pub(super) fn classify(error: &io::Error) -> (ErrorKind, Cause) {
         }
         libc::ETIMEDOUT => ErrorKind::TimedOut,
         libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED | libc::ENOTCONN => ErrorKind::ServerGone,
+        // Of threads, EAGAIN (pthread_create(3)); a socket that would block is not asked about here.
+        libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::EAGAIN => ErrorKind::Exhausted,
         _ => ErrorKind::Io,
     };
     (kind, Cause::Os(number))

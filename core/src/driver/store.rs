@@ -11,21 +11,24 @@ pub mod take;
 pub use pauses::Paused;
 pub(super) use pauses::Pauses;
 
-use crate::barrier::by_keys::{KeyBarrier, KeyBarrierState};
+use crate::barrier::by_keys::{COUNTER_SUFFIX, KeyBarrier, KeyBarrierState};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::clock::Clock;
 use crate::driver::file_store::{FileStore, FileStoreOptions};
 use crate::driver::hash_store::{HashStore, HashStoreOptions};
+use crate::driver::last_try::LastTry;
 use crate::driver::native_client::{NativeClient, NativeClientOptions};
 use crate::driver::native_store::NativeStore;
 use crate::driver::store_client::{Client, StoreOptions};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::store::call::{Call, Outcome, Patience};
+use crate::store::number::parse_leading;
 use crate::store::op::{Key, Keys, Pairs, Request};
 use crate::time::{Duration, Instant};
-use crate::workers::{CHECK_IN, WORKERS_KEY, WorkersStep, WorkersWait};
+use crate::workers::{CHECK_IN, CHECK_OUT, WORKERS_KEY, WorkersStep, WorkersWait};
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -197,6 +200,21 @@ impl Store {
         call: &Cancellable,
     ) -> Result<Self, CallError> {
         Client::connect_within(host, port, options, call).map(|client| Self::over(Arc::new(client)))
+    }
+
+    /// The same, and keeps in `last_try` how the last try failed.
+    ///
+    /// # Errors
+    /// As [`Store::connect_within`].
+    pub fn connect_telling(
+        host: &str,
+        port: u16,
+        options: StoreOptions,
+        call: &Cancellable,
+        last_try: &LastTry,
+    ) -> Result<Self, CallError> {
+        let client = Client::connect_telling(host, port, options, call, last_try)?;
+        Ok(Self::over(Arc::new(client)))
     }
 
     /// Opens a file, making it if it is missing, as a store that PyTorch's `FileStore`s share.
@@ -480,10 +498,27 @@ impl Store {
     pub fn barrier(&self, key: &[u8], world_size: i64, timeout: Timeout) -> Result<(), CallError> {
         match self.meeting {
             Meeting::Native => {
-                self.plain(Request::Barrier { key: self.key(key), world_size }, timeout).map(drop)
+                let key = self.key(key);
+                let met = self.plain(Request::Barrier { key, world_size }, timeout).map(drop);
+                met.map_err(|error| self.with_arrivals(error, key, world_size))
             }
             Meeting::ByKeys => self.meet_by_keys(Operation::Barrier, key, world_size, timeout),
         }
+    }
+
+    /// The error of a barrier to which not all came, with how many did: the store counts them under `counter`.
+    #[cold]
+    fn with_arrivals(&self, error: CallError, counter: Key<'_>, world_size: i64) -> CallError {
+        if error.kind() != ErrorKind::TimedOut || error.failure().effect != Effect::Kept {
+            return error;
+        }
+        let began = self.clock.now();
+        let span =
+            Span { deadline: began + COUNT_TIMEOUT, began, patience: Patience::Once, epoch: self.epoch };
+        let (look, mut count) = (Request::Get { key: counter }, Vec::new());
+        let found = self.perform(&Call::Store(look, Patience::Once), span, &mut OneValue(&mut count));
+        let arrived = found.ok().filter(|&outcome| outcome == Outcome::Value).and(parse_leading(&count));
+        error.with_words(arrived.map(|arrived| format!("{arrived} of {world_size} have arrived").into()))
     }
 
     /// As [`Store::barrier`], out of plain keys beneath `key` with every kind of store.
@@ -519,7 +554,8 @@ impl Store {
         ended.map_err(|refusal: Refusal| {
             let effect = barrier.effect_when_given_up(refusal.failure.effect);
             let refusal = Refusal { failure: Failure { effect, ..refusal.failure }, ..refusal };
-            self.error(operation, (Some(key), 1), refusal, span)
+            let error = self.error(operation, (Some(key), 1), refusal, span);
+            self.with_arrivals(error, key.with_suffix(COUNTER_SUFFIX), world_size)
         })
     }
 
@@ -536,8 +572,20 @@ impl Store {
     /// # Errors
     /// See [`Store::set`].
     pub fn check_in(&self, timeout: Timeout) -> Result<i64, CallError> {
+        self.count_workers(CHECK_IN, timeout)
+    }
+
+    /// Takes this worker's check-in back. Returns how many are left.
+    ///
+    /// # Errors
+    /// Why it is not known whether that was done.
+    pub(super) fn check_out(&self, timeout: Timeout) -> Result<i64, CallError> {
+        self.count_workers(CHECK_OUT, timeout)
+    }
+
+    fn count_workers(&self, request: Request<'static>, timeout: Timeout) -> Result<i64, CallError> {
         let span = self.span(timeout);
-        let call = Call::Store(CHECK_IN, span.patience);
+        let call = Call::Store(request, span.patience);
         match self.perform(&call, span, &mut NoValue) {
             Ok(Outcome::Number(count)) => Ok(count),
             // The answer to such a call is a number only.
@@ -572,7 +620,14 @@ impl Store {
                 WorkersStep::TooFew => break NOT_RELEASED.into(),
             }
         };
-        Err(self.error(Operation::WaitForWorkers, (Some(WORKERS_KEY), 1), refusal, span))
+        let error = self.error(Operation::WaitForWorkers, (Some(WORKERS_KEY), 1), refusal, span);
+        Err(match error.cause() {
+            Cause::NotReleased => {
+                let count = parse_leading(&text).unwrap_or(0);
+                error.with_words(Some(format!("{count} of {world_size} have checked in").into()))
+            }
+            _ => error,
+        })
     }
 
     fn key<'a>(&'a self, name: &'a [u8]) -> Key<'a> {
@@ -648,6 +703,9 @@ impl Store {
         Span { began: self.clock.now(), ..span }
     }
 }
+
+/// What it may take to count those who came to a barrier, which only makes a message better.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A wait that was not over in time; the elapsed time is filled in later.
 pub(super) const NOT_RELEASED: Failure = Failure {

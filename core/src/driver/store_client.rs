@@ -12,6 +12,7 @@ mod wire;
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
+use crate::driver::last_try::LastTry;
 use crate::driver::socket::KeepAlive;
 use crate::driver::store::take::Take;
 use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Paused, Span, Timeout, Timeouts};
@@ -91,6 +92,8 @@ pub struct Client {
     clock: Clock,
     pool: Arc<Pool>,
     seeds: AtomicU64,
+    /// How the last try to connect failed.
+    last_try: LastTry,
 }
 
 impl Client {
@@ -113,7 +116,21 @@ impl Client {
         options: StoreOptions,
         call: &Cancellable,
     ) -> Result<Self, CallError> {
-        let client = Self::new(host, port, options);
+        Self::connect_telling(host, port, options, call, &LastTry::default())
+    }
+
+    /// The same, and keeps in `last_try` how the last try failed.
+    ///
+    /// # Errors
+    /// As [`Client::connect_within`].
+    pub fn connect_telling(
+        host: &str,
+        port: u16,
+        options: StoreOptions,
+        call: &Cancellable,
+        last_try: &LastTry,
+    ) -> Result<Self, CallError> {
+        let client = Self { last_try: last_try.clone(), ..Self::new(host, port, options) };
         let pool = Arc::clone(&client.pool);
         let _watch = call.watch(move || pool.cancel());
         client.connected()
@@ -128,6 +145,7 @@ impl Client {
             options,
             clock: Clock::new(),
             seeds: AtomicU64::new(random_seed()),
+            last_try: LastTry::default(),
         }
     }
 

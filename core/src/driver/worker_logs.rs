@@ -36,7 +36,7 @@ pub use console::{Console, Consoles};
 use core::fmt;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 pub use error::LogError;
-pub use error_files::{hand_on_error_file, read_error_file, write_error_file};
+pub use error_files::{error_file_age, hand_on_error_file, read_error_file, write_error_file};
 use files::{LogFile, RunFolder};
 use pump::{Command, Group, Lines, Piped, Pump};
 use std::fs::File;

@@ -136,6 +136,12 @@ impl TracedBarrier {
         })
     }
 
+    /// After a wait in vain: asks how many have arrived. The outcome is their number.
+    #[must_use]
+    pub fn count_step(&self) -> Step {
+        Step::Add { key: counter_key(&self.options.key_prefix), delta: 0 }
+    }
+
     /// How it ended.
     #[must_use]
     pub const fn verdict(&self) -> Option<&Verdict> {

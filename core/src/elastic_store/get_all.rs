@@ -1,12 +1,16 @@
 //! The end of an exchange: everybody tells that it has read everything, and rank 0, which often hosts the store, waits
 //! for that.
 
+use super::survey::Survey;
 use super::{Step, UnexpectedOutcome, counter_key, joined, last_member_key, owned};
+use crate::error::{OneLine, Span};
 use crate::store::call::Outcome;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
+use core::fmt;
+use core::fmt::Write as _;
 
 /// The key of one rank's data: the number stands right behind the prefix.
 #[must_use]
@@ -18,6 +22,95 @@ pub fn data_key(prefix: &str, rank: i64) -> Box<str> {
 #[must_use]
 pub fn data_keys(prefix: &str, world_size: i64) -> Vec<Box<str>> {
     (0..world_size).map(|rank| data_key(prefix, rank)).collect()
+}
+
+/// Ranks that an exchange waited for in vain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExchangeTimeout {
+    /// The prefix of the exchange.
+    pub prefix: Box<str>,
+    /// The store.
+    pub peer: Box<str>,
+    /// The rank that waited.
+    pub rank: i64,
+    /// How many ranks there are.
+    pub world_size: i64,
+    /// How long the others were waited for.
+    pub timeout: Duration,
+    /// What the others did not do.
+    pub lacking: Lacking,
+}
+
+/// What ranks of an exchange did not do in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lacking {
+    /// These gave no data. There may be more than are named, if `more`.
+    Data {
+        /// The ranks, in order.
+        ranks: Vec<i64>,
+        /// Whether the search for them was ended before its end.
+        more: bool,
+    },
+    /// So many did not read the data of all. The keys do not tell which.
+    Reading(i64),
+}
+
+impl fmt::Display for ExchangeTimeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { prefix, peer, rank, world_size, timeout, lacking } = self;
+        let f = &mut OneLine(f);
+        let timeout = Span(*timeout);
+        write!(f, "the exchange under \"{prefix}\" at {peer} timed out after {timeout} on rank {rank}: ")?;
+        match lacking {
+            Lacking::Data { ranks, more } => {
+                let at_least = if *more { "at least " } else { "" };
+                write!(f, "{at_least}{} of {world_size} ranks gave no data: ", ranks.len())?;
+                for (place, rank) in ranks.iter().enumerate() {
+                    write!(f, "{}{rank}", if place == 0 { "" } else { ", " })?;
+                }
+                if *more { f.write_str(", ...") } else { Ok(()) }
+            }
+            Lacking::Reading(count) => {
+                write!(f, "{count} of {world_size} ranks did not read the data of all")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ExchangeTimeout {}
+
+/// Finds the ranks that gave no data.
+#[derive(Clone, Debug)]
+pub struct DataSearch {
+    prefix: Box<str>,
+    survey: Survey,
+}
+
+impl DataSearch {
+    /// Of an exchange among `world_size` ranks under `prefix`.
+    #[must_use]
+    pub fn new(prefix: &str, world_size: i64) -> Self {
+        Self { prefix: owned(prefix), survey: Survey::new(world_size) }
+    }
+
+    /// The step that is due; `None`: [`DataSearch::lacking`] tells.
+    #[must_use]
+    pub fn next_step(&self) -> Option<Step> {
+        let asked = self.survey.next()?;
+        Some(Step::Check { keys: asked.map(|rank| data_key(&self.prefix, rank)).collect() })
+    }
+
+    /// The step that was due has ended so.
+    pub fn handle(&mut self, outcome: Outcome) {
+        self.survey.answer(outcome == Outcome::Ready);
+    }
+
+    /// Those that gave no data; `None`: all did, by now.
+    #[must_use]
+    pub fn lacking(&self) -> Option<Lacking> {
+        let ranks = self.survey.missing().to_vec();
+        (!ranks.is_empty()).then_some(Lacking::Data { ranks, more: !self.survey.is_complete() })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +148,12 @@ impl Farewell {
             State::Waiting { until } => Some(Step::Wait { key: last_member_key(&self.prefix), until }),
             State::Done => None,
         }
+    }
+
+    /// After a wait in vain: asks how many have read everything. The outcome is their number.
+    #[must_use]
+    pub fn count_step(&self) -> Step {
+        Step::Add { key: counter_key(&self.prefix), delta: 0 }
     }
 
     /// The step that was due has ended so. A wait in vain is the caller's error.

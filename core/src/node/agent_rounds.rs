@@ -7,6 +7,7 @@ use crate::error::ErrorKind;
 use crate::rendezvous::error::RendezvousErrorKind;
 use crate::rendezvous::round_event::RoundEvent;
 use crate::wire::native::Why;
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 
@@ -60,15 +61,26 @@ pub fn meaning(event: &RoundEvent, current: Option<u64>) -> Meaning {
     }
 }
 
+/// What it means for an agent in a round that its handler tells it nothing more, of a failure of this kind.
+#[must_use]
+pub fn lost(kind: Option<ErrorKind>, words: Box<str>) -> Membership {
+    match kind {
+        // The server lives: the agent may join again.
+        Some(ErrorKind::SessionEnded) => Membership::SessionEnded { words },
+        _ => Membership::ServerLost { words },
+    }
+}
+
 /// What it means for an agent that there is no round.
 #[must_use]
 pub const fn no_round(kind: RendezvousErrorKind) -> NoRound {
     match kind {
         RendezvousErrorKind::GracefulExit => NoRound::NotNeeded,
         RendezvousErrorKind::Closed => NoRound::Closed,
-        RendezvousErrorKind::Timeout | RendezvousErrorKind::Connection | RendezvousErrorKind::State => {
-            NoRound::Failed
-        }
+        RendezvousErrorKind::Timeout
+        | RendezvousErrorKind::Connection
+        | RendezvousErrorKind::State
+        | RendezvousErrorKind::Replaced => NoRound::Failed,
     }
 }
 
@@ -100,6 +112,15 @@ mod tests {
         for kind in [None, Some(ErrorKind::TimedOut), Some(ErrorKind::ServerGone), Some(ErrorKind::Cancelled)]
         {
             assert_eq!(in_vain(kind), InVain::Failed, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_ended_the_session_is_not_lost() {
+        let words = || Box::from("w");
+        assert_eq!(lost(Some(ErrorKind::SessionEnded), words()), Membership::SessionEnded { words: words() });
+        for kind in [None, Some(ErrorKind::ServerGone), Some(ErrorKind::TimedOut)] {
+            assert_eq!(lost(kind, words()), Membership::ServerLost { words: words() }, "{kind:?}");
         }
     }
 

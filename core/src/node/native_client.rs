@@ -12,22 +12,31 @@
 //! A node has one wish at a time at the server. One that comes while an earlier one is given up and not answered yet, or
 //! while such a round is still to be left, is held until then, for as long as its own deadline allows.
 //!
+//! A peer that closes the connection in place of an answer to the greeting is asked in c10d's language who it is, where the
+//! options say so: PyTorch's store behaves like that.
+//!
 //! With a grace, a connection that ends is made again and the session resumed, so that each request has its effect
 //! once. Without one, the session ends with its connection; in exchange its first requests leave with HELLO.
 
 mod event;
 pub mod fault;
+mod pending;
+mod probe;
+mod wishes;
 
 pub use event::{BeginError, Ending, Event, Failed, Input, Output, Taken, ToWrite};
+use pending::{Awaited, Pending, Stage, Turn};
+use probe::Probe;
+pub use probe::{PROBE_NONCE, Unanswered};
 
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::planted::{self, Bug};
-use crate::rendezvous::participant::{self, OutOfTurn, Part, Participant};
+use crate::rendezvous::participant::{self, Part, Participant};
 use crate::session::client::{ClientSession, Due, End, Identity, Received, SessionOptions};
 use crate::session::life::ClientState;
 use crate::store::dial::{DialInput, DialOptions, DialOutput, DialState, Dialer, Rounds};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, LATE_MAX, pause};
 use crate::wire::native::{
     ClientFrame, From, HEADER_BYTES, Header, Label, Scan, ServerFrame, Size, VERSION_MAX, VERSION_MIN, scan,
 };
@@ -45,10 +54,12 @@ pub struct NativeOptions {
     pub rounds: Rounds,
     /// How connections are made.
     pub dial: DialOptions,
+    /// What to do about a peer that closes the connection in place of an answer to the greeting.
+    pub unanswered: Unanswered,
     /// Bounds on one request, until the server says its own.
     pub limits: FrameLimits,
-    /// How long after its deadline a call is given up: the server keeps the deadline, and its answer, which knows who
-    /// was missing, takes its time.
+    /// How long after its deadline a call is given up while the server gives signs of life: the server keeps the
+    /// deadline, and its answer, which knows who was missing, takes its time. With a silent server, the deadline counts.
     pub answer_slack: Duration,
 }
 
@@ -59,57 +70,11 @@ impl Default for NativeOptions {
             connect_timeout: Duration::from_secs(300),
             rounds: Rounds::UntilDeadline,
             dial: DialOptions::default(),
+            unanswered: Unanswered::Accept,
             limits: FrameLimits::default(),
             answer_slack: Duration::from_secs(2),
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Awaited {
-    /// Somebody waits for its answer.
-    Yes,
-    /// Nobody does, and the server is still to be told so.
-    CancelDue,
-    /// Nobody does.
-    No,
-    /// Nobody does: it tells the server that nobody awaits anything of this one any more.
-    Cancels(u64),
-    /// Nobody does: it leaves a round that nobody waited for, over reconnects as well.
-    Leaves,
-}
-
-/// How far a request has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// The session does not know it yet: what the node asked before is to be answered first.
-    Held,
-    /// It goes out as soon as there is a way.
-    Due,
-    Sent,
-}
-
-/// Whether the node may ask for a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    Now,
-    /// Once the server has answered what nobody awaits any more.
-    Later,
-    Never,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Pending {
-    /// In the session.
-    id: u64,
-    /// What the caller knows it by: one that was held has another id in the session.
-    call: u64,
-    operation: Operation,
-    began: Instant,
-    deadline: Instant,
-    span: Duration,
-    awaited: Awaited,
-    stage: Stage,
 }
 
 /// A client with room for `PENDING` requests.
@@ -121,6 +86,8 @@ pub struct NativeClient<const PENDING: usize> {
     session: ClientSession<PENDING>,
     participant: Participant,
     dialer: Dialer,
+    /// The peer is being asked who it is.
+    probe: Option<Probe>,
     /// In the order of their ids.
     pending: Vec<Pending, PENDING>,
     opening: Option<(Identity, Label)>,
@@ -131,6 +98,8 @@ pub struct NativeClient<const PENDING: usize> {
     partial_bytes: usize,
     bye: u64,
     ending: Option<Ending>,
+    /// When [`NativeClient::wake`] was called last.
+    woke: Instant,
     outputs: Deque<Output, 8>,
 }
 
@@ -146,6 +115,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             session: ClientSession::new(options.session),
             participant: Participant::new(),
             dialer: Dialer::new(now, deadline, options.rounds, options.dial, seed),
+            probe: None,
             pending: Vec::new(),
             opening: None,
             heartbeat: None,
@@ -153,6 +123,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             partial_bytes: 0,
             bye: 0,
             ending: None,
+            woke: now,
             outputs: Deque::new(),
         };
         client.follow_dialer(now);
@@ -163,6 +134,12 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.ending.is_none() && self.session.state() == ClientState::Live
+    }
+
+    /// How the last try to connect failed, where there was one and there is no connection.
+    #[must_use]
+    pub fn failed_try(&self, now: Instant) -> Option<Failure> {
+        self.dialer.failed_try(now)
     }
 
     /// Why it is over.
@@ -204,86 +181,6 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         self.enter(now, operation, span, Awaited::Yes).ok_or(Self::FULL)
     }
 
-    /// Begins to join, as [`NativeClient::begin`]. While the node stands by, no time counts; while an earlier wish of the
-    /// node that was given up is not answered yet, it does.
-    ///
-    /// # Errors
-    /// See [`BeginError`].
-    pub fn begin_join(
-        &mut self,
-        now: Instant,
-        operation: Operation,
-        frame: (u16, usize),
-        span: Duration,
-    ) -> Result<u64, BeginError> {
-        let turn = self.turn();
-        if turn == Turn::Never || self.held().is_some() {
-            return Err(BeginError::OutOfTurn(OutOfTurn(self.participant.part())));
-        }
-        let id = self.begin(now, operation, frame, span)?;
-        if turn == Turn::Later {
-            // It goes out behind what is asked in the meantime; the id only names it until then.
-            self.session.withdraw(id);
-            if let Some(call) = self.pending.last_mut() {
-                call.stage = Stage::Held;
-            }
-            return Ok(id);
-        }
-        self.participant.join(id).map(|()| id).map_err(BeginError::OutOfTurn)
-    }
-
-    fn turn(&self) -> Turn {
-        let part = self.participant.part();
-        let may_ask = part.on_event(participant::PartEvent::Ask).is_some();
-        let is_own = |call: &Pending| call.awaited == Awaited::Yes && self.participant.is_own(call.id);
-        match part {
-            Part::Replaced => Turn::Never,
-            _ if may_ask && !self.owes_leave() => Turn::Now,
-            _ if self.pending.iter().any(is_own) => Turn::Never,
-            _ => Turn::Later,
-        }
-    }
-
-    /// The place of the wish that is held.
-    fn held(&self) -> Option<usize> {
-        self.pending.iter().position(|call| call.stage == Stage::Held)
-    }
-
-    /// The wish that is held goes out, if the node's turn has come.
-    fn release(&mut self) {
-        let Some(place) = self.held().filter(|_| self.turn() == Turn::Now) else { return };
-        // What is held has a place in the table, so there is room in the session.
-        let Ok(id) = self.session.begin() else { return };
-        let call = self.pending.remove(place);
-        let _ = self.pending.push(Pending { id, stage: Stage::Due, ..call });
-        // Its turn has come.
-        let _ = self.participant.join(id);
-    }
-
-    /// Whether the node has a seat that nobody wants, and has not asked to be let go yet.
-    fn owes_leave(&self) -> bool {
-        let part = self.participant.part();
-        self.leave_due && matches!(part, Part::InRound | Part::InLastRound | Part::Between)
-    }
-
-    /// Begins to leave.
-    ///
-    /// # Errors
-    /// See [`BeginError`].
-    pub fn begin_leave(
-        &mut self,
-        now: Instant,
-        frame: (u16, usize),
-        span: Duration,
-    ) -> Result<u64, BeginError> {
-        let part = self.participant.part();
-        if part.on_event(participant::PartEvent::AskToLeave).is_none() {
-            return Err(BeginError::OutOfTurn(OutOfTurn(part)));
-        }
-        let id = self.begin(now, Operation::Leave, frame, span)?;
-        self.participant.leave(id).map(|()| id).map_err(BeginError::OutOfTurn)
-    }
-
     /// Begins to end the session, which is over when BYE is answered. The call has no body.
     ///
     /// # Errors
@@ -319,9 +216,22 @@ impl<const PENDING: usize> NativeClient<PENDING> {
 
     const FULL: BeginError = BeginError::Limit(LimitError::Operations { count: PENDING as u64 });
 
+    /// The process has waited until [`NativeClient::poll_timeout`], or until something happened, and goes on; to be called
+    /// before it takes in what has. If it comes much too late it was not running, and no deadline passes by that.
+    pub fn wake(&mut self, now: Instant) {
+        let last = core::mem::replace(&mut self.woke, now);
+        if now.since(last) < LATE_MAX {
+            return;
+        }
+        let span = pause(last, self.poll_timeout(), now);
+        self.session.paused(span);
+        self.dialer.paused(span);
+        self.pending.iter_mut().for_each(|call| call.deadline = call.deadline + span);
+    }
+
     /// Takes in what happened.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
-        if self.ending.is_some() {
+        if self.ending.is_some() || self.probe_takes(now, &input) {
             return;
         }
         let input = match input {
@@ -353,10 +263,28 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             return None;
         }
         let awaited = self.pending.iter().filter(|call| call.awaited == Awaited::Yes);
-        let deadline = awaited.map(|call| call.deadline).min();
-        let session =
-            (self.dialer.state() == DialState::Ready).then(|| self.session.poll_timeout()).flatten();
-        [deadline, session, self.dialer.poll_timeout()].into_iter().flatten().min()
+        let deadline = awaited.map(|call| self.given_up_at(call)).min();
+        let is_ready = self.dialer.state() == DialState::Ready;
+        let session = if is_ready { [self.session.poll_timeout(), self.next_probe()] } else { [None; 2] };
+        let probe = self.probe.map(|probe| probe.until);
+        [deadline, session[0], session[1], self.dialer.poll_timeout(), probe].into_iter().flatten().min()
+    }
+
+    /// When a call ends that is not answered.
+    fn given_up_at(&self, call: &Pending) -> Instant {
+        let is_ready = self.dialer.state() == DialState::Ready;
+        call.given_up_at(
+            self.session.heard_at(),
+            if is_ready { self.options.answer_slack } else { Duration::ZERO },
+        )
+    }
+
+    /// When the server is to be asked for a sign of life, for the sake of a call whose deadline comes near.
+    fn next_probe(&self) -> Option<Instant> {
+        let told = self.session.heard_at().max(self.session.probed_at());
+        let waiting = |call: &&Pending| call.awaited == Awaited::Yes && call.stage == Stage::Sent;
+        let due = self.pending.iter().filter(waiting).map(Pending::probe_at).filter(|&at| at > told);
+        due.min().filter(|_| self.session.state() == ClientState::Live)
     }
 
     /// The next call that failed without an answer: its deadline passed, or the client is over. Call it until it returns
@@ -366,7 +294,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             self.pending.retain(|call| call.awaited == Awaited::Yes);
             let call = self.pending.pop()?;
             let failure = Failure { elapsed: now.since(call.began), ..ending.failure() };
-            let effect = if call.stage == Stage::Sent { effect_of(call.operation) } else { failure.effect };
+            let may_be_applied = matches!(call.stage, Stage::Sent | Stage::Lost(_));
+            let effect = if may_be_applied { effect_of(call.operation) } else { failure.effect };
             return Some(Failed {
                 id: call.call,
                 operation: call.operation,
@@ -376,18 +305,34 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         if let Some(place) = self.held().filter(|_| self.turn() == Turn::Never) {
             let is_replaced = self.participant.part() == Part::Replaced;
             // Otherwise it was taken back by a later wish to be let go.
-            let kind = if is_replaced { ErrorKind::InvalidArgument } else { ErrorKind::Cancelled };
+            let kind = if is_replaced { ErrorKind::Replaced } else { ErrorKind::Cancelled };
             return Some(self.give_up(now, place, kind));
         }
-        let is_due = |call: &Pending| call.awaited == Awaited::Yes && call.deadline <= now;
+        if let Some(failed) = self.next_lost(now) {
+            return Some(failed);
+        }
+        let is_due = |call: &Pending| call.awaited == Awaited::Yes && self.given_up_at(call) <= now;
         let place = self.pending.iter().position(is_due)?;
         Some(self.give_up(now, place, ErrorKind::TimedOut))
+    }
+
+    /// The next call that was lost with a connection that ended before WELCOME.
+    fn next_lost(&mut self, now: Instant) -> Option<Failed> {
+        let place = self.pending.iter().position(|call| matches!(call.stage, Stage::Lost(_)))?;
+        let Pending { call, operation, began, stage, .. } = self.pending.remove(place);
+        let cause = if let Stage::Lost(cause) = stage { cause } else { Cause::Unknown };
+        let (kind, phase, effect) = (ErrorKind::ServerGone, Phase::Greeting, effect_of(operation));
+        let failure = Failure { kind, phase, elapsed: now.since(began), cause, effect };
+        Some(Failed { id: call, operation, failure })
     }
 
     /// What is to be written next. What it names counts as written.
     pub fn poll_write(&mut self, now: Instant) -> Option<ToWrite> {
         if self.ending.is_some() {
             return None;
+        }
+        if let Some(probe) = &mut self.probe {
+            return core::mem::take(&mut probe.is_due).then_some(ToWrite::Probe);
         }
         if let Some((identity, label)) = self.opening.take() {
             return Some(ToWrite::Opening(label, identity));
@@ -443,6 +388,9 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             matches!(self.session.state(), ClientState::Greeting | ClientState::Resuming | ClientState::Live);
         if self.ending.is_some() || !has_connection {
             return Taken::Over;
+        }
+        if self.probe.is_some() {
+            return self.probe_answered(now, bytes);
         }
         let (header, length) = match scan(bytes, From::Server, limits) {
             Ok(Scan::Partial { bytes: whole }) => {
@@ -512,7 +460,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         match event {
             participant::Event::StandingBy { .. } => call.deadline = Instant::MAX,
             participant::Event::Seated if call.deadline == Instant::MAX => {
-                call.deadline = now + call.span + self.options.answer_slack;
+                call.deadline = now + call.span;
             }
             _ => {}
         }
@@ -646,7 +594,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             return None;
         }
         let id = self.session.begin().ok()?;
-        let deadline = now + span + self.options.answer_slack;
+        let deadline = now + span;
         // Room was checked above.
         let (call, began, stage) = (id, now, Stage::Due);
         let _ = self.pending.push(Pending { id, call, operation, began, deadline, span, awaited, stage });
@@ -686,6 +634,9 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     fn tick(&mut self, now: Instant) {
+        if self.next_probe().is_some_and(|due| due <= now) {
+            self.heartbeat = self.session.probe(now);
+        }
         match self.session.tick(now) {
             Some(Due::Heartbeat(nonce)) => self.heartbeat = Some(nonce),
             Some(Due::ServerSilent) => {
@@ -697,10 +648,19 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     fn connection_ended(&mut self, now: Instant, cause: Cause) {
+        if !self.begin_probe(now, cause) {
+            self.connection_lost(now, cause);
+        }
+    }
+
+    fn connection_lost(&mut self, now: Instant, cause: Cause) {
         match self.dialer.state() {
-            DialState::Greeting if self.greeting_lost(cause) => {
-                self.dialer.handle(now, DialInput::Failed(ErrorKind::ServerGone, cause));
-                self.follow_dialer(now);
+            DialState::Greeting => {
+                self.greeting_lost(cause);
+                if self.ending.is_none() {
+                    self.dialer.handle(now, DialInput::Failed(ErrorKind::ServerGone, cause));
+                    self.follow_dialer(now);
+                }
             }
             DialState::Ready => {
                 (self.opening, self.heartbeat) = (None, None);
@@ -722,15 +682,30 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
     }
 
-    /// The connection ended before WELCOME; whether there may be another one.
-    fn greeting_lost(&mut self, cause: Cause) -> bool {
+    /// The connection ended before WELCOME. There may be another one, unless the client is over by this: it had said BYE.
+    /// What left with HELLO and only reads is sent again.
+    fn greeting_lost(&mut self, cause: Cause) {
         self.opening = None;
-        match self.session.connection_ended() {
-            Some(end) => {
-                self.over(Ending::Session(end, cause));
-                false
+        // A session that was never opened is none to lose, and one that was is resumed.
+        let _ = self.session.connection_ended();
+        if self.session.state() != ClientState::New {
+            return;
+        }
+        let Self { pending, session, participant, bye, .. } = self;
+        let is_bye_sent = pending.iter().any(|call| call.id == *bye && call.stage == Stage::Sent);
+        pending.retain_mut(|call| {
+            let is_sent = call.stage == Stage::Sent;
+            if is_sent && call.awaited == Awaited::Yes && call.operation.reads_only() {
+                call.stage = Stage::Due;
+            } else if is_sent {
+                session.withdraw(call.id);
+                participant.withdraw(call.id);
+                call.stage = Stage::Lost(cause);
             }
-            None => true,
+            !is_sent || call.awaited == Awaited::Yes
+        });
+        if is_bye_sent {
+            self.over(Ending::Left);
         }
     }
 
@@ -745,14 +720,23 @@ impl<const PENDING: usize> NativeClient<PENDING> {
                 }
                 DialOutput::Disconnect => {
                     self.emit(Output::Disconnect);
-                    let is_greeting =
-                        matches!(self.session.state(), ClientState::Greeting | ClientState::Resuming);
-                    if is_greeting && !self.greeting_lost(Cause::Silent) {
-                        return;
+                    if matches!(self.session.state(), ClientState::Greeting | ClientState::Resuming) {
+                        self.greeting_lost(Cause::Silent);
+                        if self.ending.is_some() {
+                            return;
+                        }
                     }
                 }
                 DialOutput::Ready => {}
-                DialOutput::Failed(failure) => return self.over(Ending::Dialling(failure)),
+                DialOutput::Failed(failure) => {
+                    let was_open = self.session.identity().session != 0;
+                    let ending = if was_open {
+                        Ending::Session(End::GracePassed, failure.cause)
+                    } else {
+                        Ending::Dialling(failure)
+                    };
+                    return self.over(ending);
+                }
             }
         }
     }

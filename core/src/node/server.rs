@@ -16,7 +16,7 @@ use crate::ids::{ConnId, WaiterId};
 use crate::limits::ServerLimits;
 use crate::store::engine::{ApplyError, Engine};
 use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer};
-use crate::time::Instant;
+use crate::time::{Duration, Instant, LATE_MAX, pause};
 use crate::wire::native::MAGIC;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -43,7 +43,10 @@ const DEADLINES_KEPT: usize = 1024;
 pub struct Server {
     limits: ServerLimits,
     birth: Birth,
+    /// The time of the server's deadlines, which stands still while its process does not run.
     now: Instant,
+    /// How far that is behind the process's clock.
+    paused: Duration,
     engine: Engine,
     conns: Conns,
     deadlines: Deadlines,
@@ -62,6 +65,7 @@ impl Server {
             limits,
             birth,
             now: Instant::ORIGIN,
+            paused: Duration::ZERO,
             engine: Engine::new(limits.engine, birth.hash_seed),
             conns: Conns::default(),
             deadlines: Deadlines::default(),
@@ -92,12 +96,13 @@ impl Server {
         &self.engine
     }
 
-    /// Feeds one input. `now` must not be earlier than in any call before.
+    /// Feeds one input. `now` must not be earlier than in any call before. A call that comes much later than
+    /// [`Server::poll_timeout`] asked for means that the process was not running: no deadline passes then.
     ///
     /// # Errors
     /// The caller's mistake; nothing has changed.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), InputError> {
-        self.now = now;
+        self.pass_time(now);
         match input {
             Input::Accepted { conn, peer } => self.accept(conn, peer)?,
             Input::Received { conn, bytes } => {
@@ -144,7 +149,17 @@ impl Server {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let native = self.native.as_ref().and_then(|native| native.poll_timeout(&self.engine));
-        [self.deadlines.next(), native].into_iter().flatten().min()
+        [self.deadlines.next(), native].into_iter().flatten().min().map(|due| due + self.paused)
+    }
+
+    /// Brings the time of the server's deadlines up to the process's.
+    fn pass_time(&mut self, now: Instant) {
+        let last = self.now + self.paused;
+        // Requests that follow each other do not ask for the next deadline.
+        if now.since(last) >= LATE_MAX {
+            self.paused += pause(last, self.poll_timeout(), now);
+        }
+        self.now = Instant::ORIGIN + now.since(Instant::ORIGIN + self.paused);
     }
 
     /// What is to be sent to `conn`; nothing if it is gone.

@@ -19,6 +19,8 @@ pub enum RendezvousErrorKind {
     State,
     /// A spare node is sent home, since nobody needs it any more.
     GracefulExit,
+    /// Another session joined under the node's name.
+    Replaced,
 }
 
 /// An operation of a rendezvous with a deadline of its own.
@@ -49,6 +51,7 @@ pub enum Backing {
     C10dStore,
     Etcd,
     Server,
+    NodeZero,
 }
 
 impl fmt::Display for Backing {
@@ -57,6 +60,7 @@ impl fmt::Display for Backing {
             Self::C10dStore => "the C10d store",
             Self::Etcd => "etcd",
             Self::Server => "the rendezvous server",
+            Self::NodeZero => "node 0, which hosts the store,",
         })
     }
 }
@@ -103,7 +107,7 @@ pub enum RendezvousError {
     },
     /// Some nodes did not come to a round in time.
     #[error(
-        "The rendezvous '{run_id}' timed out: {came} of {nodes} nodes came to round {round} within {} s; missing: {}",
+        "The rendezvous '{run_id}' timed out: {came} of {nodes} nodes came to round {round} within {} s; missing {}",
         Seconds(*timeout),
         Ranks(missing, nodes - came)
     )]
@@ -145,6 +149,18 @@ pub enum RendezvousError {
         /// Which rendezvous.
         run_id: Box<str>,
     },
+    /// Another session joined under the node's name. This node must not come back, so that the two do not replace each
+    /// other in turns.
+    #[error(
+        "The rendezvous '{run_id}' refuses the node '{node}': another session joined under this node's name. Each node \
+         needs a name of its own (option 'node')."
+    )]
+    Replaced {
+        /// Which rendezvous.
+        run_id: Box<str>,
+        /// The name.
+        node: Box<str>,
+    },
     /// One of the kinds, in the words of a backend that is not of this library.
     #[error("{words}")]
     Told {
@@ -155,11 +171,17 @@ pub enum RendezvousError {
     },
 }
 
-/// Some ranks, of so many.
+/// Some ranks, of so many that are missing.
 struct Ranks<'a>(&'a [u64], u64);
 
 impl fmt::Display for Ranks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            // Nodes of PyTorch come without telling their ranks.
+            lacking if lacking < self.0.len() as u64 => write!(f, "{lacking} of the node ranks ")?,
+            1 => f.write_str("node rank: ")?,
+            _ => f.write_str("node ranks: ")?,
+        }
         for (place, rank) in self.0.iter().enumerate() {
             write!(f, "{}{rank}", if place == 0 { "" } else { ", " })?;
         }
@@ -180,6 +202,7 @@ impl RendezvousError {
             Self::Connection { .. } => RendezvousErrorKind::Connection,
             Self::State { .. } => RendezvousErrorKind::State,
             Self::GracefulExit { .. } => RendezvousErrorKind::GracefulExit,
+            Self::Replaced { .. } => RendezvousErrorKind::Replaced,
             Self::Told { kind, .. } => *kind,
         }
     }
@@ -220,7 +243,20 @@ mod tests {
                     timeout,
                 },
                 RendezvousErrorKind::Timeout,
-                "The rendezvous 'job-7' timed out: 1 of 4 nodes came to round 1 within 2.5 s; missing: 1, 3 and 1 more",
+                "The rendezvous 'job-7' timed out: 1 of 4 nodes came to round 1 within 2.5 s; missing node ranks: 1, 3 and 1 more",
+                None,
+            ),
+            (
+                RendezvousError::Incomplete {
+                    run_id: run_id(),
+                    round: 0,
+                    came: 2,
+                    nodes: 3,
+                    missing: [1, 2].into(),
+                    timeout,
+                },
+                RendezvousErrorKind::Timeout,
+                "The rendezvous 'job-7' timed out: 2 of 3 nodes came to round 0 within 2.5 s; missing 1 of the node ranks 1, 2",
                 None,
             ),
             (
@@ -251,6 +287,13 @@ mod tests {
                 RendezvousError::GracefulExit { run_id: run_id() },
                 RendezvousErrorKind::GracefulExit,
                 "The rendezvous 'job-7' is closed, terminating pending rendezvous.",
+                None,
+            ),
+            (
+                RendezvousError::Replaced { run_id: run_id(), node: "n0".into() },
+                RendezvousErrorKind::Replaced,
+                "The rendezvous 'job-7' refuses the node 'n0': another session joined under this node's name. Each node \
+                 needs a name of its own (option 'node').",
                 None,
             ),
             (

@@ -4,6 +4,7 @@ use super::integer::parse_integer;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
 /// A value of a backend's own configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,6 +115,9 @@ impl<'a> IntoIterator for &'a Config {
     }
 }
 
+/// What PyTorch's launcher, or a job's script for it, gives to whatever backend it has.
+const GIVEN_TO_ALL: &[&str] = &["timeout", "rank", "local_world_size", "use_libuv"];
+
 /// Parameters that make no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParametersError {
@@ -137,6 +141,19 @@ pub enum ParametersError {
         /// The upper bound, which is lower.
         max_nodes: i64,
     },
+    /// The backend has no such option.
+    #[error(
+        "The rendezvous backend '{backend}' has no configuration option '{key}'. It has: {}.",
+        Names(known)
+    )]
+    Unknown {
+        /// Which backend.
+        backend: Box<str>,
+        /// What was given.
+        key: Box<str>,
+        /// What it has.
+        known: &'static [&'static str],
+    },
     /// A value is no truth value.
     #[error("The rendezvous configuration option '{key}' does not represent a valid boolean value.")]
     NotBool {
@@ -149,6 +166,17 @@ pub enum ParametersError {
         /// Whose value.
         key: Box<str>,
     },
+}
+
+struct Names<'a>(&'a [&'a str]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, name) in self.0.iter().enumerate() {
+            write!(f, "{}{name}", if place == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
 }
 
 /// What a handler is made from. Endpoint and run id are the backend's to judge.
@@ -265,6 +293,24 @@ impl RendezvousParameters {
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&ConfigValue> {
         self.config.get(key)
+    }
+
+    /// Refuses options that a backend does not know: a slip of the pen would else be a default that nobody wanted.
+    /// `known` are the backend's own; a name that ends with a dot stands for all that begin with it. Options that
+    /// launchers give to every backend are passed over.
+    ///
+    /// # Errors
+    /// The first that it does not know.
+    pub fn check_known(&self, known: &'static [&'static str]) -> Result<(), ParametersError> {
+        let is_one = |key: &str, name: &str| key == name || (name.ends_with('.') && key.starts_with(name));
+        for (key, _) in self.config() {
+            let mut all = known.iter().chain(GIVEN_TO_ALL);
+            if !all.any(|name| is_one(key, name)) {
+                let (backend, key) = (self.backend().into(), key.as_str().into());
+                return Err(ParametersError::Unknown { backend, key, known });
+            }
+        }
+        Ok(())
     }
 
     /// The value of an option as a truth value: a Boolean, 1 or 0, or one of `1 true t yes y` and `0 false f no n` in

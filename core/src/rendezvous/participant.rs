@@ -5,7 +5,7 @@
 //! [`Participant::answer`] for the answer, [`Participant::push`] for the rest.
 
 use crate::store::op::{Key, Pairs};
-use crate::wire::native::{ClientFrame, Fault, FaultCode, ServerFrame, Terms, Why};
+use crate::wire::native::{ClientFrame, Fault, FaultCode, OrZero, ServerFrame, Terms, Why};
 
 /// Where a node stands in its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -141,6 +141,8 @@ pub struct Entry<'a> {
     pub terms: Terms<'a>,
     /// What else is known of it.
     pub labels: Pairs<'a>,
+    /// The lowest number that its round may have: above those of all rounds that its program was in.
+    pub round_min: u64,
 }
 
 impl<'a> Entry<'a> {
@@ -148,6 +150,7 @@ impl<'a> Entry<'a> {
     #[must_use]
     pub const fn frame(&self, role: Role) -> ClientFrame<'a> {
         let Self { node, address, local_world_size, node_rank, join_timeout_ms, terms, labels, .. } = *self;
+        let round_min = OrZero(self.round_min);
         let run_id = Key::raw(self.run_id);
         match role {
             Role::Member => ClientFrame::Join {
@@ -159,6 +162,7 @@ impl<'a> Entry<'a> {
                 join_timeout_ms,
                 terms,
                 labels,
+                round_min,
             },
             Role::Spare => ClientFrame::Standby {
                 run_id,
@@ -169,6 +173,7 @@ impl<'a> Entry<'a> {
                 join_timeout_ms,
                 terms,
                 labels,
+                round_min,
             },
         }
     }

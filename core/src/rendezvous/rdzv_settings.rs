@@ -14,6 +14,33 @@ use alloc::vec::Vec;
 pub const RDZV_BACKEND: &str = "rdzv";
 /// The port of an endpoint that names none.
 pub const PORT_DEFAULT: u16 = 29400;
+/// The backend's options.
+const OPTIONS: &[&str] = &[
+    "join_timeout",
+    "last_call_timeout",
+    "close_timeout",
+    "heartbeat_timeout",
+    "is_host",
+    "listen_host",
+    "node",
+    "node_rank",
+    "local_world_size",
+    "standby",
+    "label.",
+    "read_timeout",
+    "keep_alive_interval",
+    "keep_alive_max_attempt",
+    "grace",
+    "min_to_continue",
+    "last_call",
+    "fast_quorum",
+    "rank_order",
+    "rank_label",
+    "cool_down_failures",
+    "cool_down_window",
+    "cool_down_pause",
+    "cool_down_pause_max",
+];
 /// What stands before the name of a label among the options.
 const LABEL_PREFIX: &str = "label.";
 
@@ -134,6 +161,7 @@ impl RdzvSettings {
         if parameters.run_id().is_empty() {
             return Err(RdzvError::RunId);
         }
+        parameters.check_known(OPTIONS)?;
         let read = Reader(parameters);
         let timeouts = Timeouts::from_seconds(
             read.number("join_timeout", 600)?,
@@ -182,7 +210,7 @@ impl RdzvSettings {
             node: read.text("node"),
             address: parameters.local_addr().map(ToString::to_string),
             local_world_size: read.count("local_world_size", 1, 1)?,
-            node_rank: i32::try_from(read.number("node_rank", -1)?).unwrap_or(-1).max(-1),
+            node_rank: read.rank("node_rank")?,
             standby,
             labels: labels.collect(),
             timeouts,
@@ -192,7 +220,7 @@ impl RdzvSettings {
             grace: Duration::from_secs(read.count("grace", 0, 0)?.into()),
             min_nodes: read.nodes("min_nodes", parameters.min_nodes())?,
             max_nodes: read.nodes("max_nodes", parameters.max_nodes())?,
-            continue_min: read.count("min_to_continue", 0, 0)?,
+            continue_min: read.minimum_to_continue(parameters.min_nodes())?,
             last_call,
             fast_quorum: parameters
                 .get_as_bool("fast_quorum", Some(&ConfigValue::Bool(true)))?
@@ -251,9 +279,25 @@ impl Reader<'_> {
         count.ok_or(RdzvError::Range { key, value, least, most })
     }
 
+    /// -1: any.
+    fn rank(&self, key: &'static str) -> Result<i32, RdzvError> {
+        let (value, most) = (self.number(key, -1)?, i64::from(i32::MAX));
+        let rank = i32::try_from(value).ok().filter(|&rank| rank >= -1);
+        rank.ok_or(RdzvError::Range { key, value, least: -1, most })
+    }
+
     fn nodes(&self, key: &'static str, value: i64) -> Result<u32, RdzvError> {
         let most = i64::from(u32::MAX);
         u32::try_from(value).map_err(|_| RdzvError::Range { key, value, least: 1, most })
+    }
+
+    /// From 1 to the minimum of nodes; 0, which stands for the minimum in what nodes agree on, when it is not given.
+    fn minimum_to_continue(&self, min_nodes: i64) -> Result<u32, RdzvError> {
+        let key = "min_to_continue";
+        let Some(value) = self.0.get_as_int(key, None)? else { return Ok(0) };
+        let (least, most) = (1, min_nodes.min(u32::MAX.into()));
+        let given = u32::try_from(value).ok().filter(|_| (least..=most).contains(&value));
+        given.ok_or(RdzvError::Range { key, value, least, most })
     }
 
     fn text(&self, key: &str) -> Option<String> {
@@ -371,6 +415,14 @@ mod tests {
             text(parameters().with("is_host", "maybe")),
             "The rendezvous configuration option 'is_host' does not represent a valid boolean value."
         );
+        assert_eq!(
+            text(parameters().with("node_rank", 99_999_999_999)),
+            "The rendezvous configuration option 'node_rank' is 99999999999, not from -1 to 2147483647."
+        );
+        let typo = text(parameters().with("join_timeot", 7));
+        let expected =
+            "The rendezvous backend 'rdzv' has no configuration option 'join_timeot'. It has: join_timeout,";
+        assert!(typo.starts_with(expected), "{typo}");
         let many = RendezvousParameters::new(RDZV_BACKEND, "h", "run", 1, 1 << 40).expect("valid");
         assert_eq!(
             text(many),

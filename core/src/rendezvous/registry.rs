@@ -39,6 +39,15 @@ pub enum RegistryError {
         /// The name.
         backend: Box<str>,
     },
+    /// PyTorch has the backend, this library has not.
+    #[error(
+        "The rendezvous backend '{backend}' is not built in: it needs an etcd server, and this library has no client for \
+         one. Use 'rdzv' (rdzv run takes 'c10d' for it) or 'static' instead."
+    )]
+    NotBuiltIn {
+        /// The name.
+        backend: Box<str>,
+    },
     /// A handler says that it is of another backend.
     #[error("The rendezvous backend '{got}' does not match the requested backend '{wanted}'.")]
     Mismatch {
@@ -93,7 +102,11 @@ impl<C: Creator> Backends<C> {
     /// # Errors
     /// Nobody.
     pub fn find(&self, backend: &str) -> Result<&C, RegistryError> {
-        get(&self.0, backend).ok_or_else(|| RegistryError::NotRegistered { backend: backend.into() })
+        get(&self.0, backend).ok_or_else(|| match backend {
+            "" => RegistryError::BackendEmpty,
+            "etcd" | "etcd-v2" => RegistryError::NotBuiltIn { backend: backend.into() },
+            _ => RegistryError::NotRegistered { backend: backend.into() },
+        })
     }
 
     /// The names, in order.

@@ -2,8 +2,8 @@
 //! it comes, that it goes, or that the run is closed. Whoever reads the log reads the same: a round is whole from the
 //! first entry on with which all nodes are there, unless it was closed before.
 //!
-//! The first round does not wait for its log, since nodes of PyTorch know nothing of it. As long as not all nodes have
-//! come there, some may be PyTorch's, and there is no other round.
+//! The first round is also complete when as many nodes have checked in as there are, since nodes of PyTorch know nothing
+//! of its log. As long as not all nodes are in its log, some may be PyTorch's, and there is no other round.
 //!
 //! Call [`StaticRounds::begin`], and then do what [`StaticRounds::next_step`] says and tell what came of it, until it is
 //! over; [`StaticRounds::gave_up`] when a step failed, whichever. A wish that was left in the middle is gone on with by
@@ -120,6 +120,12 @@ impl Attendance {
         self.present.len() as u64
     }
 
+    /// The ranks of those who are there, in order.
+    #[must_use]
+    pub fn present(&self) -> &[u64] {
+        &self.present
+    }
+
     fn is_there(&self, rank: u64) -> bool {
         self.present.binary_search(&rank).is_ok()
     }
@@ -171,6 +177,9 @@ pub enum Step {
         /// What.
         entry: Entry,
     },
+    /// Wait for a moment until as many nodes have checked in as there are. Report [`StaticRounds::done`] when they have, and
+    /// [`StaticRounds::not_all_yet`] when they have not.
+    Gather,
     /// Wait until the round's wait is told to be over, and say [`StaticRounds::done`].
     Wait {
         /// Which round's.
@@ -191,6 +200,10 @@ enum Stage {
     /// It looks for the first round that is not whole.
     Looking,
     Coming,
+    /// It waits until all nodes have checked in, of the first round.
+    Gathering,
+    /// It looks who has come so far, of the first round.
+    Surveying,
     /// It looks whether it came last.
     Confirming,
     Waiting,
@@ -216,13 +229,38 @@ pub struct StaticRounds {
     /// The round that the wish is about.
     round: u64,
     stage: Stage,
+    /// Nodes that did not come to the round, as far as the last look at its log tells; [`MISSING_MAX`] at most.
+    missing: Vec<u64>,
+    /// How many nodes had checked in when this one gave the first round up.
+    checked_in: u64,
 }
 
 impl StaticRounds {
     /// A node of this rank, which is in no round.
     #[must_use]
     pub const fn new(rank: u64, world_size: u64) -> Self {
-        Self { rank, world_size, entered: None, pending: None, round: 0, stage: Stage::Looking }
+        Self {
+            rank,
+            world_size,
+            entered: None,
+            pending: None,
+            round: 0,
+            stage: Stage::Looking,
+            missing: Vec::new(),
+            checked_in: 0,
+        }
+    }
+
+    /// Nodes that did not come to the round, as far as the last look at its log tells; [`MISSING_MAX`] at most.
+    #[must_use]
+    pub fn missing(&self) -> &[u64] {
+        &self.missing
+    }
+
+    /// Whether the node waits for the first round.
+    #[must_use]
+    pub const fn is_gathering(&self) -> bool {
+        matches!(self.stage, Stage::Gathering | Stage::Surveying)
     }
 
     /// The node wishes for the next round.
@@ -236,7 +274,10 @@ impl StaticRounds {
     pub fn next_step(&self) -> Step {
         let round = self.round;
         match &self.stage {
-            Stage::Looking | Stage::Confirming | Stage::Settling | Stage::Parting => Step::Read { round },
+            Stage::Looking | Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::Parting => {
+                Step::Read { round }
+            }
+            Stage::Gathering => Step::Gather,
             Stage::Coming => Step::Append { round, entry: Entry::Comes },
             Stage::Going => Step::Append { round, entry: Entry::Goes },
             Stage::Waiting => Step::Wait { round },
@@ -248,37 +289,58 @@ impl StaticRounds {
     /// The log that was to be read.
     pub fn saw(&mut self, log: &[u8]) {
         let attendance = Attendance::read(log, self.world_size);
+        self.missing = attendance.missing_but(self.rank);
         match (&self.stage, attendance.standing) {
             (Stage::Looking, Standing::Whole) if self.pending == Some(self.round) => self.whole(),
             (Stage::Looking, Standing::Whole) => self.round += 1,
             (Stage::Looking, Standing::Open) if self.round == 0 && attendance.is_there(self.rank) => {
-                self.enter();
+                if self.entered.is_some() {
+                    self.enter();
+                } else {
+                    // A process that died was counted under this rank.
+                    self.pending = Some(0);
+                    self.stage = Stage::Gathering;
+                }
             }
+            (Stage::Surveying, Standing::Open) => self.stage = Stage::Gathering,
             (Stage::Looking, Standing::Open) => {
                 self.pending = Some(self.round);
                 self.stage = Stage::Coming;
             }
-            (Stage::Confirming | Stage::Settling | Stage::Parting, Standing::Whole) => self.whole(),
+            (Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::Parting, Standing::Whole) => {
+                self.whole();
+            }
             (Stage::Confirming, Standing::Open) => self.stage = Stage::Waiting,
             // Nobody has reason to tell that; there is nothing to wait for any more.
             (Stage::Settling, Standing::Open) => self.stage = Stage::Going,
             (Stage::Parting, Standing::Open) => {
                 self.pending = None;
-                let missing = attendance.missing_but(self.rank);
-                let came = attendance.came() + 1;
+                let missing = self.missing.clone();
+                // Nodes of PyTorch check in to the first round, and are not in its log.
+                let came = (attendance.came() + 1).max(self.checked_in);
                 self.stage = Stage::Over(Outcome::Short(Shortfall { round: self.round, came, missing }));
             }
-            (Stage::Looking | Stage::Confirming | Stage::Settling | Stage::Parting, Standing::Closed) => {
-                self.stage = Stage::Over(Outcome::Closed)
-            }
-            (Stage::Coming | Stage::Waiting | Stage::Going | Stage::Telling | Stage::Over(_), _) => {}
+            (
+                Stage::Looking | Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::Parting,
+                Standing::Closed,
+            ) => self.stage = Stage::Over(Outcome::Closed),
+            (
+                Stage::Coming
+                | Stage::Gathering
+                | Stage::Waiting
+                | Stage::Going
+                | Stage::Telling
+                | Stage::Over(_),
+                _,
+            ) => {}
         }
     }
 
     /// The step that was due is done.
     pub fn done(&mut self) {
         match self.stage {
-            Stage::Coming if self.round == 0 => self.enter(),
+            Stage::Coming if self.round == 0 => self.stage = Stage::Gathering,
+            Stage::Gathering => self.enter(),
             Stage::Coming => self.stage = Stage::Confirming,
             Stage::Waiting => self.stage = Stage::Settling,
             Stage::Going => self.stage = Stage::Parting,
@@ -287,13 +349,28 @@ impl StaticRounds {
         }
     }
 
+    /// Not all nodes have checked in to the first round yet.
+    pub fn not_all_yet(&mut self) {
+        if self.stage == Stage::Gathering {
+            self.stage = Stage::Surveying;
+        }
+    }
+
+    /// This node has checked out of the first round, where so many nodes had checked in.
+    pub const fn checked_out_of(&mut self, nodes: u64) {
+        self.checked_in = nodes;
+    }
+
     /// The step that was due failed: a wait in vain, or nobody wants it any more.
     pub fn gave_up(&mut self) {
         self.stage = match self.stage {
             // The others are not to count on this node.
-            Stage::Coming | Stage::Confirming | Stage::Waiting | Stage::Settling if self.round > 0 => {
-                Stage::Going
-            }
+            Stage::Coming
+            | Stage::Gathering
+            | Stage::Surveying
+            | Stage::Confirming
+            | Stage::Waiting
+            | Stage::Settling => Stage::Going,
             _ => Stage::Over(Outcome::GivenUp),
         };
     }
@@ -364,7 +441,7 @@ mod tests {
             // The first to come, the last to come, and who came before.
             (None, &[""][..], comes(0)),
             (None, &["+0 "], comes(0)),
-            (None, &["+1 "], entered(0)),
+            (None, &["+1 "], Step::Gather),
             // Some may be PyTorch's.
             (Some(0), &["+1 "], entered(0)),
             (Some(0), &["+1 +0 "], comes(1)),
@@ -415,12 +492,38 @@ mod tests {
         let mut met = rounds.clone();
         assert_eq!(looking(&mut met, &[whole, "+1 +0 "]), Step::Tell { round: 1 });
         assert_eq!(looking(&mut rounds, &[whole, "+1 "]), Step::Append { round: 1, entry: Entry::Comes });
-        // Before the first round there is nothing to take back.
-        let mut first = StaticRounds::new(1, 2);
-        looking(&mut first, &[]);
-        first.gave_up();
-        assert_eq!(first.next_step(), Step::Over(Outcome::GivenUp));
-        assert_eq!(looking(&mut first, &[whole]), Step::Over(Outcome::Entered { round: 0 }));
+    }
+
+    #[test]
+    fn the_first_round_is_complete_when_all_have_checked_in_or_are_in_its_log() {
+        let came = || {
+            let mut rounds = StaticRounds::new(1, 4);
+            looking(&mut rounds, &["+0 "]);
+            rounds.done();
+            assert_eq!(rounds.next_step(), Step::Gather);
+            rounds.not_all_yet();
+            assert_eq!(rounds.next_step(), Step::Read { round: 0 });
+            rounds
+        };
+        let entered = Step::Over(Outcome::Entered { round: 0 });
+        let mut by_log = came();
+        by_log.saw(b"+0 +1 +3 +2 ");
+        assert_eq!(by_log.next_step(), entered);
+        let mut by_count = came();
+        by_count.saw(b"+0 +1 ");
+        assert_eq!((by_count.next_step(), by_count.missing()), (Step::Gather, &[2, 3][..]));
+        let mut in_vain = by_count.clone();
+        by_count.done();
+        assert_eq!(by_count.next_step(), entered);
+        // Who gives up takes back that it came, also here. One of those who checked in is PyTorch's.
+        in_vain.gave_up();
+        assert_eq!(in_vain.next_step(), Step::Append { round: 0, entry: Entry::Goes });
+        in_vain.checked_out_of(3);
+        in_vain.done();
+        in_vain.saw(b"+0 +1 -1 ");
+        let shortfall = Shortfall { round: 0, came: 3, missing: vec![2, 3] };
+        assert_eq!(in_vain.next_step(), Step::Over(Outcome::Short(shortfall)));
+        assert_eq!(looking(&mut in_vain, &["+0 +1 -1 "]), Step::Append { round: 0, entry: Entry::Comes });
     }
 
     #[test]
@@ -445,11 +548,9 @@ mod tests {
             let mut told: BTreeSet<u64> = BTreeSet::new();
             let mut nodes: Vec<StaticRounds> =
                 (0..NODES).map(|rank| StaticRounds::new(rank, NODES)).collect();
-            // All come to the first round, as agents do that number their workers there.
-            for node in &mut nodes {
-                while !matches!(node.next_step(), Step::Over(_)) {
-                    step(node, &mut logs, &mut told);
-                }
+            // All come to the first round.
+            while nodes.iter().any(|node| !matches!(node.next_step(), Step::Over(_))) {
+                nodes.iter_mut().for_each(|node| step(node, &mut logs, &mut told));
             }
             nodes.iter_mut().for_each(StaticRounds::begin);
             for _ in 0..200 {
@@ -492,6 +593,7 @@ mod tests {
                 told.insert(round);
                 node.done();
             }
+            Step::Gather => node.not_all_yet(),
             Step::Wait { round } if told.contains(&round) => node.done(),
             Step::Wait { .. } | Step::Over(_) => {}
         }

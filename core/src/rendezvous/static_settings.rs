@@ -43,6 +43,21 @@ pub enum StaticError {
         /// The number of nodes.
         world_size: i64,
     },
+    /// Two processes have the same rank.
+    #[error(
+        "{one} and {two} both have node rank {rank} of run '{run_id}'. Give each node a node rank of its own: --node-rank \
+         of rdzv run, the option 'rank' elsewhere."
+    )]
+    RankTaken {
+        /// The rank.
+        rank: u64,
+        /// The run.
+        run_id: Box<str>,
+        /// The process that had it first.
+        one: Box<str>,
+        /// The other process.
+        two: Box<str>,
+    },
     /// There is no time to wait.
     #[error("The timeout ({timeout_s} s) must be positive.")]
     Timeout {
@@ -84,6 +99,7 @@ impl StaticSettings {
         }
         let Endpoint { host, port } = Endpoint::parse(endpoint)?;
         let master_port = port.ok_or_else(|| StaticError::PortAbsent { endpoint: endpoint.into() })?;
+        parameters.check_known(&["rank", "timeout", "listen_host"])?;
         let (rank, world_size) = (rank?.unwrap_or_default(), parameters.max_nodes());
         if !(0..world_size).contains(&rank) {
             return Err(StaticError::RankRange { rank, world_size });

@@ -73,6 +73,9 @@ pub struct RoundPlace {
     pub world_size: u64,
     /// Where node 0 is reached, as that said.
     pub leader: String,
+    /// What the keys of the round begin with at its server, with a slash at the end, for whoever shares them over another
+    /// connection.
+    pub key_prefix: String,
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use super::membership::changing::{self, ChangingGroup, ChangingOptions, NoAnswer
 use super::membership::error::{Absent, MembershipError};
 use super::membership::fixed::{FixedGroup, FixedOutput};
 use super::membership::token::TokenTimes;
-use super::membership::{Member, Reply, StoreStep};
+use super::membership::{Liveness, Member, Reply, StoreStep};
 use super::name::{WorkerInfo, WorkerName};
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
@@ -34,7 +34,7 @@ use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use changes::Told;
-use deaths::Death;
+use deaths::{Death, SIGN_OUTLASTS};
 use sign::{Sign, Signs};
 
 /// Answers with the worker's card.
@@ -66,6 +66,8 @@ pub struct AgentOptions {
     pub timeout: Duration,
     /// Signs of life of who changes a dynamic group.
     pub times: TokenTimes,
+    /// Whether the workers have signs.
+    pub liveness: Liveness,
     /// Tells this process from others that come under its name; random.
     pub nonce: u64,
 }
@@ -267,6 +269,8 @@ pub struct Agent {
     signs: Signs,
     sight: Sight,
     deaths: Vec<Death>,
+    /// Members at whose address nobody listens, though their signs are there, and since when that is known.
+    suspects: Vec<(Departed, Instant)>,
     /// Changes that others told of, and that this worker has not agreed to yet.
     told: Vec<Told>,
     /// Once it is over: how that came.
@@ -284,14 +288,14 @@ impl Agent {
     /// # Errors
     /// Its number is none of those of the group.
     pub fn new(now: Instant, options: AgentOptions) -> Result<Self, MembershipError> {
-        let AgentOptions { member, world_size, accelerator, timeout, times, nonce } = options;
+        let AgentOptions { member, world_size, accelerator, timeout, times, liveness, nonce } = options;
         let me = member.clone();
         let membership = match world_size {
             Some(size) => {
                 Membership::Fixed(Box::new(FixedGroup::new(now, member, size, accelerator, timeout)?))
             }
             None => {
-                let options = ChangingOptions { member, accelerator, timeout, times, nonce };
+                let options = ChangingOptions { member, accelerator, timeout, times, liveness, nonce };
                 Membership::Changing(Box::new(ChangingGroup::new(now, options)))
             }
         };
@@ -307,6 +311,7 @@ impl Agent {
             signs: Signs::default(),
             sight: Sight::Clear,
             deaths: Vec::new(),
+            suspects: Vec::new(),
             told: Vec::new(),
             end: Box::default(),
             cut: Callees::default(),
@@ -422,7 +427,9 @@ impl Agent {
             Membership::Changing(group) if self.life != Life::Over => group.poll_timeout(),
             _ => None,
         };
-        [own, of_group].into_iter().flatten().min()
+        let suspects = self.suspects.first().filter(|_| self.life != Life::Over);
+        let doubts = suspects.map(|&(_, since)| since + SIGN_OUTLASTS);
+        [own, of_group, doubts].into_iter().flatten().min()
     }
 
     /// Takes in what happened. What comes too late means nothing.
@@ -438,8 +445,10 @@ impl Agent {
             Input::Ended(number, answer) => self.ended(now, number, answer),
             Input::Sign(key, value) => {
                 let value = value.filter(|value| **value != *sign::GOING || !planted!(self, UnheardGoing));
-                if let Some(sign) = self.signs.changed(&key, value.as_deref()) {
-                    self.mourn(&sign.name, &sign.address, sign::VANISHED);
+                match self.signs.changed(&key, value.as_deref()) {
+                    Some(gone) => self.vanished(gone),
+                    None if value.as_deref() == Some(sign::GOING) => self.bury_those_who_gave_up(),
+                    None => {}
                 }
             }
             Input::SignsLost(why) => self.lose_sight(why),
@@ -448,7 +457,7 @@ impl Agent {
                 match (&self.membership, self.life) {
                     // They may have ended as they should, and said so unheard.
                     (Membership::Fixed(_), Life::Leaving) => self.signs.went(gone),
-                    _ => gone.iter().for_each(|sign| self.mourn(&sign.name, &sign.address, sign::VANISHED)),
+                    _ => gone.into_iter().for_each(|gone| self.vanished(gone)),
                 }
             }
             Input::Lost(place) => self.suspect(now, place),
@@ -459,6 +468,7 @@ impl Agent {
             Input::Abandon => self.fail(AgentError::Abandoned),
         }
         self.look_at_membership(now);
+        self.look_at_suspects(now);
         self.look_at_deadline(now);
         self.look_at_membership(now);
     }
@@ -477,6 +487,10 @@ impl Agent {
 
     fn fail(&mut self, error: AgentError) {
         if self.go(LifeEvent::Fault) {
+            if matches!(self.membership, Membership::Fixed(_)) && error != AgentError::Abandoned {
+                // That it ends is no death: the others see for themselves what it failed for.
+                self.outputs.push_back(Output::SignOff);
+            }
             let words: Box<str> = error.to_string().into();
             for (number, _) in core::mem::take(&mut self.ready) {
                 self.outputs.push_back(Output::Respond(number, Err(words.clone())));
@@ -609,6 +623,10 @@ impl Agent {
                 self.outputs.push_back(Output::Respond(number, Ok(Box::default())));
             }
             self.outputs.push_back(Output::Joined);
+            // Who came and died while this worker came is known to nobody.
+            let mut deaths = core::mem::take(&mut self.deaths);
+            deaths.retain(|death| self.has_member_at(&death.place));
+            self.deaths = deaths;
             for Death { place, why } in self.deaths.clone() {
                 self.outputs.push_back(Output::Event(GroupEvent::PeerDied { worker: place.worker, why }));
             }
@@ -736,7 +754,7 @@ impl Agent {
             Purpose::Tell(name) => self.hand_on(now, changing::Input::Told(name, answer.map(drop))),
             Purpose::Reach(told) => self.reached(now, told, answer),
             Purpose::Doubt(told, place) => self.doubted(now, told, &place, answer),
-            Purpose::Suspect(place) => self.suspected(&place, &answer),
+            Purpose::Suspect(place) => self.suspected(now, place, &answer),
             Purpose::Ready => match (answer, self.leader()) {
                 (Ok(_), _) => self.met(),
                 (Err(why), Some(leader)) => {
@@ -745,22 +763,6 @@ impl Agent {
                 }
                 (Err(_), None) => {}
             },
-        }
-    }
-
-    /// Once is enough: nothing brings the signs back.
-    fn lose_sight(&mut self, why: Box<str>) {
-        if let Sight::Clear = self.sight {
-            self.sight = Sight::Lost(why);
-            self.tell_of_sight();
-        }
-    }
-
-    /// Whoever is no member yet is told when it is one.
-    fn tell_of_sight(&mut self) {
-        if let (Life::Member | Life::Draining | Life::Leaving, Sight::Lost(why)) = (self.life, &self.sight) {
-            self.outputs.push_back(Output::Event(GroupEvent::SightLost { why: why.clone() }));
-            self.sight = Sight::ToldLost;
         }
     }
 

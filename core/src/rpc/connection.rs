@@ -13,7 +13,9 @@ mod frames_in;
 pub(super) mod in_flight;
 mod outgoing;
 
-pub use error::{CallError, CallFailure, CallPhase, ConnectionError, Refusal, Status};
+pub use error::{
+    CallError, CallFailure, CallPhase, ConnectionError, PoolLoad, Refusal, Status, cut_failure_text,
+};
 pub use outgoing::ToWrite;
 
 /// Whether a call is answered.

@@ -28,12 +28,16 @@ pub enum StoreStep {
     CompareSet { key: Box<str>, expected: Box<str>, desired: Box<str> },
     /// Store a value: [`Reply::Done`].
     Set { key: Box<str>, value: Box<[u8]> },
+    /// Store a value that ends with this worker's session, where the store knows sessions: [`Reply::Done`].
+    SetForSession { key: Box<str>, value: Box<[u8]> },
     /// Read a value if there is one: [`Reply::Value`], empty when there is none.
     Get { key: Box<str> },
     /// Read several values, each empty when there is none: [`Reply::Values`].
     Peek { keys: Vec<Box<str>> },
     /// Remove keys: [`Reply::Done`], also where a store cannot do that.
     Delete { keys: Vec<Box<str>> },
+    /// Remove a key if its value is `expected`; a store that cannot do that empties it then: [`Reply::Done`].
+    Forget { key: Box<str>, expected: Box<str> },
     /// Add to a number: [`Reply::Number`].
     Add { key: Box<str>, delta: i64 },
     /// Wait until a key is there: [`Reply::Released`], or [`Reply::TimedOut`] at `until`.
@@ -57,6 +61,15 @@ pub enum Reply {
     TimedOut,
     /// The store failed, and how.
     Failed(Box<str>),
+}
+
+/// Whether the members of a group show in its store that they live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// Each has a key that ends with its session.
+    Keys,
+    /// The store knows no sessions.
+    Unknown,
 }
 
 /// A member as the others know it.

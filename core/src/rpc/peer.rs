@@ -162,6 +162,10 @@ impl Peer {
         if self.waiting.len() as u64 >= u64::from(self.limits.waiting_max) {
             return Err(CallFailure::TooMany { count: self.limits.waiting_max });
         }
+        let (bytes, bytes_max) = (self.waiting.bytes_with(call.payload_bytes), self.limits.waiting_bytes_max);
+        if bytes > bytes_max && !self.waiting.is_empty() {
+            return Err(CallFailure::TooMuch { bytes, bytes_max });
+        }
         self.last_id = id;
         let NewCall { handler, payload_bytes, deadline, kind } = call;
         let waiting = Waiting { handler: handler.into(), payload_bytes, deadline, kind, began: now };

@@ -65,6 +65,8 @@ pub enum End {
     Refused(FaultCode, u64, u64),
     /// The connection ended, and there was no grace.
     Connection,
+    /// The connection ended and was not made again within the grace.
+    GracePassed,
     /// The server broke the protocol.
     Protocol,
 }
@@ -260,11 +262,41 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         }
     }
 
-    /// The connection has ended.
+    /// The connection has ended. Before the first WELCOME the session is as good as new: the next connection opens
+    /// another one, at which nothing was sent yet.
     pub fn connection_ended(&mut self) -> Option<End> {
         let event = if self.options.grace_ms == 0 { ClientEvent::LostForGood } else { ClientEvent::Lost };
         self.step(event).ok()?;
+        if self.state == ClientState::New {
+            (self.sent, self.sent_ever) = (0, 0);
+        }
         (self.state == ClientState::Over).then_some(End::Connection)
+    }
+
+    /// The process was not running for so long: the server had no chance to be heard.
+    pub fn paused(&mut self, span: Duration) {
+        self.heard = self.heard + span;
+    }
+
+    /// When the server last gave a sign of life on this connection, or the connection was made.
+    #[must_use]
+    pub const fn heard_at(&self) -> Instant {
+        self.heard
+    }
+
+    /// When the server was last asked for a sign of life.
+    #[must_use]
+    pub const fn probed_at(&self) -> Instant {
+        self.probed
+    }
+
+    /// Asks for a sign of life before one is due: the nonce of a Heartbeat to send. `None`: there is no session yet.
+    pub fn probe(&mut self, now: Instant) -> Option<u64> {
+        if self.state != ClientState::Live {
+            return None;
+        }
+        self.probed = now;
+        Some(now.as_nanos())
     }
 
     /// When [`Self::tick`] has something to say.
@@ -282,8 +314,7 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         if self.heard + self.silence_max <= now {
             return Some(Due::ServerSilent);
         }
-        self.probed = now;
-        Some(Due::Heartbeat(now.as_nanos()))
+        self.probe(now).map(Due::Heartbeat)
     }
 
     fn step(&mut self, event: ClientEvent) -> Result<(), SessionError> {

@@ -113,11 +113,10 @@ impl ClientState {
             (Self::Broken, E::Connected) => Self::Resuming,
             (Self::Greeting, E::Opened) | (Self::Resuming, E::Resumed) => Self::Live,
             // Nothing is known of the session yet, so nothing is lost with it.
-            (Self::Greeting, E::Lost) => Self::New,
+            (Self::Greeting, E::Lost | E::LostForGood) => Self::New,
             (Self::Live | Self::Resuming, E::Lost) => Self::Broken,
-            (Self::Greeting | Self::Live | Self::Resuming, E::LostForGood | E::Refused | E::Ended) => {
-                Self::Over
-            }
+            (Self::Live | Self::Resuming, E::LostForGood) => Self::Over,
+            (Self::Greeting | Self::Live | Self::Resuming, E::Refused | E::Ended) => Self::Over,
             _ => return None,
         })
     }

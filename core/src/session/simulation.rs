@@ -201,6 +201,10 @@ impl World {
         self.links[link].client = None;
         match self.peers[client].session.connection_ended() {
             Some(end) => self.lost_session(client, end),
+            // What left with HELLO may have had its effect and is not sent again: this client begins anew.
+            None if self.peers[client].session.state() == ClientState::New => {
+                self.lost_session(client, End::Connection)
+            }
             None => Ok(()),
         }
     }

@@ -434,7 +434,7 @@ impl Sessions {
         };
         self.sessions.insert(id, session);
         self.of_conn.insert(conn, id);
-        self.arm(id);
+        self.arm(now, id);
         self.welcome(conn, id, false);
         Ok(())
     }
@@ -497,7 +497,7 @@ impl Sessions {
             }
         }
         self.of_conn.insert(conn, id);
-        self.arm(id);
+        self.arm(now, id);
         self.welcome(conn, id, true);
         Ok(())
     }
@@ -528,7 +528,7 @@ impl Sessions {
                 if let Some(conn) = session.conn.take() {
                     self.of_conn.remove(conn);
                 }
-                self.arm(id);
+                self.arm(now, id);
             }
             ServerAction::End => self.end(id, event, why),
             ServerAction::Attach | ServerAction::Supersede | ServerAction::Refuse => {}
@@ -555,15 +555,19 @@ impl Sessions {
     }
 
     /// Sets the next moment at which the session is looked at. That it was heard meanwhile is noticed then, so nothing
-    /// moves with each frame.
+    /// moves with each frame. It is looked at once in each heartbeat interval: a server that wakes late for that knows that
+    /// its process was not running, before it takes the client for silent.
     #[inline(never)]
-    fn arm(&mut self, id: SessionId) {
+    fn arm(&mut self, now: Instant, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if let Some(due) = session.armed.take() {
             self.deadlines.remove((due, id));
         }
         if let Some(span) = session.patience() {
-            let due = session.heard + span;
+            let due = match session.granted.heartbeat_ms {
+                0 => session.heard + span,
+                millis => (session.heard + span).min(now + Duration::from_millis(millis.into())),
+            };
             session.armed = Some(due);
             self.deadlines.insert((due, id));
         }
@@ -576,7 +580,7 @@ impl Sessions {
                 continue;
             };
             if session.patience().is_some_and(|span| session.heard + span > now) {
-                self.arm(id);
+                self.arm(now, id);
             } else if session.state == ServerState::Attached {
                 self.event(now, id, ServerEvent::Silent, Why::Heartbeat);
             } else {

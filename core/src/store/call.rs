@@ -135,10 +135,12 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The limit that does not hold. A server would close the connection.
     pub fn check_limits(&self, limits: &FrameLimits) -> Result<(), LimitError> {
-        let key_fits = |length: usize| {
-            let bytes = length as u64;
-            let bytes_max = limits.key_bytes_max;
-            if bytes <= bytes_max { Ok(()) } else { Err(LimitError::Key { bytes, bytes_max }) }
+        let key_fits = |key: crate::store::op::Key<'_>| {
+            if key.len() as u64 <= limits.key_bytes_max {
+                return Ok(());
+            }
+            let (bytes, beside) = (key.name().len() as u64, (key.len() - key.name().len()) as u64);
+            Err(LimitError::Key { bytes, bytes_max: limits.key_bytes_max.saturating_sub(beside) })
         };
         let value_fits = |value: &[u8]| {
             let bytes = value.len() as u64;
@@ -155,23 +157,23 @@ impl<'a> Call<'a> {
             Request::NumKeys | Request::ListKeys | Request::CancelWait => Ok(()),
             Request::Set { key, value }
             | Request::Append { key, value }
-            | Request::QueuePush { key, value } => key_fits(key.len()).and_then(|()| value_fits(value)),
+            | Request::QueuePush { key, value } => key_fits(key).and_then(|()| value_fits(value)),
             Request::CompareSet { key, expected, desired } => {
-                key_fits(key.len()).and_then(|()| value_fits(expected)).and_then(|()| value_fits(desired))
+                key_fits(key).and_then(|()| value_fits(expected)).and_then(|()| value_fits(desired))
             }
             Request::Get { key }
             | Request::Add { key, .. }
             | Request::Delete { key }
             | Request::QueuePop { key }
             | Request::QueueLen { key }
-            | Request::Barrier { key, .. } => key_fits(key.len()),
+            | Request::Barrier { key, .. } => key_fits(key),
             Request::Check { keys } | Request::Wait { keys } | Request::MultiGet { keys } => {
                 count_fits(keys.len())?;
-                keys.iter().try_for_each(|key| key_fits(key.len()))
+                keys.iter().try_for_each(key_fits)
             }
             Request::MultiSet { pairs } => {
                 count_fits(pairs.len())?;
-                pairs.iter().try_for_each(|(key, value)| key_fits(key.len()).and_then(|()| value_fits(value)))
+                pairs.iter().try_for_each(|(key, value)| key_fits(key).and_then(|()| value_fits(value)))
             }
         }
     }

@@ -207,6 +207,12 @@ impl Dialer {
         }
     }
 
+    /// The process was not running for so long: what is under way has as much time left as before.
+    pub fn paused(&mut self, span: Duration) {
+        self.until = self.until + span;
+        self.deadline = self.deadline + span;
+    }
+
     /// What is to be done next, in order.
     pub fn poll_output(&mut self) -> Option<DialOutput> {
         self.outputs.pop_front()
@@ -232,6 +238,18 @@ impl Dialer {
     pub fn failure(&self, now: Instant) -> Failure {
         let (kind, phase, cause) = self.last.unwrap_or((ErrorKind::TimedOut, self.phase(), self.silence()));
         Failure { kind, phase, elapsed: now.since(self.began), cause, effect: Effect::None }
+    }
+
+    /// The index of the address that is being tried.
+    #[must_use]
+    pub fn current(&self) -> Option<u8> {
+        self.order.get(self.place).copied()
+    }
+
+    /// How the last try failed, where there was one and there is no connection.
+    #[must_use]
+    pub fn failed_try(&self, now: Instant) -> Option<Failure> {
+        (self.state != DialState::Ready && self.last.is_some()).then(|| self.failure(now))
     }
 
     fn emit(&mut self, output: DialOutput) {

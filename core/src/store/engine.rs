@@ -17,7 +17,7 @@ mod waits;
 pub use fences::Stale;
 pub use history::{ChangeRef, WatchError, WatchId, Watched};
 pub use leases::{LeaseError, LeaseId};
-pub use native::TxnApplied;
+pub use native::{PrefixRemoved, TxnApplied};
 pub use value::ValueRef;
 
 use crate::ids::WaiterId;

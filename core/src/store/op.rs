@@ -1,6 +1,8 @@
 //! Requests to a store as plain data. The wire codec, the engine and both connection machines speak it.
 
+use crate::error::OneLine;
 use core::fmt;
+use core::fmt::Write as _;
 
 /// A key as it stands in the store, in up to three pieces that are read as one.
 ///
@@ -89,11 +91,12 @@ impl fmt::Debug for Key<'_> {
     }
 }
 
-/// Writes bytes as text; what is not UTF-8 appears as the replacement character.
+/// Writes bytes as text of one line; what is not UTF-8 appears as the replacement character.
 ///
 /// # Errors
 /// Those of `out`.
 pub fn write_lossy(out: &mut impl fmt::Write, bytes: &[u8]) -> fmt::Result {
+    let out = &mut OneLine(out);
     for chunk in bytes.utf8_chunks() {
         out.write_str(chunk.valid())?;
         if !chunk.invalid().is_empty() {

@@ -9,7 +9,7 @@ mod frames;
 mod record;
 
 pub use fault::{Fault, FaultCode};
-pub use field::{Body, BodyError, Field, List};
+pub use field::{Body, BodyError, Field, List, OrZero};
 pub use frames::{Batched, ClientFrame, Message, SMALL_BYTES_MAX, ServerFrame, Size};
 pub use record::{BarrierEnd, Change, Found, LastCall, Member, Participants, RankOrder, Terms, Why};
 

@@ -154,12 +154,20 @@ pub(super) fn enter(command: &mut Command, namespace: Option<&std::fs::File>) {
     }
 }
 
-/// Lets nodes meet; they have these names, in this order, and get these ranks.
-pub(super) fn meet(nodes: &mut [&mut Node], round: u32) {
+/// Lets nodes meet; they have these names, in this order, and get these ranks. Returns what the keys of their round begin
+/// with.
+pub(super) fn meet(nodes: &mut [&mut Node], round: u32) -> String {
     nodes.iter_mut().for_each(|node| node.told("join"));
-    let count = nodes.len();
+    let (count, mut prefixes) = (nodes.len(), Vec::new());
     for (rank, node) in nodes.iter_mut().enumerate() {
-        let due = format!("joined round {round} as {rank}/{count} beneath /torch.rendezvous.run.{round}/");
-        assert_eq!(node.says("joined"), due, "{}", node.name);
+        let due = format!("joined round {round} as {rank}/{count} beneath ");
+        let joined = node.says("joined");
+        let prefix = joined.strip_prefix(&due).unwrap_or_else(|| panic!("{}: {joined}", node.name));
+        assert!(prefix.starts_with("/torch.rendezvous.run."), "{joined}");
+        assert!(prefix.ends_with(&format!(".{round}/")), "{joined}");
+        prefixes.push(prefix.to_string());
     }
+    prefixes.dedup();
+    assert_eq!(prefixes.len(), 1, "the nodes have different keys: {prefixes:?}");
+    prefixes.remove(0)
 }

@@ -204,7 +204,12 @@ fn a_node_whose_server_falls_silent_is_told_by_its_own_deadlines() {
             "while waiting: Connection timed out",
         ),
         // The session would outlive the connection, if there were another one in time.
-        (&mut faithful, "get failed: TimedOut: get", format!("from {peer} timed out"), "while connecting"),
+        (
+            &mut faithful,
+            "get failed: ServerGone: get",
+            format!("from {peer} lost its server"),
+            "while waiting: the session was not resumed within its grace",
+        ),
     ] {
         let failed = node.says(beginning);
         assert!(failed.contains(&peer) && failed.contains(words), "{failed}");

@@ -19,11 +19,23 @@ fn flags_have_two_spellings_and_take_their_defaults_from_the_environment() {
     let script = "echo $TORCHELASTIC_RUN_ID $ROLE_NAME $LOCAL_WORLD_SIZE $TORCHELASTIC_MAX_RESTARTS";
     for launch in [
         Launch::shell(
-            &["--nproc_per_node=2", "--max_restarts=3", "--rdzv_id=x1", "--role=r", "--rdzv_conf=a=b"],
+            &[
+                "--nproc_per_node=2",
+                "--max_restarts=3",
+                "--rdzv_id=x1",
+                "--role=r",
+                "--rdzv_conf=close_timeout=30",
+            ],
             script,
         ),
         Launch::shell(
-            &["--nproc-per-node=2", "--max-restarts=3", "--rdzv-id=x1", "--role=r", "--rdzv-conf=a=b"],
+            &[
+                "--nproc-per-node=2",
+                "--max-restarts=3",
+                "--rdzv-id=x1",
+                "--role=r",
+                "--rdzv-conf=close_timeout=30",
+            ],
             script,
         ),
         Launch::shell(&["--rdzv-id=x1"], script)
@@ -69,7 +81,7 @@ fn a_worker_that_fails_ends_the_job_with_1_and_a_report() {
     let ran = Launch::shell(&flags, script).run().with(1);
     ran.says(1, "Root Cause (first observed failure):").says(1, "exitcode  : 3").says(1, "    the reason");
     ran.tells("rank      : 1 (local_rank: 1)").tells("<NO_OTHER_FAILURES>");
-    ran.tells("rdzv run: failed: worker 1 ended with exit code 3");
+    ran.tells("rdzv run: failed: rank 1 (local rank 1) ended with exit code 3");
 }
 
 #[test]
@@ -79,10 +91,24 @@ fn failures_within_the_budget_are_started_anew() {
         [ $RANK = 0 ] && kill -9 $$; exec sleep 600";
     let flags = ["--nproc-per-node", "2", "--max-restarts"];
     let ran = Launch::shell(&[&flags[..], &["2"]].concat(), script).run().with(0);
-    ran.says(1, "attempt 0 2").says(1, "attempt 1 2").says(2, "was ended by SIGKILL").says(1, "run: done");
+    ran.says(1, "attempt 0 2")
+        .says(1, "attempt 1 2")
+        .says(2, "rank 0 (local rank 0), pid ")
+        .says(1, "run: done");
     ran.tells("start 2: ranks 0 to 1 of 2 run (detect ").tells("(1 restart left)").tells("(0 restarts left)");
     let ran = Launch::shell(&[&flags[..], &["1"]].concat(), script).run().with(1);
     ran.says(0, "attempt 0 2").tells("exitcode  : -9").tells("(SIGKILL)");
+}
+
+#[test]
+fn restarts_that_fail_at_once_wait_longer_each_time() {
+    let failing = |backoff: &str| {
+        Launch::of(&["--max-restarts", "4", "--restart-backoff", backoff], &["false"]).run().with(1)
+    };
+    let ran = failing("0.2");
+    ran.says(1, "the next start is in 0.1 s").says(2, "the next start is in 0.2 s").tells("start 4");
+    failing("0").says(0, "the next start is in").tells("start 4");
+    Launch::of(&["--restart-backoff", "soon"], &["true"]).run().with(2).tells("--restart-backoff");
 }
 
 #[test]

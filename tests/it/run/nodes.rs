@@ -76,7 +76,7 @@ fn a_job_that_fails_for_good_ends_on_all_nodes() {
     let idle = job.start(&["--max-restarts", "3"], IDLE);
     let fails = job.start(&["--role", "fails"], "exit 9");
     fails.finish().with(1).tells("exitcode  : 9");
-    idle.finish().with(1).tells("worker 0 ended with exit code 9").says(0, "run: start 1");
+    idle.finish().with(1).tells("(local rank 0) ended with exit code 9").says(0, "run: start 1");
 }
 
 #[test]
@@ -102,6 +102,35 @@ fn a_spare_takes_over() {
     active.signal(libc::SIGKILL);
     active.finish();
     spare.finish().with(0).says(1, "took over");
+}
+
+#[test]
+fn a_spare_by_choice_stands_by_until_it_is_needed() {
+    let job = Job::of("1");
+    let endpoint = job.server.address().to_string();
+    let flags = ["--nnodes=1", "--rdzv-id=job", "--rdzv-endpoint", &endpoint];
+    let conf = ["--rdzv-conf", "last_call_timeout=1,standby=true"];
+    let mut spare = Launch::shell(&[&flags[..], &conf].concat(), "echo took over").start();
+    spare.until(1, "standing by");
+    // It came first, and the place is for another.
+    let mut active = job.start(&[], &format!("echo of $WORLD_SIZE; {IDLE}"));
+    active.until(1, "of 1");
+    active.signal(libc::SIGKILL);
+    active.finish();
+    spare.finish().with(0).says(1, "took over");
+}
+
+#[test]
+fn a_node_whose_workers_ended_well_has_succeeded_whatever_becomes_of_the_others() {
+    let (job, gate) = (Job::of("2"), Gate::new("others"));
+    let fails = format!("echo runs; {}; exit 9", Gate::WAIT);
+    let mut done = job.start(&[], "exit 0");
+    let mut fails = job.launch(&[], &fails).arg(&gate.path).start();
+    fails.until(1, "runs");
+    done.until(1, "waiting for the other nodes");
+    gate.open();
+    fails.finish().with(1).tells("exitcode  : 9");
+    done.finish().with(0).tells("ended with exit code 9").says(0, "run: start 1");
 }
 
 #[test]
@@ -177,15 +206,20 @@ fn ranks_given_by_hand() {
 /// Agents of one job whose ranks are given.
 struct Given {
     port: String,
+    nodes: &'static str,
 }
 
 impl Given {
     fn new() -> Self {
-        Self { port: super::free_port() }
+        Self::of("--nnodes=2")
+    }
+
+    fn of(nodes: &'static str) -> Self {
+        Self { port: super::free_port(), nodes }
     }
 
     fn launch(&self, rank: &str, flags: &[&str], script: &str) -> Launch {
-        let job = ["--nnodes=2", "--master-addr=127.0.0.1", "--master-port", &self.port, "--node-rank", rank];
+        let job = [self.nodes, "--master-addr=127.0.0.1", "--master-port", &self.port, "--node-rank", rank];
         Launch::shell(&[&job[..], flags].concat(), script).env("RDZV", program())
     }
 }
@@ -226,7 +260,7 @@ fn a_node_with_a_given_rank_that_waits_in_vain_hears_why() {
     zero.until(1, "waiting for nodes 1/2");
     gate.open();
     one.finish().with(1).tells("exitcode  : 9");
-    zero.finish().with(1).tells("is closed. ").tells("worker 0 ended with exit code 9");
+    zero.finish().with(1).tells("is closed. ").tells("rank 1 (local rank 0) ended with exit code 9");
 }
 
 #[test]
@@ -246,5 +280,53 @@ fn an_agent_with_a_given_rank_that_was_killed_may_come_back() {
     for node in [zero, one] {
         node.signal(libc::SIGTERM);
         node.finish().with(1);
+    }
+}
+
+#[test]
+fn nodes_with_given_ranks_that_wait_in_vain_name_the_missing_ones() {
+    let job = Given::of("--nnodes=4");
+    let node = |rank, timeout: &str| job.launch(rank, &["--rdzv-conf", timeout], "echo started").start();
+    let mut zero = node("0", "timeout=60");
+    zero.until(1, "waiting for nodes 1/4");
+    let two = node("2", "timeout=1").finish().with(1);
+    two.says(0, "started").tells("2 of 4 nodes came to round 0 within 1 s; missing node ranks: 1, 3");
+    // One that gave up is not taken for one that is there.
+    zero.until(2, "waiting for nodes 1/4");
+    let mut three = node("3", "timeout=60");
+    three.until(1, "waiting for nodes 2/4");
+    zero.signal(libc::SIGKILL);
+    zero.finish();
+    let three = three.finish().with(1);
+    three.tells("Node 0, which hosts the store of run 'none', went before all nodes had come to round 0");
+    three.tells("missing node ranks at the last look: 1, 2");
+    let host = node("0", "timeout=1").finish().with(1);
+    host.tells("1 of 4 nodes came to round 0 within 1 s; missing node ranks: 1, 2, 3");
+    node("1", "timeout=1").finish().with(1).tells("node 0, which hosts the store");
+}
+
+#[test]
+fn a_rank_that_two_nodes_were_given_is_refused_and_both_are_named() {
+    let job = Given::of("--nnodes=3");
+    let start = |rank| job.launch(rank, &["--rdzv-conf=timeout=60"], "echo started").start();
+    let mut zero = start("0");
+    zero.until(1, "waiting for nodes 1/3");
+    let mut one = start("1");
+    one.until(1, "waiting for nodes 2/3");
+    for (first, rank) in [(&one, "1"), (&zero, "0")] {
+        let second = start(rank);
+        let (held, asked) =
+            (format!("(pid {}) and ", first.child.id()), format!("(pid {}) both", second.child.id()));
+        let second = second.finish().with(1);
+        second
+            .says(0, "started")
+            .tells(&held)
+            .tells(&asked)
+            .tells(&format!("both have node rank {rank} of run"));
+    }
+    // The others go on.
+    start("2").finish().with(0).says(1, "started");
+    for node in [zero, one] {
+        node.finish().with(0).says(1, "started");
     }
 }

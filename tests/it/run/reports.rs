@@ -33,7 +33,7 @@ fn a_failure_is_in_it_and_the_next_success_is_too() {
     let report = report("report");
     let flags = ["--nproc-per-node", "2", "--report", text(&report)];
     Launch::shell(&flags, "[ $RANK = 1 ] || exec sleep 600; echo the reason >&2; exit 3").run().with(1);
-    let failure = says(&report, "failed", "worker 1 ended with exit code 3");
+    let failure = says(&report, "failed", "rank 1 (local rank 1) ended with exit code 3");
     let cause = &failure["root_cause"];
     assert_eq!(
         (&failure["version"], &failure["name"], &cause["global_rank"], &cause["exit_code"]),

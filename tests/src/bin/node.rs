@@ -115,6 +115,7 @@ impl Settings {
             join_timeout_ms: self.join_ms,
             terms: self.terms,
             labels: Pairs::scoped(b"", &[]),
+            round_min: 0,
         };
         match client.join(&entry, role) {
             Ok(joined) => say(&format!(

@@ -223,7 +223,9 @@ impl fmt::Display for End {
         match self {
             Self::Answered(answer) => answer.fmt(f),
             Self::Failed(kind, Effect::None) => write!(f, "failed, {kind:?}"),
-            Self::Failed(kind, Effect::Possible) => write!(f, "failed, {kind:?}, may have been applied"),
+            Self::Failed(kind, Effect::Possible | Effect::Kept) => {
+                write!(f, "failed, {kind:?}, may have been applied")
+            }
         }
     }
 }

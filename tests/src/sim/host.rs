@@ -47,6 +47,9 @@ pub(super) struct Host {
     conns: BTreeMap<Stream, ConnId>,
     ghost: Option<ConnId>,
     due: Option<Instant>,
+    frozen: bool,
+    /// What happened meanwhile.
+    missed: Vec<Notice>,
     clock: Clock,
     /// What happened to sessions and runs, until somebody asks.
     pub(super) notable: Vec<Event>,
@@ -57,10 +60,19 @@ pub(super) struct Host {
     sabotage: Sabotage,
 }
 
+/// The incarnation of a server in this life.
+pub(super) const fn incarnation(epoch: u32) -> u64 {
+    epoch as u64 + 1
+}
+
+fn birth(dice: &mut Dice, epoch: u32) -> Birth {
+    Birth { incarnation: incarnation(epoch), ..Birth::from_seed(dice.seed()) }
+}
+
 impl Host {
     pub(super) fn new(mut dice: Dice, limits: ServerLimits, sabotage: Sabotage, guests: Guests) -> Self {
         let clock = if guests == Guests::Late { Clock::any(&mut dice) } else { Clock::WORLD };
-        let machine = Some(Server::new(limits, Birth::from_seed(dice.seed())));
+        let machine = Some(Server::new(limits, birth(&mut dice, 0)));
         Self {
             dice,
             guests,
@@ -72,6 +84,8 @@ impl Host {
             conns: BTreeMap::new(),
             ghost: None,
             due: None,
+            frozen: false,
+            missed: Vec::new(),
             clock,
             notable: Vec::new(),
             sessions: Vec::new(),
@@ -95,6 +109,12 @@ impl Host {
         stage.note(format_args!("the server dies"));
         stage.network.listening = false;
         self.machine = None;
+        self.frozen = false;
+        for notice in core::mem::take(&mut self.missed) {
+            if let Notice::Accept(stream) = notice {
+                stage.network.abort(stage.now, stream, Side::Server);
+            }
+        }
         for (stream, _) in core::mem::take(&mut self.conns) {
             if self.dice.percent(50) {
                 stage.network.abort(stage.now, stream, Side::Server);
@@ -118,13 +138,35 @@ impl Host {
             self.clock = Clock::any(&mut self.dice);
         }
         self.due = None;
-        self.machine = Some(Server::new(self.limits, Birth::from_seed(self.dice.seed())));
+        self.machine = Some(Server::new(self.limits, birth(&mut self.dice, self.epoch)));
+    }
+
+    /// The process does nothing any more, for a while; whether there is one.
+    pub(super) fn freeze(&mut self) -> bool {
+        self.frozen = self.machine.is_some();
+        self.frozen
+    }
+
+    /// It goes on, and reads before it looks at the time.
+    pub(super) fn thaw(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
+        self.frozen = false;
+        for notice in core::mem::take(&mut self.missed) {
+            self.noticed(stage, notice)?;
+        }
+        self.tick(stage)
     }
 
     pub(super) fn noticed(&mut self, stage: &mut Stage, notice: Notice) -> Result<(), Wrong> {
+        if let Notice::Accept(stream) = notice {
+            // Its kernel has it, in this life.
+            stage.network.set_epoch(stream, self.epoch);
+        }
+        if self.frozen {
+            self.missed.push(notice);
+            return Ok(());
+        }
         match notice {
             Notice::Accept(stream) => {
-                stage.network.set_epoch(stream, self.epoch);
                 let conn = self.take_place(Peer::Stream(stream));
                 self.conns.insert(stream, conn);
                 stage.note(format_args!("server accepts {stream} as {conn:?}"));
@@ -146,6 +188,9 @@ impl Host {
         if self.due.is_some_and(|due| due <= stage.now) {
             self.due = None;
         }
+        if self.frozen {
+            return Ok(());
+        }
         if self.next_due().is_some_and(|at| at <= stage.now) {
             self.feed(stage, Input::Tick)?;
         }
@@ -155,7 +200,7 @@ impl Host {
 
     /// The saboteur asks something of the store.
     pub(super) fn haunt(&mut self, stage: &mut Stage, frame: &[u8]) -> Result<(), Wrong> {
-        if self.machine.is_none() {
+        if self.machine.is_none() || self.frozen {
             return Ok(());
         }
         let conn = match self.ghost {
@@ -270,7 +315,7 @@ impl Host {
 
     /// The kernel gives the other end of a connection up.
     pub(super) fn give_up(&mut self, stage: &mut Stage, stream: Stream) -> Result<(), Wrong> {
-        let Some(&conn) = self.conns.get(&stream) else { return Ok(()) };
+        let Some(&conn) = self.conns.get(&stream).filter(|_| !self.frozen) else { return Ok(()) };
         stage.network.abort(stage.now, stream, Side::Server);
         // 110 is ETIMEDOUT.
         self.feed(stage, Input::HostSilent { conn, os_error: 110 })
@@ -290,7 +335,8 @@ impl Host {
     pub(super) fn beat(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
         let conns = &self.conns;
         self.undying.retain(|conn| conns.values().any(|here| here == conn));
-        for conn in self.undying.clone() {
+        let speaking = if self.frozen { Vec::new() } else { self.undying.clone() };
+        for conn in speaking {
             self.feed(stage, Input::Received { conn, bytes: &frames::heartbeat() })?;
         }
         if !self.undying.is_empty() {

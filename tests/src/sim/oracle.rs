@@ -92,7 +92,7 @@ fn acts<'a>(deed: &'a Deed, end: &End) -> Result<Vec<(&'a str, Act)>, Wrong> {
     let answer = match end {
         End::Answered(answer) => Some(answer),
         End::Failed(_, Effect::None) => return Ok(Vec::new()),
-        End::Failed(_, Effect::Possible) => None,
+        End::Failed(_, Effect::Possible | Effect::Kept) => None,
     };
     let numbers = |name: &str, value: &[u8]| {
         piece::numbers(name, value)

@@ -3,8 +3,8 @@
 use super::{Arrival, Bytes, Frames, Operation, key};
 use rendezvous_core::store::op::{Key, Keys, Pairs};
 use rendezvous_core::wire::native::{
-    BarrierEnd, ClientFrame, HEADER_BYTES, Label, LastCall, MAGIC, Participants, RankOrder, ServerFrame,
-    Terms, VERSION_MAX, VERSION_MIN, encode_frame,
+    BarrierEnd, ClientFrame, HEADER_BYTES, Label, LastCall, MAGIC, OrZero, Participants, RankOrder,
+    ServerFrame, Terms, VERSION_MAX, VERSION_MIN, encode_frame,
 };
 use rendezvous_core::wire::sink::Sink;
 use std::ops::Range;
@@ -145,6 +145,7 @@ impl NodeTerms {
             join_timeout_ms: WAIT_MS,
             terms,
             labels: Pairs::scoped(b"", &[]),
+            round_min: OrZero(0),
         };
         put(out, id, &join);
     }

@@ -90,6 +90,7 @@ fn fields_are_pytorchs() {
         },
     });
     assert_eq!(*failed, wanted);
+    assert_eq!(inner(&mut events[2])["worker_pid"], json!([100]), "of a START");
     let met = &mut events[0];
     assert_eq!(inner(met), json!({ "group_world_size": 3, "entry_point": "train.py" }));
     let about = |event: &Value| {
@@ -124,6 +125,7 @@ fn the_watchdog_tells_of_itself() {
         local_rank: Some(1),
         scope: "train.py#3".into(),
         expires: Duration::from_millis(1_700_000_000_500),
+        span: Duration::from_secs(60),
         signal: 9,
     };
     let play = |stage: &mut Stage<Watch<'_>>| {

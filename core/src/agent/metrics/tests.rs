@@ -88,7 +88,10 @@ fn each_state_is_counted() {
     };
     let exit = ExitStatus::Signal(9);
     let states = [
-        (Input::Exited { local_rank: 0, exit, at: Instant::from_millis(1) }, Some("failed=1")),
+        (
+            Input::Exited { local_rank: 0, exit, at: Instant::from_millis(1), was_ending: false },
+            Some("failed=1"),
+        ),
         (Input::Stuck { local_rank: 0, since: Duration::from_secs(9) }, Some("unhealthy=1")),
         (Input::LostSight { words: "gone".into() }, Some("unknown=1")),
         (Input::Member(Membership::NodesWaiting { nodes: 1 }), None),

@@ -75,7 +75,7 @@ impl<F: FnMut(Instant, &Supervisor, Happened<'_>)> Stage<F> {
 
     pub(in crate::agent) fn exits(&mut self, millis: u64, local_rank: u32, exit: ExitStatus) -> &mut Self {
         let at = self.now + Duration::from_millis(millis);
-        self.after(millis, Input::Exited { local_rank, exit, at })
+        self.after(millis, Input::Exited { local_rank, exit, at, was_ending: false })
     }
 
     pub(in crate::agent) fn parts(&mut self, millis: u64) -> &mut Self {

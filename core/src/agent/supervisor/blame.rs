@@ -19,7 +19,7 @@ fn suspicion(failed: &Failed, stopping: Option<Stopping>) -> Suspicion {
     match failed.exit {
         // Nobody is killed because a peer ended, or because he was told to end; peers may end first, though.
         exit if exit.is_killed() => Suspicion::Cause,
-        exit if exit.is_violent() && was_told => Suspicion::Aftermath,
+        exit if exit.is_crash() && was_told => Suspicion::Aftermath,
         exit if exit.is_violent() => Suspicion::Cause,
         _ => Suspicion::Unsure,
     }
@@ -30,8 +30,10 @@ pub(super) fn is_cause(failed: &Failed, stopping: Option<Stopping>) -> bool {
     suspicion(failed, stopping) == Suspicion::Cause
 }
 
-/// The failures of a start, the root cause first; those that are alike stay in the order in which they were seen.
-pub(super) fn by_suspicion(failures: &[Failed], stopping: Option<Stopping>) -> Vec<Failed> {
+/// The failures of a start, the root cause first; those that are alike in the order of their first signs.
+pub(super) fn by_suspicion(failures: &mut [Failed], stopping: Option<Stopping>) -> Vec<Failed> {
+    failures.sort_by_key(|failed| failed.at);
+    let failures = &*failures;
     let of = |wanted| failures.iter().filter(move |failed| suspicion(failed, stopping) == wanted).copied();
     [Suspicion::Cause, Suspicion::Unsure, Suspicion::Aftermath].into_iter().flat_map(of).collect()
 }

@@ -39,6 +39,8 @@ pub enum Membership {
     Replaced,
     /// Another agent's workers failed for good.
     JobFailed { words: Box<str> },
+    /// The server ended this agent's session, and goes on. Most often the agent was silent for too long.
+    SessionEnded { words: Box<str> },
     /// The rendezvous is lost, and will not come back in time.
     ServerLost { words: Box<str> },
 }
@@ -102,8 +104,22 @@ pub enum Input {
         local_rank: u32,
         /// How.
         exit: ExitStatus,
+        /// When it began to, as far as that was seen.
+        at: Instant,
+        /// Whether it was seen to be ending before a stop signal was sent to it, whatever `at` says.
+        was_ending: bool,
+    },
+    /// A worker has written an error file; told before the failure of another one that makes this worth knowing.
+    ErrorWritten {
+        /// Which.
+        local_rank: u32,
         /// When.
         at: Instant,
+    },
+    /// Processes that outlive the workers: the answer to [`Output::NameLeftovers`], if there are any.
+    Leftovers {
+        /// Their numbers and commands.
+        words: Box<str>,
     },
     /// A worker hangs in the kernel for too long.
     Stuck {
@@ -164,6 +180,7 @@ impl Input {
             Self::Started { local_rank, .. }
             | Self::NotStarted { local_rank, .. }
             | Self::Exited { local_rank, .. }
+            | Self::ErrorWritten { local_rank, .. }
             | Self::Stuck { local_rank, .. } => Some(local_rank),
             Self::TimerExpired(ref timer) => timer.local_rank,
             _ => None,
@@ -203,7 +220,7 @@ pub struct Failed {
     pub pid: Option<u32>,
     /// How it ended.
     pub exit: ExitStatus,
-    /// When.
+    /// The earliest sign of it: when it had written an error file, or began to end.
     pub at: Instant,
 }
 
@@ -358,11 +375,14 @@ pub enum Output {
         /// Which start this is; 0 is the first.
         attempt: u64,
     },
-    /// Send this signal to all that lives beneath the agent, and to what comes up while it is being stopped.
+    /// Send this signal to all that lives beneath the agent, and to what comes up while it is being stopped; to each
+    /// process once.
     Signal {
         /// Which.
         signal: i32,
     },
+    /// Name the processes that have outlived their workers; answered by [`Input::Leftovers`], if there are any.
+    NameLeftovers,
     /// Kill all that lives beneath the agent.
     Kill,
     /// Send this signal to the workers.

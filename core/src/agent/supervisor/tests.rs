@@ -1,12 +1,14 @@
 use super::*;
-use crate::agent::group::Worker;
+use crate::agent::group::{Worker, WorkerRanks};
 use crate::agent::ranks::Ranks;
 use alloc::string::{String, ToString};
 use alloc::{format, vec};
 use core::fmt::Write;
 
+mod backoff;
 mod blame;
 mod parting;
+mod pauses;
 
 const STOP: Duration = Duration::from_secs(30);
 
@@ -76,7 +78,7 @@ impl Play {
 
     fn exited(&mut self, local_rank: u32, exit: ExitStatus) -> &mut Self {
         let at = self.now;
-        self.give(Input::Exited { local_rank, exit, at })
+        self.give(Input::Exited { local_rank, exit, at, was_ending: false })
     }
 
     fn running(&mut self) -> &mut Self {
@@ -122,7 +124,8 @@ fn in_phase(phase: Phase) -> Play {
 }
 
 fn timer(signal: i32) -> ExpiredTimer {
-    ExpiredTimer { pid: 101, local_rank: Some(1), scope: "a#1".into(), expires: STOP, signal }
+    let span = Duration::from_millis(1500);
+    ExpiredTimer { pid: 101, local_rank: Some(1), scope: "a#1".into(), expires: STOP, span, signal }
 }
 
 fn not_parted(call: u64, kind: InVain) -> Input {
@@ -156,9 +159,17 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
             "not started: no such program",
             Input::NotStarted { local_rank: 0, hindrance: Hindrance::Lasting, words: words() },
         ),
-        ("exited 0 well", Input::Exited { local_rank: 0, exit: ExitStatus::Code(0), at: play.now }),
-        ("exited 0 badly", Input::Exited { local_rank: 0, exit: died, at: play.now }),
-        ("exited 0 badly, later", Input::Exited { local_rank: 0, exit: died, at: play.now + STOP }),
+        (
+            "exited 0 well",
+            Input::Exited { local_rank: 0, exit: ExitStatus::Code(0), at: play.now, was_ending: false },
+        ),
+        ("exited 0 badly", Input::Exited { local_rank: 0, exit: died, at: play.now, was_ending: false }),
+        (
+            "exited 0 badly, later",
+            Input::Exited { local_rank: 0, exit: died, at: play.now + STOP, was_ending: false },
+        ),
+        ("error written by 1", Input::ErrorWritten { local_rank: 1, at: play.now }),
+        ("leftovers", Input::Leftovers { words: words() }),
         ("stuck", Input::Stuck { local_rank: 1, since: STOP }),
         ("timer expired", Input::TimerExpired(timer(9))),
         ("timer expired, without a signal", Input::TimerExpired(timer(0))),
@@ -171,6 +182,7 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
         ("left behind", Input::Member(Membership::LeftBehind)),
         ("replaced", Input::Member(Membership::Replaced)),
         ("job failed", Input::Member(Membership::JobFailed { words: words() })),
+        ("session ended", Input::Member(Membership::SessionEnded { words: words() })),
         ("server lost", Input::Member(Membership::ServerLost { words: words() })),
         ("parted", Input::Parted { call }),
         ("arrived", Input::Arrived { call }),
@@ -194,6 +206,7 @@ fn brief(output: &Output) -> String {
         Output::Announce { .. } => "announce".into(),
         Output::Start { attempt } => format!("start {attempt}"),
         Output::Signal { signal } => format!("signal {signal}"),
+        Output::NameLeftovers => "name leftovers".into(),
         Output::Kill => "kill".into(),
         Output::Pass { signal } => format!("pass {signal}"),
         Output::Report { failures, .. } => {
@@ -212,6 +225,11 @@ enum Situation {
     In(Phase),
     Excusable,
     Doubt,
+}
+
+/// The ranks of a worker after [`Play::assigned`].
+const fn ranks(local_rank: u32) -> WorkerRanks {
+    WorkerRanks { global_rank: 4 + local_rank as u64, local_rank }
 }
 
 #[test]
@@ -270,11 +288,9 @@ fn a_failure_spends_the_budget_and_a_newcomer_does_not() {
     assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (2, 1));
     play.outputs.clear();
     play.pass(Duration::from_millis(10)).exited(0, ExitStatus::Signal(11)).pass(Duration::from_millis(10));
-    let reason = Reason::WorkerFailed { local_rank: 0, exit: ExitStatus::Signal(11) };
+    let reason = Reason::WorkerFailed { worker: ranks(0), exit: ExitStatus::Signal(11) };
     assert_eq!(play.deeds(), [Output::Announce { reason: reason.clone() }, Output::Signal { signal: 15 }]);
-    play.exited(1, ExitStatus::Signal(15));
-    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }], "for what the workers have left");
-    play.give(Input::Empty);
+    play.exited(1, ExitStatus::Signal(15)).give(Input::Empty);
     let failures = vec![Failed { local_rank: 0, pid: Some(100), exit: ExitStatus::Signal(11), at: at(10) }];
     let (call, group) = (play.call, play.agent.group().clone());
     assert_eq!(
@@ -287,7 +303,7 @@ fn a_failure_spends_the_budget_and_a_newcomer_does_not() {
 }
 
 #[test]
-fn what_workers_leave_is_told_once_more_and_has_what_is_left_of_the_time() {
+fn what_workers_leave_behind_is_named_and_has_a_short_time() {
     let mut play = Play::new(spec());
     play.running().outputs.clear();
     play.give(Input::Stop(StopCause::Signal(2)));
@@ -295,38 +311,75 @@ fn what_workers_leave_is_told_once_more_and_has_what_is_left_of_the_time() {
     play.exited(0, ExitStatus::Code(0));
     assert_eq!(play.deeds(), [], "another worker is still there");
     play.pass(Duration::from_secs(10)).exited(1, ExitStatus::Signal(2));
-    assert_eq!(
-        play.deeds(),
-        [Output::Signal { signal: 2 }],
-        "a process that came up meanwhile has heard nothing yet"
-    );
-    play.pass(Duration::from_secs(19));
+    assert_eq!(play.deeds(), [], "no process is told twice");
+    play.pass(Duration::from_millis(99));
+    assert_eq!(play.deeds(), [], "most of what there is follows by itself");
+    play.pass(Duration::from_millis(1));
+    assert_eq!(play.deeds(), [Output::NameLeftovers]);
+    play.outputs.clear();
+    play.give(Input::Leftovers { words: "pid 7 (sleep)".into() });
+    let words = "pid 7 (sleep); killed in 2.9 s".into();
+    assert_eq!(play.outputs.pop(), Some(Output::Tell(Notice::Remark { words })));
+    play.pass(Duration::from_millis(2899));
     assert_eq!(play.deeds(), []);
-    play.pass(Duration::from_secs(1));
+    play.pass(Duration::from_millis(1));
+    let killing = Output::Tell(Notice::Killing { reason: Reason::LeftoverTimeout });
+    assert_eq!(play.outputs, [killing, Output::Kill]);
+}
+
+#[test]
+fn what_workers_leave_behind_has_no_longer_than_the_stop() {
+    let mut play = Play::new(spec());
+    play.running().give(Input::Stop(StopCause::Asked)).pass(Duration::from_secs(28));
+    play.outputs.clear();
+    play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
+    play.pass(Duration::from_millis(100)).pass(Duration::from_millis(1900));
+    assert_eq!(play.deeds(), [Output::NameLeftovers, Output::Kill]);
+    // Nobody is told of what is killed by then.
+    play.outputs.clear();
+    play.give(Input::Leftovers { words: "pid 7 (sleep)".into() });
+    assert_eq!(play.outputs, []);
+}
+
+#[test]
+fn a_daemon_delays_a_success_for_a_short_time() {
+    let mut play = Play::new(spec());
+    play.running().exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
+    let call = play.call;
+    play.outputs.clear();
+    play.give(Input::Parted { call });
+    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }]);
+    play.pass(Duration::from_millis(100));
+    assert_eq!(play.deeds(), [Output::NameLeftovers]);
+    play.pass(Duration::from_millis(2900));
     assert_eq!(play.deeds(), [Output::Kill]);
 }
 
 #[test]
-fn who_is_stopped_while_it_starts_has_its_remains_told_too() {
+fn what_workers_that_were_stopped_as_they_started_leave_has_a_short_time_too() {
     let mut play = Play::new(spec());
-    play.give(Input::Begin)
-        .met()
-        .assigned()
-        .give(Input::Stop(StopCause::Asked))
-        .started()
-        .exited(1, ExitStatus::Code(0));
+    play.give(Input::Begin).met().assigned().give(Input::Stop(StopCause::Asked));
+    // One of them did not come to be.
+    play.give(Input::Started { local_rank: 0, pid: 100 }).exited(0, ExitStatus::Code(0));
     play.outputs.clear();
-    play.exited(0, ExitStatus::Code(0));
-    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }]);
+    play.pass(Duration::from_secs(5));
+    assert_eq!(play.deeds(), [], "the other one may come up yet");
+    let words = "a stop was asked for".into();
+    play.give(Input::NotStarted { local_rank: 1, hindrance: Hindrance::Passing, words });
+    play.pass(Duration::from_millis(100)).pass(Duration::from_millis(2900));
+    assert_eq!(play.deeds(), [Output::NameLeftovers, Output::Kill]);
 }
 
 #[test]
 fn a_worker_whose_timer_expired_has_failed_however_it_ends_then() {
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
     play.running().give(Input::TimerExpired(timer(9)));
-    let reason = Reason::TimerExpired { local_rank: Some(1), scope: "a#1".into() };
+    let reason = Reason::TimerExpired { worker: Some(ranks(1)), timer: timer(9) };
     assert_eq!((play.phase(), play.agent.group().state), (Phase::Ending, WorkerState::Failed));
-    assert_eq!(reason.to_string(), "watchdog: timer a#1 of worker 1 expired");
+    assert_eq!(
+        reason.to_string(),
+        "watchdog: timer a#1 (set for 1.5 s by pid 101) of rank 5 (local rank 1) expired"
+    );
     play.outputs.clear();
     // Both end after they were told to.
     play.pass(Duration::from_millis(1)).exited(0, ExitStatus::Signal(15)).exited(1, ExitStatus::Signal(9));
@@ -430,7 +483,7 @@ fn a_system_without_room_is_not_asked_again_at_once() {
 fn the_first_signal_leaves_those_their_time_who_end_anyway() {
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
     play.running().exited(0, ExitStatus::Code(1));
-    play.pass(Duration::from_secs(1));
+    play.pass(DEATH_NEWS_DELAY_MAX);
     assert_eq!(play.phase(), Phase::Ending);
     play.outputs.clear();
     play.give(Input::Stop(StopCause::Signal(15)));
@@ -438,7 +491,7 @@ fn the_first_signal_leaves_those_their_time_who_end_anyway() {
     play.give(Input::Stop(StopCause::Signal(15)));
     assert_eq!(play.deeds(), [Output::Kill]);
     let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
-    play.running().exited(0, ExitStatus::Code(1)).pass(Duration::from_secs(1)).outputs.clear();
+    play.running().exited(0, ExitStatus::Code(1)).pass(DEATH_NEWS_DELAY_MAX).outputs.clear();
     play.give(Input::Stop(StopCause::Signal(2)));
     assert_eq!(play.deeds(), [Output::Signal { signal: 2 }], "another signal may say more to them");
     assert!(matches!(play.agent.verdict(), Some(Verdict::Failed { .. })));
@@ -613,7 +666,7 @@ fn a_peers_death_saves_the_job_that_its_consequence_would_have_ended() {
 
 #[test]
 fn without_a_death_the_job_fails_soon_whatever_its_workers_do() {
-    let reason = Reason::WorkerFailed { local_rank: 0, exit: ExitStatus::Code(1) };
+    let reason = Reason::WorkerFailed { worker: ranks(0), exit: ExitStatus::Code(1) };
     let failed = Some(Verdict::Failed { reason: reason.clone() });
     let announced = Output::Announce { reason };
     let mut play = in_doubt();
@@ -628,7 +681,7 @@ fn without_a_death_the_job_fails_soon_whatever_its_workers_do() {
     let call = play.call;
     assert_eq!(play.deeds(), [announced.clone(), Output::Close { call, farewell: Farewell::Close }]);
     // What makes it certain before.
-    let crashed = Input::Exited { local_rank: 1, exit: ExitStatus::Signal(11), at: at(0) };
+    let crashed = Input::Exited { local_rank: 1, exit: ExitStatus::Signal(11), at: at(0), was_ending: false };
     let lost = Input::Member(Membership::ServerLost { words: "gone".into() });
     let others = Input::Member(Membership::JobFailed { words: "b".into() });
     let unseen = Input::LostSight { words: "the guard is gone".into() };
@@ -661,7 +714,7 @@ fn without_news_of_deaths_nothing_is_in_doubt() {
     let call = play.call;
     play.give(Input::Met { call, round }).assigned().started();
     play.exited(0, ExitStatus::Code(1));
-    let reason = Reason::WorkerFailed { local_rank: 0, exit: ExitStatus::Code(1) };
+    let reason = Reason::WorkerFailed { worker: ranks(0), exit: ExitStatus::Code(1) };
     assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
     // A restart that was spent is given back all the same to who happens to hear of a death.
     let mut play = Play::new(spec());
@@ -696,7 +749,7 @@ fn the_time_of_each_phase_of_a_restart_is_told() {
     let ms = Duration::from_millis;
     let mut play = Play::new(spec());
     play.running().pass(ms(100));
-    play.give(Input::Exited { local_rank: 0, exit: ExitStatus::Code(1), at: at(98) });
+    play.give(Input::Exited { local_rank: 0, exit: ExitStatus::Code(1), at: at(98), was_ending: false });
     play.pass(ms(3)).give(Input::Empty).pass(ms(5)).met().pass(ms(7)).assigned();
     play.outputs.clear();
     play.pass(ms(11)).started();

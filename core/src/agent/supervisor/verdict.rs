@@ -31,6 +31,7 @@ impl Verdict {
                 Reason::NoRound { .. }
                     | Reason::Replaced
                     | Reason::JobFailed { .. }
+                    | Reason::SessionEnded { .. }
                     | Reason::ServerLost { .. }
             ),
             Self::LostSight { .. } => true,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::rng::Rng;
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec;
 
 fn line(pid: u32, scope: &str, expires: f64, signal: i32) -> String {
@@ -22,7 +22,9 @@ fn at(seconds: f64) -> Duration {
 }
 
 fn expired(pid: u32, scope: &str, expires: f64, signal: i32) -> ExpiredTimer {
-    ExpiredTimer { pid, local_rank: None, scope: scope.into(), expires: at(expires), signal }
+    // They are set at the beginning of time.
+    let (scope, expires) = (scope.into(), at(expires));
+    ExpiredTimer { pid, local_rank: None, scope, expires, span: expires, signal }
 }
 
 #[test]
@@ -210,4 +212,30 @@ fn thousands_of_timers_are_as_a_plain_list_has_them() {
         assert_eq!(watchdog.due(), plain.iter().map(|timer| at(timer.2)).min());
     }
     assert!(plain.len() > 100, "there was something to compare");
+}
+
+#[test]
+fn a_pause_of_the_agent_costs_no_timer_its_time() {
+    let mut watchdog = told(&[line(1, "a", 10.0, 9), line(1, "b", 30.0, 9), line(2, "a", 20.0, 9)]);
+    let looks = |watchdog: &mut Watchdog, millis| {
+        watchdog.wake(Instant::from_millis(millis), at(1.0));
+        watchdog.rest(Instant::from_millis(millis));
+    };
+    looks(&mut watchdog, 5000);
+    looks(&mut watchdog, 6400);
+    assert_eq!(watchdog.due(), Some(at(10.0)), "a look that is a little late is no pause");
+    looks(&mut watchdog, 26_400);
+    assert_eq!(watchdog.due(), Some(at(30.0)), "twenty seconds longer");
+    let timer = ExpiredTimer { span: at(10.0), ..expired(1, "a", 30.0, 9) };
+    assert_eq!(timer.to_string(), "timer a (set for 10.0 s by pid 1)");
+    assert_eq!(watchdog.next_expired(at(39.0)), Some(timer));
+    assert_eq!((watchdog.due(), watchdog.len()), (Some(at(40.0)), 1));
+    watchdog.forget(2);
+    looks(&mut watchdog, 27_000);
+    // Nobody has to look while no timer runs.
+    watchdog.wake(Instant::from_millis(99_000), at(20.0));
+    watchdog.read(line(3, "a", 50.0, 9).as_bytes(), &mut |_| true);
+    watchdog.rest(Instant::from_millis(99_000));
+    assert_eq!(watchdog.due(), Some(at(50.0)));
+    assert_eq!(watchdog.next_expired(at(50.0)).map(|timer| timer.span), Some(at(30.0)));
 }

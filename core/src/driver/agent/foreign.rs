@@ -177,13 +177,16 @@ impl ForeignWorkers {
             WorkerEvent::Started { local_rank, .. } | WorkerEvent::Stuck { local_rank, .. } => {
                 self.roster.has(attempt, local_rank).then_some(local_rank)
             }
+            WorkerEvent::ErrorWritten { local_rank, .. } => {
+                return self.roster.has(attempt, local_rank).then_some(event);
+            }
             WorkerEvent::NotStarted { local_rank, .. } | WorkerEvent::Exited { local_rank, .. } => {
                 self.roster.end(attempt, local_rank).then_some(local_rank)
             }
             WorkerEvent::TimerExpired(_) | WorkerEvent::Remark { .. } | WorkerEvent::LostSight { .. } => {
                 return Some(event);
             }
-            WorkerEvent::Empty => return None,
+            WorkerEvent::Leftovers { .. } | WorkerEvent::Empty => return None,
         };
         let note = self.notes.entry(local_rank?).or_default();
         if !host.is_empty() {
@@ -290,7 +293,10 @@ impl Workers for ForeignWorkers {
 
     fn signal(&mut self, signal: i32) {
         self.roster.stop();
-        self.ask(Command::Signal(signal));
+        // Where all have ended, there is nobody to tell.
+        if !self.roster.is_empty() {
+            self.ask(Command::Signal(signal));
+        }
     }
 
     fn kill(&mut self) {
@@ -467,7 +473,7 @@ mod tests {
 
     fn exited(local_rank: u32, code: i32) -> WorkerEvent {
         let exit = ExitStatus::Code(code);
-        WorkerEvent::Exited { local_rank, exit, at: Instant::ORIGIN, returned: None }
+        WorkerEvent::Exited { local_rank, exit, at: Instant::ORIGIN, was_ending: false, returned: None }
     }
 
     #[test]
@@ -491,6 +497,11 @@ mod tests {
         assert_eq!(rig.next(), exited(0, 0), "an end is heard once");
         assert_eq!(rig.workers.next_event(), Some(WorkerEvent::Empty));
         assert_eq!(rig.workers.next_event(), None);
+        // Nobody lives who could be told; the next thing that is asked says so.
+        rig.workers.signal(15);
+        assert_eq!(rig.workers.next_event(), Some(WorkerEvent::Empty));
+        rig.workers.pass(12);
+        assert_eq!(rig.heard(), "pass 12");
         let failed = Failed { local_rank: 1, pid: Some(12), exit: ExitStatus::Code(3), at: Instant::ORIGIN };
         let group = rig.group.clone();
         let failures = rig.workers.failures(&group, &[failed]);

@@ -1,5 +1,6 @@
 //! Workers that are processes of this host, beneath a guard.
 
+mod error_watch;
 mod timers;
 mod vigil;
 
@@ -27,6 +28,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use error_watch::ErrorWatch;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -110,9 +112,11 @@ pub struct LocalWorkers {
     origin_ns: u64,
     happened: VecDeque<WorkerEvent>,
     is_lost: bool,
+    /// Somebody was told to end since the last start.
+    is_stopping: bool,
     logs: WorkerLogs,
-    /// Where workers of this start tell why they failed, by local rank.
-    error_files: Vec<Option<PathBuf>>,
+    /// Where workers of this start tell why they failed.
+    error_files: ErrorWatch,
 }
 
 impl LocalWorkers {
@@ -149,8 +153,9 @@ impl LocalWorkers {
             clock,
             happened: VecDeque::new(),
             is_lost: false,
+            is_stopping: false,
             logs,
-            error_files: Vec::new(),
+            error_files: ErrorWatch::default(),
         })
     }
 
@@ -289,24 +294,30 @@ impl LocalWorkers {
                 hindrance: hindrance(errno),
                 words: self.not_started(step, errno),
             },
-            GuardEvent::Exited { worker, status, at_ns, returned, .. } => WorkerEvent::Exited {
-                local_rank: self.gone(worker)?,
-                exit: match status {
+            GuardEvent::Exited { worker, status, at_ns, was_ending, returned, .. } => {
+                let local_rank = self.gone(worker)?;
+                let exit = match status {
                     process::ExitStatus::Code(code) => ExitStatus::Code(code),
                     process::ExitStatus::Signal { signal, .. } => ExitStatus::Signal(signal),
-                },
-                at: Instant::from_nanos(at_ns.saturating_sub(self.origin_ns)),
-                returned: match returned {
+                };
+                if !exit.is_success() && !self.is_stopping {
+                    self.look_for_error_files();
+                }
+                let at = Instant::from_nanos(at_ns.saturating_sub(self.origin_ns));
+                let returned = match returned {
                     Returned::Bytes(bytes) => Some(bytes),
                     Returned::Nothing | Returned::TooLong(_) => None,
-                },
-            },
+                };
+                self.happened.push_back(WorkerEvent::Exited { local_rank, exit, at, was_ending, returned });
+                return self.happened.pop_front();
+            }
             GuardEvent::Empty => {
                 // Before anybody asks for the last lines, or starts the next ones.
                 self.logs.finish_attempt(DRAIN_PATIENCE);
                 WorkerEvent::Empty
             }
-            GuardEvent::Survivors { .. } => return None,
+            GuardEvent::Survivors { count: 0, .. } => return None,
+            GuardEvent::Survivors { pids, count } => WorkerEvent::Leftovers { words: named(&pids, count) },
         })
     }
 
@@ -325,8 +336,18 @@ impl LocalWorkers {
     }
 
     fn error_file(&self, local_rank: u32) -> ErrorFile {
-        let path = usize::try_from(local_rank).ok().and_then(|place| self.error_files.get(place)?.as_deref());
-        path.map_or(ErrorFile::Absent, read_error_file)
+        self.error_files.path(local_rank).map_or(ErrorFile::Absent, read_error_file)
+    }
+
+    /// Before a failure is told: a worker that fails may have written its error file long before it ends, and its peers may
+    /// end before it does.
+    fn look_for_error_files(&mut self) {
+        let now = self.clock.now().as_nanos();
+        let mut last = 0;
+        for (local_rank, age) in self.error_files.written() {
+            last = now.saturating_sub(nanos(age)).max(last + 1);
+            self.happened.push_back(WorkerEvent::ErrorWritten { local_rank, at: Instant::from_nanos(last) });
+        }
     }
 
     fn not_started(&self, step: process::SpawnStep, errno: i32) -> Box<str> {
@@ -353,6 +374,26 @@ impl LocalWorkers {
         }
         self.happened.push_back(WorkerEvent::Empty);
     }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Processes by their numbers and commands.
+fn named(pids: &[u32], count: u32) -> Box<str> {
+    let mut words = match count {
+        1 => String::from("a process outlives the workers: "),
+        count => format!("{count} processes outlive the workers: "),
+    };
+    for (place, pid) in pids.iter().enumerate() {
+        let command = process::command_of(*pid);
+        words += &format!("{}pid {pid} ({command})", if place == 0 { "" } else { ", " });
+    }
+    if (pids.len() as u64) < u64::from(count) {
+        words += ", ...";
+    }
+    words.into()
 }
 
 fn stdio(output: &Output) -> Stdio<'_> {
@@ -418,6 +459,7 @@ impl Workers for LocalWorkers {
         self.first = self.first.wrapping_add(self.count);
         self.count = u32::try_from(start.group.workers.len()).unwrap_or(u32::MAX);
         self.running = Running::default();
+        self.is_stopping = false;
         if let Some(vigil) = &mut self.vigil {
             vigil.begin();
         }
@@ -437,16 +479,23 @@ impl Workers for LocalWorkers {
                 }
             }
         }
-        self.error_files = attempt.workers.into_iter().map(|outputs| outputs.error_file).collect();
+        self.error_files.begin(attempt.workers.into_iter().map(|outputs| outputs.error_file).collect());
     }
 
     fn signal(&mut self, signal: i32) {
+        self.is_stopping = true;
         let told = self.guard.signal(signal);
         self.tell_if_lost(told);
     }
 
     fn kill(&mut self) {
+        self.is_stopping = true;
         let told = self.guard.kill();
+        self.tell_if_lost(told);
+    }
+
+    fn name_leftovers(&mut self) {
+        let told = self.guard.survivors();
         self.tell_if_lost(told);
     }
 

@@ -9,7 +9,9 @@ use crate::driver::clock::Clock;
 use crate::driver::rendezvous::{HandlerError, NodeStore, RendezvousHandler};
 use crate::driver::store::Timeout;
 use crate::error::ErrorKind;
-use crate::node::agent_rounds::{FAILURE_BYTES_MAX, FAILURE_KEY, Meaning, failure_words, meaning, no_round};
+use crate::node::agent_rounds::{
+    FAILURE_BYTES_MAX, FAILURE_KEY, Meaning, failure_words, lost, meaning, no_round,
+};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::rendezvous::store_info::RendezvousInfo;
 use crate::time::Duration;
@@ -125,10 +127,7 @@ impl Member {
                 Ok(Some(event)) => self.of_event(&event, info),
                 Err(HandlerError::NoEvents { .. }) => return self.poll(asks, info),
                 Err(error) if error.is_cancelled() => continue,
-                Err(error) => {
-                    self.teller.member(Membership::ServerLost { words: words_of(&error) });
-                    return;
-                }
+                Err(error) => return self.lost(&error),
             };
             if let Some(membership) = membership {
                 self.teller.member(membership);
@@ -170,11 +169,18 @@ impl Member {
                 Ok(0) => {}
                 Ok(nodes) => self.teller.member(Membership::NodesWaiting { nodes }),
                 Err(error) if error.is_cancelled() => {}
-                Err(error) => {
-                    return self.teller.member(Membership::ServerLost { words: words_of(&error) });
-                }
+                Err(error) => return self.lost(&error),
             }
         }
+    }
+
+    /// Nothing more is heard of the round.
+    fn lost(&self, error: &HandlerError) {
+        let kind = match error {
+            HandlerError::Plugin { kind, .. } => Some(*kind),
+            _ => inner_kind(error),
+        };
+        self.teller.member(lost(kind, words_of(error)));
     }
 
     /// Tells the others why they wait in vain, and closes the run. That nobody is left to hear it changes nothing.
@@ -215,17 +221,22 @@ fn failure_told(info: &Info, timeout: Timeout) -> Option<Box<str>> {
 
 /// The error and, where it only says what sort it is of, what lies behind it.
 fn words_of(error: &HandlerError) -> Box<str> {
-    match core::error::Error::source(error) {
-        Some(cause) => format!("{error} {cause}").into(),
-        None => error.to_string().into(),
+    let words = error.to_string();
+    match core::error::Error::source(error).map(ToString::to_string) {
+        Some(cause) if !words.contains(&cause) => format!("{words} {cause}").into(),
+        _ => words.into(),
     }
 }
 
 /// Whether nothing is known of what was asked, and the session may be all right.
 fn is_slow(error: &HandlerError) -> bool {
-    let inner = core::error::Error::source(error).and_then(|inner| inner.downcast_ref::<CallError>());
-    !error.is_cancelled()
-        && !inner.is_some_and(|inner| matches!(inner.kind(), ErrorKind::ServerGone | ErrorKind::Cancelled))
+    !error.is_cancelled() && !matches!(inner_kind(error), Some(ErrorKind::ServerGone | ErrorKind::Cancelled))
+}
+
+/// How the call failed that a connection error comes from.
+fn inner_kind(error: &HandlerError) -> Option<ErrorKind> {
+    let inner = core::error::Error::source(error)?.downcast_ref::<CallError>()?;
+    Some(inner.kind())
 }
 
 fn kind_of(error: &HandlerError) -> NoRound {

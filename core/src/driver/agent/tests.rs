@@ -1,7 +1,7 @@
 //! Agents with real processes, around a server of this process.
 
 use super::*;
-use crate::agent::group::{ExitStatus, WorkerState};
+use crate::agent::group::{ExitStatus, WorkerRanks, WorkerState};
 use crate::agent::log_layout::LogSettings;
 use crate::agent::phase::Phase;
 use crate::agent::reason::{Hindrance, Reason, StopCause};
@@ -249,7 +249,13 @@ fn a_worker_that_fails_is_started_again_with_all_others() {
         exec sleep 1000";
     let agent = job.run("a", (1, 1), WorkerSpec { max_restarts: 1, ..spec(3) }, script);
     let reason = agent.until_restarting();
-    assert_eq!(reason, Reason::WorkerFailed { local_rank: 1, exit: ExitStatus::Code(3) });
+    assert_eq!(
+        reason,
+        Reason::WorkerFailed {
+            worker: WorkerRanks { global_rank: 1, local_rank: 1 },
+            exit: ExitStatus::Code(3)
+        }
+    );
     let failure = agent.until(|event| match event {
         AgentEvent::WorkersFailed(failure) => Some(failure.clone()),
         _ => None,
@@ -340,7 +346,10 @@ fn when_the_budget_is_spent_the_failure_is_told() {
     let agent = job.run("a", (1, 1), spec(2), script);
     let control = agent.control.clone();
     let result = agent.result();
-    let reason = Reason::WorkerFailed { local_rank: 1, exit: ExitStatus::Signal(11) };
+    let reason = Reason::WorkerFailed {
+        worker: WorkerRanks { global_rank: 1, local_rank: 1 },
+        exit: ExitStatus::Signal(11),
+    };
     assert_eq!(result.verdict, Verdict::Failed { reason });
     let failure = result.failure.expect("there is one");
     assert_eq!((failure.root.signal(), failure.root.host.as_str()), (Some("SIGSEGV"), "a"));
@@ -466,7 +475,10 @@ fn a_failure_that_is_final_ends_the_others_with_its_words() {
                 assert_eq!(exit, ExitStatus::Code(9));
             }
             Verdict::Failed { reason: Reason::JobFailed { words } } => {
-                assert!(words.contains("(group rank 1): worker 0 ended with exit code 9"), "{words}");
+                assert!(
+                    words.contains("(group rank 1): rank 1 (local rank 0) ended with exit code 9"),
+                    "{words}"
+                );
             }
             other => panic!("{other:?}"),
         }
@@ -635,7 +647,7 @@ fn ten_thousand_restarts_leave_nothing_behind() {
     let mut server = ServerOptions::on("127.0.0.1", 0);
     server.limits.history.changes_max = 1000;
     let job = Job::at(server);
-    let spec = WorkerSpec { max_restarts: RESTARTS, ..spec(1) };
+    let spec = WorkerSpec { max_restarts: RESTARTS, restart_backoff: Duration::ZERO, ..spec(1) };
     let mut agent = job.agent("a", (1, 1), spec, "exit 1");
     let mut samples = Vec::new();
     let mut failures = 0;

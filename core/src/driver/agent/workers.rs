@@ -52,10 +52,24 @@ pub enum WorkerEvent {
         local_rank: u32,
         /// How.
         exit: ExitStatus,
-        /// When, by the clock that [`Workers::begin`] was given.
+        /// When it began to, as far as that was seen, by the clock that [`Workers::begin`] was given.
         at: Instant,
+        /// Whether it was seen to be ending before a signal of [`Workers::signal`] was sent to it.
+        was_ending: bool,
         /// What it returned, where workers can.
         returned: Option<Vec<u8>>,
+    },
+    /// A worker has written an error file; told before another one's failure, while nobody is told to end.
+    ErrorWritten {
+        /// Which.
+        local_rank: u32,
+        /// When.
+        at: Instant,
+    },
+    /// Processes have outlived the workers: the answer to [`Workers::name_leftovers`], if there are any.
+    Leftovers {
+        /// Their numbers and commands.
+        words: Box<str>,
     },
     /// A worker hangs where no signal reaches it.
     Stuck {
@@ -113,11 +127,14 @@ pub trait Workers: Send {
     /// Starts all workers of the group. For each comes [`WorkerEvent::Started`] or [`WorkerEvent::NotStarted`].
     fn start(&mut self, start: &Start<'_>);
 
-    /// Sends a signal to all that lives, and to what comes up until all of it is gone.
+    /// Sends a signal to all that lives, and to what comes up until all of it is gone; to each process once.
     fn signal(&mut self, signal: i32);
 
     /// Ends all that lives at once.
     fn kill(&mut self);
+
+    /// Tells which processes have outlived the workers, by [`WorkerEvent::Leftovers`], where that can be known.
+    fn name_leftovers(&mut self) {}
 
     /// Sends a signal to the workers.
     fn pass(&mut self, signal: i32);

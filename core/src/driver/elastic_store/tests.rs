@@ -1,6 +1,7 @@
 use super::*;
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store_client::StoreOptions;
+use crate::elastic_store::get_all::{ExchangeTimeout, Lacking};
 use alloc::boxed::Box;
 use std::format;
 use std::thread;
@@ -125,9 +126,26 @@ fn rank_zero_waits_for_the_others_and_they_for_the_data() {
     let (_server, store) = server();
     let short = Duration::from_millis(100);
     let error = synchronize(&store, b"x", 1, 2, "a", short).expect_err("no data of rank 0");
-    assert!(error.to_string().starts_with("multi_get \"/a0\""), "{error}");
+    let after = "timed out after 100 ms on rank";
+    let expected =
+        format!("the exchange under \"a\" at {} {after} 1: 1 of 2 ranks gave no data: 0", store.peer());
+    assert_eq!(error.to_string(), expected);
     let error = synchronize(&store, b"x", 0, 2, "a", short).expect_err("rank 1 has not read it");
-    assert!(error.to_string().starts_with("wait \"/a/finished/last_member\""), "{error}");
+    let expected = format!(
+        "the exchange under \"a\" at {} {after} 0: 1 of 2 ranks did not read the data of all",
+        store.peer()
+    );
+    assert_eq!(error.to_string(), expected);
+    // Of many, those are named that tell whether it is one host or several.
+    let error = synchronize(&store, b"x", 3, 100, "many", short).expect_err("alone");
+    let first: Vec<String> = (0..17).filter(|&rank| rank != 3).map(|rank: i64| rank.to_string()).collect();
+    let end = format!("on rank 3: at least 16 of 100 ranks gave no data: {}, ...", first.join(", "));
+    assert!(error.to_string().ends_with(&end), "{error}");
+    let MeetingError::Exchange(ExchangeTimeout { lacking: Lacking::Data { ranks, more: true }, .. }) = error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!(ranks.len(), 16);
     let error = synchronize(&store, b"x", 2, 2, "a", short).expect_err("no such rank");
     assert_eq!(error.to_string(), "The rank (2) must be at least 0 and less than the world size (2).");
 }

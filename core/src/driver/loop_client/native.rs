@@ -2,10 +2,12 @@
 
 use super::node::Session;
 use super::{Loop, SessionId, StoreId, SubmitError};
+use crate::driver::call_error::CallError;
 use crate::driver::native_client::carrier::Asked;
-use crate::driver::native_client::{Batch, Txn, Way, millis};
+use crate::driver::native_client::{Batch, Loss, Txn, Way, millis};
 use crate::driver::store::{Timeout, not_native};
 use crate::error::Operation;
+use crate::limits::FrameLimits;
 use crate::store::call::CallId;
 use crate::store::op::{Key, Keys};
 use crate::time::Duration;
@@ -129,8 +131,9 @@ impl Session<'_> {
     /// # Errors
     /// As [`Session::close_run`].
     pub fn commit(&mut self, txn: &Txn, timeout: Timeout) -> Result<CallId, SubmitError> {
-        let asked = txn.asked(&self.scope());
-        self.begin_asked(asked, timeout)
+        let scope = self.scope();
+        self.refuse_long_key(Operation::Txn, txn.check_keys(&scope, &FrameLimits::default()))?;
+        self.begin_asked(txn.asked(&scope), timeout)
     }
 
     /// Carries out the requests of a batch in order in one turn, each for itself.
@@ -138,7 +141,19 @@ impl Session<'_> {
     /// # Errors
     /// As [`Session::close_run`].
     pub fn batch(&mut self, batch: &Batch, timeout: Timeout) -> Result<CallId, SubmitError> {
-        let asked = batch.asked(&self.scope());
-        self.begin_asked(asked, timeout)
+        let scope = self.scope();
+        self.refuse_long_key(Operation::Batch, batch.check_keys(&scope, &FrameLimits::default()))?;
+        self.begin_asked(batch.asked(&scope), timeout)
+    }
+
+    fn refuse_long_key(
+        &self,
+        operation: Operation,
+        checked: Result<(), (&[u8], Loss)>,
+    ) -> Result<(), SubmitError> {
+        let Err((key, loss)) = checked else { return Ok(()) };
+        let member = self.events.sessions.get(self.id).ok_or(SubmitError::UnknownStore)?;
+        let keys = (Some(Key::scoped(&member.options.scope, key)), 1);
+        Err(CallError::from(loss.into_error(operation, keys, &member.peer)).into())
     }
 }

@@ -2,8 +2,9 @@
 
 use super::session::{LoopSession, SessionEvent};
 use super::{Loop, LoopEvent, SessionId, SubmitError};
+use crate::driver::call_error::CallError;
 use crate::driver::native_client::calls::patient_millis;
-use crate::driver::native_client::{NativeClientOptions, Way, participants};
+use crate::driver::native_client::{NativeClientOptions, Way, check_reason, participants};
 use crate::driver::rendezvous::{HandlerError, entry_of, host_name, labels_of, session_options};
 use crate::driver::store::Timeout;
 use crate::driver::store_client::{endpoint_text, random_seed};
@@ -17,6 +18,7 @@ use crate::store::op::Key;
 use crate::time::Duration;
 use crate::wire::native::ClientFrame;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
 impl Loop {
     /// Adds a session with the server at `host` (a name or an address) and `port`, which sets out at once. Without a
@@ -48,7 +50,7 @@ impl Loop {
         let options = session_options(&settings, &node, settings.timeouts.join);
         let id = self.add_session(&settings.host, settings.port, options);
         if let Some(member) = self.sessions.get_mut(id) {
-            member.settings = Some((settings, host.into()));
+            member.settings = Some((settings, host.into(), Arc::clone(&self.last_rounds)));
         }
         Ok(id)
     }
@@ -129,12 +131,13 @@ impl Session<'_> {
     /// As [`Session::join`].
     pub fn next_round(&mut self) -> Option<Result<CallId, SubmitError>> {
         let member = self.events.sessions.get_mut(self.id)?;
-        let (settings, address) = member.settings.take()?;
+        let (settings, address, rounds) = member.settings.take()?;
         let (labels, node) = (labels_of(&settings), member.options.node.clone());
-        let (entry, role) = entry_of(&settings, (&node, &address), &labels, settings.timeouts.join);
+        let within = (settings.timeouts.join, rounds.next(&settings));
+        let (entry, role) = entry_of(&settings, (&node, &address), &labels, within);
         let begun = self.join(&entry, role);
         if let Some(member) = self.events.sessions.get_mut(self.id) {
-            member.settings = Some((settings, address));
+            member.settings = Some((settings, address, rounds));
         }
         Some(begun)
     }
@@ -180,6 +183,11 @@ impl Session<'_> {
     /// # Errors
     /// As [`Session::close_run`].
     pub fn fail_run(&mut self, run_id: &[u8], words: &str, timeout: Timeout) -> Result<CallId, SubmitError> {
+        if let Err(loss) = check_reason(words) {
+            let peer = self.events.sessions.get(self.id).map_or("", |member| &member.peer);
+            let error = loss.into_error(Operation::Close, (Some(Key::raw(run_id)), 1), peer);
+            return Err(CallError::from(error).into());
+        }
         let fail = ClientFrame::Fail { run_id: Key::raw(run_id), words: words.as_bytes() };
         self.begin(Operation::Close, &fail, self.span(timeout), Way::Plain)
     }
@@ -227,7 +235,7 @@ impl Session<'_> {
         let (scope, name) = (member.options.scope.clone(), member.options.node.clone());
         let (key, name) = (Key::scoped(&scope, key), name.as_bytes());
         let barrier = ClientFrame::Barrier { key, generation, name, timeout_ms, participants };
-        self.begin(Operation::Barrier, &barrier, span, Way::Plain)
+        self.begin(Operation::NamedBarrier, &barrier, span, Way::Plain)
     }
 
     /// Ends the session with a word to the server, so that nobody takes the node for dead.

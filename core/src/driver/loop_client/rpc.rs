@@ -5,7 +5,7 @@ use crate::driver::canceller::Canceller;
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::Waker;
 use crate::driver::rendezvous::Context;
-use crate::driver::rpc::handling::{HandlerFn, Request, Responder};
+use crate::driver::rpc::handling::{HandlerFn, Request, Responder, Wanted};
 use crate::driver::rpc_group::{
     Agency, Begun, CallCanceller, CallSpec, Ear, GroupCallError, GroupResult, Heard, RpcInitError, Shutdown,
     Whom,
@@ -251,8 +251,16 @@ struct Made {
 
 enum Way {
     Kept(CallCanceller),
-    /// Here.
-    Loose,
+    /// Here, after so long.
+    Loose(Option<Duration>, Wanted),
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        if let Self::Loose(_, wanted) = self {
+            wanted.give_up();
+        }
+    }
 }
 
 impl Made {
@@ -372,11 +380,11 @@ impl LoopRpc {
             Ok(Begun::Kept(canceller)) => {
                 self.calls.insert(call, Made { called, way: Way::Kept(canceller) });
             }
-            Ok(Begun::Loose(time)) => {
+            Ok(Begun::Loose(time, wanted)) => {
                 if let Some(time) = time {
                     self.desk.lock().set_deadline(call, clock.now() + time);
                 }
-                self.calls.insert(call, Made { called, way: Way::Loose });
+                self.calls.insert(call, Made { called, way: Way::Loose(time, wanted) });
             }
             Err(error) => {
                 self.desk.lock().forget(call);
@@ -391,7 +399,8 @@ impl LoopRpc {
         let Some(made) = self.calls.get(call) else { return };
         match &made.way {
             Way::Kept(canceller) => _ = canceller.cancel(),
-            Way::Loose => {
+            Way::Loose(_, wanted) => {
+                wanted.give_up();
                 self.desk.answer(call, Err(GroupCallError::Cancelled { call: made.what() }));
             }
         }
@@ -402,8 +411,14 @@ impl LoopRpc {
         loop {
             let late = self.desk.lock().late_call(now);
             let Some(call) = late else { break };
-            let what = self.calls.get(call).map(Made::what).unwrap_or_default();
-            self.desk.answer(call, Err(GroupCallError::Late { call: what }));
+            let (what, elapsed) = match self.calls.get(call) {
+                Some(made @ Made { way: Way::Loose(time, wanted), .. }) => {
+                    wanted.give_up();
+                    (made.what(), time.unwrap_or_default())
+                }
+                _ => Default::default(),
+            };
+            self.desk.answer(call, Err(GroupCallError::Late { call: what, elapsed }));
         }
         self.desk.lock().ripen();
         // Where there is no thread for it now, there may be one soon.

@@ -3,7 +3,7 @@ use super::*;
 use crate::driver::canceller::Canceller;
 use crate::driver::event_loop::becomes_readable;
 use crate::driver::rendezvous::{Context, NodeStore};
-use crate::driver::rpc::handling::{Handling, Request, Responder, Run};
+use crate::driver::rpc::handling::{Handling, Request, Responder, Run, Wanted};
 use crate::driver::rpc_group::tests::{server, store, worker};
 use crate::driver::rpc_group::{
     Agency, Begun, CallSpec, CallTold, Callee, GroupCallError, GroupResult, RpcAgent, RpcInit, RpcInitError,
@@ -11,7 +11,7 @@ use crate::driver::rpc_group::{
 };
 use crate::driver::server::Server;
 use crate::rpc::agent::{AgentError, GroupEvent};
-use crate::rpc::connection::CallFailure;
+use crate::rpc::connection::{CallFailure, CallKind};
 use crate::rpc::handlers::Owner;
 use crate::rpc::inbox::InboxLimits;
 use crate::rpc::membership::error::MembershipError;
@@ -526,7 +526,7 @@ fn who_leaves_answers_nobody_any_more_when_its_program_wants_it_to_end_at_once()
 }
 
 /// A worker in code of the program's own, which keeps what it is asked.
-struct Own(WorkerInfo, Mutex<Vec<CallTold>>);
+struct Own(WorkerInfo, Mutex<Vec<(CallTold, Wanted)>>);
 
 /// A worker whose shutdown says this, and that has ended otherwise as it should.
 struct Ending(WorkerInfo, Result<(), AgentError>);
@@ -549,7 +549,7 @@ impl Agency for Ending {
     }
 
     fn begin_call(&self, _: CallSpec<'_>, _: CallTold) -> Result<Begun, GroupCallError> {
-        Ok(Begun::Loose(None))
+        Ok(Begun::Loose(None, Wanted::new(CallKind::Answered)))
     }
 
     fn begin_notify(&self, _: CallSpec<'_>) -> Result<(), GroupCallError> {
@@ -589,10 +589,12 @@ impl Agency for Own {
 
     fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError> {
         if call.handler == "refuse" {
-            return Err(GroupCallError::Foreign { status: 8, words: "no".into() });
+            let call = "refuse at own".into();
+            return Err(GroupCallError::Foreign { call, status: 8, words: "no".into(), cause: "".into() });
         }
-        self.1.lock().expect("no panic").push(told);
-        Ok(Begun::Loose(call.timeout))
+        let wanted = Wanted::new(CallKind::Answered);
+        self.1.lock().expect("no panic").push((told, wanted.clone()));
+        Ok(Begun::Loose(call.timeout, wanted))
     }
 
     fn begin_notify(&self, _: CallSpec<'_>) -> Result<(), GroupCallError> {
@@ -612,19 +614,26 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
     let told = || kept.1.lock().expect("no panic").remove(0);
 
     let call = events.rpc_call(id, ask("own", "x", b"")).expect("made");
-    told()(Ok(b"answer".to_vec()));
+    let (answer, wanted) = told();
+    assert!(wanted.get());
+    answer(Ok(b"answer".to_vec()));
     assert_eq!(completed(&mut events), (call, Ok(b"answer".to_vec())));
     let error = events.rpc_call(id, ask("own", "refuse", b"")).expect_err("refused").to_string();
-    assert_eq!(error, "no");
+    assert_eq!(error, "refuse at own: no");
     events.rpc_notify(id, ask("own", "x", b"")).expect("made");
     let quick = CallSpec { timeout: Some(Duration::from_millis(20)), ..ask("own", "x", b"") };
     let call = events.rpc_call(id, quick).expect("made");
-    let late = told();
+    let (late, wanted) = told();
+    assert!(wanted.get());
     let (of, result) = completed(&mut events);
-    assert_eq!((of, result.expect_err("late").to_string().as_str()), (call, "x at own: no answer in time"));
+    assert_eq!((of, result.expect_err("late").to_string().as_str()), (call, "x at own: no answer in 0.02s"));
+    assert!(!wanted.get());
     late(Ok(b"nobody waits".to_vec()));
     let call = events.rpc_call(id, ask("own", "x", b"")).expect("made");
+    let (_, wanted) = told();
+    assert!(wanted.get());
     events.cancel(StoreId::from_u32(id.as_u32()), call);
+    assert!(!wanted.get());
     let (of, result) = completed(&mut events);
     assert_eq!(
         (of, result.expect_err("cancelled").to_string().as_str()),
@@ -638,7 +647,7 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
         caller: worker("other", 2),
         handler: "ask".into(),
         payload: b"bytes".to_vec().into(),
-        kind: crate::rpc::connection::CallKind::Answered,
+        kind: CallKind::Answered,
         time_left: None,
     };
     let back = || {
@@ -646,7 +655,7 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
         let told = move |answer: Result<crate::driver::rpc::Payload, Box<str>>| {
             tell.send(answer.map(|payload| payload.bytes().to_vec())).expect("heard");
         };
-        Responder::elsewhere("ask".into(), Box::new(told))
+        Responder::elsewhere("ask".into(), Box::new(told), Wanted::new(CallKind::Answered))
     };
     desk.ask(request(), back());
     let (_, asked, responder) = asked(&mut events);
@@ -664,7 +673,7 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
     );
     let (of, end) = over(&mut events);
     assert_eq!((of, end.expect_err("words").to_string().as_str()), (id, "it will not go"));
-    told()(Ok(Vec::new()));
+    told().0(Ok(Vec::new()));
 }
 
 #[test]
@@ -707,12 +716,15 @@ fn a_request_for_which_a_loop_has_no_room_is_told_so_and_no_handler_sees_it() {
             caller: worker("other", 2),
             handler: "ask".into(),
             payload: Vec::new().into(),
-            kind: crate::rpc::connection::CallKind::Answered,
+            kind: CallKind::Answered,
             time_left: None,
         };
         let tell = tell.clone();
         let told = move |answer: Result<_, Box<str>>| drop(tell.send(answer.map(drop)));
-        desk.ask(request, Responder::elsewhere("ask".into(), Box::new(told)));
+        desk.ask(
+            request,
+            Responder::elsewhere("ask".into(), Box::new(told), Wanted::new(CallKind::Answered)),
+        );
     };
     let room = usize::try_from(InboxLimits::default().requests.requests_max).expect("it fits");
     (0..=room).for_each(|_| ask());

@@ -7,8 +7,9 @@ use crate::driver::native_client::calls::{Listing, call_of, check, frame_of, set
 use crate::driver::native_client::carrier::{Asked, Carrier, Told};
 use crate::driver::native_client::{
     Answered, BarrierResult, BatchAnswer, Change, Joined, Loss, MemberInfo, NativeClientOptions, NativeError,
-    NodeEvent, RunInfo, TxnResult, WatchError, Way, plain,
+    NodeEvent, RunInfo, TxnResult, WatchError, Way, plain, removed_in,
 };
+use crate::driver::rendezvous::LastRounds;
 use crate::driver::sorted_map::SortedMap;
 use crate::driver::store::take::{List, strip_scope};
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
@@ -17,11 +18,13 @@ use crate::node::multi_client::Answer;
 use crate::node::native_client::Ending;
 use crate::rendezvous::rdzv_settings::RdzvSettings;
 use crate::store::call::{Call, CallId, Outcome};
+use crate::store::engine::PrefixRemoved;
 use crate::store::op::{Key, Request};
 use crate::time::{Duration, Instant};
-use crate::wire::native::{ClientFrame, ServerFrame, Why};
+use crate::wire::native::{Batched, ClientFrame, ServerFrame, Why};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// What a session's call was answered.
@@ -39,8 +42,10 @@ pub enum SessionAnswer {
     Barrier(BarrierResult),
     /// The watch has begun, at this revision of the store.
     Watching(u64),
-    /// A number: the lease's own, or how many keys were removed.
+    /// A number: the lease's own, or how many of its keys were removed.
     Number(i64),
+    /// What became of the keys beneath a prefix.
+    Removed(PrefixRemoved),
     /// What became of a transaction.
     Txn(TxnResult),
     /// The answers to a batch, in order.
@@ -49,20 +54,27 @@ pub enum SessionAnswer {
 
 impl SessionAnswer {
     /// What an answer means; `None` when it is none to that.
-    fn of(operation: Operation, answer: &Answered, limits: &FrameLimits, peer: &str) -> Option<Self> {
+    fn of(
+        operation: Operation,
+        answer: &Answered,
+        limits: &FrameLimits,
+        peer: &str,
+        key_of: &dyn Fn(usize) -> Vec<u8>,
+    ) -> Option<Self> {
         let frame = answer.frame(limits)?;
         Some(match operation {
             Operation::Join | Operation::Standby => Self::Joined(Joined::of(&frame)?),
             Operation::RunInfo => Self::RunInfo(RunInfo::of(&frame)?),
             Operation::Members => Self::Members(MemberInfo::list_of(&frame)?),
-            Operation::Barrier => Self::Barrier(BarrierResult::of(&frame)?),
+            Operation::NamedBarrier => Self::Barrier(BarrierResult::of(&frame)?),
             Operation::Txn => Self::Txn(TxnResult::of(&frame)?),
-            Operation::Batch => Self::Batch(BatchAnswer::list_of(&frame, peer)?),
+            Operation::Batch => Self::Batch(BatchAnswer::list_of(&frame, peer, key_of)?),
             Operation::Watch => match frame {
                 ServerFrame::Done { revision } => Self::Watching(revision),
                 _ => return None,
             },
-            Operation::LeaseGrant | Operation::LeaseRevoke | Operation::DeletePrefix => match frame {
+            Operation::DeletePrefix => Self::Removed(removed_in(&frame)?),
+            Operation::LeaseGrant | Operation::LeaseRevoke => match frame {
                 ServerFrame::Number { number, .. } => Self::Number(number),
                 _ => return None,
             },
@@ -82,6 +94,10 @@ pub enum SessionEvent {
         call: CallId,
         /// What was wanted.
         operation: Operation,
+        /// Its first key, as its user knows it.
+        key: Option<Vec<u8>>,
+        /// From its beginning to its end.
+        elapsed: Duration,
         /// The answer.
         result: Result<SessionAnswer, NativeError>,
     },
@@ -121,12 +137,20 @@ pub(super) struct LoopSession {
     pub(super) peer: Box<str>,
     pub(super) options: NativeClientOptions,
     pub(super) carrier: Carrier,
-    /// What a node was added with, and where the others reach it.
-    pub(super) settings: Option<(RdzvSettings, Box<str>)>,
+    /// What a node was added with, where the others reach it, and the rounds that the loop's nodes were in.
+    pub(super) settings: Option<(RdzvSettings, Box<str>, Arc<LastRounds>)>,
     /// By the request for the page that is awaited.
     listed: SortedMap<u64, Listed>,
-    /// Watches that go on, by their requests, and how many bytes of their changes nobody has taken yet.
-    watches: BTreeMap<u64, usize>,
+    /// Watches that go on, by their requests.
+    watches: BTreeMap<u64, Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    /// Whole, as it stands at the server.
+    key: Vec<u8>,
+    /// So many bytes of its changes were not taken yet.
+    untaken: usize,
 }
 
 /// What stands behind keys in requests, and what errors name.
@@ -143,7 +167,16 @@ fn keys_of<'a>(frame: &ClientFrame<'a>) -> (Option<Key<'a>>, usize) {
         | ClientFrame::WatchPrefix { prefix: key, .. }
         | ClientFrame::DeletePrefix { prefix: key }
         | ClientFrame::Barrier { key, .. } => (Some(key), 1),
-        ClientFrame::LeaseAttach { keys, .. } => (keys.iter().next(), keys.len()),
+        ClientFrame::Set { key, .. }
+        | ClientFrame::CompareSet { key, .. }
+        | ClientFrame::Add { key, .. }
+        | ClientFrame::Delete { key }
+        | ClientFrame::Append { key, .. }
+        | ClientFrame::QueuePush { key, .. }
+        | ClientFrame::QueueLen { key } => (Some(key), 1),
+        ClientFrame::LeaseAttach { keys, .. } | ClientFrame::Check { keys } => {
+            (keys.iter().next(), keys.len())
+        }
         _ => (None, 0),
     }
 }
@@ -240,10 +273,11 @@ impl LoopSession {
         // Of a call that takes several requests, the one that is under way.
         let page = self.listed.iter_mut().find(|(_, listed)| listed.call == call).map(|(request, _)| request);
         let first = self.request_of(call);
-        if self.watches.remove(&first).is_some() {
+        if let Some(watched) = self.watches.remove(&first) {
             self.carrier.forget(first);
             let cancelled = Loss::of(plain(ErrorKind::Cancelled));
-            let cancelled = cancelled.into_error(Operation::Watch, (None, 0), &self.peer);
+            let keys = (Some(Key::raw(&watched.key)), 1);
+            let cancelled = cancelled.into_error(Operation::Watch, keys, &self.peer);
             let over = SessionEvent::WatchOver(call, WatchError::Cancelled(cancelled));
             happened.push_back(LoopEvent::Session(self.id, over));
             return;
@@ -273,6 +307,11 @@ impl LoopSession {
             Told::Open => SessionEvent::Open,
             Told::Answered(asked, answer) => {
                 let id = answer.id;
+                if let Some((settings, _, rounds)) = &self.settings
+                    && let Some(joined) = answer.frame(self.carrier.limits()).as_ref().and_then(Joined::of)
+                {
+                    rounds.entered(settings, joined.round);
+                }
                 happened.extend(self.ended(now, id, &asked, Ok(answer)));
                 return;
             }
@@ -293,7 +332,7 @@ impl LoopSession {
             Some(ServerFrame::LeaseOver { lease, why }) => SessionEvent::LeaseOver { call, lease, why },
             // What was under way when the watch was given up is told no more.
             Some(ServerFrame::Changed { changes }) => {
-                let Some(untaken) = self.watches.get_mut(&push.id) else { return };
+                let Some(Watched { key, untaken }) = self.watches.get_mut(&push.id) else { return };
                 if *untaken < self.options.pushed_bytes_max {
                     let changes = changes.iter().map(|change| Change::of(&change, &self.options.scope));
                     let told = changes.map(|change| {
@@ -302,12 +341,14 @@ impl LoopSession {
                     });
                     return happened.extend(told);
                 }
+                let overrun = WatchError::overrun(Key::raw(key), &self.peer);
                 self.watches.remove(&push.id);
                 self.carrier.forget(push.id);
-                SessionEvent::WatchOver(call, WatchError::Overrun)
+                SessionEvent::WatchOver(call, overrun)
             }
-            Some(ServerFrame::WatchOver { why, oldest }) if self.watches.remove(&push.id).is_some() => {
-                SessionEvent::WatchOver(call, WatchError::of(why, oldest))
+            Some(ServerFrame::WatchOver { why, oldest }) => {
+                let Some(watched) = self.watches.remove(&push.id) else { return };
+                SessionEvent::WatchOver(call, WatchError::of(why, oldest, Key::raw(&watched.key), &self.peer))
             }
             // Of a later version.
             _ => return,
@@ -318,8 +359,8 @@ impl LoopSession {
     /// Somebody has taken a change of a watch.
     pub(super) fn taken(&mut self, call: CallId, change: &Change) {
         let request = self.request_of(call);
-        if let Some(untaken) = self.watches.get_mut(&request) {
-            *untaken -= change.bytes();
+        if let Some(watched) = self.watches.get_mut(&request) {
+            watched.untaken -= change.bytes();
         }
     }
 
@@ -347,11 +388,21 @@ impl LoopSession {
         if let Some(call) = call_of(operation, &frame) {
             return self.call_ended(now, request, (asked, &call), answer);
         }
-        if operation == Operation::Watch && answer.is_ok() {
-            self.watches.insert(request, 0);
+        let scope = &*self.options.scope;
+        let (first, count) = keys_of(&frame);
+        let first = first.map(|key| key.pieces().concat());
+        if let (Operation::Watch, Ok(_), Some(key)) = (operation, &answer, &first) {
+            self.watches.insert(request, Watched { key: key.clone(), untaken: 0 });
         }
+        let key_of = |place: usize| match &frame {
+            ClientFrame::Batch { requests } => {
+                let request = requests.iter().nth(place).and_then(|Batched(request)| keys_of(&request).0);
+                request.map(|key| key.pieces().concat()).unwrap_or_default()
+            }
+            _ => Vec::new(),
+        };
         let answer = match answer {
-            Ok(answer) => SessionAnswer::of(operation, &answer, &limits, &self.peer)
+            Ok(answer) => SessionAnswer::of(operation, &answer, &limits, &self.peer, &key_of)
                 .ok_or_else(|| Loss::of_wrong_answer(operation)),
             // Closing is done when the session is over, however the server said so.
             Err(loss) if operation == Operation::Bye && self.carrier.ending() == Some(Ending::Left) => {
@@ -362,9 +413,19 @@ impl LoopSession {
         };
         let result = answer.map_err(|mut loss| {
             loss.failure.elapsed = asked.since_begun(now);
-            loss.into_error(operation, keys_of(&frame), &self.peer)
+            // Where the keys are a store's, its scope is not what the caller counts.
+            let key = first.as_deref().map(|key| match key.strip_prefix(scope) {
+                Some(name) => Key::scoped(scope, name),
+                None => Key::raw(key),
+            });
+            loss.into_error(operation, (key, count), &self.peer)
         });
-        let event = SessionEvent::Completed { call: self.call_id(request), operation, result };
+        // Of a transaction, the key that its error names.
+        let told = result.as_ref().err().and_then(|error| error.fault().map(|fault| fault.text.to_vec()));
+        let key = if operation == Operation::Txn { told.filter(|key| !key.is_empty()) } else { first };
+        let key = key.map(|key| key.strip_prefix(scope).map(<[u8]>::to_vec).unwrap_or(key));
+        let (call, elapsed) = (self.call_id(request), asked.since_begun(now));
+        let event = SessionEvent::Completed { call, operation, key, elapsed, result };
         Some(LoopEvent::Session(self.id, event))
     }
 

@@ -13,6 +13,7 @@ use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::participant::{Entry, Part, Role};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::store::call::Outcome;
+use crate::store::engine::PrefixRemoved;
 use crate::store::op::{Keys, Pairs};
 use crate::wire::native::{FaultCode, LastCall, Terms, Why};
 use alloc::format;
@@ -255,17 +256,20 @@ fn who_is_replaced_hears_so() {
     while !matches!(next(&mut events), LoopEvent::Session(_, SessionEvent::Node(NodeEvent::Seated))) {}
     let twin = add(&mut events, &server, "n0");
     join(&mut events, twin, "n0", terms);
-    let (mut is_told, mut is_cancelled) = (false, false);
-    while !(is_told && is_cancelled) {
+    let (mut is_told, mut is_refused) = (false, false);
+    while !(is_told && is_refused) {
         match next_of(&mut events) {
             (session, SessionEvent::Node(NodeEvent::Replaced { .. })) => is_told = session == first,
             (_, SessionEvent::Completed { call, result, .. }) if call == lost => {
-                is_cancelled = result.expect_err("replaced").kind() == ErrorKind::Cancelled;
+                is_refused = result.expect_err("replaced").kind() == ErrorKind::Replaced;
             }
             other => panic!("{other:?}"),
         }
     }
     assert_eq!(of(&mut events, first).part(), Part::Replaced);
+    // It must not come back, and is told why.
+    let again = of(&mut events, first).join(&as_node("n0", terms), Role::Member).expect_err("replaced");
+    assert!(matches!(again, SubmitError::Call(error) if error.kind() == ErrorKind::Replaced));
 }
 
 #[test]
@@ -344,7 +348,7 @@ fn a_barrier_releases_all_or_names_who_is_missing() {
     }
     for _ in 0..3 {
         let (_, event) = next_of(&mut events);
-        let SessionEvent::Completed { operation: Operation::Barrier, result, .. } = event else {
+        let SessionEvent::Completed { operation: Operation::NamedBarrier, result, .. } = event else {
             panic!("{event:?}")
         };
         let released = SessionAnswer::Barrier(BarrierResult::Released { generation: 1 });
@@ -427,7 +431,10 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
     );
     events.cancel(session.store(), again);
     let call = of(&mut events, session).delete_prefix(b"", WHILE).expect("submitted");
-    assert_eq!(end_of(&mut events, call).expect("removed"), SessionAnswer::Number(1));
+    assert_eq!(
+        end_of(&mut events, call).expect("removed"),
+        SessionAnswer::Removed(PrefixRemoved { removed: 1, left: 0 })
+    );
 
     // A lease that ends by itself says so, and its keys are told to have gone.
     let call = of(&mut events, session).lease(Duration::from_millis(20), WHILE).expect("submitted");
@@ -469,7 +476,7 @@ fn a_watch_whose_changes_nobody_takes_is_ended() {
         while let Some(event) = events.next_event() {
             match event {
                 LoopEvent::Session(_, SessionEvent::Changed(..)) => changes += 1,
-                LoopEvent::Session(_, SessionEvent::WatchOver(call, WatchError::Overrun)) => {
+                LoopEvent::Session(_, SessionEvent::WatchOver(call, WatchError::Overrun(_))) => {
                     assert!(call == watch && !is_over);
                     is_over = true;
                 }

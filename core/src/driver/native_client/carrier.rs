@@ -5,16 +5,21 @@ use super::node::NodeEvent;
 use super::{Answered, Loss, Machine, NativeClientOptions, ServerFault, Way, body_of, plain};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
+use crate::driver::last_try::FailedTry;
 use crate::driver::resolve::{Found, literal, look_up};
 use crate::driver::socket::{KeepAlive, classify, finish_connect, open_socket, start_connect};
+use crate::driver::store_client::endpoint_text;
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
-use crate::node::native_client::{BeginError, Ending, Event, Failed, Input, Output, Taken, ToWrite};
-use crate::rendezvous::participant;
+use crate::node::native_client::{
+    BeginError, Ending, Event, Failed, Input, Output, PROBE_NONCE, Taken, ToWrite,
+};
+use crate::rendezvous::participant::{self, OutOfTurn, Part};
 use crate::store::dial::Family;
 use crate::store::op::Key;
 use crate::time::{Duration, Instant};
-use crate::wire::native::{ClientFrame, HEADER_BYTES, MAGIC, Message, encode_frame};
+use crate::wire::c10d;
+use crate::wire::native::{ClientFrame, Fault, HEADER_BYTES, MAGIC, Message, encode_frame};
 use crate::wire::sink::Sink;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -202,6 +207,12 @@ impl Carrier {
         &self.limits
     }
 
+    /// How the last try to connect failed, where there was one and there is no connection.
+    pub(in crate::driver) fn failed_try(&self) -> Option<FailedTry> {
+        let failure = self.machine.failed_try(self.clock.now())?;
+        Some(FailedTry::new(&endpoint_text(&self.host, self.port), failure))
+    }
+
     /// Why the session is over.
     pub(in crate::driver) fn ending(&self) -> Option<Ending> {
         self.machine.ending()
@@ -240,6 +251,7 @@ impl Carrier {
                 let (kind, cause) = (ErrorKind::LimitExceeded, Cause::Limit(limit));
                 Err(Loss::of(Failure { kind, cause, phase: Phase::Sending, ..plain(kind) }))
             }
+            Err(BeginError::OutOfTurn(OutOfTurn(Part::Replaced))) => Err(Loss::of_fault(&Fault::REPLACED)),
             Err(BeginError::OutOfTurn(_)) => Err(Loss::of(plain(ErrorKind::InvalidArgument))),
             Err(BeginError::Over(ending)) => Err(Loss::of_ending(ending)),
         }
@@ -272,6 +284,11 @@ impl Carrier {
     pub(in crate::driver) fn is_due(&self, now: Instant) -> bool {
         let is_found = |lookup: &Lookup| lookup.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         self.poll_timeout().is_some_and(|due| due <= now) || self.lookup.as_ref().is_some_and(is_found)
+    }
+
+    /// The owner has waited, and goes on; to be called before it takes in what has happened.
+    pub(in crate::driver) fn wake(&mut self) {
+        self.machine.wake(self.clock.now());
     }
 
     /// Takes in that time has passed up to `now`, and what was looked up. All that had come by then has been read: a process
@@ -537,6 +554,11 @@ impl Carrier {
             let mut out = Growing(&mut self.unsent);
             // A body is longer than a header can tell only beyond what `begin` lets through.
             let encoded = match write {
+                ToWrite::Probe => {
+                    c10d::encode_frame(&mut out, &c10d::Frame::Validate { magic: c10d::MAGIC });
+                    c10d::encode_frame(&mut out, &c10d::Frame::Ping { nonce: PROBE_NONCE });
+                    Ok(())
+                }
                 ToWrite::Opening(label, identity) => {
                     out.put(&MAGIC);
                     let hello = self.machine.hello(identity, self.node.as_bytes(), b"");

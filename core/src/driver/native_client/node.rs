@@ -1,7 +1,7 @@
 //! A node's part in a run.
 
 use super::inbox::{Last, Weighed};
-use super::{Answered, Loss, NativeClient, NativeError, Way, plain, text_of};
+use super::{Answered, Loss, NativeClient, NativeError, Way, check_reason, plain, text_of};
 use crate::driver::canceller::Cancellable;
 use crate::error::{ErrorKind, Operation};
 use crate::rendezvous::participant::{Entry, Event, Role};
@@ -211,6 +211,11 @@ impl NativeClient {
         self.0.shared.stood_by.load(Ordering::Acquire)
     }
 
+    /// Whether another session joined under the node's name: then this one must not come back.
+    pub(in crate::driver) fn was_replaced(&self) -> bool {
+        self.0.shared.was_replaced.load(Ordering::Acquire)
+    }
+
     /// What happens to the node, in order; waits up to `timeout` for it. `None`: nothing happened. When a round is formed,
     /// what was not asked for of the one before is forgotten; a join that comes to nothing forgets nothing. When nobody
     /// asks for too long, the oldest are forgotten.
@@ -238,9 +243,9 @@ impl NativeClient {
             let loss = match last {
                 Last::Over(ending) => Loss::of_ending(ending),
                 Last::Overrun => Loss::of(plain(ErrorKind::LimitExceeded)),
-                Last::Interrupted => return self.cancelled(Operation::Watch),
+                Last::Interrupted => return self.cancelled(Operation::RoundEvent),
             };
-            self.error(Operation::Watch, (None, 0), loss)
+            self.error(Operation::RoundEvent, (None, 0), loss)
         })
     }
 
@@ -288,8 +293,10 @@ impl NativeClient {
         call: &Cancellable,
     ) -> Result<(), NativeError> {
         let run_id = Key::raw(run_id);
+        let keys = (Some(run_id), 1);
+        check_reason(words).map_err(|loss| self.error(Operation::Close, keys, loss))?;
         let fail = ClientFrame::Fail { run_id, words: words.as_bytes() };
-        self.ask_within(Operation::Close, &fail, timeout, (Some(run_id), 1), call).map(drop)
+        self.ask_within(Operation::Close, &fail, timeout, keys, call).map(drop)
     }
 
     /// Asks how a run stands.

@@ -9,6 +9,7 @@ use crate::driver::store::Timeout;
 use crate::driver::store::take::Take;
 use crate::error::Operation;
 use crate::store::call::{Call, Outcome, Patience};
+use crate::store::engine::PrefixRemoved;
 use crate::store::op::{Key, Keys, Request};
 use crate::time::Duration;
 use crate::wire::native::{BarrierEnd, Batched, ClientFrame, Participants, ServerFrame, Why};
@@ -92,15 +93,22 @@ pub enum BatchAnswer {
 
 impl BatchAnswer {
     /// Those that an answer holds, in order; `None` when it is none to a batch.
-    pub(in crate::driver) fn list_of(frame: &ServerFrame<'_>, peer: &str) -> Option<Vec<Self>> {
+    /// `key_of` tells the whole key of a request by its place.
+    pub(in crate::driver) fn list_of(
+        frame: &ServerFrame<'_>,
+        peer: &str,
+        key_of: &dyn Fn(usize) -> Vec<u8>,
+    ) -> Option<Vec<Self>> {
         let ServerFrame::BatchDone { answers } = frame else { return None };
-        let answers = answers.iter().map(|Batched(answer)| match answer {
+        let answers = answers.iter().enumerate().map(|(place, Batched(answer))| match answer {
             ServerFrame::Done { .. } => Some(Self::Done),
             ServerFrame::Number { number, .. } => Some(Self::Number(number)),
             ServerFrame::Value { value, .. } => Some(Self::Value(value.map(<[u8]>::to_vec))),
             ServerFrame::Verdict { holds, .. } => Some(Self::Verdict(holds)),
             ServerFrame::Error { fault } => {
-                let error = Loss::of_fault(&fault).into_error(Operation::Batch, (None, 0), peer);
+                let key = key_of(place);
+                let keys = (Some(Key::raw(&key)), 1);
+                let error = Loss::of_fault(&fault).into_error(Operation::Batch, keys, peer);
                 Some(Self::Failed(error))
             }
             _ => None,
@@ -125,6 +133,17 @@ impl TxnResult {
             ServerFrame::Verdict { holds, revision } => Some(Self { holds, revision }),
             _ => None,
         }
+    }
+}
+
+/// What the answer to the removal of a prefix tells; `None` when it is none.
+pub(in crate::driver) fn removed_in(frame: &ServerFrame<'_>) -> Option<PrefixRemoved> {
+    match *frame {
+        ServerFrame::Number { number, .. } => {
+            Some(PrefixRemoved { removed: u64::try_from(number).unwrap_or_default(), left: 0 })
+        }
+        ServerFrame::PrefixRemoved { removed, left, .. } => Some(PrefixRemoved { removed, left }),
+        _ => None,
     }
 }
 
@@ -158,15 +177,17 @@ impl NativeClient {
         }
     }
 
-    /// Removes all keys beneath a prefix, and queues too; how many keys that were.
+    /// Removes all keys beneath a prefix, and queues too. Keys of rounds that are over stay, and are counted.
     ///
     /// # Errors
-    /// Why they may not be removed.
-    pub fn delete_prefix(&self, prefix: &[u8], timeout: Timeout) -> Result<i64, NativeError> {
+    /// Why they may not be removed: [`crate::error::ErrorKind::StaleRound`] where all beneath the prefix is of a round
+    /// that is over.
+    pub fn delete_prefix(&self, prefix: &[u8], timeout: Timeout) -> Result<PrefixRemoved, NativeError> {
         let prefix = self.key(prefix);
         let delete = ClientFrame::DeletePrefix { prefix };
         let answer = self.ask(Operation::DeletePrefix, &delete, self.span(timeout).0, (Some(prefix), 1))?;
-        self.number_in(Operation::DeletePrefix, &answer)
+        let frame = answer.frame(&self.0.answer_limits);
+        frame.as_ref().and_then(removed_in).ok_or_else(|| self.odd(Operation::DeletePrefix))
     }
 
     /// Reads values with their revisions, when all are there. With a timeout of zero those that are missing have the
@@ -217,6 +238,8 @@ impl NativeClient {
     /// Why it is not known to be done. Whether all of it may have been all the same, [`crate::error::Failure::effect`]
     /// tells; never a part of it.
     pub fn commit(&self, txn: &Txn, timeout: Timeout) -> Result<TxnResult, NativeError> {
+        let too_long = txn.check_keys(&self.1.scope, &self.0.options.limits);
+        too_long.map_err(|(key, loss)| self.error(Operation::Txn, (Some(self.key(key)), 1), loss))?;
         let asked = txn.asked(&self.1.scope);
         let answer = self.exchange_asked(asked, self.span(timeout).0, Way::Plain, None, None);
         let answer = answer.map_err(|loss| self.error(Operation::Txn, (None, 0), loss))?;
@@ -230,13 +253,18 @@ impl NativeClient {
     /// Why there are no answers. Whether all of them may have been carried out all the same,
     /// [`crate::error::Failure::effect`] tells; never a part of them.
     pub fn batch(&self, batch: &Batch, timeout: Timeout) -> Result<Vec<BatchAnswer>, NativeError> {
+        let too_long = batch.check_keys(&self.1.scope, &self.0.options.limits);
+        too_long.map_err(|(key, loss)| self.error(Operation::Batch, (Some(self.key(key)), 1), loss))?;
         let asked = batch.asked(&self.1.scope);
         let answer = self.exchange_asked(asked, self.span(timeout).0, Way::Plain, None, None);
         let answer = answer.map_err(|loss| self.error(Operation::Batch, (None, 0), loss))?;
         let frame = answer.frame(&self.0.answer_limits);
         frame
             .as_ref()
-            .and_then(|frame| BatchAnswer::list_of(frame, &self.0.peer))
+            .and_then(|frame| {
+                let key_of = |place| [&*self.1.scope, batch.key(place)].concat();
+                BatchAnswer::list_of(frame, &self.0.peer, &key_of)
+            })
             .ok_or_else(|| self.odd(Operation::Batch))
     }
 
@@ -258,9 +286,9 @@ impl NativeClient {
         let timeout_ms = patient_millis(span, patience);
         let (key, name) = (self.key(key), self.name_or_own(name));
         let barrier = ClientFrame::Barrier { key, generation, name, timeout_ms, participants };
-        let answer = self.ask(Operation::Barrier, &barrier, span, (Some(key), 1))?;
+        let answer = self.ask(Operation::NamedBarrier, &barrier, span, (Some(key), 1))?;
         let frame = answer.frame(&self.0.answer_limits);
-        frame.as_ref().and_then(BarrierResult::of).ok_or_else(|| self.odd(Operation::Barrier))
+        frame.as_ref().and_then(BarrierResult::of).ok_or_else(|| self.odd(Operation::NamedBarrier))
     }
 
     /// Ends a barrier for all who wait at it; whether somebody did.

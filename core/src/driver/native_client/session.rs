@@ -45,6 +45,8 @@ pub(super) struct Session {
     /// Watches and leases, by their requests.
     streams: BTreeMap<u64, Arc<Inbox<Answered>>>,
     buffer: Box<[u8]>,
+    /// Whether there was no connection the last time.
+    was_trying: bool,
 }
 
 impl Session {
@@ -67,6 +69,7 @@ impl Session {
             callers: BTreeMap::new(),
             streams: BTreeMap::new(),
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
+            was_trying: true,
         })
     }
 
@@ -84,6 +87,7 @@ impl Session {
         let mut flow = self.obey();
         while flow == Flow::Go {
             self.settle();
+            self.tell_of_tries();
             if self.carrier.ending().is_some() {
                 break;
             }
@@ -96,6 +100,7 @@ impl Session {
                     continue;
                 }
             };
+            self.carrier.wake();
             flow = self.obey();
             for one in ready {
                 self.carrier.ready(one, &mut self.buffer);
@@ -115,6 +120,15 @@ impl Session {
                 return;
             }
         }
+    }
+
+    /// Whoever looks finds how the last try to connect failed. With a connection there is nothing to tell.
+    fn tell_of_tries(&mut self) {
+        let is_trying = !self.carrier.machine().is_live();
+        if is_trying || self.was_trying {
+            self.shared.last_try.set(self.carrier.failed_try());
+        }
+        self.was_trying = is_trying;
     }
 
     /// Nobody is left without an answer.
@@ -235,8 +249,10 @@ impl Session {
                 }
             }
             Told::Node(event) => {
-                if matches!(event, NodeEvent::StandingBy { .. }) {
-                    self.shared.stood_by.store(true, Ordering::Release);
+                match event {
+                    NodeEvent::StandingBy { .. } => self.shared.stood_by.store(true, Ordering::Release),
+                    NodeEvent::Replaced { .. } => self.shared.was_replaced.store(true, Ordering::Release),
+                    _ => {}
                 }
                 self.shared.events.put_over(event);
             }

@@ -320,6 +320,7 @@ pub(in crate::driver) fn entry() -> Entry<'static> {
         join_timeout_ms: 20_000,
         terms: terms(),
         labels: Pairs::scoped(b"", &[]),
+        round_min: 0,
     }
 }
 
@@ -440,7 +441,7 @@ fn a_watch_that_nobody_reads_is_ended() {
         let change = watch.next(SOON).expect("kept").expect("there");
         assert_eq!(change, Change { revision, key: b"k".to_vec(), value: None });
     }
-    assert!(matches!(watch.next(SOON), Err(WatchError::Overrun)));
+    assert!(matches!(watch.next(SOON), Err(WatchError::Overrun(_))));
     drop(watch);
     assert_eq!(told.recv_timeout(SOON), Ok(1));
     drop(client);
@@ -454,7 +455,7 @@ fn a_watch_that_nobody_reads_is_ended() {
     for revision in 8..10 {
         assert_eq!(watch.next(SOON).expect("kept").map(|change| change.revision), Some(revision));
     }
-    assert!(matches!(watch.next(SOON), Err(WatchError::Overrun)));
+    assert!(matches!(watch.next(SOON), Err(WatchError::Overrun(_))));
 }
 
 /// What is asked about each of several things is answered about each of them.

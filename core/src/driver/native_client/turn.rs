@@ -1,9 +1,13 @@
 //! What the server does in one turn, and what a program puts together before: transactions and batches. Keys stand in
 //! them as their users know them; what is before them comes with the store that they are for.
 
+use super::Loss;
+use super::calls::check;
 use super::carrier::Asked;
 use crate::error::Operation;
-use crate::store::op::{Key, Keys};
+use crate::limits::FrameLimits;
+use crate::store::call::{Call, Patience};
+use crate::store::op::{Key, Keys, Request};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::wire::native::{Batched, ClientFrame, List};
 use alloc::boxed::Box;
@@ -95,6 +99,17 @@ impl Txn {
         steps.push((key.into(), step));
     }
 
+    /// Finds a key that is too long beneath `scope`.
+    pub(in crate::driver) fn check_keys(
+        &self,
+        scope: &[u8],
+        limits: &FrameLimits,
+    ) -> Result<(), (&[u8], Loss)> {
+        let tests = self.tests.iter().map(|(key, _)| &**key);
+        let writes = self.then.iter().chain(&self.otherwise).map(|(key, _)| &**key);
+        check_keys(&mut tests.chain(writes), scope, limits)
+    }
+
     /// The request, for a store whose keys stand beneath `scope`.
     pub(in crate::driver) fn asked(&self, scope: &[u8]) -> Asked {
         let compares: Vec<Compare<'_>> =
@@ -116,6 +131,20 @@ impl Batch {
         self.0.push((key.into(), step.into()));
     }
 
+    /// The key of a request.
+    pub(in crate::driver) fn key(&self, place: usize) -> &[u8] {
+        self.0.get(place).map_or(b"", |(key, _)| key)
+    }
+
+    /// Finds a key that is too long beneath `scope`.
+    pub(in crate::driver) fn check_keys(
+        &self,
+        scope: &[u8],
+        limits: &FrameLimits,
+    ) -> Result<(), (&[u8], Loss)> {
+        check_keys(&mut self.0.iter().map(|(key, _)| &**key), scope, limits)
+    }
+
     /// The request, for a store whose keys stand beneath `scope`.
     pub(in crate::driver) fn asked(&self, scope: &[u8]) -> Asked {
         let steps = beneath(scope, &self.0);
@@ -127,6 +156,18 @@ impl Batch {
 }
 
 type Scoped<'a, S> = Steps<&'a S>;
+
+fn check_keys<'a>(
+    keys: &mut dyn Iterator<Item = &'a [u8]>,
+    scope: &[u8],
+    limits: &FrameLimits,
+) -> Result<(), (&'a [u8], Loss)> {
+    for key in keys {
+        let look = Call::Store(Request::Get { key: Key::scoped(scope, key) }, Patience::Once);
+        check(&look, limits).map_err(|loss| (key, loss))?;
+    }
+    Ok(())
+}
 
 /// The steps with whole keys.
 fn beneath<'a, S>(scope: &[u8], steps: &'a Steps<S>) -> Scoped<'a, S> {

@@ -1,13 +1,17 @@
 //! Watches and leases: requests that go on telling after they were answered.
 
 use super::inbox::{Inbox, Last, Queue};
-use super::{Answered, Command, Loss, NativeClient, NativeError, Way, millis, name_beneath};
+use super::{Answered, Command, Loss, NativeClient, NativeError, Way, millis, name_beneath, plain};
+use crate::driver::call_error::CallError;
 use crate::driver::store::Timeout;
 use crate::error::{ErrorKind, Operation};
 use crate::store::op::{Key, Keys};
 use crate::time::Duration;
 use crate::wire::native::{ClientFrame, ServerFrame, Why};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -44,17 +48,19 @@ impl Change {
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
     /// It fell behind the server's history: read the keys afresh, and watch from then on.
-    #[error("the watch fell behind: the oldest change that the server remembers is revision {oldest}")]
+    #[error("{call}")]
     Compacted {
         /// The oldest revision that can be told of.
         oldest: u64,
+        /// The watch, and what became of it.
+        call: CallError,
     },
     /// Nobody asked for its changes for so long that there was no more room.
-    #[error("the watch was ended: nobody asked for its changes")]
-    Overrun,
+    #[error(transparent)]
+    Overrun(CallError),
     /// The server ended it.
-    #[error("the server ended the watch: {0}")]
-    Ended(Why),
+    #[error("{1}")]
+    Ended(Why, CallError),
     /// Somebody cancelled the call with [`NativeClient::cancel`]; the watch goes on.
     #[error(transparent)]
     Cancelled(NativeError),
@@ -67,11 +73,15 @@ impl WatchError {
     /// Which kind of failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
+        self.call().kind()
+    }
+
+    /// The watch as a call that failed.
+    #[must_use]
+    pub const fn call(&self) -> &CallError {
         match self {
-            Self::Compacted { .. } => ErrorKind::Compacted,
-            Self::Overrun | Self::Ended(Why::Limit) => ErrorKind::LimitExceeded,
-            Self::Ended(_) => ErrorKind::Cancelled,
-            Self::Cancelled(error) | Self::Lost(error) => error.kind(),
+            Self::Compacted { call, .. } | Self::Overrun(call) | Self::Ended(_, call) => call,
+            Self::Cancelled(error) | Self::Lost(error) => error.call(),
         }
     }
 
@@ -79,18 +89,36 @@ impl WatchError {
     #[must_use]
     pub const fn oldest_revision(&self) -> Option<u64> {
         match self {
-            Self::Compacted { oldest } => Some(*oldest),
+            Self::Compacted { oldest, .. } => Some(*oldest),
             _ => None,
         }
     }
 
-    /// What the server's last word on a watch means.
-    pub(in crate::driver) const fn of(why: Why, oldest: u64) -> Self {
+    /// What the server's last word on a watch of `key` means.
+    pub(in crate::driver) fn of(why: Why, oldest: u64, key: Key<'_>, peer: &str) -> Self {
+        let ended = |kind, words: String| ended(kind, words.into(), key, peer);
         match why {
-            Why::Compacted => Self::Compacted { oldest },
-            why => Self::Ended(why),
+            Why::Compacted => {
+                let words =
+                    format!("the watch fell behind: the oldest that it remembers is revision {oldest}");
+                Self::Compacted { oldest, call: ended(ErrorKind::Compacted, words) }
+            }
+            Why::Limit => {
+                Self::Ended(why, ended(ErrorKind::LimitExceeded, format!("the server ended it: {why}")))
+            }
+            why => Self::Ended(why, ended(ErrorKind::Cancelled, format!("by the server: {why}"))),
         }
     }
+
+    /// Nobody asked for the changes of `key`.
+    pub(in crate::driver) fn overrun(key: Key<'_>, peer: &str) -> Self {
+        let words = "it was ended, since nobody asked for its changes".into();
+        Self::Overrun(ended(ErrorKind::LimitExceeded, words, key, peer))
+    }
+}
+
+fn ended(kind: ErrorKind, words: Box<str>, key: Key<'_>, peer: &str) -> CallError {
+    CallError::new(Operation::Watch, (Some(key), 1), peer, plain(kind)).with_words(Some(words))
 }
 
 /// Tells of changes, in the order of their revisions, each once. Dropping it ends it.
@@ -98,6 +126,8 @@ impl WatchError {
 pub struct Watch {
     client: NativeClient,
     id: u64,
+    /// The key or prefix, as its user knows it.
+    key: Box<[u8]>,
     revision: u64,
     inbox: Arc<Inbox<Answered>>,
     is_cancelled: AtomicBool,
@@ -122,15 +152,24 @@ impl Watch {
     pub fn next(&self, timeout: Duration) -> Result<Option<Change>, WatchError> {
         let has_ended = self.client.cancelled_since();
         let is_over = || is_set(&self.is_cancelled) || has_ended();
+        let (clock, key) = (self.client.clock(), self.client.key(&self.key));
+        let began = clock.now();
+        let lost = |mut loss: Loss| {
+            loss.failure.elapsed = clock.now().since(began);
+            self.client.error(Operation::Watch, (Some(key), 1), loss)
+        };
         match self.inbox.next_with(timeout, is_over, |queue| self.take(queue)) {
             Ok(taken) => taken.transpose(),
-            Err(Last::Overrun) => Err(WatchError::Overrun),
-            Err(Last::Interrupted) => Err(WatchError::Cancelled(self.client.cancelled(Operation::Watch))),
-            Err(Last::Over(ending)) => {
-                let loss = Loss::of_ending(ending);
-                Err(WatchError::Lost(self.client.error(Operation::Watch, (None, 0), loss)))
-            }
+            Err(Last::Overrun) => Err(WatchError::overrun(key, self.client.peer())),
+            Err(Last::Interrupted) => Err(WatchError::Cancelled(lost(Loss::of(plain(ErrorKind::Cancelled))))),
+            Err(Last::Over(ending)) => Err(WatchError::Lost(lost(Loss::of_ending(ending)))),
         }
+    }
+
+    /// The key or prefix, as its user knows it.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.key
     }
 
     /// Ends the call that waits for the next change, and every one that comes after it: so whoever is to stop is stopped,
@@ -148,7 +187,12 @@ impl Watch {
                 return Some(Ok(change));
             }
             if let Some(&(why, oldest)) = self.ended.get() {
-                return Some(Err(WatchError::of(why, oldest)));
+                return Some(Err(WatchError::of(
+                    why,
+                    oldest,
+                    self.client.key(&self.key),
+                    self.client.peer(),
+                )));
             }
             match queue.pop_front()?.frame(&self.client.0.answer_limits) {
                 Some(ServerFrame::Changed { changes }) => {
@@ -231,6 +275,8 @@ impl Lease {
     /// # Errors
     /// The session is over, and the lease with it; or the call was cancelled, and the lease goes on.
     pub fn wait_over(&self, timeout: Duration) -> Result<Option<Why>, NativeError> {
+        let clock = self.client.clock();
+        let began = clock.now();
         let has_ended = self.client.cancelled_since();
         let told = self.inbox.next_with(
             timeout,
@@ -248,9 +294,13 @@ impl Lease {
         match told {
             Ok(told) => Ok(told),
             Err(Last::Overrun) => Ok(None),
-            Err(Last::Interrupted) => Err(self.client.cancelled(Operation::LeaseGrant)),
-            Err(Last::Over(ending)) => {
-                Err(self.client.error(Operation::LeaseGrant, (None, 0), Loss::of_ending(ending)))
+            Err(last) => {
+                let mut loss = match last {
+                    Last::Over(ending) => Loss::of_ending(ending),
+                    _ => Loss::of(plain(ErrorKind::Cancelled)),
+                };
+                loss.failure.elapsed = clock.now().since(began);
+                Err(self.client.error(Operation::LeaseWait, (None, 0), loss))
             }
         }
     }
@@ -300,6 +350,7 @@ impl NativeClient {
         Ok(Watch {
             client: self.clone(),
             id: answer.id,
+            key: key.name().into(),
             revision,
             inbox,
             is_cancelled: AtomicBool::new(false),
@@ -387,7 +438,8 @@ mod tests {
         assert!(inboxes.iter().skip(1).all(|inbox| inbox.strong_count() > 1));
         drop(watches);
         // What is asked later is obeyed later: at the first answer, all of them are gone on this side.
-        let count = |client: &NativeClient| client.delete_prefix(b"nobody", Timeout::Default).expect("done");
+        let count =
+            |client: &NativeClient| client.delete_prefix(b"nobody", Timeout::Default).expect("done").removed;
         assert_eq!(count(&client), 0);
         assert!(inboxes.iter().all(|inbox| inbox.strong_count() == 0));
         // The one that was kept tells of each change, in order.

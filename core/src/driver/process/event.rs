@@ -24,7 +24,7 @@ pub enum GuardEvent {
         /// The system's number.
         errno: i32,
     },
-    /// A worker has ended; those of one guard in the order of their ends.
+    /// A worker has ended; those of one guard in the order in which they began to, as far as that was seen.
     Exited {
         /// Its number, which is free again.
         worker: u32,
@@ -32,8 +32,11 @@ pub enum GuardEvent {
         pid: u32,
         /// How it ended.
         status: ExitStatus,
-        /// When the guard saw it: the system's monotonic clock, in nanoseconds.
+        /// When it began to end, as far as the guard saw that, or when it had: the system's monotonic clock, in
+        /// nanoseconds.
         at_ns: u64,
+        /// Whether it was seen to be ending before the guard sent the signal of a stop.
+        was_ending: bool,
         /// What a function returned.
         returned: Returned,
     },

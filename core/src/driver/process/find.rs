@@ -1,6 +1,8 @@
 //! Where a program is, and what the system tells of a process.
 
 use super::guard::stat::Stat;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -133,6 +135,22 @@ fn stat(pid: u32) -> io::Result<Stat> {
 pub(in crate::driver) fn parent_of(pid: u32) -> io::Result<u32> {
     Ok(stat(pid)?.parent.cast_unsigned())
 }
+
+/// The command line of a process, or its name in brackets where it has none, in printable characters; cut where it is long.
+pub(in crate::driver) fn command_of(pid: u32) -> String {
+    let file = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let mut command = file("cmdline");
+    while command.pop_if(|last| *last == 0).is_some() {}
+    let command =
+        if command.is_empty() { [b"[", file("comm").trim_ascii_end(), b"]"].concat() } else { command };
+    let text = String::from_utf8_lossy(&command).into_owned();
+    let is_long = text.chars().count() > COMMAND_CHARS_MAX;
+    let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
+    let text: String = text.chars().take(COMMAND_CHARS_MAX).map(printable).collect();
+    if is_long { text + "..." } else { text }
+}
+
+const COMMAND_CHARS_MAX: usize = 80;
 
 /// What a process is doing.
 ///

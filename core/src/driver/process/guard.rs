@@ -8,6 +8,7 @@ mod beneath;
 pub(crate) mod block;
 mod launch;
 mod letters;
+mod lifeline;
 pub(crate) mod packet;
 pub(crate) mod room;
 mod set_up;
@@ -24,6 +25,7 @@ use libc::{c_int, pid_t};
 use packet::{Carried, Report, Request, report, request};
 use room::{Room, Slot, Stage};
 use set_up::{AGENT, CHILDREN, Descriptors, FIRST_WORKER, SOCKET};
+use stat::Stat;
 use std::os::fd::RawFd;
 
 /// What a guard is born with.
@@ -61,6 +63,7 @@ pub(crate) extern "C" fn live(birth: &Birth<'_>) -> ! {
         function: birth.function,
         // SAFETY: it has no arguments and cannot fail.
         guard: unsafe { libc::getpid() },
+        lifeline: lifeline::number(),
     };
     let mut warden = Warden {
         letters: Letters::new(rooms.letters, descriptors.socket),
@@ -70,6 +73,8 @@ pub(crate) extern "C" fn live(birth: &Birth<'_>) -> ! {
         children: rooms.beneath,
         told: rooms.told,
         told_count: 0,
+        told_at: 0,
+        held_until_ns: 0,
         live: 0,
         seen: 0,
         stop: Stop::None,
@@ -109,9 +114,13 @@ struct Warden {
     letters: Letters,
     /// Room for a list of children.
     children: &'static mut [pid_t],
-    /// Process groups that got the signal of this stop.
+    /// Process groups that got the signal of this stop, and processes that came to one of those later.
     told: &'static mut [pid_t],
     told_count: usize,
+    /// When that signal was sent first, as [`system::since_boot`] has it.
+    told_at: u64,
+    /// A failure waits so long for the end of a worker that had begun to end before; 0: none waits.
+    held_until_ns: u64,
     /// Workers whose end has not become a letter yet.
     live: usize,
     /// Requests that were taken.
@@ -132,26 +141,20 @@ const PLACES: c_int = EVENTS_MAX as c_int;
 /// While there is a stop, the guard looks again after so long: whose parent ends while his grandparent lives comes to the
 /// guard without a word.
 const LOOK_AGAIN_MS: c_int = 50;
+/// How long a worker that was seen to be ending may take until it has, before ends that began later are told.
+const HELD_NS_MAX: u64 = 20_000_000;
 
 impl Warden {
     fn turn(&mut self) {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
-        let millis = if self.stop == Stop::None { -1 } else { LOOK_AGAIN_MS };
-        // SAFETY: as many places as are named.
-        let count = unsafe { libc::epoll_wait(self.descriptors.events, events.as_mut_ptr(), PLACES, millis) };
-        let ready = events.get(..usize::try_from(count).unwrap_or(0)).unwrap_or(&[]);
-        // The system lists what became ready in the order in which it did, so workers are seen in the order of their
-        // deaths.
-        for event in ready {
-            match event.u64 {
-                AGENT => self.agent = Agent::Gone,
-                CHILDREN => self.empty_children(),
-                SOCKET => self.agent = if event.events & ENDED == 0 { self.agent } else { Agent::Gone },
-                token => self.reap(usize::try_from(token.wrapping_sub(FIRST_WORKER)).unwrap_or(usize::MAX)),
+        let millis = match (self.stop, self.held_until_ns) {
+            (Stop::None, 0) => -1,
+            (Stop::None, until) => {
+                let millis = until.saturating_sub(system::now_ns()).div_ceil(1_000_000);
+                c_int::try_from(millis).unwrap_or(LOOK_AGAIN_MS)
             }
-        }
-        let is_asked = |event: &libc::epoll_event| event.u64 == SOCKET && event.events & IN != 0;
-        if self.agent == Agent::Lives && ready.iter().any(is_asked) {
+            _ => LOOK_AGAIN_MS,
+        };
+        if self.look(millis) && self.agent == Agent::Lives {
             self.take_request();
         }
         if self.agent == Agent::Gone && self.stop != Stop::Kill {
@@ -163,6 +166,30 @@ impl Warden {
             self.nobody_is_left();
         }
         self.send_letters();
+    }
+
+    /// Waits so long for what happens, and takes it; true: there is a request.
+    fn look(&mut self, millis: c_int) -> bool {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        // SAFETY: as many places as are named.
+        let count = unsafe { libc::epoll_wait(self.descriptors.events, events.as_mut_ptr(), PLACES, millis) };
+        let ready = events.get(..usize::try_from(count).unwrap_or(0)).unwrap_or(&[]);
+        // The system lists what became ready in the order in which it did, so workers are seen in the order in which they
+        // began to end, and ended.
+        let first_lifeline = FIRST_WORKER.wrapping_add(self.slots.len() as u64);
+        for event in ready {
+            let token = event.u64;
+            match token {
+                AGENT => self.agent = Agent::Gone,
+                CHILDREN => self.empty_children(),
+                SOCKET => self.agent = if event.events & ENDED == 0 { self.agent } else { Agent::Gone },
+                _ if token >= first_lifeline => {
+                    self.hung_up(usize::try_from(token.wrapping_sub(first_lifeline)).unwrap_or(usize::MAX));
+                }
+                _ => self.reap(usize::try_from(token.wrapping_sub(FIRST_WORKER)).unwrap_or(usize::MAX)),
+            }
+        }
+        ready.iter().any(|event| event.u64 == SOCKET && event.events & IN != 0)
     }
 
     /// The agent is gone. Nobody hears of anything any more, and nobody who reads what the agent wrote has to wait for
@@ -190,7 +217,8 @@ impl Warden {
     }
 
     fn post(&mut self, report: &Report, slot: usize) {
-        self.letters.add(Report { at_ns: system::now_ns(), seen: self.seen, ..*report }, slot);
+        let at_ns = if report.at_ns == 0 { system::now_ns() } else { report.at_ns };
+        self.letters.add(Report { at_ns, seen: self.seen, ..*report }, slot);
     }
 
     fn take_request(&mut self) {
@@ -209,12 +237,17 @@ impl Warden {
         match asked.kind {
             request::START_PROGRAM | request::START_FUNCTION => self.start(asked, carried),
             request::SIGNAL => {
-                self.told_count = 0;
-                if self.stop != Stop::Kill {
+                self.see_the_ending();
+                if self.stop != Stop::Kill && self.stop != Stop::Signal(asked.signal) {
+                    self.told_count = 0;
+                    self.told_at = system::since_boot();
                     self.stop = Stop::Signal(asked.signal);
                 }
             }
-            request::KILL => self.stop = Stop::Kill,
+            request::KILL => {
+                self.see_the_ending();
+                self.stop = Stop::Kill;
+            }
             request::PASS => {
                 for worker in self.slots.iter().filter(|slot| slot.lives()) {
                     beneath::signal_group(worker.pid, asked.signal);
@@ -228,18 +261,33 @@ impl Warden {
     fn start(&mut self, asked: &Request, carried: &Carried) {
         let mut answer = Report { kind: report::NOT_STARTED, worker: asked.worker, ..Report::default() };
         let free = self.slots.iter().position(|slot| slot.stage == Stage::Free);
+        let mut ends = [-1; 2];
         let started = match (self.stop, free) {
-            (Stop::None, Some(free)) => launch::start(&self.ground, asked, carried).map(|pid| (free, pid)),
+            (Stop::None, Some(free)) => {
+                if self.ground.lifeline >= 0 {
+                    ends = lifeline::open();
+                }
+                launch::start(&self.ground, asked, carried, ends[1]).map(|pid| (free, pid))
+            }
             (Stop::None, None) => Err(launch::Failed { step: step::REQUEST, errno: libc::ENOSPC }),
             _ => Err(launch::Failed { step: step::STOPPING, errno: libc::ECANCELED }),
         };
+        let [lifeline, theirs] = ends;
+        if theirs >= 0 {
+            system::close(theirs);
+        }
         match started {
             Ok((place, pid)) => {
                 let token = FIRST_WORKER.wrapping_add(place as u64);
                 let pidfd = set_up::watch_worker(self.descriptors.events, pid, token);
                 let stage = if pidfd < 0 { Stage::Unwatched } else { Stage::Watched };
+                if lifeline >= 0 {
+                    let token = token.wrapping_add(self.slots.len() as u64);
+                    // Its end is told of unasked.
+                    set_up::control(self.descriptors.events, libc::EPOLL_CTL_ADD, lifeline, 0, token).ok();
+                }
                 if let Some(slot) = self.slots.get_mut(place) {
-                    *slot = Slot { worker: asked.worker, pid, pidfd, stage };
+                    *slot = Slot { worker: asked.worker, pid, pidfd, stage, lifeline, ending_ns: 0 };
                 }
                 self.live = self.live.wrapping_add(1);
                 answer.kind = report::STARTED;
@@ -247,9 +295,37 @@ impl Warden {
                 self.post(&answer, place);
             }
             Err(failed) => {
+                if lifeline >= 0 {
+                    system::close(lifeline);
+                }
                 answer.how = failed.step;
                 answer.value = failed.errno;
                 self.post(&answer, letters::NO_SLOT);
+            }
+        }
+    }
+
+    /// A worker's end of its lifeline is closed: it ends, most likely.
+    fn hung_up(&mut self, place: usize) {
+        let stop = self.stop;
+        let Some(slot) = self.slots.get_mut(place).filter(|slot| slot.lifeline >= 0) else { return };
+        // It is watched no more when it is closed: nobody else has it.
+        system::close(slot.lifeline);
+        slot.lifeline = -1;
+        if stop == Stop::None && slot.lives() && Stat::of(slot.pid).is_ok_and(|stat| stat.is_ending()) {
+            slot.ending_ns = system::now_ns();
+        }
+    }
+
+    /// A stop begins: who is ending already does not do so because of it.
+    fn see_the_ending(&mut self) {
+        if self.stop != Stop::None {
+            return;
+        }
+        self.look(0);
+        for slot in self.slots.iter_mut().filter(|slot| slot.lives() && slot.ending_ns == 0) {
+            if Stat::of(slot.pid).is_ok_and(|stat| stat.is_ending()) {
+                slot.ending_ns = system::now_ns();
             }
         }
     }
@@ -268,17 +344,37 @@ impl Warden {
         }
         let Ok(Some(ended)) = found else { return };
         slot.stage = Stage::Ended;
-        let (worker, pid) = (slot.worker, slot.pid);
+        let (worker, pid, ending_ns) = (slot.worker, slot.pid, slot.ending_ns);
         self.live = self.live.saturating_sub(1);
+        let at_ns = if ending_ns == 0 { system::now_ns() } else { ending_ns };
+        let is_failure = (ended.how, ended.value) != (libc::CLD_EXITED, 0);
+        if is_failure && self.held_until_ns == 0 && self.slots.iter().any(|slot| slot.ends_before(at_ns)) {
+            self.held_until_ns = system::now_ns().wrapping_add(HELD_NS_MAX);
+        }
         let exited = Report {
             kind: report::EXITED,
             worker,
             pid,
             value: ended.value,
             how: ended.how,
+            was_ending: c_int::from(ending_ns != 0 || self.stop == Stop::None),
+            at_ns,
             ..Report::default()
         };
         self.post(&exited, place);
+        self.letters.put_in_order();
+    }
+
+    /// Whether what there is to tell waits for the end of a worker that began to end first.
+    fn is_held(&mut self) -> bool {
+        if self.held_until_ns == 0 {
+            return false;
+        }
+        let is_awaited = self.slots.iter().any(|slot| slot.ends_before(u64::MAX));
+        if self.stop != Stop::None || !is_awaited || system::now_ns() >= self.held_until_ns {
+            self.held_until_ns = 0;
+        }
+        self.held_until_ns != 0
     }
 
     /// Takes the dead away, but for workers whose end is being told in its turn.
@@ -313,7 +409,8 @@ impl Warden {
         unsafe { libc::read(self.descriptors.children, told.as_mut_ptr().cast(), bytes) };
     }
 
-    /// Tells those who have not been told: what was adopted since the last look belongs to them.
+    /// Tells those who have not been told: what was adopted since the last look belongs to them. No process is told twice:
+    /// of a group that was told, only those are that have come to it since, each by itself.
     fn go_on_stopping(&mut self) {
         if self.stop == Stop::None || !self.has_children {
             return;
@@ -330,12 +427,20 @@ impl Warden {
                     beneath::signal_child(child, libc::SIGKILL);
                 }
                 (Stop::Signal(signal), group) => {
-                    let who = group.unwrap_or(child);
+                    let mut who = group.unwrap_or(child);
                     let told = self.told.get(..self.told_count).unwrap_or(&[]);
-                    if told.contains(&who) {
-                        continue;
-                    }
+                    let is_newer = |child| Stat::of(child).is_ok_and(|stat| stat.started > self.told_at);
                     match group {
+                        _ if told.contains(&child) => continue,
+                        Some(group) if told.contains(&group) => {
+                            if self.slots.iter().any(|slot| slot.lives() && slot.pid == child)
+                                || !is_newer(child)
+                            {
+                                continue;
+                            }
+                            who = child;
+                            beneath::signal_child(child, signal);
+                        }
                         Some(group) => beneath::signal_group(group, signal),
                         None => beneath::signal_child(child, signal),
                     }
@@ -359,6 +464,9 @@ impl Warden {
     }
 
     fn send_letters(&mut self) {
+        if self.is_held() {
+            return;
+        }
         if self.agent == Agent::Lives && self.letters.send(self.slots).is_err() {
             self.agent = Agent::Gone;
             // The next turn, which comes at once: a closed socket is readable.

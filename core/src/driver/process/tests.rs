@@ -158,9 +158,9 @@ fn a_worker_starts_and_ends_and_how_it_ended_is_told() {
         assert_eq!(guard.spawn(7, &Program::new(at(SHELL))), Err(GuardError::Runs(7)));
         let process = started(&mut guard, 7);
         match next(&mut guard) {
-            GuardEvent::Exited { worker, pid, status: how, at_ns, returned } => {
+            GuardEvent::Exited { worker, pid, status: how, at_ns, was_ending, returned } => {
                 assert_eq!((worker, pid, how, returned), (7, process, status, Returned::Nothing), "{script}");
-                assert!((before..=system::now_ns()).contains(&at_ns), "{script}");
+                assert!((before..=system::now_ns()).contains(&at_ns) && was_ending, "{script}");
             }
             other => panic!("{script}: {other:?}"),
         }
@@ -188,12 +188,12 @@ fn a_worker_has_what_was_asked_for_and_nothing_else() {
     let own = std::env::current_dir().expect("a folder");
     assert_eq!(said_by(&Program { directory: None, ..in_place }).trim_end(), own.to_str().expect("text"));
 
-    // The listing's own descriptor is the fourth.
+    // The listing's own descriptor is the fourth; the lifeline is where nothing else comes to be.
     let list = words(&["ls", "/proc/self/fd"]);
     let ls = at("/bin/ls");
     assert_eq!(
         said_by(&Program { arguments: &list, stdin: Stdio::Null, ..Program::new(ls) }),
-        "0\n1\n2\n3\n"
+        "0\n1\n1023\n2\n3\n"
     );
 
     let script =
@@ -380,9 +380,10 @@ fn a_function_has_its_call_and_a_world_of_its_own() {
     let pid = started(&mut guard, 77);
     let (status, Returned::Bytes(seen)) = ended(&mut guard, 77) else { panic!("it returns") };
     assert_eq!(status, ExitStatus::Code(0));
-    // Of descriptors there are the standard ones, the pipe for what it returns, and that of the listing itself.
+    // Of descriptors there are the standard ones, the pipe for what it returns, that of the listing itself, and the
+    // lifeline.
     let seen = String::from_utf8(seen).expect("text");
-    let expected = std::format!("77|world,,\u{e4}|A=1|{}|0,1,2,3,4|{pid},{pid}", place.display());
+    let expected = std::format!("77|world,,\u{e4}|A=1|{}|0,1,2,3,4,1023|{pid},{pid}", place.display());
     assert_eq!(seen, expected);
 }
 

@@ -99,6 +99,14 @@ impl Context {
         lock(&self.backends).names().map(ToString::to_string).collect()
     }
 
+    /// Checks that there is a backend of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn check_backend(&self, backend: &str) -> Result<(), RegistryError> {
+        lock(&self.backends).find(backend).map(drop)
+    }
+
     /// Makes a handler of the backend that the parameters name.
     ///
     /// # Errors

@@ -187,7 +187,17 @@ impl ForeignHandler {
         job: impl FnOnce(&dyn RendezvousHandler) -> Result<T, HandlerError> + Send + 'static,
     ) -> Result<T, HandlerError> {
         let code = Arc::clone(&self.code);
-        self.calls.make(what, patience, &self.canceller.begin(), move || job(&*code))?
+        let made = self.calls.make(what, patience, &self.canceller.begin(), move || job(&*code));
+        if let Err(HandlerError::Plugin { kind: ErrorKind::TimedOut, .. }) = made {
+            self.tell_of_cancel();
+        }
+        made?
+    }
+
+    /// Has the code end what was left behind: its caller has gone.
+    fn tell_of_cancel(&self) {
+        let code = Arc::clone(&self.code);
+        self.calls.workers.start(move || code.cancel());
     }
 
     const fn patience(&self) -> Duration {
@@ -258,9 +268,7 @@ impl RendezvousHandler for ForeignHandler {
 
     fn cancel(&self) {
         self.canceller.cancel();
-        // The code may end what was left behind.
-        let code = Arc::clone(&self.code);
-        self.calls.workers.start(move || code.cancel());
+        self.tell_of_cancel();
     }
 }
 

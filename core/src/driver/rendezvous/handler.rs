@@ -3,6 +3,7 @@
 use super::hosting::HostingError;
 use super::store_info::PublishError;
 use crate::driver::call_error::CallError;
+use crate::driver::last_try::FailedTry;
 use crate::driver::server::Server;
 use crate::driver::store::Store;
 use crate::error::ErrorKind;
@@ -219,6 +220,12 @@ pub trait RendezvousHandler: Send + Sync {
     /// What is known of the way to the next round, for a user who waits; it may be old when it is read. It never begins
     /// anything. By default, and whenever it cannot be had soon, nothing is known.
     fn progress(&self) -> Option<Progress> {
+        None
+    }
+
+    /// How the last try to reach the rendezvous failed, while it is not reached, for a user who waits. By default, and once it
+    /// is reached, nothing is known. It waits for nothing.
+    fn failed_try(&self) -> Option<FailedTry> {
         None
     }
 

@@ -4,9 +4,11 @@ use super::context::CreateHandler;
 use super::handler::{COMERS_TOLD_MAX, HandlerError, NodeStore, Progress, RendezvousHandler, Stage};
 use super::host_name::host_name;
 use super::hosting::{HostedServers, own_address};
+use super::last_rounds::LastRounds;
 use crate::driver::call_error::CallError;
 use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::clock::Clock;
+use crate::driver::last_try::{FailedTry, LastTry};
 use crate::driver::native_client::{
     Joined, NativeClient, NativeClientOptions, NativeError, NodeEvent, RunInfo, plain,
 };
@@ -14,7 +16,7 @@ use crate::driver::native_store::NativeStore;
 use crate::driver::resolve;
 use crate::driver::server::{Server, StartErrorKind};
 use crate::driver::store::{Store, Timeouts as StoreTimeouts};
-use crate::driver::store_client::endpoint_text;
+use crate::driver::store_client::{endpoint_text, random_seed};
 use crate::error::{ErrorKind, Operation};
 use crate::rendezvous::error::{Backing, RendezvousError, RendezvousErrorKind};
 use crate::rendezvous::parameters::RendezvousParameters;
@@ -39,15 +41,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 #[derive(Debug)]
 pub struct RdzvBackend {
     servers: Arc<HostedServers>,
-    /// Handlers that were made: each is a node of its own.
-    made: AtomicU32,
+    rounds: Arc<LastRounds>,
+    /// The number of the next handler: each is a node of its own. It begins at random, so that nodes of two contexts, or
+    /// of two containers on one host whose processes have the same number, have different names.
+    next: AtomicU32,
 }
 
 impl RdzvBackend {
     /// With the servers of a context.
     #[must_use]
-    pub const fn new(servers: Arc<HostedServers>) -> Self {
-        Self { servers, made: AtomicU32::new(0) }
+    pub fn new(servers: Arc<HostedServers>) -> Self {
+        Self { servers, rounds: Arc::default(), next: AtomicU32::new((random_seed() >> 33) as u32) }
     }
 }
 
@@ -58,8 +62,9 @@ impl CreateHandler for RdzvBackend {
 
     fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
         let settings = RdzvSettings::read(parameters)?;
-        let local_id = self.made.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(RdzvRendezvous::new(settings, local_id, Arc::clone(&self.servers))?))
+        let local_id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (servers, rounds) = (Arc::clone(&self.servers), Arc::clone(&self.rounds));
+        Ok(Box::new(RdzvRendezvous::new(settings, local_id, servers, rounds)?))
     }
 }
 
@@ -73,6 +78,7 @@ pub struct RdzvRendezvous {
     node: String,
     address: String,
     servers: Arc<HostedServers>,
+    rounds: Arc<LastRounds>,
     /// One joins at a time; a second one is refused.
     joining: Mutex<()>,
     link: Mutex<Option<Link>>,
@@ -82,6 +88,8 @@ pub struct RdzvRendezvous {
     /// Whether it goes with its work undone, and so without a goodbye.
     is_abandoned: AtomicBool,
     canceller: Canceller,
+    /// How the last join that is made again failed.
+    last_try: LastTry,
     clock: Clock,
 }
 
@@ -102,6 +110,7 @@ impl RdzvRendezvous {
         settings: RdzvSettings,
         local_id: u32,
         servers: Arc<HostedServers>,
+        rounds: Arc<LastRounds>,
     ) -> Result<Self, HandlerError> {
         let host = match &settings.address {
             Some(address) => address.clone(),
@@ -113,11 +122,13 @@ impl RdzvRendezvous {
             node,
             address: host,
             servers,
+            rounds,
             joining: Mutex::new(()),
             link: Mutex::new(None),
             was_member: AtomicBool::new(false),
             is_abandoned: AtomicBool::new(false),
             canceller: Canceller::default(),
+            last_try: LastTry::default(),
             clock: Clock::new(),
         })
     }
@@ -137,8 +148,12 @@ impl RdzvRendezvous {
     ) -> Result<Link, HandlerError> {
         // Held while it starts: a node has one session.
         let mut link = lock(&self.link);
-        if let Some(link) = link.as_ref().filter(|link| !link.client.is_over()) {
-            return Ok(link.clone());
+        match link.as_ref() {
+            Some(link) if !link.client.is_over() => return Ok(link.clone()),
+            // Another session has the node's name. With a new one, this node would take it back, and the two would
+            // replace each other in turns.
+            Some(link) if link.client.was_replaced() => return Err(self.replaced().into()),
+            _ => {}
         }
         // A server of an earlier session lives until the new one has its own. Who was cancelled makes neither.
         self.go_on(operation, call)?;
@@ -177,6 +192,7 @@ impl RdzvRendezvous {
     }
 
     fn join(&self, call: &Cancellable) -> Result<(Link, Joined), HandlerError> {
+        self.last_try.set(None);
         let mut rejoin = Rejoin::new(self.clock.now(), self.settings.timeouts.join);
         let operation = self.operation();
         let unless_cancelled = |input| if call.is_cancelled() { Input::Cancelled } else { input };
@@ -191,6 +207,7 @@ impl RdzvRendezvous {
                         Ok(joined) => {
                             self.is_abandoned.store(false, Ordering::Release);
                             self.was_member.store(true, Ordering::Release);
+                            self.rounds.entered(&self.settings, joined.round);
                             return Ok((link, joined));
                         }
                         Err(error) => error,
@@ -198,17 +215,26 @@ impl RdzvRendezvous {
                     let waited = if link.client.stood_by() { Waited::StandingBy } else { Waited::Counted };
                     let failed = Input::Failed(error.kind(), waited);
                     rejoin.handle(self.clock.now(), unless_cancelled(failed));
+                    self.last_try.set(Some(FailedTry::from(&CallError::from(error.clone()))));
                     lost = Some(error);
                 }
                 (Action::Rest(until), _) => std::thread::park_timeout(until.since(now)),
                 (Action::GiveUp, reason) => {
                     return Err(match lost.filter(|_| reason != Reason::Cancelled) {
-                        Some(error) => refusal(error, &self.settings.run_id, rejoin.taken(now)),
+                        Some(error) => {
+                            let taken = rejoin.taken(now);
+                            refusal(error, (&self.settings.run_id, &self.node), taken)
+                        }
                         None => self.cancelled(operation),
                     });
                 }
             }
         }
+    }
+
+    fn replaced(&self) -> RendezvousError {
+        let (run_id, node) = (self.settings.run_id.as_str().into(), self.node.as_str().into());
+        RendezvousError::Replaced { run_id, node }
     }
 
     const fn operation(&self) -> Operation {
@@ -236,7 +262,9 @@ impl RdzvRendezvous {
         call: &Cancellable,
     ) -> Result<Joined, NativeError> {
         let labels = labels_of(&self.settings);
-        let (entry, role) = entry_of(&self.settings, (&self.node, &self.address), &labels, timeout);
+        let round_min = self.rounds.next(&self.settings);
+        let (entry, role) =
+            entry_of(&self.settings, (&self.node, &self.address), &labels, (timeout, round_min));
         let role = if self.was_member.load(Ordering::Acquire) { Role::Member } else { role };
         client.join_within(&entry, role, Some(call))
     }
@@ -293,6 +321,7 @@ impl RendezvousHandler for RdzvRendezvous {
                 rank_first: joined.rank_first,
                 world_size: joined.world_size,
                 leader: String::from_utf8_lossy(&joined.leader).into_owned(),
+                key_prefix: String::from_utf8_lossy(prefix).into_owned(),
             }),
         })
     }
@@ -361,6 +390,15 @@ impl RendezvousHandler for RdzvRendezvous {
         Some(Progress { nodes: info.nodes, nodes_waiting: info.nodes_waiting, stage, last_call, comers })
     }
 
+    fn failed_try(&self) -> Option<FailedTry> {
+        // Whoever makes a session holds the link, and nobody who only looks waits for that.
+        let client = self.link.try_lock().ok().and_then(|link| Some(link.as_ref()?.client.clone()));
+        match client {
+            Some(client) if client.has_opened() && !client.is_over() => client.failed_try(),
+            client => client.and_then(|client| client.failed_try()).or_else(|| self.last_try.get()),
+        }
+    }
+
     fn run_id(&self) -> &str {
         &self.settings.run_id
     }
@@ -402,6 +440,16 @@ impl RendezvousHandler for RdzvRendezvous {
     }
 }
 
+impl Drop for RdzvRendezvous {
+    /// Whoever frees a node without a goodbye is dead to the others, also where a store of a round would keep the session.
+    fn drop(&mut self) {
+        let link = self.link.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(link) = link {
+            link.client.abandon();
+        }
+    }
+}
+
 /// How the session of a node behaves.
 pub(in crate::driver) fn session_options(
     settings: &RdzvSettings,
@@ -424,12 +472,13 @@ pub(in crate::driver) fn labels_of(settings: &RdzvSettings) -> Vec<(&[u8], &[u8]
     settings.labels.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect()
 }
 
-/// What the node of this name, which the others reach at `address`, says of itself when it joins.
+/// What the node of this name, which the others reach at `address`, says of itself when it joins: for so long, a round
+/// of this number or a later one.
 pub(in crate::driver) fn entry_of<'a>(
     settings: &'a RdzvSettings,
     (node, address): (&'a str, &'a str),
     labels: &'a [(&'a [u8], &'a [u8])],
-    timeout: Duration,
+    (timeout, round_min): (Duration, u64),
 ) -> (Entry<'a>, Role) {
     let entry = Entry {
         run_id: settings.run_id.as_bytes(),
@@ -440,6 +489,7 @@ pub(in crate::driver) fn entry_of<'a>(
         join_timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1),
         terms: settings.terms(),
         labels: Pairs::scoped(b"", labels),
+        round_min,
     };
     let role = match settings.standby {
         Standby::No => Role::Member,
@@ -448,9 +498,9 @@ pub(in crate::driver) fn entry_of<'a>(
     (entry, role)
 }
 
-/// What the failure of a node's call means, which took so long.
+/// What the failure of a call of this node in this run means, which took so long.
 #[must_use]
-pub fn refusal(error: NativeError, run_id: &str, elapsed: Duration) -> HandlerError {
+pub fn refusal(error: NativeError, (run_id, node): (&str, &str), elapsed: Duration) -> HandlerError {
     let told = |kind, words: String| RendezvousError::Told { kind, words: words.into() }.into();
     match error.fault().map(|fault| fault.code) {
         Some(FaultCode::RunClosed) => match error.fault().map(|fault| String::from_utf8_lossy(&fault.text)) {
@@ -461,6 +511,9 @@ pub fn refusal(error: NativeError, run_id: &str, elapsed: Duration) -> HandlerEr
             }
             _ => RendezvousError::Closed { run_id: run_id.into() }.into(),
         },
+        Some(FaultCode::Replaced) => {
+            RendezvousError::Replaced { run_id: run_id.into(), node: node.into() }.into()
+        }
         Some(FaultCode::NotNeeded) => RendezvousError::GracefulExit { run_id: run_id.into() }.into(),
         Some(FaultCode::TimedOut) => told(
             RendezvousErrorKind::Timeout,
@@ -474,10 +527,11 @@ pub fn refusal(error: NativeError, run_id: &str, elapsed: Duration) -> HandlerEr
     }
 }
 
-/// A lost connection, unless the call was cancelled.
+/// A lost connection, unless the call was cancelled, or what was asked for is the caller's to change.
 fn connection(error: NativeError) -> HandlerError {
     let inner = Box::new(CallError::from(error));
-    if inner.kind() == ErrorKind::Cancelled {
+    let kind = inner.kind();
+    if matches!(kind, ErrorKind::Cancelled | ErrorKind::LimitExceeded | ErrorKind::InvalidArgument) {
         return HandlerError::Store(*inner);
     }
     RendezvousError::Connection { backing: Backing::Server, inner }.into()

@@ -2,16 +2,20 @@
 //! take part in the same group; without them, nodes meet anew in rounds.
 
 use super::context::CreateHandler;
-use super::handler::{HandlerError, NodeStore, Progress, RendezvousHandler, Stage};
-use super::hosting::{HostedServers, own_address};
+use super::handler::{COMERS_TOLD_MAX, HandlerError, NodeStore, Progress, RendezvousHandler, Stage};
+use super::hosting::{HostedServers, HostingError, own_address};
+use super::own_process::{own_claim, start_time};
 use crate::driver::call_error::CallError;
 use crate::driver::canceller::{Cancellable, Canceller, Watch};
 use crate::driver::clock::Clock;
+use crate::driver::last_try::{FailedTry, LastTry};
+use crate::driver::server::StartErrorKind;
 use crate::driver::store::{Store, Timeout};
 use crate::driver::store_client::StoreOptions;
 use crate::error::ErrorKind;
-use crate::rendezvous::error::RendezvousError;
+use crate::rendezvous::error::{Backing, RendezvousError, RendezvousErrorKind};
 use crate::rendezvous::parameters::RendezvousParameters;
+use crate::rendezvous::static_claim::{Claim, ClaimDecision, ClaimView, claim_key};
 use crate::rendezvous::static_rounds::{
     Attendance, Entry, Outcome, Shortfall, Standing, StaticRounds, Step, log_key, store_prefix, told_key,
 };
@@ -19,6 +23,7 @@ use crate::rendezvous::static_settings::{STATIC_BACKEND, StaticSettings};
 use crate::rendezvous::store_info::RendezvousInfo;
 use crate::time::Duration;
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -49,6 +54,10 @@ impl CreateHandler for StaticBackend {
 
 /// How long a node that has given up may take to say so.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often a node that waits for the first round looks who has come.
+const SURVEY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a node 0 whose port is taken looks whether another node 0 of its run has it.
+const PORT_OWNER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a look at who waits may take.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -60,6 +69,10 @@ pub struct StaticRendezvous {
     /// Held by who joins, one at a time.
     rounds: Mutex<StaticRounds>,
     joined: Mutex<Joined>,
+    /// This process, as the other nodes see it.
+    claim: Claim,
+    /// How the last try to reach node 0 failed.
+    last_try: LastTry,
     canceller: Canceller,
 }
 
@@ -70,6 +83,8 @@ struct Joined {
     store: Option<Arc<NodeStore>>,
     /// The round that it is in.
     round: Option<u64>,
+    /// Whether this process has claimed the node's rank.
+    has_claimed: bool,
 }
 
 impl StaticRendezvous {
@@ -78,7 +93,15 @@ impl StaticRendezvous {
     pub fn new(settings: StaticSettings, servers: Arc<HostedServers>) -> Self {
         let StaticSettings { rank, world_size, .. } = settings;
         let rounds = Mutex::new(StaticRounds::new(rank.unsigned_abs(), world_size.unsigned_abs()));
-        Self { settings, servers, rounds, joined: Mutex::default(), canceller: Canceller::default() }
+        Self {
+            settings,
+            servers,
+            rounds,
+            joined: Mutex::default(),
+            claim: own_claim(),
+            last_try: LastTry::default(),
+            canceller: Canceller::default(),
+        }
     }
 
     fn joined(&self) -> MutexGuard<'_, Joined> {
@@ -86,7 +109,7 @@ impl StaticRendezvous {
     }
 
     fn join(&self, call: &Cancellable) -> Result<NodeStore, HandlerError> {
-        let StaticSettings { master, listen_host, rank, world_size, timeout, .. } = &self.settings;
+        let StaticSettings { master, listen_host, rank, timeout, .. } = &self.settings;
         let place = StorePlace {
             host: &master.master_addr,
             port: master.master_port,
@@ -99,7 +122,83 @@ impl StaticRendezvous {
             scope: self.settings.scope().into(),
             ..StoreOptions::default()
         };
-        place.join(&self.servers, *world_size, options, call)
+        place.connect(&self.servers, options.clone(), call, &self.last_try).map_err(|error| match error {
+            HandlerError::Hosting(error) if error.cause.kind == StartErrorKind::AddressInUse => {
+                self.port_is_taken(error, options, call)
+            }
+            HandlerError::Store(error) if error.kind() != ErrorKind::Cancelled && *rank != 0 => {
+                RendezvousError::Connection { backing: Backing::NodeZero, inner: Box::new(error) }.into()
+            }
+            error => error,
+        })
+    }
+
+    /// Returns why node 0 cannot host the store: another process may have the same rank.
+    fn port_is_taken(&self, error: HostingError, options: StoreOptions, call: &Cancellable) -> HandlerError {
+        let options =
+            StoreOptions { timeout: PORT_OWNER_TIMEOUT, connect_timeout: PORT_OWNER_TIMEOUT, ..options };
+        let store = Store::connect_within(&error.host, error.port, options, call);
+        let taken = store.ok().and_then(|store| {
+            let key = claim_key(0);
+            let has_claim = store.check(&[key.as_bytes()], Timeout::Default).ok()?;
+            let standing = if has_claim {
+                store.get_owned(key.as_bytes(), Timeout::Default).ok()?
+            } else {
+                return None;
+            };
+            self.judge(&standing, Standing::Whole).err()
+        });
+        taken.unwrap_or_else(|| error.into())
+    }
+
+    /// Decides what this node may do with its rank, on which this claim stands.
+    fn judge(&self, standing: &[u8], first_round: Standing) -> Result<ClaimDecision, HandlerError> {
+        let was_own = self.joined().has_claimed;
+        let is_complete = first_round == Standing::Whole;
+        let view = ClaimView { own: &self.claim, standing, was_own, is_complete };
+        match view.decide(|claim| start_time(claim.pid) == Some(claim.started)) {
+            ClaimDecision::Refuse(other) => {
+                Err(view.refusal(&other, self.settings.rank.unsigned_abs(), &self.settings.run_id).into())
+            }
+            decision => Ok(decision),
+        }
+    }
+
+    /// Claims this node's rank, or makes sure that it still has it.
+    fn claim_rank(&self, store: &Store, timeout: Timeout) -> Result<(), HandlerError> {
+        let StaticSettings { rank, world_size, .. } = self.settings;
+        let (key, own) = (claim_key(rank.unsigned_abs()), self.claim.text());
+        let (mut expected, mut standing) = (Vec::new(), Vec::new());
+        loop {
+            store.compare_set(key.as_bytes(), &expected, own.as_bytes(), &mut standing, timeout)?;
+            if standing == own.as_bytes() {
+                break;
+            }
+            let first_round = self.first_round(store, world_size, timeout)?;
+            match self.judge(&standing, first_round)? {
+                // It may change again before it is replaced.
+                ClaimDecision::Take => expected.clone_from(&standing),
+                ClaimDecision::Keep | ClaimDecision::Refuse(_) => break,
+            }
+        }
+        self.joined().has_claimed = true;
+        Ok(())
+    }
+
+    /// Makes sure that this node still has its rank. A node that has lost it is not counted any more.
+    fn keep_claim(&self, store: &Store, timeout: Timeout) -> Result<(), HandlerError> {
+        self.claim_rank(store, timeout).inspect_err(|_| {
+            store.check_out(timeout).ok();
+        })
+    }
+
+    /// Whether all nodes have come to the first round, those of PyTorch included.
+    fn first_round(&self, store: &Store, nodes: i64, timeout: Timeout) -> Result<Standing, CallError> {
+        let standing = Attendance::read(&log(store, 0, timeout)?, nodes.unsigned_abs()).standing();
+        match standing {
+            Standing::Open if has_all(store, nodes, Timeout::Once)? => Ok(Standing::Whole),
+            standing => Ok(standing),
+        }
     }
 
     /// Does what the machine says, until the node is in a round or there is none.
@@ -115,6 +214,7 @@ impl StaticRendezvous {
         let cancelled = joined.for_one_call();
         let mut watch = Some(call.watch(move || cancelled.cancel()));
         let mut trouble = None;
+        self.claim_rank(&store, Timeout::After(self.settings.timeout))?;
         rounds.begin();
         loop {
             let step = match rounds.next_step() {
@@ -122,9 +222,18 @@ impl StaticRendezvous {
                 Step::Over(outcome) => return Err(self.no_round(outcome, trouble)),
                 step => step,
             };
-            let left = Timeout::After(until.since(clock.now()));
-            let Err(error) = self.perform(&step, rounds, &store, left) else { continue };
+            let was_gathering = rounds.is_gathering();
+            let left = until.since(clock.now());
+            let Err(error) = self.perform(&step, rounds, &store, left) else {
+                if was_gathering && matches!(step, Step::Read { .. }) {
+                    self.keep_claim(&store, Timeout::After(left))?;
+                }
+                continue;
+            };
             if trouble.is_none() {
+                if was_gathering && matches!(error.kind(), ErrorKind::ServerGone | ErrorKind::Refused) {
+                    return Err(self.host_left(rounds.missing(), &error));
+                }
                 // The others hear that this node goes, also when somebody wants it to go.
                 drop(watch.take());
                 store = joined.for_one_call();
@@ -140,14 +249,34 @@ impl StaticRendezvous {
         step: &Step,
         rounds: &mut StaticRounds,
         store: &Store,
-        timeout: Timeout,
+        left: Duration,
     ) -> Result<(), CallError> {
+        let timeout = Timeout::After(left);
         match *step {
             Step::Read { round } => {
                 rounds.saw(&log(store, round, timeout)?);
                 return Ok(());
             }
-            Step::Append { round, entry } => self.append(store, round, entry, timeout)?,
+            Step::Gather => {
+                let nodes = self.settings.world_size;
+                if left <= SURVEY_INTERVAL {
+                    store.wait_for_workers(nodes, timeout)?;
+                } else if !has_all(store, nodes, Timeout::After(SURVEY_INTERVAL))? {
+                    rounds.not_all_yet();
+                    return Ok(());
+                }
+            }
+            Step::Append { round, entry } => {
+                self.append(store, round, entry, timeout)?;
+                match (round, entry) {
+                    (0, Entry::Comes) => drop(store.check_in(timeout)?),
+                    (0, Entry::Goes) => {
+                        let others = u64::try_from(store.check_out(timeout)?).unwrap_or(0);
+                        rounds.checked_out_of(others + 1);
+                    }
+                    _ => {}
+                }
+            }
             Step::Wait { round } => store.wait(&[told_key(round).as_bytes()], timeout)?,
             Step::Tell { round } => tell(store, round, timeout)?,
             Step::Over(_) => {}
@@ -161,6 +290,19 @@ impl StaticRendezvous {
         store.append(log_key(round).as_bytes(), text.as_bytes(), timeout)
     }
 
+    /// The error of a node that waited for the first round when the store went with its host.
+    fn host_left(&self, missing: &[u64], error: &CallError) -> HandlerError {
+        let kind = RendezvousErrorKind::Connection;
+        let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+        let missing = missing.join(", ");
+        let run_id = &self.settings.run_id;
+        let words = format!(
+            "Node 0, which hosts the store of run '{run_id}', went before all nodes had come to round 0; missing node \
+             ranks at the last look: {missing}. {error}"
+        );
+        RendezvousError::Told { kind, words: words.into() }.into()
+    }
+
     fn no_round(&self, outcome: Outcome, trouble: Option<CallError>) -> HandlerError {
         let StaticSettings { world_size, timeout, .. } = self.settings;
         let run_id = self.settings.run_id.as_str().into();
@@ -171,17 +313,25 @@ impl StaticRendezvous {
                 RendezvousError::Incomplete { run_id, round, came, nodes, missing, timeout }.into()
             }
             (Outcome::Closed, _) if was_in_vain => RendezvousError::Closed { run_id }.into(),
-            (_, Some(error)) => error.into(),
+            (_, Some(error)) if error.kind() == ErrorKind::Cancelled => error.into(),
+            (_, Some(error)) => {
+                RendezvousError::Connection { backing: Backing::NodeZero, inner: Box::new(error) }.into()
+            }
             (_, None) => RendezvousError::Closed { run_id }.into(),
         }
     }
 
     /// What is known of the round after this node's: nothing before it has joined.
     fn next_round(&self, timeout: Timeout) -> Result<Option<NextRound>, CallError> {
-        let (store, round) = {
-            let joined = self.joined();
-            let (Some(store), Some(round)) = (&joined.store, joined.round) else { return Ok(None) };
-            (store.for_one_call(), round + 1)
+        let round = self.joined().round;
+        round.map_or(Ok(None), |round| self.look_at(round + 1, timeout))
+    }
+
+    /// What is known of a round that this node is not in.
+    fn look_at(&self, round: u64, timeout: Timeout) -> Result<Option<NextRound>, CallError> {
+        let store = match &self.joined().store {
+            Some(store) => store.for_one_call(),
+            None => return Ok(None),
         };
         let cancelled = store.for_one_call();
         let watch = self.canceller.begin().watch(move || cancelled.cancel());
@@ -209,6 +359,15 @@ fn log(store: &Store, round: u64, timeout: Timeout) -> Result<Vec<u8>, CallError
     Ok(Vec::new())
 }
 
+/// Whether as many nodes have checked in as there are. Waits for them within `timeout`.
+fn has_all(store: &Store, nodes: i64, timeout: Timeout) -> Result<bool, CallError> {
+    match store.wait_for_workers(nodes, timeout) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::TimedOut => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Ends the wait for a round.
 fn tell(store: &Store, round: u64, timeout: Timeout) -> Result<(), CallError> {
     store.set(told_key(round).as_bytes(), b"", timeout)
@@ -223,7 +382,7 @@ impl RendezvousHandler for StaticRendezvous {
         true
     }
 
-    /// The first time, joins. Later, it meets the other nodes anew, if all of them know of rounds; else it gives the
+    /// The first time, joins and waits until all nodes have come. Later, it meets the other nodes anew, if all of them know of rounds; else it gives the
     /// same again.
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
         let call = self.canceller.begin();
@@ -291,11 +450,19 @@ impl RendezvousHandler for StaticRendezvous {
         }
     }
 
-    /// Nothing is known on the way to the first round: there, the nodes count themselves as PyTorch's do.
+    /// On the way to the first round, nodes of PyTorch are not seen: they come without telling their ranks.
     fn progress(&self) -> Option<Progress> {
-        let next = self.next_round(Timeout::After(PROGRESS_TIMEOUT)).ok()??;
+        let round = self.joined().round.map_or(0, |round| round + 1);
+        let next = self.look_at(round, Timeout::After(PROGRESS_TIMEOUT)).ok()??;
         let nodes = u32::try_from(next.attendance.came()).unwrap_or(u32::MAX);
-        Some(Progress { nodes, nodes_waiting: 0, stage: Stage::Forming, last_call: None, comers: Vec::new() })
+        let shown = usize::try_from(COMERS_TOLD_MAX).unwrap_or(usize::MAX);
+        let comers = next.attendance.present().iter().take(shown).map(|rank| format!("node {rank}").into());
+        let comers = comers.collect();
+        Some(Progress { nodes, nodes_waiting: 0, stage: Stage::Forming, last_call: None, comers })
+    }
+
+    fn failed_try(&self) -> Option<FailedTry> {
+        if self.joined().store.is_some() { None } else { self.last_try.get() }
     }
 
     fn run_id(&self) -> &str {
@@ -320,14 +487,13 @@ pub(super) struct StorePlace<'a> {
 }
 
 impl StorePlace<'_> {
-    /// Hosts the store if that is this process's part, connects, and tells the others so. The host waits for all; a
-    /// world of unknown size is not counted.
-    pub(super) fn join(
+    /// Hosts the store if that is this process's part, and connects.
+    pub(super) fn connect(
         &self,
         servers: &HostedServers,
-        world_size: i64,
         options: StoreOptions,
         call: &Cancellable,
+        last_try: &LastTry,
     ) -> Result<NodeStore, HandlerError> {
         let server =
             if self.is_host { Some(servers.host(self.host, self.port, self.listen_host)?) } else { None };
@@ -335,7 +501,19 @@ impl StorePlace<'_> {
             Some(server) => (own_address(server), server.local_addr().port()),
             None => (self.host.to_string(), self.port),
         };
-        let store = Store::connect_within(&host, port, options, call)?;
+        let store = Store::connect_telling(&host, port, options, call, last_try)?;
+        Ok(NodeStore::new(store, server))
+    }
+
+    /// Connects, and tells the others so. The host waits for all; a world of unknown size is not counted.
+    pub(super) fn join(
+        &self,
+        servers: &HostedServers,
+        world_size: i64,
+        options: StoreOptions,
+        call: &Cancellable,
+    ) -> Result<NodeStore, HandlerError> {
+        let store = self.connect(servers, options, call, &LastTry::default())?;
         if world_size > 0 {
             let (counting, cancelled) = (store.for_one_call(), store.for_one_call());
             let _watch = call.watch(move || cancelled.cancel());
@@ -344,290 +522,9 @@ impl StorePlace<'_> {
                 counting.wait_for_workers(world_size, Timeout::Default)?;
             }
         }
-        Ok(NodeStore::new(store, server))
+        Ok(store)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::reserved_port::ReservedPort;
-    use super::*;
-    use crate::error::{ErrorKind, Operation};
-    use core::net::{IpAddr, Ipv4Addr, SocketAddr};
-    use std::format;
-    use std::thread;
-    use std::vec::Vec;
-
-    fn free_port() -> u16 {
-        let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-        ReservedPort::at(any).expect("a port").port()
-    }
-
-    fn handler(port: u16, rank: i64, nodes: i64, timeout_s: i64) -> Box<dyn RendezvousHandler> {
-        let endpoint = format!("127.0.0.1:{port}");
-        let parameters = RendezvousParameters::new("static", &endpoint, "run", 1, nodes).expect("valid");
-        let parameters = parameters.with("rank", rank).with("timeout", timeout_s);
-        StaticBackend::new(Arc::default()).create(&parameters).expect("whole")
-    }
-
-    #[test]
-    fn nodes_meet_beneath_the_run() {
-        let port = free_port();
-        let told: Vec<(i64, i64, Vec<u8>)> = thread::scope(|scope| {
-            let threads: Vec<_> = (0..3)
-                .map(|rank| {
-                    scope.spawn(move || {
-                        let handler = handler(port, rank, 3, 20);
-                        let info = handler.next_rendezvous().expect("all come");
-                        assert_eq!(info.bootstrap_store_info.master_addr, "127.0.0.1");
-                        assert_eq!(info.bootstrap_store_info.master_port, port);
-                        assert_eq!(info.store.server().is_some(), rank == 0);
-                        assert_eq!(info.round, None, "to PyTorch's nodes it would be none");
-                        if rank == 1 {
-                            info.store.set(b"k", b"v", Timeout::Default).expect("applied");
-                        }
-                        let value = info.store.get_owned(b"k", Timeout::Default).expect("set");
-                        info.store.barrier_by_keys(b"done", 3, Timeout::Default).expect("all come");
-                        if rank == 0 {
-                            // PyTorch's prefix store would use these very keys.
-                            let bare = StoreOptions { scope: b""[..].into(), ..StoreOptions::default() };
-                            let bare = Store::connect("127.0.0.1", port, bare).expect("connected");
-                            let there = bare.check(&[b"/run/k", b"init/"], Timeout::Default).expect("asked");
-                            assert!(there);
-                            bare.wait(&[b"/run/left/last_member"], Timeout::Default)
-                                .expect("the others left");
-                        } else if info.store.add(b"left", 1, Timeout::Default).expect("added") == 2 {
-                            info.store.set(b"left/last_member", b"1", Timeout::Default).expect("applied");
-                        }
-                        (info.rank, info.world_size, value)
-                    })
-                })
-                .collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
-        });
-        assert_eq!(told, [0, 1, 2].map(|rank| (rank, 3, b"v".to_vec())));
-    }
-
-    type Info = RendezvousInfo<Arc<NodeStore>>;
-    type Handlers = Vec<Box<dyn RendezvousHandler>>;
-
-    const SOON: Duration = Duration::from_secs(20);
-
-    /// All of these nodes ask for a round, each in a thread of its own.
-    fn meet(nodes: &[Box<dyn RendezvousHandler>]) -> Vec<Result<Info, HandlerError>> {
-        thread::scope(|scope| {
-            let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(|| node.next_rendezvous())).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
-        })
-    }
-
-    /// As many nodes in their first round.
-    fn group(nodes: i64, timeout_s: i64) -> (Handlers, Vec<Info>) {
-        let port = free_port();
-        let nodes: Handlers = (0..nodes).map(|rank| handler(port, rank, nodes, timeout_s)).collect();
-        let infos = meet(&nodes).into_iter().map(|info| info.expect("all come")).collect();
-        (nodes, infos)
-    }
-
-    /// Waits until a node hears that so many wait for the next round.
-    fn until_waiting(node: &dyn RendezvousHandler, count: u64) {
-        let (clock, until) = (Clock::new(), Clock::new().now() + SOON);
-        while node.num_nodes_waiting().expect("the store answers") != count {
-            assert!(clock.now() < until, "not so many wait");
-            thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn nodes_that_meet_again_have_a_round_of_their_own() {
-        let (nodes, first) = group(3, 20);
-        assert!(first.iter().all(|info| info.round.is_none()));
-        first[1].store.set(b"left", b"1", Timeout::Default).expect("applied");
-        for round in 1..3 {
-            let infos: Vec<Info> = meet(&nodes).into_iter().map(|info| info.expect("all come")).collect();
-            for (info, before) in infos.iter().zip(&first) {
-                assert_eq!((info.rank, info.world_size), (before.rank, before.world_size));
-                assert_eq!((info.round, info.store.server().is_some()), (Some(round), before.rank == 0));
-                assert_eq!(info.bootstrap_store_info, before.bootstrap_store_info);
-                // Neither the first round's keys are there nor those of the one before.
-                assert!(!info.store.check(&[b"left"], Timeout::Default).expect("asked"));
-            }
-            infos[2].store.set(b"left", b"1", Timeout::Default).expect("applied");
-            infos[0].store.get_owned(b"left", Timeout::Default).expect("they share it");
-        }
-        assert!(nodes.iter().all(|node| node.num_nodes_waiting().expect("asked") == 0));
-    }
-
-    #[test]
-    fn who_runs_hears_of_those_who_wait() {
-        let (nodes, _) = group(3, 20);
-        thread::scope(|scope| {
-            let wait = |rank: usize| {
-                let node = &nodes[rank];
-                scope.spawn(|| node.next_rendezvous())
-            };
-            let first = wait(1);
-            until_waiting(&*nodes[0], 1);
-            assert!(!first.is_finished());
-            let second = wait(2);
-            until_waiting(&*nodes[0], 2);
-            let progress = nodes[1].progress().expect("it waits");
-            assert_eq!((progress.nodes, progress.stage), (2, Stage::Forming));
-            assert!(matches!(nodes[1].next_rendezvous(), Err(HandlerError::Joining { .. })));
-            assert_eq!(nodes[0].next_rendezvous().expect("all are there").round, Some(1));
-            for node in [first, second] {
-                assert_eq!(node.join().expect("no panic").expect("all are there").round, Some(1));
-            }
-        });
-        until_waiting(&*nodes[0], 0);
-    }
-
-    #[test]
-    fn who_does_not_come_is_named_and_may_come_later() {
-        let (nodes, _) = group(3, 1);
-        for error in meet(&nodes[..1]) {
-            let HandlerError::Rendezvous(error) = error.expect_err("nobody else comes") else { panic!() };
-            assert_eq!(
-                error.to_string(),
-                "The rendezvous 'run' timed out: 1 of 3 nodes came to round 1 within 1 s; missing: 1, 2"
-            );
-        }
-        // It does not count as one that waits any more, and nobody meets it where it is not.
-        assert_eq!(nodes[1].num_nodes_waiting().expect("asked"), 0);
-        let error = nodes[1].next_rendezvous().expect_err("nobody else comes");
-        assert!(
-            error.to_string().ends_with("1 of 3 nodes came to round 1 within 1 s; missing: 0, 2"),
-            "{error}"
-        );
-        assert!(meet(&nodes).into_iter().all(|info| info.expect("all come").round == Some(1)));
-    }
-
-    #[test]
-    fn with_nodes_that_do_not_count_there_is_one_round_only() {
-        let port = free_port();
-        let infos: Vec<(Option<u64>, u64, bool)> = thread::scope(|scope| {
-            // As PyTorch's node: it checks in, and does nothing else.
-            let other = scope.spawn(move || {
-                let store = Store::connect("127.0.0.1", port, StoreOptions::default()).expect("connected");
-                store.check_in(Timeout::Default).expect("counted");
-            });
-            let ours: Vec<_> = (0..2)
-                .map(|rank| {
-                    scope.spawn(move || {
-                        let node = handler(port, rank, 3, 20);
-                        let first = node.next_rendezvous().expect("all come");
-                        // However often: what is counted are nodes.
-                        let again: Vec<Info> =
-                            (0..3).map(|_| node.next_rendezvous().expect("at once")).collect();
-                        node.set_closed().expect("nothing to do");
-                        assert!(!node.is_closed().expect("asked"));
-                        let same = again.iter().all(|info| Arc::ptr_eq(&info.store, &first.store));
-                        let waiting = node.num_nodes_waiting().expect("asked");
-                        first.store.barrier_by_keys(b"done", 2, Timeout::Default).expect("both come");
-                        (again[2].round, waiting, same)
-                    })
-                })
-                .collect();
-            other.join().expect("no panic");
-            ours.into_iter().map(|node| node.join().expect("no panic")).collect()
-        });
-        assert_eq!(infos, [(None, 0, true); 2]);
-    }
-
-    #[test]
-    fn a_node_that_begins_anew_comes_to_the_next_round() {
-        let port = free_port();
-        let mut nodes: Handlers = (0..2).map(|rank| handler(port, rank, 2, 20)).collect();
-        meet(&nodes).into_iter().for_each(|info| drop(info.expect("all come")));
-        meet(&nodes).into_iter().for_each(|info| drop(info.expect("all come")));
-        nodes[1] = handler(port, 1, 2, 20);
-        thread::scope(|scope| {
-            let node = scope.spawn(|| nodes[1].next_rendezvous());
-            until_waiting(&*nodes[0], 1);
-            assert_eq!(nodes[0].next_rendezvous().expect("both are there").round, Some(2));
-            assert_eq!(node.join().expect("no panic").expect("both are there").round, Some(2));
-        });
-    }
-
-    #[test]
-    fn a_run_that_is_closed_ends_the_wait_for_its_next_round() {
-        let (nodes, _) = group(3, 600);
-        let closed = |error: Result<Info, HandlerError>| {
-            let error = error.expect_err("closed");
-            assert_eq!(error.to_string(), "The rendezvous 'run' is closed.");
-        };
-        thread::scope(|scope| {
-            let node = scope.spawn(|| nodes[2].next_rendezvous());
-            until_waiting(&*nodes[0], 1);
-            assert!(!nodes[0].is_closed().expect("asked"));
-            nodes[0].set_closed().expect("told");
-            closed(node.join().expect("no panic"));
-        });
-        assert!(nodes[1].is_closed().expect("asked"));
-        assert_eq!(nodes[1].num_nodes_waiting().expect("asked"), 0);
-        closed(nodes[1].next_rendezvous());
-    }
-
-    #[test]
-    fn a_wait_for_the_next_round_is_cancelled_and_begun_again() {
-        let (nodes, _) = group(2, 600);
-        thread::scope(|scope| {
-            let node = scope.spawn(|| nodes[1].next_rendezvous());
-            until_waiting(&*nodes[0], 1);
-            while !node.is_finished() {
-                nodes[1].cancel();
-                thread::yield_now();
-            }
-            assert!(node.join().expect("no panic").expect_err("cancelled").is_cancelled());
-        });
-        // The others do not count on it.
-        assert_eq!(nodes[0].num_nodes_waiting().expect("asked"), 0);
-        assert!(meet(&nodes).into_iter().all(|info| info.expect("both come").round == Some(1)));
-    }
-
-    #[test]
-    fn what_else_it_says() {
-        let handler = handler(1, 1, 2, 5);
-        assert_eq!((handler.backend(), handler.run_id()), ("static", "run"));
-        assert!(handler.use_agent_store());
-        handler.set_closed().expect("nothing to do");
-        assert!(!handler.is_closed().expect("never"));
-        assert_eq!(handler.num_nodes_waiting().expect("nobody"), 0);
-        assert_eq!(handler.progress(), None);
-        assert!(handler.shutdown());
-    }
-
-    #[test]
-    fn rank_zero_does_not_wait_for_ever() {
-        let error = handler(free_port(), 0, 2, 1).next_rendezvous().expect_err("nobody else comes");
-        let HandlerError::Store(error) = error else { panic!("{error}") };
-        assert_eq!((error.kind(), error.operation()), (ErrorKind::TimedOut, Operation::WaitForWorkers));
-    }
-
-    #[test]
-    fn a_node_that_waits_is_cancelled_wherever_it_is() {
-        let port = free_port();
-        // Rank 0 waits for the others, rank 1 for a server at a port where there is none.
-        for handler in [handler(port, 0, 2, 600), handler(free_port(), 1, 2, 600)] {
-            let error = thread::scope(|scope| {
-                let node = scope.spawn(|| handler.next_rendezvous());
-                while !node.is_finished() {
-                    handler.cancel();
-                    thread::yield_now();
-                }
-                node.join().expect("no panic").expect_err("cancelled")
-            });
-            let HandlerError::Store(error) = error else { panic!("{error}") };
-            assert_eq!(error.kind(), ErrorKind::Cancelled);
-        }
-    }
-
-    #[test]
-    fn a_port_in_use_is_told() {
-        let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-        let reserved = ReservedPort::at(any).expect("a port");
-        let error = handler(reserved.port(), 0, 1, 5).next_rendezvous().expect_err("taken");
-        let text = format!("cannot host the store at 127.0.0.1:{}: ", reserved.port());
-        assert!(error.to_string().starts_with(&text), "{error}");
-    }
-}
+mod tests;

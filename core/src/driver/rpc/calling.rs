@@ -468,7 +468,7 @@ impl RpcPeer {
                     begun = begun.and(Err(CallFailure::DeadlinePassed { elapsed, phase }));
                 }
                 begun.map_err(|why| why.of(handler, &shared.me))?;
-                let own = OwnCall::new(shared, handler, (now, deadline), completion);
+                let own = OwnCall::new(shared, handler, (now, deadline), completion, handling);
                 match handling.get(handler) {
                     _ if !own.is_wanted() => {}
                     None => _ = own.fail(Status::NoHandler, ""),

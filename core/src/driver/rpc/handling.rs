@@ -5,17 +5,19 @@ use super::serving::Conn;
 use super::within::{Home, Place};
 use super::{Payload, Received};
 use crate::driver::threads::{self, panic_text};
-use crate::rpc::connection::{CallFailure, CallKind, Status};
-use crate::rpc::handlers::{HandlerError, Handlers, Owner};
+use crate::rpc::connection::{CallFailure, CallKind, PoolLoad, Status};
+use crate::rpc::fair_queue::FairQueue;
+use crate::rpc::handlers::{HandlerError, Handlers, Owner, is_of_the_program};
+use crate::rpc::intake::QuotaId;
 use crate::rpc::name::WorkerInfo;
 use crate::time::Duration;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use core::cell::Cell;
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -132,6 +134,15 @@ impl Handling {
         self.pool.submit(job);
     }
 
+    /// How many requests wait for a thread, where all there may be are busy.
+    pub(super) fn exhaustion(&self) -> Option<PoolLoad> {
+        let waiting = self.pool.queue.lock();
+        let is_exhausted =
+            waiting.idle == 0 && waiting.threads >= self.pool.threads_max && !waiting.jobs.is_empty();
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        is_exhausted.then(|| PoolLoad { threads: count(waiting.threads), waiting: count(waiting.jobs.len()) })
+    }
+
     /// For a worker that ends: has its pooled requests carried out within `patience`, gives up those that have not begun by
     /// then, and waits up to `last_patience` for the others. Whether no pooled handler is at work any more; one that asks this
     /// itself does not wait for itself.
@@ -160,12 +171,24 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Has the handler carry it out. One that panics has failed, and the thread lives on.
+    /// Whether it is for a handler of the program's.
+    pub(super) fn is_of_the_program(&self) -> bool {
+        is_of_the_program(&self.handler.name)
+    }
+
+    /// Has the handler carry it out, unless the call was given up, or its caller is to take other answers first. A handler
+    /// that panics has failed, and the thread lives on.
     pub(super) fn run(self) {
-        let Self { handler, caller, payload, kind, time_left, to, held } = self;
-        if kind == CallKind::Answered && !to.is_wanted() {
-            return;
-        }
+        let begun = match &self.to {
+            _ if self.kind == CallKind::OneWay => Some(self),
+            AnswerTo::Conn(conn, call) if conn.begins(*call) => Some(self),
+            AnswerTo::Conn(conn, call) => {
+                let (conn, call) = (Arc::clone(conn), *call);
+                conn.begin(call, self)
+            }
+            to => to.is_wanted().then_some(self),
+        };
+        let Some(Self { handler, caller, payload, kind, time_left, to, held }) = begun else { return };
         let request = Request { caller, handler: Arc::clone(&handler.name), payload, kind, time_left };
         let name = Arc::clone(&handler.name);
         let responder = Responder { handler: name, to: Some(to.clone()), held };
@@ -184,7 +207,12 @@ impl Job {
 }
 
 /// One call, among all that this process answers.
-type CallKey = (usize, u64);
+pub(super) type CallKey = (usize, u64);
+
+/// Whether a handler on this thread carries this call out.
+pub(super) fn is_carried_out(call: CallKey) -> bool {
+    CARRIED_OUT.get() == Some(call)
+}
 
 std::thread_local! {
     /// The call that a handler on this thread carries out, the innermost.
@@ -199,11 +227,37 @@ pub(super) enum AnswerTo {
     Elsewhere(Arc<Elsewhere>),
 }
 
+/// Whether an answer is still wanted. The caller gives it up; the code that is to answer looks.
+#[derive(Clone, Debug)]
+pub struct Wanted(Arc<AtomicBool>);
+
+impl Wanted {
+    /// A call of this kind: the answer to a one-way call is never wanted.
+    #[must_use]
+    pub fn new(kind: CallKind) -> Self {
+        Self(Arc::new(AtomicBool::new(kind == CallKind::Answered)))
+    }
+
+    /// The caller waits no longer.
+    pub fn give_up(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    /// Whether the caller waits.
+    #[must_use]
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 /// Whoever is told what a handler says, once.
 pub type Listener = Box<dyn FnOnce(Result<Payload, Box<str>>) + Send>;
 
 /// A caller that no connection of this library's leads to.
-pub(super) struct Elsewhere(Mutex<Option<Listener>>);
+pub(super) struct Elsewhere {
+    listener: Mutex<Option<Listener>>,
+    wanted: Wanted,
+}
 
 impl fmt::Debug for Elsewhere {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -213,11 +267,11 @@ impl fmt::Debug for Elsewhere {
 
 impl Elsewhere {
     fn is_wanted(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.wanted.get() && self.listener.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     fn tell(&self, answer: Result<Payload, Box<str>>) -> bool {
-        let told = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let told = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         told.map(|tell| tell(answer)).is_some()
     }
 }
@@ -225,9 +279,17 @@ impl Elsewhere {
 impl AnswerTo {
     fn key(&self) -> CallKey {
         match self {
-            Self::Conn(conn, call) => (Arc::as_ptr(conn).addr(), *call),
+            Self::Conn(conn, call) => conn.key(*call),
             Self::Own(own) => (Arc::as_ptr(own).addr(), 0),
             Self::Elsewhere(elsewhere) => (Arc::as_ptr(elsewhere).addr(), 0),
+        }
+    }
+
+    /// Number of the caller, among which pooled handlers take turns.
+    fn source(&self) -> usize {
+        match self {
+            Self::Conn(conn, _) => conn.quota().index(),
+            Self::Own(_) | Self::Elsewhere(_) => 0,
         }
     }
 
@@ -263,19 +325,20 @@ impl AnswerTo {
 /// Who counts what is taken in.
 pub(super) trait Holder: fmt::Debug + Send + Sync {
     /// A request with a payload of so many bytes is done with.
-    fn let_go(&self, payload_bytes: u64);
+    fn let_go(&self, quota: QuotaId, payload_bytes: u64);
 }
 
 /// A request that is taken in, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) holder: Arc<dyn Holder>,
+    pub(super) quota: QuotaId,
     pub(super) payload_bytes: u64,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.holder.let_go(self.payload_bytes);
+        self.holder.let_go(self.quota, self.payload_bytes);
     }
 }
 
@@ -290,9 +353,9 @@ pub struct Responder {
 impl Responder {
     /// That of a request which came by a backend of the program's own.
     #[must_use]
-    pub fn elsewhere(handler: Arc<str>, told: Listener) -> Self {
-        let to = AnswerTo::Elsewhere(Arc::new(Elsewhere(Mutex::new(Some(told)))));
-        Self { handler, to: Some(to), held: None }
+    pub fn elsewhere(handler: Arc<str>, told: Listener, wanted: Wanted) -> Self {
+        let elsewhere = Elsewhere { listener: Mutex::new(Some(told)), wanted };
+        Self { handler, to: Some(AnswerTo::Elsewhere(Arc::new(elsewhere))), held: None }
     }
 
     /// Answers. Whether anybody waits for it.
@@ -354,7 +417,8 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    jobs: VecDeque<Job>,
+    /// Each caller has its turn.
+    jobs: FairQueue<Job>,
     /// Threads that wait for one.
     idle: usize,
     /// Threads that have one in hand.
@@ -373,7 +437,7 @@ impl Queue {
     fn work(&self) {
         let mut waiting = self.lock();
         loop {
-            if let Some(job) = waiting.jobs.pop_front() {
+            if let Some(job) = waiting.jobs.pop() {
                 waiting.busy += 1;
                 drop(waiting);
                 job.run();
@@ -399,8 +463,9 @@ impl Pool {
     }
 
     fn submit(&self, job: Job) {
+        let source = job.to.source();
         let mut waiting = self.queue.lock();
-        waiting.jobs.push_back(job);
+        waiting.jobs.push(source, job);
         let is_awaited = waiting.idle > 0;
         let grows = waiting.jobs.len() > waiting.idle && waiting.threads < self.threads_max;
         waiting.threads += usize::from(grows);
@@ -420,7 +485,7 @@ impl Pool {
             waiting.threads -= 1;
             // Where there are others, they come to it in their turn.
             let left =
-                if waiting.threads == 0 { core::mem::take(&mut waiting.jobs) } else { VecDeque::new() };
+                if waiting.threads == 0 { core::mem::take(&mut waiting.jobs) } else { FairQueue::default() };
             drop(waiting);
             refuse(left, Status::NoRoom, &format!("no thread could be started: {error}"));
         }
@@ -441,8 +506,8 @@ impl Queue {
 }
 
 /// Nobody will ever carry these out.
-fn refuse(jobs: VecDeque<Job>, why: Status, words: &str) {
-    for job in jobs {
+fn refuse(mut jobs: FairQueue<Job>, why: Status, words: &str) {
+    while let Some(job) = jobs.pop() {
         job.to.fail(why, words);
     }
 }

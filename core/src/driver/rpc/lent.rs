@@ -45,6 +45,11 @@ impl Drop for Lent {
     }
 }
 
+/// Whether this thread gives bytes back as soon as it holds no lock.
+pub(super) fn is_due() -> bool {
+    DUE.with_borrow(|due| !due.is_empty())
+}
+
 /// A lock of this module's, held. What is lent and is dropped meanwhile is given back when the lock is free again.
 #[derive(Debug)]
 pub(super) struct Locked<'a, T>(ManuallyDrop<MutexGuard<'a, T>>);
@@ -77,7 +82,7 @@ impl<T> Drop for Locked<'_, T> {
         unsafe { ManuallyDrop::drop(&mut self.0) };
         let locks = LOCKS.get() - 1;
         LOCKS.set(locks);
-        if locks == 0 && DUE.with_borrow(|due| !due.is_empty()) {
+        if locks == 0 && is_due() {
             drop(DUE.take());
         }
     }

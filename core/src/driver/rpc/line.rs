@@ -61,14 +61,14 @@ impl Transport {
 #[derive(Debug)]
 enum Segment {
     Bytes(Vec<u8>),
-    Part { payload: Payload, offset: usize, bytes: usize },
+    Part { call: u64, payload: Payload, offset: usize, bytes: usize },
 }
 
 impl Segment {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes,
-            Self::Part { payload, offset, bytes } => {
+            Self::Part { payload, offset, bytes, .. } => {
                 payload.bytes().get(*offset..*offset + *bytes).unwrap_or_default()
             }
         }
@@ -101,14 +101,14 @@ impl Unsent {
                     _ => self.segments.push_back(Segment::Bytes(bytes)),
                 }
             }
-            ToWrite::Part { header, offset, bytes, .. } => {
+            ToWrite::Part { header, call, offset, bytes } => {
                 let (Some(payload), Ok(offset)) = (payload, usize::try_from(offset)) else { return };
                 let bytes = bytes as usize;
                 self.bytes += HEADER_BYTES + bytes;
                 if !matches!(self.segments.back(), Some(Segment::Bytes(_))) {
                     self.segments.push_back(Segment::Bytes(Vec::new()));
                 }
-                let part = Segment::Part { payload: payload.clone(), offset, bytes };
+                let part = Segment::Part { call, payload: payload.clone(), offset, bytes };
                 if let Some(Segment::Bytes(last)) = self.segments.back_mut() {
                     last.extend_from_slice(&header);
                     if bytes <= COPIED_BYTES_MAX {
@@ -117,6 +117,16 @@ impl Unsent {
                     }
                 }
                 self.segments.push_back(part);
+            }
+        }
+    }
+
+    /// Keeps a copy of what is left of a call's payload: a part that was announced goes out as a whole. That is little more
+    /// than one part.
+    fn let_go(&mut self, call: u64) {
+        for segment in &mut self.segments {
+            if matches!(segment, Segment::Part { call: of, .. } if *of == call) {
+                *segment = Segment::Bytes(segment.bytes().to_vec());
             }
         }
     }
@@ -178,6 +188,11 @@ impl Line {
 
     pub(super) fn has_unsent(&self) -> bool {
         self.unsent.bytes > 0
+    }
+
+    /// The payload of this call is needed no more; what is left to write of it is copied.
+    pub(super) fn let_go(&mut self, call: u64) {
+        self.unsent.let_go(call);
     }
 
     /// What an idle connection shows.

@@ -6,7 +6,7 @@
 use super::Payload;
 use super::calling::Target;
 use super::handling::Handling;
-use super::lent::Locked;
+use super::lent::{Locked, is_due};
 use super::line::{Got, Incoming, Line, NoMemory, Transport, closed, lost};
 use super::within::Home;
 use crate::driver::clock::Clock;
@@ -373,8 +373,10 @@ impl Link {
             if state.completions.get(id).is_none() {
                 state.scratch = scratch;
                 state.rested = now;
-                // Of a call that was given up, a sign of life may still be to come.
-                let is_idle = state.peer.poll_timeout().is_none();
+                // Of a call that was given up, a sign of life may still be to come. What is left to write of one that was
+                // answered before it was sent as a whole is to go out without the next call.
+                let is_idle = state.peer.poll_timeout().is_none()
+                    && state.line.as_ref().is_none_or(|line| !line.has_unsent());
                 state.reader = if is_idle { Reader::Nobody } else { Reader::Thread };
                 if !is_idle {
                     let mut due = Due::default();
@@ -755,8 +757,15 @@ impl State {
 
     fn finish(&mut self, id: u64, result: CallResult, due: &mut Due) {
         self.requests.remove(id);
-        match self.completions.remove(id) {
-            Some(Completion::Waiter(reply, None)) => reply.answer(result),
+        let completion = self.completions.remove(id);
+        let goes_on = matches!((&completion, &result), (Some(Completion::Nobody(_)), Ok(_)));
+        if let (false, Some(line)) = (goes_on, &mut self.line) {
+            // Lent bytes are given back with the result, whether or not the worker reads on.
+            line.let_go(id);
+        }
+        match completion {
+            // Lent bytes are given back before the call returns.
+            Some(Completion::Waiter(reply, None)) if !is_due() => reply.answer(result),
             Some(Completion::Nobody(None)) | None => {}
             // It is under way until the last of it is out.
             Some(Completion::Nobody(Some(mark))) if result.is_ok() => self.unsent_marks.push(mark),

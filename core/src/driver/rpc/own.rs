@@ -2,8 +2,9 @@
 
 use super::Payload;
 use super::calling::Target;
+use super::handling::Handling;
 use super::link::{CallResult, Completion, Shared};
-use crate::rpc::connection::{CallFailure, CallPhase, ConnectionError, Status};
+use crate::rpc::connection::{CallFailure, CallPhase, ConnectionError, Status, cut_failure_text};
 use crate::rpc::handlers::is_of_the_program;
 use crate::rpc::name::WorkerInfo;
 use crate::time::Instant;
@@ -23,6 +24,7 @@ pub(super) struct OwnCall {
     completion: Mutex<Option<Completion>>,
     /// It ends with its caller.
     token: usize,
+    handling: Weak<Handling>,
 }
 
 impl OwnCall {
@@ -31,6 +33,7 @@ impl OwnCall {
         handler: &str,
         (began, deadline): (Instant, Option<Instant>),
         completion: Completion,
+        handling: &Arc<Handling>,
     ) -> Arc<Self> {
         let own = Arc::new_cyclic(|own| Self {
             shared: Arc::clone(shared),
@@ -40,6 +43,7 @@ impl OwnCall {
             deadline,
             completion: Mutex::new(Some(completion)),
             token: shared.add_target(Target::Own(Weak::clone(own))),
+            handling: Arc::downgrade(handling),
         });
         if let Some(deadline) = deadline {
             shared.schedule(deadline, own.token);
@@ -69,7 +73,7 @@ impl OwnCall {
     }
 
     pub(super) fn fail(&self, status: Status, words: &str) -> bool {
-        self.give_up(CallFailure::Remote { status, words: words.into() })
+        self.give_up(CallFailure::Remote { status, words: cut_failure_text(words).into() })
     }
 
     pub(super) fn cancel(&self) -> bool {
@@ -78,10 +82,9 @@ impl OwnCall {
 
     pub(super) fn tick(&self, now: Instant) {
         if self.deadline.is_some_and(|at| at <= now) {
-            self.give_up(CallFailure::DeadlinePassed {
-                elapsed: now.since(self.began),
-                phase: CallPhase::UnderWay,
-            });
+            let load = self.handling.upgrade().and_then(|handling| handling.exhaustion());
+            let phase = load.map_or(CallPhase::UnderWay, CallPhase::Exhausted);
+            self.give_up(CallFailure::DeadlinePassed { elapsed: now.since(self.began), phase });
         }
     }
 

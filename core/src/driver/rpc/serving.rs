@@ -15,7 +15,7 @@ use crate::driver::socket::KeepAlive;
 use crate::driver::threads::{self, Thread, panic_text};
 use crate::limits::{IntakeLimits, RpcLimits};
 use crate::rpc::connection::Refusal;
-use crate::rpc::intake::{Intake, Room};
+use crate::rpc::intake::{FairIntake, QuotaId, Room};
 use crate::rpc::name::WorkerInfo;
 use crate::time::Duration;
 use alloc::boxed::Box;
@@ -101,7 +101,7 @@ impl RpcServer {
             group: group.into(),
             admit,
             limits,
-            intake: Mutex::new(Intake::new(intake)),
+            intake: Mutex::new(FairIntake::new(intake)),
             handling,
             shelf: Arc::default(),
             clock: *events.clock(),
@@ -220,7 +220,7 @@ struct Shared {
     group: Box<[u8]>,
     admit: Box<Admit>,
     limits: RpcLimits,
-    intake: Mutex<Intake>,
+    intake: Mutex<FairIntake>,
     handling: Arc<Handling>,
     shelf: Arc<Shelf>,
     clock: Clock,
@@ -235,19 +235,19 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    fn intake(&self) -> MutexGuard<'_, Intake> {
+    fn intake(&self) -> MutexGuard<'_, FairIntake> {
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_in(self: &Arc<Self>, payload_bytes: u64) -> Held {
-        self.intake().enter(payload_bytes);
-        Held { holder: Arc::<Self>::clone(self), payload_bytes }
+    fn take_in(self: &Arc<Self>, quota: QuotaId, payload_bytes: u64) -> Held {
+        self.intake().enter(quota, payload_bytes);
+        Held { holder: Arc::<Self>::clone(self), quota, payload_bytes }
     }
 }
 
 impl Holder for Shared {
-    fn let_go(&self, payload_bytes: u64) {
-        if self.intake().leave(payload_bytes) == Room::Again {
+    fn let_go(&self, quota: QuotaId, payload_bytes: u64) {
+        if self.intake().leave(quota, payload_bytes) == Room::Again {
             self.waker.wake();
         }
     }

@@ -1,4 +1,5 @@
 mod ends;
+mod flow;
 pub(super) mod frames;
 
 use super::calling::{Busy, Call, CallResult, RpcClient, RpcClientOptions, RpcPeer};
@@ -199,7 +200,7 @@ fn handlers_that_fail_say_so_and_their_threads_live_on() {
         ("pooled_panics", "pooled_panics at b (id 2): the handler failed: pooled_panics panicked: provoked"),
         ("says_no", "says_no at b (id 2): the handler failed: not today"),
         ("forgets", "forgets at b (id 2): the handler failed: forgets gave no answer"),
-        ("", "a call to b (id 2): the name of a handler has 0 bytes"),
+        ("", "a call to b (id 2): the name of a handler has 0 bytes: from 1 to 1024"),
     ] {
         for payload in [&b""[..], &bytes(100_000)] {
             assert_eq!(words(scene.call(handler, payload)), expected);
@@ -311,16 +312,18 @@ fn payloads_over_the_limit_are_refused_on_both_sides() {
     let scene = scene_with(RpcServerOptions { limits: narrow, ..server_options() }, client_options());
     assert_eq!(
         words(scene.call("length", &bytes(1001))),
-        "length at b (id 2): the payload is over the limit"
+        "length at b (id 2): the payload is over the limit: 1001 bytes, of at most 1000"
     );
     assert_eq!(
         words(scene.call("length", &bytes(3 << 20))),
-        "length at b (id 2): the payload is over the limit"
+        "length at b (id 2): the payload is over the limit: 3145728 bytes, of at most 1000"
     );
     assert_eq!(scene.call("length", &bytes(1000)).as_deref(), Ok(&b"1000"[..]));
     let long = |_: Request, responder: Responder| _ = responder.answer(bytes(1001));
     scene.handling.register("long", Run::Inline, long).expect("a name");
-    assert_eq!(words(scene.call("long", b"")), "long at b (id 2): the payload is over the limit");
+    let long_answer =
+        "long at b (id 2): the payload is over the limit: an answer of 1001 bytes, of at most 1000";
+    assert_eq!(words(scene.call("long", b"")), long_answer);
 
     let scene = scene_with(server_options(), RpcClientOptions { limits: narrow, ..client_options() });
     scene.handling.register("long", Run::Inline, long).expect("a name");
@@ -570,7 +573,7 @@ fn a_thousand_connections_come_and_go_and_leave_nothing() {
 
 #[test]
 fn who_is_sent_more_than_it_can_take_reads_no_further_and_loses_nothing() {
-    let intake = IntakeLimits { requests_max: 4, bytes_max: 1 << 20 };
+    let intake = IntakeLimits { requests_max: 4, bytes_max: 1 << 20, ..IntakeLimits::default() };
     let limits = RpcLimits { bytes_max: 600_000, ..RpcLimits::default() };
     let scene = scene_with(RpcServerOptions { intake, limits, ..server_options() }, client_options());
     let peers: Vec<RpcClient> =

@@ -1,5 +1,6 @@
 //! The RPC of a context: its backends, and the one worker that it may have.
 
+use super::hosting::wait_for_the_last;
 use super::worker::{RpcAgent, TcpOptions};
 use super::{Agency, RpcInitError};
 use crate::driver::canceller::{Cancellable, Canceller};
@@ -94,6 +95,10 @@ struct Taken {
     agent: Arc<dyn Agency>,
     /// This process may host it.
     _store: Arc<NodeStore>,
+    /// The keys of the group in a store that goes with the worker, if this process hosts that.
+    hosted: Option<Arc<Store>>,
+    /// Ends the waiting for the others when the worker has left.
+    hosting: Canceller,
 }
 
 /// The RPC of a context.
@@ -197,7 +202,25 @@ impl RpcContext {
             }
         };
         // A store that this process hosts goes with it, when nothing is locked.
-        drop(taken);
+        if let Some(Slot::Taken(taken)) = taken {
+            taken.hosting.cancel();
+        }
+    }
+
+    /// The store of this worker's group stays until the others have ended, if this process hosts it for the worker.
+    fn host_for_the_others(&self, agent: &Arc<dyn Agency>) {
+        let hosted = match &*lock(&self.slot) {
+            Slot::Taken(Taken { agent: known, hosted: Some(store), hosting, .. })
+                if Arc::ptr_eq(known, agent) =>
+            {
+                Some((Arc::clone(store), hosting.begin()))
+            }
+            _ => None,
+        };
+        if let (Some((store, call)), Some(tcp)) = (hosted, agent.tcp()) {
+            // Without its server, there is nobody to be waited for.
+            wait_for_the_last(&store, tcp.membership_timeout(), &call).ok();
+        }
     }
 
     fn begin(&self) -> Result<Making<'_>, BackendError> {
@@ -238,10 +261,13 @@ impl Context {
         // As PyTorch's processes count: who met nobody has not begun.
         let number = rpc.inits.fetch_add(1, Ordering::Relaxed);
         let id = u16::try_from(meeting.rank).map_err(|_| RpcInitError::Rank { rank: meeting.rank })?;
-        let store = meeting.store.with_prefix(format!("rpc_prefix_{number}").as_bytes());
+        let prefix = format!("rpc_prefix_{number}");
+        let store = meeting.store.with_prefix(prefix.as_bytes());
         let request = InitRequest { store, worker: WorkerInfo { name, id }, world_size, call };
         let agent = backend.backend().init_backend(request, options)?;
-        *lock(&rpc.slot) = Slot::Taken(Taken { agent: Arc::clone(&agent), _store: meeting.store });
+        let hosted = meeting.store.server().map(|_| Arc::new(meeting.store.with_prefix(prefix.as_bytes())));
+        let (taken, hosting) = (Arc::clone(&agent), Canceller::default());
+        *lock(&rpc.slot) = Slot::Taken(Taken { agent: taken, _store: meeting.store, hosted, hosting });
         drop(making);
         Ok(agent)
     }
@@ -268,7 +294,9 @@ impl Context {
         let own = store.duplicate_within(&call)?;
         let request = InitRequest { store: own, worker: WorkerInfo { name, id }, world_size, call };
         let agent = backend.backend().init_backend(request, options)?;
-        *lock(&rpc.slot) = Slot::Taken(Taken { agent: Arc::clone(&agent), _store: store });
+        let (taken, hosting) = (Arc::clone(&agent), Canceller::default());
+        // Who made the store keeps it.
+        *lock(&rpc.slot) = Slot::Taken(Taken { agent: taken, _store: store, hosted: None, hosting });
         drop(making);
         Ok(agent)
     }
@@ -283,13 +311,18 @@ impl Context {
         self.end_rpc(&agent, how)
     }
 
-    /// Ends this worker, and if it is the one of this context, there may be another one then.
+    /// Ends this worker, and if it is the one of this context, there may be another one then. Where this process hosts the
+    /// group's store for it, a graceful end waits until the others have ended as well, as long as for its leave: the store
+    /// ends with the worker.
     ///
     /// # Errors
     /// As [`Context::shutdown_rpc`].
     pub fn end_rpc(&self, agent: &Arc<dyn Agency>, how: Shutdown) -> Result<(), AgentError> {
         let end = agent.shutdown(how);
         if end != Err(AgentError::Reentrant) {
+            if how == Shutdown::Graceful {
+                self.rpc().host_for_the_others(agent);
+            }
             self.rpc().give_back(agent);
         }
         end

@@ -17,7 +17,7 @@ use crate::rpc::membership::change::Departed;
 use crate::rpc::membership::changing::NoAnswer;
 use crate::rpc::membership::error::MembershipError;
 use crate::rpc::name::WorkerInfo;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Seconds};
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::sync::{Arc, Weak};
@@ -124,25 +124,31 @@ pub enum GroupCallError {
         /// What the system said.
         words: Box<str>,
     },
-    /// What a backend of the program's own says.
-    #[error("{words}")]
+    /// A backend in the program's code failed the call.
+    #[error("{call}: {words}")]
     Foreign {
-        /// Its own number for it.
+        /// Handler and callee.
+        call: Box<str>,
+        /// The backend's status for it.
         status: i32,
-        /// Its words.
+        /// Why, as the backend says it.
         words: Box<str>,
+        /// What the handler said, where it failed.
+        cause: Box<str>,
     },
-    /// Somebody gave up a call of such a backend.
+    /// The caller gave up a call of such a backend.
     #[error("{call}: it was cancelled")]
     Cancelled {
         /// Handler and callee.
         call: Box<str>,
     },
-    /// Such a backend did not say in time what came of a call.
-    #[error("{call}: no answer in time")]
+    /// Such a backend did not answer a call in time.
+    #[error("{call}: no answer in {}s", Seconds(*.elapsed))]
     Late {
         /// Handler and callee.
         call: Box<str>,
+        /// How long the caller waited.
+        elapsed: Duration,
     },
     /// There are too many calls that an event loop has begun.
     #[error("{calls_max} calls of this worker have not ended, or nobody has taken what came of them")]
@@ -197,6 +203,8 @@ pub(super) struct Shared {
     ear: Mutex<Option<Arc<dyn Ear>>>,
     /// It hears no more of them. Changed under its lock.
     has_parted: AtomicBool,
+    /// Somebody who asks for events was told of the end.
+    has_told_end: AtomicBool,
     /// What happens when somebody is called to whom there is no way.
     #[cfg(test)]
     between: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -285,6 +293,7 @@ impl Shared {
             panic: OnceLock::new(),
             ear: Mutex::default(),
             has_parted: AtomicBool::new(false),
+            has_told_end: AtomicBool::new(false),
             #[cfg(test)]
             between: Mutex::default(),
         })
@@ -611,6 +620,11 @@ impl Shared {
     /// Whoever waits for an event sees whether it was cancelled.
     pub(super) fn wake_for_events(&self) {
         self.events.wake();
+    }
+
+    /// Whether nobody was told of the end before.
+    pub(super) fn tell_end_once(&self) -> bool {
+        !self.has_told_end.swap(true, Ordering::Relaxed)
     }
 
     pub(super) fn events_lost(&self) -> u64 {

@@ -55,14 +55,18 @@ pub enum SignsError {
 impl Signs {
     /// Sets the worker's own sign, and tells of all signs from now on. `store` is one of a native server's, with a session
     /// of the worker's own.
-    pub(super) fn begin(store: &Store, key: &str, shared: &Arc<Shared>) -> Result<Self, SignsError> {
+    pub(super) fn begin(
+        store: &Store,
+        (key, here): (&str, &str),
+        shared: &Arc<Shared>,
+    ) -> Result<Self, SignsError> {
         let client = store.native(Operation::Watch)?;
         let watch = Arc::new(client.watch_prefix(sign::PREFIX.as_bytes(), 0, Timeout::Default)?);
         // What changes meanwhile is told by the watch afterwards.
         tell_all(&client, shared)?;
         let lease = client.lease(Duration::ZERO, Timeout::Default)?;
         lease.attach(&[key.as_bytes()], Timeout::Default)?;
-        store.set(key.as_bytes(), sign::HERE, Timeout::Default)?;
+        store.set(key.as_bytes(), here.as_bytes(), Timeout::Default)?;
         let watch = Arc::new(Mutex::new(watch));
         let (told, own, weak) = (client.clone(), Arc::clone(&watch), Arc::downgrade(shared));
         let thread = threads::spawn("rdzv-rpc-signs", move || {
@@ -152,7 +156,7 @@ fn listen(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Weak<Shared
         match told {
             Ok(Some(change)) => tell(&shared, &change.key, change.value),
             Ok(None) => {}
-            Err(WatchError::Compacted { .. } | WatchError::Overrun) => {
+            Err(WatchError::Compacted { .. } | WatchError::Overrun(_)) => {
                 if let Err(error) = begin_again(client, watch, &shared) {
                     return shared.tell(Input::SignsLost(error.to_string().into()));
                 }

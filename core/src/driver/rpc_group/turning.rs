@@ -4,10 +4,9 @@ use super::mailbox::Mailbox;
 use super::own_store::PRESS_INTERVAL;
 use super::shared::Shared;
 use super::signs::Signs;
-use super::steps::carry_out;
+use super::steps::StepStore;
 use crate::driver::reply::{Awaited, ask};
 use crate::driver::rpc::serving::Admission;
-use crate::driver::store::Store;
 use crate::driver::threads::{self, Thread, panic_text};
 use crate::rpc::agent::{AgentError, Input, Output};
 use crate::rpc::membership::StoreStep;
@@ -27,14 +26,14 @@ pub(super) struct Turning {
     storer: Option<Thread>,
     /// Told when the one that calls the store has ended.
     has_stored: Awaited<()>,
-    store: Arc<Store>,
+    store: Arc<StepStore>,
 }
 
 impl Turning {
     /// Begins to turn the machine. Its steps are carried out on `store`.
     pub(super) fn start(
         shared: &Arc<Shared>,
-        store: Arc<Store>,
+        store: Arc<StepStore>,
         signs: Arc<Mutex<Option<Signs>>>,
         door: Admission,
     ) -> io::Result<Self> {
@@ -47,7 +46,7 @@ impl Turning {
                 loop {
                     match steps.next(LONG) {
                         Some(Step::Carry(step)) => {
-                            told.tell(Input::Stored(carry_out(&called, told.clock(), &step)));
+                            told.tell(Input::Stored(called.carry_out(told.clock(), &step)));
                         }
                         Some(Step::End) => return,
                         None => {}

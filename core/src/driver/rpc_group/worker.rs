@@ -3,7 +3,7 @@
 use super::own_store::{Pressing, Sessions, own_store};
 use super::shared::{Callee, GroupCallError, Shared};
 use super::signs::Signs;
-use super::steps::carry_out;
+use super::steps::{StepStore, carry_out};
 use super::turning::Turning;
 use super::{Agency, Begun, CallSpec, CallTold, Ear, GroupResult, Heard, RpcInitError};
 use crate::driver::canceller::{Cancellable, Canceller};
@@ -20,7 +20,7 @@ use crate::limits::{IntakeLimits, RpcLimits};
 #[cfg(test)]
 use crate::rpc::agent::ControlCall;
 use crate::rpc::agent::{
-    Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, Input, NotCallable, unless_abandoned,
+    Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, Input, NotCallable, sign, unless_abandoned,
 };
 use crate::rpc::connection::Status;
 use crate::rpc::device::{Device, DeviceKind};
@@ -29,7 +29,7 @@ use crate::rpc::handlers::{HandlerError, Owner};
 use crate::rpc::membership::error::MembershipError;
 use crate::rpc::membership::observer::Seen;
 use crate::rpc::membership::token::TokenTimes;
-use crate::rpc::membership::{Member, group_id};
+use crate::rpc::membership::{Liveness, Member, group_id};
 use crate::rpc::name::WorkerInfo;
 use crate::rpc::options::RpcOptions;
 use crate::rpc::shutdown::Shutdown;
@@ -93,7 +93,7 @@ pub struct RpcAgent {
     shared: Arc<Shared>,
     handling: Arc<Handling>,
     server: RpcServer,
-    store: Arc<Store>,
+    store: Arc<StepStore>,
     signs: Arc<Mutex<Option<Signs>>>,
     turning: Mutex<Turning>,
     reserved: Mutex<Option<Reserved>>,
@@ -215,15 +215,19 @@ impl RpcAgent {
             accelerator: tcp.accelerator,
             timeout: membership_timeout,
             times: tcp.times,
+            liveness: match has_sessions {
+                Sessions::Native => Liveness::Keys,
+                Sessions::None => Liveness::Unknown,
+            },
             nonce: random_seed(),
         };
         let machine = Agent::new(shared.clock().now(), machine).map_err(AgentError::from)?;
-        let sign = machine.sign().key();
+        let (sign, here) = (machine.sign().key(), sign::here(me.id));
         shared.begin(machine, client);
         let signs = match has_sessions {
             Sessions::Native => {
                 let pressing = Pressing::begin(&store, &call);
-                let signs = Signs::begin(&store, &sign, &shared);
+                let signs = Signs::begin(&store, (&sign, &here), &shared);
                 drop(pressing);
                 go_on()?;
                 Some(signs?)
@@ -231,6 +235,7 @@ impl RpcAgent {
             Sessions::None => None,
         };
         let signs = Arc::new(Mutex::new(signs));
+        let store = Arc::new(StepStore::new(store));
         let turning = Turning::start(&shared, Arc::clone(&store), Arc::clone(&signs), server.admission())
             .map_err(RpcInitError::System)?;
         let agent = Self {
@@ -257,7 +262,7 @@ impl RpcAgent {
         let clock = self.shared.clock();
         let until = clock.now() + self.membership_timeout * 2 + END_SLACK;
         // When the machine's own deadlines have passed, the store does not answer.
-        let stuck = || RpcInitError::Stuck { store: self.store.peer().into() };
+        let stuck = || RpcInitError::Stuck { store: self.store.current().peer().into() };
         Ok(self.shared.wait_joined(until).ok_or_else(stuck)??)
     }
 
@@ -271,6 +276,11 @@ impl RpcAgent {
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// How long joining may take, and leaving.
+    pub(super) const fn membership_timeout(&self) -> Duration {
+        self.membership_timeout
     }
 
     /// Registers a handler. Others may have called it before: [`TcpOptions::handling`] has those that must be there.
@@ -457,6 +467,12 @@ impl RpcAgent {
         self.shared.events_lost()
     }
 
+    /// How it ended, if it has and nobody was told before.
+    #[must_use]
+    pub fn tell_end(&self) -> Option<Result<(), AgentError>> {
+        self.end().filter(|_| self.shared.tell_end_once())
+    }
+
     /// How it ended, if it has.
     #[must_use]
     pub fn end(&self) -> Option<Result<(), AgentError>> {
@@ -485,7 +501,7 @@ impl RpcAgent {
         let until = self.shared.clock().now() + self.membership_timeout * 2 + END_SLACK;
         let end = self.shared.wait_over(until).unwrap_or_else(|| {
             self.shared.tell(Input::Abandon);
-            Err(AgentError::Stuck { store: self.store.peer().into() })
+            Err(AgentError::Stuck { store: self.store.current().peer().into() })
         });
         self.close(how);
         match how {

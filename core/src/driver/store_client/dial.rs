@@ -3,6 +3,7 @@
 use super::pool::{self, Joined, Shown, Ticket};
 use super::wire::{PENDING, Socketed, Timer, Trouble, Wire};
 use super::{Client, NOT_RELEASED, Span, ended};
+use crate::driver::last_try::FailedTry;
 use crate::driver::resolve::{Found, literal, look_up};
 use crate::driver::socket::{classify, finish_connect, open_socket, start_connect, wait_writable};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
@@ -69,6 +70,7 @@ impl Client {
                     let Some(shown) = line else { continue };
                     let socket = shown.into_inner();
                     self.pool.set_known(socket.peer());
+                    self.last_try.set(None);
                     return Ok(Box::new(Wire::new(socket, link, self.clock.now())));
                 }
                 Some(LinkOutput::Failed(failure)) => {
@@ -108,6 +110,7 @@ impl Client {
             (_, line) => {
                 // A pause: what failed is closed meanwhile.
                 *line = None;
+                self.last_try.set(Some(FailedTry::new(&self.peer, link.failure(self.clock.now()))));
                 let left = until.since(self.clock.now());
                 if self.pool.pause(ticket.epoch, pool::from_now(left)).is_ok() {
                     link.handle(self.clock.now().max(until), LinkInput::Tick);

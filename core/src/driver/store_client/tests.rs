@@ -495,11 +495,53 @@ fn an_idle_connection_with_unread_bytes_is_not_used() {
     let wire = idle.expect("the connection of the first call");
     assert!(becomes_readable(wire.fd(), SOON), "the noise has come");
     let used = wire.used;
-    let wire = client.usable(ticket, wire, used).expect("it was used a moment ago, and is not looked at");
-    assert!(client.usable(ticket, wire, used + Duration::from_secs(2)).is_none());
+    let wire = client
+        .usable(ticket, wire, &Call::Ping, used)
+        .expect("it was used a moment ago, and is not looked at");
+    assert!(client.usable(ticket, wire, &Call::Ping, used + Duration::from_secs(2)).is_none());
     client.pool.leave(ticket, None);
     drop(TcpStream::connect(("127.0.0.1", server.port)).expect("accepted"));
     server.finish();
+}
+
+#[test]
+fn a_write_is_not_sent_into_a_connection_whose_end_can_be_seen() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let (close, closed) = mpsc::channel::<()>();
+    // On a thread of its own: when this test fails, nobody waits for a peer that waits.
+    let peer = thread::spawn(move || {
+        let (mut first, _) = listener.accept().expect("a client");
+        greet(&mut first);
+        closed.recv_timeout(SOON).expect("the client is connected");
+        drop(first);
+        let (mut second, _) = listener.accept().expect("the client comes again");
+        greet(&mut second);
+        read_exactly(&mut second, ADD_BYTES);
+        second.write_all(&7_u64.to_le_bytes()).expect("sent");
+        drain(second);
+    });
+    let store = connect(port);
+    let (client, (span, _)) = (&store.client, store.client.connecting());
+    let Entered { ticket, idle, .. } = client.enter(Stay::Brief, span).expect("room");
+    let wire = idle.expect("the connection of the greeting");
+    close.send(()).expect("the peer waits");
+    assert!(becomes_readable(wire.fd(), SOON), "its end has come");
+    client.pool.leave(ticket, Some(wire));
+    assert_eq!(store.add(b"n", 1, DEFAULT).expect("on a new connection"), 7);
+    drop(store);
+    peer.join().expect("no panic");
+}
+
+#[test]
+fn limits_are_named_with_the_callers_numbers() {
+    let server = real_server();
+    let store = connect(server.local_addr().port());
+    store.set(&[b'k'; 8191], b"", DEFAULT).expect("the longest key");
+    let error = store.set(&[b'k'; 8192], b"", DEFAULT).expect_err("one byte more");
+    assert!(error.to_string().ends_with(": a key of 8192 bytes is over the limit of 8191"), "{error}");
+    let error = store.with_prefix(b"job").set(&[b'k'; 8188], b"", DEFAULT).expect_err("one byte more");
+    assert!(error.to_string().ends_with(": a key of 8188 bytes is over the limit of 8187"), "{error}");
 }
 
 #[test]

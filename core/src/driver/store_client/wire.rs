@@ -94,7 +94,12 @@ impl Wire {
                 (self.line.socket.send_with_flags(&bytes, flags).is_ok(), effect)
             }
         };
-        let cause = if can_go_on { Cause::NotReleased } else { Cause::NoAnswer };
+        let (cause, effect) = match (can_go_on, effect) {
+            (true, effect) => (Cause::NotReleased, effect),
+            // Nobody knows whether the whole request arrived.
+            (false, Effect::Kept) => (Cause::NoAnswer, Effect::Possible),
+            (false, effect) => (Cause::NoAnswer, effect),
+        };
         Err(Trouble::TimedOut(phase, cause, effect))
     }
 

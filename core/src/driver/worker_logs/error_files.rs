@@ -3,6 +3,7 @@
 use super::error::{LogError, errno};
 use crate::agent::error_file::{ErrorFile, ErrorFileNote, NewError, encode, parse, with_error_code};
 use crate::limits::ERROR_FILE_BYTES_MAX;
+use crate::time::Duration;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use std::ffi::OsString;
@@ -20,6 +21,12 @@ pub fn read_error_file(path: &Path) -> ErrorFile {
         Err(error) => Err(ErrorFileNote::Unreadable { errno: errno(&error) }),
     };
     ErrorFile::Read { path: path.to_string_lossy().to_string(), content }
+}
+
+/// How long ago a worker wrote its error file, to a tick of the system's clock; `None` if there is nothing in it.
+pub fn error_file_age(path: &Path) -> Option<Duration> {
+    let found = fs::metadata(path).ok().filter(|found| found.is_file() && found.len() > 0)?;
+    Some(found.modified().ok()?.elapsed().unwrap_or_default())
 }
 
 /// Writes a worker's error file to where the agent itself is to leave its error, with the worker's exit code in it. What

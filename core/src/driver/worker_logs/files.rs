@@ -5,6 +5,7 @@ use super::{LogFolder, attempt_folder};
 use crate::agent::log_layout::run_folder;
 use crate::agent::log_lines::{LogLines, Shown};
 use crate::driver::store_client::random_seed;
+use crate::driver::temporary::temporary_folder;
 use crate::limits::TAIL_BYTES_MAX;
 use alloc::format;
 use alloc::string::String;
@@ -36,7 +37,7 @@ impl RunFolder {
             |parent: &Path| make_new(&DirBuilder::new(), parent, |random| run_folder(run_id, random));
         let (path, temporary) = match folder {
             LogFolder::Temporary => {
-                let all = std::env::temp_dir();
+                let all = temporary_folder();
                 let own = make_new(DirBuilder::new().mode(0o700), &all, |random| {
                     format!("torchelastic_{random:08x}")
                 })?;

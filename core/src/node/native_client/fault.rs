@@ -32,6 +32,7 @@ pub const fn kind_of(code: FaultCode) -> ErrorKind {
         C::StaleRound => ErrorKind::StaleRound,
         C::Compacted => ErrorKind::Compacted,
         C::RunClosed | C::NotNeeded => ErrorKind::Closed,
+        C::Replaced => ErrorKind::Replaced,
         C::ServerStopping => ErrorKind::ServerGone,
         C::Other(number) => match number / 100 {
             1 => ErrorKind::WrongProtocol,
@@ -115,7 +116,8 @@ impl fmt::Display for Words<'_> {
             | C::TimedOut
             | C::Cancelled
             | C::RunClosed
-            | C::NotNeeded => return write_lossy(f, text),
+            | C::NotNeeded
+            | C::Replaced => return write_lossy(f, text),
         }
         if text.is_empty() {
             return Ok(());
@@ -129,7 +131,7 @@ impl fmt::Display for Words<'_> {
 #[must_use]
 pub fn failure_of_end(end: End, cause: Cause) -> Failure {
     let kind = match end {
-        End::Server(Why::ServerStopped) | End::Connection => ErrorKind::ServerGone,
+        End::Server(Why::ServerStopped) | End::Connection | End::GracePassed => ErrorKind::ServerGone,
         End::Server(Why::Left) => ErrorKind::Cancelled,
         End::Server(Why::Protocol) | End::Protocol => ErrorKind::WrongProtocol,
         End::Server(_) => ErrorKind::SessionEnded,
@@ -148,6 +150,7 @@ impl fmt::Display for EndWords {
             End::Server(why) => write!(f, "the server ended the session: {why}"),
             End::Refused(code, first, second) => Words(Fault { code, first, second, text: b"" }).fmt(f),
             End::Connection => f.write_str("the session ended with its connection"),
+            End::GracePassed => f.write_str("the session was not resumed within its grace"),
             End::Protocol => f.write_str("the server sent what no server sends"),
         }
     }
@@ -179,6 +182,7 @@ mod tests {
             End::Server(Why::Left),
             End::Refused(FaultCode::SessionEnded, u64::from(Why::Heartbeat.number()), 0),
             End::Connection,
+            End::GracePassed,
             End::Protocol,
         ] {
             let kind = failure_of_end(end, Cause::Closed).kind;

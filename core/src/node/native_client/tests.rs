@@ -193,14 +193,16 @@ fn without_a_way_back_the_calls_say_whether_they_may_have_been_applied() {
     begin(&mut client, 11, Operation::Set);
     outputs(&mut client);
     client.handle(NOW(2010), Input::Tick);
-    let Some(Output::Over(Ending::Dialling(failure))) = client.poll_output() else { panic!("over") };
-    assert_eq!((failure.kind, failure.phase), (ErrorKind::TimedOut, Phase::Resolving));
+    // Since the session was open, its end is the end of its server to whoever calls, now and later.
+    let ending = Ending::Session(End::GracePassed, Cause::Unknown);
+    assert_eq!(outputs(&mut client), [Output::Over(ending)]);
+    assert_eq!(ending.failure().kind, ErrorKind::ServerGone);
     let failed: Bytes<_> = core::iter::from_fn(|| client.next_failed(NOW(2011))).collect();
     let effects: Bytes<_> = failed.iter().map(|failed| (failed.id, failed.failure.effect)).collect();
     assert_eq!(effects, [(3, Effect::None), (2, Effect::None), (1, Effect::Possible)]);
     assert!(matches!(
         client.begin(NOW(2012), Operation::Get, (0x12, 0), SECOND),
-        Err(BeginError::Over(Ending::Dialling(_)))
+        Err(BeginError::Over(over)) if over == ending
     ));
 }
 
@@ -216,21 +218,85 @@ fn without_a_grace_the_session_ends_with_its_connection() {
     assert_eq!((failed.failure.kind, failed.failure.cause), (ErrorKind::ServerGone, Cause::Os(104)));
     assert_eq!((failed.failure.effect, client.next_failed(NOW(10))), (Effect::Possible, None));
     assert_eq!((client.poll_timeout(), client.ending()), (None, Some(ending)));
+}
 
-    // The greeting, too: what left with HELLO may have had its effect.
+#[test]
+fn a_connection_that_ends_before_welcome_is_made_again_and_only_reads_are_sent_twice() {
     let mut client = new(0);
-    begin(&mut client, 0, Operation::Add);
+    let (add, get) = (begin(&mut client, 0, Operation::Add), begin(&mut client, 0, Operation::Get));
     connect(&mut client, 0);
-    writes(&mut client, 0);
+    assert_eq!(ids(&writes(&mut client, 0)), [0, add, get]);
     client.handle(NOW(1), Input::Ended(Cause::Closed));
-    assert!(matches!(outputs(&mut client)[..], [Output::Over(Ending::Session(End::Connection, _))]));
-    let mut client = new(0);
-    connect(&mut client, 0);
+    let failed = client.next_failed(NOW(1)).expect("what left with HELLO may have had its effect");
+    let Failure { kind, phase, cause, effect, .. } = failed.failure;
+    assert_eq!((failed.id, kind, phase), (add, ErrorKind::ServerGone, Phase::Greeting));
+    assert_eq!((cause, effect), (Cause::Closed, Effect::Possible));
+    assert_eq!((client.next_failed(NOW(1)), client.ending(), outputs(&mut client)), (None, None, [].into()));
+    client.handle(NOW(80), Input::Tick);
+    assert_eq!(outputs(&mut client), [Output::Resolve]);
+    connect(&mut client, 80);
+    let again = writes(&mut client, 80);
+    assert_eq!(ids(&again), [0, get]);
+    assert!(matches!(again[1], ToWrite::Request(_, label) if label.flags == 0), "{again:?}");
+    give(&mut client, 81, &bytes_of(0, 0, &welcome(false, 0, 0)));
+    assert!(client.is_live());
+    assert_eq!(give(&mut client, 82, &bytes_of(get, 1, &DONE)), "Answered(2, Done { revision: 1 })");
+}
+
+#[test]
+fn who_says_goodbye_with_the_greeting_makes_no_other_connection() {
+    let ways = [Input::Ended(Cause::Closed), Input::Tick];
+    for way in ways {
+        let mut client = new(0);
+        client.handle(NOW(0), Input::Resolved(&[Family::V4, Family::V4]));
+        assert_eq!(outputs(&mut client), [Output::Connect(0)]);
+        client.handle(NOW(0), Input::Connected);
+        let bye = client.begin_bye(NOW(0), SECOND).expect("there is room");
+        assert_eq!(ids(&writes(&mut client, 0)), [0, bye]);
+        client.handle(NOW(1000), way);
+        let told = outputs(&mut client);
+        assert!(told.ends_with(&[Output::Disconnect, Output::Over(Ending::Left)]), "{told:?}");
+        assert_eq!((client.poll_timeout(), client.ending()), (None, Some(Ending::Left)));
+    }
+}
+
+#[test]
+fn a_peer_that_never_answers_the_greeting_is_a_timeout_after_the_whole_time() {
+    for grace_ms in [0, 2000] {
+        let mut client = new(grace_ms);
+        begin(&mut client, 0, Operation::Set);
+        connect(&mut client, 0);
+        writes(&mut client, 0);
+        client.handle(NOW(2000), Input::Tick);
+        let told = outputs(&mut client);
+        let [Output::Disconnect, Output::Over(Ending::Dialling(failure))] = told[..] else {
+            panic!("{told:?}")
+        };
+        assert_eq!((failure.kind, failure.phase), (ErrorKind::TimedOut, Phase::Greeting));
+        assert_eq!((failure.elapsed, failure.cause), (2 * SECOND, Cause::Silent));
+    }
+}
+
+#[test]
+fn a_call_ends_by_its_own_timeout_when_the_server_is_silent() {
+    let mut client = live(2000);
+    begin(&mut client, 100, Operation::Get);
+    writes(&mut client, 100);
+    // Half a second before its end, the server is asked whether it lives.
+    assert_eq!(client.poll_timeout(), Some(NOW(600)));
+    client.handle(NOW(600), Input::Tick);
+    let probe = writes(&mut client, 600);
+    assert!(matches!(probe[..], [ToWrite::Frame(_, ClientFrame::Heartbeat { .. })]), "{probe:?}");
+    assert_eq!((client.next_failed(NOW(1099)), client.poll_timeout()), (None, Some(NOW(1100))));
+    let failed = client.next_failed(NOW(1100)).expect("its time is up");
+    assert_eq!((failed.failure.kind, failed.failure.elapsed), (ErrorKind::TimedOut, SECOND));
+
+    // Without a connection there is no answer to wait for.
+    let mut client = live(5000);
+    begin(&mut client, 0, Operation::Get);
     writes(&mut client, 0);
-    client.handle(NOW(2000), Input::Tick);
-    let told = outputs(&mut client);
-    let over = Output::Over(Ending::Session(End::Connection, Cause::Silent));
-    assert_eq!(told, [Output::Disconnect, over]);
+    client.handle(NOW(900), Input::Ended(Cause::Closed));
+    assert_eq!(client.next_failed(NOW(1000)).expect("its time is up").failure.kind, ErrorKind::TimedOut);
 }
 
 #[test]
@@ -241,6 +307,37 @@ fn a_silent_server_is_asked_then_left() {
     assert!(matches!(writes(&mut client, 1000)[..], [ToWrite::Frame(_, ClientFrame::Heartbeat { .. })]));
     client.handle(NOW(3000), Input::Tick);
     assert_eq!(outputs(&mut client), [Output::Disconnect, Output::Resolve]);
+}
+
+#[test]
+fn a_process_that_was_stopped_finds_no_deadline_passed() {
+    let mut client = live(2000);
+    begin(&mut client, 0, Operation::Get);
+    writes(&mut client, 0);
+    let before = client.poll_timeout().expect("a heartbeat");
+    // It is stopped for an hour, and the server too.
+    let late = 3_600_000;
+    client.wake(NOW(late));
+    client.handle(NOW(late), Input::Tick);
+    assert_eq!((outputs(&mut client), client.next_failed(NOW(late))), (Bytes::new(), None));
+    assert!(matches!(writes(&mut client, late)[..], [ToWrite::Frame(_, ClientFrame::Heartbeat { .. })]));
+    assert!(client.poll_timeout().is_some_and(|due| due > NOW(late)), "{before:?}");
+    // The server is as silent as before: then it is lost.
+    let mut ended = Bytes::new();
+    for millis in (late + 500..late + 4000).step_by(500) {
+        client.wake(NOW(millis));
+        client.handle(NOW(millis), Input::Tick);
+        // The call has its own time again, and no more: the server gives no sign of life.
+        if let Some(failed) = client.next_failed(NOW(millis)) {
+            ended.push((millis - late, failed.failure.kind));
+        }
+    }
+    assert_eq!(ended, [(1000, ErrorKind::TimedOut)]);
+    assert_eq!(outputs(&mut client), [Output::Disconnect, Output::Resolve]);
+    // And so is the time to come back.
+    client.wake(NOW(2 * late));
+    client.handle(NOW(2 * late), Input::Tick);
+    assert_eq!((outputs(&mut client), client.ending()), (Bytes::new(), None));
 }
 
 /// Over a slow link, a long answer takes longer than the longest silence.
@@ -275,7 +372,10 @@ fn a_deadline_ends_a_call_and_the_server_is_told() {
     let mut client = live(2000);
     let waits = begin(&mut client, 0, Operation::Get);
     writes(&mut client, 0);
-    // The server keeps the deadline; this end waits a little longer for its word.
+    // The server lives and keeps the deadline: its answer may come a little later.
+    client.handle(NOW(500), Input::Tick);
+    writes(&mut client, 500);
+    give(&mut client, 501, &bytes_of(0, 0, &ServerFrame::HeartbeatEcho { nonce: 0 }));
     assert_eq!(client.next_failed(NOW(2999)), None);
     let failed = client.next_failed(NOW(3000)).expect("its time is up");
     assert_eq!((failed.id, failed.failure.kind), (waits, ErrorKind::TimedOut));

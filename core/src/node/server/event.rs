@@ -1,5 +1,6 @@
 //! What goes into a server and what comes out of it.
 
+use crate::error::OneLine;
 use crate::ids::ConnId;
 use crate::rendezvous::service::{Action, Reason, RunId};
 use crate::session::table::SessionId;
@@ -9,6 +10,7 @@ use crate::wire::c10d::FrameError;
 use crate::wire::native::{self, FaultCode, Why};
 use alloc::boxed::Box;
 use core::fmt;
+use core::fmt::Write as _;
 use core::net::SocketAddr;
 
 /// What can happen to a server. A recorded list of these is a complete report of its life.
@@ -109,6 +111,10 @@ pub enum Event {
     SessionEnded {
         /// Which.
         session: SessionId,
+        /// The name that its client gave.
+        node: Box<[u8]>,
+        /// The run that it took part in.
+        run_id: Option<RunId>,
         /// Why.
         why: Why,
     },
@@ -153,6 +159,7 @@ impl Event {
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let f = &mut OneLine(f);
         match self {
             Self::Accepted { conn, peer } => write!(f, "{conn:?} accepted peer={peer}"),
             Self::Closed { conn, peer, reason } => write!(f, "{conn:?} closed peer={peer}: {reason}"),
@@ -160,7 +167,14 @@ impl fmt::Display for Event {
                 write!(f, "session {} opened on {conn:?} node=", session.0)?;
                 write_lossy(f, node)
             }
-            Self::SessionEnded { session, why } => write!(f, "session {} ended: {why}", session.0),
+            Self::SessionEnded { session, node, run_id, why } => {
+                write!(f, "session {} ended node=", session.0)?;
+                write_lossy(f, node)?;
+                if let Some(run_id) = run_id {
+                    write!(f, " run={run_id}")?;
+                }
+                write!(f, ": {why}")
+            }
             Self::Run { run_id, round, action, reason } => {
                 write!(f, "run={run_id} round={round} {action}: {reason}")
             }

@@ -470,7 +470,9 @@ impl Native {
                         self.speak(desk, conn, &ServerFrame::SessionOver { why });
                         self.to_close.push_back((conn, CloseReason::SessionOver(why)));
                     }
-                    desk.events.push_back(Event::SessionEnded { session, why });
+                    let run_id = self.parts.get(session).map(|part| part.run_id().clone());
+                    let name = node.clone();
+                    desk.events.push_back(Event::SessionEnded { session, node: name, run_id, why });
                     if !self.stopped {
                         self.end_session(desk, session, &node, why);
                     }

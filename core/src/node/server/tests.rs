@@ -125,6 +125,12 @@ impl Rig {
         self.got.remove(&conn).unwrap_or_default()
     }
 
+    /// The process does not run for so long; then it looks at the time.
+    pub(super) fn is_stopped_for(&mut self, span: Duration) {
+        self.now = self.now + span;
+        self.feed(Input::Tick);
+    }
+
     pub(super) fn after(&mut self, span: Duration) {
         let until = self.now + span;
         while let Some(at) = self.server.poll_timeout().filter(|&at| at <= until) {

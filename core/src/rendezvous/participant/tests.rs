@@ -310,6 +310,7 @@ fn a_wish_is_a_frame() {
         join_timeout_ms: 600,
         terms,
         labels,
+        round_min: 3,
     };
     assert!(matches!(entry.frame(Role::Member), ClientFrame::Join { node: b"a", .. }));
     assert!(matches!(entry.frame(Role::Spare), ClientFrame::Standby { local_world_size: 4, .. }));

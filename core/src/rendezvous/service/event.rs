@@ -30,6 +30,9 @@ pub struct Join {
     pub join_timeout: Duration,
     /// What all nodes of the run must agree on.
     pub settings: RunSettings,
+    /// The lowest number that its round may have; at most [`super::ROUND_MIN_MAX`]. A node that comes from a server that
+    /// was restarted has been in rounds that this one does not know of.
+    pub round_min: u64,
 }
 
 /// Why a participant is in its round no more, and not because it was done.
@@ -120,7 +123,7 @@ pub enum Input {
 /// What the owner of the service has to do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// The keys of a new round are in use from now on.
+    /// The keys of a new round are in use from now on: there are none yet, whatever was written there before.
     RoundOpened(Namespace),
     /// From now on, nothing may be written beneath the keys of a round: it is over. Once for each round.
     Fence(Namespace),

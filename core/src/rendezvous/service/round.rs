@@ -3,35 +3,18 @@
 use super::event::EndReason;
 use super::node::NodeName;
 use super::{ParticipantId, RunId};
-use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// The keys of one round: all that begin with [`Namespace::prefix`].
+/// Names the keys of one round. The owner of the service makes a prefix of it, which differs from those of all other
+/// rounds and of all other servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     /// Of this run.
     pub run_id: RunId,
     /// Of this round; 0 is the first.
     pub round: u64,
-}
-
-impl Namespace {
-    /// What a prefix store over the round's keys is given, as PyTorch names it: without the slash that such a store
-    /// adds. To fence or delete, use [`Namespace::key_prefix`]: this one is also how the names of rounds 10 to 19 begin.
-    #[must_use]
-    pub fn prefix(&self) -> Vec<u8> {
-        format!("torch.rendezvous.{}.{}", self.run_id, self.round).into_bytes()
-    }
-
-    /// How all the round's keys begin, and no others.
-    #[must_use]
-    pub fn key_prefix(&self) -> Vec<u8> {
-        let mut prefix = self.prefix();
-        prefix.push(b'/');
-        prefix
-    }
 }
 
 /// What one node is told of its round: as much for ten nodes as for ten thousand.

@@ -108,10 +108,11 @@ pub(super) struct Run {
     closed_by: Option<Arc<NodeName>>,
     /// Why the job has failed, in the words of who said so first.
     failure: Option<Arc<str>>,
-    /// The number of its first round.
-    first_round: u64,
-    /// The number of the next round to be formed. It never goes back, so no round meets another's keys.
+    /// The number of the next round to be formed. It never goes back, so no round meets another's keys; it skips those of
+    /// rounds that nodes of the run were in at a server before this one.
     pub(super) next_round: u64,
+    /// The numbers of the rounds whose keys are not deleted yet: of the last one, and of the one before.
+    kept: [Option<u64>; 2],
     /// The last round, as long as somebody has been in the run since.
     pub(super) record: Option<RoundRecord>,
     members: Map<ParticipantId, Member>,
@@ -140,8 +141,8 @@ impl Run {
             founding: None,
             closed_by: None,
             failure: None,
-            first_round,
             next_round: first_round,
+            kept: [None; 2],
             record: None,
             members: Map::new(),
             names: Named::new(),
@@ -161,7 +162,7 @@ impl Run {
     /// Whether nothing of it is worth remembering.
     pub(super) fn is_blank(&self) -> bool {
         self.phase == Phase::Gathering
-            && self.next_round == self.first_round
+            && self.kept == [None; 2]
             && self.members.is_empty()
             && self.hosts.is_empty()
     }
@@ -174,8 +175,7 @@ impl Run {
 
     /// The rounds whose keys are not deleted yet, of a run that nobody is in.
     pub(super) fn kept(&self) -> impl Iterator<Item = Namespace> {
-        let oldest = self.next_round.saturating_sub(2).max(self.first_round);
-        (oldest..self.next_round).map(|round| self.namespace(round))
+        self.kept.iter().rev().flatten().map(|&round| self.namespace(round))
     }
 
     pub(super) fn nodes(&self) -> usize {
@@ -205,7 +205,8 @@ impl Run {
 
     /// The live round or else the next one.
     pub(super) fn round(&self) -> u64 {
-        if self.phase.is_live() { self.next_round.saturating_sub(1) } else { self.next_round }
+        let live = self.record.as_ref().filter(|_| self.phase.is_live());
+        live.map_or(self.next_round, |record| record.round)
     }
 
     fn namespace(&self, round: u64) -> Namespace {
@@ -273,6 +274,7 @@ impl Run {
             fx.tell(old, Event::Replaced { by: participant });
             self.depart(now, old, Departure::Ended(EndReason::Replaced), 0, fx);
         }
+        self.next_round = self.next_round.max(join.round_min);
         let Join { node, address, local_world_size, labels, node_rank, join_timeout, settings, .. } = join;
         let node = Arc::new(node);
         self.founding.get_or_insert_with(|| (settings, node.clone()));

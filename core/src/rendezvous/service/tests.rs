@@ -67,6 +67,7 @@ impl World {
             address: node.as_bytes().into(),
             local_world_size: 1,
             labels: Vec::new(),
+            round_min: 0,
             node_rank: None,
             join_timeout: secs(600),
             settings: self.settings.clone(),

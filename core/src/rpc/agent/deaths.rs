@@ -1,16 +1,26 @@
 //! What a worker knows of deaths: of those whose signs vanished, and of those at whose address nobody is.
 
-use super::sign;
-use super::{Agent, AgentError, GroupEvent, Life, Membership, Output, Purpose, REACH_HANDLER, REACH_TIMEOUT};
+use super::sign::{self, Vanished};
+use super::{
+    Agent, AgentError, GroupEvent, Life, Membership, Output, Purpose, REACH_HANDLER, REACH_TIMEOUT, Sight,
+};
 use crate::rpc::membership::Member;
 use crate::rpc::membership::change::Departed;
 use crate::rpc::membership::changing::NoAnswer;
-use crate::time::Instant;
+use crate::rpc::name::WorkerInfo;
+use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// What is known of the death of one whose address refuses connections.
 const NOBODY_THERE: &str = "nobody is at its address";
+
+/// What is known of one that ends before its static group begins.
+const GAVE_UP: &str = "it gave up before the others were ready";
+
+/// How long a sign may outlast its worker. The signs of all vanish in the order in which their workers end, while a call
+/// finds nobody at once: a worker that ends since it heard of a death would be known to be gone before the dead one.
+pub(super) const SIGN_OUTLASTS: Duration = Duration::from_secs(1);
 
 /// A member that is dead, as far as is known, and has not been struck out.
 #[derive(Clone, Debug)]
@@ -54,10 +64,44 @@ impl Agent {
     }
 
     /// What came of that.
-    pub(super) fn suspected(&mut self, place: &Departed, answer: &Result<Box<[u8]>, NoAnswer>) {
-        if *answer == Err(NoAnswer::Gone) && self.tells_of_deaths() {
+    pub(super) fn suspected(&mut self, now: Instant, place: Departed, answer: &Result<Box<[u8]>, NoAnswer>) {
+        if *answer != Err(NoAnswer::Gone) || !self.tells_of_deaths() || self.signs.said_goodbye(&place) {
+            return;
+        }
+        if !self.signs.show(&place) || !matches!(self.sight, Sight::Clear) {
+            self.mourn(&place.worker.name, &place.address, NOBODY_THERE);
+        } else if !self.suspects.iter().any(|(known, _)| *known == place) {
+            self.suspects.push((place, now));
+        }
+    }
+
+    /// Those whose signs have not vanished in time are dead nevertheless.
+    pub(super) fn look_at_suspects(&mut self, now: Instant) {
+        let signs = &self.signs;
+        self.suspects.retain(|(place, _)| !signs.said_goodbye(place));
+        let is_blind = !matches!(self.sight, Sight::Clear);
+        while let Some((_, since)) = self.suspects.first()
+            && (is_blind || now >= *since + SIGN_OUTLASTS)
+            && self.life != Life::Over
+        {
+            let (place, _) = self.suspects.remove(0);
             self.mourn(&place.worker.name, &place.address, NOBODY_THERE);
         }
+    }
+
+    /// A sign vanished, and its worker had not said that it goes.
+    pub(super) fn vanished(&mut self, gone: Vanished) {
+        let Vanished { sign, id } = gone;
+        if let (Life::Joining, Membership::Fixed(_), Some(id)) = (self.life, &self.membership, id)
+            && sign != self.sign()
+            // Another one that came under its name, and is refused, ends as well.
+            && !self.signs.show_another(&sign.name)
+        {
+            // The others are not known yet, and cannot do without it.
+            let (worker, why) = (WorkerInfo { name: sign.name, id }, sign::VANISHED.into());
+            return self.fail(AgentError::PeerDied { worker, phase: "the group met", why });
+        }
+        self.mourn(&sign.name, &sign.address, sign::VANISHED);
     }
 
     /// Whether a member that is not there must be dead. In a static group that ends, the others may have ended before.
@@ -81,6 +125,10 @@ impl Agent {
             let why = why.clone();
             self.outputs.push_back(Output::Event(GroupEvent::PeerDied { worker, why }));
         }
+        if let Membership::Changing(group) = &mut self.membership {
+            group.died(place.clone());
+        }
+        self.suspects.retain(|(known, _)| *known != place);
         self.deaths.push(Death { place, why });
         self.look_at_deaths();
     }
@@ -98,7 +146,17 @@ impl Agent {
         for place in lost {
             self.mourn(&place.worker.name, &place.address, sign::VANISHED);
         }
+        self.bury_those_who_gave_up();
         self.look_at_deaths();
+    }
+
+    /// Members of a static group who went before it began.
+    pub(super) fn bury_those_who_gave_up(&mut self) {
+        if let (Life::Meeting, Membership::Fixed(group)) = (self.life, &self.membership) {
+            let places = group.members().iter().map(Member::place);
+            let went: Vec<Departed> = places.filter(|place| self.signs.said_goodbye(place)).collect();
+            went.iter().for_each(|place| self.mourn(&place.worker.name, &place.address, GAVE_UP));
+        }
     }
 
     /// A static group begins with all its members, and ends with all of them.
@@ -111,6 +169,22 @@ impl Agent {
         if let Some(death) = self.deaths.first() {
             let (worker, why) = (death.place.worker.clone(), death.why.clone());
             self.fail(AgentError::PeerDied { worker, phase, why });
+        }
+    }
+
+    /// Once is enough: nothing brings the signs back.
+    pub(super) fn lose_sight(&mut self, why: Box<str>) {
+        if let Sight::Clear = self.sight {
+            self.sight = Sight::Lost(why);
+            self.tell_of_sight();
+        }
+    }
+
+    /// Whoever is no member yet is told when it is one.
+    pub(super) fn tell_of_sight(&mut self) {
+        if let (Life::Member | Life::Draining | Life::Leaving, Sight::Lost(why)) = (self.life, &self.sight) {
+            self.outputs.push_back(Output::Event(GroupEvent::SightLost { why: why.clone() }));
+            self.sight = Sight::ToldLost;
         }
     }
 }

@@ -2,6 +2,7 @@
 //! neither has whoever uses a store that knows no sessions.
 
 use crate::rpc::membership::change::Departed;
+use crate::rpc::membership::keys::{self, HERE};
 use crate::rpc::name::WorkerName;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -9,9 +10,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 /// Beneath it are the signs, `<name>/<address>`.
-pub const PREFIX: &str = "rdzv/alive/";
-/// What a sign says while its worker is in the group.
-pub const HERE: &[u8] = b"here";
+pub const PREFIX: &str = keys::LIVENESS;
 /// What it says when the worker goes: that it vanishes then is no death.
 pub const GOING: &[u8] = b"going";
 /// What is known of a death that a sign told of.
@@ -35,7 +34,11 @@ impl Sign {
     /// Its key, beneath the group's prefix.
     #[must_use]
     pub fn key(&self) -> Box<str> {
-        format!("{PREFIX}{}", self.text()).into()
+        keys::liveness_of(&self.name, &self.address)
+    }
+
+    fn is_of(&self, place: &Departed) -> bool {
+        self.name == place.worker.name && self.address == place.address
     }
 
     fn text(&self) -> Box<str> {
@@ -49,12 +52,33 @@ impl Sign {
     }
 }
 
+/// What a sign says while the worker with this number is in the group.
+#[must_use]
+pub fn here(id: u16) -> Box<str> {
+    format!("{HERE}{id}").into()
+}
+
+/// The worker's number, where this is what a sign says while its worker is in the group.
+fn id_in(value: &[u8]) -> Option<u16> {
+    core::str::from_utf8(value).ok()?.strip_prefix(HERE)?.parse().ok()
+}
+
+/// A sign that vanished so that it tells of a death.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Vanished {
+    pub(super) sign: Sign,
+    /// The worker's number, where the sign was seen before.
+    pub(super) id: Option<u16>,
+}
+
 /// What the signs of a group tell.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Signs {
-    /// Those that are there, in order.
-    here: Vec<Sign>,
+    /// Those that are there, in order, each with its worker's number.
+    here: Vec<(Sign, u16)>,
     going: VecDeque<Sign>,
+    /// Those that said so, and vanished.
+    gone: VecDeque<Sign>,
     lost: VecDeque<Sign>,
 }
 
@@ -74,32 +98,43 @@ fn take(signs: &mut VecDeque<Sign>, sign: &Sign) -> Option<Sign> {
 }
 
 impl Signs {
-    /// A sign changed; whose vanished so that it tells of a death.
-    pub(super) fn changed(&mut self, key: &str, value: Option<&[u8]>) -> Option<Sign> {
+    fn place(&self, sign: &Sign) -> Result<usize, usize> {
+        self.here.binary_search_by(|(known, _)| known.cmp(sign))
+    }
+
+    /// A sign changed; the one that vanished so that it tells of a death.
+    pub(super) fn changed(&mut self, key: &str, value: Option<&[u8]>) -> Option<Vanished> {
         let sign = Sign::parse(key)?;
-        match (self.here.binary_search(&sign), value) {
-            (Err(place), Some(HERE)) if self.here.len() < SIGNS_MAX => self.here.insert(place, sign.clone()),
-            (Ok(place), None | Some(GOING)) => drop(self.here.remove(place)),
+        let mut known = None;
+        match (self.place(&sign), value.map(id_in)) {
+            (Err(place), Some(Some(id))) if self.here.len() < SIGNS_MAX => {
+                self.here.insert(place, (sign.clone(), id));
+            }
+            (Ok(place), None | Some(None)) => known = Some(self.here.remove(place).1),
             _ => {}
         }
         match value {
             Some(GOING) => keep(&mut self.going, sign),
-            Some(_) => drop((take(&mut self.lost, &sign), take(&mut self.going, &sign))),
-            None if take(&mut self.going, &sign).is_some() => {}
+            Some(_) => {
+                for kept in [&mut self.lost, &mut self.going, &mut self.gone] {
+                    take(kept, &sign);
+                }
+            }
+            None if take(&mut self.going, &sign).is_some() => keep(&mut self.gone, sign),
             None => {
                 keep(&mut self.lost, sign.clone());
-                return Some(sign);
+                return Some(Vanished { sign, id: known });
             }
         }
         None
     }
 
-    /// All signs that there are; whose vanished unseen, so that it tells of a death.
-    pub(super) fn all(&mut self, all: &[(Box<str>, Box<[u8]>)]) -> Vec<Sign> {
+    /// All signs that there are; those that vanished unseen, so that they tell of deaths.
+    pub(super) fn all(&mut self, all: &[(Box<str>, Box<[u8]>)]) -> Vec<Vanished> {
         let mut there: Vec<Sign> = all.iter().filter_map(|(key, _)| Sign::parse(key)).collect();
         there.sort_unstable();
-        let is_gone = |sign: &&Sign| there.binary_search(sign).is_err();
-        let gone: Vec<Sign> = self.here.iter().filter(is_gone).cloned().collect();
+        let is_gone = |(sign, _): &&(Sign, u16)| there.binary_search(sign).is_err();
+        let gone: Vec<Sign> = self.here.iter().filter(is_gone).map(|(sign, _)| sign.clone()).collect();
         for (key, value) in all {
             // What is there tells of no death.
             let _ = self.changed(key, Some(value));
@@ -108,8 +143,8 @@ impl Signs {
     }
 
     /// That these vanished is no death, nor if it is told again.
-    pub(super) fn went(&mut self, signs: Vec<Sign>) {
-        for sign in signs {
+    pub(super) fn went(&mut self, signs: Vec<Vanished>) {
+        for Vanished { sign, .. } in signs {
             take(&mut self.lost, &sign);
             keep(&mut self.going, sign);
         }
@@ -117,13 +152,30 @@ impl Signs {
 
     /// Whether the sign of the worker there has vanished.
     pub(super) fn are_lost(&self, place: &Departed) -> bool {
-        self.lost.iter().any(|sign| sign.name == place.worker.name && sign.address == place.address)
+        self.lost.iter().any(|sign| sign.is_of(place))
+    }
+
+    /// Whether the worker there has a sign, and does not say that it goes.
+    pub(super) fn show(&self, place: &Departed) -> bool {
+        self.here.iter().any(|(sign, _)| sign.is_of(place))
+    }
+
+    /// Whether the worker there has said that it goes.
+    pub(super) fn said_goodbye(&self, place: &Departed) -> bool {
+        self.going.iter().chain(&self.gone).any(|sign| sign.is_of(place))
+    }
+
+    /// Whether a worker of this name has a sign.
+    pub(super) fn show_another(&self, name: &WorkerName) -> bool {
+        self.here.iter().any(|(sign, _)| sign.name == *name)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const HERE: &[u8] = b"here:7";
 
     #[test]
     fn signs_that_vanish_unseen_tell_of_deaths() {
@@ -137,9 +189,9 @@ mod tests {
         assert_eq!((signs.changed("d/4", Some(GOING)), signs.changed("e/5", Some(HERE))), (None, None));
         // One vanished, one came back elsewhere, one went, and one goes.
         let gone = signs.all(&told(&[("a/1", HERE), ("b/9", HERE), ("c/3", GOING)]));
-        let gone: Vec<Box<str>> = gone.iter().map(Sign::text).collect();
+        let gone: Vec<Box<str>> = gone.iter().map(|gone| gone.sign.text()).collect();
         assert_eq!(gone.iter().map(|text| &**text).collect::<Vec<_>>(), ["b/2", "e/5"]);
-        let here: Vec<Box<str>> = signs.here.iter().map(Sign::text).collect();
+        let here: Vec<Box<str>> = signs.here.iter().map(|(sign, _)| sign.text()).collect();
         assert_eq!(here.iter().map(|text| &**text).collect::<Vec<_>>(), ["a/1", "b/9"]);
         assert_eq!(signs.all(&told(&[("a/1", HERE), ("b/9", HERE)])), []);
     }
@@ -151,16 +203,24 @@ mod tests {
         assert_eq!(&*sign.key(), "rdzv/alive/a/[::1]:7");
         let key = "a/[::1]:7";
         assert_eq!(signs.changed(key, Some(HERE)), None);
-        for _ in 0..2 {
-            assert_eq!(signs.changed(key, None), Some(sign.clone()));
+        let place = |name: &str| Departed {
+            worker: crate::rpc::name::WorkerInfo { name: name.parse().expect("a name"), id: 7 },
+            address: "[::1]:7".into(),
+        };
+        assert!(signs.show(&place("a")) && !signs.show(&place("b")) && signs.show_another(&sign.name));
+        for id in [Some(7), None] {
+            assert_eq!(signs.changed(key, None), Some(Vanished { sign: sign.clone(), id }));
             assert_eq!(signs.lost.len(), 1);
         }
+        assert!(!signs.show(&place("a")) && !signs.show_another(&sign.name));
         // It came back at the same address, and goes.
         assert_eq!(signs.changed(key, Some(HERE)), None);
         assert!(signs.lost.is_empty());
-        assert_eq!((signs.changed(key, Some(GOING)), signs.changed(key, None)), (None, None));
+        assert_eq!(signs.changed(key, Some(GOING)), None);
+        assert!(signs.said_goodbye(&place("a")) && !signs.show(&place("a")));
+        assert_eq!((signs.changed(key, None), signs.said_goodbye(&place("a"))), (None, true));
         // Of one that was never seen to come.
-        assert_eq!(signs.changed("a/b:1", None).map(|sign| sign.address), Some("b:1".into()));
+        assert_eq!(signs.changed("a/b:1", None).map(|gone| gone.sign.address), Some("b:1".into()));
         for other in ["", "a", "a*/b:1"] {
             assert_eq!(signs.changed(other, None), None);
         }

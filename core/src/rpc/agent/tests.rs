@@ -1,6 +1,7 @@
 //! Workers of a group in one thread and virtual time, over one store, with calls that arrive late.
 
 mod leaving;
+mod liveness;
 mod living;
 mod simulation;
 
@@ -36,6 +37,10 @@ struct Node {
     agent: Agent,
     is_alive: bool,
     was_killed: bool,
+    /// What vanishes with its session.
+    session_keys: Vec<Box<str>>,
+    /// It stands still: it takes connections, and does nothing.
+    is_frozen: bool,
     joined_at: Option<Instant>,
     /// Whom it knew when it became a member.
     met: Vec<String>,
@@ -79,6 +84,15 @@ enum Addressing {
 enum Signing {
     Native,
     None,
+}
+
+impl Signing {
+    fn liveness(self) -> Liveness {
+        match self {
+            Self::Native => Liveness::Keys,
+            Self::None => Liveness::Unknown,
+        }
+    }
 }
 
 fn worker(name: &str) -> WorkerInfo {
@@ -132,6 +146,7 @@ impl World {
             accelerator: DeviceKind::CUDA,
             timeout: TIMEOUT,
             times: TokenTimes::default(),
+            liveness: self.has_signs.liveness(),
             nonce: self.rng.next_u64(),
         };
         let agent = Agent::new(self.now, options).expect("a worker of the group");
@@ -142,6 +157,8 @@ impl World {
             agent,
             is_alive: true,
             was_killed: false,
+            session_keys: Vec::new(),
+            is_frozen: false,
             joined_at: None,
             met: Vec::new(),
             events: Vec::new(),
@@ -156,7 +173,7 @@ impl World {
                     self.input(place, Input::Sign(key.into(), Some(value)));
                 }
             }
-            self.set_sign(&sign, Some(sign::HERE));
+            self.set_sign(&sign, Some(sign::here(worker(name).id).as_bytes()));
         }
         self.drain(place);
         place
@@ -240,14 +257,21 @@ impl World {
         }
     }
 
+    fn end_session(&mut self, place: usize) {
+        for key in core::mem::take(&mut self.nodes[place].session_keys) {
+            self.store.remove(&key);
+        }
+        let sign = self.nodes[place].agent.sign();
+        self.set_sign(&sign, None);
+    }
+
     /// The process is no more.
     fn end(&mut self, place: usize) {
         if !core::mem::take(&mut self.nodes[place].is_alive) {
             return;
         }
         if self.has_signs == Signing::Native {
-            let sign = self.nodes[place].agent.sign();
-            self.set_sign(&sign, None);
+            self.end_session(place);
         }
         let (gone, open) = core::mem::take(&mut self.open).into_iter().partition(|(.., at)| *at == place);
         self.open = open;
@@ -258,7 +282,7 @@ impl World {
     }
 
     fn input(&mut self, place: usize, input: Input) {
-        let is_of_the_dead = !self.nodes[place].is_alive;
+        let is_of_the_dead = !self.nodes[place].is_alive || self.nodes[place].is_frozen;
         if !is_of_the_dead {
             self.nodes[place].agent.handle(self.now, input);
             self.drain(place);
@@ -297,6 +321,9 @@ impl World {
             self.waits.push((place, key.clone()));
             return self.at(*until, Happening::WaitEnds(place, key.clone()));
         }
+        if let (StoreStep::SetForSession { key, .. }, Signing::Native) = (&step, self.has_signs) {
+            self.nodes[place].session_keys.push(key.clone());
+        }
         let reply = self.carry_out(step);
         self.send(Happening::Input(place, Input::Stored(reply)));
     }
@@ -311,7 +338,7 @@ impl World {
                     Reply::Value(self.value(&key))
                 }
             }
-            StoreStep::Set { key, value } => {
+            StoreStep::Set { key, value } | StoreStep::SetForSession { key, value } => {
                 self.set(key, value);
                 Reply::Done
             }
@@ -319,6 +346,12 @@ impl World {
             StoreStep::Peek { keys } => Reply::Values(keys.iter().map(|key| self.value(key)).collect()),
             StoreStep::Delete { keys } => {
                 keys.iter().for_each(|key| drop(self.store.remove(key)));
+                Reply::Done
+            }
+            StoreStep::Forget { key, expected } => {
+                if *self.value(&key) == *expected.as_bytes() {
+                    self.store.remove(&key);
+                }
                 Reply::Done
             }
             StoreStep::Add { key, delta } => {
@@ -336,6 +369,11 @@ impl World {
         let Some(at) = target.filter(|_| call.to.address != self.unreachable) else {
             return self.send(Happening::Input(from, Input::Ended(number, Err(NoAnswer::Gone))));
         };
+        if self.nodes[at].is_frozen {
+            let (until, why) = (call.until.min(self.now + Duration::from_secs(10)), "no greeting");
+            let answer = Err(NoAnswer::Unknown(why.into()));
+            return self.at(until, Happening::Input(from, Input::Ended(number, answer)));
+        }
         let who = self.nodes[from].agent.me().worker.clone();
         if let Err(words) = self.nodes[at].agent.admit(&who) {
             let answer = Err(NoAnswer::Unknown(words.to_string().into()));
@@ -511,8 +549,7 @@ fn a_newcomer_whose_address_nobody_can_call_is_told_so_and_leaves_nothing() {
     assert_eq!(world.nodes[0].events, Vec::<String>::new());
     assert_eq!(&*world.value(keys::ALL_WORKERS), b"a-0,");
     let left: Vec<&str> = world.store.keys().map(|key| &**key).filter(|key| key.contains('b')).collect();
-    assert_eq!(left, ["Token_for_b_join", "Token_for_b_join_alive"]);
-    assert_eq!(&*world.value("Token_for_b_join_alive"), b"");
+    assert_eq!(left, ["Token_for_b_join"], "the store knows no sessions");
 }
 
 #[test]
@@ -618,6 +655,7 @@ fn who_was_heard_before_a_static_group_was_complete_is_asked_for_again() {
         accelerator: DeviceKind::CUDA,
         timeout: TIMEOUT,
         times: TokenTimes::default(),
+        liveness: Liveness::Unknown,
         nonce: 7,
     };
     let mut world = World::new(15, Signing::None);

@@ -3,13 +3,15 @@
 use super::frames_in::{Came, FramesIn};
 use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, ToWrite};
-use super::{CallKind, ConnectionError, Refusal, Status};
-use crate::limits::{RPC_FRAME, RpcLimits};
+use super::{CallKind, ConnectionError, PoolLoad, Refusal, Status, cut_failure_text};
+use crate::limits::RpcLimits;
+use crate::rpc::intake::Load;
 use crate::rpc::name::{WorkerInfo, WorkerName};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Seconds};
 use crate::wire::rpc::{CalleeFrame, CallerFrame, DATA, Splitter, VERSION_MAX, negotiate};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -20,6 +22,8 @@ pub enum Ending {
     Cancelled,
     /// Its deadline passed; the caller was told.
     Deadline,
+    /// Nothing more of its payload came for too long; the caller was told.
+    Stalled,
     /// The connection ended.
     Lost,
 }
@@ -51,6 +55,8 @@ pub enum CalleeEvent<'b> {
     Over(u64, Ending),
     /// An answer has been handed out as a whole.
     Answered(u64),
+    /// The caller asked whether this worker lives: [`Callee::exhausted`] adds what it may wait for.
+    Pinged,
     /// The caller makes no further requests.
     PeerLeaving,
     /// Goodbye was said, and nothing is under way: the connection can be closed.
@@ -94,15 +100,19 @@ enum Farewell {
 #[derive(Clone, Debug)]
 struct Request {
     kind: CallKind,
-    /// What is to come of it.
+    /// What is to come of it, but for the part that is coming.
     left: u64,
+    is_complete: bool,
+    /// What was to come of it when it was last looked whether it goes on.
+    left_before: u64,
     answered: Answered,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answered {
     No,
-    Sending,
+    /// With a payload of so many bytes.
+    Sending(u64),
 }
 
 /// The called end of one connection.
@@ -117,6 +127,14 @@ pub struct Callee {
     peer: Option<WorkerInfo>,
     requests: InFlight<Request>,
     last_id: u64,
+    /// Requests whose payloads are not complete.
+    unfinished: usize,
+    /// When it was last looked whether they go on, and a frame of which a part has come.
+    looked_at_progress: Instant,
+    /// That frame at the last look.
+    unfinished_frame: Option<(u64, u32)>,
+    /// Payloads of answers that were not handed out as a whole, in bytes.
+    unread_bytes: u64,
     began: Instant,
     reading: Reading,
     /// When a sign of life was last given that nobody had asked for.
@@ -143,6 +161,10 @@ impl Callee {
             peer: None,
             requests: InFlight::new(),
             last_id: 0,
+            unfinished: 0,
+            looked_at_progress: now,
+            unfinished_frame: None,
+            unread_bytes: 0,
             began: now,
             reading: Reading::On,
             ponged: None,
@@ -163,6 +185,30 @@ impl Callee {
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.requests.len()
+    }
+
+    /// Requests that the caller waits for, and those that are not complete.
+    #[must_use]
+    pub fn awaited(&self) -> Load {
+        Load { requests: self.requests.len() as u64, bytes: self.requests.bytes_with(0) }
+    }
+
+    /// Answers that the caller has not taken, in bytes.
+    #[must_use]
+    pub const fn unread_bytes(&self) -> u64 {
+        self.unread_bytes
+    }
+
+    /// Whether a handler may begin for this caller: not while it does not take its answers.
+    #[must_use]
+    pub const fn begins(&self) -> bool {
+        self.unread_bytes < self.limits.answer_bytes_max
+    }
+
+    /// Whether an answer of so many bytes is kept that comes when its handler has returned.
+    #[must_use]
+    pub const fn keeps_late_answer(&self, bytes: u64) -> bool {
+        self.unread_bytes == 0 || self.unread_bytes.saturating_add(bytes) <= self.limits.late_answer_bytes_max
     }
 
     /// The caller is who it says.
@@ -196,10 +242,13 @@ impl Callee {
     /// waits for it.
     pub fn answer(&mut self, call: u64, payload_bytes: u64) -> bool {
         if payload_bytes > self.limits.payload_bytes_max {
-            return self.fail(call, Status::TooLong, "");
+            let bytes_max = self.limits.payload_bytes_max;
+            let words = alloc::format!("an answer of {payload_bytes} bytes, of at most {bytes_max}");
+            return self.fail(call, Status::TooLong, &words);
         }
         let Some(request) = self.waiting(call) else { return false };
-        request.answered = Answered::Sending;
+        request.answered = Answered::Sending(payload_bytes);
+        self.unread_bytes += payload_bytes;
         self.outgoing.frame(call, &CalleeFrame::Response { status: 0, payload_bytes, words: b"" });
         self.outgoing.payload(call, payload_bytes);
         true
@@ -208,7 +257,7 @@ impl Callee {
     /// A request failed. Whether anybody waits for its answer.
     pub fn fail(&mut self, call: u64, status: Status, words: &str) -> bool {
         let Some(request) = self.waiting(call) else { return false };
-        request.answered = Answered::Sending;
+        request.answered = Answered::Sending(0);
         self.respond(call, status, words);
         true
     }
@@ -227,11 +276,15 @@ impl Callee {
     }
 
     fn respond(&mut self, call: u64, status: Status, words: &str) {
-        let end = words.floor_char_boundary(WORDS_BYTES_MAX);
-        let words = words.get(..end).unwrap_or_default().as_bytes();
-        let status = status.number();
+        let words = cut_failure_text(words);
+        let (status, words) = (status.number(), words.as_bytes());
         self.outgoing.frame(call, &CalleeFrame::Response { status, payload_bytes: 0, words });
         self.outgoing.payload(call, 0);
+    }
+
+    /// Tells a caller that has just pinged that no handler thread is free.
+    pub fn exhausted(&mut self, PoolLoad { threads, waiting }: PoolLoad) {
+        self.outgoing.frame(0, &CalleeFrame::Exhausted { threads, waiting });
     }
 
     /// No further requests are taken; those under way are answered.
@@ -254,7 +307,16 @@ impl Callee {
     fn take(&mut self, call: u64) -> Option<Request> {
         let request = self.requests.take(call)?;
         self.outgoing.drop_payload(call);
+        self.count_out(&request);
         Some(request)
+    }
+
+    /// It is no longer under way.
+    fn count_out(&mut self, request: &Request) {
+        self.unfinished -= usize::from(!request.is_complete);
+        if let Answered::Sending(bytes) = request.answered {
+            self.unread_bytes -= bytes;
+        }
     }
 
     fn look_for_the_end(&mut self) {
@@ -271,7 +333,7 @@ impl Callee {
         self.state = State::Ended;
         self.outgoing.clear();
         for call in self.requests.ids() {
-            self.requests.take(call);
+            self.take(call);
             self.events.push_back(CalleeEvent::Over(call, Ending::Lost));
         }
         self.events.push_back(CalleeEvent::Ended(why));
@@ -359,11 +421,14 @@ impl Callee {
     /// What is to be written next, when the socket takes bytes.
     pub fn poll_write(&mut self) -> Option<ToWrite> {
         let next = self.outgoing.poll(&mut self.out);
-        for call in self.out.drain(..) {
-            if self.requests.take(call).is_some() {
+        let mut out = core::mem::take(&mut self.out);
+        for call in out.drain(..) {
+            if let Some(request) = self.requests.take(call) {
+                self.count_out(&request);
                 self.events.push_back(CalleeEvent::Answered(call));
             }
         }
+        self.out = out;
         self.look_for_the_end();
         next
     }
@@ -373,13 +438,15 @@ impl Callee {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = self.requests.first_deadline();
         let greeting = (self.state == State::Greeting).then(|| self.began + self.limits.greeting_timeout);
-        [first, greeting, self.sign_due(), self.farewell_due()].into_iter().flatten().min()
+        let due = [first, greeting, self.sign_due(), self.farewell_due(), self.progress_due()];
+        due.into_iter().flatten().min()
     }
 
     /// Time passed.
     pub fn tick(&mut self, now: Instant) {
         while let Some((call, request)) = self.requests.take_overdue(now) {
             self.outgoing.drop_payload(call);
+            self.count_out(&request);
             // An answer that has begun is cut off: its caller has given it up.
             if request.kind == CallKind::Answered && request.answered == Answered::No {
                 self.respond(call, Status::Deadline, "");
@@ -389,9 +456,48 @@ impl Callee {
         if self.state == State::Greeting && now >= self.began + self.limits.greeting_timeout {
             self.end(ConnectionError::NoGreeting(self.limits.greeting_timeout));
         }
+        self.look_at_progress(now);
         self.live(now);
         self.look_for_the_end();
         self.look_at_farewell(now);
+    }
+
+    /// When it is looked whether unfinished requests and frames go on.
+    fn progress_due(&self) -> Option<Instant> {
+        let is_unfinished = self.unfinished > 0 || self.incoming.unfinished().is_some();
+        let is_looked_at = is_unfinished && matches!(self.state, State::Open | State::Leaving);
+        is_looked_at.then(|| self.looked_at_progress + self.limits.stall_timeout)
+    }
+
+    /// Gives up requests of which nothing came since the last look, and the connection if that holds for a frame.
+    fn look_at_progress(&mut self, now: Instant) {
+        let Some(due) = self.progress_due().filter(|&due| due <= now) else { return };
+        self.looked_at_progress = now;
+        // A caller that is not read cannot go on. Where this process stood still, so may the caller's have done.
+        let is_judged = self.is_read() && now < due + self.limits.stall_timeout;
+        let frame = self.incoming.unfinished();
+        if core::mem::replace(&mut self.unfinished_frame, frame) == frame && frame.is_some() && is_judged {
+            return self.end(ConnectionError::Stalled(self.limits.stall_timeout));
+        }
+        let coming = self.incoming.due();
+        for call in self.requests.ids() {
+            let Some(request) = self.requests.get_mut(call).filter(|request| !request.is_complete) else {
+                continue;
+            };
+            let part = coming.filter(|&(of, _)| of == call).map_or(0, |(_, bytes)| bytes);
+            let left = request.left + u64::from(part);
+            let is_stalled = core::mem::replace(&mut request.left_before, left) == left;
+            if is_stalled
+                && is_judged
+                && let Some(request) = self.take(call)
+            {
+                if request.kind == CallKind::Answered && request.answered == Answered::No {
+                    let text = format!("no byte came in {}s", Seconds(self.limits.stall_timeout));
+                    self.respond(call, Status::Stalled, &text);
+                }
+                self.events.push_back(CalleeEvent::Over(call, Ending::Stalled));
+            }
+        }
     }
 
     /// The request whose bytes come next, and how many of them at least: they may be read to where they belong, and
@@ -468,6 +574,10 @@ impl Callee {
 
     fn complete(&mut self, call: u64) {
         self.events.push_back(CalleeEvent::Complete(call));
+        if let Some(request) = self.requests.get_mut(call).filter(|request| !request.is_complete) {
+            request.is_complete = true;
+            self.unfinished -= 1;
+        }
         if self.requests.get(call).is_some_and(|request| request.kind == CallKind::OneWay) {
             self.take(call);
             self.look_for_the_end();
@@ -489,7 +599,7 @@ impl Callee {
             (_, State::Greeting) | (CallerFrame::Hello { .. }, _) => Err(ConnectionError::OutOfPlace(kind)),
             (CallerFrame::Ping { nonce }, _) => {
                 self.outgoing.frame(0, &CalleeFrame::Pong { nonce });
-                Ok(None)
+                Ok(Some(CalleeEvent::Pinged))
             }
             (CallerFrame::Goodbye {}, _) => {
                 if self.state == State::Open {
@@ -535,7 +645,7 @@ impl Callee {
             self.state = State::Claimed;
             return Ok(Some(CalleeEvent::Claimed(caller)));
         };
-        let me = alloc::format!("this is {}", self.me);
+        let me = format!("this is {}", self.me);
         self.refuse(why, if why == Refusal::NotMe { &me } else { "" });
         Ok(None)
     }
@@ -564,12 +674,25 @@ impl Callee {
         };
         if let Some(status) = refusal {
             if kind == CallKind::Answered {
-                self.respond(id, status, "");
+                let bytes_max = self.limits.payload_bytes_max;
+                let is_long = status == Status::TooLong;
+                let words = is_long.then(|| alloc::format!("{payload_bytes} bytes, of at most {bytes_max}"));
+                self.respond(id, status, words.as_deref().unwrap_or_default());
             }
             return Ok(None);
         }
         let deadline = (deadline_ms > 0).then(|| now + Duration::from_millis(deadline_ms));
-        let request = Request { kind, left: payload_bytes, answered: Answered::No };
+        if self.unfinished == 0 {
+            self.looked_at_progress = now;
+        }
+        self.unfinished += 1;
+        let request = Request {
+            kind,
+            left: payload_bytes,
+            is_complete: false,
+            left_before: u64::MAX,
+            answered: Answered::No,
+        };
         self.requests.insert(id, payload_bytes, deadline, request);
         let handler = String::from_utf8_lossy(handler).into();
         self.events.push_back(CalleeEvent::Request { call: id, handler, payload_bytes, deadline, kind });
@@ -579,7 +702,3 @@ impl Callee {
         Ok(self.events.pop_front())
     }
 }
-
-/// Longest words of a failure, in bytes.
-const WORDS_BYTES_MAX: usize = 16 * 1024;
-const _: () = assert!(WORDS_BYTES_MAX as u64 <= RPC_FRAME.value_bytes_max);

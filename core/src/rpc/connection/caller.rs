@@ -3,7 +3,7 @@
 use super::frames_in::{Came, FramesIn};
 use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, ToWrite};
-use super::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, Refusal, Status};
+use super::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, PoolLoad, Refusal, Status};
 use crate::limits::{RPC_FRAME, RpcLimits};
 use crate::rpc::name::WorkerInfo;
 use crate::time::Instant;
@@ -90,6 +90,10 @@ pub struct Caller {
     /// When it was asked for a sign of life in this silence.
     pinged: Option<Instant>,
     pings: u64,
+    /// It was asked for its load, and is not asked again before then.
+    asked_until: Option<Instant>,
+    /// What it said to that: only that it had no handler thread free.
+    load: Option<PoolLoad>,
     events: VecDeque<CallerEvent<'static>>,
     /// What is out with the write at hand.
     out: Vec<u64>,
@@ -142,6 +146,8 @@ impl Caller {
             has_given_up: false,
             pinged: None,
             pings: 0,
+            asked_until: None,
+            load: None,
             events: VecDeque::new(),
             out: Vec::new(),
         }
@@ -316,6 +322,30 @@ impl Caller {
         Some(next)
     }
 
+    /// When the callee is asked what keeps the call that ends first, so that its failure can say: when three quarters of
+    /// its time have passed. Others that end soon after share the answer.
+    fn ask_due(&self) -> Option<Instant> {
+        let (deadline, call) = self.calls.first_due()?;
+        let is_awaited =
+            matches!(self.state, State::Open | State::Leaving) && call.kind == CallKind::Answered;
+        let due = call.began + deadline.since(call.began) / 4 * 3;
+        let due = self.asked_until.map_or(due, |until| due.max(until));
+        (is_awaited && due < deadline).then_some(due)
+    }
+
+    fn ask(&mut self, now: Instant) {
+        if self.ask_due().is_some_and(|due| due <= now) {
+            self.asked_until = self.calls.first_deadline();
+            self.pings += 1;
+            self.outgoing.frame(0, &CallerFrame::Ping { nonce: self.pings });
+        }
+    }
+
+    /// How far a call had come whose deadline has passed.
+    fn late_phase(&self) -> CallPhase {
+        self.load.map_or(CallPhase::UnderWay, CallPhase::Exhausted)
+    }
+
     /// When time alone changes something.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
@@ -325,7 +355,7 @@ impl Caller {
             Some(at) => at + self.limits.ping_timeout,
             None => since + self.limits.ping_interval,
         });
-        [first, greeting, ping].into_iter().flatten().min()
+        [first, greeting, ping, self.ask_due()].into_iter().flatten().min()
     }
 
     /// Time passed.
@@ -334,10 +364,11 @@ impl Caller {
             self.has_given_up = true;
             self.outgoing.drop_payload(id);
             self.outgoing.frame(id, &CallerFrame::Cancel {});
-            let why =
-                CallFailure::DeadlinePassed { elapsed: now.since(call.began), phase: CallPhase::UnderWay };
+            let (elapsed, phase) = (now.since(call.began), self.late_phase());
+            let why = CallFailure::DeadlinePassed { elapsed, phase };
             self.events.push_back(CallerEvent::Failed(id, why.of(call.handler, &self.peer)));
         }
+        self.ask(now);
         self.look_for_the_end();
         if self.state == State::Greeting && now >= self.began + self.limits.greeting_timeout {
             return self.end(ConnectionError::NoGreeting(self.limits.greeting_timeout));
@@ -465,7 +496,14 @@ impl Caller {
                 Ok(Some(CallerEvent::Open))
             }
             (_, State::Greeting) | (CalleeFrame::Welcome { .. }, _) => Err(ConnectionError::OutOfPlace(kind)),
-            (CalleeFrame::Pong { .. }, _) => Ok(None),
+            (CalleeFrame::Pong { .. }, _) => {
+                self.load = None;
+                Ok(None)
+            }
+            (CalleeFrame::Exhausted { threads, waiting }, _) => {
+                self.load = Some(PoolLoad { threads, waiting });
+                Ok(None)
+            }
             (CalleeFrame::Goodbye {}, State::Open) => {
                 self.state = State::Leaving;
                 self.look_for_the_end();
@@ -500,7 +538,8 @@ impl Caller {
             let why = match Status::from_number(status) {
                 // Whichever end notices first, it is the same.
                 Status::Deadline => {
-                    CallFailure::DeadlinePassed { elapsed: now.since(call.began), phase: CallPhase::UnderWay }
+                    let (elapsed, phase) = (now.since(call.began), self.late_phase());
+                    CallFailure::DeadlinePassed { elapsed, phase }
                 }
                 status => CallFailure::Remote { status, words: String::from_utf8_lossy(words).into() },
             };

@@ -1,10 +1,14 @@
 //! How calls and connections end that do not end well.
 
+use super::caller::HANDLER_BYTES_MAX;
+use crate::limits::FAILURE_TEXT_BYTES_MAX;
 use crate::rpc::name::WorkerInfo;
 use crate::time::{Duration, Seconds};
 use crate::wire::choice::open_choice;
 use crate::wire::rpc::FrameError;
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
+use alloc::format;
 use core::fmt;
 
 open_choice! {
@@ -22,6 +26,8 @@ open_choice! {
         5 Leaving: "the worker takes no further requests",
         /// It has no room for it now. No handler has seen it.
         6 NoRoom: "the worker has no room for it",
+        /// Nothing more of its payload came.
+        7 Stalled: "the rest of the request did not come",
     }
 }
 
@@ -84,6 +90,9 @@ pub enum ConnectionError {
     /// The peer gave no sign of life.
     #[error("no sign of life in {}s", Seconds(*.0))]
     Silent(Duration),
+    /// The peer sent a part of a frame and nothing more.
+    #[error("no byte of the rest of a frame came in {}s", Seconds(*.0))]
+    Stalled(Duration),
     /// The connection ended under it.
     #[error("the connection ended: {0}")]
     Lost(Box<str>),
@@ -116,6 +125,17 @@ pub enum CallPhase {
     Queued,
     /// It may have been sent, and may be carried out.
     UnderWay,
+    /// The same, and when the callee was last asked, it had no handler thread free.
+    Exhausted(PoolLoad),
+}
+
+/// The handler threads of a worker, all of which are busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolLoad {
+    /// How many there are.
+    pub threads: u32,
+    /// How many requests wait for one.
+    pub waiting: u32,
 }
 
 impl CallPhase {
@@ -125,7 +145,7 @@ impl CallPhase {
         match self {
             Self::Connecting => "connecting",
             Self::Queued => "sending",
-            Self::UnderWay => "waiting",
+            Self::UnderWay | Self::Exhausted(_) => "waiting",
         }
     }
 }
@@ -159,7 +179,7 @@ pub enum CallFailure {
         bytes_max: u64,
     },
     /// The name of a handler is none, or too long.
-    #[error("the name of a handler has {bytes} bytes")]
+    #[error("the name of a handler has {bytes} bytes: from 1 to {HANDLER_BYTES_MAX}")]
     Handler {
         /// How long the name is.
         bytes: usize,
@@ -242,6 +262,13 @@ impl fmt::Display for Late {
             CallPhase::Connecting => write!(f, "not sent in {span}s: there is no connection yet"),
             CallPhase::Queued => write!(f, "not sent in {span}s"),
             CallPhase::UnderWay => write!(f, "no answer in {span}s"),
+            CallPhase::Exhausted(PoolLoad { threads, waiting }) => {
+                write!(
+                    f,
+                    "no answer in {span}s: all of its handler threads ({threads}) were busy, and requests "
+                )?;
+                write!(f, "({waiting}) waited for one")
+            }
         }
     }
 }
@@ -264,6 +291,17 @@ impl fmt::Display for Callee<'_> {
             write!(f, "{peer}")
         }
     }
+}
+
+/// The text of a failure as its caller gets it: as a whole, or cut where it is too long, with a mark that says so.
+#[must_use]
+pub fn cut_failure_text(text: &str) -> Cow<'_, str> {
+    if text.len() <= FAILURE_TEXT_BYTES_MAX {
+        return Cow::Borrowed(text);
+    }
+    let mark = format!(" [cut: {} bytes, at most {FAILURE_TEXT_BYTES_MAX}]", text.len());
+    let end = text.floor_char_boundary(FAILURE_TEXT_BYTES_MAX - mark.len());
+    Cow::Owned(format!("{}{mark}", text.get(..end).unwrap_or_default()))
 }
 
 impl CallFailure {

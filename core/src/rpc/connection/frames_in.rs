@@ -7,6 +7,8 @@ use alloc::vec::Vec;
 pub(super) struct FramesIn {
     splitter: Splitter,
     header: Option<Header>,
+    /// Frames that have begun.
+    count: u64,
     body: Vec<u8>,
 }
 
@@ -25,7 +27,7 @@ pub(super) enum Came<'b> {
 
 impl FramesIn {
     pub(super) const fn new(splitter: Splitter) -> Self {
-        Self { splitter, header: None, body: Vec::new() }
+        Self { splitter, header: None, count: 0, body: Vec::new() }
     }
 
     /// The call whose data comes next, and how many bytes of it at least.
@@ -33,6 +35,13 @@ impl FramesIn {
         let header = self.header.filter(|header| header.kind == DATA)?;
         let left = self.splitter.body_left();
         (left > 0).then_some((header.id, left))
+    }
+
+    /// The small frame that is kept until it is whole: which one it is, and how many bytes are to come.
+    pub(super) fn unfinished(&self) -> Option<(u64, u32)> {
+        let left = self.splitter.body_left();
+        let is_small = left > 0 && self.header.is_some_and(|header| header.kind != DATA);
+        is_small.then_some((self.count, left))
     }
 
     /// So many bytes of what is due were read to where they belong.
@@ -45,6 +54,7 @@ impl FramesIn {
             match (piece, self.header) {
                 (Piece::Head(header), _) => {
                     self.header = Some(header);
+                    self.count += 1;
                     if header.kind == DATA {
                         return Ok(Some(Came::Data(header.id, header.body_bytes)));
                     }

@@ -74,6 +74,12 @@ impl<C> InFlight<C> {
         self.take(id).map(|call| (id, call))
     }
 
+    /// The one whose deadline passes first, and when that is.
+    pub(in crate::rpc) fn first_due(&self) -> Option<(Instant, &C)> {
+        let (at, id) = self.deadlines.first()?;
+        self.get(id).map(|call| (at, call))
+    }
+
     pub(in crate::rpc) fn first_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| at)
     }

@@ -1,5 +1,6 @@
 use super::callee::{Callee, CalleeEvent, Ending};
 use super::caller::{Caller, CallerEvent, NewCall};
+mod flow;
 mod life;
 
 use super::*;
@@ -33,6 +34,9 @@ struct Pair {
     callee: Callee,
     there: Vec<u8>,
     back: Vec<u8>,
+    /// What the callee answers to a ping, and how many there were.
+    load: Option<PoolLoad>,
+    pings: usize,
     /// What happened, at both ends, in order.
     log: Vec<String>,
     /// Payloads as they arrived.
@@ -48,6 +52,8 @@ impl Pair {
             callee: Callee::new(NOW, b, b"group", limits),
             there: Vec::new(),
             back: Vec::new(),
+            load: None,
+            pings: 0,
             log: Vec::new(),
             got: BTreeMap::new(),
         }
@@ -117,6 +123,13 @@ impl Pair {
                 CalleeEvent::Complete(call) => format!("complete {call}"),
                 CalleeEvent::Over(call, ending) => format!("over {call} {ending:?}"),
                 CalleeEvent::Answered(call) => format!("answered {call}"),
+                CalleeEvent::Pinged => {
+                    self.pings += 1;
+                    if let Some(load) = self.load {
+                        self.callee.exhausted(load);
+                    }
+                    continue;
+                }
                 CalleeEvent::PeerLeaving => "caller leaves".into(),
                 CalleeEvent::Drained => "callee drained".into(),
                 CalleeEvent::Ended(why) => format!("callee ended: {why}"),
@@ -266,13 +279,67 @@ fn who_gives_up_hears_no_more_of_it() {
 }
 
 #[test]
+fn a_late_call_says_that_no_handler_thread_was_free() {
+    let at = |millis: u64| NOW + Duration::from_millis(millis);
+    let mut pair = Pair::open();
+    let call = |millis: u64| NewCall {
+        handler: "h",
+        payload_bytes: 0,
+        deadline: Some(at(millis)),
+        kind: CallKind::Answered,
+    };
+    pair.begin(call(400)).expect("made");
+    pair.begin(call(420)).expect("made");
+    pair.begin(call(2000)).expect("made");
+    pair.run();
+    pair.take_log();
+    // Asked once for the two that end soon, at the last moment that is of use.
+    pair.load = Some(PoolLoad { threads: 2, waiting: 7 });
+    pair.now = at(300);
+    assert_eq!(pair.caller.poll_timeout(), Some(pair.now));
+    pair.caller.tick(pair.now);
+    pair.expect(&[]);
+    assert_eq!(pair.pings, 1);
+    assert_eq!(pair.caller.poll_timeout(), Some(at(400)));
+    pair.now = at(400);
+    pair.caller.tick(pair.now);
+    let late = "no answer in 0.4s: all of its handler threads (2) were busy, and requests (7) waited for one";
+    pair.expect(&[&format!("failed 1: h at b (id 2): {late}"), "over 1 Cancelled"]);
+    assert_eq!(pair.pings, 2);
+    // Threads are free again, and what was said before counts no more.
+    pair.load = None;
+    pair.now = at(420);
+    pair.caller.tick(pair.now);
+    let late = late.replace("0.4s", "0.42s");
+    pair.expect(&[&format!("failed 2: h at b (id 2): {late}"), "over 2 Cancelled"]);
+    pair.now = at(1500);
+    pair.caller.tick(pair.now);
+    pair.expect(&[]);
+    assert_eq!(pair.pings, 3);
+    pair.now = at(2000);
+    pair.caller.tick(pair.now);
+    pair.expect(&["failed 3: h at b (id 2): no answer in 2s", "over 3 Cancelled"]);
+    // Of what nobody answers, and of a call that has no deadline, nothing is asked.
+    pair.begin(NewCall { kind: CallKind::OneWay, ..call(4000) }).expect("made");
+    assert_eq!(pair.caller.poll_timeout(), Some(at(4000)));
+    pair.run();
+    pair.begin(NewCall { deadline: None, ..call(0) }).expect("made");
+    pair.run();
+    assert_eq!(pair.caller.poll_timeout(), Some(at(6500)), "only whether it lives");
+}
+
+#[test]
 fn deadlines_pass_at_both_ends() {
     let mut pair = Pair::open();
     let deadline = Some(NOW + Duration::from_millis(500));
     let call = NewCall { handler: "slow", payload_bytes: 0, deadline, kind: CallKind::Answered };
     pair.begin(call).expect("made");
     pair.expect(&["request 1 slow 0 Answered 501", "complete 1"]);
-    assert_eq!(pair.caller.poll_timeout(), deadline);
+    assert_eq!(
+        pair.caller.poll_timeout(),
+        Some(NOW + Duration::from_millis(375)),
+        "it is asked for its load"
+    );
     pair.caller.tick(NOW + Duration::from_millis(499));
     pair.expect(&[]);
     pair.caller.tick(NOW + Duration::from_millis(500));
@@ -329,7 +396,8 @@ fn failures_are_told_in_the_callees_words() {
     pair.callee.fail(call, Status::Failed, &"\u{e4}".repeat(60_000));
     pair.run();
     let told = pair.take_log().pop().expect("an end");
-    assert!(told.len() < 17_000 && told.ends_with('\u{e4}'), "{} bytes", told.len());
+    let mark = "\u{e4} [cut: 120000 bytes, at most 16384]";
+    assert!(told.len() < 17_000 && told.ends_with(mark), "{} bytes", told.len());
     // An answer may come before the request is whole.
     let call = pair.call("f", 3 * u64::from(DATA_BYTES_MAX)).expect("made");
     pair.step_there(usize::MAX);
@@ -360,13 +428,16 @@ fn no_more_is_under_way_than_may_be() {
     assert_eq!(error.to_string(), "a payload of 21 bytes is over the limit of 20");
     for bytes in [0, 1025] {
         let error = pair.call(&"x".repeat(bytes), 1).expect_err("no name");
-        let expected = format!("the name of a handler has {bytes} bytes");
+        let expected = format!("the name of a handler has {bytes} bytes: from 1 to 1024");
         assert_eq!(error.to_string(), expected);
     }
     pair.run();
     pair.take_log();
     pair.callee.answer(2, 21);
-    pair.expect(&["answered 2", "failed 2: f at b (id 2): the payload is over the limit"]);
+    pair.expect(&[
+        "answered 2",
+        "failed 2: f at b (id 2): the payload is over the limit: an answer of 21 bytes, of at most 20",
+    ]);
 }
 
 #[test]
@@ -659,7 +730,7 @@ fn look(pair: &mut Pair, open: &mut Vec<u64>, ended: &mut Vec<u64>) {
 
 #[test]
 fn endings_and_reasons_have_their_numbers() {
-    for number in 0..7 {
+    for number in 0..8 {
         assert_eq!(Status::from_number(number).number(), number);
         assert_eq!(Refusal::from_number(number).number(), number);
     }

@@ -1,8 +1,17 @@
 use super::*;
 use alloc::vec;
 
-const LIMITS: InboxLimits =
-    InboxLimits { calls_max: 2, requests: IntakeLimits { requests_max: 2, bytes_max: 100 }, changes_max: 2 };
+const FEW: IntakeLimits = IntakeLimits {
+    requests_max: 2,
+    bytes_max: 100,
+    unawaited_requests_max: 2,
+    unawaited_bytes_max: 100,
+    reserved_requests: 0,
+    reserved_bytes: 0,
+    answer_bytes_max: 100,
+    late_answer_bytes_max: 100,
+};
+const LIMITS: InboxLimits = InboxLimits { calls_max: 2, requests: FEW, changes_max: 2 };
 
 /// All that a turn has.
 fn turn<T>(inbox: &mut Inbox<T>) -> Vec<T> {

@@ -13,7 +13,7 @@ use super::change::{Change, Departed, Members};
 use super::error::MembershipError;
 use super::keys::{self, Aim};
 use super::token::{Token, TokenState, TokenTimes};
-use super::{Member, Reply, StoreStep};
+use super::{Liveness, Member, Reply, StoreStep};
 use crate::rng::Rng;
 use crate::rpc::device::DeviceKind;
 use crate::rpc::device_map::{Group, GroupKind, NodeDevices};
@@ -37,9 +37,14 @@ pub struct ChangingOptions {
     pub timeout: Duration,
     /// Signs of life.
     pub times: TokenTimes,
+    /// Whether the members' liveness keys are in the store.
+    pub liveness: Liveness,
     /// Tells this process from others that come under its name; random.
     pub nonce: u64,
 }
+
+/// How long a member may take to answer whose liveness key is gone: it is dead, or stands still, most likely.
+const ABSENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the one may take to answer from whom the right to change the group was taken: it is dead, most likely.
 const DOUBT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -115,7 +120,8 @@ enum Owner {
 
 #[derive(Clone, Debug)]
 enum Standing {
-    /// The right to change the group was taken from one of its name, and it has not said that it is there.
+    /// The right to change the group was taken from one of its name, or its liveness key is gone, and it has not said that
+    /// it is there.
     Doubted,
     /// It was asked, or told, and has not answered.
     Asked,
@@ -166,6 +172,8 @@ pub struct ChangingGroup {
     doubts_until: Instant,
     /// Who is struck out, and has to be told of.
     departed: Vec<Departed>,
+    /// Members that are dead, as far as is known, and have not been struck out.
+    dead: Vec<Departed>,
     races: u32,
     members: Members,
     failure: Option<MembershipError>,
@@ -192,6 +200,7 @@ impl ChangingGroup {
             peers: Vec::new(),
             doubts_until: now,
             departed: Vec::new(),
+            dead: Vec::new(),
             races: 0,
             members: Members::default(),
             failure: None,
@@ -256,6 +265,15 @@ impl ChangingGroup {
         self.go_on(now);
     }
 
+    /// A member is dead: nobody tells it of anything, and whoever changes the group next strikes it out.
+    pub fn died(&mut self, place: Departed) {
+        if self.members.get(&place.worker.name).is_some_and(|member| member.place() == place)
+            && !self.dead.contains(&place)
+        {
+            self.dead.push(place);
+        }
+    }
+
     fn go(&mut self, event: PhaseEvent) {
         if let Some(next) = self.phase.on(event) {
             self.phase = next;
@@ -297,6 +315,7 @@ impl ChangingGroup {
             Phase::LeaveQueueing => self.token.hurry(now),
             Phase::Reading
             | Phase::Locating
+            | Phase::Probing
             | Phase::Asking
             | Phase::Writing
             | Phase::Addressing
@@ -422,6 +441,7 @@ impl ChangingGroup {
                 self.departed.clear();
                 self.peers.clear();
             }
+            Phase::Probing if !self.has_to_probe() => self.go(PhaseEvent::Done),
             Phase::Asking => {
                 self.doubt_all();
                 let asked = self.peers.iter().filter(|peer| matches!(peer.standing, Standing::Asked));
@@ -473,6 +493,7 @@ impl ChangingGroup {
             Phase::Locating => StoreStep::Peek {
                 keys: self.listed.iter().map(|worker| keys::address_of(&worker.name)).collect(),
             },
+            Phase::Probing => StoreStep::Peek { keys: self.liveness_keys() },
             Phase::Writing => {
                 StoreStep::Set { key: keys::name_of(me.worker.id), value: me.worker.name.as_bytes().into() }
             }

@@ -95,6 +95,26 @@ pub enum MembershipError {
         /// The name.
         name: WorkerName,
     },
+    /// A worker of the same name and number lives, and came to the static group before.
+    #[error("RPC worker name {} is not unique: {worker} came to the static group before, and is at {address}", .worker.name)]
+    Held {
+        /// Who it is.
+        worker: WorkerInfo,
+        /// Where it takes calls.
+        address: Box<str>,
+    },
+    /// The static group has begun with a worker of the same name and number, be that alive or dead.
+    #[error(
+        "RPC worker name {} is not unique: the static group has begun with {worker} at {address}, and takes nobody back; \
+         to go on, start all its workers again with keys of their own",
+        .worker.name
+    )]
+    Begun {
+        /// Who it is.
+        worker: WorkerInfo,
+        /// Where it took calls.
+        address: Box<str>,
+    },
     /// Two members who start together have the same name.
     #[error("RPC worker name {name} is not unique. Workers {first} and {second} share the same name.")]
     Shared {
@@ -206,9 +226,10 @@ impl MembershipError {
         match self {
             Self::NotUnique { name } | Self::Shared { name, .. } => slice::from_ref(name),
             Self::Devices(error) => slice::from_ref(error.node()),
-            Self::OtherCard { wanted: worker, .. } | Self::Unanswered { worker, .. } => {
-                slice::from_ref(&worker.name)
-            }
+            Self::OtherCard { wanted: worker, .. }
+            | Self::Unanswered { worker, .. }
+            | Self::Held { worker, .. }
+            | Self::Begun { worker, .. } => slice::from_ref(&worker.name),
             Self::Absent { absent, .. } | Self::AbsentAtShutdown { absent, .. } => &absent.names,
             _ => &[],
         }
@@ -229,6 +250,7 @@ impl MembershipError {
         match self {
             Self::Shared { first, second, .. } => Vec::from([*first, *second]),
             Self::IdTaken { id, .. } => Vec::from([*id]),
+            Self::Held { worker, .. } | Self::Begun { worker, .. } => Vec::from([worker.id]),
             Self::Absent { absent, .. } | Self::AbsentAtShutdown { absent, .. } => absent.listed.clone(),
             _ => Vec::new(),
         }

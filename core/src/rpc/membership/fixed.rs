@@ -32,8 +32,12 @@ pub enum FixedState {
     Sizing,
     /// Writes its name.
     Naming,
-    /// Writes its address.
+    /// Writes its address, unless there is one.
     Addressing,
+    /// Another worker of its name has written one: looks whether the group has begun with that one, or it lives.
+    Contested,
+    /// It has not, and does not: writes its own address.
+    Readdressing,
     /// Writes its card.
     Carding,
     /// Is counted.
@@ -71,6 +75,8 @@ pub enum FixedEvent {
     Last,
     /// It was the first wait that was released, or not, in time.
     Waited,
+    /// Another worker has come under the same name.
+    Taken,
     /// Some have written nothing.
     Incomplete,
     /// All have written everything, and it fits together.
@@ -90,7 +96,9 @@ impl FixedState {
             (Self::Checking, E::Done) => Self::Sizing,
             (Self::Sizing, E::Done) => Self::Naming,
             (Self::Naming, E::Done) => Self::Addressing,
-            (Self::Addressing, E::Done) => Self::Carding,
+            (Self::Addressing, E::Taken) => Self::Contested,
+            (Self::Contested, E::Done) => Self::Readdressing,
+            (Self::Addressing | Self::Readdressing, E::Done) => Self::Carding,
             (Self::Carding, E::Done) => Self::Counting,
             (Self::Counting, E::Done) => Self::Waiting,
             (Self::Counting, E::Last) => Self::Announcing,
@@ -132,6 +140,8 @@ pub struct FixedGroup {
     deadline: Instant,
     state: FixedState,
     missing: Box<str>,
+    /// Where another worker of its name was.
+    other: Box<str>,
     members: Members,
     output: Option<FixedOutput>,
 }
@@ -160,6 +170,7 @@ impl FixedGroup {
             deadline: now + timeout,
             state: FixedState::Checking,
             missing: "".into(),
+            other: "".into(),
             members: Members::default(),
             output: None,
         };
@@ -227,7 +238,17 @@ impl FixedGroup {
             FixedState::Checking => compare(keys::IS_STATIC.into(), "true"),
             FixedState::Sizing => compare(keys::WORLD_SIZE.into(), &self.world_size.to_string()),
             FixedState::Naming => compare(keys::name_of(me.worker.id), &me.worker.name),
-            FixedState::Addressing => set(keys::address_of(&me.worker.name), me.address.as_bytes()),
+            FixedState::Addressing => compare(keys::address_of(&me.worker.name), &me.address),
+            FixedState::Contested => StoreStep::Peek {
+                keys: [
+                    CAME[1].into(),
+                    WENT[1].into(),
+                    keys::card_of(me.worker.id),
+                    keys::liveness_of(&me.worker.name, &self.other),
+                ]
+                .into(),
+            },
+            FixedState::Readdressing => set(keys::address_of(&me.worker.name), me.address.as_bytes()),
             FixedState::Carding => {
                 let joined = Change { joined: Some(me.clone()), left: Vec::new() };
                 set(keys::card_of(me.worker.id), &encode_change(&joined))
@@ -271,6 +292,17 @@ impl FixedGroup {
                 let by = String::from_utf8_lossy(&value).into();
                 return self.fail(MembershipError::IdTaken { id: self.member.worker.id, by });
             }
+            (FixedState::Addressing, Reply::Value(value)) if *value == *self.member.address.as_bytes() => {
+                FixedEvent::Done
+            }
+            (FixedState::Addressing, Reply::Value(value)) => {
+                self.other = String::from_utf8_lossy(&value).into();
+                FixedEvent::Taken
+            }
+            (FixedState::Contested, Reply::Values(values)) => match self.contested(&values) {
+                Some(error) => return self.fail(error),
+                None => FixedEvent::Done,
+            },
             (FixedState::Counting | FixedState::Parting, Reply::Number(count)) => {
                 if count >= i64::from(self.world_size) { FixedEvent::Last } else { FixedEvent::Done }
             }
@@ -292,12 +324,27 @@ impl FixedGroup {
                 }
             }
             (
-                FixedState::Addressing | FixedState::Carding | FixedState::Announcing | FixedState::Marking,
+                FixedState::Readdressing | FixedState::Carding | FixedState::Announcing | FixedState::Marking,
                 Reply::Done,
             ) => FixedEvent::Done,
             _ => return self.fail(MembershipError::Store { words: "it answered another question".into() }),
         };
         self.go(event);
+    }
+
+    /// Why this worker may not come in the place of one of its name: the group has begun with that one, or it lives. One
+    /// that died before the group began is replaced, and so is one that came to a group that has ended.
+    fn contested(&self, values: &[Box<[u8]>]) -> Option<MembershipError> {
+        let [came, went, card, sign] = values else {
+            return Some(MembershipError::Store { words: "it answered another question".into() });
+        };
+        let (worker, address) = (self.member.worker.clone(), self.other.clone());
+        if !came.is_empty() && went.is_empty() {
+            return Some(MembershipError::Begun { worker, address });
+        }
+        // Without a card under its number, the name may be one that two workers with different numbers share.
+        let lives = !card.is_empty() && went.is_empty() && sign.starts_with(keys::HERE.as_bytes());
+        lives.then_some(MembershipError::Held { worker, address })
     }
 
     fn is_of_all(&self, values: &[Box<[u8]>]) -> bool {
@@ -336,6 +383,10 @@ impl FixedGroup {
             }
             if let Some(first) = ids.insert(worker.name.clone(), id) {
                 return Err(MembershipError::Shared { name: worker.name, first, second: id });
+            }
+            if id == self.member.worker.id && member.address != self.member.address {
+                // It came under this worker's name at the same time, and later.
+                return Err(MembershipError::Held { worker, address: member.address });
             }
             self.members.insert(member);
         }

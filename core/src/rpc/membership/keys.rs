@@ -17,6 +17,10 @@ pub const ALL_WORKERS: &str = "names/_ALL_WORKER_INFOS";
 pub const GROUP_ID: &str = "rdzv/group";
 /// How many workers a static group has. Ours: PyTorch's find that out over gloo.
 pub const WORLD_SIZE: &str = "rdzv/size";
+/// Beneath it are the liveness keys, `<name>/<address>`, each of which ends with its worker's session. Ours.
+pub const LIVENESS: &str = "rdzv/alive/";
+/// How the value of a liveness key begins while its worker is in the group; behind it stands the worker's number.
+pub const HERE: &str = "here:";
 /// What stands by a token that was given back.
 pub const DONE: &str = "Done";
 
@@ -63,6 +67,12 @@ pub fn name_of(id: u16) -> Box<str> {
 #[must_use]
 pub fn address_of(name: &str) -> Box<str> {
     format!("addrs/{name}").into()
+}
+
+/// The liveness key of the worker at this address.
+#[must_use]
+pub fn liveness_of(name: &str, address: &str) -> Box<str> {
+    format!("{LIVENESS}{name}/{address}").into()
 }
 
 /// The card of the worker with this number, in a static group. Ours: PyTorch's exchange theirs over gloo.

@@ -14,13 +14,17 @@ use alloc::vec::Vec;
 
 /// So many names of a static group are read at a time.
 const NAMES_AT_ONCE: u16 = 64;
+/// How long a worker may take to write its address: PyTorch's write their names first, and so do those of static groups.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
+/// How soon the observer looks again for an address.
+const ADDRESS_PAUSE: Duration = Duration::from_millis(50);
 
 /// A worker that is seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Its name and number.
     pub worker: WorkerInfo,
-    /// Where it takes calls, in the words of its backend; empty where that is not written yet.
+    /// Where it takes calls, in the words of its backend; empty where it has not written that in time.
     pub address: Box<str>,
 }
 
@@ -91,6 +95,8 @@ pub struct Observer {
     is_stale: bool,
     found: Vec<WorkerInfo>,
     seen: Vec<Seen>,
+    /// Those whose names are there, and whose addresses are not, each with the time when it is told of all the same.
+    unlocated: Vec<(WorkerInfo, Instant)>,
     outputs: VecDeque<ObserverOutput>,
 }
 
@@ -105,6 +111,7 @@ impl Observer {
             is_stale: false,
             found: Vec::new(),
             seen: Vec::new(),
+            unlocated: Vec::new(),
             outputs: VecDeque::new(),
         };
         observer.ask();
@@ -175,7 +182,8 @@ impl Observer {
     }
 
     fn rest(&mut self, now: Instant) {
-        self.state = State::Resting(now + self.pause);
+        let pause = if self.unlocated.is_empty() { self.pause } else { self.pause.min(ADDRESS_PAUSE) };
+        self.state = State::Resting(now + pause);
         if self.is_stale {
             self.look();
         }
@@ -225,7 +233,7 @@ impl Observer {
                 }
             }
             (State::Locating, Reply::Values(values)) if values.len() == self.found.len() => {
-                self.compare(&values);
+                self.compare(now, &values);
                 self.rest(now);
             }
             _ => return Err(ObserverError::Store { words: "it answered another question".into() }),
@@ -236,19 +244,32 @@ impl Observer {
     fn locate(&mut self, now: Instant) {
         self.found.sort_unstable_by_key(|worker| worker.id);
         if self.found.is_empty() {
-            self.compare(&[]);
+            self.compare(now, &[]);
             return self.rest(now);
         }
         self.state = State::Locating;
         self.ask();
     }
 
-    fn compare(&mut self, addresses: &[Box<[u8]>]) {
-        let found: Vec<Seen> = core::mem::take(&mut self.found)
+    fn compare(&mut self, now: Instant, addresses: &[Box<[u8]>]) {
+        let mut found: Vec<Seen> = core::mem::take(&mut self.found)
             .into_iter()
             .zip(addresses)
             .map(|(worker, address)| Seen { worker, address: String::from_utf8_lossy(address).into() })
             .collect();
+        let before = core::mem::take(&mut self.unlocated);
+        let (seen, unlocated) = (&self.seen, &mut self.unlocated);
+        found.retain(|new| {
+            if !new.address.is_empty() || seen.iter().any(|one| one.worker == new.worker) {
+                return true;
+            }
+            let known = before.iter().find(|(worker, _)| *worker == new.worker);
+            let until = known.map_or(now + ADDRESS_TIMEOUT, |&(_, until)| until);
+            if now < until {
+                unlocated.push((new.worker.clone(), until));
+            }
+            now >= until
+        });
         // An address that is written late is no other one.
         let is_same = |one: &Seen, other: &Seen| {
             one.worker == other.worker && (one.address == other.address || one.address.is_empty())
@@ -332,9 +353,15 @@ mod tests {
         assert_eq!(scene.later(), "Dynamic");
         scene.set(keys::ALL_WORKERS, "b-1,a-x-0,");
         scene.set("addrs/b", "h:1");
-        assert_eq!(scene.later(), "+a-x , +b h:1");
+        assert_eq!(scene.later(), "+b h:1");
+        let (looked, pause) = (scene.now, ADDRESS_PAUSE);
+        assert_eq!(
+            (scene.later().as_str(), scene.now),
+            ("", looked + pause),
+            "it looks soon for the address"
+        );
         scene.set("addrs/a-x", "h:0");
-        assert_eq!(scene.later(), "", "the address came late");
+        assert_eq!(scene.later(), "+a-x h:0");
         assert_eq!(scene.observer.seen().len(), 2);
         scene.set(keys::ALL_WORKERS, "a-x-0,");
         scene.observer.nudge();
@@ -343,6 +370,25 @@ mod tests {
         assert_eq!(scene.later(), "-a-x, +a-x h:9", "it came back elsewhere");
         scene.set(keys::ALL_WORKERS, "");
         assert_eq!(scene.later(), "-a-x");
+    }
+
+    #[test]
+    fn a_worker_that_writes_no_address_is_told_of_without_one_a_little_later() {
+        let mut scene = Scene::new();
+        scene.set(keys::IS_STATIC, "false");
+        scene.set(keys::ALL_WORKERS, "a-0,");
+        assert_eq!(scene.see(), "Dynamic");
+        let began = scene.now;
+        let told = loop {
+            let told = scene.later();
+            if !told.is_empty() {
+                break told;
+            }
+        };
+        assert_eq!((told.as_str(), scene.now), ("+a ", began + ADDRESS_TIMEOUT));
+        scene.set("addrs/a", "h:0");
+        assert_eq!((scene.later().as_str(), &*scene.observer.seen()[0].address), ("", "h:0"));
+        assert_eq!(scene.observer.poll_timeout(), Some(scene.now + PAUSE), "it looks as often as ever");
     }
 
     #[test]
@@ -370,8 +416,9 @@ mod tests {
         scene.set(keys::IS_STATIC, "true");
         for id in 0..130_u16 {
             scene.set(&keys::name_of(id), &format!("w{id}"));
+            scene.set(&keys::address_of(&format!("w{id}")), "h");
         }
-        assert!(scene.see().starts_with("Static, +w0 , +w1 , "));
+        assert!(scene.see().starts_with("Static, +w0 h, +w1 h, "));
         assert_eq!(scene.observer.seen().len(), 130);
     }
 

@@ -174,16 +174,18 @@ impl Token {
             TokenState::Looking => StoreStep::Get { key: keys::alive(&self.holder) },
             TokenState::Dooming => compare(&keys::alive(&self.holder), self.seen_beat(), &self.doom()),
             TokenState::Seizing => compare(keys::TOKEN, &self.holder, &self.own),
-            TokenState::Tidying => compare(&keys::alive(&self.holder), &self.doom(), ""),
+            TokenState::Tidying => {
+                StoreStep::Forget { key: keys::alive(&self.holder), expected: self.doom() }
+            }
             TokenState::Waking => StoreStep::Set { key: victim.into(), value: keys::DONE.as_bytes().into() },
-            TokenState::Clearing => compare(&keys::alive(victim), &self.doom(), ""),
+            TokenState::Clearing => StoreStep::Forget { key: keys::alive(victim), expected: self.doom() },
             TokenState::Unmarking => StoreStep::Delete { keys: Vec::from([self.own.clone()]) },
             TokenState::Releasing => compare(keys::TOKEN, &self.own, ""),
             TokenState::Announcing => {
-                StoreStep::Set { key: self.own.clone(), value: keys::DONE.as_bytes().into() }
+                StoreStep::SetForSession { key: self.own.clone(), value: keys::DONE.as_bytes().into() }
             }
             TokenState::Forgetting | TokenState::Withdrawing => {
-                compare(&self.own_alive, &self.beat(self.beats), "")
+                StoreStep::Forget { key: self.own_alive.clone(), expected: self.beat(self.beats) }
             }
             TokenState::Outwaiting
             | TokenState::Pausing
@@ -243,10 +245,13 @@ impl Token {
             (TokenState::Waiting, Reply::TimedOut) => TokenEvent::TimedOut,
             (TokenState::Looking, Reply::Value(value)) => self.looked(now, value),
             (
-                TokenState::Tidying | TokenState::Clearing | TokenState::Forgetting | TokenState::Withdrawing,
-                Reply::Value(_),
-            )
-            | (TokenState::Unmarking, Reply::Done) => TokenEvent::Done,
+                TokenState::Tidying
+                | TokenState::Clearing
+                | TokenState::Forgetting
+                | TokenState::Withdrawing
+                | TokenState::Unmarking,
+                Reply::Done,
+            ) => TokenEvent::Done,
             (TokenState::Waking, Reply::Done) if !self.is_recent(now, self.silent_at) => TokenEvent::Due,
             (TokenState::Announcing, Reply::Done) if !self.is_recent(now, self.beaten_at) => TokenEvent::Due,
             (TokenState::Waking | TokenState::Announcing, Reply::Done) => TokenEvent::Done,
@@ -325,6 +330,8 @@ impl Token {
 
     /// Somebody of the same name has left a sign of life, or shows one.
     fn claimed_by(&mut self, now: Instant, beat: &str) -> TokenEvent {
+        // PyTorch's server answers what was expected where the key is gone. Where it is not, it would be this one's now.
+        let beat = if *beat == *self.expected { "" } else { beat };
         let is_sign = |text: &str| !text.is_empty() && !text.starts_with(DOOMED);
         if is_sign(&self.expected) && is_sign(beat) && *beat != *self.expected {
             return TokenEvent::OthersAlive;

@@ -111,6 +111,17 @@ fn calls_wait_for_the_connection_and_for_room_on_it() {
 
 /// The callee says nothing of a call that was given up, and may say nothing of any other.
 #[test]
+fn calls_that_wait_have_a_bound_in_bytes_and_one_alone_may_have_more() {
+    let limits = RpcLimits { waiting_bytes_max: 100, ..limits() };
+    let mut peer = Peer::new(worker("a", 1), worker("b", 2), b"group", limits);
+    let mut begin = |payload_bytes| {
+        let call = NewCall { handler: "f", payload_bytes, deadline: None, kind: CallKind::OneWay };
+        peer.begin(NOW, call).map_err(|error| error.why)
+    };
+    assert_eq!((begin(101), begin(0)), (Ok(1), Err(CallFailure::TooMuch { bytes: 101, bytes_max: 100 })));
+}
+
+#[test]
 fn a_call_that_is_given_up_makes_room_for_those_that_wait() {
     let (mut peer, mut callee) = open();
     (2..=3).for_each(|id| assert_eq!(call(&mut peer), Ok(id)));

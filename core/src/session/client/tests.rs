@@ -87,9 +87,12 @@ fn nothing_goes_out_before_welcome_unless_there_is_nothing_to_resume() {
         assert_eq!(session.next_to_send(), None);
         session.hello(at(0)).expect("new");
         assert_eq!(session.next_to_send(), sent);
-        let end = session.connection_ended();
-        assert_eq!(end, sent.map(|_| End::Connection));
-        assert_eq!(session.begin().is_ok(), grace_ms > 0);
+        session.label(at(0), sent.unwrap_or(0));
+        // The session was never open, so there is none to lose: the next connection opens one, where nothing was sent.
+        assert_eq!((session.connection_ended(), session.state()), (None, ClientState::New));
+        session.hello(at(1)).expect("new");
+        assert_eq!(session.next_to_send(), sent);
+        assert_eq!(session.label(at(1), sent.unwrap_or(0)).flags, 0);
     }
     let mut session = Client::new(SessionOptions { grace_ms: 0, ..SessionOptions::default() });
     session.begin().expect("there is room");
@@ -128,6 +131,15 @@ fn heartbeats_are_due_in_silence_and_when_nothing_is_answered() {
     assert_eq!(session.poll_timeout(), Some(at(301)));
     assert!(matches!(session.tick(at(301)), Some(Due::Heartbeat(_))));
     assert_eq!(session.tick(at(401)), Some(Due::ServerSilent));
+}
+
+#[test]
+fn a_pause_is_no_silence_of_the_server_and_a_heartbeat_follows_at_once() {
+    let mut session = live(2000);
+    session.paused(Duration::from_secs(3600));
+    assert!(matches!(session.tick(at(3_600_000)), Some(Due::Heartbeat(_))));
+    assert_eq!(session.tick(at(3_600_299)), Some(Due::Heartbeat(3_600_299_000_000)));
+    assert_eq!(session.tick(at(3_600_300)), Some(Due::ServerSilent));
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn a_lost_connection_ends_the_session_after_its_grace_and_at_once_without() {
 
     let mut sessions = opened(1000);
     assert_eq!(feed(&mut sessions, at(5), lost), []);
-    assert_eq!(sessions.poll_timeout(), Some(at(1005)));
+    assert_eq!(sessions.poll_timeout(), Some(at(105)));
     assert_eq!(feed(&mut sessions, at(1004), Input::Tick), []);
     assert_eq!(feed(&mut sessions, at(1005), Input::Tick), ended(Why::HostSilent, None));
     assert!(sessions.is_empty() && sessions.poll_timeout().is_none());
@@ -98,9 +98,12 @@ fn a_lost_connection_ends_the_session_after_its_grace_and_at_once_without() {
 #[test]
 fn missed_heartbeats_end_a_session_and_any_frame_is_one() {
     let mut sessions = opened(1000);
-    assert_eq!(sessions.poll_timeout(), Some(at(300)));
+    // It is looked at once in each interval.
+    assert_eq!(sessions.poll_timeout(), Some(at(100)));
     sessions.heard(at(200), conn(0), 0).expect("a session");
     assert_eq!(feed(&mut sessions, at(300), Input::Tick), []);
+    assert_eq!(sessions.poll_timeout(), Some(at(400)));
+    assert_eq!(feed(&mut sessions, at(499), Input::Tick), []);
     assert_eq!(sessions.poll_timeout(), Some(at(500)));
     assert_eq!(feed(&mut sessions, at(500), Input::Tick), ended(Why::Heartbeat, Some(conn(0))));
     let outcome = greet(&mut sessions, at(501), 1, resuming(0));

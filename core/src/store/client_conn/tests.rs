@@ -432,7 +432,7 @@ fn native_barrier() {
         sends,
         &[Got("00", &["1 Released"]), Begin(2, barrier, sends), Got("00", &["2 Released"])],
     );
-    let stays_counted = GiveUp::Send([0x0c], Effect::Possible);
+    let stays_counted = GiveUp::Send([0x0c], Effect::Kept);
     check(barrier, PIPELINED, sends, &[Act::GiveUp(stays_counted), Got("01", &[])]);
 }
 

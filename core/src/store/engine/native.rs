@@ -7,7 +7,7 @@ use super::history::{ChangeRef, History, WatchError, WatchId, Watched};
 use super::leases::{LeaseError, LeaseId, Leases};
 use super::slots::SlotId;
 use super::value::{Value, ValueRef};
-use super::{ApplyError, Engine, KeyList, Stale, cost, number, one_piece};
+use super::{ApplyError, Engine, KeyList, cost, number, one_piece};
 use crate::ids::WaiterId;
 use crate::limits::HistoryLimits;
 use crate::ordered::Named;
@@ -24,6 +24,22 @@ pub(super) struct Extras {
     limits: HistoryLimits,
     history: History,
     leases: Leases,
+}
+
+/// What became of the keys beneath a prefix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixRemoved {
+    /// So many keys are gone.
+    pub removed: u64,
+    /// So many keys stay: they are of rounds that are over.
+    pub left: u64,
+}
+
+/// What becomes of keys behind a fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fenced {
+    Stays,
+    Goes,
 }
 
 /// What a transaction did.
@@ -73,14 +89,14 @@ impl Engine {
         })
     }
 
-    /// Removes all keys beneath a prefix, and the queues there; how many keys that were.
+    /// Removes all keys beneath a prefix, and the queues there. What is behind a fence stays.
     ///
     /// # Errors
-    /// One of them is behind a fence; none was removed.
-    pub fn delete_prefix(&mut self, prefix: &[u8]) -> Result<u64, ApplyError> {
+    /// The prefix itself is behind a fence, and so is everything beneath it.
+    pub fn delete_prefix(&mut self, prefix: &[u8]) -> Result<PrefixRemoved, ApplyError> {
         self.released.clear();
-        self.check_prefix(prefix)?;
-        Ok(self.remove_beneath(prefix))
+        self.check_fence(Key::raw(prefix))?;
+        Ok(self.remove_beneath(prefix, Fenced::Stays))
     }
 
     /// From now on, nothing may change keys that begin with `stem`, a number up to `number`, and a slash.
@@ -112,7 +128,7 @@ impl Engine {
     /// Removes all keys beneath a prefix, fenced or not: they are the caller's own.
     pub fn discard(&mut self, prefix: &[u8]) {
         self.released.clear();
-        self.remove_beneath(prefix);
+        self.remove_beneath(prefix, Fenced::Goes);
     }
 
     /// Waits for an item of a queue, and for nothing else that its name may hold: `waiter` is named among those released
@@ -161,18 +177,6 @@ impl Engine {
     fn check_fence(&mut self, key: Key<'_>) -> Result<(), ApplyError> {
         let Some(fences) = &self.fences else { return Ok(()) };
         fences.find(one_piece(key, &mut self.joined)).map_or(Ok(()), |stale| Err(ApplyError::Stale(stale)))
-    }
-
-    /// Refuses to remove what is behind a fence.
-    fn check_prefix(&self, prefix: &[u8]) -> Result<(), ApplyError> {
-        let Some(fences) = &self.fences else { return Ok(()) };
-        let found: Option<Stale> = fences.find(prefix).or_else(|| {
-            self.slots.beneath(prefix, Bound::Included(prefix), |all| {
-                let mut stale = all.filter_map(|id| fences.find(&self.slots[id].key));
-                stale.next()
-            })
-        });
-        found.map_or(Ok(()), |stale| Err(ApplyError::Stale(stale)))
     }
 
     /// Watches from a revision on; from now on when it is 0.
@@ -266,13 +270,13 @@ impl Engine {
     /// Does all writes of `then` if all conditions hold, and all of `otherwise` if not, in one turn.
     ///
     /// # Errors
-    /// One of the writes cannot be done: none is.
+    /// One of the writes cannot be done: none is. The key is that of the write, where it is about one.
     pub fn txn<'w>(
         &mut self,
         compares: impl Iterator<Item = Compare<'w>>,
         then: impl Iterator<Item = Write<'w>> + Clone,
         otherwise: impl Iterator<Item = Write<'w>> + Clone,
-    ) -> Result<TxnApplied<'_>, ApplyError> {
+    ) -> Result<TxnApplied<'_>, (ApplyError, Option<Key<'w>>)> {
         self.released.clear();
         let holds = { compares }.all(|compare| self.holds(&compare));
         if holds {
@@ -295,34 +299,44 @@ impl Engine {
         }
     }
 
-    fn write_all<'w>(&mut self, writes: impl Iterator<Item = Write<'w>> + Clone) -> Result<(), ApplyError> {
+    fn write_all<'w>(
+        &mut self,
+        writes: impl Iterator<Item = Write<'w>> + Clone,
+    ) -> Result<(), (ApplyError, Option<Key<'w>>)> {
         if self.fences.is_some() {
-            writes.clone().try_for_each(|write| match write {
-                Write::Set { key, .. }
-                | Write::Delete { key }
-                | Write::Add { key, .. }
-                | Write::Append { key, .. } => self.check_fence(key),
-                Write::DeletePrefix { prefix } => self.check_prefix(prefix),
+            writes.clone().try_for_each(|write| {
+                let key = match write {
+                    Write::Set { key, .. }
+                    | Write::Delete { key }
+                    | Write::Add { key, .. }
+                    | Write::Append { key, .. } => key,
+                    Write::DeletePrefix { prefix } => Key::raw(prefix),
+                };
+                self.check_fence(key).map_err(|error| (error, Some(key)))
             })?;
         }
-        self.room_for(writes.clone().map(|write| cost_of(&write)).sum())?;
+        let no_key = |error| (error, None);
+        self.room_for(writes.clone().map(|write| cost_of(&write)).sum()).map_err(no_key)?;
         if writes.clone().any(|write| matches!(write, Write::Add { .. })) {
             self.rehearse(writes.clone())?;
         }
         for write in writes {
             match write {
-                Write::Set { key, value } => drop(self.set(key, value)?),
+                Write::Set { key, value } => drop(self.set(key, value).map_err(no_key)?),
                 Write::Delete { key } => drop(self.delete(key)),
-                Write::DeletePrefix { prefix } => drop(self.remove_beneath(prefix)),
-                Write::Add { key, delta } => drop(self.add(key, delta)?),
-                Write::Append { key, value } => drop(self.append(key, value)?),
+                Write::DeletePrefix { prefix } => drop(self.remove_beneath(prefix, Fenced::Stays)),
+                Write::Add { key, delta } => drop(self.add(key, delta).map_err(no_key)?),
+                Write::Append { key, value } => drop(self.append(key, value).map_err(no_key)?),
             }
         }
         Ok(())
     }
 
     /// Goes through the writes beside the store, to find whether each ADD will meet a number.
-    fn rehearse<'w>(&mut self, writes: impl Iterator<Item = Write<'w>>) -> Result<(), ApplyError> {
+    fn rehearse<'w>(
+        &mut self,
+        writes: impl Iterator<Item = Write<'w>>,
+    ) -> Result<(), (ApplyError, Option<Key<'w>>)> {
         let mut beside: Named<Value> = Named::new();
         let mut cleared: Vec<&[u8]> = Vec::new();
         for write in writes {
@@ -337,7 +351,7 @@ impl Engine {
                 }
                 continue;
             };
-            let key = one_piece(key, &mut self.joined);
+            let (whole, key) = (key, one_piece(key, &mut self.joined));
             let stored =
                 self.slots.find(key).filter(|_| !cleared.iter().any(|prefix| key.starts_with(prefix)));
             let value = beside.entry(key, || match stored.map(|id| &self.slots[id].value) {
@@ -349,7 +363,8 @@ impl Engine {
                 Write::Set { value: new, .. } => value.set(new),
                 Write::Append { value: more, .. } => value.append(more),
                 Write::Add { delta, .. } => {
-                    let sum = value.as_number().ok_or(ApplyError::NotANumber)?.wrapping_add(delta);
+                    let number = value.as_number().ok_or((ApplyError::NotANumber, Some(whole)))?;
+                    let sum = number.wrapping_add(delta);
                     *value = Value::Number(sum);
                 }
                 Write::Delete { .. } | Write::DeletePrefix { .. } => *value = Value::Absent,
@@ -358,11 +373,16 @@ impl Engine {
         Ok(())
     }
 
-    fn remove_beneath(&mut self, prefix: &[u8]) -> u64 {
-        let mut removed = 0;
+    fn remove_beneath(&mut self, prefix: &[u8], fenced: Fenced) -> PrefixRemoved {
+        let (mut removed, mut left) = (0, 0);
         self.slots.keep_order();
         let all: Vec<SlotId> = self.slots.beneath(prefix, Bound::Included(prefix), |all| all.collect());
         for slot in all {
+            let fences = self.fences.as_ref().filter(|_| fenced == Fenced::Stays);
+            if fences.is_some_and(|fences| fences.find(&self.slots[slot].key).is_some()) {
+                left += u64::from(self.slots.is_present(slot));
+                continue;
+            }
             if self.slots.drop_queue(slot) {
                 self.revision += 1;
             }
@@ -374,7 +394,7 @@ impl Engine {
             }
             removed += u64::from(had_value);
         }
-        removed
+        PrefixRemoved { removed, left }
     }
 
     /// Removes a value whose lease is over, if it may still be changed.

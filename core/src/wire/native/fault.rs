@@ -112,6 +112,8 @@ codes! {
     409 ServerStopping,
     /// The run was closed while the node stood by; nothing went wrong.
     410 NotNeeded,
+    /// Another session joined under the node's name; `first` is that session.
+    411 Replaced,
 }
 
 /// One error.
@@ -128,6 +130,12 @@ pub struct Fault<'a> {
 }
 
 impl Fault<'static> {
+    /// What a node is told that another session replaced.
+    pub const REPLACED: Self = Self {
+        text: b"another session joined under this node's name",
+        ..Self::new(FaultCode::Replaced, 0, 0)
+    };
+
     /// An error with its numbers.
     #[must_use]
     pub const fn new(code: FaultCode, first: u64, second: u64) -> Self {

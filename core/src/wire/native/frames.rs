@@ -1,7 +1,7 @@
 //! Every kind of frame: number, name, size class and fields, each said once.
 
 use super::fault::Fault;
-use super::field::{Body, BodyError, Field, List};
+use super::field::{Body, BodyError, Field, List, OrZero};
 use super::record::{BarrierEnd, Change, Found, Member, Participants, Terms, Why};
 use crate::limits::FrameLimits;
 use crate::store::op::{Key, Keys, Pairs};
@@ -187,12 +187,12 @@ frames! {
         /// Takes part in the next round of a run.
         0x0040 Value Join {
             run_id: Key<'a>, node: &'a [u8], address: &'a [u8], local_world_size: u32, node_rank: i32,
-            join_timeout_ms: u64, terms: Terms<'a>, labels: Pairs<'a>
+            join_timeout_ms: u64, terms: Terms<'a>, labels: Pairs<'a>, round_min: OrZero
         }
         /// Is at hand for a run, and disturbs nobody.
         0x0041 Value Standby {
             run_id: Key<'a>, node: &'a [u8], address: &'a [u8], local_world_size: u32, node_rank: i32,
-            join_timeout_ms: u64, terms: Terms<'a>, labels: Pairs<'a>
+            join_timeout_ms: u64, terms: Terms<'a>, labels: Pairs<'a>, round_min: OrZero
         }
         /// Leaves a run; the run goes on.
         0x0042 Small Leave { run_id: Key<'a> }
@@ -248,6 +248,8 @@ frames! {
         0x801a Frame MemberList { round: u64, nodes: u32, members: List<'a, Member<'a>> }
         /// How a run stands.
         0x801b Small RunState { round: u64, complete: bool, closed: bool, nodes: u32, nodes_waiting: u32, nodes_standby: u32 }
+        /// Keys beneath a prefix were removed, and others stay, which are of rounds that are over.
+        0x801c Small PrefixRemoved { removed: u64, left: u64, revision: u64 }
         /// The request failed.
         0x80ff Small Error { fault: Fault<'a> }
 

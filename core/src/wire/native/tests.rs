@@ -137,6 +137,7 @@ fn client_samples() -> Vec<ClientFrame<'static>> {
             join_timeout_ms: 600_000,
             terms: TERMS,
             labels: Pairs::scoped(b"", PAIRS),
+            round_min: OrZero(7),
         },
         F::Standby {
             run_id,
@@ -147,6 +148,7 @@ fn client_samples() -> Vec<ClientFrame<'static>> {
             join_timeout_ms: 600_000,
             terms: Terms { fast_quorum: false, rank_order: RankOrder::Label, rank_label: b"rack", ..TERMS },
             labels: Pairs::scoped(b"", &[]),
+            round_min: OrZero(0),
         },
         F::Leave { run_id },
         F::Close { run_id },
@@ -253,6 +255,7 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
                 },
             ),
         },
+        F::PrefixRemoved { removed: 7, left: 2, revision: 4 },
         F::RunState { round: 3, complete: true, closed: false, nodes: 4, nodes_waiting: 1, nodes_standby: 0 },
         F::Error {
             fault: Fault { code: FaultCode::BoundsConflict, first: 2, second: 4, text: b"host1_42_0" },
@@ -359,9 +362,12 @@ fn a_body_that_is_cut_is_refused_and_one_with_more_behind_it_is_read() {
             From::Client => ClientFrame::parse(kind, body, &LIMITS).map(|frame| frame.is_some()),
             From::Server => ServerFrame::parse(kind, body, &LIMITS).map(|frame| frame.is_some()),
         };
-        for end in 0..body.len() {
+        // Clients of earlier releases leave the last field of these out.
+        let whole = if matches!(kind, 0x0040 | 0x0041) { body.len() - 8 } else { body.len() };
+        for end in (0..body.len()).filter(|&end| end != whole) {
             assert_eq!(reads(&body[..end]), Err(BodyError::Truncated), "{kind:#06x} cut at {end}");
         }
+        assert_eq!(reads(&body[..whole]), Ok(true));
         let longer = [body, b"fields of a later version"].concat();
         assert_eq!(reads(&longer), Ok(true));
     }

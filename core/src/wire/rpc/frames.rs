@@ -87,6 +87,8 @@ frames! {
         0x8004 Goodbye {}
         /// Does not take the caller in, or has to end: why, as a number and in words.
         0x8005 Refused { why: u16, words: &'a [u8] }
+        /// Behind a Pong: all handler threads are busy, and so many requests wait for one.
+        0x8006 Exhausted { threads: u32, waiting: u32 }
     }
 }
 

@@ -100,6 +100,11 @@ fn frames_have_these_bytes() {
             encoded(0, &CalleeFrame::Refused { why: 3, words: b"no" }),
             "0c000000058000000000000000000000030002000000000000006e6f",
         ),
+        (
+            "Exhausted",
+            encoded(0, &CalleeFrame::Exhausted { threads: 16, waiting: 3 }),
+            "080000000680000000000000000000001000000003000000",
+        ),
     ] {
         assert_eq!(hex(&bytes), expected, "{name}");
         assert!(

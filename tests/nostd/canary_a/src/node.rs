@@ -51,6 +51,7 @@ fn entry() -> Entry<'static> {
         join_timeout_ms: 1000,
         terms,
         labels: Pairs::scoped(b"", &[]),
+        round_min: 0,
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) fn sings() -> bool {
             node: NodeName::process("host", number, 0),
             local_world_size: 1,
             labels: Default::default(),
+            round_min: 0,
             node_rank: None,
             join_timeout: Duration::from_secs(1),
             settings: RunSettings::between(2, 2),

@@ -237,9 +237,8 @@ impl World {
                 }
             }
             CrewCue::Signal(signal) => {
-                if !crew.lives() {
-                    crew.leftover = false;
-                }
+                // What workers leave behind takes after the first of them.
+                crew.leftover &= crew.hands.first().is_some_and(|hand| hand.is_stubborn);
                 crew.told = Some(signal);
                 crew.is_awaited = true;
                 for place in 0..crew.hands.len() {
@@ -329,7 +328,7 @@ impl World {
         self.stage.note(format_args!("{at} worker {place} ends: {exit:?}, {cause:?}"));
         if hears && cause != Cause::Orphaned {
             let local_rank = u32::try_from(place).unwrap_or(u32::MAX);
-            crew.report(&mut self.stage, at, Input::Exited { local_rank, exit, at: now });
+            crew.report(&mut self.stage, at, Input::Exited { local_rank, exit, at: now, was_ending: false });
             crew.report_if_empty(&mut self.stage, at);
         }
         if !exit.is_success() || cause == Cause::Told {
@@ -401,6 +400,7 @@ impl World {
                     local_rank: Some(local_rank),
                     scope: "step".into(),
                     expires: Duration::ZERO,
+                    span: Duration::ZERO,
                     signal: SIGKILL,
                 };
                 crew.report(&mut self.stage, at, Input::TimerExpired(timer));

@@ -144,6 +144,7 @@ impl World {
                 address: name(at).into_bytes().into(),
                 local_world_size: node.spec.local_world_size,
                 labels: Vec::new(),
+                round_min: 0,
                 node_rank: None,
                 join_timeout: rejoin.left(now).max(Duration::from_millis(1)),
                 settings: self.plan.settings.clone(),
@@ -175,7 +176,13 @@ impl World {
                 return false;
             }
             desk.member = Member::Idle;
-            let lost = Membership::ServerLost { words: "the connection is gone".into() };
+            // A server that goes on has words for a session that it has ended.
+            let lost = if self.has_ended(info.session) {
+                Membership::SessionEnded { words: "heartbeats were missed".into() }
+            } else {
+                Membership::ServerLost { words: "the connection is gone".into() }
+            };
+            let desk = &mut self.agents[at].desk;
             desk.tell_input(&mut self.stage, at, Thread::Member, Input::Member(lost));
             return true;
         };

@@ -146,6 +146,7 @@ impl Plan {
             let spec = WorkerSpec {
                 max_restarts: u32::try_from(dice.between(0, 3)).unwrap_or(0),
                 stop_timeout: if dice.percent(10) { Duration::ZERO } else { dice.span(ms(50), ms(10_000)) },
+                leftover_timeout: ms(3000),
                 kill_timeout: dice.span(ms(100), ms(5000)),
                 assign_timeout: dice.span(ms(200), ms(20_000)),
                 rank_assignment,

@@ -107,6 +107,7 @@ impl World {
             let is_own = match input {
                 Some(Input::Exited { exit, .. }) => !exit.is_success(),
                 Some(Input::NotStarted { .. } | Input::TimerExpired(_)) => true,
+                Some(Input::Member(Membership::SessionEnded { .. })) => true,
                 Some(Input::NotAssigned { .. }) => {
                     let has_happened = ledger.mishaps.contains(&Mishap::NotNumbered);
                     check!(
@@ -274,6 +275,7 @@ impl World {
             );
             check!(
                 !matches!(end.cause, Cause::Told | Cause::Killed)
+                    || end.exit.is_crash() && !end.exit.is_killed()
                     || ledger.overdue.contains(&failed.local_rank),
                 "report: worker {} of {at} was told to end, and is listed",
                 failed.local_rank
@@ -285,13 +287,8 @@ impl World {
             let was_told = told.is_some_and(|told| told < failed.at);
             let class = match failed.exit {
                 exit if exit.is_killed() => 0,
-                exit if exit.is_violent() => {
-                    if was_told {
-                        2
-                    } else {
-                        0
-                    }
-                }
+                exit if exit.is_crash() && was_told => 2,
+                exit if exit.is_violent() => 0,
                 _ => 1,
             };
             (class, failed.at)
@@ -382,8 +379,8 @@ impl World {
         let ledger = &self.agents[at].ledger;
         let heard = |wanted: &dyn Fn(&Membership) -> bool| ledger.heard.iter().any(wanted);
         match reason {
-            Reason::WorkerFailed { local_rank, exit } => {
-                let end = ledger.ends.get(local_rank);
+            Reason::WorkerFailed { worker, exit } => {
+                let end = ledger.ends.get(&worker.local_rank);
                 end.is_some_and(|end| {
                     end.exit == *exit && matches!(end.cause, Cause::Mishap | Cause::Dragged)
                 })
@@ -401,6 +398,7 @@ impl World {
                 heard(&|one| *one == Membership::JobFailed { words: words.clone() })
                     && (was_refused || self.agents.iter().any(|agent| agent.ledger.announced))
             }
+            Reason::SessionEnded { .. } => heard(&|one| matches!(one, Membership::SessionEnded { .. })),
             Reason::ServerLost { .. } => heard(&|one| matches!(one, Membership::ServerLost { .. })),
             Reason::NodesWaiting { .. } => heard(&|one| matches!(one, Membership::NodesWaiting { .. })),
             Reason::LeftBehind => heard(&|one| *one == Membership::LeftBehind),
@@ -412,7 +410,13 @@ impl World {
             Reason::NotAllParted { .. } => ledger.not_parted,
             Reason::LostSight { .. } => ledger.mishaps.contains(&Mishap::LostSight),
             Reason::Stop(_) => ledger.stopped.is_some(),
-            Reason::Begun | Reason::Done | Reason::Succeeded | Reason::StopTimeout => false,
+            // No worker writes one here.
+            Reason::ErrorWritten { .. } => false,
+            Reason::LeftoverTimeout
+            | Reason::Begun
+            | Reason::Done
+            | Reason::Succeeded
+            | Reason::StopTimeout => false,
             Reason::GaveUp => ledger.gave_up,
         }
     }

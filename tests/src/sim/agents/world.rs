@@ -395,6 +395,7 @@ impl World {
             }
             Output::Signal { signal } => self.order(at, CrewCue::Signal(signal)),
             Output::Kill => self.order(at, CrewCue::Kill),
+            Output::NameLeftovers => {}
             Output::Pass { .. } => {}
             Output::Report { failures, .. } => {
                 self.stage.note(format_args!("{at} -> Report {failures:?}"));
@@ -606,6 +607,12 @@ impl World {
             self.in_vain(at, InVain::LineLost);
             self.member_lost(at, None);
         }
+    }
+
+    /// Whether the server has ended this session, and goes on.
+    pub(super) fn has_ended(&self, session: u64) -> bool {
+        let is_over = self.lines.get(&session).is_some_and(|line| !line.is_open_there);
+        is_over && self.office.is_some()
     }
 
     fn server_loses(&mut self, session: u64, why: EndReason) -> Result<(), String> {

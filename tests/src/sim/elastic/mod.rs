@@ -34,6 +34,8 @@ pub(super) enum Cue {
     Rise(usize),
     /// A frozen process goes on.
     Thaw(usize, u32),
+    /// The frozen server goes on, in this life.
+    ServerThaws(u32),
     Trespass(usize),
     Mishap(Mishap),
     /// The saboteur speaks in the name of the dead.

@@ -249,6 +249,14 @@ impl Node {
         Some(process.number)
     }
 
+    /// The server does nothing until then, and its deadlines stand still.
+    pub(super) fn server_freezes(&mut self, until: Instant) {
+        self.trouble_until = self.trouble_until.max(until);
+        if let Some(process) = &mut self.process {
+            process.server_freezes();
+        }
+    }
+
     /// Goes, once it is told all.
     pub(super) fn part_for_good(&mut self, stage: &mut Stage) {
         self.leaves = true;
@@ -376,6 +384,7 @@ impl Node {
             join_timeout_ms: rules.join_timeout_ms,
             terms: rules.terms,
             labels: Pairs::scoped(b"", &[]),
+            round_min: 0,
         };
         let is_spare = stage.stormy && self.manner.is_spare && self.dice.percent(70);
         let (role, operation) =
@@ -414,7 +423,8 @@ impl Node {
     /// A server that keeps to the protocol never ends a session for any other reason than these.
     fn check_ending(&self, ending: &Ending) -> Result<(), Wrong> {
         let is_legal = match ending {
-            Ending::Left | Ending::Dialling(_) | Ending::Session(SessionEnd::Connection, _) => true,
+            Ending::Left | Ending::Dialling(_) => true,
+            Ending::Session(SessionEnd::Connection | SessionEnd::GracePassed, _) => true,
             // Nobody but its own process has the token, which takes its session back.
             Ending::Session(SessionEnd::Server(why), _) => *why != Why::Superseded,
             Ending::Session(SessionEnd::Refused(code, ..), _) => *code == FaultCode::SessionEnded,

@@ -20,7 +20,7 @@ use rendezvous_core::rendezvous::participant::{self, Part};
 use rendezvous_core::session::client::Identity;
 use rendezvous_core::store::dial::Family;
 use rendezvous_core::store::op::Key;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::time::{Duration, Instant, pause};
 use rendezvous_core::wire::native::{ClientFrame, FaultCode, MAGIC, Message, ServerFrame};
 use rendezvous_core::wire::sink::Sink;
 use std::collections::{BTreeMap, VecDeque};
@@ -189,6 +189,8 @@ pub(super) struct Process {
     unsent: Vec<u8>,
     due: Option<Instant>,
     frozen: bool,
+    /// When its machine was woken last, by its clock.
+    woke: Instant,
     missed: Vec<Notice>,
     is_resumable: bool,
     /// Since when its session has had its connection, and it has been awake.
@@ -230,6 +232,7 @@ impl Process {
             unsent: Vec::new(),
             due: None,
             frozen: false,
+            woke: clock.shows(stage.now),
             missed: Vec::new(),
             is_resumable: false,
             untroubled_since: None,
@@ -333,16 +336,32 @@ impl Process {
         self.frozen = true;
     }
 
+    /// From when on the server counts for what it has already is not known any more.
+    pub(super) fn server_freezes(&mut self) {
+        self.calls.values_mut().for_each(|call| call.asked.taken_by = None);
+    }
+
     pub(super) fn thaw(&mut self, stage: &mut Stage) -> Result<(), Wrong> {
         self.frozen = false;
         if self.untroubled_since.is_some() {
             self.untroubled_since = Some(stage.now);
         }
+        self.wake(stage);
         for notice in core::mem::take(&mut self.missed) {
             self.noticed(stage, notice)?;
         }
         self.turn(stage);
         Ok(())
+    }
+
+    /// It goes on. What it asked for has as much time left as before, if it was to be awake meanwhile.
+    fn wake(&mut self, stage: &Stage) {
+        let now = self.clock.shows(stage.now);
+        let last = core::mem::replace(&mut self.woke, now);
+        let span = pause(last, self.machine.poll_timeout(), now);
+        let deadlines = self.calls.values_mut().filter_map(|call| call.deadline.as_mut());
+        deadlines.for_each(|deadline| *deadline = *deadline + span);
+        self.machine.wake(now);
     }
 
     /// The process dies. Its connection is reset or ends, as what was unread decides.
@@ -365,6 +384,7 @@ impl Process {
         if self.frozen {
             return;
         }
+        self.wake(stage);
         let now = self.clock.shows(stage.now);
         if self.machine.poll_timeout().is_some_and(|due| due <= now) && !self.is_asleep() {
             self.machine.handle(now, Input::Tick);
@@ -392,6 +412,7 @@ impl Process {
             self.missed.push(notice);
             return Ok(());
         }
+        self.wake(stage);
         let now = self.clock.shows(stage.now);
         match notice {
             Notice::Connected(stream) if self.owns(stream) => {
@@ -618,6 +639,8 @@ impl Process {
         while self.unsent.len() < UNSENT_BYTES_HIGH {
             let Some(write) = self.machine.poll_write(now) else { return };
             let mut frame = match write {
+                // Nobody asked for it.
+                ToWrite::Probe => continue,
                 ToWrite::Opening(label, identity) => {
                     let hello = self.machine.hello(identity, self.name.as_bytes(), b"");
                     self.unsent.extend_from_slice(&MAGIC);

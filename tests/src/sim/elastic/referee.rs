@@ -2,6 +2,7 @@
 //! what nodes were told, what the server says that it did, and looks into its store.
 
 use super::super::history::Wrong;
+use super::super::host::incarnation;
 use super::super::world::Stage;
 use super::process::Seat;
 use super::tamper;
@@ -115,7 +116,7 @@ impl Referee {
     ) -> Result<(), Wrong> {
         let (epoch, now) = (self.epoch, stage.now);
         match event {
-            Event::SessionEnded { session, why } => {
+            Event::SessionEnded { session, why, .. } => {
                 self.due.remove(&session.0);
                 self.ended.insert(session.0);
                 if let Some(Standing { run, round, name }) = standing(session.0)
@@ -156,7 +157,7 @@ impl Referee {
                 if let Some(over) = usize::try_from(*round).ok().and_then(|at| run.rounds.get_mut(at)) {
                     over.ended = Some(now);
                 }
-                let prefix = format!("/torch.rendezvous.{name}.{round}/");
+                let prefix = prefix_of(epoch, &name, *round);
                 let prefix = tamper::whereabouts(stage.sabotage, prefix.as_bytes());
                 let keys = contents(server, &prefix);
                 self.sealed.push(Sealed { run: name, round: *round, prefix, keys });
@@ -251,7 +252,7 @@ impl Referee {
         if record.members.values().any(|(other, _)| other == name) {
             return wrong(format!("{name} has two ranks in round {round} of {run}"));
         }
-        if seat.namespace != format!("/torch.rendezvous.{run}.{round}/").as_bytes() {
+        if seat.namespace != prefix_of(epoch, run, round).as_bytes() {
             return wrong(format!("{name} was told of other keys than those of round {round}: {seat:?}"));
         }
         record.members.insert(rank, (name.to_owned(), rank_first));
@@ -281,7 +282,7 @@ impl Referee {
 
     /// A change beneath `key` was carried out, which somebody had asked for at `began`.
     pub(super) fn carried_out(&mut self, epoch: u32, key: &[u8], began: Instant) -> Result<(), Wrong> {
-        let Some((run, round)) = round_of(key) else { return Ok(()) };
+        let Some((run, round)) = round_of(epoch, key) else { return Ok(()) };
         let record = self.runs.get(&(epoch, run.clone()));
         let ended = record.and_then(|run| run.rounds.get(usize::try_from(round).ok()?)?.ended);
         match ended.filter(|&ended| ended < began) {
@@ -295,7 +296,7 @@ impl Referee {
     /// A change was refused for its round.
     pub(super) fn refused_as_stale(&mut self, epoch: u32, key: &[u8]) -> Result<(), Wrong> {
         self.stale += 1;
-        let Some((run, round)) = round_of(key) else {
+        let Some((run, round)) = round_of(epoch, key) else {
             return wrong(format!("{} is of no round, and is said to be of one", key.escape_ascii()));
         };
         let record = self.runs.get(&(epoch, run.clone()));
@@ -452,10 +453,17 @@ fn contents(server: &Server, prefix: &[u8]) -> Vec<(Vec<u8>, Option<u64>)> {
     keys.iter().map(|key| (key.to_vec(), engine.revision_of(key))).collect()
 }
 
-/// The run and the round that a key is of.
-fn round_of(key: &[u8]) -> Option<(String, u64)> {
+/// How the keys of a round begin in this life of the server.
+pub(super) fn prefix_of(epoch: u32, run: &str, round: u64) -> String {
+    format!("/torch.rendezvous.{run}.{:016x}.{round}/", incarnation(epoch))
+}
+
+/// The run and the round that a key is of, in this life of the server.
+fn round_of(epoch: u32, key: &[u8]) -> Option<(String, u64)> {
     let rest = key.strip_prefix(b"/torch.rendezvous.")?;
     let end = rest.iter().position(|&byte| byte == b'/')?;
     let (run, round) = core::str::from_utf8(&rest[..end]).ok()?.rsplit_once('.')?;
-    Some((run.to_owned(), round.parse().ok()?))
+    let (run, life) = run.rsplit_once('.')?;
+    let is_of_this_life = u64::from_str_radix(life, 16).ok()? == incarnation(epoch);
+    Some((run.to_owned(), round.parse().ok()?)).filter(|_| is_of_this_life)
 }

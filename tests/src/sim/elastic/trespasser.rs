@@ -5,6 +5,7 @@ use super::super::dice::Dice;
 use super::super::network::{Notice, Read, Route, Side, Stream};
 use super::super::world::{Happening, Stage};
 use super::Cue;
+use super::referee::prefix_of;
 use crate::frames;
 use rendezvous_core::store::op::{Key, Request};
 use rendezvous_core::time::Duration;
@@ -85,7 +86,10 @@ impl Trespasser {
     fn write(&mut self) -> Vec<u8> {
         self.writes += 1;
         let (run, round) = (self.dice.index(self.runs), self.dice.index(ROUNDS));
-        let key = |name: &str| format!("/torch.rendezvous.run-{run}.{round}/{name}").into_bytes();
+        // Of the server's first life, or of its second one, which most often is not there yet.
+        let epoch = u32::from(self.dice.percent(25));
+        let prefix = prefix_of(epoch, &format!("run-{run}"), round as u64);
+        let key = |name: &str| [&*prefix, name].concat().into_bytes();
         let value = format!("trespass {}", self.writes).into_bytes();
         match self.dice.index(4) {
             0 => frames::add(&key("t"), 1),

@@ -297,6 +297,10 @@ impl World {
             Cue::Thaw(host, number) if nodes[host].is_process(number) => {
                 nodes[host].with(stage, referee, rules, |process, stage| process.thaw(stage))
             }
+            Cue::ServerThaws(epoch) if epoch == self.host.epoch() && self.host.machine().is_some() => {
+                self.host.thaw(stage)
+            }
+            Cue::ServerThaws(_) => Ok(()),
             Cue::Due(..) | Cue::Resolved(..) | Cue::Wake(..) | Cue::Thaw(..) | Cue::Act => Ok(()),
             Cue::Rise(host) => {
                 nodes[host].rise(stage, referee, rules);
@@ -357,6 +361,18 @@ impl World {
                 stage.note(format_args!("the way of host {host} becomes longer"));
                 trouble(host, now + for_ + by * 2);
                 stage.network.slow(host, by, now + for_);
+            }
+            // One in four is the server's; the plan has no more of them for that.
+            Mishap::Freeze(span) if span.subsec_nanos().is_multiple_of(4) => {
+                if self.host.freeze() {
+                    stage.note(format_args!("the server freezes"));
+                    for (host, node) in nodes.iter_mut().enumerate() {
+                        node.server_freezes(now + span);
+                        referee.host_is_held_up(host, span + SILENCE_MAX);
+                    }
+                    let thaws = Cue::ServerThaws(self.host.epoch());
+                    stage.agenda.enter(now + span, Happening::Elastic(thaws));
+                }
             }
             Mishap::Freeze(span) => {
                 if let Some(number) = nodes[host].freeze() {

@@ -14,13 +14,13 @@ fn who_was_killed_is_the_root_cause_although_its_peers_ended_first() {
         Output::Tell(Notice::Exited { local_rank, was_told: false, .. }) => Some(*local_rank),
         _ => None,
     });
-    assert_eq!(exits.collect::<Vec<_>>(), [0, 3]);
+    assert_eq!(exits.collect::<Vec<_>>(), [0, 3, 2], "an abort is no way to obey");
     let report = play.deeds().into_iter().find_map(|output| match output {
         Output::Report { failures, .. } => Some(failures),
         _ => None,
     });
     let ranks = report.expect("a report").iter().map(|failed| failed.local_rank).collect::<Vec<_>>();
-    assert_eq!(ranks, [3, 0]);
+    assert_eq!(ranks, [3, 0, 2]);
     assert_eq!(play.agent.restarts_left(), 0, "one restart for both");
 }
 
@@ -45,9 +45,14 @@ fn who_died_before_the_others_were_told_has_failed_too() {
     play.running().pass(Duration::from_millis(10));
     let now = play.now;
     // Both died in one millisecond; the second is heard after the first had its consequences.
-    play.give(Input::Exited { local_rank: 2, exit: ExitStatus::Code(1), at: at(9) });
-    play.give(Input::Exited { local_rank: 0, exit: ExitStatus::Code(1), at: at(9) });
-    play.give(Input::Exited { local_rank: 1, exit: ExitStatus::Code(1), at: now + Duration::from_millis(1) });
+    play.give(Input::Exited { local_rank: 2, exit: ExitStatus::Code(1), at: at(9), was_ending: false });
+    play.give(Input::Exited { local_rank: 0, exit: ExitStatus::Code(1), at: at(9), was_ending: false });
+    play.give(Input::Exited {
+        local_rank: 1,
+        exit: ExitStatus::Code(1),
+        at: now + Duration::from_millis(1),
+        was_ending: false,
+    });
     play.outputs.clear();
     play.give(Input::Empty);
     let Some(Output::Report { group, failures }) = play.deeds().into_iter().next() else {
@@ -66,7 +71,7 @@ fn who_crashes_because_it_was_told_to_end_is_not_the_root_cause() {
     play.exited(1, ExitStatus::Code(3)).pass(Duration::from_millis(2));
     // One crashes on its way out; another had crashed before, which is heard late.
     play.exited(0, ExitStatus::Signal(11));
-    play.give(Input::Exited { local_rank: 2, exit: ExitStatus::Signal(11), at: now });
+    play.give(Input::Exited { local_rank: 2, exit: ExitStatus::Signal(11), at: now, was_ending: false });
     play.exited(3, ExitStatus::Signal(15)).give(Input::Empty);
     let report = play.deeds().into_iter().find_map(|output| match output {
         Output::Report { failures, .. } => Some(failures),
@@ -74,4 +79,62 @@ fn who_crashes_because_it_was_told_to_end_is_not_the_root_cause() {
     });
     let ranks = report.expect("a report").iter().map(|failed| failed.local_rank).collect::<Vec<_>>();
     assert_eq!(ranks, [2, 1, 0]);
+}
+
+/// The ranks that the report names, in its order.
+fn named(play: &mut Play) -> Vec<u32> {
+    play.give(Input::Empty);
+    let report = play.deeds().into_iter().find_map(|output| match output {
+        Output::Report { failures, .. } => Some(failures),
+        _ => None,
+    });
+    report.expect("a report").iter().map(|failed| failed.local_rank).collect()
+}
+
+#[test]
+fn a_worker_that_was_ending_before_the_stop_has_failed_whenever_its_end_is_seen() {
+    let mut play = Play::new(WorkerSpec { local_world_size: 4, ..spec() });
+    play.running().pass(Duration::from_millis(10));
+    // Worker 2 had begun to end at 7 ms; worker 1 noticed, and was seen to end at 10 ms.
+    play.exited(1, ExitStatus::Code(1)).pass(Duration::from_millis(3));
+    let exited = |local_rank, exit, at, was_ending| Input::Exited { local_rank, exit, at, was_ending };
+    play.give(exited(2, ExitStatus::Code(3), at(7), true));
+    // This one was found to be ending when the stop came to it, a moment after it had been asked for.
+    play.give(exited(0, ExitStatus::Code(1), play.now, true));
+    play.give(exited(3, ExitStatus::Code(1), play.now, false));
+    assert_eq!(named(&mut play), [2, 1, 0]);
+}
+
+#[test]
+fn a_worker_that_had_written_an_error_file_has_failed_however_it_ends() {
+    for exit in [ExitStatus::Signal(15), ExitStatus::Code(1), ExitStatus::Code(0)] {
+        let mut play = Play::new(WorkerSpec { local_world_size: 3, max_restarts: 0, ..spec() });
+        play.running().pass(Duration::from_millis(10));
+        play.give(Input::ErrorWritten { local_rank: 2, at: at(4) });
+        play.exited(0, ExitStatus::Code(1)).pass(Duration::from_millis(300));
+        play.exited(1, ExitStatus::Signal(15)).exited(2, exit);
+        assert_eq!(named(&mut play), [2, 0]);
+        play.pass(Duration::from_millis(500));
+        let reason = Reason::ErrorWritten { worker: ranks(2) };
+        assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
+    }
+    // An error file of its own does not make a crash a consequence of another's.
+    let mut play = Play::new(WorkerSpec { local_world_size: 3, max_restarts: 0, ..spec() });
+    play.running().pass(Duration::from_millis(10));
+    play.give(Input::ErrorWritten { local_rank: 2, at: at(4) });
+    play.exited(0, ExitStatus::Signal(11)).pass(Duration::from_millis(1));
+    play.exited(1, ExitStatus::Signal(15)).exited(2, ExitStatus::Signal(15));
+    assert_eq!(named(&mut play), [0, 2]);
+}
+
+#[test]
+fn an_abort_is_a_failure_and_may_follow_from_another() {
+    let mut play = Play::new(WorkerSpec { local_world_size: 3, ..spec() });
+    play.running().pass(Duration::from_millis(10));
+    let now = play.now;
+    play.exited(1, ExitStatus::Signal(6)).pass(Duration::from_millis(3));
+    let exit = ExitStatus::Code(3);
+    play.give(Input::Exited { local_rank: 2, exit, at: at(9), was_ending: true });
+    play.give(Input::Exited { local_rank: 0, exit: ExitStatus::Signal(6), at: now, was_ending: true });
+    assert_eq!(named(&mut play), [2, 1, 0], "by their times");
 }

@@ -1,13 +1,14 @@
 //! The pipe through which workers set timers ([`crate::agent::watchdog`]), and what an expired one does to its process.
 
 use super::vigil::Running;
-use crate::agent::watchdog::{ExpiredTimer, Watchdog};
+use crate::agent::watchdog::{ExpiredTimer, LOOK_INTERVAL, Watchdog};
 use crate::driver::agent::workers::WorkerEvent;
 use crate::driver::clock::since_1970;
 use crate::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use crate::driver::process::{parent_of, pidfd_of, send_signal};
 use crate::driver::store_client::random_seed;
-use crate::time::{Duration, Instant};
+use crate::driver::temporary::temporary_folder;
+use crate::time::Instant;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::ffi::CString;
 use alloc::format;
@@ -37,9 +38,6 @@ const READS_MAX: usize = 16;
 const READ_BYTES: usize = 4096;
 /// The longest way from a process up to its worker.
 const DEPTH_MAX: usize = 64;
-/// The host's clock may be set: no wait for it is longer.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-
 /// See the module's text.
 pub(super) struct Timers {
     // Watches go before what they watch.
@@ -69,7 +67,7 @@ impl Timers {
     pub(super) fn new(path: Option<&Path>, guard: u32, events: &EventLoop) -> Result<Self, TimerError> {
         let path = match path {
             Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()),
-            None => std::env::temp_dir().join(format!("watchdog_timer_{:016x}", random_seed())),
+            None => temporary_folder().join(format!("watchdog_timer_{:016x}", random_seed())),
         };
         let made = make_pipe(&path).and_then(|pipe| {
             let watch = events.watch(pipe.as_raw_fd(), Interest::Read, PIPE)?;
@@ -140,6 +138,18 @@ impl Timers {
                         }
                     }
             });
+        }
+    }
+
+    /// Begins a look.
+    pub(super) fn wake(&mut self, now: Instant) {
+        self.watchdog.wake(now, since_1970());
+    }
+
+    /// Ends a look, unless nobody looks while workers start.
+    pub(super) fn rest(&mut self, now: Instant, running: &Running) {
+        if running.awaited == 0 {
+            self.watchdog.rest(now);
         }
     }
 
@@ -251,6 +261,7 @@ fn end(process: &Held, timer: &ExpiredTimer) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Duration;
     use std::io::Write;
     use std::process::Command;
 

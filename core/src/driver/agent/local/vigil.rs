@@ -98,10 +98,12 @@ impl Vigil {
         // A loop that cannot be asked is asked again the next time.
         let ready = self.events.poll();
         if let Some(timers) = &mut self.timers {
+            timers.wake(now);
             for ready in ready.into_iter().flatten().filter(|ready| ready.token != GUARD) {
                 timers.ready(ready.token, running, &self.events);
             }
             timers.expire(running, told);
+            timers.rest(now, running);
         }
         self.look_for_stuck(now, running, told);
     }

@@ -74,7 +74,9 @@ fn a_timer_that_expires_ends_its_worker_and_all_start_anew() {
     let timer = expired(&agent);
     assert_eq!((timer.local_rank, &*timer.scope, timer.signal), (Some(1), "step#3", 9));
     let reason = agent.until_restarting();
-    assert_eq!(reason.to_string(), "watchdog: timer step#3 of worker 1 expired");
+    let pid = timer.pid;
+    let words = format!("watchdog: timer step#3 (set for 0.0 s by pid {pid})");
+    assert_eq!(reason.to_string(), format!("{words} of rank 1 (local rank 1) expired"));
     let failure = agent.until(|event| match event {
         AgentEvent::WorkersFailed(failure) => Some(failure.clone()),
         _ => None,
@@ -83,6 +85,7 @@ fn a_timer_that_expires_ends_its_worker_and_all_start_anew() {
         (failure.root.global_rank, failure.root.signal(), failure.others.len()),
         (1, Some("SIGKILL"), 0)
     );
+    assert_eq!(failure.root.message, format!("{words} expired. Signal 9 (SIGKILL) received by PID {pid}"));
     assert_eq!(agent.result().verdict, SUCCEEDED);
     assert!(!job.folder.0.join("timers").exists(), "it is gone with the agent");
 }

@@ -160,11 +160,25 @@ fn who_never_says_goodbye_is_not_waited_for() {
 }
 
 #[test]
+fn an_agent_that_is_not_run_takes_no_part() {
+    let job = Job::new();
+    let mut made = job.agent("a", (1, 1), spec(1), "exit 0");
+    assert_eq!((made.supervisor().phase(), made.next_event()), (Phase::Idle, None));
+    // There is room for one.
+    assert_eq!(end_within(job.run("b", (1, 1), spec(1), "exit 0"), SOON).verdict, SUCCEEDED);
+    // One that is stopped before it is run does not join either.
+    made.control().stop();
+    let stopped = made.run(|_, _| {}).expect("the system does its part");
+    assert_eq!(stopped.verdict, Verdict::Stopped { cause: StopCause::Asked });
+}
+
+#[test]
 fn a_call_that_nobody_can_end_is_left_behind() {
     let job = Job::new();
     let odd = Odd::new(&job, Oddity::NeverJoins);
     let go = Arc::clone(&odd.go);
-    let agent = job.agent_by(Arc::clone(&odd) as _, "a", spec(1), "exit 0", |_| {});
+    let mut agent = job.agent_by(Arc::clone(&odd) as _, "a", spec(1), "exit 0", |_| {});
+    agent.turn().expect("it joins");
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
         drop(agent);

@@ -6,7 +6,7 @@
 
 use super::block::Block;
 use super::packet::{Carried, Request, request, stdio};
-use super::system::{check, close, close_from, errno, open, read};
+use super::system::{check, close, close_from, close_range, errno, open, read};
 use crate::driver::process::function::{Call, Function};
 use core::mem::MaybeUninit;
 use libc::{c_char, c_int, c_void, pid_t};
@@ -41,6 +41,8 @@ pub(super) struct Ground {
     pub(super) name: [u8; 16],
     pub(super) function: Option<*const Function>,
     pub(super) guard: pid_t,
+    /// The number of a worker's end of its lifeline, in the worker; -1: there is none.
+    pub(super) lifeline: RawFd,
 }
 
 /// A standard stream of a child.
@@ -58,12 +60,21 @@ struct Launch<'a> {
     block: &'a Block,
     stdio: [Stream; 3],
     blocked: u64,
+    /// The worker's end of its lifeline, or -1.
+    lifeline: RawFd,
     /// Where a failure is told; closed by success.
     outcome: RawFd,
 }
 
 /// Starts a worker, and returns when it is its own program or function, or could not become it.
-pub(super) fn start(ground: &Ground, request: &Request, carried: &Carried) -> Result<pid_t, Failed> {
+///
+/// `lifeline` is the worker's end of one, or -1; it stays the caller's.
+pub(super) fn start(
+    ground: &Ground,
+    request: &Request,
+    carried: &Carried,
+    lifeline: RawFd,
+) -> Result<pid_t, Failed> {
     let refuse = |errno| Failed { step: step::REQUEST, errno };
     if carried.is_cut {
         return Err(refuse(libc::EMFILE));
@@ -83,7 +94,7 @@ pub(super) fn start(ground: &Ground, request: &Request, carried: &Carried) -> Re
     // SAFETY: `ends` is valid for writing.
     check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }).map_err(refuse)?;
     let [news, outcome] = ends;
-    let launch = Launch { ground, block: &block, stdio, blocked: request.blocked, outcome };
+    let launch = Launch { ground, block: &block, stdio, blocked: request.blocked, lifeline, outcome };
     let child = match (request.kind, ground.function) {
         (request::START_FUNCTION, Some(function)) => launch.fork(function, request.worker, carried.at(place)),
         (request::START_FUNCTION, None) => Err(libc::ENOSYS),
@@ -168,6 +179,12 @@ impl Launch<'_> {
             // SAFETY: numbers only; the guard's own standard streams stay as they are in the guard.
             check(unsafe { libc::dup2(fd, number) }).map_err(failed(step::STDIO))?;
         }
+        if self.lifeline >= 0 {
+            // Without it the worker's end is seen a little later. Its copy in the worker stays open when it becomes a
+            // program.
+            // SAFETY: numbers only.
+            unsafe { libc::dup2(self.lifeline, self.ground.lifeline) };
+        }
         if let Some(directory) = self.block.directory() {
             // SAFETY: the block's texts end with zeros.
             check(unsafe { libc::chdir(directory) }).map_err(failed(step::DIRECTORY))?;
@@ -197,7 +214,8 @@ impl Launch<'_> {
         unsafe {
             libc::prctl(libc::PR_SET_NAME, self.ground.name.as_ptr());
             libc::dup3(returned, RETURNED, libc::O_CLOEXEC);
-            close_from(RETURNED + 1);
+            close_range(RETURNED + 1, self.ground.lifeline - 1);
+            close_from(self.ground.lifeline.max(RETURNED) + 1);
             environ = self.block.environment().cast_mut();
         }
         // SAFETY: the block's lists end with nulls and their texts with zeros, and it stays until this process ends.

@@ -57,6 +57,22 @@ impl Letters {
         }
     }
 
+    /// Puts the last letter, which tells of an end, before those of ends that began later: the first cause comes first.
+    pub(super) fn put_in_order(&mut self) {
+        let mut behind = self.count.wrapping_sub(1);
+        while behind > 0 && self.count > 0 {
+            let (before, last) = (self.place(behind.wrapping_sub(1)), self.place(behind));
+            let (Some(earlier), Some(later)) = (self.places.get(before), self.places.get(last)) else {
+                return;
+            };
+            if earlier.report.kind != report::EXITED || earlier.report.at_ns <= later.report.at_ns {
+                return;
+            }
+            self.places.swap(before, last);
+            behind = behind.wrapping_sub(1);
+        }
+    }
+
     /// Sends what the socket takes. Slots whose last word has gone are free again.
     pub(super) fn send(&mut self, slots: &mut [Slot]) -> Result<(), c_int> {
         while self.count > 0 {
@@ -85,10 +101,10 @@ impl Letters {
 }
 
 fn free(slot: &mut Slot) {
-    if slot.pidfd >= 0 {
-        // The slot owns it, and it is watched no more.
-        close(slot.pidfd);
+    // The slot owns them, and neither is watched any more.
+    for fd in [slot.pidfd, slot.lifeline].into_iter().filter(|fd| *fd >= 0) {
+        close(fd);
     }
-    slot.pidfd = -1;
+    (slot.pidfd, slot.lifeline) = (-1, -1);
     slot.stage = Stage::Free;
 }

@@ -78,8 +78,9 @@ pub(crate) struct Report {
     pub(crate) value: c_int,
     /// `CLD_EXITED` and the like, or the step that failed.
     pub(crate) how: c_int,
-    pub(crate) zero: c_int,
-    /// The monotonic clock, in nanoseconds.
+    /// Of an end: not 0 if it had begun before a stop was asked for.
+    pub(crate) was_ending: c_int,
+    /// The monotonic clock, in nanoseconds. Of an end: when it began, as far as that was seen.
     pub(crate) at_ns: u64,
     /// How many requests the guard had taken.
     pub(crate) seen: u64,

@@ -16,12 +16,21 @@ pub(super) struct Slot {
     /// Readable when the worker has ended; -1 where there is none.
     pub(super) pidfd: RawFd,
     pub(super) stage: Stage,
+    /// The guard's end of the worker's [`lifeline`](super::lifeline); -1 where there is none any more.
+    pub(super) lifeline: RawFd,
+    /// When the worker was seen to be ending, before any stop; 0: it was not.
+    pub(super) ending_ns: u64,
 }
 
 impl Slot {
     /// It has a worker whose end was not seen.
     pub(super) const fn lives(&self) -> bool {
         matches!(self.stage, Stage::Watched | Stage::Unwatched)
+    }
+
+    /// It was seen to be ending before that, and its end was not seen yet.
+    pub(super) const fn ends_before(&self, at_ns: u64) -> bool {
+        self.lives() && self.ending_ns != 0 && self.ending_ns < at_ns
     }
 }
 
@@ -53,7 +62,7 @@ pub(super) struct Rooms {
     pub(super) letters: &'static mut [Letter],
     /// Processes directly beneath the guard, as they were last looked at.
     pub(super) beneath: &'static mut [pid_t],
-    /// Process groups that were told to stop.
+    /// Process groups that were told to stop, and processes that have come to one of those since.
     pub(super) told: &'static mut [pid_t],
     /// The upper end of the stack on which a child runs until it is a program.
     pub(super) stack_top: *mut libc::c_void,
@@ -61,7 +70,7 @@ pub(super) struct Rooms {
 
 /// Processes directly beneath the guard that one look takes; what ends makes it look again.
 const BENEATH_MAX: usize = 4096;
-/// Groups that are remembered; one beyond may be told twice.
+/// Groups and processes that are remembered; one beyond may be told twice.
 const TOLD_MAX: usize = 4096;
 /// Letters beside those of workers: answers.
 const ANSWERS_MAX: usize = 64;

@@ -9,7 +9,16 @@ pub(crate) struct Stat {
     /// A letter; see proc(5).
     pub(crate) state: u8,
     pub(crate) parent: pid_t,
+    /// Of the leading thread: `PF_EXITING` and the like.
+    flags: u32,
+    threads: c_int,
+    /// When it was made, in hundredths of a second since the system's start.
+    pub(crate) started: u64,
 }
+
+const PF_EXITING: u32 = 4;
+/// It is being killed by a signal, and the system writes its memory to a file.
+const PF_DUMPCORE: u32 = 0x200;
 
 impl Stat {
     /// # Errors
@@ -17,8 +26,8 @@ impl Stat {
     pub(crate) fn of(pid: pid_t) -> Result<Self, c_int> {
         let path = ShortPath::new().text(b"/proc/").number(pid).text(b"/stat");
         let fd = open(libc::AT_FDCWD, path.as_c_str(), libc::O_RDONLY)?;
-        // The name has 16 bytes at most (64 for threads of the kernel), and what matters follows it.
-        let mut line = [0_u8; 256];
+        // The name has 16 bytes at most (64 for threads of the kernel), and what matters are the first 22 fields.
+        let mut line = [0_u8; 512];
         let length = read(fd, &mut line);
         close(fd);
         Self::parse(line.get(..length?).unwrap_or(&[])).ok_or(libc::EIO)
@@ -30,8 +39,29 @@ impl Stat {
         let mut words = line.get(name_end.wrapping_add(2)..)?.split(|letter| *letter == b' ');
         let state = *words.next()?.first()?;
         let parent = decimal(words.next()?)?;
-        Some(Self { state, parent })
+        // Fields are counted from 1 in proc(5), and these two were the third and the fourth.
+        let flags = number(words.nth(4)?)?;
+        let threads = decimal(words.nth(10)?)?;
+        let started = number(words.nth(1)?)?;
+        let flags = u32::try_from(flags).ok()?;
+        Some(Self { state, parent, flags, threads, started })
     }
+
+    /// Whether the process has begun to end. A leading thread may end alone; then the others are counted.
+    pub(crate) const fn is_ending(&self) -> bool {
+        match self.state {
+            b'Z' | b'X' => self.threads <= 1,
+            _ => self.flags & (PF_EXITING | PF_DUMPCORE) != 0,
+        }
+    }
+}
+
+/// A number that may be too long for [`decimal`].
+fn number(text: &[u8]) -> Option<u64> {
+    text.iter().try_fold(0_u64, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit.wrapping_sub(b'0')))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
 }
 
 #[cfg(test)]
@@ -40,8 +70,17 @@ mod tests {
 
     #[test]
     fn a_name_may_hold_anything() {
-        let line = b"17 (a) R 1 (b) D 42 17 17 0 -1";
-        assert_eq!(Stat::parse(line), Some(Stat { state: b'D', parent: 42 }));
+        let line = b"17 (a) R 1 (b) D 42 17 17 0 -1 4194308 7 0 0 0 1 2 3 4 20 0 6 0 5000000000 8192 1 18446744073709551615";
+        let stat = Stat::parse(line).expect("a line");
+        assert_eq!(
+            (stat.state, stat.parent, stat.flags, stat.threads, stat.started),
+            (b'D', 42, 4_194_308, 6, 5_000_000_000)
+        );
+        assert!(stat.is_ending());
+        assert!(!Stat { flags: 0, ..stat }.is_ending());
+        // Its first thread has ended, and others go on.
+        assert!(!Stat { state: b'Z', ..stat }.is_ending());
+        assert!(Stat { state: b'Z', threads: 1, ..stat }.is_ending());
         assert_eq!(Stat::parse(b"17 (cut"), None);
         assert_eq!(Stat::parse(b"17 (cut) "), None);
         assert_eq!(Stat::parse(b"17 (cut) S x"), None);
@@ -53,7 +92,7 @@ mod tests {
         let (own, parent) = unsafe { (libc::getpid(), libc::getppid()) };
         let own = Stat::of(own).expect("it lives");
         assert_eq!(own.parent, parent);
-        assert!(b"RS".contains(&own.state), "{own:?}");
+        assert!(b"RS".contains(&own.state) && !own.is_ending() && own.started > 0, "{own:?}");
         assert!(matches!(Stat::of(pid_t::MAX), Err(libc::ENOENT)));
     }
 }

@@ -40,6 +40,15 @@ pub(crate) fn now_ns() -> u64 {
     now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned())
 }
 
+/// The time since the system's start in hundredths of a second, as `/proc/PID/stat` has it.
+pub(crate) fn since_boot() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for writing.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
+    let hundredths = now.tv_nsec.cast_unsigned() / 10_000_000;
+    now.tv_sec.cast_unsigned().wrapping_mul(100).wrapping_add(hundredths)
+}
+
 /// What `waitid` tells of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waited {
@@ -96,6 +105,18 @@ pub(crate) fn close_from(first: RawFd) {
         if !closed_any {
             return;
         }
+    }
+}
+
+/// Closes the descriptors from `first` to `last`, if there are any such numbers.
+pub(crate) fn close_range(first: RawFd, last: RawFd) {
+    if first > last {
+        return;
+    }
+    // SAFETY: as for `close_from`.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    if closed != 0 {
+        (first..=last).for_each(close);
     }
 }
 

@@ -118,10 +118,14 @@ fn each_process_gets_a_signal_once() {
     let (mut ours, theirs) = pipe().expect("a pipe");
     assert_eq!(next(&mut guard), GuardEvent::Empty);
     play(&mut guard, "counts", &mut ours, &theirs, 1);
-    for _ in 0..2 {
-        guard.signal(libc::SIGTERM).expect("asked");
-        assert_eq!(take(&mut ours, 1), b"t", "each call sends it");
-    }
+    drop(theirs);
+    // In one stop, a signal is sent once, whoever asks again; another one comes on top.
+    guard.signal(libc::SIGTERM).expect("asked");
+    assert_eq!(take(&mut ours, 1), b"t");
+    guard.signal(libc::SIGTERM).expect("asked");
+    guard.signal(libc::SIGKILL).expect("asked");
+    assert_eq!(ended(&mut guard, 1).0, killed_by(libc::SIGKILL));
+    assert_eq!(rest(&mut ours), b"");
 }
 
 #[test]

@@ -98,10 +98,11 @@ fn open_descriptors(process: &str) -> usize {
     std::fs::read_dir(std::format!("/proc/{process}/fd")).expect("a folder").count()
 }
 
-/// Pages of memory of a process that are there.
+/// Pages of memory of a process that are there, but for those of its program's file: they come as code is first run.
 fn resident_pages(pid: u32) -> u64 {
     let text = std::fs::read_to_string(std::format!("/proc/{pid}/statm")).expect("it lives");
-    text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number")
+    let mut pages = text.split(' ').skip(1).map(|pages| pages.parse::<u64>().expect("a number"));
+    pages.next().zip(pages.next()).map(|(all, of_files)| all - of_files).expect("two numbers")
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn node(
 /// The same with its parts.
 fn bare_node(port: u16, name: &str, nodes: (i64, i64), options: &[(&str, ConfigValue)]) -> RdzvRendezvous {
     let settings = RdzvSettings::read(&parameters(port, name, nodes, options)).expect("valid");
-    RdzvRendezvous::new(settings, 0, Arc::default()).expect("a node")
+    RdzvRendezvous::new(settings, 0, Arc::default(), Arc::default()).expect("a node")
 }
 
 fn parameters(
@@ -91,8 +91,9 @@ fn nodes_meet_where_the_first_of_them_hosts_the_server() {
     infos[0].store.set(b"k", b"v", Timeout::Default).expect("applied");
     assert_eq!(infos[2].store.get_owned(b"k", Timeout::Default).expect("set"), b"v");
     // A PyTorch worker has a prefix store over the same keys.
+    let prefix = infos[1].place.as_ref().expect("the server knows it").key_prefix.trim_end_matches('/');
     let c10d = Store::connect("127.0.0.1", port, StoreOptions::default()).expect("connected");
-    let worker = c10d.with_prefix(b"torch.rendezvous.run.0");
+    let worker = c10d.with_prefix(prefix.as_bytes());
     assert_eq!(worker.get_owned(b"k", Timeout::Default).expect("set"), b"v");
     assert!(nodes.iter().all(|node| node.backend() == RDZV_BACKEND && node.run_id() == "run"));
     assert!(nodes[0].use_agent_store());

@@ -1,15 +1,19 @@
 //! One connection of a caller: its machine, its socket, and the payloads that come and go.
 
 use super::{Admit, Shared};
-use crate::driver::event_loop::{Interest, Token, Watch, Watcher};
-use crate::driver::rpc::handling::{AnswerTo, Handler, Held, Job};
+use crate::driver::event_loop::{Interest, Token, Watch};
+use crate::driver::rpc::handling::{AnswerTo, CallKey, Handler, Held, Job, is_carried_out};
 use crate::driver::rpc::lent::Locked;
 use crate::driver::rpc::line::{Flushed, Got, Incoming, Line, NoMemory, Transport, closed, lost};
 use crate::driver::rpc::{Payload, Received};
 use crate::rpc::connection::by_number::ByNumber;
 use crate::rpc::connection::callee::{Callee, CalleeEvent};
 use crate::rpc::connection::{CallKind, ConnectionError, Status, ToWrite};
+use crate::rpc::intake::{MayRead, QuotaId};
 use crate::time::Instant;
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use socket2::Socket;
@@ -22,6 +26,7 @@ const READS_PER_TURN: usize = 8;
 #[derive(Debug)]
 pub(in crate::driver::rpc) struct Conn {
     shared: Arc<Shared>,
+    quota: QuotaId,
     state: Mutex<State>,
 }
 
@@ -34,6 +39,10 @@ pub(super) struct State {
     token: Token,
     receiving: ByNumber<Receiving>,
     answers: ByNumber<Payload>,
+    /// Bytes of answers that the worker's intake has counted for this connection.
+    unread_bytes: u64,
+    /// Requests, by their calls, whose handlers begin when the caller has taken other answers.
+    held_back: VecDeque<(u64, Job)>,
     pub(super) writing: Writing,
     pub(super) end: End,
 }
@@ -73,10 +82,22 @@ impl Conn {
             token,
             receiving: ByNumber::new(),
             answers: ByNumber::new(),
+            unread_bytes: 0,
+            held_back: VecDeque::new(),
             writing: Writing::AtOnce,
             end: End::NotYet,
         };
-        Arc::new(Self { shared: Arc::clone(shared), state: Mutex::new(state) })
+        let quota = shared.intake().open();
+        Arc::new(Self { shared: Arc::clone(shared), quota, state: Mutex::new(state) })
+    }
+
+    pub(in crate::driver::rpc) const fn quota(&self) -> QuotaId {
+        self.quota
+    }
+
+    /// One call, among all that this process answers.
+    pub(in crate::driver::rpc) fn key(&self, call: u64) -> CallKey {
+        (core::ptr::from_ref(self).addr(), call)
     }
 
     pub(super) fn lock(&self) -> Locked<'_, State> {
@@ -88,9 +109,35 @@ impl Conn {
         self.lock().callee.waits_for(call)
     }
 
+    /// Whether the handler of a request is to begin now, as far as that needs no further look.
+    pub(in crate::driver::rpc) fn begins(&self, call: u64) -> bool {
+        let state = self.lock();
+        state.callee.waits_for(call) && state.begins(&self.shared)
+    }
+
+    /// The request, if its handler is to begin now. Where the call was given up, it is dropped; where its caller does not take
+    /// its answers, it is held back until that has gone on.
+    pub(in crate::driver::rpc) fn begin(&self, call: u64, job: Job) -> Option<Job> {
+        let mut state = self.lock();
+        if !state.callee.waits_for(call) {
+            return None;
+        }
+        if !state.begins(&self.shared) && job.is_of_the_program() {
+            state.held_back.push_back((call, job));
+            return None;
+        }
+        Some(job)
+    }
+
     pub(in crate::driver::rpc) fn answer(&self, call: u64, payload: Payload) -> bool {
         let mut state = self.lock();
         let bytes = payload.bytes().len() as u64;
+        if let Some(text) = self.why_dropped(&state, call, bytes) {
+            if state.callee.fail(call, Status::TooLong, &text) {
+                self.write_from_outside(&mut state);
+            }
+            return false;
+        }
         let is_wanted = state.callee.answer(call, bytes);
         if is_wanted {
             if bytes > 0 {
@@ -110,9 +157,33 @@ impl Conn {
         is_wanted
     }
 
+    /// Why an answer is not kept. One of a handler that has not returned is: how many handlers begin, and so how many such
+    /// answers there are, has its own bound.
+    fn why_dropped(&self, state: &State, call: u64, bytes: u64) -> Option<String> {
+        let unread_bytes = state.callee.unread_bytes();
+        if unread_bytes == 0 || is_carried_out(self.key(call)) {
+            return None;
+        }
+        if !state.callee.keeps_late_answer(bytes) {
+            let bytes_max = self.shared.limits.late_answer_bytes_max;
+            return Some(format!(
+                "the answer of {bytes} bytes was dropped: the caller has not read {unread_bytes} bytes of other answers, and \
+                 at most {bytes_max} are kept for it"
+            ));
+        }
+        let intake = self.shared.intake();
+        (!intake.keeps_late_answer(bytes)).then(|| {
+            let unread_bytes = intake.unread_bytes();
+            format!(
+                "the answer of {bytes} bytes was dropped: the worker keeps {unread_bytes} bytes of answers that callers have \
+                 not read"
+            )
+        })
+    }
+
     fn write_from_outside(&self, state: &mut State) {
         if state.writing == Writing::AtOnce {
-            state.settle(&self.shared.watcher);
+            state.settle(&self.shared);
             if let (true, Some(line)) = (state.is_over(), &state.line) {
                 // The thread that has the connection sees this.
                 line.shut_down();
@@ -140,7 +211,7 @@ impl Conn {
                         None => _ = state.callee.fail(call, Status::NoHandler, ""),
                         Some(handler) => {
                             let payload = Incoming::with(payload_bytes, &shared.shelf, now);
-                            let held = shared.take_in(payload_bytes);
+                            let held = shared.take_in(self.quota, payload_bytes);
                             let receiving = Receiving { handler, payload, kind, deadline, held };
                             state.receiving.insert(call, receiving);
                         }
@@ -168,9 +239,27 @@ impl Conn {
                         });
                     }
                 }
+                CalleeEvent::Pinged => {
+                    if let Some(load) = shared.handling.exhaustion() {
+                        state.callee.exhausted(load);
+                    }
+                }
                 event => state.ended(&event),
             }
         }
+    }
+
+    /// Whether there is room for what its caller sends.
+    pub(super) fn may_read(&self, state: &State) -> MayRead {
+        self.shared.intake().may_read(self.quota, state.callee.awaited())
+    }
+
+    /// Ends it here and now.
+    pub(super) fn close(&self, state: &mut State) {
+        state.close();
+        let mut intake = self.shared.intake();
+        intake.count_unread(core::mem::take(&mut state.unread_bytes), 0);
+        intake.close(self.quota);
     }
 
     /// Reads what there is, up to some amount.
@@ -185,7 +274,9 @@ impl Conn {
             scratch.clear();
             let got = state.read_once(scratch);
             self.hear(state, now, scratch, jobs);
-            if got == Go::Enough || state.end != End::NotYet || !state.callee.is_read() {
+            let is_enough = got == Go::Enough || state.end != End::NotYet || !state.callee.is_read();
+            // Whether it is held up then is looked at before the next read.
+            if is_enough || self.may_read(state) == MayRead::QuotaFull {
                 return;
             }
         }
@@ -265,6 +356,10 @@ impl State {
             CalleeEvent::Over(call, _) | CalleeEvent::Answered(call) => {
                 self.receiving.remove(*call);
                 self.answers.remove(*call);
+                self.held_back.retain(|(held, _)| held != call);
+                if let (CalleeEvent::Over(..), Some(line)) = (event, &mut self.line) {
+                    line.let_go(*call);
+                }
             }
             CalleeEvent::Drained | CalleeEvent::Ended(_) if self.end == End::NotYet => {
                 self.end = End::WhenWritten;
@@ -275,7 +370,7 @@ impl State {
     }
 
     /// Writes what there is to write, and sees to it that the rest is written later.
-    pub(super) fn settle(&mut self, watcher: &Watcher) {
+    pub(super) fn settle(&mut self, shared: &Shared) {
         let Self { callee, line, answers, .. } = self;
         let Some(line) = line else { return };
         let flushed = line.flush(&mut |unsent| {
@@ -295,15 +390,34 @@ impl State {
         while let Some(event) = self.callee.next_event(Instant::ORIGIN, &mut &[][..]) {
             self.ended(&event);
         }
-        self.watch_for_room(watcher);
+        let unread_bytes = self.callee.unread_bytes();
+        if unread_bytes != self.unread_bytes {
+            shared.intake().count_unread(self.unread_bytes, unread_bytes);
+            self.unread_bytes = unread_bytes;
+        }
+        self.watch_for_room(shared);
     }
 
-    fn watch_for_room(&mut self, watcher: &Watcher) {
+    /// Whether handlers begin for its caller.
+    fn begins(&self, shared: &Shared) -> bool {
+        let is_free = self.unread_bytes == 0 || shared.intake().begins(self.unread_bytes);
+        is_free && self.callee.begins()
+    }
+
+    /// Requests that were held back and may be carried out now.
+    pub(super) fn take_held_back(&mut self, shared: &Shared) -> VecDeque<(u64, Job)> {
+        let is_due = !self.held_back.is_empty() && self.begins(shared);
+        if is_due { core::mem::take(&mut self.held_back) } else { VecDeque::new() }
+    }
+
+    fn watch_for_room(&mut self, shared: &Shared) {
+        let is_due = !self.held_back.is_empty() && self.begins(shared);
         let Some(line) = &self.line else { return };
         // The thread that has the connection closes it, and has to hear that it is over.
         let is_read = self.is_over() || (self.callee.is_read() && self.end == End::NotYet);
         let is_held_up = self.callee.is_held_up() && self.end == End::NotYet;
-        let interest = match (is_read, line.has_unsent()) {
+        // The thread that has the connection is to come for what was held back.
+        let interest = match (is_read, line.has_unsent() || is_due) {
             (true, false) => Interest::Read,
             (true, true) => Interest::Both,
             (false, false) if is_held_up => Interest::End,
@@ -316,7 +430,9 @@ impl State {
         };
         let is_watched = match &mut self.watch {
             Some(watch) => watch.change(interest),
-            None => watcher.watch(line.fd(), interest, self.token).map(|watch| self.watch = Some(watch)),
+            None => {
+                shared.watcher.watch(line.fd(), interest, self.token).map(|watch| self.watch = Some(watch))
+            }
         };
         if let Err(error) = is_watched {
             self.lose(lost(&error));
@@ -333,8 +449,7 @@ impl State {
         self.end == End::Now || (self.end == End::WhenWritten && is_written)
     }
 
-    /// Ends it here and now.
-    pub(super) fn close(&mut self) {
+    fn close(&mut self) {
         self.end = End::Now;
         while let Some(event) = self.callee.next_event(Instant::ORIGIN, &mut &[][..]) {
             self.ended(&event);
@@ -343,6 +458,7 @@ impl State {
         self.line = None;
         self.receiving = ByNumber::new();
         self.answers = ByNumber::new();
+        self.held_back = VecDeque::new();
     }
 }
 
@@ -368,6 +484,8 @@ mod tests {
             token: Token(1),
             receiving: ByNumber::new(),
             answers: ByNumber::new(),
+            unread_bytes: 0,
+            held_back: VecDeque::new(),
             writing: Writing::AtOnce,
             end: End::NotYet,
         }

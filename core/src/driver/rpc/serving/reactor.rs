@@ -10,6 +10,7 @@ use crate::driver::rpc::line::SCRATCH_BYTES;
 use crate::driver::socket::is_newcomers_fault;
 use crate::ordered::Set;
 use crate::rpc::connection::ConnectionError;
+use crate::rpc::intake::MayRead;
 use crate::time::{Duration, Instant};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -107,7 +108,7 @@ impl Reactor {
             if is_at_door {
                 self.accept(now);
             }
-            if !self.unread.is_empty() && self.shared.intake().has_room() {
+            if !self.unread.is_empty() && self.shared.intake().take_room() {
                 self.read_on(now);
             }
             if self.conns.is_empty()
@@ -162,7 +163,11 @@ impl Reactor {
             self.unread.retain(|&held| held != place);
         }
         if ready.readable && state.callee.is_read() {
-            let has_room = state.is_receiving() || self.shared.intake().has_room();
+            let has_room = match conn.may_read(&state) {
+                MayRead::Yes => true,
+                MayRead::WorkerFull => state.is_receiving(),
+                MayRead::QuotaFull => false,
+            };
             if !has_room && state.callee.hold_up(now) {
                 self.unread.push(place);
             } else {
@@ -178,11 +183,13 @@ impl Reactor {
             }
             state = conn.lock();
             state.writing = Writing::AtOnce;
-            self.look_after(&mut state, place);
+            self.look_after(&conn, &mut state, place);
         } else {
-            self.look_after(&mut state, place);
+            self.look_after(&conn, &mut state, place);
+            let held_back = state.take_held_back(&self.shared);
             drop(state);
             jobs.into_iter().for_each(|job| self.begin(job));
+            held_back.into_iter().for_each(|(_, job)| self.begin(job));
         }
     }
 
@@ -207,7 +214,7 @@ impl Reactor {
         let mut state = conn.lock();
         change(&mut state);
         conn.hear(&mut state, now, &[], &mut Vec::new());
-        self.look_after(&mut state, place);
+        self.look_after(&conn, &mut state, place);
     }
 
     fn tick(&mut self, now: Instant, place: usize) {
@@ -218,13 +225,13 @@ impl Reactor {
     }
 
     /// Writes, sets the timer, and closes what is over.
-    fn look_after(&mut self, state: &mut State, place: usize) {
-        state.settle(&self.shared.watcher);
+    fn look_after(&mut self, conn: &Conn, state: &mut State, place: usize) {
+        state.settle(&self.shared);
         if state.is_over() {
             if state.end == End::WhenWritten {
                 state.callee.lost(ConnectionError::Closed);
             }
-            state.close();
+            conn.close(state);
             self.conns.try_remove(place);
             self.unread.retain(|&held| held != place);
             if let Some(door) = self.door.as_mut().filter(|door| door.paused_until.is_some()) {
@@ -244,7 +251,13 @@ impl Reactor {
 
     fn read_on(&mut self, now: Instant) {
         for place in core::mem::take(&mut self.unread) {
-            self.change(now, place, |state| state.callee.go_on());
+            let Some(entry) = self.conns.get(place) else { continue };
+            let conn = Arc::clone(&entry.conn);
+            if conn.may_read(&conn.lock()) == MayRead::Yes {
+                self.change(now, place, |state| state.callee.go_on());
+            } else {
+                self.unread.push(place);
+            }
         }
     }
 
@@ -289,7 +302,7 @@ impl Reactor {
             if let Some(entry) = self.conns.try_remove(place) {
                 let mut state = entry.conn.lock();
                 state.callee.lost(ConnectionError::Closed);
-                state.close();
+                entry.conn.close(&mut state);
             }
         }
         while let Ok(command) = self.commands.try_recv() {

@@ -18,7 +18,7 @@ pub(in crate::driver::rpc) fn hello() -> Vec<u8> {
     out.0
 }
 
-fn greeting(scene: &Scene) -> TcpStream {
+pub(super) fn greeting(scene: &Scene) -> TcpStream {
     let mut stream = TcpStream::connect(scene.server.local_addr()).expect("it listens");
     stream.set_read_timeout(Some(SOON)).expect("a timeout");
     stream.write_all(&hello()).expect("room");
@@ -26,7 +26,7 @@ fn greeting(scene: &Scene) -> TcpStream {
     stream
 }
 
-fn frame(id: u64, frame: &CallerFrame<'_>) -> Vec<u8> {
+pub(super) fn frame(id: u64, frame: &CallerFrame<'_>) -> Vec<u8> {
     let mut out = Bytes(Vec::new());
     encode_frame(&mut out, id, frame).expect("short");
     out.0
@@ -81,7 +81,7 @@ fn a_length_that_is_a_lie_costs_nothing_and_its_deadline_passes_while_it_streams
 }
 
 /// The next frame: its kind, its call, and its body.
-fn next_frame(stream: &mut TcpStream) -> (u16, u64, Vec<u8>) {
+pub(super) fn next_frame(stream: &mut TcpStream) -> (u16, u64, Vec<u8>) {
     let mut header = [0; 16];
     stream.read_exact(&mut header).expect("a header");
     let [b0, b1, b2, b3, k0, k1, _, _, id @ ..] = header;
@@ -90,10 +90,10 @@ fn next_frame(stream: &mut TcpStream) -> (u16, u64, Vec<u8>) {
     (u16::from_le_bytes([k0, k1]), u64::from_le_bytes(id), body)
 }
 
-const RESPONSE: u16 = 0x8002;
+pub(super) const RESPONSE: u16 = 0x8002;
 const PONG: u16 = 0x8003;
 
-fn request_of(handler: &[u8], id: u64, deadline_ms: u64) -> Vec<u8> {
+pub(super) fn request_of(handler: &[u8], id: u64, deadline_ms: u64) -> Vec<u8> {
     frame(id, &CallerFrame::Request { deadline_ms, payload_bytes: 0, handler })
 }
 
@@ -184,7 +184,7 @@ fn who_says_goodbye_and_does_not_take_the_last_answer_is_left() {
 
 /// No room for further requests, which one request takes.
 fn full() -> (Scene, Request, Responder) {
-    let intake = IntakeLimits { requests_max: 1, ..IntakeLimits::default() };
+    let intake = IntakeLimits { requests_max: 1, reserved_requests: 0, ..IntakeLimits::default() };
     let limits = RpcLimits { ping_interval: Duration::from_millis(20), ..RpcLimits::default() };
     let server = RpcServerOptions { intake, limits, ..server_options() };
     let scene = scene_with(server, client_options());

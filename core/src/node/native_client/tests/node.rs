@@ -1,6 +1,7 @@
 //! A node's part in a run.
 
 use super::*;
+use crate::rendezvous::participant::OutOfTurn;
 
 #[test]
 fn a_node_joins_stands_by_without_a_deadline_and_leaves() {
@@ -16,7 +17,7 @@ fn a_node_joins_stands_by_without_a_deadline_and_leaves() {
     let told = give(&mut client, 60_000, &bytes_of(id, 2, &placed(true, 0)));
     assert_eq!(told, "Node(None, Seated)");
     assert_eq!(client.poll_timeout().map(|at| at > NOW(60_000)), Some(false), "a heartbeat is due");
-    assert_eq!(client.next_failed(NOW(62_999)), None);
+    assert_eq!(client.next_failed(NOW(60_999)), None);
     let round = ServerFrame::Round {
         run_id: RUN,
         round: 0,
@@ -218,13 +219,13 @@ fn a_wish_that_is_held_ends_by_its_deadline_or_when_it_is_given_up_or_has_become
         if lost {
             client.handle(NOW(101), Input::Ended(Cause::Closed));
         }
-        assert!(client.poll_timeout().is_some_and(|at| at <= NOW(3100)));
-        assert_eq!(ended(&mut client, 3099), None);
-        assert_eq!(ended(&mut client, 3100), Some((again, ErrorKind::TimedOut, Effect::None)));
-        let third = begin_join(&mut client, 3101);
-        let failed = client.cancel(NOW(3102), third).expect("held");
+        assert!(client.poll_timeout().is_some_and(|at| at <= NOW(1100)));
+        assert_eq!(ended(&mut client, 1099), None);
+        assert_eq!(ended(&mut client, 1100), Some((again, ErrorKind::TimedOut, Effect::None)));
+        let third = begin_join(&mut client, 1101);
+        let failed = client.cancel(NOW(1102), third).expect("held");
         assert_eq!((failed.id, failed.failure.kind), (third, ErrorKind::Cancelled));
-        assert_eq!(client.cancel(NOW(3102), third), None);
+        assert_eq!(client.cancel(NOW(1102), third), None);
     }
     // It was taken back by a wish to be let go.
     let mut client = with_a_join_given_up(0);
@@ -235,7 +236,7 @@ fn a_wish_that_is_held_ends_by_its_deadline_or_when_it_is_given_up_or_has_become
     let mut client = with_a_join_given_up(0);
     let again = begin_join(&mut client, 1);
     give(&mut client, 2, &bytes_of(1, 1, &ServerFrame::Replaced { run_id: RUN, session: 6 }));
-    assert_eq!(ended(&mut client, 2), Some((again, ErrorKind::InvalidArgument, Effect::None)));
+    assert_eq!(ended(&mut client, 2), Some((again, ErrorKind::Replaced, Effect::None)));
     // The session is over.
     let mut client = with_a_join_given_up(0);
     let again = begin_join(&mut client, 1);
@@ -338,4 +339,24 @@ fn a_wish_to_come_back_that_never_arrived_leaves_the_node_in_its_round() {
     assert!(ids(&writes(&mut client, 5)).is_empty(), "it is not sent again");
     assert_eq!(client.participant().part(), Part::InRound);
     client.begin_leave(NOW(6), (0x42, 8), SECOND).expect("in a round");
+}
+
+#[test]
+fn what_a_node_asked_with_a_greeting_that_was_lost_is_as_if_it_had_not() {
+    // How many of its two wishes it gave up before.
+    for given_up in 0..3 {
+        let mut client = new(0);
+        connect(&mut client, 0);
+        let join = begin_join(&mut client, 0);
+        let leave = client.begin_leave(NOW(0), (0x42, 8), SECOND).expect("it joins");
+        assert_eq!(ids(&writes(&mut client, 0)), [0, join, leave]);
+        for &id in &[leave, join][..given_up] {
+            client.cancel(NOW(0), id).expect("under way");
+        }
+        client.handle(NOW(1), Input::Ended(Cause::Closed));
+        assert_eq!(client.participant().part(), Part::Outside, "{given_up} given up");
+        let failed = core::iter::from_fn(|| client.next_failed(NOW(1)));
+        assert_eq!(failed.count(), 2 - given_up);
+        begin_join(&mut client, 2);
+    }
 }

@@ -12,7 +12,7 @@ use crate::session::table::SessionId;
 use crate::store::engine::Stale;
 use crate::store::op::{Key, Pairs};
 use crate::wire::native::{
-    self, ClientFrame, Fault, FaultCode, List, Member, RankOrder as Order, ServerFrame, Terms, Why,
+    self, ClientFrame, Fault, FaultCode, List, Member, OrZero, RankOrder as Order, ServerFrame, Terms, Why,
 };
 use alloc::boxed::Box;
 use alloc::format;
@@ -55,6 +55,12 @@ pub(super) struct Part {
     run_id: RunId,
 }
 
+impl Part {
+    pub(super) const fn run_id(&self) -> &RunId {
+        &self.run_id
+    }
+}
+
 /// What a request is refused with.
 struct Refusal {
     code: FaultCode,
@@ -95,8 +101,10 @@ impl Native {
                 join_timeout_ms,
                 terms,
                 labels,
+                round_min: OrZero(round_min),
             } => {
                 read_join(run_id, node, address, local_world_size, node_rank, join_timeout_ms, &terms, labels)
+                    .map(|join| Join { round_min, ..join })
                     .and_then(|join| {
                         let participant = participant(session);
                         self.enter(desk, session, id, run_id, Input::Join { participant, join })
@@ -111,8 +119,10 @@ impl Native {
                 join_timeout_ms,
                 terms,
                 labels,
+                round_min: OrZero(round_min),
             } => {
                 read_join(run_id, node, address, local_world_size, node_rank, join_timeout_ms, &terms, labels)
+                    .map(|join| Join { round_min, ..join })
                     .and_then(|join| {
                         let participant = participant(session);
                         self.enter(desk, session, id, run_id, Input::Standby { participant, join })
@@ -321,19 +331,30 @@ impl Native {
         }
     }
 
+    fn stem(&self, run_id: &str) -> Vec<u8> {
+        stem(self.birth.incarnation, run_id)
+    }
+
+    /// How all keys of a round begin.
+    fn prefix(&self, namespace: &Namespace) -> Vec<u8> {
+        let mut prefix = self.stem(&namespace.run_id);
+        prefix.extend_from_slice(format!("{}/", namespace.round).as_bytes());
+        prefix
+    }
+
     fn drain_rounds(&mut self, desk: &mut Desk<'_>) {
         while let Some(output) = self.rendezvous.poll_output() {
             match output {
-                // Its keys are those of no round before: numbers are never used twice.
-                Output::RoundOpened(_) => {}
+                // Numbers are never used twice, but a client that knows the prefix may have written there too early.
+                Output::RoundOpened(namespace) => desk.engine.discard(&self.prefix(&namespace)),
                 Output::Fence(_) if planted::has(Bug::SkippedFence) => {}
                 Output::Fence(namespace) => {
-                    let in_vain = desk.engine.fence(&stem(&namespace), namespace.round);
+                    let in_vain = desk.engine.fence(&self.stem(&namespace.run_id), namespace.round);
                     let stale = Stale { round: namespace.round, over: namespace.round };
                     self.end_in_vain(desk, in_vain, stale);
                 }
-                Output::Delete(namespace) => desk.engine.discard(&prefix(&namespace)),
-                Output::Forgotten(run_id) => desk.engine.lift_fence(&stem(&Namespace { run_id, round: 0 })),
+                Output::Delete(namespace) => desk.engine.discard(&self.prefix(&namespace)),
+                Output::Forgotten(run_id) => desk.engine.lift_fence(&self.stem(&run_id)),
                 Output::Tell { participant, event } => self.tell_participant(desk, participant, &event),
                 Output::Decided { run_id, round, action, reason } => {
                     desk.events.push_back(ServerEvent::Run { run_id, round, action, reason });
@@ -392,15 +413,13 @@ impl Native {
                 self.parts.remove(session);
                 self.push(desk, session, id, &ServerFrame::Replaced { run_id, session: by.0 });
                 // Its Join may be pending still.
-                let text = b"another session joined under the node's name";
-                let fault = Fault { text, ..Fault::new(FaultCode::Cancelled, 0, 0) };
-                self.fail(desk, session, id, fault);
+                self.fail(desk, session, id, Fault { first: by.0, ..Fault::REPLACED });
             }
         }
     }
 
     fn tell_round(&mut self, desk: &mut Desk<'_>, session: SessionId, id: u64, round: &Round) {
-        let namespace = prefix(&round.namespace);
+        let namespace = self.prefix(&round.namespace);
         let frame = ServerFrame::Round {
             run_id: Key::raw(round.namespace.run_id.as_bytes()),
             round: round.namespace.round,
@@ -419,19 +438,11 @@ const fn participant(session: SessionId) -> ParticipantId {
     ParticipantId(session.0)
 }
 
-/// How all keys of a round begin. Clients put a slash before the keys of their users.
-fn prefix(namespace: &Namespace) -> Vec<u8> {
-    [b"/", &*namespace.key_prefix()].concat()
-}
-
-/// What stands before the number in the keys of each round of a run.
-fn stem(namespace: &Namespace) -> Vec<u8> {
-    let mut stem = prefix(namespace);
-    stem.pop();
-    while stem.last().is_some_and(u8::is_ascii_digit) {
-        stem.pop();
-    }
-    stem
+/// What stands before the number in the keys of each round of a run, at a server of this incarnation: a round has keys
+/// of its own also where a server before this one had a round of the same number. Clients put a slash before the keys of
+/// their users.
+fn stem(incarnation: u64, run_id: &str) -> Vec<u8> {
+    format!("/torch.rendezvous.{run_id}.{incarnation:016x}.").into_bytes()
 }
 
 fn text<'t>(what: &str, bytes: &'t [u8]) -> Result<&'t str, Refusal> {
@@ -462,6 +473,7 @@ fn read_join(
         node_rank: u32::try_from(node_rank).ok(),
         join_timeout: millis(join_timeout_ms),
         settings: read_terms(terms)?,
+        round_min: 0,
     })
 }
 
@@ -571,12 +583,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_lies_behind_its_stem_and_number() {
-        for (run_id, round) in [("a", 0), ("a.1", 12), ("a1", 7), ("team/job", 10)] {
-            let namespace = Namespace { run_id: run_id.into(), round };
-            let expected = format!("/torch.rendezvous.{run_id}.");
-            assert_eq!(stem(&namespace), expected.as_bytes());
-            assert_eq!(prefix(&namespace), format!("{expected}{round}/").as_bytes());
+    fn a_round_lies_behind_its_run_and_the_incarnation_of_its_server() {
+        for run_id in ["a", "a.1", "a1", "team/job"] {
+            let expected = format!("/torch.rendezvous.{run_id}.000000000000001f.");
+            assert_eq!(stem(0x1f, run_id), expected.as_bytes());
         }
     }
 

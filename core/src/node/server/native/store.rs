@@ -5,7 +5,7 @@ use super::{Desk, Native, millis};
 use crate::ids::WaiterId;
 use crate::node::server::event::CloseReason;
 use crate::session::table::SessionId;
-use crate::store::engine::{Answer, ApplyError, Engine, Stale, ValueRef};
+use crate::store::engine::{Answer, ApplyError, Engine, PrefixRemoved, Stale, ValueRef};
 use crate::store::op::{Key, Keys, Request};
 use crate::wire::native::{Batched, ClientFrame, Fault, FaultCode, Found, List, ServerFrame};
 use alloc::borrow::Cow;
@@ -24,6 +24,7 @@ enum Outcome {
     Verdict(bool),
     /// What now stands under its key.
     Value(u64, Option<Vec<u8>>),
+    Removed(PrefixRemoved),
 }
 
 impl Native {
@@ -66,7 +67,10 @@ impl Native {
                         let revision = desk.engine.revision();
                         self.answer(desk, session, id, &ServerFrame::Verdict { holds, revision });
                     }
-                    Err(error) => self.fail(desk, session, id, fault_of(&error)),
+                    Err((error, key)) => {
+                        let key = key.map(whole).unwrap_or_default();
+                        self.fail(desk, session, id, Fault { text: &key, ..fault_of(&error) });
+                    }
                 }
             }
             ClientFrame::Batch { requests } => self.batch(desk, session, id, requests.iter()),
@@ -102,6 +106,11 @@ impl Native {
         let answers: Vec<_> = outcomes
             .iter()
             .map(|(outcome, revision)| match outcome {
+                // An answer of a batch has room for one number.
+                Ok(Outcome::Removed(PrefixRemoved { removed, .. })) => {
+                    let number = i64::try_from(*removed).unwrap_or(i64::MAX);
+                    Batched(ServerFrame::Number { number, revision: *revision })
+                }
                 Ok(outcome) => Batched(frame_of(outcome, *revision)),
                 Err(fault) => {
                     desk.stats.stale_writes += u64::from(fault.code == FaultCode::StaleRound);
@@ -128,8 +137,8 @@ impl Native {
             ClientFrame::QueuePush { key, value } => Request::QueuePush { key, value },
             ClientFrame::QueueLen { key } => Request::QueueLen { key },
             ClientFrame::DeletePrefix { prefix } => {
-                let removed = desk.engine.delete_prefix(&whole(prefix)).map_err(|error| fault_of(&error))?;
-                return Ok(Outcome::Number(i64::try_from(removed).unwrap_or(i64::MAX)));
+                let removed = desk.engine.delete_prefix(&whole(prefix));
+                return removed.map(Outcome::Removed).map_err(|error| fault_of(&error));
             }
             ref other => {
                 use crate::wire::native::Message;
@@ -424,6 +433,12 @@ fn frame_of(outcome: &Outcome, revision: u64) -> ServerFrame<'_> {
         Outcome::Verdict(holds) => ServerFrame::Verdict { holds: *holds, revision },
         Outcome::Value(revision, value) => {
             ServerFrame::Value { revision: *revision, value: value.as_deref() }
+        }
+        Outcome::Removed(PrefixRemoved { removed, left: 0 }) => {
+            ServerFrame::Number { number: i64::try_from(*removed).unwrap_or(i64::MAX), revision }
+        }
+        &Outcome::Removed(PrefixRemoved { removed, left }) => {
+            ServerFrame::PrefixRemoved { removed, left, revision }
         }
     }
 }

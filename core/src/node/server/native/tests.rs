@@ -5,14 +5,13 @@ extern crate std;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
 use crate::node::server::tests::Rig;
-use crate::node::server::{CloseReason, Event, Input};
-use crate::session::table::SessionId;
+use crate::node::server::{Birth, CloseReason, Event, Input};
 use crate::store::op::{Key, Keys, Pairs, Request};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::time::Duration;
 use crate::wire::native::{
-    Batched, ClientFrame, FaultCode, From, HEADER_BYTES, Label, LastCall, List, MAGIC, Message, Participants,
-    RankOrder, Scan, ServerFrame, Terms, Why, encode_frame, scan,
+    Batched, ClientFrame, FaultCode, From, HEADER_BYTES, Label, LastCall, List, MAGIC, Message, OrZero,
+    Participants, RankOrder, Scan, ServerFrame, Terms, Why, encode_frame, scan,
 };
 use crate::wire::sink::Sink;
 use std::format;
@@ -131,6 +130,11 @@ fn line(limits: &ServerLimits, bytes: &[u8]) -> (String, usize) {
 }
 
 impl Rig {
+    fn has_ended(&self, number: u64, reason: Why) -> bool {
+        let is_it = |event: &Event| matches!(event, Event::SessionEnded { session, why, .. } if session.0 == number && *why == reason);
+        self.events.iter().any(is_it)
+    }
+
     /// All that a client got, a line a frame.
     fn lines(&mut self, conn: ConnId) -> Vec<String> {
         let (bytes, limits) = (self.got(conn), ServerLimits::default());
@@ -187,6 +191,12 @@ const TERMS: Terms<'static> = Terms {
     cool_down_pause_ms_max: 0,
 };
 
+/// A key of a round, at the server that the tests begin.
+fn key_of(run_id: &str, round: u64, name: &str) -> String {
+    let incarnation = Birth::from_seed(1).incarnation;
+    format!("/torch.rendezvous.{run_id}.{incarnation:016x}.{round}/{name}")
+}
+
 fn join(node: &str) -> ClientFrame<'_> {
     ClientFrame::Join {
         run_id: Key::raw(b"run"),
@@ -197,6 +207,7 @@ fn join(node: &str) -> ClientFrame<'_> {
         join_timeout_ms: 10_000,
         terms: TERMS,
         labels: Pairs::scoped(b"", &[]),
+        round_min: OrZero(0),
     }
 }
 
@@ -382,7 +393,7 @@ fn waits_end_in_time_by_cancel_or_with_their_session() {
     assert_eq!(rig.server.stats().waiting, 1);
     rig.feed(Input::Lost { conn, os_error: 104 });
     assert_eq!((rig.server.stats().waiting, rig.server.stats().sessions), (0, 0));
-    assert!(rig.events.contains(&Event::SessionEnded { session: SessionId(1), why: Why::Connection }));
+    assert!(rig.has_ended(1, Why::Connection), "{:?}", rig.events);
 }
 
 #[test]
@@ -402,8 +413,7 @@ fn a_session_that_holds_too_much_is_expelled_and_counted_with_a_connection_or_wi
         }
         assert_eq!((rig.server.stats().sessions, rig.server.stats().expelled), (2, 0));
         rig.ask(other, 1, &ClientFrame::Get { timeout_ms: 60_000, key: Key::raw(&long[1000..]) });
-        let ended = Event::SessionEnded { session: SessionId(2), why: Why::Limit };
-        assert!(rig.events.contains(&ended), "{:?}", rig.events);
+        assert!(rig.has_ended(2, Why::Limit), "{:?}", rig.events);
         assert_eq!((rig.server.stats().sessions, rig.server.stats().expelled), (1, 1), "{attached}");
     }
 }
@@ -543,7 +553,7 @@ fn a_session_is_resumed_with_what_was_missed_and_nothing_twice() {
     assert_eq!(rig.lines(third), ["1 Error RequestForgotten 3 0 "]);
     rig.feed(Input::Lost { conn: third, os_error: 104 });
     rig.after(Duration::from_millis(5000));
-    assert!(rig.events.contains(&Event::SessionEnded { session: SessionId(session), why: Why::Connection }));
+    assert!(rig.has_ended(session, Why::Connection), "{:?}", rig.events);
 }
 
 #[test]
@@ -607,6 +617,28 @@ fn silence_ends_a_session_and_heartbeats_do_not() {
     assert_eq!(rig.lines(quiet), ["0 SessionOver { why: Heartbeat }"]);
     assert_eq!(rig.closed[&quiet], CloseReason::SessionOver(Why::Heartbeat));
     assert!(!rig.closed.contains_key(&alive));
+}
+
+#[test]
+fn no_deadline_passes_while_the_server_does_not_run() {
+    let mut rig = rig();
+    let (conn, waits) = (rig.open(0, "n"), rig.open(1, "waits"));
+    rig.send(waits, &encoded(1, 0, &ClientFrame::Get { key: key("/k"), timeout_ms: 20_000 }));
+    rig.after(Duration::from_secs(1));
+    // Its process is stopped for an hour, and so are its clients: the first it hears comes a moment later.
+    rig.is_stopped_for(Duration::from_secs(3600));
+    rig.after(Duration::from_millis(100));
+    for conn in [conn, waits] {
+        rig.send(conn, &encoded(0, 0, &ClientFrame::Heartbeat { nonce: 1 }));
+        assert_eq!(rig.lines(conn), ["0 HeartbeatEcho { nonce: 1 }"]);
+    }
+    // What waits has as much time left as before, and silence counts again.
+    rig.after(Duration::from_millis(14_900));
+    rig.send(waits, &encoded(0, 0, &ClientFrame::Heartbeat { nonce: 2 }));
+    rig.lines(waits);
+    rig.after(Duration::from_millis(14_900));
+    assert_eq!(rig.closed[&conn], CloseReason::SessionOver(Why::Heartbeat));
+    assert!(rig.lines(waits)[0].starts_with("1 Error TimedOut"));
 }
 
 #[test]

@@ -164,7 +164,9 @@ impl Run {
         }
         let record = self.rank(round);
         self.next_round += u64::from(!planted::has(planted::Bug::ReusedRound));
-        if let Some(old) = round.checked_sub(2).filter(|&old| old >= self.first_round) {
+        let [last, before] = self.kept;
+        self.kept = [Some(round), last];
+        if let Some(old) = before {
             fx.outputs.push_back(Output::Delete(self.namespace(old)));
         }
         #[cfg(test)]

@@ -12,6 +12,33 @@ fn the_maximum_completes_at_once() {
 }
 
 #[test]
+fn a_round_has_a_number_above_those_that_its_nodes_were_in() {
+    let mut world = World::new(settings(2, 2));
+    let from = |world: &World, node: &str, round_min| Join { round_min, ..world.request(node) };
+    // Two nodes that were in rounds 6 and 3 at a server before this one.
+    let join = from(&world, "a", 7);
+    world.join_as("a", join);
+    let join = from(&world, "b", 4);
+    assert_eq!(world.join_as("b", join), "b seated; open 7; a is 0/2 in 7; b is 1/2 in 7");
+    assert_eq!(world.service.status(RUN).map(|status| status.round), Some(7));
+    // One that knows of a later round joins while this one is live, which keeps its number.
+    world.die("b");
+    assert_eq!(world.service.members(RUN).map(|(round, _)| round), Some(7));
+    let join = from(&world, "c", 20);
+    world.join_as("c", join);
+    assert_eq!(world.join("a"), "a seated; open 20; a is 0/2 in 20; c is 1/2 in 20");
+    world.die("c");
+    world.join("c");
+    // The keys of each round go when the second one after it opens, whatever their numbers are.
+    assert_eq!(world.join("a"), "a seated; delete 7; open 21; a is 0/2 in 21; c is 1/2 in 21");
+    let join = from(&world, "d", ROUND_MIN_MAX + 1);
+    assert_eq!(
+        world.join_as("d", join),
+        "error: The number 9007199254740993 of the next round is above 9007199254740992, the limit."
+    );
+}
+
+#[test]
 fn workers_are_numbered_over_all_nodes() {
     let mut world = World::new(settings(3, 3));
     for (node, workers) in [("a", 2), ("b", 8), ("c", 1)] {
@@ -22,8 +49,7 @@ fn workers_are_numbered_over_all_nodes() {
     while let Some(output) = world.service.poll_output() {
         if let Output::Tell { event: Event::RoundFormed(round), .. } = output {
             assert_eq!((round.rank_zero.to_string().as_str(), round.world_size), ("a", 3));
-            assert_eq!(round.namespace.prefix(), b"torch.rendezvous.j.0");
-            assert_eq!(round.namespace.key_prefix(), b"torch.rendezvous.j.0/");
+            assert_eq!((&*round.namespace.run_id, round.namespace.round), ("j", 0));
             told.push((round.rank, round.worker_offset, round.worker_count));
         }
     }

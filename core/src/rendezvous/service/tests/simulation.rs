@@ -108,6 +108,7 @@ impl Sim {
             address: [].into(),
             local_world_size: u32::try_from(node % 3 + 1).unwrap_or(1),
             labels: Vec::new(),
+            round_min: 0,
             node_rank: None,
             join_timeout: self.join_timeout,
             settings: self.settings.clone(),

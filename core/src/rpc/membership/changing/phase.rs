@@ -11,6 +11,8 @@ pub enum Phase {
     Reading,
     /// Reads where they are.
     Locating,
+    /// Reads which of them show that they live.
+    Probing,
     /// Asks them for their devices.
     Asking,
     /// Writes its name.
@@ -78,7 +80,8 @@ impl Phase {
             (Self::Checking, E::Done) => Self::Queueing,
             (Self::Queueing, E::Token) | (Self::Listing, E::Raced) => Self::Reading,
             (Self::Reading, E::Done) => Self::Locating,
-            (Self::Locating, E::Done) => Self::Asking,
+            (Self::Locating, E::Done) => Self::Probing,
+            (Self::Probing, E::Done) => Self::Asking,
             (Self::Asking, E::Answered) => Self::Writing,
             (Self::Writing, E::Done) => Self::Addressing,
             (Self::Addressing, E::Done) | (Self::Telling, E::FoundDead) => Self::Listing,
@@ -93,9 +96,8 @@ impl Phase {
             (Self::Verifying, E::Done) => Self::Delisting,
             (Self::Delisting, E::Done) => Self::Wiping,
             (Self::Wiping, E::Done) => Self::Parting,
-            (Self::Parting, E::Answered) | (Self::Reading | Self::Locating | Self::Asking, E::Fault) => {
-                Self::Closing
-            }
+            (Self::Parting, E::Answered)
+            | (Self::Reading | Self::Locating | Self::Probing | Self::Asking, E::Fault) => Self::Closing,
             // What may stand in the list, or be known to others, is taken back.
             (Self::Writing | Self::Addressing | Self::Listing | Self::Sweeping | Self::Telling, E::Fault) => {
                 Self::Rereading
@@ -147,11 +149,12 @@ mod tests {
     use Phase as P;
     use PhaseEvent as E;
 
-    const PHASES: [P; 21] = [
+    const PHASES: [P; 22] = [
         P::Checking,
         P::Queueing,
         P::Reading,
         P::Locating,
+        P::Probing,
         P::Asking,
         P::Writing,
         P::Addressing,

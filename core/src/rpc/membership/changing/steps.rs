@@ -1,14 +1,15 @@
 //! What replies and answers mean to a member.
 
 use super::{
-    ChangingGroup, DOUBT_TIMEOUT, Departed, NoAnswer, Output, Owner, Peer, Phase, PhaseEvent, Presence,
-    RACES_MAX, Standing, Told,
+    ABSENCE_TIMEOUT, ChangingGroup, DOUBT_TIMEOUT, Departed, NoAnswer, Output, Owner, Peer, Phase,
+    PhaseEvent, Presence, RACES_MAX, Standing, Told,
 };
 use crate::rpc::device_map::{Group, GroupKind};
 use crate::rpc::exchange::decode_card;
 use crate::rpc::membership::change::{Change, Members};
 use crate::rpc::membership::error::MembershipError;
-use crate::rpc::membership::{Member, Reply, keys};
+use crate::rpc::membership::keys::{self, Aim};
+use crate::rpc::membership::{Liveness, Member, Reply};
 use crate::rpc::name::{WorkerInfo, WorkerName};
 use crate::time::Instant;
 use alloc::boxed::Box;
@@ -41,6 +42,7 @@ impl ChangingGroup {
             }
             (Phase::Reading | Phase::Rereading, Reply::Value(value)) => self.read(now, &value),
             (Phase::Locating, Reply::Values(values)) => self.located(now, &values)?,
+            (Phase::Probing, Reply::Values(values)) => self.probed(now, &values)?,
             (Phase::Verifying, Reply::Value(value)) if *value == *self.options.member.address.as_bytes() => {
                 self.go(PhaseEvent::Done);
             }
@@ -61,6 +63,7 @@ impl ChangingGroup {
                 (self.listed, self.listed_text) = (listed, String::from_utf8_lossy(value).into());
                 if self.phase == Phase::Rereading {
                     self.strike(self.me());
+                    self.strike_out_the_known_dead();
                     self.find_victim(now);
                 }
                 self.go(PhaseEvent::Done);
@@ -144,6 +147,47 @@ impl ChangingGroup {
         self.doubts_until = now + DOUBT_TIMEOUT;
         self.go(PhaseEvent::Done);
         Some(())
+    }
+
+    /// Whether the others' liveness keys are to be read.
+    pub(super) fn has_to_probe(&self) -> bool {
+        let is_asked = |peer: &Peer| matches!(peer.standing, Standing::Asked);
+        self.options.liveness == Liveness::Keys && self.peers.iter().any(is_asked)
+    }
+
+    /// The liveness key of this member, and those of the others.
+    pub(super) fn liveness_keys(&self) -> Vec<Box<str>> {
+        let places = core::iter::once(self.me()).chain(self.peers.iter().map(Peer::place));
+        places.map(|place| keys::liveness_of(&place.worker.name, &place.address)).collect()
+    }
+
+    /// A member whose liveness key is gone lost its session: it is asked whether it is there, and has little time for that.
+    fn probed(&mut self, now: Instant, values: &[Box<[u8]>]) -> Option<()> {
+        let (own, others) = values.split_first()?;
+        if others.len() != self.peers.len() {
+            return None;
+        }
+        let is_here = |value: &[u8]| value.starts_with(keys::HERE.as_bytes());
+        // Where its own is gone, nothing is known of the others'.
+        if is_here(own) {
+            if !self.peers.iter().any(|peer| matches!(peer.standing, Standing::Doubted)) {
+                self.doubts_until = now + ABSENCE_TIMEOUT;
+            }
+            for (peer, value) in self.peers.iter_mut().zip(others) {
+                if matches!(peer.standing, Standing::Asked) && !is_here(value) {
+                    peer.standing = Standing::Doubted;
+                }
+            }
+        }
+        self.go(PhaseEvent::Done);
+        Some(())
+    }
+
+    /// Where this member goes: those who are listed still, and dead.
+    fn strike_out_the_known_dead(&mut self) {
+        let mut dead = self.dead.clone();
+        dead.retain(|place| self.listed.contains(&place.worker));
+        dead.into_iter().for_each(|place| self.strike(place));
     }
 
     pub(super) fn answered(&mut self, name: &str, answer: Result<Box<[u8]>, NoAnswer>) {
@@ -239,7 +283,18 @@ impl ChangingGroup {
         let keys = self.departed.iter().flat_map(|departed| {
             [keys::name_of(departed.worker.id), keys::address_of(&departed.worker.name)]
         });
-        keys.filter(|key| !taken.contains(key)).collect()
+        keys.filter(|key| !taken.contains(key)).chain(self.left_tokens()).collect()
+    }
+
+    /// The marks of those who are struck out. Their signs of life stay: a token that one of them takes when it goes on is
+    /// taken from it again since its sign does not change.
+    fn left_tokens(&self) -> impl Iterator<Item = Box<str>> + '_ {
+        let mut names: Vec<WorkerName> =
+            self.departed.iter().map(|departed| departed.worker.name.clone()).collect();
+        let victim = self.token.victim().filter(|victim| !names.contains(victim));
+        names.extend(victim);
+        names.retain(|name| !self.listed.iter().any(|worker| worker.name == *name));
+        names.into_iter().flat_map(|name| [Aim::Join, Aim::Leave].map(|aim| keys::token(&name, aim)))
     }
 
     fn compared(&mut self, value: &[u8]) {
@@ -326,6 +381,9 @@ impl ChangingGroup {
             return self.lose(MembershipError::Evicted { by });
         }
         let news = self.members.apply(&change);
+        let members = &self.members;
+        self.dead
+            .retain(|place| members.get(&place.worker.name).is_some_and(|member| member.place() == *place));
         if self.phase == Phase::Member && news != Change::default() {
             self.outputs.push_back(Output::Changed(news));
         }

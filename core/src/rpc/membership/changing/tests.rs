@@ -30,6 +30,7 @@ fn options(name: &str, id: u16) -> ChangingOptions {
         accelerator: DeviceKind::CUDA,
         timeout: Duration::from_secs(60),
         times: TokenTimes::default(),
+        liveness: Liveness::Unknown,
         nonce: 7,
     }
 }
@@ -106,9 +107,9 @@ impl Script {
     /// From the moment that the right is given back.
     fn unlock(&mut self) -> &mut Self {
         let beat = alloc::format!("{:016x}:2", Rng::new(7).next_u64());
-        self.expect(&["set Token_for_w_join = Done"]).done();
+        self.expect(&["set Token_for_w_join = Done for the session"]).done();
         self.expect(&["compare RpcGroupManagementToken: Token_for_w_join -> "]).value("");
-        self.expect(&[&alloc::format!("compare Token_for_w_join_alive: {beat} -> ")]).value("")
+        self.expect(&[&alloc::format!("forget Token_for_w_join_alive: {beat}")]).done()
     }
 }
 
@@ -118,9 +119,13 @@ pub(super) fn step_text(step: &StoreStep) -> String {
             alloc::format!("compare {key}: {expected} -> {desired}")
         }
         StoreStep::Set { key, value } => alloc::format!("set {key} = {}", String::from_utf8_lossy(value)),
+        StoreStep::SetForSession { key, value } => {
+            alloc::format!("set {key} = {} for the session", String::from_utf8_lossy(value))
+        }
         StoreStep::Get { key } => alloc::format!("get {key}"),
         StoreStep::Peek { keys } => alloc::format!("peek {}", keys.join(" ")),
         StoreStep::Delete { keys } => alloc::format!("delete {}", keys.join(" ")),
+        StoreStep::Forget { key, expected } => alloc::format!("forget {key}: {expected}"),
         StoreStep::Add { key, delta } => alloc::format!("add {key} {delta}"),
         StoreStep::Wait { key, .. } => alloc::format!("wait {key}"),
     }
@@ -149,11 +154,11 @@ fn the_first_member_and_the_last() {
     w.expect(&["get names/_ALL_WORKER_INFOS"]).value("w-0,");
     w.expect(&["get addrs/w"]).value("h:w");
     w.expect(&["compare names/_ALL_WORKER_INFOS: w-0, -> "]).value("");
-    w.expect(&["delete names/0 addrs/w"]).done();
-    w.expect(&["set Token_for_w_leave = Done"]).done();
+    w.expect(&["delete names/0 addrs/w Token_for_w_join Token_for_w_leave"]).done();
+    w.expect(&["set Token_for_w_leave = Done for the session"]).done();
     w.expect(&["compare RpcGroupManagementToken: Token_for_w_leave -> "]).value("");
-    assert!(w.out().starts_with("compare Token_for_w_leave_alive: "));
-    w.value("").expect(&["Left"]);
+    assert!(w.out().starts_with("forget Token_for_w_leave_alive: "));
+    w.done().expect(&["Left"]);
 }
 
 #[test]
@@ -167,7 +172,8 @@ fn the_dead_are_struck_out_and_the_living_are_told() {
     w.input(Input::Answered("w".parse().expect("a name"), Err(NoAnswer::Gone)));
     w.expect(&["set names/3 = w"]).done().expect(&["set addrs/w = h:w"]).done();
     w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,w-3,c-2,d-4, -> a-0,d-4,w-3,"]).value("a-0,d-4,w-3,");
-    w.expect(&["delete names/2 addrs/c"]).done();
+    let of_c = "delete names/2 addrs/c Token_for_c_join Token_for_c_leave";
+    w.expect(&[of_c]).done();
     w.expect(&[
         "tell a (id 0): joined w (id 3), left [\"w (id 3)\", \"c (id 2)\"]",
         "tell d (id 4): joined w (id 3), left [\"w (id 3)\", \"c (id 2)\"]",
@@ -175,7 +181,9 @@ fn the_dead_are_struck_out_and_the_living_are_told() {
     // One dies while it is told, and the others hear of it.
     w.told("a", Ok(())).told("d", Err(NoAnswer::Gone));
     w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,d-4,w-3, -> a-0,w-3,"]).value("a-0,w-3,");
-    w.expect(&["delete names/2 addrs/c names/4 addrs/d"]).done();
+    let of_both = "delete names/2 addrs/c names/4 addrs/d Token_for_c_join Token_for_c_leave Token_for_d_join \
+                   Token_for_d_leave";
+    w.expect(&[of_both]).done();
     w.expect(&["tell a (id 0): joined w (id 3), left [\"w (id 3)\", \"c (id 2)\", \"d (id 4)\"]"]);
     w.told("a", Ok(())).unlock().expect(&["Joined"]);
     let names: Vec<&str> = w.group.members().iter().map(|member| &*member.worker.name).collect();
@@ -214,7 +222,7 @@ fn who_took_the_token_from_the_dead() -> Script {
     w.expect(&["compare RpcGroupManagementToken: Token_for_b_leave -> Token_for_w_join"])
         .value("Token_for_w_join");
     w.out();
-    w.value(&beat(4)).expect(&[&alloc::format!("compare Token_for_b_leave_alive: {doom} -> ")]).value("");
+    w.value(&beat(4)).expect(&[&alloc::format!("forget Token_for_b_leave_alive: {doom}")]).done();
     w.expect(&["delete Token_for_w_join"]).done();
     w.expect(&["get names/_ALL_WORKER_INFOS"]).value("a-0,b-1,").expect(&["peek addrs/a addrs/b"]);
     w.input(Input::Stored(Reply::Values(Vec::from([b"h:a"[..].into(), b"h:b"[..].into()]))));
@@ -240,7 +248,8 @@ fn whoever_lost_the_token_is_struck_out_if_it_does_not_say_that_it_is_a_member()
         }
         w.expect(&["set names/3 = w"]).done().expect(&["set addrs/w = h:w"]).done();
         w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,b-1, -> a-0,w-3,"]).value("a-0,w-3,");
-        w.expect(&["delete names/1 addrs/b"]).done();
+        let of_b = "delete names/1 addrs/b Token_for_b_join Token_for_b_leave";
+        w.expect(&[of_b]).done();
         w.expect(&["tell a (id 0): joined w (id 3), left [\"b (id 1)\"]"]);
     }
 }
@@ -330,7 +339,7 @@ fn who_cannot_be_told_makes_the_newcomer_take_everything_back() {
     w.expect(&["get names/_ALL_WORKER_INFOS"]).value("a-0,b-1,w-3,");
     w.expect(&["get addrs/w"]).value("h:w");
     w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,b-1,w-3, -> a-0,b-1,"]).value("a-0,b-1,");
-    w.expect(&["delete names/3 addrs/w"]).done();
+    w.expect(&["delete names/3 addrs/w Token_for_w_join Token_for_w_leave"]).done();
     // Who may have heard of it hears that it is gone; nobody is waited for.
     for name in ["a (id 0)", "b (id 1)"] {
         assert_eq!(w.out(), alloc::format!("tell {name}: joined -, left [\"w (id 3)\"]"));
@@ -372,6 +381,6 @@ fn who_is_cancelled_while_it_waits_for_the_token_leaves_nothing() {
     w.input(Input::Cancel).expect(&[]);
     w.input(Input::Stored(Reply::Released))
         .expect(&["compare RpcGroupManagementToken:  -> Token_for_w_join"]);
-    w.value("Token_for_x_join").expect(&[&alloc::format!("compare Token_for_w_join_alive: {beat} -> ")]);
-    w.value("").expect(&["failed: the worker gave up joining"]);
+    w.value("Token_for_x_join").expect(&[&alloc::format!("forget Token_for_w_join_alive: {beat}")]);
+    w.done().expect(&["failed: the worker gave up joining"]);
 }

@@ -28,7 +28,7 @@ fn carry(store: &mut Store, step: &StoreStep) -> Option<Reply> {
             }
             Reply::Value(read(store, key).into())
         }
-        StoreStep::Set { key, value } => {
+        StoreStep::Set { key, value } | StoreStep::SetForSession { key, value } => {
             store.insert(key.to_string(), value.to_vec());
             Reply::Done
         }
@@ -38,6 +38,7 @@ fn carry(store: &mut Store, step: &StoreStep) -> Option<Reply> {
             keys.iter().for_each(|key| drop(store.remove(&**key)));
             Reply::Done
         }
+        StoreStep::Forget { .. } => unreachable!("a static group has no token"),
         StoreStep::Add { key, delta } => {
             let sum = String::from_utf8(read(store, key)).expect("digits").parse().unwrap_or(0_i64) + delta;
             store.insert(key.to_string(), sum.to_string().into_bytes());
@@ -228,6 +229,8 @@ fn the_table_of_states_and_events_is_as_written_down() {
         S::Sizing,
         S::Naming,
         S::Addressing,
+        S::Contested,
+        S::Readdressing,
         S::Carding,
         S::Counting,
         S::Announcing,
@@ -244,7 +247,7 @@ fn the_table_of_states_and_events_is_as_written_down() {
     ];
     let mut table = String::new();
     for state in states {
-        for event in [E::Done, E::Last, E::Waited, E::Incomplete, E::Complete, E::Leave, E::End] {
+        for event in [E::Done, E::Last, E::Waited, E::Taken, E::Incomplete, E::Complete, E::Leave, E::End] {
             let next = state.on(event).map_or("-".into(), |next| format!("{next:?}"));
             writeln!(table, "{state:?} {event:?} -> {next}").expect("a string");
         }

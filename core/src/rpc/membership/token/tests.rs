@@ -25,6 +25,9 @@ impl Way {
                 let short = |text: &str| text.replace("0000000000000abc", "own");
                 format!("{key}: {} -> {}", short(&expected), short(&desired))
             }
+            Some(StoreStep::Forget { key, expected }) => {
+                format!("forget {key}: {}", expected.replace("0000000000000abc", "own"))
+            }
             Some(StoreStep::Wait { key, until }) => format!("wait {key} {}", until.as_nanos() / 1_000_000),
             Some(other) => format!("{other:?}"),
         }
@@ -76,13 +79,13 @@ fn a_free_token_is_taken_and_given_back() {
     way.token.release(at(way.now));
     assert_eq!(
         way.token.next_step(),
-        Some(StoreStep::Set { key: "Token_for_w_join".into(), value: b"Done"[..].into() })
+        Some(StoreStep::SetForSession { key: "Token_for_w_join".into(), value: b"Done"[..].into() })
     );
     way.reply(&Reply::Done);
     assert_eq!(way.step(), "RpcGroupManagementToken: Token_for_w_join -> ");
     way.value("");
-    assert_eq!(way.step(), "Token_for_w_join_alive: own:3 -> ");
-    way.value("");
+    assert_eq!(way.step(), "forget Token_for_w_join_alive: own:3");
+    way.reply(&Reply::Done);
     assert_eq!(way.state(), TokenState::Free);
 }
 
@@ -112,8 +115,8 @@ fn the_living_are_waited_for_and_the_dead_are_not() {
     way.value("Token_for_w_join");
     assert_eq!(way.step(), "Token_for_w_join_alive: own:5 -> own:6");
     way.value("own:6");
-    assert_eq!(way.step(), "Token_for_b_leave_alive: doomed:own -> ");
-    way.value("").reply(&Reply::Done);
+    assert_eq!(way.step(), "forget Token_for_b_leave_alive: doomed:own");
+    way.reply(&Reply::Done).reply(&Reply::Done);
     assert_eq!((way.token.is_held(), way.token.victim().as_deref()), (true, Some("b")));
 }
 
@@ -123,8 +126,8 @@ fn of_several_who_take_it_from_the_dead_one_does() {
     way.token.state = TokenState::Seizing;
     way.token.holder = "Token_for_b_join".into();
     way.value("Token_for_c_join");
-    assert_eq!(way.step(), "Token_for_b_join_alive: doomed:own -> ");
-    way.value("doomed:c");
+    assert_eq!(way.step(), "forget Token_for_b_join_alive: doomed:own");
+    way.reply(&Reply::Done);
     assert_eq!(way.state(), TokenState::Trying);
 }
 
@@ -145,7 +148,7 @@ fn pytorch_gives_no_signs_and_is_left_in_peace() {
         (way.state(), way.token.holder()),
         (TokenState::Withdrawing, ("Token_for_b_join", Signs::None))
     );
-    way.value("");
+    way.reply(&Reply::Done);
     assert_eq!(way.state(), TokenState::GaveUp);
 }
 
@@ -226,6 +229,12 @@ fn a_dead_namesake_is_outwaited_and_a_living_one_is_not() {
         way.tick(until);
         assert_eq!(way.step(), format!("Token_for_w_join_alive: {left} -> own:1"));
     }
+    // It is gone; PyTorch's server answers what was expected.
+    let mut way = Way::new();
+    way.value("other:7").tick(5000).value("other:7");
+    assert_eq!((way.state(), way.token.poll_timeout()), (TokenState::Outwaiting, Some(at(5010))));
+    way.tick(5010);
+    assert_eq!(way.step(), "Token_for_w_join_alive:  -> own:1");
     let mut late = Way::new();
     late.token.hurry(at(0));
     late.value("other:7").tick(0);

@@ -295,7 +295,7 @@ fn a_transaction_that_cannot_be_done_changes_nothing() {
     let key = |name: &'static str| Key::raw(name.as_bytes());
     let add = |name| Write::Add { key: key(name), delta: 1 };
     let wake = Write::Set { key: key("/w"), value: b"" };
-    let attempt = |engine: &mut Engine, writes: &[Write<'_>]| {
+    let attempt = |engine: &mut Engine, writes: &[Write<'static>]| {
         let writes = [&[wake], writes].concat();
         let before = (engine.revision(), engine.stored_bytes(), engine.waiting());
         let outcome = engine.txn(core::iter::empty(), writes.into_iter(), core::iter::empty()).map(drop);
@@ -314,11 +314,12 @@ fn a_transaction_that_cannot_be_done_changes_nothing() {
         ],
         &[Write::DeletePrefix { prefix: b"/p/" }, add("/p/text"), add("/text")],
     ] {
-        assert_eq!(attempt(&mut engine, refused), Err(ApplyError::NotANumber), "{refused:?}");
+        // The key is that of the last write: the one that meets no number.
+        let Some(Write::Add { key, .. }) = refused.last() else { panic!("{refused:?}") };
+        assert_eq!(attempt(&mut engine, refused), Err((ApplyError::NotANumber, Some(*key))), "{refused:?}");
     }
-    let long = [0; 900];
-    let too_long = [Write::Set { key: key("/long"), value: &long }];
-    assert_eq!(attempt(&mut engine, &too_long), Err(ApplyError::Full(1000)));
+    let too_long = [Write::Set { key: key("/long"), value: &[0; 900] }];
+    assert_eq!(attempt(&mut engine, &too_long), Err((ApplyError::Full(1000), None)));
     let fine = [
         Write::DeletePrefix { prefix: b"/p/" },
         add("/p/text"),
@@ -337,8 +338,8 @@ fn a_prefix_goes_with_its_values_and_queues_and_leaves_its_waiters() {
     }
     engine.apply(A, &Request::QueuePush { key: Key::raw(b"/r/1/q"), value: b"item" }).expect("there is room");
     engine.apply(A, &Request::Wait { keys: Keys::scoped(b"/", &[b"r/1/w"]) }).expect("legal");
-    assert_eq!(engine.delete_prefix(b"/r/1/"), Ok(2));
-    assert_eq!(engine.delete_prefix(b"/r/1/"), Ok(0));
+    assert_eq!(engine.delete_prefix(b"/r/1/").map(|done| done.removed), Ok(2));
+    assert_eq!(engine.delete_prefix(b"/r/1/").map(|done| done.removed), Ok(0));
     let (left, more) = engine.page(b"", b"", 10);
     assert_eq!(
         (left.iter().map(text).collect::<Vec<_>>(), more),
@@ -347,7 +348,7 @@ fn a_prefix_goes_with_its_values_and_queues_and_leaves_its_waiters() {
     assert_eq!(engine.waiting(), 1);
     let set = Request::Set { key: Key::raw(b"/r/1/w"), value: b"" };
     assert_eq!(engine.apply(A, &set).expect("there is room").released, [A.into()]);
-    assert_eq!(engine.delete_prefix(b""), Ok(3));
+    assert_eq!(engine.delete_prefix(b"").map(|done| done.removed), Ok(3));
     assert_eq!((engine.footprint(), engine.stored_bytes()), (0, 0));
 }
 
@@ -397,15 +398,13 @@ fn behind_a_fence_nothing_changes_whatever_the_request() {
         let refused = engine.apply(A, &request).map(|_| ()).expect_err("behind the fence");
         assert!(matches!(refused, ApplyError::Stale(Stale { over: 3, .. })), "{request:?}: {refused}");
     }
-    let writes =
-        [Write::Set { key: Key::raw(b"/r.4/a"), value: b"2" }, Write::DeletePrefix { prefix: b"/r.3/" }];
-    for prefix in [&b"/r.3/"[..], b"/r.3/x", b"/", b""] {
+    let set_live = Write::Set { key: Key::raw(b"/r.4/a"), value: b"2" };
+    for prefix in [&b"/r.3/"[..], b"/r.3/x"] {
         assert_eq!(engine.delete_prefix(prefix), Err(stale));
-        let last = [writes[0], Write::DeletePrefix { prefix }];
-        let refused = engine.txn([].into_iter(), last.into_iter(), [].into_iter());
-        assert_eq!(refused.map(|applied| applied.holds), Err(stale));
+        let writes = [set_live, Write::DeletePrefix { prefix }];
+        let refused = engine.txn([].into_iter(), writes.into_iter(), [].into_iter());
+        assert_eq!(refused.map(|applied| applied.holds), Err((stale, Some(Key::raw(prefix)))));
     }
-    assert_eq!(engine.delete_prefix(b"/r.3"), Err(stale), "though the fence itself begins one byte later");
     assert_eq!(engine.lease_end(lease), Ok(1), "the lease takes what may go");
     assert_eq!(value(&engine, "/r.3/a").as_deref(), Some("1"));
     assert_eq!(value(&engine, "/r.4/a"), None);
@@ -421,7 +420,27 @@ fn behind_a_fence_nothing_changes_whatever_the_request() {
     engine.discard(b"/r.3/");
     assert_eq!(engine.key_count(), 0, "its owner may remove it");
     set(&mut engine, "/r.30/a", "1");
-    assert_eq!(engine.delete_prefix(b"/r.30"), Ok(1));
+    assert_eq!(engine.delete_prefix(b"/r.30"), Ok(PrefixRemoved { removed: 1, left: 0 }));
+}
+
+#[test]
+fn a_prefix_above_a_fence_takes_what_may_go_and_counts_what_stays() {
+    let mut engine = engine(HistoryLimits::default());
+    for key in ["/a", "/r.3/a", "/r.3/b", "/r.4/a"] {
+        set(&mut engine, key, "1");
+    }
+    engine.apply(A, &Request::QueuePush { key: Key::raw(b"/r.3/q"), value: b"x" }).expect("there is room");
+    engine.fence(b"/r.", 3);
+    assert_eq!(engine.delete_prefix(b"/r.3"), Ok(PrefixRemoved { removed: 0, left: 2 }));
+    assert_eq!(engine.delete_prefix(b""), Ok(PrefixRemoved { removed: 2, left: 2 }));
+    set(&mut engine, "/b", "1");
+    let writes = [Write::DeletePrefix { prefix: b"/" }];
+    let applied = engine.txn([].into_iter(), writes.into_iter(), [].into_iter());
+    assert!(applied.expect("it takes what may go").holds);
+    let (keys, _) = engine.page(b"", b"", 9);
+    assert_eq!(keys.iter().collect::<Vec<_>>(), [b"/r.3/a", b"/r.3/b"]);
+    let length = engine.apply(A, &Request::QueueLen { key: Key::raw(b"/r.3/q") }).expect("read").answer;
+    assert!(matches!(length, crate::store::engine::Answer::Number(1)), "{length:?}");
 }
 
 #[test]

@@ -108,6 +108,7 @@ fn the_keys_of_a_run_that_is_forgotten_go_and_nothing_is_left_of_its_fence() {
             join_timeout_ms,
             terms,
             labels,
+            round_min,
             ..
         } => ClientFrame::Join {
             run_id: key(run_id),
@@ -118,11 +119,12 @@ fn the_keys_of_a_run_that_is_forgotten_go_and_nothing_is_left_of_its_fence() {
             join_timeout_ms,
             terms: Terms { nodes_min: 1, nodes_max: 1, ..terms },
             labels,
+            round_min,
         },
         other => other,
     };
     rig.ask(conn, 1, &join("old"));
-    let written = "/torch.rendezvous.old.0/k";
+    let written = &key_of("old", 0, "k");
     rig.ask(conn, 2, &ClientFrame::Set { key: key(written), value: b"v" });
     rig.ask(conn, 3, &ClientFrame::Leave { run_id: key("old") });
     rig.ask(conn, 4, &ClientFrame::Set { key: key(written), value: b"w" });

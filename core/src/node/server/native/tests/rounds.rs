@@ -8,7 +8,7 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
     let (a, b, c) = (rig.open(0, "a"), rig.open(1, "b"), rig.open(2, "c"));
     assert_eq!(rig.asked(a, 1, &join("a")), ["1 Placed seated=true ahead=0"]);
     rig.ask(b, 1, &join("b"));
-    let namespace = "/torch.rendezvous.run.0/";
+    let namespace = key_of("run", 0, "");
     assert_eq!(rig.lines(a), [format!("1 Round 0 rank=0/2 workers=0/8 leader=a {namespace}")]);
     assert_eq!(
         rig.lines(b),
@@ -25,7 +25,7 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
         rig.asked(c, 2, &ClientFrame::RunInfo { run_id: key("run") }),
         ["2 RunState 0 complete=true closed=false 2+0+1"]
     );
-    rig.ask(a, 3, &ClientFrame::Set { key: key("/torch.rendezvous.run.0/k"), value: b"1" });
+    rig.ask(a, 3, &ClientFrame::Set { key: key(&key_of("run", 0, "k")), value: b"1" });
     rig.got(a);
     rig.feed(Input::HostSilent { conn: b, os_error: 110 });
     assert_eq!(
@@ -35,12 +35,18 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
             "1 RoundOver 0: fewer nodes are left than it needs to go on"
         ]
     );
-    let late = ClientFrame::Set { key: key("/torch.rendezvous.run.0/k"), value: b"2" };
+    let log: Vec<String> = rig.events.iter().map(ToString::to_string).collect();
+    assert!(log.contains(&"session 2 ended node=b run=run: the host fell silent".into()), "{log:#?}");
+    let written = key_of("run", 0, "k");
+    let late = ClientFrame::Set { key: key(&written), value: b"2" };
     assert_eq!(rig.asked(a, 4, &late), ["4 Error StaleRound 0 1 "]);
     rig.ask(a, 5, &join("a"));
     assert_eq!(
         rig.lines(c),
-        ["1 Placed seated=true ahead=0", "1 Round 1 rank=1/2 workers=4/8 leader=a /torch.rendezvous.run.1/"]
+        [
+            "1 Placed seated=true ahead=0".to_string(),
+            format!("1 Round 1 rank=1/2 workers=4/8 leader=a {}", key_of("run", 1, ""))
+        ]
     );
     let close = ClientFrame::Close { run_id: key("run") };
     assert_eq!(rig.asked(c, 3, &close), ["1 RunClosed by=c", "3 Done"]);
@@ -98,12 +104,12 @@ fn a_dead_rounds_c10d_workers_are_closed_and_counted() {
     let worker = rig.greeted(2);
     rig.ask(a, 1, &join("a"));
     rig.ask(b, 1, &join("b"));
-    rig.send(worker, &crate::node::server::tests::set(b"/torch.rendezvous.run.0/k", b"1"));
+    rig.send(worker, &crate::node::server::tests::set(key_of("run", 0, "k").as_bytes(), b"1"));
     assert!(!rig.closed.contains_key(&worker), "the round lives");
     rig.feed(Input::Lost { conn: b, os_error: 0 });
-    rig.send(worker, &crate::node::server::tests::get(b"/torch.rendezvous.run.0/k"));
+    rig.send(worker, &crate::node::server::tests::get(key_of("run", 0, "k").as_bytes()));
     assert_eq!(rig.got(worker).len(), 9, "reading goes on");
-    rig.send(worker, &crate::node::server::tests::set(b"/torch.rendezvous.run.0/k", b"2"));
+    rig.send(worker, &crate::node::server::tests::set(key_of("run", 0, "k").as_bytes(), b"2"));
     assert!(matches!(rig.closed[&worker], CloseReason::Refused(_)));
     assert_eq!(
         rig.closed[&worker].to_string(),
@@ -120,17 +126,17 @@ fn who_waits_for_a_key_of_a_round_that_ends_waits_no_more() {
     rig.ask(a, 1, &join("a"));
     rig.ask(b, 1, &join("b"));
     rig.got(a);
-    rig.send(worker, &crate::node::server::tests::wait(b"/torch.rendezvous.run.0/k"));
-    rig.send(bystander, &crate::node::server::tests::wait(b"/torch.rendezvous.run.1/k"));
-    rig.ask(a, 2, &ClientFrame::Get { timeout_ms: 60_000, key: key("/torch.rendezvous.run.0/k") });
-    rig.ask(a, 3, &ClientFrame::QueuePop { timeout_ms: 60_000, key: key("/torch.rendezvous.run.0/q") });
+    rig.send(worker, &crate::node::server::tests::wait(key_of("run", 0, "k").as_bytes()));
+    rig.send(bystander, &crate::node::server::tests::wait(key_of("run", 1, "k").as_bytes()));
+    rig.ask(a, 2, &ClientFrame::Get { timeout_ms: 60_000, key: key(&key_of("run", 0, "k")) });
+    rig.ask(a, 3, &ClientFrame::QueuePop { timeout_ms: 60_000, key: key(&key_of("run", 0, "q")) });
     rig.feed(Input::Lost { conn: b, os_error: 0 });
     let told = rig.lines(a);
     for expected in ["2 Error StaleRound 0 1 ", "3 Error StaleRound 0 1 "] {
         assert!(told.iter().any(|line| line == expected), "{told:?}");
     }
     assert!(matches!(rig.closed[&worker], CloseReason::Refused(_)), "c10d has no word for it");
-    rig.send(late, &crate::node::server::tests::wait(b"/torch.rendezvous.run.0/k"));
+    rig.send(late, &crate::node::server::tests::wait(key_of("run", 0, "k").as_bytes()));
     assert!(matches!(rig.closed[&late], CloseReason::Refused(_)), "it will never be there");
     assert!(!rig.closed.contains_key(&bystander), "the next round's keys may still come");
     assert_eq!((rig.server.stats().waiting, rig.server.stats().stale_writes), (1, 4));
@@ -149,6 +155,7 @@ fn joins_that_make_no_sense_are_told_what_is_wrong() {
         join_timeout_ms: 1000,
         terms,
         labels: Pairs::scoped(b"", &[]),
+        round_min: OrZero(0),
     };
     let mut id = 0;
     for (frame, error) in [

@@ -114,6 +114,7 @@ impl World {
             accelerator: DeviceKind::CUDA,
             timeout: Duration::from_secs(200),
             times: TokenTimes::default(),
+            liveness: Liveness::Unknown,
             nonce: self.rng.next_u64(),
         };
         let kind = Kind::Ours(Box::new(ChangingGroup::new(self.now, options)));
@@ -212,7 +213,7 @@ impl World {
                     Reply::Value(known.unwrap_or_else(|| expected.as_bytes().into()))
                 }
             }
-            StoreStep::Set { key, value } => {
+            StoreStep::Set { key, value } | StoreStep::SetForSession { key, value } => {
                 self.set(&key, &value);
                 Reply::Done
             }
@@ -220,6 +221,12 @@ impl World {
             StoreStep::Peek { keys } => Reply::Values(keys.iter().map(|key| self.read(key)).collect()),
             StoreStep::Delete { keys } => {
                 keys.iter().for_each(|key| drop(self.store.remove(key)));
+                Reply::Done
+            }
+            StoreStep::Forget { key, expected } => {
+                if *self.read(&key) == *expected.as_bytes() {
+                    self.store.remove(&key);
+                }
                 Reply::Done
             }
             StoreStep::Add { .. } => unreachable!("a dynamic group counts nothing"),

@@ -1,0 +1,33 @@
+//! What tells processes of a host apart.
+
+use super::host_name::host_name;
+use crate::rendezvous::static_claim::Claim;
+use alloc::format;
+
+/// Returns this process's claim on a node rank.
+pub(super) fn own_claim() -> Claim {
+    let pid = std::process::id();
+    Claim { host: host_name().unwrap_or_default(), pid, started: start_time(pid).unwrap_or(0) }
+}
+
+/// Returns when a process of this host started, in ticks of its system; `None` when there is no such process.
+pub(super) fn start_time(pid: u32) -> Option<u64> {
+    /// The position of the start time behind the process's name, which may hold anything.
+    const POSITION: usize = 19;
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let rest = core::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
+    rest.split_whitespace().nth(POSITION)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_keeps_its_start_time() {
+        let own = own_claim();
+        assert!(own.started > 0 && start_time(own.pid) == Some(own.started), "{own:?}");
+        assert_eq!(start_time(u32::MAX), None);
+    }
+}

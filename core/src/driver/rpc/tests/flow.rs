@@ -1,0 +1,365 @@
+//! How much one caller may have a worker hold: answers that it does not read, requests that it does not finish, notices, and
+//! what both ends keep of bytes that are lent.
+
+use super::frames::{RESPONSE, frame, greeting, next_frame, request_of};
+use super::*;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::net::TcpListener;
+use std::sync::{Condvar, Mutex};
+
+const MIB: usize = 1 << 20;
+
+/// Bytes that are lent, with a count of how many are not given back.
+struct Loan {
+    bytes: Arc<Vec<u8>>,
+    live: Arc<Live>,
+}
+
+#[derive(Default)]
+struct Live {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Live {
+    fn lend(self: &Arc<Self>, bytes: &Arc<Vec<u8>>) -> Payload {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        Payload::foreign(Arc::new(Loan { bytes: Arc::clone(bytes), live: Arc::clone(self) }))
+    }
+
+    fn now(&self) -> usize {
+        self.now.load(Ordering::SeqCst)
+    }
+
+    fn most(&self) -> usize {
+        self.most.load(Ordering::SeqCst)
+    }
+}
+
+impl AsRef<[u8]> for Loan {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.live.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = std::time::Instant::now() + SOON;
+    while !is_so() {
+        assert!(std::time::Instant::now() < until, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Opened once; handlers wait at it.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn pass(&self) {
+        let (is_open, opened) = &*self.0;
+        let is_open = is_open.lock().expect("no panic");
+        let (_open, timeout) = opened.wait_timeout_while(is_open, SOON, |open| !*open).expect("no panic");
+        assert!(!timeout.timed_out(), "the gate stays shut");
+    }
+
+    fn open(&self) {
+        *self.0.0.lock().expect("no panic") = true;
+        self.0.1.notify_all();
+    }
+}
+
+/// A worker with handlers that answer 16 MiB each, and a caller that asks for 150 of them and does not read.
+fn unread(run: Run) -> (Scene, TcpStream, Arc<Live>) {
+    let scene = scene();
+    let (live, huge) = (Arc::new(Live::default()), Arc::new(vec![7_u8; 16 * MIB]));
+    let lender = Arc::clone(&live);
+    let answer = move |_: Request, responder: Responder| _ = responder.answer(lender.lend(&huge));
+    scene.handling.register("huge", run, answer).expect("a name");
+    let mut stream = greeting(&scene);
+    let requests: Vec<u8> = (1..=150).flat_map(|id| request_of(b"huge", id, 0)).collect();
+    stream.write_all(&requests).expect("room");
+    (scene, stream, live)
+}
+
+fn read_answers(stream: &mut TcpStream) {
+    let mut left = 150 * 16 * MIB;
+    let mut responses = 0;
+    while left > 0 {
+        match next_frame(stream) {
+            (DATA, _, body) => left -= body.len(),
+            (RESPONSE, _, body) => {
+                assert_eq!(body[..2], [0, 0]);
+                responses += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(responses, 150);
+}
+
+/// 256 MiB of answers are kept for a caller; what handlers answer that were at work by then comes on top.
+#[test]
+fn handlers_of_a_caller_that_does_not_read_its_answers_are_held_back() {
+    for run in [Run::Pooled, Run::Inline] {
+        let (scene, mut stream, live) = unread(run);
+        until("no answers", || live.now() >= 16);
+        assert!(live.now() <= 16 + 4, "{run:?}: {} answers of 16 MiB", live.now());
+        // Others are served, and what the library asks of the worker is, too.
+        assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
+        assert_eq!(scene.call("pooled", b"x").as_deref(), Ok(&b"x"[..]));
+        read_answers(&mut stream);
+        // What was sent is given back when nothing is locked; by then as many others may have begun.
+        let most = live.most();
+        assert!(most <= 2 * 16 + 4, "{run:?}: {most} answers of 16 MiB at once");
+        until("answers are kept", || live.now() == 0);
+        drop(stream);
+        scene.until_idle(1);
+    }
+}
+
+/// What it is asked is held back, and what it asks itself is not: two workers that answer each other at length do so.
+#[test]
+fn two_workers_with_long_answers_for_each_other_do_not_wait_for_each_other() {
+    let scene = scene();
+    let me = worker("a", 1);
+    let (handling, _held) = handling();
+    let options = RpcServerOptions { me: me.clone(), admit: Box::new(|_| Ok(())), ..server_options() };
+    let back = RpcServer::start(options, Arc::clone(&handling)).expect("a free port");
+    let other =
+        RpcClient::new(RpcClientOptions { me: worker("b", 2), ..client_options() }).expect("descriptors");
+    let peer = other.peer(&me, "127.0.0.1", back.local_addr().port()).expect("a descriptor");
+    let long = |_: Request, responder: Responder| _ = responder.answer(vec![7; 64 * MIB]);
+    for handling in [&handling, &scene.handling] {
+        handling.register("long", Run::Pooled, long).expect("a name");
+    }
+    let calls: Vec<_> = (0..24)
+        .flat_map(|_| [&peer, &scene.peer])
+        .map(|peer| peer.start(Call::of("long").within(SOON), &b""[..]).expect("made"))
+        .collect();
+    for call in calls {
+        assert_eq!(call.wait().map(|answer| answer.len()), Ok(64 * MIB));
+    }
+}
+
+/// The worker has not read the request when it refuses it: what is on its way holds no lent bytes.
+#[test]
+fn lent_bytes_are_given_back_before_a_blocking_call_returns() {
+    let scene = scene();
+    let (live, long) = (Arc::new(Live::default()), Arc::new(vec![7_u8; 64 * MIB]));
+    for round in 0..10 {
+        let result = scene.peer.call(Call::of("absent").within(SOON), live.lend(&long));
+        assert_eq!(words(result), "absent at b (id 2): there is no such handler");
+        assert_eq!(live.now(), 0, "round {round}");
+    }
+    // What was on its way goes there without a further call.
+    until("the rest is not sent", || scene.server.held().expect("it runs").0 == 0);
+    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
+    let pending = scene.peer.start(Call::of("hold"), live.lend(&long)).expect("made");
+    assert!(pending.cancel());
+    assert_eq!((live.now(), words(pending.wait())), (0, "hold at b (id 2): it was cancelled".into()));
+}
+
+/// A worker that greets and then stands still.
+#[test]
+fn lent_bytes_for_a_worker_that_does_not_read_are_given_back_at_the_deadline() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let client = RpcClient::new(client_options()).expect("descriptors");
+    let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
+    let (live, long) = (Arc::new(Live::default()), Arc::new(vec![7_u8; 64 * MIB]));
+    std::thread::scope(|scope| {
+        let greeted = scope.spawn(|| {
+            let (mut stream, _) = listener.accept().expect("somebody calls");
+            stream.read_exact(&mut vec![0; frames::hello().len()]).expect("Hello");
+            let mut out = Bytes(Vec::new());
+            let (requests_max, bytes_max) = (1024, 256 << 20);
+            let welcome =
+                CalleeFrame::Welcome { version: 1, callee: b"b", callee_id: 2, requests_max, bytes_max };
+            encode_frame(&mut out, 0, &welcome).expect("short");
+            stream.write_all(&out.0).expect("room");
+            stream
+        });
+        for timeout in [300, 30] {
+            let call = Call::of("f").within(Duration::from_millis(timeout));
+            let error = words(peer.call(call, live.lend(&long)));
+            assert!(error.contains("no answer in") || error.contains("not sent in"), "{error}");
+            assert_eq!(live.now(), 0, "{error}");
+        }
+        drop(greeted.join().expect("no panic"));
+    });
+}
+
+#[test]
+fn an_answer_to_a_cancelled_call_keeps_no_lent_bytes() {
+    let scene = scene();
+    let (live, long) = (Arc::new(Live::default()), Arc::new(vec![7_u8; 64 * MIB]));
+    let mut stream = greeting(&scene);
+    stream.write_all(&request_of(b"hold", 1, 0)).expect("room");
+    let (_, responder) = scene.next_held();
+    assert!(responder.answer(live.lend(&long)));
+    assert_eq!(live.now(), 1);
+    stream.write_all(&frame(1, &CallerFrame::Cancel {})).expect("room");
+    until("they are kept", || live.now() == 0);
+}
+
+#[test]
+fn a_long_failure_text_is_cut_and_says_so() {
+    let scene = scene();
+    let text = "é".repeat(20_000);
+    let long = move |_: Request, responder: Responder| _ = responder.fail(&text);
+    scene.handling.register("long", Run::Inline, long.clone()).expect("a name");
+    let (handling, _held) = handling();
+    handling.register("long", Run::Inline, long).expect("a name");
+    let options = RpcClientOptions { own: Some(handling), ..client_options() };
+    let client = RpcClient::new(options).expect("descriptors");
+    let own = client.peer(&worker("a", 1), "nowhere.invalid", 1).expect("no descriptor is needed");
+    for peer in [&scene.peer, &own] {
+        let error = peer.call(Call::of("long").within(SOON), &b""[..]).expect_err("it fails");
+        let CallFailure::Remote { words, .. } = error.why else { panic!("{error}") };
+        assert!(words.len() <= 16 * 1024, "{}", words.len());
+        assert!(words.starts_with("éé"), "{words}");
+        assert!(words.ends_with("é [cut: 40000 bytes, at most 16384]"), "{words}");
+    }
+}
+
+/// One caller has far more notices than the worker can carry out, and another one calls.
+#[test]
+fn notices_of_one_caller_are_held_back_and_those_of_others_are_not() {
+    let options = RpcServerOptions { admit: Box::new(|_| Ok(())), ..server_options() };
+    let scene = scene_with(options, client_options());
+    let client =
+        RpcClient::new(RpcClientOptions { me: worker("c", 3), ..client_options() }).expect("descriptors");
+    let port = scene.server.local_addr().port();
+    let other = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
+    let (gate, done) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
+    let (at, counted) = (gate.clone(), Arc::clone(&done));
+    let work = move |_: Request, _: Responder| {
+        at.pass();
+        counted.fetch_add(1, Ordering::SeqCst);
+    };
+    scene.handling.register("work", Run::Pooled, work).expect("a name");
+    let is_made = |_: &usize| scene.peer.notify(Call::of("work"), bytes(4096)).is_ok();
+    let made = (0..150_000).take_while(is_made).count();
+    let quick = Call::of("echo").within(Duration::from_secs(10));
+    for at in 0..10 {
+        assert_eq!(other.call(quick, &b"x"[..]).as_deref(), Ok(&b"x"[..]), "{at}, {made} notices");
+    }
+    let (requests, _, _) = scene.server.held().expect("it runs");
+    assert!(requests < 5000, "{requests} of {made} were taken in");
+    // Its turn comes before most of the notices.
+    let counted = Arc::clone(&done);
+    let told = move |_: Request, responder: Responder| {
+        _ = responder.answer(counted.load(Ordering::SeqCst).to_string().into_bytes());
+    };
+    scene.handling.register("turn", Run::Pooled, told).expect("a name");
+    let turn = other.start(Call::of("turn").within(SOON), &b"x"[..]).expect("made");
+    until("it is not there", || scene.server.held().expect("it runs").0 > requests);
+    gate.open();
+    let before = String::from_utf8(turn.wait().expect("an answer")).expect("a number");
+    assert!(before.parse::<usize>().expect("a number") < 100, "it waited for {before} notices");
+    until("notices were lost", || done.load(Ordering::SeqCst) == made);
+}
+
+/// Cancelled calls make room at the caller at once, and their handlers are at work still.
+#[test]
+fn calls_that_were_given_up_count_until_their_handlers_are_done() {
+    let scene = scene();
+    let gate = Gate::default();
+    let shut = gate.clone();
+    scene.handling.register("work", Run::Pooled, move |_, _| shut.pass()).expect("a name");
+    for _ in 0..20 {
+        let calls: Vec<_> = (0..1000)
+            .map(|_| scene.peer.start(Call::of("work").within(SOON), bytes(100)).expect("made"))
+            .collect();
+        until("they do not come", || {
+            let (requests, _, _) = scene.server.held().expect("it runs");
+            requests >= 1000
+        });
+        drop(calls);
+    }
+    let (requests, _, _) = scene.server.held().expect("it runs");
+    assert!(requests < 5000, "{requests} are taken in");
+    gate.open();
+    scene.until_idle(1);
+}
+
+/// Handlers that have returned answer later, whatever was held back. One answer alone may be as long as any.
+#[test]
+fn answers_that_come_later_are_dropped_beyond_their_limit_and_the_caller_is_told() {
+    let limits = RpcLimits { late_answer_bytes_max: 10 << 20, ..RpcLimits::default() };
+    let scene = scene_with(RpcServerOptions { limits, ..server_options() }, client_options());
+    let (live, long) = (Arc::new(Live::default()), Arc::new(vec![7_u8; 16 * MIB]));
+    let mut stream = greeting(&scene);
+    stream.write_all(&[request_of(b"hold", 1, 0), request_of(b"hold", 2, 0)].concat()).expect("room");
+    let ((_, first), (_, second)) = (scene.next_held(), scene.next_held());
+    assert!(first.answer(live.lend(&long)));
+    assert!(!second.answer(live.lend(&long)), "it is dropped");
+    assert_eq!(live.now(), 1);
+    let mut left = 16 * MIB;
+    let mut text = None;
+    while left > 0 || text.is_none() {
+        match next_frame(&mut stream) {
+            (DATA, 1, body) => left -= body.len(),
+            (RESPONSE, 1, body) => assert_eq!(body[..2], [0, 0]),
+            (RESPONSE, 2, body) => {
+                assert_eq!(body[..2], [4, 0], "TooLong");
+                text = Some(String::from_utf8_lossy(&body[18..]).into_owned());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let told = "the answer of 16777216 bytes was dropped: the caller has not read 16777216 bytes of other answers, and at \
+                most 10485760 are kept for it";
+    assert_eq!(text.as_deref(), Some(told));
+}
+
+#[test]
+fn a_caller_that_sends_half_a_request_and_nothing_more_holds_no_buffers_for_ever() {
+    let limits = RpcLimits { stall_timeout: Duration::from_millis(50), ..RpcLimits::default() };
+    let scene = scene_with(RpcServerOptions { limits, ..server_options() }, client_options());
+    let mut stream = greeting(&scene);
+    let half = CallerFrame::Request { deadline_ms: 0, payload_bytes: 2 << 20, handler: b"echo" };
+    let notice = CallerFrame::Notice { deadline_ms: 0, payload_bytes: 2 << 20, handler: b"hold" };
+    let part = |call| [&Header::of_data(call, 1 << 20).to_bytes()[..], &[7; 1 << 20]].concat();
+    stream.write_all(&[frame(1, &half), frame(2, &notice), part(1), part(2)].concat()).expect("room");
+    let (kind, call, body) = next_frame(&mut stream);
+    assert_eq!((kind, call, &body[..2]), (RESPONSE, 1, &[7, 0][..]), "Stalled");
+    scene.until_idle(1);
+    // The connection goes on.
+    stream.write_all(&request_of(b"echo", 3, 0)).expect("room");
+    assert_eq!(next_frame(&mut stream).1, 3);
+}
+
+/// One caller does not read, and the worker has as many answers as it keeps.
+#[test]
+fn answers_that_one_caller_does_not_read_hold_back_no_caller_that_reads() {
+    let intake = IntakeLimits { answer_bytes_max: 1 << 20, ..IntakeLimits::default() };
+    let scene = scene_with(RpcServerOptions { intake, ..server_options() }, client_options());
+    let mut stream = greeting(&scene);
+    let (live, huge) = (Arc::new(Live::default()), Arc::new(vec![7_u8; 64 * MIB]));
+    let (lender, long) = (Arc::clone(&live), Arc::clone(&huge));
+    let answer = move |_: Request, responder: Responder| _ = responder.answer(lender.lend(&long));
+    scene.handling.register("huge", Run::Inline, answer).expect("a name");
+    stream.write_all(&request_of(b"huge", 1, 0)).expect("room");
+    until("no answer", || live.now() == 1);
+    stream.write_all(&[request_of(b"huge", 2, 0), request_of(b"hold", 3, 0)].concat()).expect("room");
+    for _ in 0..3 {
+        assert!(scene.call("huge", b"") == Ok(huge.to_vec()));
+    }
+    assert_eq!(live.most(), 2, "the second answer for the one that does not read");
+    let mut left = 2 * huge.len();
+    while left > 0 {
+        if let (DATA, _, body) = next_frame(&mut stream) {
+            left -= body.len();
+        }
+    }
+    drop(scene.next_held());
+    assert_eq!(next_frame(&mut stream).1, 3);
+}

@@ -1,0 +1,89 @@
+//! What a node asks of the server about its part in a run, one wish at a time.
+
+use super::event::BeginError;
+use super::{Awaited, NativeClient, Pending, Stage, Turn};
+use crate::error::Operation;
+use crate::rendezvous::participant::{self, OutOfTurn, Part};
+use crate::time::{Duration, Instant};
+
+impl<const PENDING: usize> NativeClient<PENDING> {
+    /// Begins to join, as [`NativeClient::begin`]. While the node stands by, no time counts; while an earlier wish of the
+    /// node that was given up is not answered yet, it does.
+    ///
+    /// # Errors
+    /// See [`BeginError`].
+    pub fn begin_join(
+        &mut self,
+        now: Instant,
+        operation: Operation,
+        frame: (u16, usize),
+        span: Duration,
+    ) -> Result<u64, BeginError> {
+        let turn = self.turn();
+        if turn == Turn::Never || self.held().is_some() {
+            return Err(BeginError::OutOfTurn(OutOfTurn(self.participant.part())));
+        }
+        let id = self.begin(now, operation, frame, span)?;
+        if turn == Turn::Later {
+            // It goes out behind what is asked in the meantime; the id only names it until then.
+            self.session.withdraw(id);
+            if let Some(call) = self.pending.last_mut() {
+                call.stage = Stage::Held;
+            }
+            return Ok(id);
+        }
+        self.participant.join(id).map(|()| id).map_err(BeginError::OutOfTurn)
+    }
+
+    pub(super) fn turn(&self) -> Turn {
+        let part = self.participant.part();
+        let may_ask = part.on_event(participant::PartEvent::Ask).is_some();
+        let is_own = |call: &Pending| call.awaited == Awaited::Yes && self.participant.is_own(call.id);
+        match part {
+            Part::Replaced => Turn::Never,
+            _ if may_ask && !self.owes_leave() => Turn::Now,
+            _ if self.pending.iter().any(is_own) => Turn::Never,
+            _ => Turn::Later,
+        }
+    }
+
+    /// The place of the wish that is held.
+    pub(super) fn held(&self) -> Option<usize> {
+        self.pending.iter().position(|call| call.stage == Stage::Held)
+    }
+
+    /// The wish that is held goes out, if the node's turn has come.
+    pub(super) fn release(&mut self) {
+        let Some(place) = self.held().filter(|_| self.turn() == Turn::Now) else { return };
+        // What is held has a place in the table, so there is room in the session.
+        let Ok(id) = self.session.begin() else { return };
+        let call = self.pending.remove(place);
+        let _ = self.pending.push(Pending { id, stage: Stage::Due, ..call });
+        // Its turn has come.
+        let _ = self.participant.join(id);
+    }
+
+    /// Whether the node has a seat that nobody wants, and has not asked to be let go yet.
+    pub(super) fn owes_leave(&self) -> bool {
+        let part = self.participant.part();
+        self.leave_due && matches!(part, Part::InRound | Part::InLastRound | Part::Between)
+    }
+
+    /// Begins to leave.
+    ///
+    /// # Errors
+    /// See [`BeginError`].
+    pub fn begin_leave(
+        &mut self,
+        now: Instant,
+        frame: (u16, usize),
+        span: Duration,
+    ) -> Result<u64, BeginError> {
+        let part = self.participant.part();
+        if part.on_event(participant::PartEvent::AskToLeave).is_none() {
+            return Err(BeginError::OutOfTurn(OutOfTurn(part)));
+        }
+        let id = self.begin(now, Operation::Leave, frame, span)?;
+        self.participant.leave(id).map(|()| id).map_err(BeginError::OutOfTurn)
+    }
+}

@@ -1,0 +1,143 @@
+//! Which process takes part in a static rendezvous with a node rank. Each node writes its claim into the store before it
+//! comes to a round, so that two nodes that were given the same rank notice each other.
+
+use super::static_settings::StaticError;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use core::fmt;
+
+/// Returns the key of a node rank's claim, beneath the run.
+#[must_use]
+pub fn claim_key(rank: u64) -> String {
+    format!("rdzv/static/nodes/{rank}")
+}
+
+/// The process that takes part with a node rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The name of the process's host.
+    pub host: String,
+    /// The process id.
+    pub pid: u32,
+    /// When the process started, as its system counts: a process id alone may be another process's by now.
+    pub started: u64,
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (pid {})", self.host.escape_debug(), self.pid)
+    }
+}
+
+impl Claim {
+    /// Returns the bytes to write.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!("{} {} {}", self.host, self.pid, self.started)
+    }
+
+    /// Reads what a node wrote; `None` for anything else.
+    #[must_use]
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let mut parts = core::str::from_utf8(text).ok()?.rsplitn(3, ' ');
+        let (started, pid, host) = (parts.next()?, parts.next()?, parts.next()?);
+        Some(Self { host: host.into(), pid: pid.parse().ok()?, started: started.parse().ok()? })
+    }
+}
+
+/// What this node may do with its rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimDecision {
+    /// The rank is this node's already.
+    Keep,
+    /// The node replaces what stands there by its own claim.
+    Take,
+    /// Another process has the rank.
+    Refuse(Claim),
+}
+
+/// What a node knows when it reads the claim on its rank.
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimView<'a> {
+    /// This node's claim.
+    pub own: &'a Claim,
+    /// What stands at the key; empty where nothing does.
+    pub standing: &'a [u8],
+    /// Whether this node's claim stood there before.
+    pub was_own: bool,
+    /// Whether all nodes have come to the first round.
+    pub is_complete: bool,
+}
+
+impl ClaimView<'_> {
+    /// Decides. `runs_here` tells whether the process of a claim runs on this host.
+    ///
+    /// A node that died may come back, on its host at any time. On another host it may come back once the first round is
+    /// complete: until then nobody can tell it from a second node with the same rank.
+    #[must_use]
+    pub fn decide(&self, runs_here: impl FnOnce(&Claim) -> bool) -> ClaimDecision {
+        let Some(standing) = Claim::parse(self.standing) else { return ClaimDecision::Take };
+        if standing == *self.own {
+            ClaimDecision::Keep
+        } else if self.was_own {
+            ClaimDecision::Refuse(standing)
+        } else if standing.host == self.own.host {
+            if runs_here(&standing) { ClaimDecision::Refuse(standing) } else { ClaimDecision::Take }
+        } else if self.is_complete {
+            ClaimDecision::Take
+        } else {
+            ClaimDecision::Refuse(standing)
+        }
+    }
+
+    /// The error of a node whose rank another process has.
+    #[must_use]
+    pub fn refusal(&self, other: &Claim, rank: u64, run_id: &str) -> StaticError {
+        let (one, two) = if self.was_own { (self.own, other) } else { (other, self.own) };
+        let (one, two): (Box<str>, Box<str>) = (one.to_string().into(), two.to_string().into());
+        StaticError::RankTaken { rank, run_id: run_id.into(), one, two }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(host: &str, pid: u32) -> Claim {
+        Claim { host: host.into(), pid, started: 77 }
+    }
+
+    #[test]
+    fn a_claim_is_read_as_it_was_written() {
+        for host in ["node-1", "a host", ""] {
+            assert_eq!(Claim::parse(claim(host, 12).text().as_bytes()), Some(claim(host, 12)));
+        }
+        for text in ["", "node", "node 1", "node x 1", "node 1 x", "\u{80}"] {
+            assert_eq!(Claim::parse(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rank_is_refused_while_another_process_has_it() {
+        let (own, other) = (claim("a", 1), claim("a", 2));
+        let elsewhere = claim("b", 1);
+        let decide = |standing: &str, was_own, is_complete, runs_here| {
+            let view = ClaimView { own: &own, standing: standing.as_bytes(), was_own, is_complete };
+            view.decide(|_| runs_here)
+        };
+        assert_eq!(decide("", false, false, false), ClaimDecision::Take);
+        assert_eq!(decide(&own.text(), false, false, true), ClaimDecision::Keep);
+        assert_eq!(decide(&other.text(), false, true, true), ClaimDecision::Refuse(other.clone()));
+        assert_eq!(decide(&other.text(), false, false, false), ClaimDecision::Take);
+        assert_eq!(decide(&other.text(), true, true, false), ClaimDecision::Refuse(other.clone()));
+        assert_eq!(decide(&elsewhere.text(), false, false, true), ClaimDecision::Refuse(elsewhere.clone()));
+        assert_eq!(decide(&elsewhere.text(), false, true, true), ClaimDecision::Take);
+        let view = ClaimView { own: &own, standing: b"", was_own: false, is_complete: false };
+        assert_eq!(
+            view.refusal(&elsewhere, 3, "job").to_string(),
+            "b (pid 1) and a (pid 1) both have node rank 3 of run 'job'. Give each node a node rank of its own: \
+             --node-rank of rdzv run, the option 'rank' elsewhere."
+        );
+    }
+}

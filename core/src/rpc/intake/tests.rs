@@ -1,0 +1,100 @@
+use super::*;
+
+#[test]
+fn there_is_room_until_a_limit_is_reached_and_again_below_it() {
+    let mut intake = Intake::new(IntakeLimits { requests_max: 2, bytes_max: 100, ..IntakeLimits::default() });
+    intake.enter(99);
+    assert!(intake.has_room());
+    intake.enter(50);
+    assert!(!intake.has_room());
+    assert_eq!((intake.leave(50), intake.has_room()), (Room::Again, true));
+    intake.enter(1);
+    assert_eq!((intake.leave(99), intake.leave(1)), (Room::Again, Room::AsBefore));
+    assert_eq!(intake.held(), (0, 0));
+}
+
+fn limits() -> IntakeLimits {
+    IntakeLimits {
+        requests_max: 20,
+        bytes_max: 10_000,
+        unawaited_requests_max: 4,
+        unawaited_bytes_max: 400,
+        reserved_requests: 2,
+        reserved_bytes: 100,
+        answer_bytes_max: 1000,
+        late_answer_bytes_max: 2000,
+    }
+}
+
+const NOTHING: Load = Load { requests: 0, bytes: 0 };
+
+#[test]
+fn a_caller_with_its_quota_of_requests_that_it_does_not_wait_for_is_held_up_alone() {
+    let mut intake = FairIntake::new(limits());
+    let (one, two) = (intake.open(), intake.open());
+    (0..4).for_each(|_| intake.enter(one, 1));
+    assert_eq!(
+        (intake.may_read(one, NOTHING), intake.may_read(two, NOTHING)),
+        (MayRead::QuotaFull, MayRead::Yes)
+    );
+    // Those that it waits for do not count.
+    assert_eq!(intake.may_read(one, Load { requests: 1, bytes: 1 }), MayRead::Yes);
+    assert_eq!(intake.may_read(one, NOTHING), MayRead::QuotaFull);
+    assert!(!intake.take_room());
+    assert_eq!((intake.leave(one, 1), intake.leave(one, 1)), (Room::AsBefore, Room::AsBefore));
+    assert_eq!((intake.leave(one, 1), intake.take_room(), intake.take_room()), (Room::Again, true, false));
+    assert_eq!(intake.may_read(one, NOTHING), MayRead::Yes);
+    // So it is with bytes.
+    intake.enter(one, 399);
+    assert_eq!(intake.may_read(one, NOTHING), MayRead::QuotaFull);
+    assert_eq!((intake.leave(one, 1), intake.leave(one, 399)), (Room::AsBefore, Room::Again));
+}
+
+#[test]
+fn a_caller_with_little_there_is_read_when_others_have_filled_the_worker() {
+    let mut intake = FairIntake::new(limits());
+    let many: Vec<QuotaId> = (0..7).map(|_| intake.open()).collect();
+    many.iter().for_each(|&id| (0..3).for_each(|_| intake.enter(id, 0)));
+    let newcomer = intake.open();
+    assert_eq!(
+        (intake.may_read(many[0], NOTHING), intake.may_read(newcomer, NOTHING)),
+        (MayRead::WorkerFull, MayRead::Yes)
+    );
+    intake.enter(newcomer, 100);
+    assert_eq!(intake.may_read(newcomer, NOTHING), MayRead::WorkerFull);
+    // It has little again, though the others have as much as before.
+    assert_eq!(intake.leave(newcomer, 100), Room::Again);
+    assert_eq!(intake.may_read(newcomer, NOTHING), MayRead::Yes);
+    assert_eq!(intake.leave(many[1], 0), Room::AsBefore);
+    assert_eq!(intake.leave(many[1], 0), Room::Again);
+    assert_eq!(intake.may_read(many[0], NOTHING), MayRead::Yes);
+    assert_eq!(intake.held(), (19, 0));
+}
+
+#[test]
+fn a_quota_is_used_again_when_its_connection_ended_and_its_last_request_is_done_with() {
+    let mut intake = FairIntake::new(limits());
+    let (one, two) = (intake.open(), intake.open());
+    assert_eq!((one.index(), two.index()), (1, 2));
+    intake.enter(one, 7);
+    intake.close(one);
+    intake.close(one);
+    let three = intake.open();
+    assert_eq!((three.index(), intake.held()), (3, (1, 7)));
+    intake.leave(one, 7);
+    assert_eq!((intake.open(), intake.held()), (one, (0, 0)));
+    intake.close(two);
+    assert_eq!(intake.open(), two);
+}
+
+#[test]
+fn unread_answers_hold_back_only_those_who_have_some() {
+    let mut intake = FairIntake::new(limits());
+    assert!(intake.begins(500) && intake.keeps_late_answer(2000) && !intake.keeps_late_answer(2001));
+    intake.count_unread(0, 700);
+    intake.count_unread(0, 300);
+    assert!(!intake.begins(1) && intake.begins(0));
+    assert!(intake.keeps_late_answer(1000) && !intake.keeps_late_answer(1001));
+    intake.count_unread(700, 699);
+    assert!(intake.begins(1));
+}

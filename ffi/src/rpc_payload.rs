@@ -1,0 +1,52 @@
+//! Payloads that the program lends to the library.
+
+use crate::argument::bytes;
+use crate::error::Fault;
+use rendezvous_core::driver::rpc::Payload;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Bytes of the program's that the library reads in place and releases when it no longer needs them.
+struct Lent {
+    data: *const u8,
+    len: usize,
+    release: unsafe extern "C" fn(user_data: *mut c_void),
+    user_data: *mut c_void,
+}
+
+// SAFETY: the header tells that the bytes are read, and given back, on any thread.
+unsafe impl Send for Lent {}
+// SAFETY: as above; no thread changes them.
+unsafe impl Sync for Lent {}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: the program promises that they stay until `release` is called.
+        unsafe { std::slice::from_raw_parts(self.data, self.len) }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // SAFETY: the function was given for this, and is called once.
+        unsafe { (self.release)(self.user_data) };
+    }
+}
+
+/// Bytes from C: copied, or read in place if there is a `release`, which is called in every case.
+pub(crate) unsafe fn payload(
+    (data, len): (*const u8, usize),
+    release: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+    user_data: *mut c_void,
+) -> Result<Payload, Fault> {
+    let lent = release.map(|release| Lent { data, len, release, user_data });
+    // SAFETY: as the header wants it.
+    let copied = unsafe { bytes(data, len, "payload") }?;
+    Ok(match lent {
+        Some(lent) => Payload::foreign(Arc::new(lent)),
+        None => copied.into(),
+    })
+}

@@ -1,0 +1,197 @@
+//! Programs and commands of README and guides, run as a reader runs them.
+
+use super::blocks::block;
+use crate::c_programs::{Build, PATIENCE, folder};
+use crate::library;
+use crate::process::{Ran, run};
+use rendezvous_core::driver::rendezvous::Context;
+use rendezvous_core::rendezvous::parameters::RendezvousParameters;
+use rendezvous_core::time::Duration as Span;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+
+/// A block as a source of its own.
+fn source(document: &str, begins: &str, test: &str) -> PathBuf {
+    let source = folder(test).join("program.cpp");
+    std::fs::write(&source, block(document, begins).text).expect("the folder of this test");
+    source
+}
+
+fn program(document: &str, begins: &str, test: &str) -> PathBuf {
+    Build::cpp(test, "c++17", &[source(document, begins, test)]).linked_with(library::shipped()).plain()
+}
+
+/// Runs commands of a document in a folder that looks as the clone does after `make lib`.
+struct Clone {
+    folder: PathBuf,
+}
+
+impl Clone {
+    /// With this program in it.
+    fn with(test: &str, name: &str, program: &str) -> Self {
+        let folder = folder(test);
+        std::fs::remove_dir_all(&folder).expect("what an earlier test left goes");
+        let release = folder.join("target/release");
+        std::fs::create_dir_all(&release).expect("the folder of this test");
+        let built = library::shipped().parent().expect("a folder");
+        for entry in std::fs::read_dir(built).expect("what was built") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
+            if name.starts_with("librendezvous.") && !name.ends_with(".d") {
+                symlink(&path, release.join(name)).expect("a link");
+            }
+        }
+        symlink(crate::rdzv::program(), release.join("rdzv")).expect("a link");
+        symlink(crate::repository().join("include"), folder.join("include")).expect("a link");
+        std::fs::write(folder.join(name), program).expect("the folder of this test");
+        Self { folder }
+    }
+
+    /// Runs these commands, the server among them on a port of the test's and as long as they take, and waits for the
+    /// command that was begun last.
+    fn run(&self, commands: &str) -> Ran {
+        let mut script = "set -e\ntrap 'kill $server' EXIT\n".to_owned();
+        for line in commands.lines().filter(|line| !line.starts_with("make ")) {
+            let command = line.split(" # ").next().unwrap_or(line).trim_end().trim_end_matches(" &");
+            match line.contains("rdzv server ") {
+                true => script += &format!("{command} &\nserver=$!\n"),
+                false => script += &format!("{line}\n"),
+            }
+        }
+        script += "wait $!\n";
+        let script = script.replace("29500", &crate::run::free_port());
+        run(Command::new("sh").arg("-c").arg(script).current_dir(&self.folder), PATIENCE).or_fail(commands)
+    }
+}
+
+#[test]
+fn the_commands_of_the_readme_do_what_it_says() {
+    let hello = block("README.md", "// hello.cpp").text;
+    let ran = Clone::with("readme", "hello.cpp", &hello).run(&block("README.md", "make lib").text);
+    for rank in 0..2 {
+        let line = format!("rank {rank} of 2: the leader is at 10.0.0.0:7000\n");
+        assert!(ran.stdout.contains(&line), "{}", ran.stdout);
+    }
+    let program = program("README.md", "// hello.cpp", "readme_alone");
+    let ran = run(Command::new(&program).env_remove("RANK").env("WORLD_SIZE", "1"), PATIENCE);
+    assert!(ran.stderr.contains("RANK is not set"), "{}", ran.stderr);
+}
+
+#[test]
+fn the_commands_of_the_guide_do_what_it_says() {
+    const GUIDE: &str = "docs/cpp-guide.md";
+    let ranks = block(GUIDE, "#include <rendezvous.hpp>").text;
+    let clone = Clone::with("guide", "ranks.cpp", &ranks);
+    for linking in [
+        "g++ -std=c++17 -O2 -Iinclude ranks.cpp -o ranks -L",
+        "g++ -std=c++17 -O2 -Iinclude ranks.cpp -o ranks target",
+    ] {
+        let commands = block(GUIDE, linking).text + &block(GUIDE, "target/release/rdzv server").text;
+        let ran = clone.run(&commands);
+        for rank in 0..2 {
+            for other in 0..2 {
+                let line = format!("rank {rank} sees 10.0.0.{other}:4000\n");
+                assert!(ran.stdout.contains(&line), "{}", ran.stdout);
+            }
+        }
+    }
+}
+
+/// Two nodes that are well stay in the round that they have met in, and hear of a death.
+#[test]
+fn nodes_of_the_readme_stay_in_one_round_while_all_are_well() {
+    // The round forms when both are there, and does not wait half a minute for a third one.
+    let body = block("README.md", "auto parameters")
+        .text
+        .replace("\"head-node:29400\"", "endpoint")
+        .replace("2, 8", "2, 2");
+    let text = format!(
+        "#include <rendezvous.hpp>\n#include <cstdio>\n\
+         int main(int, char** arguments) try {{\nconst char* endpoint = arguments[1];\n\
+         std::setvbuf(stdout, nullptr, _IOLBF, 0);\n{body}\n}} catch (const std::exception& problem) {{\n\
+         std::puts(problem.what());\nreturn 1;\n}}\n"
+    );
+    let source = folder("readme_nodes").join("program.cpp");
+    std::fs::write(&source, text).expect("the folder of this test");
+    let program = Build::cpp("readme_nodes", "c++17", &[source]).linked_with(library::shipped()).plain();
+    let server = crate::net::start(rendezvous_core::limits::ServerLimits::default());
+    let endpoint = server.local_addr().to_string();
+    let mut child = Command::new(program)
+        .arg(&endpoint)
+        .env_remove("LD_LIBRARY_PATH")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let (tell, lines) = channel();
+    let stdout = child.stdout.take().expect("a pipe");
+    std::thread::spawn(move || {
+        BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
+    });
+    let node = |name: &str| {
+        let parameters = RendezvousParameters::new("rdzv", &endpoint, "my-run", 2, 2).expect("valid");
+        let parameters = parameters.with("is_host", false).with("node", name);
+        Context::default().create_handler(&parameters).expect("a handler")
+    };
+    let first = node("first");
+    let info = first.next_rendezvous().expect("both meet");
+    assert_eq!(info.round, Some(0));
+    // The program looks for events every second. While nothing happens it neither leaves nor joins.
+    assert_eq!(first.next_event(Span::from_secs(4)).expect("the round goes on"), None);
+    assert!(lines.try_recv().is_err(), "it has nothing to tell");
+    first.abandon();
+    let told = lines.recv_timeout(crate::net::PATIENCE).expect("it hears of the death");
+    assert!(told.starts_with("node first (rank ") && told.contains(" of round 0) died: "), "{told}");
+    let second = node("second");
+    assert_eq!(second.next_rendezvous().expect("both meet again").round, Some(1));
+    assert_eq!(second.next_event(Span::from_secs(2)).expect("the round goes on"), None);
+    child.kill().expect("it runs");
+    child.wait().expect("a child of ours");
+}
+
+/// Somebody leads and dies while the program follows; it takes over, and others after it.
+#[test]
+fn program_of_native_stores_elects_one_leader_after_the_other() {
+    use rendezvous_core::driver::native_client::NativeClientOptions;
+    use rendezvous_core::driver::store::{Store, Timeout};
+    use rendezvous_core::error::Operation;
+    use rendezvous_core::time::Duration as Span;
+    let program = program("docs/native-stores.md", "#include <rendezvous.hpp>", "native_stores");
+    let server = crate::net::start(rendezvous_core::limits::ServerLimits::default());
+    let port = server.local_addr().port();
+    let connect = || {
+        let store = Store::connect_native("127.0.0.1", port, NativeClientOptions::default());
+        store.expect("it runs").with_prefix(b"election")
+    };
+    let elect = |name: &str| {
+        run(Command::new(&program).args(["127.0.0.1", &port.to_string(), name]), PATIENCE)
+            .or_fail(name)
+            .stdout
+    };
+    let (leader, witness) = (connect(), connect());
+    let lease = leader.native(Operation::LeaseGrant).expect("native").lease(Span::ZERO, Timeout::Default);
+    lease.expect("granted").attach(&[b"alive/ghost"], Timeout::Default).expect("attached");
+    for (key, value) in [("alive/ghost", ""), ("leader", "ghost")] {
+        leader.set(key.as_bytes(), value.as_bytes(), Timeout::Default).expect("set");
+    }
+    let alive = witness.native(Operation::Watch).expect("native");
+    let alive = alive.watch_prefix(b"alive/ada/", 0, Timeout::Default).expect("begun");
+    let words = std::thread::scope(|scope| {
+        let follower = scope.spawn(|| elect("ada"));
+        assert!(alive.next(Span::from_secs(20)).expect("it goes on").is_some(), "ada comes");
+        drop(leader);
+        follower.join().expect("it ends")
+    });
+    let lines: Vec<_> = words.lines().collect();
+    assert!(
+        lines.last().is_some_and(|line| line.starts_with("ada/") && line.contains(" leads in term ")),
+        "{words}"
+    );
+    let term = |words: &str| words.trim_end().rsplit(' ').next().and_then(|term| term.parse::<u64>().ok());
+    let plan = witness.get_owned(b"plan", Timeout::Once).expect("it is there");
+    assert!(plan.starts_with(b"by ada/"), "{plan:?}");
+    let next = elect("bob");
+    assert!(next.starts_with("bob/") && next.contains(" leads") && term(&next) > term(&words), "{next}");
+}
