@@ -2893,8 +2893,10 @@ typedef int32_t (*rdzv_worker_fn)(void *user_data, rdzv_worker_call *call);
 // NUL-terminated.
 const uint8_t *rdzv_worker_call_argument(const rdzv_worker_call *call, size_t index, size_t *len);
 
-// What the function returns beside its exit code; it is copied, and the last one counts. The agent has it
-// when all workers have ended well.
+// What the function returns beside its exit code, 268,435,456 bytes (256 MiB) at most; it is copied, and the
+// last one counts. The agent has it when all workers have ended well. It arrives whole or not at all: if it
+// is longer, or the system has no room for it, the worker fails with exit code 102, and the message of its
+// `rdzv_worker_failure` tells why. A worker that dies before it has ended returns nothing.
 void rdzv_worker_call_return(rdzv_worker_call *call, const uint8_t *data, size_t data_len);
 
 // -----------------------------------------------------------------------------------------------------------
@@ -3040,8 +3042,8 @@ rdzv_status rdzv_agent_options_set_program(rdzv_agent_options *options,
 // but those of the allocator; of its descriptors there are the first three; signals have their default
 // actions; and its environment is that of a worker. When it returns, the process ends at once with that exit
 // code (of which the lowest eight bits count): nothing that was to run at exit runs, and what was printed
-// but not flushed is gone. An exception must not leave it. Make the agent before there are other threads, if
-// you can.
+// but not flushed is gone. An exception must not leave it. What it returns in bytes
+// (`rdzv_worker_call_return`) may be 256 MiB long. Make the agent before there are other threads, if you can.
 rdzv_status rdzv_agent_options_set_function(rdzv_agent_options *options,
                                             rdzv_worker_fn function,
                                             void *user_data,

@@ -274,7 +274,8 @@ class worker_call {
       all.emplace_back(detail::text(data, size));
     return all;
   }
-  /// Copied; the last one counts.
+  /// What the worker returns, 256 MiB at most; copied, and the last one counts. If it is longer, or there is no room
+  /// for it, the worker fails with exit code 102 and a message that tells why.
   void set_returned(std::string_view data) { rdzv_worker_call_return(call_, detail::bytes(data), data.size()); }
 
  private:

@@ -334,6 +334,8 @@ pub const TAIL_LINES: usize = 20;
 pub const TAIL_LINE_BYTES_MAX: usize = 1024;
 /// Longest error file, in bytes; a longer one is not read.
 pub const ERROR_FILE_BYTES_MAX: usize = 1 << 20;
+/// Longest value that a worker returns that is a function, in bytes.
+pub const RETURNED_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Longest name of a folder that a run id gives, in bytes.
 pub const RUN_FOLDER_BYTES_MAX: usize = 100;
 /// Bytes that a console has not taken yet from which on workers wait for it. It is passed by what one read brings.

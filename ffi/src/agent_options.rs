@@ -158,8 +158,8 @@ pub unsafe extern "C" fn rdzv_agent_options_set_program(
 /// but those of the allocator; of its descriptors there are the first three; signals have their default
 /// actions; and its environment is that of a worker. When it returns, the process ends at once with that exit
 /// code (of which the lowest eight bits count): nothing that was to run at exit runs, and what was printed
-/// but not flushed is gone. An exception must not leave it. Make the agent before there are other threads, if
-/// you can.
+/// but not flushed is gone. An exception must not leave it. What it returns in bytes
+/// (`rdzv_worker_call_return`) may be 256 MiB long. Make the agent before there are other threads, if you can.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_options_set_function(
     options: *mut rdzv_agent_options,

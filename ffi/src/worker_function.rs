@@ -66,8 +66,10 @@ pub unsafe extern "C" fn rdzv_worker_call_argument(
     }
 }
 
-/// What the function returns beside its exit code; it is copied, and the last one counts. The agent has it
-/// when all workers have ended well.
+/// What the function returns beside its exit code, 268,435,456 bytes (256 MiB) at most; it is copied, and the
+/// last one counts. The agent has it when all workers have ended well. It arrives whole or not at all: if it
+/// is longer, or the system has no room for it, the worker fails with exit code 102, and the message of its
+/// `rdzv_worker_failure` tells why. A worker that dies before it has ended returns nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_worker_call_return(
     call: *mut rdzv_worker_call,

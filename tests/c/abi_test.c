@@ -124,6 +124,7 @@ static const struct test tests[] = {
     TEST(agents_live_in_a_loop),
     TEST(agents_are_watched),
     TEST(functions_are_workers),
+    TEST(functions_return_long_values),
     TEST(own_code_supervises_workers),
     TEST(workers_record_their_errors),
     TEST(agent_runs_the_program_that_was_found),

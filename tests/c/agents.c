@@ -432,6 +432,63 @@ void functions_are_workers(void) {
   rdzv_server_free(server);
 }
 
+enum { LONG_VALUE = 8 * 1024 * 1024, VALUE_MAX = 256 * 1024 * 1024 };
+
+// Returns as many bytes as the number that it is passed.
+static int32_t returns_many_bytes(void *user_data, rdzv_worker_call *call) {
+  const size_t len = *(size_t *)user_data;
+  uint8_t *bytes = calloc(len, 1);
+  if (bytes == NULL) return 2;
+  for (size_t i = 0; i < len && i < LONG_VALUE; ++i) bytes[i] = (uint8_t)(i * 31 >> 8);
+  rdzv_worker_call_return(call, bytes, len);
+  return 0;
+}
+
+void functions_return_long_values(void) {
+  // As above.
+  if (skipped_under_valgrind()) return;
+  rdzv_server *server = start_server(NULL);
+  rdzv_agent_options *options = new_options(2);
+  static size_t len = LONG_VALUE;
+  OK(rdzv_agent_options_set_function(options, returns_many_bytes, &len, &error));
+  OK(rdzv_agent_options_set_master(options, TEXT("127.0.0.1"), 1234, &error));
+  rdzv_agent *agent = new_agent(server, options, "2");
+  rdzv_agent_result *result = NULL;
+  OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
+  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_SUCCEEDED);
+  CHECK_NUMBER((long long)rdzv_agent_result_returned_count(result), 2);
+  for (size_t worker = 0; worker < 2; ++worker) {
+    size_t got = 0, wrong = 0;
+    const uint8_t *bytes = rdzv_agent_result_returned(result, worker, NULL, &got);
+    CHECK_NUMBER((long long)got, LONG_VALUE);
+    for (size_t i = 0; i < got; ++i) wrong += bytes[i] != (uint8_t)(i * 31 >> 8);
+    CHECK_NUMBER((long long)wrong, 0);
+  }
+  rdzv_agent_result_free(result);
+  rdzv_agent_free(agent);
+  rdzv_server_free(server);
+
+  // A value beyond the limit is a failure that tells its length and the limit.
+  server = start_server(NULL);
+  len = VALUE_MAX + 1u;
+  options = new_options(1);
+  OK(rdzv_agent_options_set_max_restarts(options, 0, &error));
+  OK(rdzv_agent_options_set_function(options, returns_many_bytes, &len, &error));
+  OK(rdzv_agent_options_set_master(options, TEXT("127.0.0.1"), 1234, &error));
+  agent = new_agent(server, options, "1");
+  OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
+  CHECK_NUMBER(rdzv_agent_result_verdict(result), RDZV_VERDICT_FAILED);
+  CHECK_NUMBER((long long)rdzv_agent_result_returned_count(result), 0);
+  rdzv_worker_failure failure = {.struct_size = sizeof failure};
+  OK(rdzv_agent_result_failure(result, 0, &failure, &error));
+  CHECK_NUMBER(failure.exit_code, 102);
+  CHECK_LENT(failure.message, failure.message_len,
+             "the function returned 268435457 bytes, and the limit of a worker's return value is 268435456 bytes");
+  rdzv_agent_result_free(result);
+  rdzv_agent_free(agent);
+  rdzv_server_free(server);
+}
+
 // A cluster manager whose workers are entries of a table: one fails by itself, the others when they are told to end.
 struct cluster {
   rdzv_workers *workers;

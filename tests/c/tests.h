@@ -62,6 +62,7 @@ void agent_is_stopped_by_another_thread(void);
 void agents_live_in_a_loop(void);
 void agents_are_watched(void);
 void functions_are_workers(void);
+void functions_return_long_values(void);
 void own_code_supervises_workers(void);
 void workers_record_their_errors(void);
 void agent_runs_the_program_that_was_found(void);

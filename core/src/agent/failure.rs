@@ -134,6 +134,11 @@ impl ProcessFailure {
         }
     }
 
+    /// Says what its agent found wrong with it.
+    pub fn name_cause(&mut self, cause: &str) {
+        self.message = cause.to_string();
+    }
+
     /// The name of the signal that killed it.
     #[must_use]
     pub fn signal(&self) -> Option<&'static str> {

@@ -27,12 +27,13 @@ pub use error::{GuardError, GuardLost, Part, SpawnStep, StartStep};
 pub use event::{ExitStatus, GuardEvent, Returned};
 pub use find::{FindError, ProcessState, find_program, process_state};
 pub(in crate::driver) use find::{command_of, parent_of};
-pub use function::{Call, Function, PANICKED, Registered};
+pub use function::{Call, Function, NOT_RETURNED, PANICKED, Registered};
 pub use program::{Entry, Program, Stdio};
 
 use super::event_loop::{EventLoop, Interest, Token, Watch};
 use super::socket::wait_readable;
 use super::threads::with_signals_blocked;
+use crate::limits::RETURNED_BYTES_MAX;
 use crate::time::Duration;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -46,7 +47,7 @@ use line::{Line, Queued};
 use program::Parcel;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use workers::{PipeEnd, Workers};
+use workers::{ReturnFile, Workers};
 
 /// What a guard is to be.
 #[derive(Clone, Debug)]
@@ -55,7 +56,7 @@ pub struct GuardOptions {
     pub function: Option<Registered>,
     /// Workers that may live at once.
     pub workers_max: u32,
-    /// Bytes that a function may return.
+    /// Bytes that a function may return. More is [`Returned::TooLong`].
     pub returned_bytes_max: usize,
     /// How long dropping the handle waits for everything beneath to be gone. What no signal reaches is left behind then.
     pub end_timeout: Duration,
@@ -66,7 +67,7 @@ impl Default for GuardOptions {
         Self {
             function: None,
             workers_max: 1024,
-            returned_bytes_max: 1 << 20,
+            returned_bytes_max: RETURNED_BYTES_MAX,
             end_timeout: Duration::from_secs(5),
         }
     }
@@ -83,8 +84,6 @@ const ROOM_INTERVAL: Duration = Duration::from_millis(5);
 
 const SOCKET: Token = Token(0);
 const GUARD: Token = Token(1);
-/// Pipes of functions have the numbers of their workers behind these.
-const FIRST_PIPE: u64 = 16;
 
 /// A guard, and all that is beneath it.
 ///
@@ -138,6 +137,7 @@ impl Guard {
             agent: agent.as_ref().map_or(-1, AsRawFd::as_raw_fd),
             name: own_name(),
             function: options.function.as_ref().map(|function| Arc::as_ptr(&function.0)),
+            returned_bytes_max: options.returned_bytes_max,
         };
         // The child runs with the agent's handlers until it has taken them away, so no signal may come to it before.
         // SAFETY: the child calls nothing but `live`, which neither allocates nor takes locks, and never returns.
@@ -290,16 +290,13 @@ impl Inner {
         }
         let parcel = Parcel::pack(program)?;
         asked.block_bytes = parcel.bytes;
-        let mut pipe = None;
         let mut returned = None;
         if program.entry == Entry::Function {
             if self.options.function.is_none() {
                 return Err(GuardError::NoFunction);
             }
             asked.kind = request::START_FUNCTION;
-            let (ours, theirs) = io::pipe().map_err(|error| GuardError::NotPrepared(number_of(&error)))?;
-            pipe = Some(PipeEnd::new(ours.into(), &self.events, Token(FIRST_PIPE + u64::from(worker)))?);
-            returned = Some(OwnedFd::from(theirs));
+            returned = Some(ReturnFile::new()?);
         }
         let mut beside: Vec<BorrowedFd<'_>> = Vec::from([parcel.file.as_fd()]);
         asked.stdio = [program.stdin, program.stdout, program.stderr].map(|stream| match stream {
@@ -312,7 +309,7 @@ impl Inner {
         });
         beside.extend(returned.as_ref().map(AsFd::as_fd));
         self.line.ask(asked, &beside).map_err(|errno| self.or_lost(errno))?;
-        self.workers.ask(worker, pipe);
+        self.workers.ask(worker, returned);
         Ok(())
     }
 
@@ -362,7 +359,8 @@ impl Inner {
                 Ok(None) => return self.lose(),
                 Err(libc::EAGAIN) if has_ended => return self.lose(),
                 Err(libc::EAGAIN) => {
-                    self.read_pipes();
+                    // An error means that there is nothing to take back: the descriptor's readiness is looked at anew.
+                    self.events.poll().into_iter().flatten().for_each(drop);
                     if self.line.flush().is_err() {
                         return self.lose();
                     }
@@ -370,16 +368,6 @@ impl Inner {
                     return Ok(None);
                 }
                 Err(_) => return self.lose(),
-            }
-        }
-    }
-
-    /// Takes what functions have returned so far, so that they need not wait.
-    fn read_pipes(&mut self) {
-        // An error means that none is known to be ready; what a function left is taken at its end at the latest.
-        for ready in self.events.poll().into_iter().flatten() {
-            if let Some(worker) = ready.token.0.checked_sub(FIRST_PIPE) {
-                self.workers.read_pipe(worker, self.options.returned_bytes_max);
             }
         }
     }

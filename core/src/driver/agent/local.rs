@@ -17,7 +17,8 @@ use crate::agent::supervisor::Failed;
 use crate::agent::template::{self, Origin};
 use crate::driver::clock::Clock;
 use crate::driver::process::{
-    self, Entry, Guard, GuardError, GuardEvent, GuardLost, GuardOptions, Program, Registered, Returned, Stdio,
+    self, Entry, Guard, GuardError, GuardEvent, GuardLost, GuardOptions, NOT_RETURNED, Program, Registered,
+    Returned, Stdio,
 };
 use crate::driver::worker_logs::{
     Attempt, Consoles, LogError, LogFolder, Output, WorkerLogs, WorkerOutputs, read_error_file,
@@ -117,6 +118,8 @@ pub struct LocalWorkers {
     logs: WorkerLogs,
     /// Where workers of this start tell why they failed.
     error_files: ErrorWatch,
+    /// Why the values of workers of this start did not arrive, by local rank.
+    not_returned: BTreeMap<u32, String>,
 }
 
 impl LocalWorkers {
@@ -156,6 +159,7 @@ impl LocalWorkers {
             is_stopping: false,
             logs,
             error_files: ErrorWatch::default(),
+            not_returned: BTreeMap::new(),
         })
     }
 
@@ -297,6 +301,10 @@ impl LocalWorkers {
             GuardEvent::Exited { worker, status, at_ns, was_ending, returned, .. } => {
                 let local_rank = self.gone(worker)?;
                 let exit = match status {
+                    // It has to count as a failure also where it is the agent that cannot take the value.
+                    process::ExitStatus::Code(0) if returned.failure().is_some() => {
+                        ExitStatus::Code(NOT_RETURNED)
+                    }
                     process::ExitStatus::Code(code) => ExitStatus::Code(code),
                     process::ExitStatus::Signal { signal, .. } => ExitStatus::Signal(signal),
                 };
@@ -304,10 +312,10 @@ impl LocalWorkers {
                     self.look_for_error_files();
                 }
                 let at = Instant::from_nanos(at_ns.saturating_sub(self.origin_ns));
-                let returned = match returned {
-                    Returned::Bytes(bytes) => Some(bytes),
-                    Returned::Nothing | Returned::TooLong(_) => None,
-                };
+                if exit == ExitStatus::Code(NOT_RETURNED) {
+                    self.not_returned.extend(returned.failure().map(|words| (local_rank, words)));
+                }
+                let returned = if let Returned::Bytes(bytes) = returned { Some(bytes) } else { None };
                 self.happened.push_back(WorkerEvent::Exited { local_rank, exit, at, was_ending, returned });
                 return self.happened.pop_front();
             }
@@ -460,6 +468,7 @@ impl Workers for LocalWorkers {
         self.count = u32::try_from(start.group.workers.len()).unwrap_or(u32::MAX);
         self.running = Running::default();
         self.is_stopping = false;
+        self.not_returned.clear();
         if let Some(vigil) = &mut self.vigil {
             vigil.begin();
         }
@@ -540,7 +549,11 @@ impl Workers for LocalWorkers {
                 error_file: self.error_file(failed.local_rank),
                 stderr_tail: self.logs.tail(failed.local_rank),
             };
-            Some(ProcessFailure::new(place, end))
+            let mut failure = ProcessFailure::new(place, end);
+            if let Some(words) = self.not_returned.get(&failed.local_rank) {
+                failure.name_cause(words);
+            }
+            Some(failure)
         };
         failed.iter().filter_map(failure).collect()
     }

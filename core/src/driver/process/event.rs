@@ -2,6 +2,8 @@
 
 use super::error::SpawnStep;
 use super::guard::packet::Report;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 /// What happened beneath a guard.
@@ -82,6 +84,30 @@ pub enum Returned {
     Nothing,
     /// What the function left, which may be no bytes.
     Bytes(Vec<u8>),
-    /// The function left more than the guard's options allow: so many bytes.
-    TooLong(u64),
+    /// The function left more than the guard's options allow.
+    TooLong {
+        /// How much it left, in bytes.
+        bytes: u64,
+        /// How much may be, in bytes.
+        bytes_max: usize,
+    },
+    /// What the function left could not be handed over: the system's number.
+    Failed(i32),
+}
+
+impl Returned {
+    /// Why there is nothing although the function left something.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        match self {
+            Self::Nothing | Self::Bytes(_) => None,
+            Self::TooLong { bytes, bytes_max } => Some(format!(
+                "the function returned {bytes} bytes, and the limit of a worker's return value is {bytes_max} bytes"
+            )),
+            Self::Failed(errno) => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                Some(format!("what the function returned could not be handed over: {error}"))
+            }
+        }
+    }
 }

@@ -1,11 +1,12 @@
 //! Workers that are functions of the agent's own program.
 
 use super::guard::packet::{Plain, pointer};
+use super::guard::system::errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::fmt;
-use libc::{c_char, c_int};
+use libc::{c_char, off_t};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -22,11 +23,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// - its environment is the one that was asked for, in the C library and so in `std::env`;
 /// - when it returns, the process ends at once: no destructors, nothing that was to run at exit, and what it has printed
 ///   but not flushed is gone;
-/// - a panic is the exit code [`PANICKED`], and nothing is returned.
+/// - a panic is the exit code [`PANICKED`], and nothing is returned;
+/// - what it returns arrives whole or not at all. If it does not, although the exit code is 0, that becomes
+///   [`NOT_RETURNED`].
 pub type Function = dyn Fn(&Call<'_>, &mut Vec<u8>) -> i32 + Send + Sync;
 
 /// The exit code of a function that panicked.
 pub const PANICKED: i32 = 101;
+
+/// The exit code of a function that succeeded and whose bytes could not be handed over.
+pub const NOT_RETURNED: i32 = 102;
 
 /// A function in the options of a guard.
 #[derive(Clone)]
@@ -79,43 +85,78 @@ impl<'a> Call<'a> {
         Self { worker, arguments }
     }
 
-    /// Calls the function in a process that is there for nothing else, and ends it.
-    pub(super) fn run(&self, function: &Function, returned: RawFd) -> ! {
+    /// Calls the function in a process that is there for nothing else, and ends it. What the function returns goes into the
+    /// file `returned`, `bytes_max` bytes at most.
+    pub(super) fn run(&self, function: &Function, returned: RawFd, bytes_max: usize) -> ! {
         let mut bytes = Vec::new();
         let code = catch_unwind(AssertUnwindSafe(|| function(self, &mut bytes)));
-        let mut head = ReturnedHead { bytes: bytes.len() as u64 };
-        // What was not written is seen as cut by whoever reads.
-        if code.is_ok() && write_all(returned, pointer(&mut head).cast(), size_of::<ReturnedHead>()) {
-            write_all(returned, bytes.as_ptr(), bytes.len());
-        }
+        let is_returned = code.is_err() || hand_over(returned, &bytes, bytes_max);
+        let code = match code {
+            // The system keeps the lowest eight bits.
+            Ok(code) if code & 0xff == 0 && !is_returned => NOT_RETURNED,
+            Ok(code) => code,
+            Err(_) => PANICKED,
+        };
         // SAFETY: ends this process at once.
-        unsafe { libc::_exit(code.unwrap_or(PANICKED)) }
+        unsafe { libc::_exit(code) }
     }
 }
 
-/// Stands before what a function returned.
+/// Stands in the file before what a function returned. It is written last: a process that dies before that has returned
+/// nothing.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReturnedHead {
-    pub(super) bytes: u64,
+    /// One of [`outcome`]; 0 as long as nothing was returned.
+    pub(super) outcome: u64,
+    /// The number of bytes, or the error of the system.
+    pub(super) value: u64,
 }
 
-// SAFETY: a number.
+/// What became of the bytes.
+pub(super) mod outcome {
+    pub(crate) const WHOLE: u64 = 1;
+    pub(crate) const TOO_LONG: u64 = 2;
+    pub(crate) const FAILED: u64 = 3;
+}
+
+// SAFETY: two numbers of one size.
 unsafe impl Plain for ReturnedHead {}
 
-/// Whether all was written.
-fn write_all(fd: RawFd, mut from: *const u8, mut bytes: usize) -> bool {
+/// Writes what the agent reads when the process has ended; true: it has all of it.
+fn hand_over(file: RawFd, bytes: &[u8], bytes_max: usize) -> bool {
+    let (outcome, value) = if bytes.len() > bytes_max {
+        (outcome::TOO_LONG, bytes.len() as u64)
+    } else {
+        // A limit on the size of files is an error then, and no signal.
+        // SAFETY: numbers only; this process has nothing left to do but this.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        match write_all(file, bytes.as_ptr(), bytes.len(), size_of::<ReturnedHead>()) {
+            Ok(()) => (outcome::WHOLE, bytes.len() as u64),
+            Err(errno) => (outcome::FAILED, u64::from(errno.unsigned_abs())),
+        }
+    };
+    let mut head = ReturnedHead { outcome, value };
+    let is_written = write_all(file, pointer(&mut head).cast(), size_of::<ReturnedHead>(), 0).is_ok();
+    is_written && outcome == outcome::WHOLE
+}
+
+/// Writes all of it at an offset, or fails with the system's number.
+fn write_all(file: RawFd, mut from: *const u8, mut bytes: usize, mut at: usize) -> Result<(), i32> {
     while bytes > 0 {
+        let offset = off_t::try_from(at).map_err(|_| libc::EFBIG)?;
         // SAFETY: the callers' memory is valid for reading so many bytes.
-        let written = unsafe { libc::write(fd, from.cast(), bytes) };
+        let written = unsafe { libc::pwrite(file, from.cast(), bytes, offset) };
         match usize::try_from(written) {
+            Ok(0) => return Err(libc::ENOSPC),
             Ok(written) => {
                 from = from.wrapping_add(written);
                 bytes -= written;
+                at += written;
             }
-            Err(_) if super::guard::system::errno() == libc::EINTR as c_int => {}
-            Err(_) => return false,
+            Err(_) if errno() == libc::EINTR => {}
+            Err(_) => return Err(errno()),
         }
     }
-    true
+    Ok(())
 }

@@ -37,6 +37,8 @@ pub(crate) struct Birth<'a> {
     /// The name that the agent has among processes; it ends with a zero.
     pub(crate) name: [u8; 16],
     pub(crate) function: Option<*const Function>,
+    /// Bytes that it may return.
+    pub(crate) returned_bytes_max: usize,
 }
 
 /// The life of a guard; called in a process that was just forked, with all signals blocked.
@@ -61,6 +63,7 @@ pub(crate) extern "C" fn live(birth: &Birth<'_>) -> ! {
         stack_top: rooms.stack_top,
         name: birth.name,
         function: birth.function,
+        returned_bytes_max: birth.returned_bytes_max,
         // SAFETY: it has no arguments and cannot fail.
         guard: unsafe { libc::getpid() },
         lifeline: lifeline::number(),

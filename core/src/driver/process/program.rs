@@ -5,6 +5,7 @@ use super::guard::block::Head;
 use super::guard::system::{check, errno};
 use crate::driver::process::error::Part;
 use alloc::vec::Vec;
+use core::ffi::CStr;
 use core::mem::size_of;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -144,16 +145,20 @@ impl Texts {
     }
 }
 
-fn sealed(bytes: &[u8]) -> Result<OwnedFd, i32> {
-    // Some systems refuse one that might be a program, older ones do not know the word.
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+/// A file in memory, without a name in any folder.
+pub(super) fn memory_file(name: &CStr, flags: u32) -> Result<OwnedFd, i32> {
     let open = |flags| {
         // SAFETY: the name ends with a zero.
-        let fd = check(unsafe { libc::memfd_create(c"rdzv-worker".as_ptr(), flags) })?;
+        let fd = check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
         // SAFETY: it was opened just now, and nobody else knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     };
-    let file = open(flags | libc::MFD_NOEXEC_SEAL).or_else(|_: i32| open(flags))?;
+    // Some systems refuse one that might be a program, older ones do not know the word.
+    open(flags | libc::MFD_NOEXEC_SEAL).or_else(|_: i32| open(flags))
+}
+
+fn sealed(bytes: &[u8]) -> Result<OwnedFd, i32> {
+    let file = memory_file(c"rdzv-worker", libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)?;
     let mut rest = bytes;
     while !rest.is_empty() {
         // SAFETY: so many bytes are valid for reading.

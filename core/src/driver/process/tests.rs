@@ -341,8 +341,7 @@ fn who_dies_while_becoming_a_program_has_started_and_ended() {
 fn a_function_returns_bytes() {
     let mut guard = start();
     let (_ours, theirs) = pipe().expect("a pipe");
-    // More than a pipe holds, so it would wait for ever if nobody took it.
-    for (count, code) in [(0, 0), (1, 9), (100_000, 1), (1 << 20, 255)] {
+    for (count, code) in [(0, 0), (1, 9), (100_000, 1), (1 << 20, 255), (40 << 20, 0)] {
         let scene = words(&["return", &count.to_string(), &code.to_string()]);
         guard.spawn(count, &playing(&scene, &theirs)).expect("asked");
         started(&mut guard, count);
@@ -359,13 +358,47 @@ fn a_function_returns_bytes() {
         while next(&mut guard) != GuardEvent::Empty {}
         ended
     };
-    let too_long = (1_u64 << 20) + 1;
-    let ended = end_of(&["return", &too_long.to_string(), "0"]);
-    assert_eq!(ended, (ExitStatus::Code(0), Returned::TooLong(too_long)));
     assert_eq!(end_of(&["panic"]), (ExitStatus::Code(PANICKED), Returned::Nothing));
     assert_eq!(end_of(&["exit", "5"]), (ExitStatus::Code(5), Returned::Nothing));
-    // A child of its holds the pipe open; nobody waits for that.
+    // A child of its holds the file open; nobody waits for that.
     assert_eq!(end_of(&["leave"]), (ExitStatus::Code(0), Returned::Bytes(Vec::from(*b"left"))));
+}
+
+#[test]
+fn what_a_function_returns_arrives_whole_or_fails() {
+    let function = Some(Registered::new(scenes::play));
+    let bytes_max = 3000;
+    let options = GuardOptions { function, returned_bytes_max: bytes_max, ..GuardOptions::default() };
+    let mut guard = Guard::start(&options).expect("a guard");
+    let (_ours, theirs) = pipe().expect("a pipe");
+    let mut end_of = |scene: &[&str]| {
+        guard.spawn(1, &playing(&words(scene), &theirs)).expect("asked");
+        started(&mut guard, 1);
+        let ended = ended(&mut guard, 1);
+        assert_eq!(next(&mut guard), GuardEvent::Empty);
+        ended
+    };
+    let whole = Returned::Bytes(std::vec![7; bytes_max]);
+    assert_eq!(end_of(&["return", "3000", "0"]), (ExitStatus::Code(0), whole));
+    let too_long = Returned::TooLong { bytes: 3001, bytes_max };
+    assert_eq!(
+        too_long.failure().expect("a failure"),
+        "the function returned 3001 bytes, and the limit of a worker's return value is 3000 bytes"
+    );
+    assert_eq!(end_of(&["return", "3001", "0"]), (ExitStatus::Code(NOT_RETURNED), too_long.clone()));
+    assert_eq!(end_of(&["return", "3001", "256"]), (ExitStatus::Code(NOT_RETURNED), too_long.clone()));
+    // A failure of its own stays what it is.
+    assert_eq!(end_of(&["return", "3001", "9"]), (ExitStatus::Code(9), too_long));
+    // A file may have 1000 bytes.
+    let full = Returned::Failed(libc::EFBIG);
+    assert!(
+        full.failure()
+            .expect("a failure")
+            .starts_with("what the function returned could not be handed over: ")
+    );
+    assert_eq!(end_of(&["return to a small file", "3000"]), (ExitStatus::Code(NOT_RETURNED), full));
+    // It dies when half of the value is there.
+    assert_eq!(end_of(&["die while returning"]), (killed_by(libc::SIGKILL), Returned::Nothing));
 }
 
 #[test]
@@ -380,7 +413,7 @@ fn a_function_has_its_call_and_a_world_of_its_own() {
     let pid = started(&mut guard, 77);
     let (status, Returned::Bytes(seen)) = ended(&mut guard, 77) else { panic!("it returns") };
     assert_eq!(status, ExitStatus::Code(0));
-    // Of descriptors there are the standard ones, the pipe for what it returns, that of the listing itself, and the
+    // Of descriptors there are the standard ones, the file for what it returns, that of the listing itself, and the
     // lifeline.
     let seen = String::from_utf8(seen).expect("text");
     let expected = std::format!("77|world,,\u{e4}|A=1|{}|0,1,2,3,4,1023|{pid},{pid}", place.display());

@@ -2,14 +2,15 @@
 
 use super::GuardError;
 use super::event::Returned;
-use super::function::ReturnedHead;
-use crate::driver::event_loop::{EventLoop, Interest, Token, Watch};
+use super::function::{ReturnedHead, outcome};
+use super::program::memory_file;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem::size_of;
 use std::fs::File;
-use std::io::{ErrorKind, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 /// Those that were asked for and have not ended, by their numbers.
 #[derive(Debug, Default)]
@@ -19,7 +20,7 @@ pub(super) struct Workers(BTreeMap<u32, Worker>);
 struct Worker {
     /// Names the process as long as it is held, whatever becomes of its number.
     pidfd: Option<OwnedFd>,
-    pipe: Option<PipeEnd>,
+    returned: Option<ReturnFile>,
 }
 
 impl Workers {
@@ -32,8 +33,8 @@ impl Workers {
     }
 
     /// It was asked for.
-    pub(super) fn ask(&mut self, worker: u32, pipe: Option<PipeEnd>) {
-        self.0.insert(worker, Worker { pidfd: None, pipe });
+    pub(super) fn ask(&mut self, worker: u32, returned: Option<ReturnFile>) {
+        self.0.insert(worker, Worker { pidfd: None, returned });
     }
 
     pub(super) fn started(&mut self, worker: u32, pidfd: Option<OwnedFd>) {
@@ -49,16 +50,8 @@ impl Workers {
 
     /// It has ended: what it returned.
     pub(super) fn ended(&mut self, worker: u32, bytes_max: usize) -> Returned {
-        let pipe = self.0.remove(&worker).and_then(|worker| worker.pipe);
-        pipe.map_or(Returned::Nothing, |pipe| pipe.finish(bytes_max))
-    }
-
-    /// Takes what a function has returned so far.
-    pub(super) fn read_pipe(&mut self, worker: u64, bytes_max: usize) {
-        let worker = u32::try_from(worker).ok().and_then(|worker| self.0.get_mut(&worker));
-        if let Some(pipe) = worker.and_then(|worker| worker.pipe.as_mut()) {
-            pipe.read(bytes_max);
-        }
+        let file = self.0.remove(&worker).and_then(|worker| worker.returned);
+        file.map_or(Returned::Nothing, |mut file| file.read(bytes_max))
     }
 
     /// Kills the groups of all, when there is no guard any more that would. A group is named by its leader's descriptor,
@@ -84,61 +77,57 @@ impl Workers {
 /// Since Linux 6.9.
 const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
 
-/// Where a function's result comes out.
+/// Where a function leaves what it returns: a file in memory, which is read when its process has ended. So nobody has to
+/// read along, and a copy that a child of the process holds changes nothing.
 #[derive(Debug)]
-pub(super) struct PipeEnd {
-    // Goes before the pipe. `None` when nothing more can come.
-    watch: Option<Watch>,
-    pipe: File,
-    bytes: Vec<u8>,
-}
+pub(super) struct ReturnFile(File);
 
-/// What one read takes.
-const READ_BYTES: usize = 16 * 1024;
-/// Reads of one pipe in a row: more than any pipe holds, so that none is left when its function has ended.
-const READS_MAX: usize = 256;
-
-impl PipeEnd {
-    pub(super) fn new(pipe: OwnedFd, events: &EventLoop, token: Token) -> Result<Self, GuardError> {
-        let watched =
-            set_nonblocking(&pipe).and_then(|()| events.watch(pipe.as_raw_fd(), Interest::Read, token));
-        let watch = watched.map_err(|error| GuardError::NotPrepared(super::number_of(&error)))?;
-        Ok(Self { watch: Some(watch), pipe: File::from(pipe), bytes: Vec::new() })
+impl ReturnFile {
+    pub(super) fn new() -> Result<Self, GuardError> {
+        let file = memory_file(c"rdzv-returned", libc::MFD_CLOEXEC).map_err(GuardError::NotPrepared)?;
+        Ok(Self(File::from(file)))
     }
 
-    /// Takes what has come. No more is kept than a function may return; what is beyond is thrown away.
-    fn read(&mut self, bytes_max: usize) {
-        let kept_max = bytes_max.saturating_add(size_of::<ReturnedHead>());
-        let mut room = [0; READ_BYTES];
-        for _ in 0..READS_MAX {
-            match self.pipe.read(&mut room) {
-                Ok(0) => return self.watch = None,
-                Ok(count) => {
-                    let kept = count.min(kept_max.saturating_sub(self.bytes.len()));
-                    self.bytes.extend_from_slice(&room[..kept]);
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(_) => return self.watch = None,
+    /// What the function returned, now that its process has ended.
+    fn read(&mut self, bytes_max: usize) -> Returned {
+        let mut head = [0; size_of::<ReturnedHead>()];
+        match self.0.read_exact_at(&mut head, 0) {
+            Ok(()) => {}
+            // It died before.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Returned::Nothing,
+            Err(error) => return Returned::Failed(super::number_of(&error)),
+        }
+        let (outcome, value) = head.split_at(size_of::<u64>());
+        let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+        let value = number(value);
+        match number(outcome) {
+            outcome::WHOLE if value <= bytes_max as u64 => {
+                self.bytes(value).map_or_else(Returned::Failed, Returned::Bytes)
             }
+            outcome::WHOLE | outcome::TOO_LONG => Returned::TooLong { bytes: value, bytes_max },
+            outcome::FAILED => Returned::Failed(i32::try_from(value).unwrap_or(libc::EIO)),
+            _ => Returned::Nothing,
         }
     }
 
-    /// The function has ended; what it has started may hold the pipe open for ever.
-    fn finish(mut self, bytes_max: usize) -> Returned {
-        self.read(bytes_max);
-        let Some((head, bytes)) = self.bytes.split_first_chunk() else { return Returned::Nothing };
-        let announced = u64::from_ne_bytes(*head);
-        match usize::try_from(announced) {
-            Ok(announced) if announced == bytes.len() => Returned::Bytes(bytes.to_vec()),
-            Ok(announced) if announced <= bytes_max => Returned::Nothing,
-            _ => Returned::TooLong(announced),
+    fn bytes(&mut self, count: u64) -> Result<Vec<u8>, i32> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(usize::try_from(count).unwrap_or(usize::MAX)).map_err(|_| libc::ENOMEM)?;
+        // The worker shares the file's position.
+        let read = self
+            .0
+            .seek(SeekFrom::Start(size_of::<ReturnedHead>() as u64))
+            .and_then(|_| (&mut self.0).take(count).read_to_end(&mut bytes));
+        match read {
+            Ok(read) if read as u64 == count => Ok(bytes),
+            Ok(_) => Err(libc::EIO),
+            Err(error) => Err(super::number_of(&error)),
         }
     }
 }
 
-fn set_nonblocking(fd: &OwnedFd) -> std::io::Result<()> {
-    // SAFETY: numbers only.
-    let set = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
-    if set < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+impl AsFd for ReturnFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }

@@ -40,6 +40,8 @@ pub(super) struct Ground {
     /// The name that the agent has among processes.
     pub(super) name: [u8; 16],
     pub(super) function: Option<*const Function>,
+    /// Bytes that it may return.
+    pub(super) returned_bytes_max: usize,
     pub(super) guard: pid_t,
     /// The number of a worker's end of its lifeline, in the worker; -1: there is none.
     pub(super) lifeline: RawFd,
@@ -208,7 +210,7 @@ impl Launch<'_> {
             // SAFETY: ends this process at once.
             unsafe { libc::_exit(NOT_STARTED) }
         }
-        // SAFETY: the name ends with a zero. The pipe takes the place of one of the guard's own descriptors, of which
+        // SAFETY: the name ends with a zero. The file takes the place of one of the guard's own descriptors, of which
         // this copy needs none: not even the one where failures are told, for there was none. The environment is that
         // of the block, which stays; this process has one thread.
         unsafe {
@@ -222,7 +224,7 @@ impl Launch<'_> {
         let call = unsafe { Call::new(worker, self.block.arguments()) };
         // SAFETY: the function lived in the agent when it forked the guard, and nothing in the guard has touched it.
         let function = unsafe { &*function };
-        call.run(function, RETURNED)
+        call.run(function, RETURNED, self.ground.returned_bytes_max)
     }
 }
 
@@ -230,7 +232,7 @@ unsafe extern "C" {
     static mut environ: *const *const c_char;
 }
 
-/// Where a function's child finds the pipe for what it returns.
+/// Where a function's child finds the file for what it returns.
 const RETURNED: RawFd = 3;
 /// The exit code of a child that did not become what it should; nobody sees it.
 const NOT_STARTED: c_int = 127;

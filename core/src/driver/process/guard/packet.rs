@@ -90,7 +90,7 @@ pub(crate) struct Report {
 // SAFETY: numbers only; 6 x 4, 2 x 8 and 16 x 4 bytes leave no gap.
 unsafe impl Plain for Report {}
 
-/// Descriptors that one packet carries at most: a block, three standard streams, a pipe.
+/// Descriptors that one packet carries at most: a block, three standard streams, a file.
 pub(crate) const CARRIED_MAX: usize = 5;
 
 /// Room for them in a message, aligned as the system wants it.

@@ -11,6 +11,21 @@ pub(super) fn play(call: &Call<'_>, returned: &mut Vec<u8>) -> i32 {
             returned.resize(number(count), 7);
             i32::try_from(number(code)).expect("a code")
         }
+        ["return to a small file", count] => {
+            let limit = libc::rlimit { rlim_cur: 1000, rlim_max: 1000 };
+            // SAFETY: a number, and a limit that lives.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+            returned.resize(number(count), 7);
+            0
+        }
+        ["die while returning"] => {
+            // SAFETY: the text has so many bytes; the signal ends this process.
+            unsafe {
+                assert_eq!(libc::pwrite(3, b"half".as_ptr().cast(), 4, 16), 4);
+                libc::raise(libc::SIGKILL);
+            }
+            idle()
+        }
         ["panic"] => {
             returned.push(1);
             std::panic::set_hook(std::boxed::Box::new(|_| {}));
