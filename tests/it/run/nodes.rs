@@ -106,13 +106,13 @@ fn a_spare_takes_over() {
 
 #[test]
 fn a_spare_by_choice_stands_by_until_it_is_needed() {
-    let job = Job::of("1");
+    let job = Job::of("1:2");
     let endpoint = job.server.address().to_string();
-    let flags = ["--nnodes=1", "--rdzv-id=job", "--rdzv-endpoint", &endpoint];
+    let flags = ["--nnodes=1:2", "--rdzv-id=job", "--rdzv-endpoint", &endpoint];
     let conf = ["--rdzv-conf", "last_call_timeout=1,standby=true"];
     let mut spare = Launch::shell(&[&flags[..], &conf].concat(), "echo took over").start();
     spare.until(1, "standing by");
-    // It came first, and the place is for another.
+    // It came first. There is room for two, but the round is complete without it.
     let mut active = job.start(&[], &format!("echo of $WORLD_SIZE; {IDLE}"));
     active.until(1, "of 1");
     active.signal(libc::SIGKILL);

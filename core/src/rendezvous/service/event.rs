@@ -81,7 +81,7 @@ pub enum Input {
         /// What it says.
         join: Join,
     },
-    /// A node wants to be a spare: it enters a round that forms with a seat to give, and disturbs nobody before.
+    /// A node wants to be a spare: it enters a round only in place of a missing node, and disturbs nobody before.
     Standby {
         /// Its session.
         participant: ParticipantId,

@@ -95,6 +95,8 @@ impl HostRecord {
 pub struct View {
     /// Where the run stands.
     pub phase: Phase,
+    /// Whether no round of this group was formed yet.
+    pub is_first: bool,
     /// Nodes in the round that forms.
     pub joining: u32,
     /// Spares that would get a seat if it were formed now.
@@ -281,14 +283,16 @@ fn decide_forming(now: Instant, view: &View) -> (Action, Reason) {
     if view.fast_quorum == FastQuorum::Enabled && view.returned > 0 && view.due == 0 {
         return (Action::CompleteRound, Reason::QuorumReturned { nodes });
     }
+    // The nodes of a first round have yet to come, and no spare takes the place of one at once.
+    let is_complete = view.due == 0 && !(view.is_first && view.joining < minimum);
     let ends = match view.last_call {
-        LastCall::None if view.due == 0 => {
+        LastCall::None if is_complete => {
             return (Action::CompleteRound, Reason::MinimumReached { nodes });
         }
         _ if view.phase == Phase::Gathering => {
             return (Action::OpenLastCall, Reason::LastCallOpened { nodes });
         }
-        // Nobody new is waited for, but those that are on their way back are.
+        // Nobody new is waited for, but those that are on their way back, or for whom there is only a spare, are.
         LastCall::None => Instant::MAX,
         LastCall::Fixed(span) => view.enough_since + span,
         LastCall::FromLastArrival(span) => view.enough_since.max(view.last_arrival) + span,
@@ -465,6 +469,7 @@ mod tests {
     fn view(phase: Phase) -> View {
         View {
             phase,
+            is_first: true,
             joining: 2,
             spares: 0,
             returned: 0,
@@ -510,6 +515,10 @@ mod tests {
         // Without a last call, only those are waited for that are on their way back.
         let none = View { last_call: LastCall::None, due: 1, patience_ends: None, ..base };
         assert_eq!(told(0, none), "Wait(None): 2 nodes are enough; the last call runs");
+        // And for those in whose place there is only a spare, unless they have been there.
+        let spare = View { due: 0, joining: 1, spares: 1, ..none };
+        assert_eq!(told(0, spare), "Wait(None): 2 nodes are enough; the last call runs");
+        assert!(told(0, View { is_first: false, ..spare }).starts_with("CompleteRound"));
         assert_eq!(told(30_000, base), complete("the last call is over; 2 nodes are there"));
         let late = View { last_call: LastCall::FromLastArrival(Duration::from_secs(30)), ..base };
         assert!(told(34_999, late).starts_with("Wait(Some(Instant(35000000000)))"));

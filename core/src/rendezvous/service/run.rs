@@ -118,6 +118,8 @@ pub(super) struct Run {
     members: Map<ParticipantId, Member>,
     names: Named<ParticipantId>,
     standby: Index<(Wish, u64), ParticipantId>,
+    /// How many of them stand by because they want to.
+    spares: u32,
     arrivals: u64,
     deadlines: Set<(Instant, ParticipantId)>,
     returned: u32,
@@ -147,6 +149,7 @@ impl Run {
             members: Map::new(),
             names: Named::new(),
             standby: Index::new(),
+            spares: 0,
             arrivals: 0,
             deadlines: Set::new(),
             returned: 0,
@@ -350,6 +353,10 @@ impl Run {
         member.is_returned = matches!(member.place, Place::Active | Place::Due);
         self.last_arrival = now;
         self.transition(participant, event, fx);
+        // The last call runs from here, also when one was opened before with a spare for the node that now came.
+        if event == PlaceEvent::Gather && self.counts.joining == self.minimum() {
+            self.enough_since = now;
+        }
         fx.tell(participant, Event::Seated);
     }
 
@@ -370,9 +377,16 @@ impl Run {
             *count += 1;
         }
         let (arrival, deadline) = ((member.wish, member.arrival), (member.deadline, participant));
+        let is_spare = u32::from(member.wish == Wish::Spare);
         match (from, to) {
-            (Place::Standby, _) => drop(self.standby.remove(arrival)),
-            (_, Place::Standby) => drop(self.standby.insert(arrival, participant)),
+            (Place::Standby, _) => {
+                self.standby.remove(arrival);
+                self.spares -= is_spare;
+            }
+            (_, Place::Standby) => {
+                self.standby.insert(arrival, participant);
+                self.spares += is_spare;
+            }
             _ => {}
         }
         match (from.is_gathered(), to.is_gathered()) {
@@ -551,6 +565,28 @@ impl Run {
 
     fn max_nodes(&self) -> u32 {
         self.founding.as_ref().map_or(0, |(settings, _)| settings.max_nodes)
+    }
+
+    /// Nodes that the next round needs.
+    fn minimum(&self) -> u32 {
+        let Some((settings, _)) = &self.founding else { return 0 };
+        if self.record.is_some() { settings.minimum_to_continue } else { settings.min_nodes }
+    }
+
+    /// How many of those that stand by get a seat if a round is formed now, in their order: as many as there is room for
+    /// of those that found no seat, and spares in place of nodes that are missing. Nodes are missing from a round that is
+    /// smaller than the last one or than the minimum.
+    fn fillers(&self) -> u32 {
+        let Counts { joining, standby, .. } = self.counts;
+        // Spares alone do not begin a run, but they may go on with it.
+        let Some((settings, _)) = self.founding.as_ref().filter(|_| joining > 0 || self.record.is_some())
+        else {
+            return 0;
+        };
+        let last = self.record.as_ref().map_or(0, |record| record.members.len());
+        let size = u32::try_from(last).unwrap_or(u32::MAX).max(settings.min_nodes);
+        let seated = (standby - self.spares).min(settings.max_nodes.saturating_sub(joining));
+        seated + self.spares.min(size.saturating_sub(joining + seated))
     }
 }
 

@@ -43,7 +43,7 @@ pub enum Place {
     Active,
     /// Was in the round that ended, and has a seat in the one that forms.
     Due,
-    /// A spare: enters a round that forms with a seat to give.
+    /// Has no seat: it found none, or takes only that of a missing node.
     Standby,
 }
 

@@ -3,6 +3,7 @@ extern crate alloc;
 mod forgetting;
 mod scenarios;
 mod simulation;
+mod spares;
 mod table;
 
 use super::*;

@@ -19,20 +19,17 @@ impl Run {
     /// What the next decision depends on; `None`: nobody is there.
     pub(in crate::rendezvous::service) fn view(&self) -> Option<View> {
         let (settings, _) = self.founding.as_ref()?;
-        let Counts { joining, active, due, standby, .. } = self.counts;
-        // Spares alone do not begin a run, but they may go on with it.
-        let may_fill = joining > 0 || self.record.is_some();
-        let spares = if may_fill { standby.min(settings.max_nodes.saturating_sub(joining)) } else { 0 };
-        let minimum = if self.record.is_some() { settings.minimum_to_continue } else { settings.min_nodes };
+        let Counts { joining, active, due, .. } = self.counts;
         Some(View {
             phase: self.phase,
+            is_first: self.record.is_none(),
             joining,
-            spares,
+            spares: self.fillers(),
             returned: self.returned,
             due,
             active,
             finished: self.record.as_ref().map_or(0, |record| record.finished),
-            minimum,
+            minimum: self.minimum(),
             max_nodes: settings.max_nodes,
             minimum_to_continue: settings.minimum_to_continue,
             last_call: settings.last_call,
@@ -138,7 +135,7 @@ impl Run {
         }
     }
 
-    /// The next round is formed of those that are there, and of spares as far as there is room.
+    /// The next round is formed of those that are there, and of those that stand by as far as it needs them.
     fn complete(&mut self, now: Instant, fx: &mut Effects) {
         let round = self.next_round;
         for place in [Place::Due, Place::Standby] {
@@ -148,9 +145,8 @@ impl Run {
                     due.map(|(participant, _)| participant).collect()
                 }
                 _ => {
-                    let room = self.max_nodes().saturating_sub(self.counts.joining);
-                    let room = usize::try_from(room).unwrap_or(usize::MAX);
-                    self.standby.iter().take(room).map(|(_, participant)| participant).collect()
+                    let fillers = usize::try_from(self.fillers()).unwrap_or(usize::MAX);
+                    self.standby.iter().take(fillers).map(|(_, participant)| participant).collect()
                 }
             };
             for participant in moved {

@@ -281,75 +281,6 @@ fn who_found_no_seat_goes_before_who_comes_later() {
 }
 
 #[test]
-fn a_spare_by_choice_disturbs_nobody_and_fills_the_gap() {
-    let mut world = World::new(settings(2, 4));
-    assert_eq!(world.standby("s"), "s stands by after 0");
-    world.join_all("a b c");
-    assert_eq!(
-        world.join("d"),
-        "d seated; open 0; a is 0/4 in 0; b is 1/4 in 0; c is 2/4 in 0; d is 3/4 in 0"
-    );
-    world.die("c");
-    assert_eq!(world.status(), "Complete 0 0/0/3/0/1");
-    world.join("a");
-    world.join("b");
-    assert_eq!(
-        world.join("d"),
-        "d seated; s seated; open 1; a is 0/4 in 1; b is 1/4 in 1; s is 2/4 in 1; d is 3/4 in 1"
-    );
-}
-
-#[test]
-fn spares_make_the_minimum_when_nobody_else_comes() {
-    let mut world = World::new(settings(2, 2));
-    world.standby("s");
-    assert_eq!(world.pass(secs(60)), "");
-    world.join("a");
-    assert_eq!(world.pass(secs(30)), "s seated; open 0; a is 0/2 in 0; s is 1/2 in 0");
-    // And without them, whoever it is for.
-    let mut world = World::new(settings(2, 2));
-    world.standby("s");
-    assert_eq!(world.join_all("a b"), "b seated; open 0; a is 0/2 in 0; b is 1/2 in 0");
-}
-
-#[test]
-fn a_spare_may_leave_or_die_without_a_word() {
-    let mut world = World::new(settings(2, 2));
-    world.join_all("a b c d");
-    assert_eq!(world.leave("c"), "");
-    assert_eq!(world.die("d"), "");
-    assert_eq!(world.status(), "Complete 0 0/0/2/0/0");
-}
-
-/// The round that the maximum brings is that of its members: a spare that goes in the meantime neither holds it up nor is
-/// missed in it, and one more that found no seat goes as quietly.
-#[test]
-fn the_maximum_is_reached_while_a_spare_leaves() {
-    for goes in [World::leave, World::die] {
-        let mut world = World::new(settings(3, 3));
-        assert_eq!(world.standby("s"), "s stands by after 0");
-        world.join_all("a b");
-        // With the spare there are enough, and the last call runs.
-        assert_eq!(world.status(), "LastCall 0 2/0/0/0/1");
-        assert_eq!(goes(&mut world, "s"), "");
-        assert_eq!(world.status(), "Gathering 0 2/0/0/0/0");
-        assert_eq!(world.join("c"), "c seated; open 0; a is 0/3 in 0; b is 1/3 in 0; c is 2/3 in 0");
-        assert_eq!(world.join("d"), "d stands by after 0");
-        assert_eq!(goes(&mut world, "d"), "");
-        assert_eq!(world.status(), "Complete 0 0/0/3/0/0");
-        assert_eq!((world.pass(secs(600)).as_str(), world.service.poll_timeout()), ("", None));
-
-        // The other way round: the maximum first, in the same moment.
-        let mut world = World::new(settings(2, 3));
-        world.standby("s");
-        world.join_all("a b");
-        assert_eq!(world.join("c"), "c seated; open 0; a is 0/3 in 0; b is 1/3 in 0; c is 2/3 in 0");
-        assert_eq!(goes(&mut world, "s"), "");
-        assert_eq!(world.status(), "Complete 0 0/0/3/0/0");
-    }
-}
-
-#[test]
 fn a_round_may_be_left_to_stand_by() {
     let mut world = World::new(settings(1, 2));
     world.join_all("a b");
@@ -772,16 +703,4 @@ fn a_round_that_ends_in_a_closed_run_lets_everybody_go() {
     assert_eq!(world.service.place(id("b")), None);
     assert_eq!(world.leave("b"), "error: participant 98 is in no run");
     assert_eq!(world.status(), "Closed 1 0/0/0/0/0");
-}
-
-#[test]
-fn what_becomes_of_a_spare_is_no_news_of_a_later_round() {
-    let mut world = World::new(settings(1, 2));
-    world.join_all("a b");
-    world.standby("b");
-    world.join("c");
-    assert!(world.join("a").ends_with("open 1; a is 0/2 in 1; c is 1/2 in 1"));
-    assert_eq!(world.die("b"), "");
-    let (_, members) = world.service.members(RUN).expect("a round");
-    assert!(members.iter().all(|member| member.fate == Fate::Present), "{members:?}");
 }
