@@ -3,29 +3,81 @@
 use crate::rendezvous::rdzv_settings::RdzvSettings;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Most runs whose last rounds are known.
+const RUNS_MAX: usize = 1_024;
 
 /// The last round of each run at each server. The server numbers the rounds; one that was restarted does not know of
-/// those before, so nodes tell it with each join which number may come next.
+/// those before, so nodes tell it with each join which number may come next. Beyond [`RUNS_MAX`] runs the one is forgotten
+/// that was not used for longest.
 #[derive(Debug, Default)]
-pub struct LastRounds(Mutex<BTreeMap<(String, u16, String), u64>>);
+pub struct LastRounds(Mutex<Rounds>);
+
+#[derive(Debug, Default)]
+struct Rounds {
+    runs: BTreeMap<(String, u16, String), LastRound>,
+    /// Counts the uses.
+    uses: u64,
+}
+
+#[derive(Debug)]
+struct LastRound {
+    round: u64,
+    last_use: u64,
+}
 
 impl LastRounds {
     /// The lowest number that the next round may have; 0 when no round is known.
     #[must_use]
     pub fn next(&self, settings: &RdzvSettings) -> u64 {
-        let rounds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        rounds.get(&key(settings)).map_or(0, |round| round + 1)
+        let Rounds { runs, uses } = &mut *self.lock();
+        runs.get_mut(&key(settings)).map_or(0, |last| {
+            *uses += 1;
+            last.last_use = *uses;
+            last.round + 1
+        })
     }
 
     /// A node is in this round.
     pub fn entered(&self, settings: &RdzvSettings, round: u64) {
-        let mut rounds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = rounds.entry(key(settings)).or_default();
-        *last = round.max(*last);
+        let Rounds { runs, uses } = &mut *self.lock();
+        *uses += 1;
+        let last = runs.entry(key(settings)).or_insert(LastRound { round, last_use: 0 });
+        *last = LastRound { round: round.max(last.round), last_use: *uses };
+        if runs.len() > RUNS_MAX {
+            let oldest = runs.iter().min_by_key(|(_, last)| last.last_use).map(|(run, _)| run.clone());
+            oldest.map(|run| runs.remove(&run));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rounds> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn key(settings: &RdzvSettings) -> (String, u16, String) {
     (settings.host.clone(), settings.port, settings.run_id.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rendezvous::parameters::RendezvousParameters;
+    use alloc::format;
+
+    #[test]
+    fn the_run_that_was_not_used_for_longest_is_forgotten() {
+        let of = |run: usize| {
+            let parameters = RendezvousParameters::new("rdzv", "host:1", &format!("run{run}"), 1, 1);
+            RdzvSettings::read(&parameters.expect("valid")).expect("valid")
+        };
+        let rounds = LastRounds::default();
+        (0..RUNS_MAX).for_each(|run| rounds.entered(&of(run), 6));
+        rounds.entered(&of(1), 4);
+        assert_eq!((rounds.next(&of(0)), rounds.next(&of(1)), rounds.next(&of(RUNS_MAX))), (7, 7, 0));
+        (RUNS_MAX..RUNS_MAX + 100).for_each(|run| rounds.entered(&of(run), 1));
+        assert_eq!(rounds.lock().runs.len(), RUNS_MAX);
+        assert_eq!([0, 1, 2, 101, 102, RUNS_MAX].map(|run| rounds.next(&of(run))), [7, 7, 0, 0, 7, 2]);
+    }
 }
