@@ -63,27 +63,27 @@ void device_maps_are_exchanged_and_checked(void) {
     const char *words;
   } faults[] = {
       {{2, {"cuda:1", "cuda:1"}, NULL, {NULL}, {NULL}}, false,
-       "Node three has duplicated devices\\ndevices = [cuda:1, cuda:1]"},
+       "Node three has duplicated devices: devices = [cuda:1, cuda:1]"},
       {{1, {"cuda:1"}, NULL, {NULL}, {NULL}}, false,
-       "Node three has devices with invalid indices\\ndevices = [cuda:1]\\ndevice count = 1"},
+       "Node three has devices with invalid indices: devices = [cuda:1], device count = 1"},
       {{1, {NULL}, "nobody", {"cuda:0"}, {"cuda:0"}}, true,
-       "Node three has invalid target node names in its device maps\\ndevice maps = {'nobody': {cuda:0: cuda:0}}\\n"
-       "node names = ['three']"},
+       "Node three has invalid target node names in its device maps: "
+       "device maps = {'nobody': {cuda:0: cuda:0}}, node names = ['three']"},
       {{2, {NULL}, "one", {"cuda:0", "cuda:1"}, {"cuda:0", "cuda:0"}}, false,
-       "Node three has duplicated target devices in its device map for one\\n"
+       "Node three has duplicated target devices in its device map for one: "
        "device map = {cuda:0: cuda:0, cuda:1: cuda:0}"},
       {{2, {"cuda:0"}, "one", {"cuda:1"}, {"cuda:0"}}, false,
-       "Node three has unexpected source devices in its device map for one\\ndevice map = {cuda:1: cuda:0}\\n"
-       "devices = [cuda:0]"},
+       "Node three has unexpected source devices in its device map for one: "
+       "device map = {cuda:1: cuda:0}, devices = [cuda:0]"},
       {{1, {NULL}, "one", {"cuda:3"}, {"cuda:0"}}, false,
-       "Node three has source devices with invalid indices in its device map for one\\n"
-       "device map = {cuda:3: cuda:0}\\ndevice count = 1"},
+       "Node three has source devices with invalid indices in its device map for one: "
+       "device map = {cuda:3: cuda:0}, device count = 1"},
       {{1, {NULL}, "two", {"cuda:0"}, {"cuda:2"}}, false,
-       "Node three has unexpected target devices in its device map for two\\ndevice map = {cuda:0: cuda:2}\\n"
-       "devices = [cuda:3, cuda:1]"},
+       "Node three has unexpected target devices in its device map for two: "
+       "device map = {cuda:0: cuda:2}, devices = [cuda:3, cuda:1]"},
       {{1, {NULL}, "one", {"cuda:0"}, {"cuda:2"}}, false,
-       "Node three has target devices with invalid indices in its device map for one\\n"
-       "device map = {cuda:0: cuda:2}\\ndevice count = 2"},
+       "Node three has target devices with invalid indices in its device map for one: "
+       "device map = {cuda:0: cuda:2}, device count = 2"},
   };
   rdzv_store *elsewhere = NULL;
   OK(rdzv_store_with_prefix(store, TEXT("static"), &elsewhere, &error));

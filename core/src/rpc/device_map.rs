@@ -2,8 +2,8 @@
 //! follows from them.
 //!
 //! A map says where what lies on a device of the caller's is to be at the callee; answers go the opposite way. Errors
-//! have PyTorch's words. What they list is written as Python writes lists and dictionaries, with devices by their names:
-//! `{'worker1': {cuda:0: cuda:1}}`, where Python would write `device(type='cuda', index=0)` for each.
+//! have PyTorch's words, in one line. What they list is written as Python writes lists and dictionaries, with devices by
+//! their names: `{'worker1': {cuda:0: cuda:1}}`, where Python would write `device(type='cuda', index=0)` for each.
 
 use super::device::{Device, DeviceKind};
 use super::name::WorkerName;
@@ -234,41 +234,42 @@ pub struct Group {
 #[allow(missing_docs, reason = "the fields are what the messages name")]
 pub enum DeviceMapError {
     /// A list names a device twice.
-    #[error("Node {node} has duplicated devices\ndevices = {devices:?}")]
+    #[error("Node {node} has duplicated devices: devices = {devices:?}")]
     DuplicatedDevices { node: WorkerName, devices: Vec<Device> },
     /// A list names a device that is not there.
-    #[error("Node {node} has devices with invalid indices\ndevices = {devices:?}\ndevice count = {count}")]
+    #[error("Node {node} has devices with invalid indices: devices = {devices:?}, device count = {count}")]
     InvalidDevices { node: WorkerName, devices: Vec<Device>, count: u32 },
     /// There is no such worker.
     #[error(
-        "Node {node} has invalid target node names in its device maps\ndevice maps = {maps}\nnode names = {names:?}"
+        "Node {node} has invalid target node names in its device maps: \
+         device maps = {maps}, node names = {names:?}"
     )]
     InvalidTargetNames { node: WorkerName, maps: DeviceMaps, names: Vec<WorkerName> },
     /// Two devices go to the same one.
-    #[error("Node {node} has duplicated target devices in its device map for {target}\ndevice map = {map}")]
+    #[error("Node {node} has duplicated target devices in its device map for {target}: device map = {map}")]
     DuplicatedTargets { node: WorkerName, target: WorkerName, map: DeviceMap },
     /// A map begins where its worker's list does not reach.
     #[error(
-        "Node {node} has unexpected source devices in its device map for {target}\ndevice map = {map}\n\
-         devices = {devices:?}"
+        "Node {node} has unexpected source devices in its device map for {target}: \
+         device map = {map}, devices = {devices:?}"
     )]
     UnexpectedSources { node: WorkerName, target: WorkerName, map: DeviceMap, devices: Vec<Device> },
     /// A map begins at a device that is not there.
     #[error(
-        "Node {node} has source devices with invalid indices in its device map for {target}\ndevice map = {map}\n\
-         device count = {count}"
+        "Node {node} has source devices with invalid indices in its device map for {target}: \
+         device map = {map}, device count = {count}"
     )]
     InvalidSources { node: WorkerName, target: WorkerName, map: DeviceMap, count: u32 },
     /// A map goes where the other worker's list does not reach.
     #[error(
-        "Node {node} has unexpected target devices in its device map for {target}\ndevice map = {map}\n\
-         devices = {devices:?}"
+        "Node {node} has unexpected target devices in its device map for {target}: \
+         device map = {map}, devices = {devices:?}"
     )]
     UnexpectedTargets { node: WorkerName, target: WorkerName, map: DeviceMap, devices: Vec<Device> },
     /// A map goes to a device that is not there.
     #[error(
-        "Node {node} has target devices with invalid indices in its device map for {target}\ndevice map = {map}\n\
-         device count = {count}"
+        "Node {node} has target devices with invalid indices in its device map for {target}: \
+         device map = {map}, device count = {count}"
     )]
     InvalidTargets { node: WorkerName, target: WorkerName, map: DeviceMap, count: u32 },
 }

@@ -215,7 +215,7 @@ fn who_is_no_member_leaves_nothing() {
     let mut bad = RpcOptions::new("tcp");
     bad.set_devices(&["cuda:0".parse().expect("a device")]).expect("an accelerator");
     let error = RpcAgent::start(&store_of(), worker("w", 4), None, &bad, &echoing()).expect_err("no device");
-    let words = "Node w has devices with invalid indices\ndevices = [cuda:0]\ndevice count = 0";
+    let words = "Node w has devices with invalid indices: devices = [cuda:0], device count = 0";
     assert_eq!(error.to_string(), words);
     assert_eq!(names(&a), "a");
     // What its session held goes a moment later.
@@ -385,7 +385,7 @@ fn devices_are_of_whatever_kind_the_group_counts() {
     );
     agent.shutdown(Shutdown::Graceful).expect("alone");
     let error = start("cuda").expect_err("another kind").to_string();
-    let words = "Node a has devices with invalid indices\ndevices = [xpu:1, xpu:0]\ndevice count = 2";
+    let words = "Node a has devices with invalid indices: devices = [xpu:1, xpu:0], device count = 2";
     assert_eq!(error, words);
 }
 

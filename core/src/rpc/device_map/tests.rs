@@ -68,45 +68,45 @@ fn faults_have_their_words() {
     for (nodes, words) in [
         (
             [("a", node(4, &[], &["cuda:1", "cuda:1"])), ("b", plain())],
-            "Node a has duplicated devices\ndevices = [cuda:1, cuda:1]",
+            "Node a has duplicated devices: devices = [cuda:1, cuda:1]",
         ),
         (
             [("a", plain()), ("b", node(2, &[], &["cpu", "cuda:2"]))],
-            "Node b has devices with invalid indices\ndevices = [cpu, cuda:2]\ndevice count = 2",
+            "Node b has devices with invalid indices: devices = [cpu, cuda:2], device count = 2",
         ),
         (
             [("a", plain()), ("b", node(2, &[], &["xpu:0"]))],
-            "Node b has devices with invalid indices\ndevices = [xpu:0]\ndevice count = 2",
+            "Node b has devices with invalid indices: devices = [xpu:0], device count = 2",
         ),
         (
             [("a", node(2, &[("c", "0>1")], &[])), ("b", plain())],
-            "Node a has invalid target node names in its device maps\ndevice maps = {'c': {cuda:0: cuda:1}}\n\
-             node names = ['a', 'b']",
+            "Node a has invalid target node names in its device maps: \
+             device maps = {'c': {cuda:0: cuda:1}}, node names = ['a', 'b']",
         ),
         (
             [("a", node(2, &[("b", "0>1 1>1")], &[])), ("b", plain())],
-            "Node a has duplicated target devices in its device map for b\n\
+            "Node a has duplicated target devices in its device map for b: \
              device map = {cuda:0: cuda:1, cuda:1: cuda:1}",
         ),
         (
             [("a", node(2, &[("b", "0>1")], &["cuda:1"])), ("b", plain())],
-            "Node a has unexpected source devices in its device map for b\ndevice map = {cuda:0: cuda:1}\n\
-             devices = [cuda:1]",
+            "Node a has unexpected source devices in its device map for b: \
+             device map = {cuda:0: cuda:1}, devices = [cuda:1]",
         ),
         (
             [("a", node(2, &[("b", "2>1")], &[])), ("b", plain())],
-            "Node a has source devices with invalid indices in its device map for b\n\
-             device map = {cuda:2: cuda:1}\ndevice count = 2",
+            "Node a has source devices with invalid indices in its device map for b: \
+             device map = {cuda:2: cuda:1}, device count = 2",
         ),
         (
             [("a", node(2, &[("b", "0>1")], &[])), ("b", node(2, &[], &["cuda:0"]))],
-            "Node a has unexpected target devices in its device map for b\ndevice map = {cuda:0: cuda:1}\n\
-             devices = [cuda:0]",
+            "Node a has unexpected target devices in its device map for b: \
+             device map = {cuda:0: cuda:1}, devices = [cuda:0]",
         ),
         (
             [("a", node(2, &[("b", "0>2")], &[])), ("b", plain())],
-            "Node a has target devices with invalid indices in its device map for b\n\
-             device map = {cuda:0: cuda:2}\ndevice count = 2",
+            "Node a has target devices with invalid indices in its device map for b: \
+             device map = {cuda:0: cuda:2}, device count = 2",
         ),
     ] {
         let error = group(Static, &nodes).check().expect_err(words);

@@ -188,7 +188,7 @@ fn everybody_finds_the_same_fault() {
         let [FixedOutput::Failed(error)] = &told[..] else { panic!("{told:?}") };
         assert_eq!(
             error.to_string(),
-            "Node b has devices with invalid indices\ndevices = [cuda:0]\ndevice count = 0"
+            "Node b has devices with invalid indices: devices = [cuda:0], device count = 0"
         );
     }
     store.insert("rdzv/cards/0".into(), b"\x02\0".to_vec());
