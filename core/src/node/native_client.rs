@@ -20,14 +20,14 @@
 
 mod event;
 pub mod fault;
+mod identify;
 mod pending;
-mod probe;
 mod wishes;
 
 pub use event::{BeginError, Ending, Event, Failed, Input, Output, Taken, ToWrite};
+use identify::Identification;
+pub use identify::{IDENTIFY_NONCE, Unanswered};
 use pending::{Awaited, Pending, Stage, Turn};
-use probe::Probe;
-pub use probe::{PROBE_NONCE, Unanswered};
 
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::FrameLimits;
@@ -87,7 +87,7 @@ pub struct NativeClient<const PENDING: usize> {
     participant: Participant,
     dialer: Dialer,
     /// The peer is being asked who it is.
-    probe: Option<Probe>,
+    identification: Option<Identification>,
     /// In the order of their ids.
     pending: Vec<Pending, PENDING>,
     opening: Option<(Identity, Label)>,
@@ -115,7 +115,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             session: ClientSession::new(options.session),
             participant: Participant::new(),
             dialer: Dialer::new(now, deadline, options.rounds, options.dial, seed),
-            probe: None,
+            identification: None,
             pending: Vec::new(),
             opening: None,
             heartbeat: None,
@@ -231,7 +231,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
 
     /// Takes in what happened.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
-        if self.ending.is_some() || self.probe_takes(now, &input) {
+        if self.ending.is_some() || self.identification_takes(now, &input) {
             return;
         }
         let input = match input {
@@ -265,9 +265,9 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         let awaited = self.pending.iter().filter(|call| call.awaited == Awaited::Yes);
         let deadline = awaited.map(|call| self.given_up_at(call)).min();
         let is_ready = self.dialer.state() == DialState::Ready;
-        let session = if is_ready { [self.session.poll_timeout(), self.next_probe()] } else { [None; 2] };
-        let probe = self.probe.map(|probe| probe.until);
-        [deadline, session[0], session[1], self.dialer.poll_timeout(), probe].into_iter().flatten().min()
+        let session = if is_ready { [self.session.poll_timeout(), self.next_heartbeat()] } else { [None; 2] };
+        let identified = self.identification.map(|asked| asked.until);
+        [deadline, session[0], session[1], self.dialer.poll_timeout(), identified].into_iter().flatten().min()
     }
 
     /// When a call ends that is not answered.
@@ -280,10 +280,10 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     /// When the server is to be asked for a sign of life, for the sake of a call whose deadline comes near.
-    fn next_probe(&self) -> Option<Instant> {
-        let told = self.session.heard_at().max(self.session.probed_at());
+    fn next_heartbeat(&self) -> Option<Instant> {
+        let told = self.session.heard_at().max(self.session.heartbeat_at());
         let waiting = |call: &&Pending| call.awaited == Awaited::Yes && call.stage == Stage::Sent;
-        let due = self.pending.iter().filter(waiting).map(Pending::probe_at).filter(|&at| at > told);
+        let due = self.pending.iter().filter(waiting).map(Pending::heartbeat_at).filter(|&at| at > told);
         due.min().filter(|_| self.session.state() == ClientState::Live)
     }
 
@@ -331,8 +331,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         if self.ending.is_some() {
             return None;
         }
-        if let Some(probe) = &mut self.probe {
-            return core::mem::take(&mut probe.is_due).then_some(ToWrite::Probe);
+        if let Some(asked) = &mut self.identification {
+            return core::mem::take(&mut asked.is_due).then_some(ToWrite::Identify);
         }
         if let Some((identity, label)) = self.opening.take() {
             return Some(ToWrite::Opening(label, identity));
@@ -389,8 +389,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         if self.ending.is_some() || !has_connection {
             return Taken::Over;
         }
-        if self.probe.is_some() {
-            return self.probe_answered(now, bytes);
+        if self.identification.is_some() {
+            return self.identification_answered(now, bytes);
         }
         let (header, length) = match scan(bytes, From::Server, limits) {
             Ok(Scan::Partial { bytes: whole }) => {
@@ -634,8 +634,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     fn tick(&mut self, now: Instant) {
-        if self.next_probe().is_some_and(|due| due <= now) {
-            self.heartbeat = self.session.probe(now);
+        if self.next_heartbeat().is_some_and(|due| due <= now) {
+            self.heartbeat = self.session.begin_heartbeat(now);
         }
         match self.session.tick(now) {
             Some(Due::Heartbeat(nonce)) => self.heartbeat = Some(nonce),
@@ -648,7 +648,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     fn connection_ended(&mut self, now: Instant, cause: Cause) {
-        if !self.begin_probe(now, cause) {
+        if !self.begin_identification(now, cause) {
             self.connection_lost(now, cause);
         }
     }

@@ -117,7 +117,7 @@ pub struct ClientSession<const PENDING: usize> {
     said: Instant,
     heard: Instant,
     /// When the last heartbeat was due.
-    probed: Instant,
+    last_heartbeat: Instant,
 }
 
 impl<const PENDING: usize> ClientSession<PENDING> {
@@ -141,7 +141,7 @@ impl<const PENDING: usize> ClientSession<PENDING> {
             silence_max: Duration::ZERO,
             said: Instant::ORIGIN,
             heard: Instant::ORIGIN,
-            probed: Instant::ORIGIN,
+            last_heartbeat: Instant::ORIGIN,
         }
     }
 
@@ -284,18 +284,18 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         self.heard
     }
 
-    /// When the server was last asked for a sign of life.
+    /// When the last heartbeat was begun.
     #[must_use]
-    pub const fn probed_at(&self) -> Instant {
-        self.probed
+    pub const fn heartbeat_at(&self) -> Instant {
+        self.last_heartbeat
     }
 
     /// Asks for a sign of life before one is due: the nonce of a Heartbeat to send. `None`: there is no session yet.
-    pub fn probe(&mut self, now: Instant) -> Option<u64> {
+    pub fn begin_heartbeat(&mut self, now: Instant) -> Option<u64> {
         if self.state != ClientState::Live {
             return None;
         }
-        self.probed = now;
+        self.last_heartbeat = now;
         Some(now.as_nanos())
     }
 
@@ -304,7 +304,7 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let counts = self.state == ClientState::Live && !self.heartbeat.is_zero();
         // Who talks without an answer, since all he asks for waits, still has to find out whether the server lives.
-        let quiet = self.said.min(self.heard).max(self.probed);
+        let quiet = self.said.min(self.heard).max(self.last_heartbeat);
         counts.then(|| (quiet + self.heartbeat).min(self.heard + self.silence_max))
     }
 
@@ -314,7 +314,7 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         if self.heard + self.silence_max <= now {
             return Some(Due::ServerSilent);
         }
-        self.probe(now).map(Due::Heartbeat)
+        self.begin_heartbeat(now).map(Due::Heartbeat)
     }
 
     fn step(&mut self, event: ClientEvent) -> Result<(), SessionError> {

@@ -12,7 +12,7 @@ use crate::driver::store_client::endpoint_text;
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::node::native_client::{
-    BeginError, Ending, Event, Failed, Input, Output, PROBE_NONCE, Taken, ToWrite,
+    BeginError, Ending, Event, Failed, IDENTIFY_NONCE, Input, Output, Taken, ToWrite,
 };
 use crate::rendezvous::participant::{self, OutOfTurn, Part};
 use crate::store::dial::Family;
@@ -554,9 +554,9 @@ impl Carrier {
             let mut out = Growing(&mut self.unsent);
             // A body is longer than a header can tell only beyond what `begin` lets through.
             let encoded = match write {
-                ToWrite::Probe => {
+                ToWrite::Identify => {
                     c10d::encode_frame(&mut out, &c10d::Frame::Validate { magic: c10d::MAGIC });
-                    c10d::encode_frame(&mut out, &c10d::Frame::Ping { nonce: PROBE_NONCE });
+                    c10d::encode_frame(&mut out, &c10d::Frame::Ping { nonce: IDENTIFY_NONCE });
                     Ok(())
                 }
                 ToWrite::Opening(label, identity) => {

@@ -72,8 +72,8 @@ impl Ending {
 /// What is to be written next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ToWrite {
-    /// The greeting of c10d, VALIDATE and PING with [`super::PROBE_NONCE`].
-    Probe,
+    /// The greeting of c10d, VALIDATE and PING with [`super::IDENTIFY_NONCE`].
+    Identify,
     /// The magic, and [`NativeClient::hello`] with this label.
     Opening(Label, Identity),
     /// This request, with this label.

@@ -18,15 +18,15 @@ pub enum Unanswered {
 }
 
 /// What PING carries, and its echo.
-pub const PROBE_NONCE: u32 = 0x5244_5a56;
+pub const IDENTIFY_NONCE: u32 = 0x5244_5a56;
 /// Bytes of the echo.
 const ECHO_BYTES: usize = 4;
 /// How long the peer may take.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+const IDENTIFY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A peer that is being asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Probe {
+pub(super) struct Identification {
     /// How the connection before it ended.
     cause: Cause,
     pub(super) until: Instant,
@@ -36,7 +36,7 @@ pub(super) struct Probe {
 
 impl<const PENDING: usize> NativeClient<PENDING> {
     /// Begins to ask, if there is reason to; whether it does.
-    pub(super) fn begin_probe(&mut self, now: Instant, cause: Cause) -> bool {
+    pub(super) fn begin_identification(&mut self, now: Instant, cause: Cause) -> bool {
         let was_closed = matches!(cause, Cause::Closed | Cause::Os(_));
         let is_unanswered = self.dialer.state() == DialState::Greeting
             && self.partial_bytes == 0
@@ -45,21 +45,21 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             return false;
         }
         let Some(index) = self.dialer.current() else { return false };
-        let until = now + PROBE_TIMEOUT;
-        self.probe = Some(Probe { cause, until, is_due: false });
+        let until = now + IDENTIFY_TIMEOUT;
+        self.identification = Some(Identification { cause, until, is_due: false });
         self.emit(Output::Connect(index));
         true
     }
 
     /// Takes in what happened to the connection on which the peer is asked; whether there is one.
-    pub(super) fn probe_takes(&mut self, now: Instant, input: &Input<'_>) -> bool {
-        let Some(probe) = &mut self.probe else { return false };
+    pub(super) fn identification_takes(&mut self, now: Instant, input: &Input<'_>) -> bool {
+        let Some(asked) = &mut self.identification else { return false };
         match input {
-            Input::Connected => probe.is_due = true,
-            Input::Tick if now < probe.until => {}
+            Input::Connected => asked.is_due = true,
+            Input::Tick if now < asked.until => {}
             Input::Tick | Input::ConnectFailed(..) | Input::Ended(_) => {
-                let cause = probe.cause;
-                self.end_probe(now, cause);
+                let cause = asked.cause;
+                self.end_identification(now, cause);
             }
             Input::Resolved(_) | Input::Unresolved(_) => {}
         }
@@ -67,18 +67,18 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     /// Reads the peer's answer.
-    pub(super) fn probe_answered(&mut self, now: Instant, bytes: &[u8]) -> Taken<'static> {
+    pub(super) fn identification_answered(&mut self, now: Instant, bytes: &[u8]) -> Taken<'static> {
         if bytes.len() < ECHO_BYTES {
             return Taken::Partial(ECHO_BYTES);
         }
-        let is_echo = bytes == PROBE_NONCE.to_le_bytes();
-        let before = self.probe.map_or(Cause::Unknown, |probe| probe.cause);
-        self.end_probe(now, if is_echo { Cause::ForeignStore } else { before });
+        let is_echo = bytes == IDENTIFY_NONCE.to_le_bytes();
+        let before = self.identification.map_or(Cause::Unknown, |asked| asked.cause);
+        self.end_identification(now, if is_echo { Cause::ForeignStore } else { before });
         Taken::Over
     }
 
-    fn end_probe(&mut self, now: Instant, cause: Cause) {
-        self.probe = None;
+    fn end_identification(&mut self, now: Instant, cause: Cause) {
+        self.identification = None;
         self.emit(Output::Disconnect);
         self.connection_lost(now, cause);
     }

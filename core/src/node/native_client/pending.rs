@@ -6,7 +6,7 @@ use crate::time::{Duration, Instant};
 /// So long an answer may be on its way, however short the call's own time is.
 const ANSWER_TIME_MIN: Duration = Duration::from_millis(200);
 /// So long before the deadline of a call, at most, the server is asked for a sign of life.
-const PROBE_LEAD_MAX: Duration = Duration::from_secs(1);
+const HEARTBEAT_LEAD_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaited {
@@ -59,8 +59,8 @@ pub(super) struct Pending {
 
 impl Pending {
     /// From here on, a sign of life of the server tells that its answer may come a little after the deadline.
-    pub(super) fn probe_at(&self) -> Instant {
-        let lead = (self.span / 2).min(PROBE_LEAD_MAX);
+    pub(super) fn heartbeat_at(&self) -> Instant {
+        let lead = (self.span / 2).min(HEARTBEAT_LEAD_MAX);
         Instant::ORIGIN + self.deadline.since(Instant::ORIGIN + lead)
     }
 
@@ -69,7 +69,7 @@ impl Pending {
         if self.stage != Stage::Sent {
             return self.deadline;
         }
-        if heard >= self.probe_at() {
+        if heard >= self.heartbeat_at() {
             return self.deadline + slack;
         }
         // A wish to join may be answered by a place among the spares, where no time counts.

@@ -285,8 +285,8 @@ fn a_call_ends_by_its_own_timeout_when_the_server_is_silent() {
     // Half a second before its end, the server is asked whether it lives.
     assert_eq!(client.poll_timeout(), Some(NOW(600)));
     client.handle(NOW(600), Input::Tick);
-    let probe = writes(&mut client, 600);
-    assert!(matches!(probe[..], [ToWrite::Frame(_, ClientFrame::Heartbeat { .. })]), "{probe:?}");
+    let beat = writes(&mut client, 600);
+    assert!(matches!(beat[..], [ToWrite::Frame(_, ClientFrame::Heartbeat { .. })]), "{beat:?}");
     assert_eq!((client.next_failed(NOW(1099)), client.poll_timeout()), (None, Some(NOW(1100))));
     let failed = client.next_failed(NOW(1100)).expect("its time is up");
     assert_eq!((failed.failure.kind, failed.failure.elapsed), (ErrorKind::TimedOut, SECOND));

@@ -640,7 +640,7 @@ impl Process {
             let Some(write) = self.machine.poll_write(now) else { return };
             let mut frame = match write {
                 // Nobody asked for it.
-                ToWrite::Probe => continue,
+                ToWrite::Identify => continue,
                 ToWrite::Opening(label, identity) => {
                     let hello = self.machine.hello(identity, self.name.as_bytes(), b"");
                     self.unsent.extend_from_slice(&MAGIC);
