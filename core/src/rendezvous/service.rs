@@ -77,7 +77,7 @@ pub struct RunStatus {
     pub counts: Counts,
 }
 
-/// The highest [`Join::round_min`]: it leaves more numbers than rounds can be formed.
+/// The highest [`Join::round_min`] that counts: it leaves more numbers than rounds can be formed.
 pub const ROUND_MIN_MAX: u64 = 1 << 53;
 
 /// Where a run stands in the table; it stays while the run does.
@@ -376,9 +376,6 @@ impl Rendezvous {
             ("labels of a node", join.labels.len(), limits.labels_max),
             ("bytes of a node's labels", label_bytes, limits.label_bytes_max),
         ];
-        if join.round_min > ROUND_MIN_MAX {
-            return Err(SettingsError::RoundMin(join.round_min).into());
-        }
         if let Some((what, given, limit)) = bounded.into_iter().find(|(_, given, limit)| given > limit) {
             return Err(over(what, given, limit));
         }

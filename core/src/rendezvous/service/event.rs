@@ -30,7 +30,7 @@ pub struct Join {
     pub join_timeout: Duration,
     /// What all nodes of the run must agree on.
     pub settings: RunSettings,
-    /// The lowest number that its round may have; at most [`super::ROUND_MIN_MAX`]. A node that comes from a server that
+    /// The lowest number that its round may have; more than [`super::ROUND_MIN_MAX`] counts as that. A node from a server that
     /// was restarted has been in rounds that this one does not know of.
     pub round_min: u64,
 }

@@ -8,7 +8,7 @@ use super::policy::HostRecord;
 use super::round::{Comer, Fate, Namespace, RoundRecord};
 use super::settings::RunSettings;
 use super::state::{Phase, PhaseEvent, Place, PlaceEvent};
-use super::{ParticipantId, RunId};
+use super::{ParticipantId, ROUND_MIN_MAX, RunId};
 use crate::ordered::{Index, Map, Named, Number, Set};
 use crate::planted;
 use crate::time::{Duration, Instant};
@@ -277,7 +277,7 @@ impl Run {
             fx.tell(old, Event::Replaced { by: participant });
             self.depart(now, old, Departure::Ended(EndReason::Replaced), 0, fx);
         }
-        self.next_round = self.next_round.max(join.round_min);
+        self.next_round = self.next_round.max(join.round_min.min(ROUND_MIN_MAX));
         let Join { node, address, local_world_size, labels, node_rank, join_timeout, settings, .. } = join;
         let node = Arc::new(node);
         self.founding.get_or_insert_with(|| (settings, node.clone()));

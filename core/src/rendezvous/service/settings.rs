@@ -147,9 +147,6 @@ pub enum SettingsError {
     /// A node without workers has no place among ranks.
     #[error("The number of local workers of a node must be greater than zero.")]
     NoWorkers,
-    /// So many rounds no program has been in.
-    #[error("The number {0} of the next round is above {max}, the limit.", max = super::ROUND_MIN_MAX)]
-    RoundMin(u64),
     /// A node without a name cannot be told of.
     #[error("The name of a node must be a non-empty string.")]
     NodeName,
