@@ -270,6 +270,8 @@ impl Token {
     }
 
     fn looked(&mut self, now: Instant, beat: &[u8]) -> TokenEvent {
+        // A look that comes late says nothing about the time before it: this process may have been paused with the holder's.
+        let is_late = now.since(self.looks_at) >= self.times.silence / 2;
         self.looks_at = now + self.times.beat;
         let beat = core::str::from_utf8(beat).unwrap_or_default();
         if beat.is_empty() {
@@ -278,7 +280,7 @@ impl Token {
         }
         self.signs = Signs::Alive;
         match &self.seen {
-            Some((holder, known, since)) if *holder == self.holder && **known == *beat => {
+            Some((holder, known, since)) if !is_late && *holder == self.holder && **known == *beat => {
                 if now.since(*since) >= self.times.silence {
                     self.silent_at = now;
                     TokenEvent::Silent
