@@ -46,20 +46,52 @@ impl core::ops::Add<Duration> for Instant {
     }
 }
 
-/// How late a machine may be called before that means that its process was not running.
-pub const LATE_MAX: Duration = Duration::from_millis(500);
+/// How late a state machine may be called before that means that its process was paused.
+const LATE_MAX: Duration = Duration::from_millis(500);
 
-/// How long a process was not running, at most, that is to call a machine at `due`, called it last at `last` and calls it
-/// again at `now`; zero if it is not late.
+/// How long a state machine must have been called in time after a pause before it recognises another one.
+const PUNCTUAL_MIN: Duration = Duration::from_secs(2);
+
+/// Recognises that the process of a state machine was paused: stopped by a signal, in a frozen container or in a debugger.
 ///
-/// A process that is stopped (SIGSTOP, a frozen container, a debugger) finds all its deadlines passed when it goes on,
-/// although the others had no chance to be heard. So a machine moves its deadlines by the pause: each has as much time left
-/// as when the machine was last called. A suspended host needs none of that: its monotonic clock stands still.
-#[must_use]
-pub fn pause(last: Instant, due: Option<Instant>, now: Instant) -> Duration {
-    match due {
-        Some(due) if now.since(due) >= LATE_MAX => now.since(last),
-        _ => Duration::ZERO,
+/// Such a process finds all its deadlines passed when it goes on, although its peers had no chance to be heard. So the state
+/// machine moves its deadlines by the pause: each has as much time left as when the machine was last called. A suspended
+/// host needs none of that, because its monotonic clock stands still.
+///
+/// A program that polls its event loop seldom is late each time. Only its first delay counts as a pause, so its deadlines
+/// pass too.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PauseDetector {
+    called_at: Instant,
+    /// The time still to be spent punctually before the next pause can be recognised.
+    unproven: Duration,
+}
+
+impl PauseDetector {
+    /// For a state machine that is created at `now`.
+    #[must_use]
+    pub const fn new(now: Instant) -> Self {
+        Self { called_at: now, unproven: Duration::ZERO }
+    }
+
+    /// When the state machine was called last.
+    #[must_use]
+    pub const fn called_at(&self) -> Instant {
+        self.called_at
+    }
+
+    /// Returns how long the process was paused, given that the state machine is called at `now` and had asked for that at
+    /// `due`. Zero: it was not.
+    pub fn on_call(&mut self, now: Instant, due: impl FnOnce() -> Option<Instant>) -> Duration {
+        let gap = now.since(core::mem::replace(&mut self.called_at, now));
+        // Calls that follow each other closely do not ask for the next deadline.
+        if gap < LATE_MAX || due().is_none_or(|due| now.since(due) < LATE_MAX) {
+            self.unproven = self.unproven.saturating_sub(gap);
+            return Duration::ZERO;
+        }
+        let is_pause = self.unproven.is_zero();
+        self.unproven = PUNCTUAL_MIN;
+        if is_pause { gap } else { Duration::ZERO }
     }
 }
 
@@ -114,9 +146,35 @@ mod tests {
     #[test]
     fn only_a_process_that_is_late_was_paused() {
         let at = Instant::from_millis;
-        assert_eq!(pause(at(0), None, at(60_000)), Duration::ZERO, "nothing was due");
-        assert_eq!(pause(at(0), Some(at(60_000)), at(60_499)), Duration::ZERO);
-        assert_eq!(pause(at(7), Some(at(1_000)), at(1_500)), Duration::from_millis(1_493));
+        let pause = |called, due, now| PauseDetector::new(at(called)).on_call(at(now), || due);
+        assert_eq!(pause(0, None, 60_000), Duration::ZERO, "nothing was due");
+        assert_eq!(pause(0, Some(at(60_000)), 60_499), Duration::ZERO);
+        assert_eq!(pause(7, Some(at(1_000)), 1_500), Duration::from_millis(1_493));
+    }
+
+    #[test]
+    fn a_program_that_is_always_late_was_paused_once_at_most() {
+        let mut detector = PauseDetector::new(Instant::ORIGIN);
+        let mut call = |millis, due| {
+            detector.on_call(Instant::from_millis(millis), || Some(Instant::from_millis(due))).as_millis()
+        };
+        // It polls its loop twice every 3 s, and something is due 1 s after that.
+        assert_eq!([call(3_000, 1_000), call(3_001, 4_001)], [3_000, 0]);
+        for round in 2..100 {
+            let now = round * 3_000;
+            assert_eq!([call(now, now - 2_000), call(now + 1, now + 1_001)], [0, 0]);
+        }
+    }
+
+    #[test]
+    fn a_process_that_was_in_time_for_a_while_may_be_paused_again() {
+        let mut detector = PauseDetector::new(Instant::ORIGIN);
+        let mut call = |millis, due| {
+            detector.on_call(Instant::from_millis(millis), || Some(Instant::from_millis(due))).as_millis()
+        };
+        assert_eq!(call(20_000, 1_000), 20_000);
+        assert_eq!([call(21_000, 21_000), call(22_000, 22_000)], [0, 0]);
+        assert_eq!(call(3_622_000, 23_000), 3_600_000);
     }
 
     #[test]

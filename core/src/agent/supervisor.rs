@@ -25,7 +25,7 @@ use super::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
 use super::spec::{SpecError, WorkerSpec};
 use super::watchdog::ExpiredTimer;
 use crate::planted::{self, Bug};
-use crate::time::{Duration, Instant, LATE_MAX, pause};
+use crate::time::{Duration, Instant, PauseDetector};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -43,6 +43,9 @@ struct Doubt {
 /// How long the news of a death may be behind what the workers see of it: both are there in the same moment, but these are
 /// closer to it by a way to the server and back.
 const DEATH_NEWS_DELAY_MAX: Duration = Duration::from_millis(500);
+
+/// How often it is called while a deadline runs.
+const WAKE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What comes to pass if the phase lasts until then.
 #[derive(Debug)]
@@ -115,8 +118,7 @@ pub struct Supervisor {
     /// Whether the others were told that the job has failed.
     is_announced: bool,
     clocks: Clocks,
-    /// When it was last called.
-    woke: Instant,
+    pause_detector: PauseDetector,
     outputs: VecDeque<Output>,
 }
 
@@ -155,7 +157,7 @@ impl Supervisor {
             verdict: None,
             is_announced: false,
             clocks: Clocks::default(),
-            woke: Instant::ORIGIN,
+            pause_detector: PauseDetector::new(Instant::ORIGIN),
             outputs: VecDeque::new(),
         })
     }
@@ -195,9 +197,14 @@ impl Supervisor {
         self.outputs.pop_front()
     }
 
-    /// When [`Supervisor::handle_timeout`] is due.
+    /// When [`Supervisor::handle_timeout`] is due: at the next deadline, and once a second until then, so that a pause of
+    /// the process is known to the second.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadline().map(|deadline| deadline.min(self.pause_detector.called_at() + WAKE_INTERVAL))
+    }
+
+    fn deadline(&self) -> Option<Instant> {
         let stopping = self.stopping.map(|stopping| match stopping.leftovers {
             Leftovers::Unnamed { name_at } => stopping.until.min(name_at),
             Leftovers::WorkersLive | Leftovers::Named => stopping.until,
@@ -211,11 +218,15 @@ impl Supervisor {
     /// Brings its deadlines up to date: where it is called much later than it asked for, its process was not running, and
     /// each has as much time left as before.
     fn wake(&mut self, now: Instant) {
-        let last = core::mem::replace(&mut self.woke, now);
-        if now.since(last) < LATE_MAX {
+        let mut detector = self.pause_detector;
+        let span = detector.on_call(now, || self.poll_timeout());
+        self.pause_detector = detector;
+        if span.is_zero() {
             return;
         }
-        let span = pause(last, self.poll_timeout(), now);
+        if let Some(Stopping { leftovers: Leftovers::Unnamed { name_at }, .. }) = &mut self.stopping {
+            *name_at = *name_at + span;
+        }
         let stopping = self.stopping.as_mut().map(|stopping| &mut stopping.until);
         let news = self.unexplained.as_mut().map(|unexplained| &mut unexplained.until);
         let doubt = self.doubt.as_mut().map(|doubt| &mut doubt.until);
@@ -590,8 +601,9 @@ impl Supervisor {
                 self.restarts_left = left;
                 let has_run = self.phase == Phase::Running;
                 let ran = if has_run { now.since(self.clocks.phase_began) } else { Duration::ZERO };
-                // A system without room has pauses of its own.
-                if !matches!(reason, Reason::NotStarted { hindrance: Hindrance::Passing, .. }) {
+                // A system without room has pauses of its own, and a failure before the start is followed by none.
+                let lacks_room = matches!(reason, Reason::NotStarted { hindrance: Hindrance::Passing, .. });
+                if matches!(self.phase, Phase::Starting | Phase::Running) && !lacks_room {
                     self.backoff.failed(ran, self.spec.restart_backoff);
                 }
                 self.is_excusable = is_excusable;

@@ -9,7 +9,7 @@
 //! seconds since 1970, by the clock of this host) has come, the process gets the signal of the timer that expired first
 //! among those with one, and all its timers are gone.
 
-use crate::time::{Duration, Instant, pause};
+use crate::time::{Duration, Instant, PauseDetector};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -93,20 +93,20 @@ pub struct Watchdog {
     /// Its beginning was thrown away.
     is_overlong: bool,
     refused: VecDeque<Refusal>,
-    /// When it was looked at last, if timers ran then.
-    looked: Option<Instant>,
+    pause_detector: PauseDetector,
+    /// When it is looked at again at the latest, if timers run.
+    next_look: Option<Instant>,
     /// The time of the look, since 1970.
     clock: Duration,
 }
 
 impl Watchdog {
-    /// It is looked at again, at `now` by a clock that is not set and at `clock` since 1970; to be called before anything
-    /// else. If the agent's process was not
-    /// running since the last time, its workers' were not either, most likely: their timers have that much longer.
+    /// Begins a look at the timers, at `now` by a clock that is not set and at `clock` since 1970. If the agent's process
+    /// was paused since the last look, its workers most likely were, too: their timers have that much longer.
     pub fn wake(&mut self, now: Instant, clock: Duration) {
         self.clock = clock;
-        let Some(last) = self.looked.take() else { return };
-        let span = pause(last, Some(last + LOOK_INTERVAL), now);
+        let due = self.next_look.take();
+        let span = self.pause_detector.on_call(now, || due);
         if span.is_zero() {
             return;
         }
@@ -117,9 +117,9 @@ impl Watchdog {
         self.due = timers.collect();
     }
 
-    /// It is not looked at before [`Watchdog::due`] or [`LOOK_INTERVAL`] from now on, if timers run.
+    /// Ends a look. If timers run, the next one is due at [`Watchdog::due`] or after [`LOOK_INTERVAL`].
     pub fn rest(&mut self, now: Instant) {
-        self.looked = (!self.is_empty()).then_some(now);
+        self.next_look = (!self.is_empty()).then(|| now + LOOK_INTERVAL);
     }
 
     /// Takes what came through the pipe, in pieces of any size. `admits` is asked about each process that has no timers

@@ -36,7 +36,7 @@ use crate::rendezvous::participant::{self, Part, Participant};
 use crate::session::client::{ClientSession, Due, End, Identity, Received, SessionOptions};
 use crate::session::life::ClientState;
 use crate::store::dial::{DialInput, DialOptions, DialOutput, DialState, Dialer, Rounds};
-use crate::time::{Duration, Instant, LATE_MAX, pause};
+use crate::time::{Duration, Instant, PauseDetector};
 use crate::wire::native::{
     ClientFrame, From, HEADER_BYTES, Header, Label, Scan, ServerFrame, Size, VERSION_MAX, VERSION_MIN, scan,
 };
@@ -98,8 +98,7 @@ pub struct NativeClient<const PENDING: usize> {
     partial_bytes: usize,
     bye: u64,
     ending: Option<Ending>,
-    /// When [`NativeClient::wake`] was called last.
-    woke: Instant,
+    pause_detector: PauseDetector,
     outputs: Deque<Output, 8>,
 }
 
@@ -123,7 +122,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             partial_bytes: 0,
             bye: 0,
             ending: None,
-            woke: now,
+            pause_detector: PauseDetector::new(now),
             outputs: Deque::new(),
         };
         client.follow_dialer(now);
@@ -219,13 +218,15 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     /// The process has waited until [`NativeClient::poll_timeout`], or until something happened, and goes on; to be called
     /// before it takes in what has. If it comes much too late it was not running, and no deadline passes by that.
     pub fn wake(&mut self, now: Instant) {
-        let last = core::mem::replace(&mut self.woke, now);
-        if now.since(last) < LATE_MAX {
+        let mut detector = self.pause_detector;
+        let span = detector.on_call(now, || self.poll_timeout());
+        self.pause_detector = detector;
+        if span.is_zero() {
             return;
         }
-        let span = pause(last, self.poll_timeout(), now);
         self.session.paused(span);
         self.dialer.paused(span);
+        self.identification.iter_mut().for_each(|asked| asked.until = asked.until + span);
         self.pending.iter_mut().for_each(|call| call.deadline = call.deadline + span);
     }
 
@@ -266,8 +267,10 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         let deadline = awaited.map(|call| self.given_up_at(call)).min();
         let is_ready = self.dialer.state() == DialState::Ready;
         let session = if is_ready { [self.session.poll_timeout(), self.next_heartbeat()] } else { [None; 2] };
-        let identified = self.identification.map(|asked| asked.until);
-        [deadline, session[0], session[1], self.dialer.poll_timeout(), identified].into_iter().flatten().min()
+        // While the peer is asked who it is, the dialer waits for that.
+        let dialer =
+            self.identification.map_or_else(|| self.dialer.poll_timeout(), |asked| Some(asked.until));
+        [deadline, session[0], session[1], dialer].into_iter().flatten().min()
     }
 
     /// When a call ends that is not answered.

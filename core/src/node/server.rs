@@ -16,7 +16,7 @@ use crate::ids::{ConnId, WaiterId};
 use crate::limits::ServerLimits;
 use crate::store::engine::{ApplyError, Engine};
 use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer};
-use crate::time::{Duration, Instant, LATE_MAX, pause};
+use crate::time::{Duration, Instant, PauseDetector};
 use crate::wire::native::MAGIC;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -47,6 +47,7 @@ pub struct Server {
     now: Instant,
     /// How far that is behind the process's clock.
     paused: Duration,
+    pause_detector: PauseDetector,
     engine: Engine,
     conns: Conns,
     deadlines: Deadlines,
@@ -66,6 +67,7 @@ impl Server {
             birth,
             now: Instant::ORIGIN,
             paused: Duration::ZERO,
+            pause_detector: PauseDetector::new(Instant::ORIGIN),
             engine: Engine::new(limits.engine, birth.hash_seed),
             conns: Conns::default(),
             deadlines: Deadlines::default(),
@@ -154,11 +156,9 @@ impl Server {
 
     /// Brings the time of the server's deadlines up to the process's.
     fn pass_time(&mut self, now: Instant) {
-        let last = self.now + self.paused;
-        // Requests that follow each other do not ask for the next deadline.
-        if now.since(last) >= LATE_MAX {
-            self.paused += pause(last, self.poll_timeout(), now);
-        }
+        let mut detector = self.pause_detector;
+        self.paused += detector.on_call(now, || self.poll_timeout());
+        self.pause_detector = detector;
         self.now = Instant::ORIGIN + now.since(Instant::ORIGIN + self.paused);
     }
 

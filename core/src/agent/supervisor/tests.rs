@@ -53,7 +53,21 @@ impl Play {
         self
     }
 
+    /// Time passes, and the agent is called when it asks for that.
     fn pass(&mut self, span: Duration) -> &mut Self {
+        let end = self.now + span;
+        while let Some(due) = self.agent.poll_timeout().filter(|due| (self.now..end).contains(due)) {
+            self.now = due;
+            self.agent.handle_timeout(due);
+            self.drain();
+        }
+        self.now = end;
+        self.agent.handle_timeout(end);
+        self.drain()
+    }
+
+    /// The agent's process is paused.
+    fn pause(&mut self, span: Duration) -> &mut Self {
         self.now = self.now + span;
         self.agent.handle_timeout(self.now);
         self.drain()
@@ -408,7 +422,7 @@ fn a_budget_of_none_is_legal() {
 fn who_does_not_listen_is_killed_and_who_outlives_that_is_given_up() {
     let mut play = Play::new(spec());
     play.running().give(Input::Member(Membership::RoundOver { words: "over".into() }));
-    assert_eq!(play.agent.poll_timeout(), Some(play.now + STOP));
+    assert_eq!(play.agent.deadline(), Some(play.now + STOP));
     play.outputs.clear();
     play.pass(STOP - Duration::from_millis(1));
     assert_eq!(play.deeds(), []);
@@ -421,7 +435,7 @@ fn who_does_not_listen_is_killed_and_who_outlives_that_is_given_up() {
         play.outputs.contains(&Output::Tell(Notice::GaveUp { since: STOP + Duration::from_secs(5), left }))
     );
     // What lives on may hold what another start needs.
-    assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Closing, None));
+    assert_eq!((play.phase(), play.agent.deadline()), (Phase::Closing, None));
     assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason: Reason::GaveUp }));
     assert!(play.deeds().contains(&Output::Announce { reason: Reason::GaveUp }));
 }
@@ -442,12 +456,12 @@ fn what_is_given_up_in_doubt_is_given_up_for_good() {
 fn a_start_that_comes_to_nothing_is_a_failure() {
     let mut play = in_phase(Phase::Starting);
     play.give(Input::Started { local_rank: 0, pid: 7 }).outputs.clear();
-    assert_eq!(play.agent.poll_timeout(), Some(play.now + play.agent.spec().start_timeout));
+    assert_eq!(play.agent.deadline(), Some(play.now + play.agent.spec().start_timeout));
     play.pass(play.agent.spec().start_timeout);
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 0));
     assert_eq!(play.deeds(), [Output::Signal { signal: 15 }]);
     // A start that is done in time has no deadline any more.
-    assert_eq!(in_phase(Phase::Running).agent.poll_timeout(), None);
+    assert_eq!(in_phase(Phase::Running).agent.deadline(), None);
 }
 
 #[test]
@@ -466,7 +480,7 @@ fn a_system_without_room_is_not_asked_again_at_once() {
     for seconds in [1, 2, 4, 8, 16, 32, 32] {
         not_started(&mut play);
         let until = play.now + Duration::from_secs(seconds);
-        assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Restarting, Some(until)));
+        assert_eq!((play.phase(), play.agent.deadline()), (Phase::Restarting, Some(until)));
         play.pass(Duration::from_secs(seconds));
         assert_eq!(play.phase(), Phase::Meeting);
     }
@@ -474,7 +488,7 @@ fn a_system_without_room_is_not_asked_again_at_once() {
     play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Empty);
     assert_eq!(play.phase(), Phase::Meeting, "workers that fail are started anew at once");
     not_started(&mut play);
-    assert_eq!(play.agent.poll_timeout(), Some(play.now + Duration::from_secs(1)));
+    assert_eq!(play.agent.deadline(), Some(play.now + Duration::from_secs(1)));
     play.give(Input::Stop(StopCause::Asked));
     assert_eq!(play.phase(), Phase::Closing);
 }
@@ -533,9 +547,9 @@ fn a_second_signal_ends_it_at_once() {
 #[test]
 fn a_signal_while_workers_are_stopped_runs_on_the_same_clock() {
     let mut play = in_phase(Phase::Restarting);
-    let until = play.agent.poll_timeout();
+    let until = play.agent.deadline();
     play.pass(Duration::from_secs(10)).give(Input::Stop(StopCause::Signal(3)));
-    assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Ending, until));
+    assert_eq!((play.phase(), play.agent.deadline()), (Phase::Ending, until));
     assert_eq!(play.deeds(), [Output::Abandon, Output::Signal { signal: 3 }]);
 }
 
@@ -642,7 +656,7 @@ fn in_doubt() -> Play {
     play.exited(0, ExitStatus::Code(1));
     assert_eq!((play.phase(), play.agent.verdict()), (Phase::Ending, None));
     assert_eq!(play.deeds(), [Output::Signal { signal: 15 }], "nobody hears of it yet");
-    assert_eq!(play.agent.poll_timeout(), Some(play.now + DEATH_NEWS_DELAY_MAX));
+    assert_eq!(play.agent.deadline(), Some(play.now + DEATH_NEWS_DELAY_MAX));
     play
 }
 
@@ -652,7 +666,7 @@ fn a_peers_death_saves_the_job_that_its_consequence_would_have_ended() {
     let mut play = in_doubt();
     play.give(died());
     assert_eq!((play.phase(), play.deeds()), (Phase::Restarting, vec![]));
-    assert_eq!(play.agent.poll_timeout(), Some(play.now + STOP), "they are being stopped still");
+    assert_eq!(play.agent.deadline(), Some(play.now + STOP), "they are being stopped still");
     play.give(Input::Empty);
     assert_eq!(play.phase(), Phase::Meeting);
     // The same when nothing lives any more.
@@ -732,16 +746,13 @@ fn a_start_that_lacks_nothing_waits_for_no_room() {
         || Input::NotStarted { local_rank: 0, hindrance: Hindrance::Passing, words: "no processes".into() };
     let mut play = Play::new(WorkerSpec { max_restarts: 9, ..spec() });
     play.give(Input::Begin).met().assigned().give(no_room()).give(Input::Empty);
-    assert_eq!(
-        (play.phase(), play.agent.poll_timeout()),
-        (Phase::Restarting, Some(play.now + ROOM_PATIENCE))
-    );
+    assert_eq!((play.phase(), play.agent.deadline()), (Phase::Restarting, Some(play.now + ROOM_PATIENCE)));
     // The next one has room, and ends for another reason before all run.
     play.pass(ROOM_PATIENCE).met().assigned().exited(0, ExitStatus::Code(1)).give(Input::Empty);
     assert_eq!(play.phase(), Phase::Meeting);
     // So the row has ended.
     play.met().assigned().give(no_room()).give(Input::Empty);
-    assert_eq!(play.agent.poll_timeout(), Some(play.now + ROOM_PATIENCE));
+    assert_eq!(play.agent.deadline(), Some(play.now + ROOM_PATIENCE));
 }
 
 #[test]

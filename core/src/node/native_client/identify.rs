@@ -45,7 +45,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             return false;
         }
         let Some(index) = self.dialer.current() else { return false };
-        let until = now + IDENTIFY_TIMEOUT;
+        let until = self.dialer.poll_timeout().map_or(now, |due| due.min(now + IDENTIFY_TIMEOUT));
         self.identification = Some(Identification { cause, until, is_due: false });
         self.emit(Output::Connect(index));
         true

@@ -310,6 +310,59 @@ fn a_silent_server_is_asked_then_left() {
 }
 
 #[test]
+fn a_program_that_polls_seldom_has_its_deadlines_all_the_same() {
+    let mut client = live(0);
+    let id = client.begin(NOW(0), Operation::Get, (0x0010, 8), Duration::from_millis(1_200)).expect("room");
+    writes(&mut client, 0);
+    let mut ended = None;
+    for now in [2_000, 4_000, 6_000] {
+        client.wake(NOW(now));
+        client.handle(NOW(now), Input::Tick);
+        ended = ended.or_else(|| client.next_failed(NOW(now)).map(|failed| (now, failed.id)));
+        writes(&mut client, now);
+    }
+    assert_eq!(ended, Some((4_000, id)), "only the first delay counts as a pause");
+}
+
+#[test]
+fn a_peer_that_closes_in_place_of_an_answer_is_asked_who_it_is() {
+    let options = NativeOptions {
+        connect_timeout: SECOND,
+        unanswered: Unanswered::Identify,
+        rounds: Rounds::One,
+        ..NativeOptions::default()
+    };
+    let dialling = |client: &Client| match client.ending() {
+        Some(Ending::Dialling(failure)) => failure.cause,
+        other => panic!("{other:?}"),
+    };
+    // The echo of PyTorch's store, another answer, and none before the time to connect is up.
+    let answers = [
+        (Some(IDENTIFY_NONCE.to_le_bytes()), Cause::ForeignStore),
+        (Some(*b"HTTP"), Cause::Closed),
+        (None, Cause::Closed),
+    ];
+    for (answer, cause) in answers {
+        let mut client = Client::new(NOW(0), options, 1);
+        assert_eq!(outputs(&mut client), [Output::Resolve]);
+        connect(&mut client, 0);
+        writes(&mut client, 0);
+        client.handle(NOW(100), Input::Ended(Cause::Closed));
+        assert_eq!(outputs(&mut client), [Output::Connect(0)]);
+        client.handle(NOW(100), Input::Connected);
+        assert_eq!(writes(&mut client, 100), [ToWrite::Identify]);
+        assert_eq!(client.poll_timeout(), Some(NOW(1000)), "it has no longer than the connection");
+        match answer {
+            Some(answer) => assert_eq!(give(&mut client, 101, &answer), "over"),
+            None => {
+                client.handle(NOW(1000), Input::Tick);
+            }
+        }
+        assert_eq!((dialling(&client), client.poll_timeout()), (cause, None));
+    }
+}
+
+#[test]
 fn a_process_that_was_stopped_finds_no_deadline_passed() {
     let mut client = live(2000);
     begin(&mut client, 0, Operation::Get);

@@ -20,7 +20,7 @@ use rendezvous_core::rendezvous::participant::{self, Part};
 use rendezvous_core::session::client::Identity;
 use rendezvous_core::store::dial::Family;
 use rendezvous_core::store::op::Key;
-use rendezvous_core::time::{Duration, Instant, pause};
+use rendezvous_core::time::{Duration, Instant, PauseDetector};
 use rendezvous_core::wire::native::{ClientFrame, FaultCode, MAGIC, Message, ServerFrame};
 use rendezvous_core::wire::sink::Sink;
 use std::collections::{BTreeMap, VecDeque};
@@ -189,8 +189,7 @@ pub(super) struct Process {
     unsent: Vec<u8>,
     due: Option<Instant>,
     frozen: bool,
-    /// When its machine was woken last, by its clock.
-    woke: Instant,
+    pause_detector: PauseDetector,
     missed: Vec<Notice>,
     is_resumable: bool,
     /// Since when its session has had its connection, and it has been awake.
@@ -232,7 +231,7 @@ impl Process {
             unsent: Vec::new(),
             due: None,
             frozen: false,
-            woke: clock.shows(stage.now),
+            pause_detector: PauseDetector::new(clock.shows(stage.now)),
             missed: Vec::new(),
             is_resumable: false,
             untroubled_since: None,
@@ -357,8 +356,7 @@ impl Process {
     /// It goes on. What it asked for has as much time left as before, if it was to be awake meanwhile.
     fn wake(&mut self, stage: &Stage) {
         let now = self.clock.shows(stage.now);
-        let last = core::mem::replace(&mut self.woke, now);
-        let span = pause(last, self.machine.poll_timeout(), now);
+        let span = self.pause_detector.on_call(now, || self.machine.poll_timeout());
         let deadlines = self.calls.values_mut().filter_map(|call| call.deadline.as_mut());
         deadlines.for_each(|deadline| *deadline = *deadline + span);
         self.machine.wake(now);

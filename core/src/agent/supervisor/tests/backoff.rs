@@ -5,18 +5,12 @@ use super::*;
 /// The workers of this start fail after `ran`; how long the next start waits.
 fn fails_after(play: &mut Play, ran: Duration) -> Duration {
     play.met().assigned().started();
-    // Workers say something now and then.
-    let ends = play.now + ran;
-    while play.now < ends {
-        let step = ends.since(play.now).min(LATE_MAX / 2);
-        play.pass(step);
-    }
-    play.exited(0, ExitStatus::Signal(9)).exited(1, ExitStatus::Signal(15)).give(Input::Empty);
+    play.pass(ran).exited(0, ExitStatus::Signal(9)).exited(1, ExitStatus::Signal(15)).give(Input::Empty);
     let pause = match play.phase() {
         Phase::Meeting => Duration::ZERO,
         phase => {
             assert_eq!(phase, Phase::Restarting);
-            play.agent.poll_timeout().expect("a pause").since(play.now)
+            play.agent.deadline().expect("a pause").since(play.now)
         }
     };
     play.pass(pause);
@@ -37,6 +31,18 @@ fn starts_that_fail_at_once_wait_longer_each_time_and_the_first_does_not() {
     // A group that has run for as long as the longest pause begins anew.
     assert_eq!(fails_after(&mut play, Duration::from_secs(1)), Duration::ZERO);
     assert_eq!(fails_after(&mut play, Duration::ZERO).as_millis(), 100);
+}
+
+#[test]
+fn failures_before_the_start_leave_no_pause_behind() {
+    let mut play = Play::new(spec_with(Duration::from_secs(1)));
+    play.give(Input::Begin);
+    for _ in 0..5 {
+        play.met();
+        let call = play.call;
+        play.give(Input::NotAssigned { call, kind: InVain::Failed, words: "the store is full".into() });
+    }
+    assert_eq!(fails_after(&mut play, Duration::ZERO), Duration::ZERO, "the first start that failed");
 }
 
 #[test]

@@ -19,15 +19,12 @@ fn what_ended_the_round_decides_whether_who_has_succeeded_comes_back() {
     let over = |play: &mut Play| {
         let call = play.call;
         play.give(not_parted(call, InVain::RoundOver));
-        assert_eq!(
-            (play.phase(), play.agent.poll_timeout()),
-            (Phase::Parting, Some(play.now + NEWS_DELAY_MAX))
-        );
+        assert_eq!((play.phase(), play.agent.deadline()), (Phase::Parting, Some(play.now + NEWS_DELAY_MAX)));
     };
     let mut play = in_phase(Phase::Parting);
     over(&mut play);
     play.give(Input::Member(Membership::RoundOver { words: "too few".into() }));
-    assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Meeting, None));
+    assert_eq!((play.phase(), play.agent.deadline()), (Phase::Meeting, None));
     let mut play = in_phase(Phase::Parting);
     over(&mut play);
     play.give(Input::Member(Membership::PeerDied { words: "b died".into() }));
@@ -36,7 +33,7 @@ fn what_ended_the_round_decides_whether_who_has_succeeded_comes_back() {
     let mut play = in_phase(Phase::Parting);
     over(&mut play);
     play.pass(NEWS_DELAY_MAX);
-    assert_eq!((play.phase(), play.agent.poll_timeout()), (Phase::Closing, None));
+    assert_eq!((play.phase(), play.agent.deadline()), (Phase::Closing, None));
     let missing = Some(Reason::NotAllParted { words: "round 0 is over".into() });
     assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing }));
 }
@@ -49,7 +46,7 @@ fn who_leaves_the_exit_barrier_waits_until_it_is_known_whether_the_others_wait_f
         play.outputs.clear();
         play.give(input);
         assert_eq!((play.phase(), play.deeds()), (Phase::Parting, vec![Output::Cancel { call }]));
-        assert_eq!(play.agent.poll_timeout(), Some(play.now + ARRIVAL_DELAY_MAX));
+        assert_eq!(play.agent.deadline(), Some(play.now + ARRIVAL_DELAY_MAX));
         play.outputs.clear();
         // All that is told of the round meanwhile is for those who stay.
         for membership in [Membership::NodesWaiting { nodes: 1 }, Membership::PeerDied { words: "b".into() }]

@@ -7,9 +7,9 @@ fn a_pause_costs_workers_none_of_their_time_to_end() {
     let mut play = Play::new(spec());
     play.running().give(Input::Stop(StopCause::Asked));
     // Half of the time passes, then the process is stopped for an hour.
-    play.pass(STOP / 2).pass(Duration::from_secs(3600));
+    play.pass(STOP / 2).pause(Duration::from_secs(3600));
     assert!(!play.outputs.contains(&Output::Kill), "{:?}", play.outputs);
-    assert_eq!(play.agent.poll_timeout(), Some(play.now + STOP / 2));
+    assert_eq!(play.agent.deadline(), Some(play.now + STOP / 2));
     play.pass(STOP / 2);
     assert!(play.outputs.contains(&Output::Kill), "{:?}", play.outputs);
 }
@@ -21,7 +21,7 @@ fn what_comes_after_a_pause_finds_no_deadline_passed() {
     play.now = play.now + Duration::from_secs(3600);
     play.give(Input::Pass { signal: 10 }).pass(Duration::ZERO);
     assert!(!play.outputs.contains(&Output::Kill), "{:?}", play.outputs);
-    assert_eq!(play.agent.poll_timeout(), Some(play.now + STOP));
+    assert_eq!(play.agent.deadline(), Some(play.now + STOP));
 }
 
 fn given_up() -> Input {
