@@ -384,8 +384,8 @@ pub struct RpcLimits {
     pub ping_interval: Duration,
     /// Longest time that such a sign may take.
     pub ping_timeout: Duration,
-    /// Time without a byte of a request's payload after which the request is given up, and of a frame after which the
-    /// connection is. It is looked at once in that time, so it may take twice as long.
+    /// Time in which the caller sends nothing, or pings only, after which requests with incomplete payloads are given up,
+    /// or the connection where a frame is incomplete. It is looked at once in that time, so it may take twice as long.
     pub stall_timeout: Duration,
     /// Answers that the caller has not taken, in bytes, from which on no further handlers begin for it. What handlers at work
     /// answer comes on top.

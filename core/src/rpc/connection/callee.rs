@@ -103,8 +103,6 @@ struct Request {
     /// What is to come of it, but for the part that is coming.
     left: u64,
     is_complete: bool,
-    /// What was to come of it when it was last looked whether it goes on.
-    left_before: u64,
     answered: Answered,
 }
 
@@ -131,6 +129,9 @@ pub struct Callee {
     unfinished: usize,
     /// When it was last looked whether they go on, and a frame of which a part has come.
     looked_at_progress: Instant,
+    /// Whether anything but a ping came since then, or the connection was not read for a while. Parts of payloads take
+    /// turns on the connection, so what comes of one request alone says nothing.
+    has_gone_on: bool,
     /// That frame at the last look.
     unfinished_frame: Option<(u64, u32)>,
     /// Payloads of answers that were not handed out as a whole, in bytes.
@@ -163,6 +164,7 @@ impl Callee {
             last_id: 0,
             unfinished: 0,
             looked_at_progress: now,
+            has_gone_on: false,
             unfinished_frame: None,
             unread_bytes: 0,
             began: now,
@@ -369,6 +371,7 @@ impl Callee {
     pub fn go_on(&mut self) {
         if self.reading == Reading::HeldUp {
             self.reading = Reading::On;
+            self.has_gone_on = true;
         }
     }
 
@@ -420,6 +423,8 @@ impl Callee {
 
     /// What is to be written next, when the socket takes bytes.
     pub fn poll_write(&mut self) -> Option<ToWrite> {
+        // While that lasted, the caller was not read.
+        self.has_gone_on |= self.outgoing.is_backed_up();
         let next = self.outgoing.poll(&mut self.out);
         let mut out = core::mem::take(&mut self.out);
         for call in out.drain(..) {
@@ -469,34 +474,30 @@ impl Callee {
         is_looked_at.then(|| self.looked_at_progress + self.limits.stall_timeout)
     }
 
-    /// Gives up requests of which nothing came since the last look, and the connection if that holds for a frame.
+    /// Gives up unfinished requests if nothing came since the last look, or the connection if a frame is unfinished.
     fn look_at_progress(&mut self, now: Instant) {
         let Some(due) = self.progress_due().filter(|&due| due <= now) else { return };
         self.looked_at_progress = now;
-        // A caller that is not read cannot go on. Where this process stood still, so may the caller's have done.
-        let is_judged = self.is_read() && now < due + self.limits.stall_timeout;
         let frame = self.incoming.unfinished();
-        if core::mem::replace(&mut self.unfinished_frame, frame) == frame && frame.is_some() && is_judged {
+        let is_frame_as_before = core::mem::replace(&mut self.unfinished_frame, frame) == frame;
+        let has_gone_on = core::mem::take(&mut self.has_gone_on) || !is_frame_as_before;
+        // A caller that is not read cannot go on. Where this process stood still, so may the caller's have done.
+        if has_gone_on || !self.is_read() || now >= due + self.limits.stall_timeout {
+            return;
+        }
+        if frame.is_some() {
             return self.end(ConnectionError::Stalled(self.limits.stall_timeout));
         }
-        let coming = self.incoming.due();
         for call in self.requests.ids() {
-            let Some(request) = self.requests.get_mut(call).filter(|request| !request.is_complete) else {
+            if self.requests.get(call).is_none_or(|request| request.is_complete) {
                 continue;
-            };
-            let part = coming.filter(|&(of, _)| of == call).map_or(0, |(_, bytes)| bytes);
-            let left = request.left + u64::from(part);
-            let is_stalled = core::mem::replace(&mut request.left_before, left) == left;
-            if is_stalled
-                && is_judged
-                && let Some(request) = self.take(call)
-            {
-                if request.kind == CallKind::Answered && request.answered == Answered::No {
-                    let text = format!("no byte came in {}s", Seconds(self.limits.stall_timeout));
-                    self.respond(call, Status::Stalled, &text);
-                }
-                self.events.push_back(CalleeEvent::Over(call, Ending::Stalled));
             }
+            let Some(request) = self.take(call) else { continue };
+            if request.kind == CallKind::Answered && request.answered == Answered::No {
+                let text = format!("no byte came in {}s", Seconds(self.limits.stall_timeout));
+                self.respond(call, Status::Stalled, &text);
+            }
+            self.events.push_back(CalleeEvent::Over(call, Ending::Stalled));
         }
     }
 
@@ -509,6 +510,7 @@ impl Callee {
 
     /// So many bytes of what is due came, and are where they belong. No event tells of them.
     pub const fn filled(&mut self, bytes: u32) {
+        self.has_gone_on = true;
         self.incoming.filled(bytes);
     }
 
@@ -543,6 +545,7 @@ impl Callee {
         match came {
             Came::Data(..) if self.state == State::Greeting => Err(ConnectionError::OutOfPlace(DATA)),
             Came::Data(call, bytes) => {
+                self.has_gone_on = true;
                 let Some(request) = self.requests.get_mut(call) else {
                     // It was answered, is over, or was never taken.
                     return if call == 0 || call > self.last_id {
@@ -556,6 +559,7 @@ impl Callee {
                 Ok(None)
             }
             Came::Bytes(call, bytes) => {
+                self.has_gone_on = true;
                 let is_wanted = self.requests.get(call).is_some();
                 Ok(is_wanted.then_some(CalleeEvent::Bytes(call, bytes)))
             }
@@ -591,6 +595,7 @@ impl Callee {
         kind: u16,
         frame: CallerFrame<'_>,
     ) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
+        self.has_gone_on |= !matches!(frame, CallerFrame::Ping { .. });
         match (frame, self.state) {
             (
                 CallerFrame::Hello { version_min, version_max, group, caller, caller_id, callee, callee_id },
@@ -690,7 +695,6 @@ impl Callee {
             kind,
             left: payload_bytes,
             is_complete: false,
-            left_before: u64::MAX,
             answered: Answered::No,
         };
         self.requests.insert(id, payload_bytes, deadline, request);

@@ -30,13 +30,13 @@ fn a_request_of_which_nothing_more_comes_is_given_up_and_its_caller_is_told() {
     pair.pass(STALL);
     pair.step_there(usize::MAX);
     assert_eq!(pair.take_log().len(), 2, "two requests");
-    // Each goes on as long as something comes within each look.
+    // They go on as long as something comes within each look. A ping says nothing of them.
     pair.pass(STALL);
-    assert!(pair.hear_callee(b""));
-    assert_eq!(pair.take_log(), ["over 1 Stalled"]);
+    assert!(!pair.hear_callee(b""));
+    pair.hear_callee(&encoded(0, &CallerFrame::Ping { nonce: 1 }));
     pair.pass(STALL);
     pair.hear_callee(b"");
-    assert_eq!(pair.take_log(), ["over 2 Stalled"]);
+    assert_eq!(pair.take_log(), ["over 1 Stalled", "over 2 Stalled"]);
     assert_eq!((pair.callee.under_way(), pair.callee.poll_timeout()), (0, None));
     pair.step_back(usize::MAX);
     assert_eq!(
@@ -63,6 +63,49 @@ fn a_part_that_comes_byte_by_byte_goes_on() {
     }
     assert_eq!(pair.take_log(), ["request 1 f 10 Answered 0", "complete 1"]);
     assert_eq!(pair.callee.poll_timeout(), None);
+}
+
+/// Parts of payloads take turns: on a slow connection, a turn takes longer than a look.
+#[test]
+fn a_request_whose_turn_does_not_come_is_not_stalled_while_others_come() {
+    let mut pair = Pair::open();
+    for _ in 0..4 {
+        pair.call("f", 3 * u64::from(DATA_BYTES_MAX)).expect("made");
+    }
+    while pair.step_there(usize::MAX) {
+        pair.pass(STALL);
+        pair.step_back(usize::MAX);
+    }
+    let log = pair.take_log();
+    let has_stalled = log.iter().any(|line| line.contains("Stalled"));
+    assert!(!has_stalled && log.iter().filter(|line| line.starts_with("complete")).count() == 4, "{log:?}");
+}
+
+#[test]
+fn a_connection_that_was_not_read_has_its_time_anew() {
+    let mut pair = Pair::open();
+    pair.call("f", u64::from(DATA_BYTES_MAX) + 1).expect("made");
+    pair.step_there(usize::MAX);
+    pair.step_there(usize::MAX);
+    pair.take_log();
+    pair.pass(STALL);
+    // Held up for all but the last second before a look.
+    assert!(pair.callee.hold_up(pair.now));
+    pair.pass(STALL.saturating_sub(Duration::from_secs(1)));
+    pair.callee.go_on();
+    pair.pass(Duration::from_secs(1));
+    // Not read for so long because it did not read itself.
+    let ping = encoded(0, &CallerFrame::Ping { nonce: 1 });
+    while pair.callee.is_read() {
+        pair.hear_callee(&ping);
+    }
+    pair.pass(STALL.saturating_sub(Duration::from_secs(1)));
+    while pair.callee.poll_write().is_some() {}
+    pair.pass(Duration::from_secs(1));
+    assert!(!pair.hear_callee(b""), "{:?}", pair.log);
+    pair.pass(STALL);
+    pair.hear_callee(b"");
+    assert_eq!(pair.take_log(), ["over 1 Stalled"]);
 }
 
 #[test]
