@@ -89,16 +89,13 @@ impl QuotaId {
     }
 }
 
-/// Whether a connection may be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MayRead {
-    /// It may.
-    Yes,
-    /// The worker has no room. A connection whose payload is under way is read all the same, so that what holds the room can
-    /// be done with.
-    WorkerFull,
-    /// Its caller has its whole quota of requests that it does not wait for.
-    QuotaFull,
+/// What a connection has under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnderWay {
+    /// Requests that their caller waits for, and those that are not complete.
+    pub awaited: Load,
+    /// Whether a request that was taken in is not complete.
+    pub is_receiving: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -112,8 +109,8 @@ struct Quota {
 /// What a worker has taken in, and the quota of each connection.
 ///
 /// - When the worker has no room, connections are not read, but for those that have nearly nothing there: so a caller with
-///   little is served however much others ask. There may be more than the limit by what each connection may have under
-///   way.
+///   little is served however much others ask, and those with a payload under way, so that what holds the room can be
+///   done with. There may be more than the limit by what each connection may have under way.
 /// - Requests that their caller does not wait for are notices, and calls that it gave up while a handler had them. They
 ///   count until their handlers are done with them. A connection that has its quota of these is not read, and no other
 ///   connection suffers for it.
@@ -188,27 +185,26 @@ impl FairIntake {
         room
     }
 
-    /// Whether a connection may be read, of which its caller waits for so much. If not, [`FairIntake::leave`] tells when to ask
-    /// again.
-    pub fn may_read(&mut self, id: QuotaId, awaited: Load) -> MayRead {
+    /// Whether a connection may be read. If not, [`FairIntake::leave`] tells when to ask again.
+    pub fn may_read(&mut self, id: QuotaId, UnderWay { awaited, is_receiving }: UnderWay) -> bool {
         let limits = &self.limits;
         let (requests, bytes) = (limits.unawaited_requests_max, limits.unawaited_bytes_max);
         let over = |requests, bytes| Load {
             requests: awaited.requests.saturating_add(requests),
             bytes: awaited.bytes.saturating_add(bytes),
         };
-        let Some(quota) = self.quotas.get_mut(id.0) else { return MayRead::Yes };
+        let Some(quota) = self.quotas.get_mut(id.0) else { return true };
         if !quota.held.is_below(over(requests, bytes)) {
             // Half of it is read again at once, and not each request by itself.
             quota.resumes_below = Some(over(requests.div_ceil(2), bytes.div_ceil(2)));
-            return MayRead::QuotaFull;
+            return false;
         }
         let reserved = Load { requests: limits.reserved_requests, bytes: limits.reserved_bytes };
-        if self.total.has_room() || quota.held.is_below(reserved) {
-            return MayRead::Yes;
+        if is_receiving || self.total.has_room() || quota.held.is_below(reserved) {
+            return true;
         }
         quota.resumes_below = Some(reserved);
-        MayRead::WorkerFull
+        false
     }
 
     /// Whether [`Room::Again`] was told since this was asked.

@@ -691,12 +691,7 @@ impl Callee {
             self.looked_at_progress = now;
         }
         self.unfinished += 1;
-        let request = Request {
-            kind,
-            left: payload_bytes,
-            is_complete: false,
-            answered: Answered::No,
-        };
+        let request = Request { kind, left: payload_bytes, is_complete: false, answered: Answered::No };
         self.requests.insert(id, payload_bytes, deadline, request);
         let handler = String::from_utf8_lossy(handler).into();
         self.events.push_back(CalleeEvent::Request { call: id, handler, payload_bytes, deadline, kind });

@@ -92,8 +92,8 @@ pub struct Caller {
     pings: u64,
     /// It was asked for its load, and is not asked again before then.
     asked_until: Option<Instant>,
-    /// What it said to that: only that it had no handler thread free.
-    load: Option<PoolLoad>,
+    /// When it said to that that it had no handler thread free, and what it said.
+    load: Option<(Instant, PoolLoad)>,
     events: VecDeque<CallerEvent<'static>>,
     /// What is out with the write at hand.
     out: Vec<u64>,
@@ -341,9 +341,12 @@ impl Caller {
         }
     }
 
-    /// How far a call had come whose deadline has passed.
-    fn late_phase(&self) -> CallPhase {
-        self.load.map_or(CallPhase::UnderWay, CallPhase::Exhausted)
+    /// How far a call had come whose deadline has passed. What the callee said of its load explains a call only if it said so
+    /// in the second half of the call's time: it may have frozen since. Calls that end soon after each other share it.
+    fn late_phase(&self, now: Instant, began: Instant) -> CallPhase {
+        let half = began + now.since(began) / 2;
+        let load = self.load.filter(|&(told, _)| told >= half);
+        load.map_or(CallPhase::UnderWay, |(_, load)| CallPhase::Exhausted(load))
     }
 
     /// When time alone changes something.
@@ -364,7 +367,7 @@ impl Caller {
             self.has_given_up = true;
             self.outgoing.drop_payload(id);
             self.outgoing.frame(id, &CallerFrame::Cancel {});
-            let (elapsed, phase) = (now.since(call.began), self.late_phase());
+            let (elapsed, phase) = (now.since(call.began), self.late_phase(now, call.began));
             let why = CallFailure::DeadlinePassed { elapsed, phase };
             self.events.push_back(CallerEvent::Failed(id, why.of(call.handler, &self.peer)));
         }
@@ -501,7 +504,7 @@ impl Caller {
                 Ok(None)
             }
             (CalleeFrame::Exhausted { threads, waiting }, _) => {
-                self.load = Some(PoolLoad { threads, waiting });
+                self.load = Some((now, PoolLoad { threads, waiting }));
                 Ok(None)
             }
             (CalleeFrame::Goodbye {}, State::Open) => {
@@ -538,7 +541,7 @@ impl Caller {
             let why = match Status::from_number(status) {
                 // Whichever end notices first, it is the same.
                 Status::Deadline => {
-                    let (elapsed, phase) = (now.since(call.began), self.late_phase());
+                    let (elapsed, phase) = (now.since(call.began), self.late_phase(now, call.began));
                     CallFailure::DeadlinePassed { elapsed, phase }
                 }
                 status => CallFailure::Remote { status, words: String::from_utf8_lossy(words).into() },

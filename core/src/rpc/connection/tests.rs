@@ -408,6 +408,41 @@ fn failures_are_told_in_the_callees_words() {
 }
 
 #[test]
+fn what_a_worker_said_of_its_load_long_ago_explains_no_late_call() {
+    let at = |millis: u64| NOW + Duration::from_millis(millis);
+    let mut pair = Pair::open();
+    let call = |millis: u64| NewCall {
+        handler: "h",
+        payload_bytes: 0,
+        deadline: Some(at(millis)),
+        kind: CallKind::Answered,
+    };
+    pair.begin(call(400)).expect("made");
+    pair.begin(call(401)).expect("made");
+    pair.load = Some(PoolLoad { threads: 2, waiting: 7 });
+    pair.now = at(300);
+    pair.caller.tick(pair.now);
+    pair.run();
+    assert_eq!((pair.pings, pair.take_log().len()), (1, 4));
+    // It answers no more. The calls that end soon share what it said.
+    pair.begin(call(1300)).expect("made");
+    for millis in [400, 401, 1050, 1300] {
+        pair.now = at(millis);
+        pair.caller.tick(pair.now);
+        pair.hear_caller(b"");
+    }
+    let busy = "all of its handler threads (2) were busy, and requests (7) waited for one";
+    assert_eq!(
+        pair.take_log(),
+        [
+            &format!("failed 1: h at b (id 2): no answer in 0.4s: {busy}"),
+            &format!("failed 2: h at b (id 2): no answer in 0.401s: {busy}"),
+            "failed 3: h at b (id 2): no answer in 1s",
+        ]
+    );
+}
+
+#[test]
 fn no_more_is_under_way_than_may_be() {
     let limits = RpcLimits { requests_max: 2, bytes_max: 10, payload_bytes_max: 20, ..RpcLimits::default() };
     let mut pair = Pair::open_with(limits);

@@ -26,27 +26,25 @@ fn limits() -> IntakeLimits {
     }
 }
 
-const NOTHING: Load = Load { requests: 0, bytes: 0 };
+const NOTHING: UnderWay = UnderWay { awaited: Load { requests: 0, bytes: 0 }, is_receiving: false };
 
 #[test]
 fn a_caller_with_its_quota_of_requests_that_it_does_not_wait_for_is_held_up_alone() {
     let mut intake = FairIntake::new(limits());
     let (one, two) = (intake.open(), intake.open());
     (0..4).for_each(|_| intake.enter(one, 1));
-    assert_eq!(
-        (intake.may_read(one, NOTHING), intake.may_read(two, NOTHING)),
-        (MayRead::QuotaFull, MayRead::Yes)
-    );
+    assert!(!intake.may_read(one, NOTHING) && intake.may_read(two, NOTHING));
     // Those that it waits for do not count.
-    assert_eq!(intake.may_read(one, Load { requests: 1, bytes: 1 }), MayRead::Yes);
-    assert_eq!(intake.may_read(one, NOTHING), MayRead::QuotaFull);
+    assert!(intake.may_read(one, UnderWay { awaited: Load { requests: 1, bytes: 1 }, ..NOTHING }));
+    assert!(!intake.may_read(one, UnderWay { is_receiving: true, ..NOTHING }));
+    assert!(!intake.may_read(one, NOTHING));
     assert!(!intake.take_room());
     assert_eq!((intake.leave(one, 1), intake.leave(one, 1)), (Room::AsBefore, Room::AsBefore));
     assert_eq!((intake.leave(one, 1), intake.take_room(), intake.take_room()), (Room::Again, true, false));
-    assert_eq!(intake.may_read(one, NOTHING), MayRead::Yes);
+    assert!(intake.may_read(one, NOTHING));
     // So it is with bytes.
     intake.enter(one, 399);
-    assert_eq!(intake.may_read(one, NOTHING), MayRead::QuotaFull);
+    assert!(!intake.may_read(one, NOTHING));
     assert_eq!((intake.leave(one, 1), intake.leave(one, 399)), (Room::AsBefore, Room::Again));
 }
 
@@ -56,19 +54,30 @@ fn a_caller_with_little_there_is_read_when_others_have_filled_the_worker() {
     let many: Vec<QuotaId> = (0..7).map(|_| intake.open()).collect();
     many.iter().for_each(|&id| (0..3).for_each(|_| intake.enter(id, 0)));
     let newcomer = intake.open();
-    assert_eq!(
-        (intake.may_read(many[0], NOTHING), intake.may_read(newcomer, NOTHING)),
-        (MayRead::WorkerFull, MayRead::Yes)
-    );
+    assert!(!intake.may_read(many[0], NOTHING) && intake.may_read(newcomer, NOTHING));
     intake.enter(newcomer, 100);
-    assert_eq!(intake.may_read(newcomer, NOTHING), MayRead::WorkerFull);
+    assert!(!intake.may_read(newcomer, NOTHING));
     // It has little again, though the others have as much as before.
     assert_eq!(intake.leave(newcomer, 100), Room::Again);
-    assert_eq!(intake.may_read(newcomer, NOTHING), MayRead::Yes);
+    assert!(intake.may_read(newcomer, NOTHING));
     assert_eq!(intake.leave(many[1], 0), Room::AsBefore);
     assert_eq!(intake.leave(many[1], 0), Room::Again);
-    assert_eq!(intake.may_read(many[0], NOTHING), MayRead::Yes);
+    assert!(intake.may_read(many[0], NOTHING));
     assert_eq!(intake.held(), (19, 0));
+}
+
+/// The payload itself fills the worker: nothing but its rest makes room.
+#[test]
+fn a_caller_whose_payload_is_under_way_is_read_on_below_its_quota_though_the_worker_is_full() {
+    let mut intake = FairIntake::new(limits());
+    let one = intake.open();
+    (0..4).for_each(|_| intake.enter(one, 1));
+    intake.enter(one, 10_000);
+    let under_way = UnderWay { awaited: Load { requests: 1, bytes: 10_000 }, is_receiving: true };
+    assert!(!intake.may_read(one, under_way), "it has its quota");
+    assert_eq!([(); 3].map(|()| intake.leave(one, 1)), [Room::AsBefore, Room::AsBefore, Room::Again]);
+    assert!(!intake.may_read(one, UnderWay { is_receiving: false, ..under_way }), "the worker is full");
+    assert!(intake.may_read(one, under_way));
 }
 
 #[test]

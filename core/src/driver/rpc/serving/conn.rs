@@ -9,7 +9,7 @@ use crate::driver::rpc::{Payload, Received};
 use crate::rpc::connection::by_number::ByNumber;
 use crate::rpc::connection::callee::{Callee, CalleeEvent};
 use crate::rpc::connection::{CallKind, ConnectionError, Status, ToWrite};
-use crate::rpc::intake::{MayRead, QuotaId};
+use crate::rpc::intake::{QuotaId, UnderWay};
 use crate::time::Instant;
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -250,8 +250,10 @@ impl Conn {
     }
 
     /// Whether there is room for what its caller sends.
-    pub(super) fn may_read(&self, state: &State) -> MayRead {
-        self.shared.intake().may_read(self.quota, state.callee.awaited())
+    pub(super) fn may_read(&self, state: &State) -> bool {
+        let awaited = state.callee.awaited();
+        let under_way = UnderWay { awaited, is_receiving: !state.receiving.is_empty() };
+        self.shared.intake().may_read(self.quota, under_way)
     }
 
     /// Ends it here and now.
@@ -276,7 +278,7 @@ impl Conn {
             self.hear(state, now, scratch, jobs);
             let is_enough = got == Go::Enough || state.end != End::NotYet || !state.callee.is_read();
             // Whether it is held up then is looked at before the next read.
-            if is_enough || self.may_read(state) == MayRead::QuotaFull {
+            if is_enough || !self.may_read(state) {
                 return;
             }
         }
@@ -437,11 +439,6 @@ impl State {
         if let Err(error) = is_watched {
             self.lose(lost(&error));
         }
-    }
-
-    /// Whether the payload of a request is on its way.
-    pub(super) fn is_receiving(&self) -> bool {
-        !self.receiving.is_empty()
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -10,7 +10,6 @@ use crate::driver::rpc::line::SCRATCH_BYTES;
 use crate::driver::socket::is_newcomers_fault;
 use crate::ordered::Set;
 use crate::rpc::connection::ConnectionError;
-use crate::rpc::intake::MayRead;
 use crate::time::{Duration, Instant};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -163,12 +162,7 @@ impl Reactor {
             self.unread.retain(|&held| held != place);
         }
         if ready.readable && state.callee.is_read() {
-            let has_room = match conn.may_read(&state) {
-                MayRead::Yes => true,
-                MayRead::WorkerFull => state.is_receiving(),
-                MayRead::QuotaFull => false,
-            };
-            if !has_room && state.callee.hold_up(now) {
+            if !conn.may_read(&state) && state.callee.hold_up(now) {
                 self.unread.push(place);
             } else {
                 conn.read(&mut state, now, &mut self.scratch, &mut jobs);
@@ -253,7 +247,7 @@ impl Reactor {
         for place in core::mem::take(&mut self.unread) {
             let Some(entry) = self.conns.get(place) else { continue };
             let conn = Arc::clone(&entry.conn);
-            if conn.may_read(&conn.lock()) == MayRead::Yes {
+            if conn.may_read(&conn.lock()) {
                 self.change(now, place, |state| state.callee.go_on());
             } else {
                 self.unread.push(place);

@@ -1,7 +1,7 @@
 //! How much one caller may have a worker hold: answers that it does not read, requests that it does not finish, notices, and
 //! what both ends keep of bytes that are lent.
 
-use super::frames::{RESPONSE, frame, greeting, next_frame, request_of};
+use super::frames::{PONG, RESPONSE, frame, greeting, next_frame, request_of};
 use super::*;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::net::TcpListener;
@@ -335,6 +335,39 @@ fn a_caller_that_sends_half_a_request_and_nothing_more_holds_no_buffers_for_ever
     // The connection goes on.
     stream.write_all(&request_of(b"echo", 3, 0)).expect("room");
     assert_eq!(next_frame(&mut stream).1, 3);
+}
+
+#[test]
+fn a_payload_that_fills_the_worker_is_read_on_when_its_caller_is_below_its_quota_again() {
+    let intake = IntakeLimits {
+        bytes_max: 1 << 20,
+        unawaited_requests_max: 4,
+        reserved_requests: 1,
+        ..IntakeLimits::default()
+    };
+    let scene = scene_with(RpcServerOptions { intake, ..server_options() }, client_options());
+    let gate = Gate::default();
+    let shut = gate.clone();
+    scene.handling.register("work", Run::Pooled, move |_, _| shut.pass()).expect("a name");
+    let mut stream = greeting(&scene);
+    let notice = CallerFrame::Notice { deadline_ms: 0, payload_bytes: 0, handler: b"work" };
+    let mut first: Vec<u8> = (1..=4).flat_map(|id| frame(id, &notice)).collect();
+    first.extend(frame(
+        5,
+        &CallerFrame::Request { deadline_ms: 0, payload_bytes: 2 << 20, handler: b"length" },
+    ));
+    stream.write_all(&first).expect("room");
+    until("they do not come", || scene.server.held().expect("it runs").0 == 5);
+    let part = [&Header::of_data(5, 1 << 20).to_bytes()[..], &[7; 1 << 20]].concat();
+    // More than the sockets hold may be written when the connection is read again.
+    let mut rest = stream.try_clone().expect("a descriptor");
+    let writing = std::thread::spawn(move || rest.write_all(&[&part[..], &part[..]].concat()));
+    // A caller that is held up is told that the worker lives.
+    assert_eq!(next_frame(&mut stream), (PONG, 0, vec![0; 8]));
+    gate.open();
+    assert_eq!(next_frame(&mut stream).1, 5);
+    writing.join().expect("no panic").expect("room");
+    scene.until_idle(1);
 }
 
 /// One caller does not read, and the worker has as many answers as it keeps.

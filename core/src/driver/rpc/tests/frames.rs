@@ -90,8 +90,8 @@ pub(super) fn next_frame(stream: &mut TcpStream) -> (u16, u64, Vec<u8>) {
     (u16::from_le_bytes([k0, k1]), u64::from_le_bytes(id), body)
 }
 
+pub(super) const PONG: u16 = 0x8003;
 pub(super) const RESPONSE: u16 = 0x8002;
-const PONG: u16 = 0x8003;
 
 pub(super) fn request_of(handler: &[u8], id: u64, deadline_ms: u64) -> Vec<u8> {
     frame(id, &CallerFrame::Request { deadline_ms, payload_bytes: 0, handler })
