@@ -139,10 +139,11 @@ void messages_are_one_line(void) {
   rdzv_server_free(server);
 }
 
-void processes_without_descriptors_are_told_so(void) {
-  rdzv_server *server = start_server(NULL);
-  rdzv_store_options *options = options_for(rdzv_server_port(server));
-  OK(rdzv_store_options_set_connect_timeout_ms(options, 0, &error));
+// Connects without a descriptor. Also the resolver needs one to look a name up; a native store has none for its loop.
+static void connect_without_descriptors(const char *host, uint16_t port, int64_t timeout_ms, const char *phase) {
+  rdzv_store_options *options = options_for(port);
+  OK(rdzv_store_options_set_endpoint(options, TEXT(host), port, &error));
+  OK(rdzv_store_options_set_connect_timeout_ms(options, timeout_ms, &error));
   struct rlimit before = {0, 0};
   CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
   // The lowest number that is free is above the limit then.
@@ -157,10 +158,19 @@ void processes_without_descriptors_are_told_so(void) {
   CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
   for (int i = 0; i < 2; ++i) {
     check_failure(__FILE__, __LINE__, "connect", outcomes[i], errors[i],
-                  (struct failure){.status = RDZV_EXHAUSTED, .operation = "connect", .message_part = "out of resources"});
+                  (struct failure){.status = RDZV_EXHAUSTED,
+                                   .operation = "connect",
+                                   .phase = i == 0 ? phase : "connecting",
+                                   .message_part = "out of resources"});
     rdzv_error_free(errors[i]);
   }
   rdzv_store_options_free(options);
+}
+
+void processes_without_descriptors_are_told_so(void) {
+  rdzv_server *server = start_server(NULL);
+  connect_without_descriptors("127.0.0.1", rdzv_server_port(server), 0, "connecting");
+  connect_without_descriptors("localhost", rdzv_server_port(server), 300, "resolving");
   rdzv_server_free(server);
 }
 

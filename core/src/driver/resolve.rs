@@ -1,13 +1,51 @@
 //! Host names become addresses, on a thread of their own: the resolver of the C library has no deadline.
 
+use crate::driver::socket::classify;
 use crate::driver::threads;
+use crate::error::{Cause, ErrorKind};
 use alloc::ffi::CString;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::io;
 
-/// The addresses of a host, or the resolver's error number.
-pub(super) type Found = Result<Vec<SocketAddr>, i32>;
+/// The addresses of a host.
+pub(super) type Found = Result<Vec<SocketAddr>, ResolveError>;
+
+/// Why no addresses of a host were found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ResolveError {
+    /// The resolver's error number.
+    Resolver(i32),
+    /// The system's: the resolver could not look.
+    System(i32),
+}
+
+impl ResolveError {
+    /// Of a thread for the resolver that could not be started.
+    pub(super) fn of_thread(error: &io::Error) -> Self {
+        Self::System(error.raw_os_error().unwrap_or(libc::EAGAIN))
+    }
+
+    /// What it means to a call.
+    pub(super) fn classify(self) -> (ErrorKind, Cause) {
+        match self {
+            Self::Resolver(number @ libc::EAI_MEMORY) => (ErrorKind::Exhausted, Cause::Resolver(number)),
+            Self::Resolver(number) => (ErrorKind::Unresolved, Cause::Resolver(number)),
+            Self::System(number) => classify(&io::Error::from_raw_os_error(number)),
+        }
+    }
+}
+
+impl fmt::Display for ResolveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Resolver(number) => f.write_str(&error_text(number)),
+            Self::System(number) => io::Error::from_raw_os_error(number).fmt(f),
+        }
+    }
+}
 
 /// The address that `host` spells, if it is one: `127.0.0.1`, `::1`, `[::1]`.
 pub(super) fn literal(host: &str, port: u16) -> Option<SocketAddr> {
@@ -19,11 +57,7 @@ pub(super) fn literal(host: &str, port: u16) -> Option<SocketAddr> {
 ///
 /// # Errors
 /// That of making a thread.
-pub(super) fn look_up(
-    host: &str,
-    port: u16,
-    done: impl FnOnce(Found) + Send + 'static,
-) -> std::io::Result<()> {
+pub(super) fn look_up(host: &str, port: u16, done: impl FnOnce(Found) + Send + 'static) -> io::Result<()> {
     let host = host.to_string();
     threads::spawn("rdzv-resolve", move || done(addresses(&host, port))).map(drop)
 }
@@ -38,17 +72,24 @@ pub(super) fn error_text(number: i32) -> String {
     text.to_string_lossy().into_owned()
 }
 
-fn addresses(host: &str, port: u16) -> Found {
-    let Ok(name) = CString::new(host) else { return Err(libc::EAI_NONAME) };
+/// Looks `host` up on this thread.
+pub(super) fn addresses(host: &str, port: u16) -> Found {
+    let Ok(name) = CString::new(host) else { return Err(ResolveError::Resolver(libc::EAI_NONAME)) };
     // SAFETY: all zeros is a valid `addrinfo`: no flags, any family, null pointers.
     let mut hints: libc::addrinfo = unsafe { core::mem::zeroed() };
     hints.ai_socktype = libc::SOCK_STREAM;
     let mut list: *mut libc::addrinfo = core::ptr::null_mut();
+    // SAFETY: the thread's own error number is always there.
+    unsafe { *libc::__errno_location() = 0 };
     // SAFETY: `name` is a C string, `hints` is initialised, `list` is written on success only.
     let number =
         unsafe { libc::getaddrinfo(name.as_ptr(), core::ptr::null(), &raw const hints, &raw mut list) };
     if number != 0 {
-        return Err(number);
+        // Without a descriptor the resolver also says that there is no such name.
+        return Err(match io::Error::last_os_error().raw_os_error() {
+            Some(system @ (libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => ResolveError::System(system),
+            _ => ResolveError::Resolver(number),
+        });
     }
     let mut found = Vec::new();
     let mut next = list;
@@ -93,7 +134,17 @@ mod tests {
     fn a_name_is_found_or_the_number_says_why_not() {
         let found = addresses("localhost", 7).expect("localhost");
         assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 7), "{found:?}");
-        let number = addresses("no\0name", 7).unwrap_err();
-        assert!(!error_text(number).is_empty());
+        let error = addresses("no\0name", 7).unwrap_err();
+        assert!(!error.to_string().is_empty());
+        assert_eq!(error.classify().0, ErrorKind::Unresolved);
+    }
+
+    #[test]
+    fn a_resolver_that_cannot_look_is_exhausted() {
+        for number in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN] {
+            let classified = ResolveError::System(number).classify();
+            assert_eq!(classified, (ErrorKind::Exhausted, Cause::Os(number)));
+        }
+        assert_eq!(ResolveError::Resolver(libc::EAI_MEMORY).classify().0, ErrorKind::Exhausted);
     }
 }

@@ -59,7 +59,7 @@ pub enum Input<'a> {
     /// The host has addresses of these families, in the resolver's order.
     Resolved(ConnId, &'a [Family]),
     /// The host has no address; the resolver's error number.
-    Unresolved(ConnId, i32),
+    Unresolved(ConnId, ErrorKind, Cause),
     /// The address accepted.
     Connected(ConnId),
     /// The connection was not made.

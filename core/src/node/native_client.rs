@@ -237,7 +237,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         }
         let input = match input {
             Input::Resolved(families) => DialInput::Resolved(families),
-            Input::Unresolved(number) => DialInput::Unresolved(number),
+            Input::Unresolved(kind, cause) => DialInput::Unresolved(kind, cause),
             Input::Connected => DialInput::Connected,
             Input::ConnectFailed(kind, cause) => DialInput::Failed(kind, cause),
             Input::Ended(cause) => return self.connection_ended(now, cause),

@@ -82,8 +82,8 @@ pub enum Rounds {
 pub enum DialInput<'a> {
     /// The host has addresses of these families, in the resolver's order.
     Resolved(&'a [Family]),
-    /// The host has no address; the resolver's error number.
-    Unresolved(i32),
+    /// No address of the host was found.
+    Unresolved(ErrorKind, Cause),
     /// The address accepted.
     Connected,
     /// The connection was not made, or ended before the greeting was answered.
@@ -185,9 +185,7 @@ impl Dialer {
                     self.connect(now);
                 }
             }
-            (Resolving, DialInput::Unresolved(number)) => {
-                self.round_failed(now, ErrorKind::Unresolved, Cause::Resolver(number));
-            }
+            (Resolving, DialInput::Unresolved(kind, cause)) => self.round_failed(now, kind, cause),
             (Connecting, DialInput::Connected) => {
                 self.state = Greeting;
                 self.until = self.attempt_end(now);
@@ -458,7 +456,7 @@ mod tests {
                 let mut now = MS(0);
                 for _ in 0..100 {
                     outputs(&mut dialer);
-                    dialer.handle(now, DialInput::Unresolved(-2));
+                    dialer.handle(now, DialInput::Unresolved(ErrorKind::Unresolved, Cause::Resolver(-2)));
                     let Some(until) = dialer.poll_timeout() else { break };
                     assert!(until <= deadline && until.since(now) <= expected_max, "{options:?}");
                     now = until;
@@ -500,7 +498,7 @@ mod tests {
         let inputs = [
             DialInput::Resolved(&[Family::V4]),
             DialInput::Resolved(&[]),
-            DialInput::Unresolved(-2),
+            DialInput::Unresolved(ErrorKind::Unresolved, Cause::Resolver(-2)),
             DialInput::Connected,
             REFUSED,
             DialInput::Greeted,
@@ -528,7 +526,7 @@ mod tests {
         let expected = "\
 Resolving Resolved([V4]) -> Connecting
 Resolving Resolved([]) -> Pausing
-Resolving Unresolved(-2) -> Pausing
+Resolving Unresolved(Unresolved, Resolver(-2)) -> Pausing
 Resolving Connected -> Resolving
 Resolving Failed(Refused, Os(111)) -> Resolving
 Resolving Greeted -> Resolving
@@ -536,7 +534,7 @@ Resolving Violated(Violation { due: Silence, seen: 0 }) -> Resolving
 Resolving Tick -> Resolving
 Connecting Resolved([V4]) -> Connecting
 Connecting Resolved([]) -> Connecting
-Connecting Unresolved(-2) -> Connecting
+Connecting Unresolved(Unresolved, Resolver(-2)) -> Connecting
 Connecting Connected -> Greeting
 Connecting Failed(Refused, Os(111)) -> Pausing
 Connecting Greeted -> Connecting
@@ -544,7 +542,7 @@ Connecting Violated(Violation { due: Silence, seen: 0 }) -> Connecting
 Connecting Tick -> Connecting
 Greeting Resolved([V4]) -> Greeting
 Greeting Resolved([]) -> Greeting
-Greeting Unresolved(-2) -> Greeting
+Greeting Unresolved(Unresolved, Resolver(-2)) -> Greeting
 Greeting Connected -> Greeting
 Greeting Failed(Refused, Os(111)) -> Pausing
 Greeting Greeted -> Ready
@@ -552,7 +550,7 @@ Greeting Violated(Violation { due: Silence, seen: 0 }) -> Failed
 Greeting Tick -> Greeting
 Pausing Resolved([V4]) -> Pausing
 Pausing Resolved([]) -> Pausing
-Pausing Unresolved(-2) -> Pausing
+Pausing Unresolved(Unresolved, Resolver(-2)) -> Pausing
 Pausing Connected -> Pausing
 Pausing Failed(Refused, Os(111)) -> Pausing
 Pausing Greeted -> Pausing
@@ -560,7 +558,7 @@ Pausing Violated(Violation { due: Silence, seen: 0 }) -> Pausing
 Pausing Tick -> Pausing
 Ready Resolved([V4]) -> Ready
 Ready Resolved([]) -> Ready
-Ready Unresolved(-2) -> Ready
+Ready Unresolved(Unresolved, Resolver(-2)) -> Ready
 Ready Connected -> Ready
 Ready Failed(Refused, Os(111)) -> Ready
 Ready Greeted -> Ready

@@ -139,7 +139,11 @@ impl Client {
         let families: Vec<Family> = self.manner.routes.iter().map(|(_, family)| *family).collect();
         if let Some(line) = self.lines.iter_mut().find(|line| line.number == number) {
             // -2 is EAI_NONAME.
-            let input = if found { LinkInput::Resolved(&families) } else { LinkInput::Unresolved(-2) };
+            let input = if found {
+                LinkInput::Resolved(&families)
+            } else {
+                LinkInput::Unresolved(ErrorKind::Unresolved, Cause::Resolver(-2))
+            };
             line.link.handle(stage.now, input);
             self.drain(stage, number)?;
         }

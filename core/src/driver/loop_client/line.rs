@@ -3,7 +3,7 @@
 use super::{CALLS_PER_MEMBER_BITS, CallOver, LoopEvent, StoreId, names_of};
 use crate::driver::call_error::CallError;
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
-use crate::driver::resolve::{Found, literal, look_up};
+use crate::driver::resolve::{Found, ResolveError, literal, look_up};
 use crate::driver::socket::{classify, finish_connect, open_socket, start_connect};
 use crate::driver::sorted_map::SortedMap;
 use crate::driver::store::take::strip_scope;
@@ -194,8 +194,8 @@ impl LoopStore {
             lookups.put(Lookup { store, found });
             waker.wake();
         });
-        if begun.is_err() {
-            self.looked_up(now, &Lookup { store, found: Err(libc::EAI_SYSTEM) });
+        if let Err(error) = begun {
+            self.looked_up(now, &Lookup { store, found: Err(ResolveError::of_thread(&error)) });
         }
     }
 
@@ -212,7 +212,10 @@ impl LoopStore {
                 self.addresses.insert(conn, addresses);
                 self.client.handle(now, Input::Resolved(conn, &families));
             }
-            Err(number) => self.client.handle(now, Input::Unresolved(conn, number)),
+            Err(error) => {
+                let (kind, cause) = error.classify();
+                self.client.handle(now, Input::Unresolved(conn, kind, cause));
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use super::{Answered, Loss, Machine, NativeClientOptions, ServerFault, Way, body
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
 use crate::driver::last_try::FailedTry;
-use crate::driver::resolve::{Found, literal, look_up};
+use crate::driver::resolve::{Found, ResolveError, literal, look_up};
 use crate::driver::socket::{KeepAlive, classify, finish_connect, open_socket, start_connect};
 use crate::driver::store_client::endpoint_text;
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
@@ -405,9 +405,9 @@ impl Carrier {
             *lookup.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
             waker.wake();
         });
-        if begun.is_err() {
+        if let Err(error) = begun {
             self.lookup = None;
-            self.resolved(Err(libc::EAI_SYSTEM));
+            self.resolved(Err(ResolveError::of_thread(&error)));
         }
     }
 
@@ -419,7 +419,10 @@ impl Carrier {
                 self.addresses = addresses;
                 self.machine.handle(now, Input::Resolved(&families));
             }
-            Err(number) => self.machine.handle(now, Input::Unresolved(number)),
+            Err(error) => {
+                let (kind, cause) = error.classify();
+                self.machine.handle(now, Input::Unresolved(kind, cause));
+            }
         }
     }
 

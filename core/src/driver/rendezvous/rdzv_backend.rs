@@ -13,7 +13,7 @@ use crate::driver::native_client::{
     Joined, NativeClient, NativeClientOptions, NativeError, NodeEvent, RunInfo, plain,
 };
 use crate::driver::native_store::NativeStore;
-use crate::driver::resolve;
+use crate::driver::resolve::{self, ResolveError};
 use crate::driver::server::{Server, StartErrorKind};
 use crate::driver::store::{Store, Timeouts as StoreTimeouts};
 use crate::driver::store_client::{endpoint_text, random_seed};
@@ -547,7 +547,7 @@ fn is_own(host: &str, patience: Duration, call: &Cancellable) -> bool {
     }
     let (found, told) = mpsc::channel();
     let cancelled = found.clone();
-    let _watch = call.watch(move || drop(cancelled.send(Err(libc::EAI_AGAIN))));
+    let _watch = call.watch(move || drop(cancelled.send(Err(ResolveError::Resolver(libc::EAI_AGAIN)))));
     let asked = resolve::look_up(host, 0, move |addresses| {
         // Nobody may wait for it any more.
         found.send(addresses).ok();

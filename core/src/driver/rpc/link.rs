@@ -12,7 +12,7 @@ use super::within::Home;
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{Interest, Token, Waker, Watch, Watcher};
 use crate::driver::reply::Reply;
-use crate::driver::resolve::{Found, error_text, literal, look_up};
+use crate::driver::resolve::{Found, literal, look_up};
 use crate::driver::socket::{Idle, KeepAlive, finish_connect, open_socket, start_connect};
 use crate::driver::store_client::endpoint_text;
 use crate::limits::RpcLimits;
@@ -470,9 +470,7 @@ impl Link {
                         state.addresses = addresses.into();
                         state.last_failure = ConnectionError::Unreachable("the name has no address".into());
                     }
-                    Err(number) => {
-                        state.last_failure = ConnectionError::Unreachable(error_text(number).into())
-                    }
+                    Err(error) => state.last_failure = ConnectionError::Unreachable(error.to_string().into()),
                 }
                 self.try_next(state, now);
             }

@@ -1,11 +1,13 @@
 //! Listening sockets.
 
 use super::Listen;
+use crate::driver::resolve::{self, ResolveError};
 use crate::driver::socket::KeepAlive;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use std::fmt;
+use std::format;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::string::{String, ToString};
 
 /// Whether an IPv6 wildcard takes IPv4 peers too.
@@ -104,8 +106,10 @@ pub(in crate::driver) fn open(
 ) -> Result<std::net::TcpListener, StartError> {
     let socket = match listen {
         Listen::Address { host, port, family } => {
-            let address = resolve(host, *port)
-                .map_err(|cause| StartError::of_kind(StartErrorKind::Unresolved, listen, cause))?;
+            let address = resolve(host, *port).map_err(|cause| match StartError::io(listen, cause) {
+                error if error.kind == StartErrorKind::Exhausted => error,
+                error => StartError { kind: StartErrorKind::Unresolved, ..error },
+            })?;
             bind(address, *family).map_err(|cause| StartError::io(listen, cause))?
         }
         Listen::Adopted(fd) => {
@@ -120,7 +124,13 @@ fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
     if let Ok(literal) = host.parse::<IpAddr>() {
         return Ok(SocketAddr::new(literal, port));
     }
-    (host, port).to_socket_addrs()?.next().ok_or_else(|| io::Error::other("the resolver gave no address"))
+    let found = resolve::addresses(host, port).map_err(|error| match error {
+        ResolveError::System(number) => io::Error::from_raw_os_error(number),
+        ResolveError::Resolver(_) => {
+            io::Error::other(format!("failed to lookup address information: {error}"))
+        }
+    })?;
+    found.into_iter().next().ok_or_else(|| io::Error::other("the resolver gave no address"))
 }
 
 fn bind(address: SocketAddr, family: Family) -> io::Result<Socket> {

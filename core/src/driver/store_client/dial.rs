@@ -4,7 +4,7 @@ use super::pool::{self, Joined, Shown, Ticket};
 use super::wire::{PENDING, Socketed, Timer, Trouble, Wire};
 use super::{Client, NOT_RELEASED, Span, ended};
 use crate::driver::last_try::FailedTry;
-use crate::driver::resolve::{Found, literal, look_up};
+use crate::driver::resolve::{Found, ResolveError, literal, look_up};
 use crate::driver::socket::{classify, finish_connect, open_socket, start_connect, wait_writable};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
 use crate::node::client::Sent;
@@ -39,7 +39,10 @@ impl Client {
                         addresses = found;
                         link.handle(self.clock.now(), LinkInput::Resolved(&families));
                     }
-                    Ok(Err(number)) => link.handle(self.clock.now(), LinkInput::Unresolved(number)),
+                    Ok(Err(error)) => {
+                        let (kind, cause) = error.classify();
+                        link.handle(self.clock.now(), LinkInput::Unresolved(kind, cause));
+                    }
                     Err(pool::Ended::TimeUp) => link.handle(self.clock.now(), LinkInput::Tick),
                     Err(pool::Ended::Cancelled) => return Err(cancelled(Phase::Resolving)),
                 },
@@ -140,8 +143,8 @@ impl Client {
             Joined::Shares(number) => number,
             Joined::Begins(number) => {
                 let pool = Arc::clone(&self.pool);
-                if look_up(&self.host, self.port, move |found| pool.end_lookup(found)).is_err() {
-                    self.pool.end_lookup(Err(libc::EAI_SYSTEM));
+                if let Err(error) = look_up(&self.host, self.port, move |found| pool.end_lookup(found)) {
+                    self.pool.end_lookup(Err(ResolveError::of_thread(&error)));
                 }
                 number
             }

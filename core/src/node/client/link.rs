@@ -13,7 +13,7 @@ pub enum LinkInput<'a> {
     /// The host has addresses of these families, in the resolver's order.
     Resolved(&'a [Family]),
     /// The host has no address; the resolver's error number.
-    Unresolved(i32),
+    Unresolved(ErrorKind, Cause),
     /// The address accepted.
     Connected,
     /// The connection was not made.
@@ -74,7 +74,7 @@ impl<const PENDING: usize> Link<PENDING> {
     pub fn handle(&mut self, now: Instant, input: LinkInput<'_>) {
         let input = match input {
             LinkInput::Resolved(families) => DialInput::Resolved(families),
-            LinkInput::Unresolved(number) => DialInput::Unresolved(number),
+            LinkInput::Unresolved(kind, cause) => DialInput::Unresolved(kind, cause),
             LinkInput::Connected => {
                 // A greeting that was lost with its connection is forgotten with it.
                 self.conn = ClientConn::new(self.limits, self.nonce);

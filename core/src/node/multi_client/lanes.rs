@@ -175,7 +175,9 @@ impl MultiClient {
     pub(super) fn lane_input(&mut self, now: Instant, input: Input<'_>) {
         match input {
             Input::Resolved(conn, families) => self.link_input(now, conn, LinkInput::Resolved(families)),
-            Input::Unresolved(conn, number) => self.link_input(now, conn, LinkInput::Unresolved(number)),
+            Input::Unresolved(conn, kind, cause) => {
+                self.link_input(now, conn, LinkInput::Unresolved(kind, cause));
+            }
             Input::Connected(conn) => self.link_input(now, conn, LinkInput::Connected),
             Input::ConnectFailed(conn, kind, cause) => {
                 self.link_input(now, conn, LinkInput::ConnectFailed(kind, cause));

@@ -16,7 +16,7 @@ pub enum Input<'a> {
     /// The host has addresses of these families, in the resolver's order.
     Resolved(&'a [Family]),
     /// The host has no address; the resolver's error number.
-    Unresolved(i32),
+    Unresolved(ErrorKind, Cause),
     /// The address accepted.
     Connected,
     /// The connection was not made.

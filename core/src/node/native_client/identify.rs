@@ -61,7 +61,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
                 let cause = asked.cause;
                 self.end_identification(now, cause);
             }
-            Input::Resolved(_) | Input::Unresolved(_) => {}
+            Input::Resolved(_) | Input::Unresolved(..) => {}
         }
         true
     }

@@ -398,7 +398,11 @@ impl Process {
         // Some servers have two addresses, and one may be tried while a greeting is still on its way to the other.
         let families: &[Family] =
             if self.host.is_multiple_of(3) { &[Family::V6, Family::V4] } else { &[Family::V4] };
-        let input = if found { Input::Resolved(families) } else { Input::Unresolved(-2) };
+        let input = if found {
+            Input::Resolved(families)
+        } else {
+            Input::Unresolved(ErrorKind::Unresolved, Cause::Resolver(-2))
+        };
         self.machine.handle(self.clock.shows(stage.now), input);
         if !self.frozen {
             self.settle(stage);
