@@ -91,22 +91,6 @@ result<answered<T>> unpacked(buffer bytes, const OfCall& of_call) {
 template <class T>
 inline constexpr bool is_bytes = std::is_same_v<T, rpc_bytes> || std::is_same_v<T, rpc_payload>;
 
-/// Takes over the error of a call; a handler that could not read its arguments has a status of its own.
-inline error call_error(rdzv_status code, rdzv_error* details) noexcept {
-  const std::string_view cause = rdzv_error_cause(details);
-  const bool is_malformed = code == RDZV_RPC_HANDLER_FAILED && cause.substr(0, malformed_words.size()) == malformed_words;
-  return error(is_malformed ? RDZV_RPC_MALFORMED : code, details);
-}
-
-/// As `failure_of`, of what tells what came of a call.
-template <class Function, class... Arguments>
-std::optional<error> call_failure_of(Function function, Arguments... arguments) {
-  rdzv_error* details = nullptr;
-  const rdzv_status code = function(arguments..., &details);
-  if (code == RDZV_OK) return std::nullopt;
-  return call_error(code, details);
-}
-
 }  // namespace detail
 
 /// Whom a call is for: a name or a number.
@@ -191,7 +175,7 @@ inline void call_done(void* user_data, rdzv_status code, const std::uint8_t* dat
     if (code == RDZV_OK) {
       (*done)(text(data, size));
     } else {
-      (*done)(call_error(code, rdzv_error_clone(failure)));
+      (*done)(error(code, rdzv_error_clone(failure)));
     }
 #if defined(__cpp_exceptions)
   } catch (...) {
@@ -225,7 +209,7 @@ class rpc_future {
     detail::buffer answer;
     const rdzv_rpc_future* future = handle_.get();
     if (auto failure =
-            detail::call_failure_of(rdzv_rpc_future_wait, future, detail::count(timeout), &ended, answer.get()))
+            detail::failure_of(rdzv_rpc_future_wait, future, detail::count(timeout), &ended, answer.get()))
       return std::move(*failure);
     if (ended != 0) answer_ = std::move(answer);
     return ended != 0;
@@ -664,7 +648,7 @@ class rpc {
   std::optional<error> call_into(detail::buffer& answer, const rpc_callee& callee, std::string_view handler,
                                  std::string payload, milliseconds timeout) const {
     detail::outgoing_call call(callee, handler, std::move(payload), timeout);
-    return detail::call_failure_of(rdzv_rpc_call, c_handle(), call.give(), answer.get());
+    return detail::failure_of(rdzv_rpc_call, c_handle(), call.give(), answer.get());
   }
 
   template <class Return>
@@ -673,7 +657,7 @@ class rpc {
     detail::outgoing_call call(callee, handler, std::move(payload), timeout);
     rpc_called called = detail::called(callee, handler);
     rdzv_rpc_future* made = nullptr;
-    if (auto failure = detail::call_failure_of(rdzv_rpc_start_call, c_handle(), call.give(), &made))
+    if (auto failure = detail::failure_of(rdzv_rpc_start_call, c_handle(), call.give(), &made))
       return std::move(*failure);
     return rpc_future<Return>(made, std::move(called));
   }
@@ -683,7 +667,7 @@ class rpc {
     detail::outgoing_call call(callee, handler, std::move(payload), timeout);
     auto owned = std::make_unique<detail::done_function>(std::move(tell));
     detail::pass();
-    auto failure = detail::call_failure_of(rdzv_rpc_call_with, c_handle(), call.give(), &detail::call_done,
+    auto failure = detail::failure_of(rdzv_rpc_call_with, c_handle(), call.give(), &detail::call_done,
                                            static_cast<void*>(owned.get()));
     if (failure) return std::move(*failure);
     static_cast<void>(owned.release());

@@ -101,9 +101,6 @@ inline error make_error(status code, std::string_view words) {
   return error(number, rdzv_error_new(number, bytes(words), words.size()));
 }
 
-/// What a handler says whose arguments cannot be read.
-inline constexpr std::string_view malformed_words = "malformed request: ";
-
 }  // namespace detail
 
 /// The way back for one answer, from any thread and at any time. Destroyed without one, it tells the caller so.
@@ -140,7 +137,8 @@ class rpc_responder {
     const detail::passing guard;
     rdzv_rpc_responder_fail(responder_.release(), detail::bytes(words), words.size(), nullptr);
   }
-  /// Of a call that a backend of yours makes: it failed so. The caller of a handler hears only the words.
+  /// Of a call that a backend of yours makes: it failed so. The caller of a handler hears the words, and of the statuses
+  /// only `status::rpc_malformed`.
   void fail_with(status code, std::string_view words) && {
     const detail::passing guard;
     rdzv_rpc_responder_fail_with(responder_.release(), static_cast<rdzv_status>(code), detail::bytes(words),
@@ -197,9 +195,9 @@ struct signature {
     std::string_view types;
     const bool is_typed = read_types(in, types);
     if (!is_typed || types != taken) {
-      const std::string words = std::string(malformed_words) + request.handler() + " takes (" + std::string(taken) +
-                                "), was called with " + described_types(is_typed, types);
-      return std::move(responder).fail(words);
+      const std::string words = "the types of the arguments do not match: " + request.handler() + " takes (" +
+                                std::string(taken) + "), was called with " + described_types(is_typed, types);
+      return std::move(responder).fail_with(status::rpc_malformed, words);
     }
     std::size_t read = 0;
     const bool are_read = std::apply(
@@ -214,13 +212,12 @@ struct signature {
         },
         arguments);
     if (!are_read || in.left() > 0) {
-      std::string words(malformed_words);
-      words += request.handler();
+      std::string words = "the request cannot be read: " + request.handler();
       words += are_read ? ": " + std::to_string(in.left()) + " bytes follow its " +
                               std::to_string(sizeof...(Arguments)) + " arguments"
                         : ": argument " + std::to_string(read + 1) + " of " + std::to_string(sizeof...(Arguments)) +
-                              " cannot be read";
-      return std::move(responder).fail(words);
+                              " is cut off or of no value of its type";
+      return std::move(responder).fail_with(status::rpc_malformed, words);
     }
     const auto invoke = [&]() -> Return {
       return std::apply(

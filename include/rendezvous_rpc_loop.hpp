@@ -102,7 +102,7 @@ class loop_rpc {
                                milliseconds timeout = default_timeout) {
     detail::outgoing_call call(callee, handler, std::move(payload), timeout);
     operation made = 0;
-    if (auto failure = detail::call_failure_of(rdzv_loop_rpc_call, loop_, number_, call.give(), &made))
+    if (auto failure = detail::failure_of(rdzv_loop_rpc_call, loop_, number_, call.give(), &made))
       return std::move(*failure);
     return made;
   }
@@ -196,7 +196,7 @@ template <class Return = void>
 result<detail::answered<Return>> rpc_answer_of(const loop_event& event) {
   if (event.code == status::ok) return detail::unpacked<Return>(std::string_view(event.value), [&event] { return event.called; });
   const rdzv_error* known = event.failure ? event.failure->c_handle() : nullptr;
-  return detail::call_error(static_cast<rdzv_status>(event.code), rdzv_error_clone(known));
+  return error(static_cast<rdzv_status>(event.code), rdzv_error_clone(known));
 }
 /// The same, which takes bytes out of the event rather than to copy them.
 template <class Return = void>

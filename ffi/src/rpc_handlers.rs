@@ -11,7 +11,7 @@ use crate::status::*;
 use rendezvous_core::driver::loop_client::RpcDesk;
 use rendezvous_core::driver::rpc::handling::{HandlerFn, Handling, Request, Responder, Run, Wanted};
 use rendezvous_core::driver::rpc::{Payload, Received};
-use rendezvous_core::rpc::connection::CallKind;
+use rendezvous_core::rpc::connection::{CallFailure, CallKind, Status};
 use rendezvous_core::rpc::handlers::{Handlers, Owner};
 use rendezvous_core::rpc::name::{WorkerInfo, WorkerName};
 use std::ffi::c_void;
@@ -150,7 +150,24 @@ impl rdzv_rpc_responder {
 
 /// A handler that failed in these words.
 fn failed(words: String) -> Fault {
-    Fault::new(RDZV_RPC_HANDLER_FAILED, words.clone()).with(|known| known.cause = words)
+    fault_of(RDZV_RPC_HANDLER_FAILED, words)
+}
+
+/// A failure of a handler whose words are the cause.
+fn fault_of(status: rdzv_status, words: String) -> Fault {
+    Fault::new(status, words.clone()).with(|known| known.cause = words)
+}
+
+/// What a backend of the program's is told of a handler that did not answer.
+fn fault_of_handler(failure: CallFailure) -> Fault {
+    match failure {
+        CallFailure::Remote { status: Status::Failed, words } => failed(words.into()),
+        CallFailure::Remote { status: Status::Malformed, words } => {
+            fault_of(RDZV_RPC_MALFORMED, words.into())
+        }
+        // What a backend cannot tell apart, the words do.
+        failure => failed(failure.to_string()),
+    }
 }
 
 type Handle = unsafe extern "C" fn(
@@ -425,9 +442,9 @@ impl rdzv_rpc_handlers {
                     Back::Caller(responder) => responder,
                     Back::Told(told) => {
                         let wanted = told.wanted.clone();
-                        let answered = move |answer: Result<Payload, Box<str>>| {
+                        let answered = move |answer: Result<Payload, CallFailure>| {
                             let answer = answer.map(|payload| payload.bytes().to_vec());
-                            told.tell(answer.map_err(|words| failed(words.into())));
+                            told.tell(answer.map_err(fault_of_handler));
                         };
                         Responder::elsewhere(Arc::clone(&handler), Box::new(answered), wanted)
                     }
@@ -667,6 +684,9 @@ unsafe fn respond(
             // A caller whose answer makes no sense hears that there is none.
             match (back, answer?) {
                 (Back::Caller(responder), Ok(payload)) => _ = responder.answer(payload),
+                (Back::Caller(responder), Err(fault)) if fault.status == RDZV_RPC_MALFORMED => {
+                    _ = responder.refuse_malformed(&fault.message);
+                }
                 (Back::Caller(responder), Err(fault)) => _ = responder.fail(&fault.message),
                 (Back::Told(told), Ok(payload)) => told.tell(Ok(payload.bytes().to_vec())),
                 (Back::Told(told), Err(fault)) => told.tell(Err(fault)),
@@ -718,7 +738,8 @@ pub unsafe extern "C" fn rdzv_rpc_responder_fail(
 }
 
 /// Tells that a call of a backend of yours failed with any status of this header, and frees the responder,
-/// whatever it returns. The caller of a handler hears only the words.
+/// whatever it returns. The caller of a handler gets `RDZV_RPC_MALFORMED` where that is the status: the
+/// handler cannot read its request; with any other it gets `RDZV_RPC_HANDLER_FAILED` and the words.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_fail_with(
     responder: *mut rdzv_rpc_responder,
@@ -732,7 +753,10 @@ pub unsafe extern "C" fn rdzv_rpc_responder_fail_with(
         respond(responder, error, || {
             let words = String::from_utf8_lossy(bytes(words, words_len, "words")?).into_owned();
             let status = if status == RDZV_OK { RDZV_RPC_HANDLER_FAILED } else { status };
-            Ok(Err(Fault::new(status, words)))
+            Ok(Err(match status {
+                RDZV_RPC_MALFORMED => fault_of(status, words),
+                _ => Fault::new(status, words),
+            }))
         })
     }
 }

@@ -652,8 +652,9 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
     };
     let back = || {
         let tell = tell.clone();
-        let told = move |answer: Result<crate::driver::rpc::Payload, Box<str>>| {
-            tell.send(answer.map(|payload| payload.bytes().to_vec())).expect("heard");
+        let told = move |answer: Result<crate::driver::rpc::Payload, CallFailure>| {
+            let answer = answer.map(|payload| payload.bytes().to_vec());
+            tell.send(answer.map_err(|failure| failure.to_string())).expect("heard");
         };
         Responder::elsewhere("ask".into(), Box::new(told), Wanted::new(CallKind::Answered))
     };
@@ -720,7 +721,9 @@ fn a_request_for_which_a_loop_has_no_room_is_told_so_and_no_handler_sees_it() {
             time_left: None,
         };
         let tell = tell.clone();
-        let told = move |answer: Result<_, Box<str>>| drop(tell.send(answer.map(drop)));
+        let told = move |answer: Result<crate::driver::rpc::Payload, CallFailure>| {
+            drop(tell.send(answer.map(drop).map_err(|failure| failure.to_string())));
+        };
         desk.ask(
             request,
             Responder::elsewhere("ask".into(), Box::new(told), Wanted::new(CallKind::Answered)),

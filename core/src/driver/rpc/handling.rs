@@ -13,7 +13,6 @@ use crate::rpc::name::WorkerInfo;
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::ToString;
 use alloc::sync::Arc;
 use core::cell::Cell;
 use core::fmt;
@@ -251,7 +250,7 @@ impl Wanted {
 }
 
 /// Whoever is told what a handler says, once.
-pub type Listener = Box<dyn FnOnce(Result<Payload, Box<str>>) + Send>;
+pub type Listener = Box<dyn FnOnce(Result<Payload, CallFailure>) + Send>;
 
 /// A caller that no connection of this library's leads to.
 pub(super) struct Elsewhere {
@@ -270,7 +269,7 @@ impl Elsewhere {
         self.wanted.get() && self.listener.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    fn tell(&self, answer: Result<Payload, Box<str>>) -> bool {
+    fn tell(&self, answer: Result<Payload, CallFailure>) -> bool {
         let told = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         told.map(|tell| tell(answer)).is_some()
     }
@@ -313,11 +312,9 @@ impl AnswerTo {
         match self {
             Self::Conn(conn, call) => conn.fail(*call, status, words),
             Self::Own(own) => own.fail(status, words),
-            Self::Elsewhere(elsewhere) => elsewhere.tell(Err(match status {
-                Status::Failed => words.into(),
-                // What the caller's own backend cannot tell apart, the words do.
-                status => CallFailure::Remote { status, words: words.into() }.to_string().into(),
-            })),
+            Self::Elsewhere(elsewhere) => {
+                elsewhere.tell(Err(CallFailure::Remote { status, words: words.into() }))
+            }
         }
     }
 }
@@ -366,6 +363,11 @@ impl Responder {
     /// The call failed, in these words. Whether anybody waits for it.
     pub fn fail(mut self, words: &str) -> bool {
         self.finish(|to| to.fail(Status::Failed, words))
+    }
+
+    /// The handler cannot read its request, for this reason. Whether anybody waits for it.
+    pub fn refuse_malformed(mut self, words: &str) -> bool {
+        self.finish(|to| to.fail(Status::Malformed, words))
     }
 
     /// The worker has not carried this one out, and will not, for this reason.

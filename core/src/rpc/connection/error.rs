@@ -28,6 +28,8 @@ open_choice! {
         6 NoRoom: "the worker has no room for it",
         /// Nothing more of its payload came.
         7 Stalled: "the rest of the request did not come",
+        /// Its bytes are not those that the handler takes.
+        8 Malformed: "the request cannot be read",
     }
 }
 
@@ -202,7 +204,7 @@ pub enum CallFailure {
         phase: CallPhase,
     },
     /// The callee did not carry it out.
-    #[error("{status}{}{words}", if words.is_empty() { "" } else { ": " })]
+    #[error("{}", RemoteText(*.status, .words))]
     Remote {
         /// Why.
         status: Status,
@@ -250,6 +252,19 @@ pub struct CallError {
     pub address: Box<str>,
     /// Why it failed.
     pub why: CallFailure,
+}
+
+/// Why the callee did not carry a call out. Of a request that cannot be read, the callee's words say all.
+struct RemoteText<'a>(Status, &'a str);
+
+impl fmt::Display for RemoteText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self(status, "") => write!(f, "{status}"),
+            Self(Status::Malformed, words) => f.write_str(words),
+            Self(status, words) => write!(f, "{status}: {words}"),
+        }
+    }
 }
 
 /// A deadline that passed.
