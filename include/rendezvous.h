@@ -2234,19 +2234,22 @@ typedef struct {
 } rdzv_rendezvous_handler_vtable;
 
 // A rendezvous by URL in code of yours, under way. Its functions are called on threads of the library's,
-// one at a time; they may block, and must not throw.
+// one at a time but for `cancel`; they may block, and must not throw.
 typedef struct {
   // `sizeof(rdzv_url_rendezvous_vtable)`.
   uint32_t struct_size;
   // Not used; 0.
   uint32_t reserved;
-  // Passed to both functions.
+  // Passed to all functions.
   void *user_data;
   // Meets the others, answers the group with `rdzv_rendezvous_answer_set_group`, and returns `RDZV_OK`, or
   // why it did not. Must not be NULL.
   rdzv_status (*next)(void *user_data, rdzv_rendezvous_answer *answer);
-  // Called once, when the rendezvous is gone. May be NULL.
+  // Called once, when the rendezvous is gone and none of its functions is under way. May be NULL.
   void (*destroy)(void *user_data);
+  // The caller of `next` has gone, since it was cancelled or its time is up: end what `next` waits for. May
+  // be NULL.
+  void (*cancel)(void *user_data);
 } rdzv_url_rendezvous_vtable;
 
 // Registers a rendezvous backend in code of yours under the name `backend`; `vtable` is copied. The same
@@ -2280,14 +2283,15 @@ void rdzv_rendezvous_answer_set_message(rdzv_rendezvous_answer *answer,
 
 // Answers the group: the store that its nodes share, of which a reference is kept, so that you may free
 // your handle; this node's rank, from 0; how many they are, above the rank, or by URL also below 0 when
-// nobody knows; and where the ranks of the job find their store (of no concern by URL).
+// nobody knows; and where the ranks of the job find their store (of no concern by URL), with a port from 0 to
+// 65,535. Any other rank or port fails the call that asked with `RDZV_INVALID_ARGUMENT`.
 void rdzv_rendezvous_answer_set_group(rdzv_rendezvous_answer *answer,
                                       const rdzv_store *store,
                                       int64_t rank,
                                       int64_t world_size,
                                       const uint8_t *master_addr,
                                       size_t master_addr_len,
-                                      uint16_t master_port);
+                                      int64_t master_port);
 
 // Answers an event; `name` is that of the node that died, or that closed the run.
 void rdzv_rendezvous_answer_set_event(rdzv_rendezvous_answer *answer,
@@ -4021,7 +4025,8 @@ rdzv_status rdzv_rpc_responder_fail(rdzv_rpc_responder *responder,
                                     rdzv_error **error);
 
 // Tells that a call of a backend of yours failed with any status of this header, and frees the responder,
-// whatever it returns. The caller of a handler hears only the words.
+// whatever it returns. The caller of a handler gets `RDZV_RPC_MALFORMED` where that is the status: the
+// handler cannot read its request; with any other it gets `RDZV_RPC_HANDLER_FAILED` and the words.
 rdzv_status rdzv_rpc_responder_fail_with(rdzv_rpc_responder *responder,
                                          rdzv_status status,
                                          const uint8_t *words,

@@ -46,6 +46,8 @@ class port_number {
   constexpr port_number(Integer number) noexcept : number_(static_cast<long long>(number)) {}
 
   constexpr std::uint16_t value() const noexcept { return static_cast<std::uint16_t>(number_); }
+  /// The number as it was given, for a function that checks it.
+  constexpr std::int64_t number() const noexcept { return number_; }
   std::optional<error> refusal() const {
     if (number_ >= 0 && number_ <= 65535) return std::nullopt;
     return invalid("the port " + std::to_string(number_) + " is not from 0 to 65535");

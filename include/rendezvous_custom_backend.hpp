@@ -25,11 +25,12 @@ class rendezvous_answer {
   explicit rendezvous_answer(rdzv_rendezvous_answer* answer) noexcept : answer_(answer) {}
   /// How many nodes wait; or 1 for closed and 0 for not closed.
   void set_number(std::int64_t number) { rdzv_rendezvous_answer_set_number(answer_, number); }
-  /// The group that is whole. A reference to the store is kept.
+  /// The group that is whole. A reference to the store is kept. A port that is not from 0 to 65535 fails the call that
+  /// asked with `status::invalid_argument`.
   void set_group(const store& shared, std::int64_t rank, std::int64_t world_size, std::string_view master_addr = {},
-                 std::uint16_t master_port = 0) {
+                 detail::port_number master_port = 0) {
     rdzv_rendezvous_answer_set_group(answer_, shared.c_handle(), rank, world_size, detail::bytes(master_addr),
-                                     master_addr.size(), master_port);
+                                     master_addr.size(), master_port.number());
   }
   void set_event(const round_event& event) {
     const rdzv_round_event c_event = event.c_event();
@@ -85,6 +86,8 @@ class custom_rendezvous {
   virtual ~custom_rendezvous() = default;
   /// Answers the group.
   virtual status next(rendezvous_answer& answer) = 0;
+  /// Ends what `next` waits for: its caller has gone. Called while `next` is under way, or after it.
+  virtual void cancel() {}
 };
 
 /// Makes a handler for these parameters, and answers it.
@@ -176,12 +179,12 @@ rdzv_status asked(void* user_data, rdzv_rendezvous_answer* told) {
 }
 
 /// The same of one that answers nothing.
-template <void (custom_handler::*Member)()>
+template <class T, void (T::*Member)()>
 void told(void* user_data) {
 #if defined(__cpp_exceptions)
   try {
 #endif
-    static_cast<handler_code*>(user_data)->call([](custom_handler& code) { (code.*Member)(); });
+    static_cast<handed_over<T>*>(user_data)->call([](T& code) { (code.*Member)(); });
 #if defined(__cpp_exceptions)
   } catch (...) {
   }
@@ -235,7 +238,7 @@ inline void rendezvous_answer::set_handler(std::unique_ptr<custom_handler> made)
     }
 #endif
   };
-  vtable.cancel = detail::told<&custom_handler::cancel>;
+  vtable.cancel = detail::told<custom_handler, &custom_handler::cancel>;
   vtable.fail = [](void* user_data, const std::uint8_t* words, std::size_t words_len, rdzv_rendezvous_answer* told) {
     return detail::caught(told, [&](rendezvous_answer& answer) {
       return static_cast<detail::handler_code*>(user_data)->call([&](custom_handler& code) {
@@ -243,7 +246,7 @@ inline void rendezvous_answer::set_handler(std::unique_ptr<custom_handler> made)
       });
     });
   };
-  vtable.abandon = detail::told<&custom_handler::abandon>;
+  vtable.abandon = detail::told<custom_handler, &custom_handler::abandon>;
   vtable.tells_of_deaths = made->tells_of_deaths() ? 1 : 0;
   vtable.destroy = detail::handler_code::destroy;
   vtable.user_data = new detail::handler_code(std::move(made));
@@ -261,6 +264,7 @@ inline void rendezvous_answer::set_rendezvous(std::unique_ptr<custom_rendezvous>
     });
   };
   vtable.destroy = code::destroy;
+  vtable.cancel = detail::told<custom_rendezvous, &custom_rendezvous::cancel>;
   vtable.user_data = new code(std::move(begun));
   rdzv_rendezvous_answer_set_rendezvous(answer_, &vtable);
 }

@@ -194,7 +194,7 @@ pub struct rdzv_url_scheme_vtable {
 }
 
 /// A rendezvous by URL in code of yours, under way. Its functions are called on threads of the library's,
-/// one at a time; they may block, and must not throw.
+/// one at a time but for `cancel`; they may block, and must not throw.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_url_rendezvous_vtable {
@@ -202,15 +202,18 @@ pub struct rdzv_url_rendezvous_vtable {
     pub struct_size: u32,
     /// Not used; 0.
     pub reserved: u32,
-    /// Passed to both functions.
+    /// Passed to all functions.
     pub user_data: *mut c_void,
     /// Meets the others, answers the group with `rdzv_rendezvous_answer_set_group`, and returns `RDZV_OK`, or
     /// why it did not. Must not be NULL.
     pub next: Option<
         unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rendezvous_answer) -> rdzv_status,
     >,
-    /// Called once, when the rendezvous is gone. May be NULL.
+    /// Called once, when the rendezvous is gone and none of its functions is under way. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+    /// The caller of `next` has gone, since it was cancelled or its time is up: end what `next` waits for. May
+    /// be NULL.
+    pub cancel: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
 /// The sizes of the vtables in the first header.
@@ -261,6 +264,7 @@ const NO_RENDEZVOUS: rdzv_url_rendezvous_vtable = rdzv_url_rendezvous_vtable {
     user_data: null_mut(),
     next: None,
     destroy: None,
+    cancel: None,
 };
 
 /// What code of the program's calls its own, and how it takes that back.
@@ -487,8 +491,9 @@ impl UrlHandler for SchemeCode {
 
 #[derive(Debug)]
 struct UrlCode {
-    owned: Owned,
+    owned: Arc<Owned>,
     next: Ask,
+    cancel: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     name: String,
 }
 
@@ -499,6 +504,12 @@ impl UrlRendezvous for UrlCode {
         let answer = ask(&self.name, |answer| unsafe { next(self.owned.user_data, answer) })?;
         let group = answer.group.ok_or_else(|| gave_no(&self.name, "group"))?;
         Ok(Meeting { store: group.store, rank: group.rank, world_size: group.world_size })
+    }
+
+    fn interrupt(&self) -> Option<Arc<dyn Fn() + Send + Sync>> {
+        let (cancel, owned) = (self.cancel?, Arc::clone(&self.owned));
+        // SAFETY: the vtable was given for this, and `owned` is not destroyed before.
+        Some(Arc::new(move || unsafe { cancel(owned.user_data) }))
     }
 }
 
@@ -640,7 +651,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_message(
 
 /// Answers the group: the store that its nodes share, of which a reference is kept, so that you may free
 /// your handle; this node's rank, from 0; how many they are, above the rank, or by URL also below 0 when
-/// nobody knows; and where the ranks of the job find their store (of no concern by URL).
+/// nobody knows; and where the ranks of the job find their store (of no concern by URL), with a port from 0 to
+/// 65,535. Any other rank or port fails the call that asked with `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_answer_set_group(
     answer: *mut rdzv_rendezvous_answer,
@@ -649,7 +661,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_group(
     world_size: i64,
     master_addr: *const u8,
     master_addr_len: usize,
-    master_port: u16,
+    master_port: i64,
 ) {
     let body = |answer: &mut rdzv_rendezvous_answer| {
         // SAFETY: as the header wants it.
@@ -658,6 +670,9 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_group(
         if rank < 0 || (world_size >= 0 && rank >= world_size) {
             return Err(invalid(format!("rank {rank} is not one of {world_size}")));
         }
+        let Ok(master_port) = u16::try_from(master_port) else {
+            return Err(invalid(format!("the port {master_port} is not from 0 to 65535")));
+        };
         answer.group = Some(RendezvousInfo {
             store: Arc::clone(&store.store),
             rank,
@@ -738,8 +753,9 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_rendezvous(
         if vtable.next.is_none() {
             return Err(invalid("`vtable.next` is NULL"));
         }
-        let owned = Owned { user_data: vtable.user_data, destroy: vtable.destroy };
-        answer.rendezvous = Some(UrlCode { owned, next: vtable.next, name: String::new() });
+        let owned = Arc::new(Owned { user_data: vtable.user_data, destroy: vtable.destroy });
+        answer.rendezvous =
+            Some(UrlCode { owned, next: vtable.next, cancel: vtable.cancel, name: String::new() });
         Ok(())
     };
     // SAFETY: as the header wants it.

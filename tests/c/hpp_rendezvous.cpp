@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <future>
 #include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -348,13 +349,29 @@ class own_rendezvous : public rdzv::custom_rendezvous {
     in_order();
     auto store = rdzv::store::in_process();
     if (!store) return rdzv::status::io;
-    answer.set_group(*store, rank_++, -1);
+    if (rank_ == 3) {
+      std::unique_lock<std::mutex> guard(mutex_);
+      cancelled_.wait(guard, [this] { return is_cancelled_; });
+      return rdzv::status::cancelled;
+    }
+    answer.set_group(*store, rank_, -1, "node-0", rank_ == 2 ? 99999 : 29500);
+    ++rank_;
     in_order();
     return rdzv::status::ok;
   }
+  void cancel() override {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    is_cancelled_ = true;
+    cancelled_.notify_all();
+  }
+  ~own_rendezvous() override { is_gone = true; }
+  static inline std::atomic<bool> is_gone{false};
 
  private:
   std::int64_t rank_ = 0;
+  std::mutex mutex_;
+  std::condition_variable cancelled_;
+  bool is_cancelled_ = false;
 };
 
 void own_scheme() {
@@ -376,6 +393,19 @@ void own_scheme() {
   auto second = VALUE(url.next());
   CHECK(second.rank() == 1 && second.world_size() == -1);
   in_order();
+  // A port that none has is refused, and not cut down to one.
+  const auto refused = url.next();
+  CHECK(refused.error().code() == rdzv::status::invalid_argument);
+  CHECK(refused.error().message().find("the port 99999 is not from 0 to 65535") != std::string::npos);
+  // What waits in the code is ended by its own `cancel`, so that it can go.
+  own_rendezvous::is_gone = false;
+  {
+    auto waiting = std::move(url);
+    auto joined = std::async(std::launch::async, [&waiting] { return waiting.next(); });
+    while (joined.wait_for(0s) != std::future_status::ready) waiting.cancel();
+    CHECK(joined.get().error().code() == rdzv::status::cancelled);
+  }
+  while (!own_rendezvous::is_gone) std::this_thread::yield();
 }
 
 }  // namespace

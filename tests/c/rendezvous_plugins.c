@@ -96,7 +96,8 @@ static rdzv_status own_join(void *user_data, rdzv_rendezvous_answer *answer) {
   }
   if (plan.words != NULL) rdzv_rendezvous_answer_set_message(answer, TEXT(plan.words));
   if (plan.outcome == RDZV_OK) {
-    rdzv_rendezvous_answer_set_group(answer, own->store, 1, 3, TEXT("node-0"), 29500);
+    const bool has_port = plan.flaw == NULL || strcmp(plan.flaw, "port") != 0;
+    rdzv_rendezvous_answer_set_group(answer, own->store, 1, 3, TEXT("node-0"), has_port ? 29500 : 65536);
   }
   return plan.outcome;
 }
@@ -473,7 +474,12 @@ static rdzv_status own_begin(void *user_data, const rdzv_url_question *question,
   CHECK_LENT(question->listen_host, question->listen_host_len, "10.0.0.1");
   CHECK_NUMBER(question->timeout_ms, PATIENCE_MS);
   rdzv_url_rendezvous_vtable vtable = {
-      .struct_size = sizeof vtable, .user_data = own, .next = own_next, .destroy = own_handler_destroy};
+      .struct_size = sizeof vtable,
+      .user_data = own,
+      .next = own_next,
+      .destroy = own_handler_destroy,
+      .cancel = own_cancel,
+  };
   const struct plan plan = plan_of(own);
   if (plan.flaw != NULL && strcmp(plan.flaw, "nothing") == 0) return RDZV_OK;
   if (plan.flaw != NULL && strcmp(plan.flaw, "refusal") == 0) return RDZV_UNREACHABLE;
@@ -500,6 +506,16 @@ static void *next_url(void *argument) {
   FAILS_LIKE(((struct failure){.status = RDZV_CANCELLED, .message_part = "next of the handler of mine://"}),
              rdzv_rendezvous_url_next(own->url, &info, &error));
   return NULL;
+}
+
+// Waits until the number is there.
+static void await_count(struct own *own, const int *count, int number) {
+  struct timespec deadline;
+  clock_gettime(CLOCK_REALTIME, &deadline);
+  deadline.tv_sec += PATIENCE_MS / 1000;
+  lock(own);
+  while (*count != number) CHECK(pthread_cond_timedwait(&own->changed, &own->mutex, &deadline) == 0);
+  unlock(own);
 }
 
 void own_code_is_a_url_scheme(void) {
@@ -534,6 +550,9 @@ void own_code_is_a_url_scheme(void) {
   PLAN(&own, outcome, RDZV_OK);
   PLAN(&own, flaw, "reentry");
   FAILS(RDZV_REENTRANT, rdzv_rendezvous_url_next(own.url, &info, &error));
+  PLAN(&own, flaw, "port");
+  FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "the port 65536 is not from 0 to 65535"}),
+             rdzv_rendezvous_url_next(own.url, &info, &error));
   PLAN(&own, flaw, NULL);
   PLAN(&own, waits, true);
   pthread_t thread;
@@ -541,7 +560,8 @@ void own_code_is_a_url_scheme(void) {
   await(&own, &own.is_waiting);
   rdzv_rendezvous_url_cancel(own.url);
   CHECK(pthread_join(thread, NULL) == 0);
-  set(&own, &own.is_released, true);
+  // Its own `cancel` ends the wait that was left behind.
+  await_count(&own, &own.cancelled, 1);
   rdzv_context_free(own.context);
   rdzv_rendezvous_url_free(own.url);
   lock(&own);
@@ -549,16 +569,6 @@ void own_code_is_a_url_scheme(void) {
   CHECK(own.handlers_destroyed == 1 && own.destroyed == 1);
   unlock(&own);
   rdzv_store_free(own.store);
-}
-
-// Waits until the number is there.
-static void await_count(struct own *own, const int *count, int number) {
-  struct timespec deadline;
-  clock_gettime(CLOCK_REALTIME, &deadline);
-  deadline.tv_sec += PATIENCE_MS / 1000;
-  lock(own);
-  while (*count != number) CHECK(pthread_cond_timedwait(&own->changed, &own->mutex, &deadline) == 0);
-  unlock(own);
 }
 
 void own_code_is_told_that_its_caller_has_gone(void) {

@@ -176,7 +176,7 @@ fn layout_of_rust() -> String {
         struct_size reserved url url_len timeout_ms listen_host listen_host_len
     });
     layout!(text, rdzv_url_scheme_vtable { struct_size reserved user_data timeout_ms begin destroy });
-    layout!(text, rdzv_url_rendezvous_vtable { struct_size reserved user_data next destroy });
+    layout!(text, rdzv_url_rendezvous_vtable { struct_size reserved user_data next destroy cancel });
     layout!(text, rdzv_worker_group_info {
         struct_size state group_rank group_world_size round attempt restart_count worker_count
     });

@@ -300,12 +300,14 @@ impl UrlHandler for ForeignUrls {
         let begun =
             self.calls.make("begin", patience, &canceller.begin(), move || code.begin(url, options))??;
         let calls = Calls::new(self.calls.name.clone(), self.calls.options.clone());
-        Ok(Box::new(ForeignUrlRendezvous { code: Arc::new(Mutex::new(begun)), calls, canceller, patience }))
+        let (interrupt, code) = (begun.interrupt(), Arc::new(Mutex::new(begun)));
+        Ok(Box::new(ForeignUrlRendezvous { code, interrupt, calls, canceller, patience }))
     }
 }
 
 struct ForeignUrlRendezvous {
     code: Arc<Mutex<Box<dyn UrlRendezvous>>>,
+    interrupt: Option<Arc<dyn Fn() + Send + Sync>>,
     calls: Calls,
     canceller: Canceller,
     patience: Duration,
@@ -314,10 +316,16 @@ struct ForeignUrlRendezvous {
 impl UrlRendezvous for ForeignUrlRendezvous {
     fn next(&mut self) -> Result<Meeting, HandlerError> {
         let code = Arc::clone(&self.code);
-        self.calls.make("next", self.patience, &self.canceller.begin(), move || {
+        let made = self.calls.make("next", self.patience, &self.canceller.begin(), move || {
             // One that was left behind comes to its end first.
             code.lock().unwrap_or_else(PoisonError::into_inner).next()
-        })?
+        });
+        if let Err(HandlerError::Plugin { kind: ErrorKind::TimedOut | ErrorKind::Cancelled, .. }) = made
+            && let Some(interrupt) = self.interrupt.clone()
+        {
+            self.calls.workers.start(move || interrupt());
+        }
+        made?
     }
 }
 

@@ -66,6 +66,11 @@ pub trait UrlRendezvous: Send {
     /// # Errors
     /// Why they have not met.
     fn next(&mut self) -> Result<Meeting, HandlerError>;
+
+    /// What ends the wait of a [`UrlRendezvous::next`] whose caller has gone; `None`: it runs to its end.
+    fn interrupt(&self) -> Option<Arc<dyn Fn() + Send + Sync>> {
+        None
+    }
 }
 
 /// Handles the URLs of a scheme.
