@@ -5,6 +5,7 @@
 
 mod arguments;
 mod failures;
+mod guards;
 mod jobs;
 mod nodes;
 mod output;

@@ -135,6 +135,7 @@ impl Metrics {
                 Reason::WorkerFailed { .. }
                 | Reason::ErrorWritten { .. }
                 | Reason::TimerExpired { .. }
+                | Reason::GroupLost { .. }
                 | Reason::NotStarted { .. }
                 | Reason::NoRanks { .. },
             ) => "failed",

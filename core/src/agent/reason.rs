@@ -132,6 +132,11 @@ pub enum Reason {
         /// What went wrong.
         words: Box<str>,
     },
+    /// The agent lost what supervises its workers, and the workers with it.
+    GroupLost {
+        /// What has happened.
+        words: Box<str>,
+    },
     /// The agent no longer sees its workers.
     LostSight {
         /// How.
@@ -185,9 +190,10 @@ impl fmt::Display for Reason {
             Self::ErrorWritten { worker } => write!(f, "{worker} has failed, as its error file says"),
             Self::NodesWaiting { nodes: 1 } => f.write_str("a node waits for the next round"),
             Self::NodesWaiting { nodes } => write!(f, "{nodes} nodes wait for the next round"),
-            Self::PeerDied { words } | Self::RoundOver { words } | Self::JobFailed { words } => {
-                f.write_str(words)
-            }
+            Self::PeerDied { words }
+            | Self::RoundOver { words }
+            | Self::JobFailed { words }
+            | Self::GroupLost { words } => f.write_str(words),
             Self::LeftBehind => f.write_str("the next round was formed without this agent"),
             Self::Replaced => f.write_str("another process joined under this agent's name"),
             Self::SessionEnded { words } => write!(f, "this node's session is over: {words}"),

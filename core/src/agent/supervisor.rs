@@ -373,6 +373,7 @@ impl Supervisor {
                     self.clear(now, Reason::Done);
                 }
             }
+            Input::GroupLost { words } => self.group_lost(now, words),
             Input::LostSight { words } => self.lost_sight(now, words),
             Input::Member(membership) => self.member(now, membership),
             Input::Stop(cause) => self.stop(now, cause),
@@ -689,6 +690,19 @@ impl Supervisor {
             self.outputs.push_back(Output::Announce { reason });
         }
         self.verdict = Some(verdict);
+    }
+
+    /// Workers that run are a group that failed. Those that have succeeded have done so, and those that are being stopped
+    /// have ended.
+    fn group_lost(&mut self, now: Instant, words: Box<str>) {
+        match self.phase {
+            Phase::Starting | Phase::Running => {
+                self.group.state = WorkerState::Failed;
+                self.spend(now, Reason::GroupLost { words });
+            }
+            Phase::Over => {}
+            _ => self.tell(Notice::Remark { words }),
+        }
     }
 
     fn lost_sight(&mut self, now: Instant, words: Box<str>) {

@@ -488,6 +488,7 @@ impl Agent {
                 return self.happen(AgentEvent::Notice(Notice::Remark { words }));
             }
             WorkerEvent::Empty => Input::Empty,
+            WorkerEvent::GroupLost { words } => Input::GroupLost { words },
             WorkerEvent::LostSight { words } => Input::LostSight { words },
         };
         self.give(input);

@@ -5,8 +5,11 @@
 //! everything beneath it when the agent's process ends, however that happens. Why it is made so is told in
 //! `docs/adr/0007-guard.md`.
 //!
-//! The program around the agent keeps its signal handlers, its mask, and its children: the library waits for the guard
-//! only, by its number, and does not mind if somebody else did. The guard is a child of the program as long as the
+//! The guard has a *keeper*, which is the process that the program forks, and the parent of the guard. If the guard is killed,
+//! its keeper kills what was beneath it, and starts another one.
+//!
+//! The program around the agent keeps its signal handlers, its mask, and its children: the library waits for the keeper
+//! only, by its number, and does not mind if somebody else did. The keeper is a child of the program as long as the
 //! [`Guard`] lives: a program that waits for *all* of its children (`while (wait(NULL) > 0)`) waits for it as well.
 //!
 //! Here nothing is decided: when to stop whom, and for how long to wait, is the caller's to say.
@@ -41,7 +44,7 @@ use alloc::vec::Vec;
 use guard::packet::{self, Report, Request, report, request, stdio};
 use guard::room::Room;
 use guard::system::{self, check};
-use guard::{Birth, live};
+use guard::{Birth, keep};
 use libc::{c_int, pid_t};
 use line::{Line, Queued};
 use program::Parcel;
@@ -108,12 +111,24 @@ struct Inner {
     workers: Workers,
     events: EventLoop,
     line: Line,
+    /// The keeper's process, which is a child of this one.
     pid: pid_t,
-    /// Readable when the guard has ended, where the system has such a thing.
+    /// Readable when the keeper has ended, where the system has such a thing.
     pidfd: Option<OwnedFd>,
+    guard: GuardProcess,
     happened: VecDeque<GuardEvent>,
     lost: Option<GuardLost>,
+    /// Why the keeper could not start another guard.
+    not_restarted: Option<(StartStep, c_int)>,
     options: GuardOptions,
+}
+
+/// The guard, as long as it is not lost. The keeper waits for it.
+#[derive(Debug, Default)]
+struct GuardProcess {
+    pid: u32,
+    /// Readable when it has ended, where the system has such a thing.
+    pidfd: Option<OwnedFd>,
 }
 
 impl Guard {
@@ -140,9 +155,9 @@ impl Guard {
             returned_bytes_max: options.returned_bytes_max,
         };
         // The child runs with the agent's handlers until it has taken them away, so no signal may come to it before.
-        // SAFETY: the child calls nothing but `live`, which neither allocates nor takes locks, and never returns.
+        // SAFETY: the child calls nothing but `keep`, which neither allocates nor takes locks, and never returns.
         let forked = with_signals_blocked(|| match unsafe { libc::fork() } {
-            0 => live(&birth),
+            0 => keep(&birth),
             pid => check(pid),
         });
         let pid = forked.map_err(|errno| GuardError::NotStarted(StartStep::Fork, errno))?;
@@ -166,8 +181,10 @@ impl Guard {
             line: Line::new(ours),
             pid,
             pidfd,
+            guard: GuardProcess::default(),
             happened: VecDeque::new(),
             lost: None,
+            not_restarted: None,
             options: options.clone(),
         };
         let ready = failed.map_or_else(|| inner.await_ready(), Err);
@@ -175,9 +192,15 @@ impl Guard {
         ready.map(|()| guard)
     }
 
-    /// The guard's process. It is a child of this one.
+    /// The guard's process. It is a child of its keeper, and another one after [`GuardEvent::Lost`].
     #[must_use]
     pub fn pid(&self) -> u32 {
+        self.inner.as_ref().map_or(0, |inner| inner.guard.pid)
+    }
+
+    /// The process of the guard's keeper, above all that is beneath the guard. It is a child of this one.
+    #[must_use]
+    pub fn keeper_pid(&self) -> u32 {
         self.inner.as_ref().map_or(0, |inner| inner.pid.cast_unsigned())
     }
 
@@ -228,17 +251,17 @@ impl Guard {
         self.inner()?.ask(Request { kind: request::SURVIVORS, ..Request::default() })
     }
 
-    /// What has happened; never blocks.
+    /// What has happened; never blocks. A guard that was killed, most likely for want of memory, is [`GuardEvent::Lost`].
     ///
     /// # Errors
-    /// The guard is gone, and with it the workers: it was killed, most likely for want of memory. What it had told before
-    /// is told before that.
+    /// The guard's keeper is gone, and with it the guard and the workers. What the guard had told before is told before
+    /// that.
     pub fn next_event(&mut self) -> Result<Option<GuardEvent>, GuardLost> {
         self.inner.as_mut().map_or(Ok(None), Inner::next_event)
     }
 
     fn inner(&mut self) -> Result<&mut Inner, GuardLost> {
-        let inner = self.inner.as_mut().ok_or(GuardLost { pid: 0, signal: None })?;
+        let inner = self.inner.as_mut().ok_or(GuardLost { pid: 0, signal: None, not_restarted: None })?;
         inner.lost.map_or(Ok(inner), Err)
     }
 }
@@ -268,13 +291,21 @@ impl Inner {
             return Err(not(libc::ETIMEDOUT));
         }
         match self.line.receive() {
-            Ok(Some((ready, _))) if ready.kind == report::READY => Ok(()),
+            Ok(Some((ready, _))) if ready.kind == report::READY => {
+                self.guard_is(ready.pid);
+                Ok(())
+            }
             Ok(Some((failed, _))) => {
                 Err(GuardError::NotStarted(StartStep::from_wire(failed.how), failed.value))
             }
             Ok(None) => Err(not(libc::EPIPE)),
             Err(errno) => Err(not(errno)),
         }
+    }
+
+    /// Its keeper waits for it, so the number is still that of the guard, unless it was killed at once.
+    fn guard_is(&mut self, pid: pid_t) {
+        self.guard = GuardProcess { pid: pid.cast_unsigned(), pidfd: pidfd_of(pid).unwrap_or(None) };
     }
 
     fn spawn(&mut self, worker: u32, program: &Program<'_>) -> Result<(), GuardError> {
@@ -406,6 +437,15 @@ impl Inner {
             report::EMPTY if self.line.has_seen_all(told.seen) => {
                 self.happened.push_back(GuardEvent::Empty);
             }
+            report::LOST => {
+                self.line.begin_anew();
+                self.workers = Workers::default();
+                self.happened.push_back(GuardEvent::Lost { pid, signal: value });
+                // The next guard answers when there is nobody. An error is seen when the next report is asked for.
+                self.ask(Request { kind: request::KILL, ..Request::default() }).ok();
+            }
+            report::READY => self.guard_is(told.pid),
+            report::NOT_READY => self.not_restarted = Some((StartStep::from_wire(told.how), value)),
             report::SURVIVORS => {
                 let pids = told.pids.iter().filter(|pid| **pid > 0).map(|pid| pid.cast_unsigned()).collect();
                 self.happened.push_back(GuardEvent::Survivors { pids, count: value.cast_unsigned() });
@@ -416,7 +456,7 @@ impl Inner {
         self.line.flush().ok();
     }
 
-    /// Whether the guard's process has ended.
+    /// Whether the keeper's process has ended.
     fn has_ended(&self) -> bool {
         let Some(pidfd) = &self.pidfd else { return false };
         matches!(wait_readable(pidfd.as_raw_fd(), Duration::ZERO), Ok(true))
@@ -437,13 +477,18 @@ impl Inner {
         }
         self.workers.kill_groups();
         self.await_end(LAST_MOMENT);
+        if let Some(guard) = &self.guard.pidfd {
+            // It kills what is beneath it, and ends.
+            wait_readable(guard.as_raw_fd(), LAST_MOMENT).ok();
+        }
         let signal = self.reap(libc::WNOHANG).and_then(|ended| {
             matches!(ended.how, libc::CLD_KILLED | libc::CLD_DUMPED).then_some(ended.value)
         });
-        *self.lost.insert(GuardLost { pid: self.pid.cast_unsigned(), signal })
+        let not_restarted = self.not_restarted;
+        *self.lost.insert(GuardLost { pid: self.pid.cast_unsigned(), signal, not_restarted })
     }
 
-    /// Waits for the guard's process. Somebody else may have done so, or nobody may have to: then there is nothing to tell.
+    /// Waits for the keeper's process. Somebody else may have done so, or nobody may have to: then there is nothing to tell.
     fn reap(&self, flags: c_int) -> Option<system::Waited> {
         match &self.pidfd {
             Some(pidfd) => system::wait(libc::P_PIDFD, pidfd.as_raw_fd().cast_unsigned(), flags),
@@ -453,36 +498,35 @@ impl Inner {
         .flatten()
     }
 
-    /// Everything beneath the guard ends, and then the guard.
+    /// Everything beneath the guard ends, then the guard, and then its keeper.
     fn end(&mut self) {
         if self.lost.is_some() {
             return;
         }
         self.line.shut();
         if !self.await_end(self.options.end_timeout) {
-            // Something beneath it does not end. Workers die with the guard; what else there is, nobody can reach.
+            // Something beneath it does not end. Workers die with the guard; what else there is, nobody can reach. The
+            // keeper goes first: it would wait for what does not end.
             match &self.pidfd {
-                // SAFETY: a descriptor that lives, a signal, no information, no flags.
-                Some(pidfd) => unsafe {
-                    let information = core::ptr::null::<libc::siginfo_t>();
-                    let fd = pidfd.as_raw_fd();
-                    libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, information, 0);
-                },
+                Some(pidfd) => drop(send_signal(pidfd, libc::SIGKILL)),
                 // SAFETY: numbers only. It is a child that nobody of the library has waited for.
                 None => unsafe {
                     libc::kill(self.pid, libc::SIGKILL);
                 },
             }
+            if let Some(guard) = &self.guard.pidfd {
+                send_signal(guard, libc::SIGKILL).ok();
+            }
             self.workers.kill_groups();
             if !self.await_end(LAST_MOMENT) {
-                // The guard itself is in state D. It is a child of the program's that nobody waits for.
+                // The keeper itself is in state D. It is a child of the program's that nobody waits for.
                 return;
             }
         }
         self.reap(0);
     }
 
-    /// Waits for the end of the guard's process; false: the time is up.
+    /// Waits for the end of the keeper's process; false: the time is up.
     fn await_end(&mut self, span: Duration) -> bool {
         match &self.pidfd {
             Some(pidfd) => wait_readable(pidfd.as_raw_fd(), span).unwrap_or(true),

@@ -133,6 +133,12 @@ pub enum Input {
     /// Nothing lives beneath the agent. After [`Output::Signal`] and [`Output::Kill`] this is told as soon as it is so,
     /// at once if it is already.
     Empty,
+    /// What lived beneath the agent was killed, or is being killed, because the agent lost what supervises it. Others can be
+    /// started; [`Input::Empty`] follows.
+    GroupLost {
+        /// What has happened.
+        words: Box<str>,
+    },
     /// The workers cannot be seen any more.
     LostSight {
         /// Why.

@@ -188,6 +188,7 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
         ("timer expired", Input::TimerExpired(timer(9))),
         ("timer expired, without a signal", Input::TimerExpired(timer(0))),
         ("empty", Input::Empty),
+        ("group lost", Input::GroupLost { words: words() }),
         ("lost sight", Input::LostSight { words: words() }),
         ("nodes waiting", Input::Member(Membership::NodesWaiting { nodes: 2 })),
         ("no nodes waiting", Input::Member(Membership::NodesWaiting { nodes: 0 })),

@@ -186,7 +186,9 @@ impl ForeignWorkers {
             WorkerEvent::TimerExpired(_) | WorkerEvent::Remark { .. } | WorkerEvent::LostSight { .. } => {
                 return Some(event);
             }
-            WorkerEvent::Leftovers { .. } | WorkerEvent::Empty => return None,
+            WorkerEvent::GroupLost { .. } | WorkerEvent::Leftovers { .. } | WorkerEvent::Empty => {
+                return None;
+            }
         };
         let note = self.notes.entry(local_rank?).or_default();
         if !host.is_empty() {

@@ -9,7 +9,7 @@ pub use timers::TimerError;
 use super::workers::{Reach, Start, WorkerEvent, Workers};
 use crate::agent::environment::{Devices, Job, of_worker};
 use crate::agent::error_file::ErrorFile;
-use crate::agent::failure::{Place, ProcessFailure, WorkerEnd};
+use crate::agent::failure::{Place, ProcessFailure, WorkerEnd, signal_name};
 use crate::agent::group::{ExitStatus, Worker, WorkerGroup};
 use crate::agent::log_layout::LogSettings;
 use crate::agent::reason::Hindrance;
@@ -178,8 +178,9 @@ impl LocalWorkers {
     /// # Errors
     /// There cannot be such a pipe.
     pub fn take_timers(&mut self, path: Option<&Path>) -> Result<PathBuf, LocalError> {
-        let guard = self.guard.pid();
-        Ok(self.vigil()?.take_timers(path, guard)?)
+        // A guard may be lost, and then there is another one beneath its keeper.
+        let keeper = self.guard.keeper_pid();
+        Ok(self.vigil()?.take_timers(path, keeper)?)
     }
 
     /// Tells of workers that hang in the system, where no signal reaches them, for `timeout`, which is above 0.
@@ -324,6 +325,10 @@ impl LocalWorkers {
                 self.logs.finish_attempt(DRAIN_PATIENCE);
                 WorkerEvent::Empty
             }
+            GuardEvent::Lost { pid, signal } => {
+                self.running = Running::default();
+                WorkerEvent::GroupLost { words: lost_by(pid, signal) }
+            }
             GuardEvent::Survivors { count: 0, .. } => return None,
             GuardEvent::Survivors { pids, count } => WorkerEvent::Leftovers { words: named(&pids, count) },
         })
@@ -367,7 +372,7 @@ impl LocalWorkers {
         format!("{entry}: {step}: {error}").into()
     }
 
-    /// What was asked of a guard that is gone, has been done: the system kills workers whose guard has ended.
+    /// What was asked of a guard that is gone for good, has been done: the system kills workers whose guard has ended.
     fn tell_if_lost(&mut self, told: Result<(), GuardError>) {
         // A signal that there is not reaches nobody.
         if let Err(GuardError::Lost(lost)) = told {
@@ -386,6 +391,14 @@ impl LocalWorkers {
 
 fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn lost_by(pid: u32, signal: i32) -> Box<str> {
+    let name = signal_name(signal).map_or_else(|| format!("signal {signal}"), String::from);
+    format!(
+        "the guard of the workers (process {pid}) was ended by {name}, and all processes beneath it with it"
+    )
+    .into()
 }
 
 /// Processes by their numbers and commands.

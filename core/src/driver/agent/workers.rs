@@ -88,6 +88,12 @@ pub enum WorkerEvent {
     /// Nothing lives any more of what was started, and nothing is to be started. It is told after each
     /// [`Workers::signal`] and [`Workers::kill`], as soon as it is so.
     Empty,
+    /// All workers were killed at once, and whatever they had started, by what has befallen their supervision and not them;
+    /// nothing else is told of them. Others can be started after [`WorkerEvent::Empty`], which follows.
+    GroupLost {
+        /// What has happened.
+        words: Box<str>,
+    },
     /// The workers cannot be seen any more.
     LostSight {
         /// Why.

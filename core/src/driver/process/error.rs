@@ -86,6 +86,7 @@ impl StartStep {
             set_up_step::SUBREAPER => Self::Subreaper,
             set_up_step::DESCRIPTORS => Self::Descriptors,
             set_up_step::EVENTS => Self::Events,
+            set_up_step::FORK => Self::Fork,
             _ => Self::Report,
         }
     }
@@ -104,21 +105,32 @@ impl fmt::Display for StartStep {
     }
 }
 
-/// The guard ended before the agent. Its workers are being killed by the system, and their process groups were.
+/// The guard's keeper ended before the agent, so there will be no other guard. The guard, if it lives, kills everything
+/// beneath it, and the process groups of the workers were killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the guard of the workers is gone (process {pid}{})", How(*.signal))]
 pub struct GuardLost {
-    /// Its number.
+    /// The keeper's process.
     pub pid: u32,
     /// The signal that ended it, if that is known.
     pub signal: Option<i32>,
+    /// Why it did not start another guard when the guard was lost, if it did not.
+    pub not_restarted: Option<(StartStep, i32)>,
 }
 
-struct How(Option<i32>);
-
-impl fmt::Display for How {
+impl fmt::Display for GuardLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |signal| write!(f, ", ended by signal {signal}"))
+        if let Some((step, errno)) = self.not_restarted {
+            let error = of_system(errno);
+            return write!(
+                f,
+                "the guard of the workers was lost, and no other could be started: {step}: {error}"
+            );
+        }
+        write!(f, "the keeper of the workers' guard is gone (process {}", self.pid)?;
+        if let Some(signal) = self.signal {
+            write!(f, ", ended by signal {signal}")?;
+        }
+        f.write_str("); no worker can be started without it")
     }
 }
 

@@ -45,6 +45,14 @@ pub enum GuardEvent {
     /// Nothing lives beneath the guard, and nothing is asked for: the end of every stop, and of the last process if none
     /// was asked for.
     Empty,
+    /// The guard was killed, and everything beneath it is being killed: nothing is told of the workers that lived, nor of
+    /// what was asked for. [`GuardEvent::Empty`] follows, and another guard.
+    Lost {
+        /// The process that the guard was.
+        pid: u32,
+        /// The signal that ended it.
+        signal: i32,
+    },
     /// The answer to [`Guard::survivors`](super::Guard::survivors).
     Survivors {
         /// The first of them, 16 at most.

@@ -2,10 +2,11 @@
 //!
 //! Everything in this room runs in a process that was forked from a program with any number of threads. So it neither
 //! allocates nor takes locks, calls nothing that might, and does not panic; its memory is there before it begins
-//! ([`room`]). What ends it is the end of the agent, and then it ends everything beneath it first.
+//! ([`room`]). What ends it is the end of the agent or of its [`keeper`], and then it ends everything beneath it first.
 
 mod beneath;
 pub(crate) mod block;
+mod keeper;
 mod launch;
 mod letters;
 mod lifeline;
@@ -15,6 +16,7 @@ mod set_up;
 pub(crate) mod stat;
 pub(crate) mod system;
 
+pub(crate) use keeper::keep;
 pub(crate) use launch::step;
 pub(crate) use set_up::step as set_up_step;
 
@@ -41,22 +43,19 @@ pub(crate) struct Birth<'a> {
     pub(crate) returned_bytes_max: usize,
 }
 
-/// The life of a guard; called in a process that was just forked, with all signals blocked.
+/// The life of a guard; called in a process that its keeper has just forked, with all signals blocked. `generation` is
+/// what requests to this guard have, and none to one that was before it.
 ///
 /// Nothing unwinds out of it: that would be the end of the process.
-pub(crate) extern "C" fn live(birth: &Birth<'_>) -> ! {
-    let mut ready = Report { kind: report::READY, ..Report::default() };
-    let descriptors = match set_up::set_up(birth.socket, birth.agent) {
+extern "C" fn live(birth: &Birth<'_>, keeper: pid_t, generation: u8) -> ! {
+    let mut descriptors = match set_up::set_up(c"rdzv-guard", birth.socket, birth.agent) {
         Ok(descriptors) => descriptors,
-        Err(failed) => {
-            ready.kind = report::NOT_READY;
-            ready.how = failed.step;
-            ready.value = failed.errno;
-            packet::send(birth.socket, &ready, &[]).ok();
-            // SAFETY: ends this process at once.
-            unsafe { libc::_exit(1) }
-        }
+        Err(failed) => set_up::fail(birth.socket, &failed),
     };
+    if !set_up::watch_keeper(&mut descriptors, keeper) {
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(0) }
+    }
     // SAFETY: this is the guard, and this is where it begins.
     let rooms = unsafe { birth.room.open() };
     let ground = Ground {
@@ -71,6 +70,7 @@ pub(crate) extern "C" fn live(birth: &Birth<'_>) -> ! {
     let mut warden = Warden {
         letters: Letters::new(rooms.letters, descriptors.socket),
         descriptors,
+        generation,
         ground,
         slots: rooms.slots,
         children: rooms.beneath,
@@ -86,6 +86,7 @@ pub(crate) extern "C" fn live(birth: &Birth<'_>) -> ! {
         empty_is_told: true,
         interest: libc::EPOLLIN | libc::EPOLLRDHUP,
     };
+    let ready = Report { kind: report::READY, pid: warden.ground.guard, ..Report::default() };
     warden.post(&ready, letters::NO_SLOT);
     warden.send_letters();
     loop {
@@ -112,6 +113,7 @@ enum Agent {
 
 struct Warden {
     descriptors: Descriptors,
+    generation: u8,
     ground: Ground,
     slots: &'static mut [Slot],
     letters: Letters,
@@ -184,7 +186,7 @@ impl Warden {
             let token = event.u64;
             match token {
                 AGENT => self.agent = Agent::Gone,
-                CHILDREN => self.empty_children(),
+                CHILDREN => system::take_signal(self.descriptors.children),
                 SOCKET => self.agent = if event.events & ENDED == 0 { self.agent } else { Agent::Gone },
                 _ if token >= first_lifeline => {
                     self.hung_up(usize::try_from(token.wrapping_sub(first_lifeline)).unwrap_or(usize::MAX));
@@ -195,16 +197,10 @@ impl Warden {
         ready.iter().any(|event| event.u64 == SOCKET && event.events & IN != 0)
     }
 
-    /// The agent is gone. Nobody hears of anything any more, and nobody who reads what the agent wrote has to wait for
-    /// its guard.
+    /// The agent is gone, or the keeper. Nobody hears of anything any more.
     fn begin_end(&mut self) {
         self.stop = Stop::Kill;
-        (0..3).for_each(system::close);
-        set_up::control(self.descriptors.events, libc::EPOLL_CTL_DEL, self.descriptors.socket, 0, SOCKET)
-            .ok();
-        // Its end is readable for ever.
-        let agent = set_up::AGENT_FD;
-        set_up::control(self.descriptors.events, libc::EPOLL_CTL_DEL, agent, 0, AGENT).ok();
+        set_up::leave_agent(&self.descriptors);
     }
 
     fn nobody_is_left(&mut self) {
@@ -226,6 +222,8 @@ impl Warden {
 
     fn take_request(&mut self) {
         match packet::receive::<Request>(self.descriptors.socket) {
+            // The agent did not know yet that this is another guard.
+            Ok(Some((asked, _))) if asked.generation != self.generation => {}
             Ok(Some((asked, carried))) => {
                 self.seen = self.seen.wrapping_add(1);
                 self.empty_is_told = false;
@@ -403,13 +401,6 @@ impl Warden {
             break;
         }
         self.empty_is_told &= !self.has_children;
-    }
-
-    fn empty_children(&self) {
-        let mut told = core::mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
-        let bytes = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: room for one record, which nobody reads. More are not kept for one signal.
-        unsafe { libc::read(self.descriptors.children, told.as_mut_ptr().cast(), bytes) };
     }
 
     /// Tells those who have not been told: what was adopted since the last look belongs to them. No process is told twice:

@@ -27,8 +27,10 @@ pub(super) struct Line {
     queue: VecDeque<Queued>,
     /// Starts under way.
     starts: usize,
-    /// Requests that were sent.
+    /// Requests that were sent to this guard.
     sent: u64,
+    /// Which guard is at the other end.
+    generation: u8,
     room: Room,
 }
 
@@ -43,15 +45,22 @@ enum Room {
 
 impl Line {
     pub(super) const fn new(socket: OwnedFd) -> Self {
-        Self { socket, queue: VecDeque::new(), starts: 0, sent: 0, room: Room::Free }
+        Self { socket, queue: VecDeque::new(), starts: 0, sent: 0, generation: 0, room: Room::Free }
     }
 
     pub(super) fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
+    /// The guard is another one, which answers nothing that was asked before.
+    pub(super) fn begin_anew(&mut self) {
+        self.queue.clear();
+        (self.starts, self.sent, self.generation) = (0, 0, self.generation.wrapping_add(1));
+    }
+
     /// Sends a request, or keeps it until there is room.
     pub(super) fn ask(&mut self, request: Request, beside: &[BorrowedFd<'_>]) -> Result<(), c_int> {
+        let request = Request { generation: self.generation, ..request };
         if self.queue.is_empty() {
             let fds: Vec<RawFd> = beside.iter().map(AsRawFd::as_raw_fd).collect();
             if self.send(&request, &fds)? {

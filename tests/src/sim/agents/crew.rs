@@ -368,6 +368,14 @@ impl World {
             crew.hindrance = Some(hindrance);
             return;
         }
+        if mishap == Mishap::GroupLost {
+            crew.leftover = false;
+            self.orphan(at);
+            let crew = &mut self.agents[at].crew;
+            crew.is_awaited = false;
+            crew.report(&mut self.stage, at, Input::GroupLost { words: "the guard was killed".into() });
+            return crew.report(&mut self.stage, at, Input::Empty);
+        }
         if mishap == Mishap::LostSight {
             (crew.leftover, crew.is_unguarded) = (false, true);
             self.orphan(at);

@@ -34,6 +34,8 @@ pub(super) enum Mishap {
     Stuck(Duration),
     /// The timer of some worker expires.
     TimerExpires,
+    /// What supervises the workers is lost, and they with it; others can be started.
+    GroupLost,
     /// The workers cannot be seen any more.
     LostSight,
     /// Of the next start, a worker is not started.
@@ -99,7 +101,8 @@ fn mishap(dice: &mut Dice) -> Mishap {
         68..74 => Mishap::LineLost(dice.span(ms(1), ms(6000)), dice.span(ms(1), ms(6000))),
         74..78 => Mishap::Stuck(dice.span(ms(10), ms(20_000))),
         78..83 => Mishap::TimerExpires,
-        83..86 => Mishap::LostSight,
+        83..85 => Mishap::LostSight,
+        85 => Mishap::GroupLost,
         86..92 => Mishap::NotStarted(dice.pick(&[Hindrance::Passing, Hindrance::Lasting])),
         92..96 => Mishap::NotNumbered,
         96 => Mishap::Pass,

@@ -106,7 +106,7 @@ impl World {
         if left < before.restarts_left {
             let is_own = match input {
                 Some(Input::Exited { exit, .. }) => !exit.is_success(),
-                Some(Input::NotStarted { .. } | Input::TimerExpired(_)) => true,
+                Some(Input::NotStarted { .. } | Input::TimerExpired(_) | Input::GroupLost { .. }) => true,
                 Some(Input::Member(Membership::SessionEnded { .. })) => true,
                 Some(Input::NotAssigned { .. }) => {
                     let has_happened = ledger.mishaps.contains(&Mishap::NotNumbered);
@@ -408,6 +408,7 @@ impl World {
             // No start takes that long here.
             Reason::StartTimeout => false,
             Reason::NotAllParted { .. } => ledger.not_parted,
+            Reason::GroupLost { .. } => ledger.mishaps.contains(&Mishap::GroupLost),
             Reason::LostSight { .. } => ledger.mishaps.contains(&Mishap::LostSight),
             Reason::Stop(_) => ledger.stopped.is_some(),
             // No worker writes one here.

@@ -42,7 +42,8 @@ pub(crate) struct Request {
     pub(crate) signal: c_int,
     /// Standard input, output and error: of [`stdio`].
     pub(crate) stdio: [u8; 3],
-    pub(crate) zero: u8,
+    /// Which of the guards it is for, one after the other.
+    pub(crate) generation: u8,
     /// The length of the block that comes along as the first descriptor.
     pub(crate) block_bytes: u64,
     /// The signals that are blocked in the worker at its start, signal 1 being bit 0.
@@ -61,6 +62,8 @@ pub(crate) mod report {
     pub(crate) const EXITED: u32 = 5;
     pub(crate) const EMPTY: u32 = 6;
     pub(crate) const SURVIVORS: u32 = 7;
+    /// From the keeper: the guard was ended by the signal `value`. Another one follows.
+    pub(crate) const LOST: u32 = 8;
 }
 
 /// How many survivors a report names.

@@ -1,9 +1,10 @@
-//! What a guard does first: it leaves behind what it has of the agent, and keeps what is the workers'.
+//! What a guard and its keeper do first: they leave behind what they have of the agent, and keep what is the workers'.
 
-use super::packet::pointer;
+use super::packet::{self, Report, pointer, report};
 use super::system::{check, close, close_from, open, open_pidfd};
+use core::ffi::CStr;
 use core::mem::MaybeUninit;
-use libc::c_int;
+use libc::{c_int, pid_t};
 use std::os::fd::RawFd;
 
 /// Where it can fail. The numbers travel.
@@ -13,6 +14,7 @@ pub(crate) mod step {
     pub(crate) const SUBREAPER: c_int = 1;
     pub(crate) const DESCRIPTORS: c_int = 2;
     pub(crate) const EVENTS: c_int = 3;
+    pub(crate) const FORK: c_int = 4;
 }
 
 /// The descriptors that the guard works with. It has no others, but for standard input, output and error, which are those
@@ -25,6 +27,8 @@ pub(super) struct Descriptors {
     pub(super) events: RawFd,
     /// Tells that children have ended.
     pub(super) children: RawFd,
+    /// Readable when the keeper has ended; -1 in the keeper, and where the system has no such thing.
+    pub(super) keeper: RawFd,
 }
 
 /// Names what is waited for. Workers come behind these.
@@ -44,14 +48,15 @@ pub(super) struct Failed {
 
 /// Leaves the agent's session, its handlers and its descriptors. All signals are blocked, and stay it.
 ///
-/// `agent` is readable when the agent's process has ended; -1 where the system has no such thing.
-pub(super) fn set_up(socket: RawFd, agent: RawFd) -> Result<Descriptors, Failed> {
+/// `name` is that of the process; `agent` is readable when the agent's process has ended; -1 where the system has no such
+/// thing.
+pub(super) fn set_up(name: &CStr, socket: RawFd, agent: RawFd) -> Result<Descriptors, Failed> {
     let failed = |step| move |errno| Failed { step, errno };
     // SAFETY: numbers, and a name that ends with a zero. `setsid` cannot fail in a process that was just forked.
     unsafe {
-        libc::prctl(libc::PR_SET_NAME, c"rdzv-guard".as_ptr());
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr());
         libc::setsid();
-        // Who loses his parent beneath the guard comes to the guard.
+        // Who loses his parent beneath this process comes to it.
         check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1)).map_err(failed(step::SUBREAPER))?;
     }
     // SAFETY: an action of zeros is the default one, without flags. Signals that cannot have one are refused.
@@ -125,7 +130,34 @@ fn open_events(has_agent: bool) -> Result<Descriptors, c_int> {
     if has_agent {
         watch(events, AGENT_FD, AGENT)?;
     }
-    Ok(Descriptors { socket: SOCKET_FD, events, children })
+    Ok(Descriptors { socket: SOCKET_FD, events, children, keeper: -1 })
+}
+
+/// Tells the agent what failed, and ends the process.
+pub(super) fn fail(socket: RawFd, failed: &Failed) -> ! {
+    let not_ready =
+        Report { kind: report::NOT_READY, how: failed.step, value: failed.errno, ..Report::default() };
+    packet::send(socket, &not_ready, &[]).ok();
+    // SAFETY: ends this process at once.
+    unsafe { libc::_exit(1) }
+}
+
+/// Watches for the end of the keeper, which is for the guard what the end of the agent is. False: it has ended.
+pub(super) fn watch_keeper(descriptors: &mut Descriptors, keeper: pid_t) -> bool {
+    if let Ok(pidfd) = open_pidfd(keeper) {
+        descriptors.keeper = pidfd;
+        watch(descriptors.events, pidfd, AGENT).ok();
+    }
+    // SAFETY: it has no arguments and cannot fail.
+    unsafe { libc::getppid() == keeper }
+}
+
+/// The agent is gone, whose end is readable for ever. Nobody who reads what the agent wrote has to wait for this process.
+pub(super) fn leave_agent(descriptors: &Descriptors) {
+    (0..3).for_each(close);
+    for fd in [descriptors.socket, AGENT_FD, descriptors.keeper] {
+        control(descriptors.events, libc::EPOLL_CTL_DEL, fd, 0, 0).ok();
+    }
 }
 
 /// Waits for a descriptor to become readable, too.

@@ -26,6 +26,21 @@ pub(crate) fn close(fd: RawFd) {
     unsafe { libc::close(fd) };
 }
 
+/// Forks, without the C library: what the program has asked to be called around `fork` is not called, and must not be in a
+/// process that has lost the program's threads.
+pub(crate) fn fork() -> Result<pid_t, c_int> {
+    let (flags, none) = (c_long::from(libc::SIGCHLD), 0_usize);
+    // SAFETY: the child has a copy of all, as after any fork, and runs on its copy of this stack.
+    narrow(unsafe { libc::syscall(libc::SYS_clone, flags, none, none, none, none) })
+}
+
+/// Takes a signal from a descriptor for signals. More are not kept for one number.
+pub(crate) fn take_signal(fd: RawFd) {
+    let mut told = core::mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
+    // SAFETY: room for one record, which nobody reads.
+    unsafe { libc::read(fd, told.as_mut_ptr().cast(), size_of::<libc::signalfd_siginfo>()) };
+}
+
 /// A descriptor that is readable when a process has ended. `ENOSYS` where the system has none.
 pub(crate) fn open_pidfd(pid: pid_t) -> Result<RawFd, c_int> {
     // SAFETY: numbers only. The descriptor is made to close on exec.

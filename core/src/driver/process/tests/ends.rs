@@ -247,15 +247,15 @@ fn the_program_may_wait_for_all_of_its_children_itself() {
         let mut guard = start();
         assert_eq!(own_child(9), 9, "its own children are its own");
         let pids = play(&mut guard, "alone", &mut ours, &theirs, 1);
-        let guard_process = guard.pid();
-        send(guard_process, libc::SIGKILL);
+        let keeper = guard.keeper_pid();
+        send(keeper, libc::SIGKILL);
         // Before the library has looked.
         let mut status = 0;
         // SAFETY: `status` is valid for writing.
         let waited = unsafe { libc::waitpid(-1, &raw mut status, 0) };
-        assert_eq!((waited.cast_unsigned(), libc::WTERMSIG(status)), (guard_process, libc::SIGKILL));
+        assert_eq!((waited.cast_unsigned(), libc::WTERMSIG(status)), (keeper, libc::SIGKILL));
         let lost = next_or_lost(&mut guard).expect_err("it is gone");
-        assert_eq!(lost, GuardLost { pid: guard_process, signal: None });
+        assert_eq!(lost, GuardLost { pid: keeper, signal: None, not_restarted: None });
         drop(guard);
         // SAFETY: no status is asked for.
         let waited = unsafe { libc::waitpid(-1, core::ptr::null_mut(), 0) };
@@ -374,32 +374,132 @@ fn an_agent_that_dies_while_it_starts_workers_leaves_none() {
     }
 }
 
+/// Takes all that is told until nothing lives beneath; asserts that the guard was lost meanwhile.
+#[track_caller]
+fn until_lost(guard: &mut Guard, pid: u32) {
+    loop {
+        match next(guard) {
+            GuardEvent::Lost { pid: lost, signal } => {
+                assert_eq!((lost, signal), (pid, libc::SIGKILL));
+                assert_eq!(next(guard), GuardEvent::Empty);
+                return;
+            }
+            GuardEvent::Started { .. } | GuardEvent::Exited { .. } | GuardEvent::Empty => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
-fn when_the_guard_is_killed_its_workers_die_and_that_is_told() {
+fn a_guard_that_is_killed_leaves_nothing_and_is_replaced() {
+    let mut guard = start();
+    let keeper = guard.keeper_pid();
+    for time in 0..3 {
+        let (mut ours, theirs) = pipe().expect("a pipe");
+        // With descendants in sessions of their own, and deaf ones.
+        let mut pids = play(&mut guard, "chain", &mut ours, &theirs, 20);
+        guard.spawn(2, &playing(&words(&["deaf family"]), &theirs)).expect("asked");
+        started(&mut guard, 2);
+        pids.extend(told(&mut ours, 4));
+        let watched = watch(&pids);
+        let guard_process = guard.pid();
+        assert_eq!(parent_of(guard_process).expect("it lives"), keeper);
+        send(guard_process, libc::SIGKILL);
+        until_lost(&mut guard, guard_process);
+        // It is not told before all of it is gone.
+        assert!(pids.iter().all(|pid| is_gone(*pid)), "time {time}");
+        all_end(&watched);
+        drop(theirs);
+        rest(&mut ours);
+        assert!(is_gone(guard_process), "it was waited for");
+        assert_eq!(guard.keeper_pid(), keeper);
+        // A function sees what it saw before.
+        guard.spawn(1, &Program::new(Entry::Function)).expect("asked");
+        started(&mut guard, 1);
+        assert_eq!(ended(&mut guard, 1).0, ExitStatus::Code(PANICKED));
+        assert_eq!(next(&mut guard), GuardEvent::Empty);
+        assert_ne!(guard.pid(), guard_process);
+    }
+    let (mut ours, theirs) = pipe().expect("a pipe");
+    let pids = play(&mut guard, "deaf family", &mut ours, &theirs, 4);
+    drop(guard);
+    assert!(pids.iter().all(|pid| is_gone(*pid)));
+    assert!(is_gone(keeper), "it was waited for");
+}
+
+#[test]
+fn what_was_asked_of_a_guard_that_is_killed_is_not_done_by_the_next() {
+    let mut guard = start();
+    for time in 0..20 {
+        let (mut ours, theirs) = pipe().expect("a pipe");
+        let scene = words(&["alone"]);
+        for worker in 0..60 {
+            guard.spawn(worker, &playing(&scene, &theirs)).expect("asked");
+        }
+        let guard_process = guard.pid();
+        if time % 2 == 0 {
+            started(&mut guard, 0);
+        }
+        if time % 3 == 0 {
+            guard.signal(libc::SIGTERM).expect("asked");
+            guard.survivors().expect("asked");
+        }
+        send(guard_process, libc::SIGKILL);
+        loop {
+            match next(&mut guard) {
+                GuardEvent::Lost { .. } => break,
+                GuardEvent::Empty => panic!("workers were asked for"),
+                _ => {}
+            }
+        }
+        // The same numbers are free, and answered once.
+        let script = shell("exit 3");
+        for worker in 0..3 {
+            let program = Program { arguments: &script, ..Program::new(at(SHELL)) };
+            guard.spawn(worker, &program).expect("asked");
+        }
+        let (mut answered, mut ends) = (0, 0);
+        while ends < 3 {
+            match next(&mut guard) {
+                GuardEvent::Started { .. } => answered += 1,
+                GuardEvent::Exited { status, .. } => {
+                    assert_eq!(status, ExitStatus::Code(3));
+                    ends += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(answered, 3);
+        assert_eq!(next(&mut guard), GuardEvent::Empty);
+        drop(theirs);
+        rest(&mut ours);
+    }
+}
+
+#[test]
+fn when_the_keeper_is_killed_the_guard_ends_all_of_it_and_that_is_told() {
     let mut guard = start();
     let (mut ours, theirs) = pipe().expect("a pipe");
-    let pids = play(&mut guard, "alone", &mut ours, &theirs, 1);
-    let script = shell("cat & exec cat");
-    let (fed, _feeder) = pipe().expect("a pipe");
-    let program = Program { stdin: Stdio::Fd(fed.as_fd()), ..saying(&script, &theirs) };
-    guard.spawn(2, &program).expect("asked");
-    started(&mut guard, 2);
+    let pids = play(&mut guard, "chain", &mut ours, &theirs, 20);
     let watched = watch(&pids);
-    let guard_process = guard.pid();
-    send(guard_process, libc::SIGKILL);
-    let lost = GuardLost { pid: guard_process, signal: Some(libc::SIGKILL) };
+    let (keeper, guard_process) = (guard.keeper_pid(), guard.pid());
+    send(keeper, libc::SIGKILL);
+    let lost = GuardLost { pid: keeper, signal: Some(libc::SIGKILL), not_restarted: None };
     assert_eq!(next_or_lost(&mut guard), Err(lost));
     all_end(&watched);
-    assert_eq!(guard.spawn(3, &program), Err(GuardError::Lost(lost)));
     drop(theirs);
-    // The child of the second, too: it is in the worker's group.
     rest(&mut ours);
+    assert_eq!(guard.spawn(3, &Program::new(Entry::Function)), Err(GuardError::Lost(lost)));
     assert_eq!(guard.kill(), Err(GuardError::Lost(lost)));
     assert_eq!(guard.next_event(), Err(lost));
-    assert!(is_gone(guard_process), "it was waited for");
+    assert!(is_gone(keeper), "it was waited for");
+    assert_ne!(process_state(guard_process).ok(), Some(ProcessState::Running));
     assert_eq!(
         lost.to_string(),
-        std::format!("the guard of the workers is gone (process {guard_process}, ended by signal 9)")
+        std::format!(
+            "the keeper of the workers' guard is gone (process {keeper}, ended by signal 9); \
+             no worker can be started without it"
+        )
     );
 }
 
@@ -440,14 +540,7 @@ fn what_was_told_before_the_guard_was_killed_is_heard() {
     assert!(becomes_readable(guard.as_raw_fd(), SOON));
     send(guard_process, libc::SIGKILL);
     assert!(matches!(next_or_lost(&mut guard), Ok(GuardEvent::Exited { worker: 2, .. })));
-    let lost = loop {
-        match next_or_lost(&mut guard) {
-            Ok(GuardEvent::Empty) => {}
-            Ok(other) => panic!("{other:?}"),
-            Err(lost) => break lost,
-        }
-    };
-    assert_eq!(lost.signal, Some(libc::SIGKILL));
+    until_lost(&mut guard, guard_process);
 }
 
 #[test]

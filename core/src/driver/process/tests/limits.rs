@@ -233,6 +233,23 @@ fn no_room_for_one_more_process_is_told() {
             guard.spawn(1, &program).expect("asked");
             assert_eq!(refused(&mut guard, 1), (SpawnStep::Fork, libc::EAGAIN));
         }
+        // Nor is there room for another guard.
+        let (keeper, guard_process) = (guard.keeper_pid(), guard_pid(&guard));
+        forbid_more_processes(keeper);
+        // SAFETY: a number of a process that lives.
+        assert_eq!(unsafe { libc::kill(guard_process, libc::SIGKILL) }, 0);
+        let lost = loop {
+            match next_or_lost(&mut guard) {
+                Ok(_) => {}
+                Err(lost) => break lost,
+            }
+        };
+        let not_restarted = Some((StartStep::Fork, libc::EAGAIN));
+        assert_eq!(lost, GuardLost { pid: keeper, signal: None, not_restarted });
+        let sentence = lost.to_string();
+        assert!(
+            sentence.starts_with("the guard of the workers was lost, and no other could be started: fork: ")
+        );
         Some(())
     });
     assert_eq!(end_of(child), 0);

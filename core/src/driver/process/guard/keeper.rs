@@ -1,0 +1,130 @@
+//! The keeper: a process between an agent and its guard, for the case that the guard is killed.
+//!
+//! The guard adopts what its workers leave behind. When the guard is killed, the system hands all of that to the nearest
+//! subreaper above, which is the keeper. The keeper kills what it was handed, tells the agent, and forks another guard from
+//! the memory that it has kept since the agent's program forked it. So the program around the agent is no subreaper and is
+//! not forked again, and a function sees what it saw before.
+//!
+//! The keeper does nothing as long as its guard lives, and ends with it when the agent is gone. What is said of the guard's
+//! process ([`super`]) holds for this one.
+
+use super::packet::{self, Report, report};
+use super::set_up::{self, AGENT, AGENT_FD, CHILDREN, Descriptors, SOCKET};
+use super::{Birth, LOOK_AGAIN_MS, beneath, live, system};
+use libc::{c_int, pid_t};
+
+/// The life of a keeper; called in a process that was just forked, with all signals blocked.
+///
+/// Nothing unwinds out of it: that would be the end of the process.
+pub(crate) extern "C" fn keep(birth: &Birth<'_>) -> ! {
+    let descriptors = match set_up::set_up(c"rdzv-keeper", birth.socket, birth.agent) {
+        Ok(descriptors) => descriptors,
+        Err(failed) => set_up::fail(birth.socket, &failed),
+    };
+    // Requests are the guard's.
+    set_up::control(descriptors.events, libc::EPOLL_CTL_MOD, descriptors.socket, libc::EPOLLRDHUP, SOCKET)
+        .ok();
+    let mut keeper = Keeper { descriptors, has_agent: true };
+    // SAFETY: it has no arguments and cannot fail.
+    let own = unsafe { libc::getpid() };
+    let agent = if birth.agent < 0 { -1 } else { AGENT_FD };
+    let mut generation = 0;
+    loop {
+        match system::fork() {
+            Ok(0) => live(
+                &Birth { socket: descriptors.socket, agent, function: birth.function, ..*birth },
+                own,
+                generation,
+            ),
+            Ok(guard) => keeper.keep(guard),
+            Err(errno) => {
+                let (kind, how) = (report::NOT_READY, set_up::step::FORK);
+                keeper.finish(Some(Report { kind, how, value: errno, ..Report::default() }));
+                // SAFETY: ends this process at once.
+                unsafe { libc::_exit(1) }
+            }
+        }
+        generation = generation.wrapping_add(1);
+    }
+}
+
+struct Keeper {
+    descriptors: Descriptors,
+    /// Whether there is somebody to work for.
+    has_agent: bool,
+}
+
+/// Children that one look takes. It looks until there are none.
+const CHILDREN_MAX: usize = 256;
+
+impl Keeper {
+    /// Waits for the end of a guard, and ends what it leaves; returns when there is to be another one.
+    fn keep(&mut self, guard: pid_t) {
+        let ended = loop {
+            match system::wait(libc::P_PID, guard.cast_unsigned(), libc::WNOHANG) {
+                Ok(None) => self.look(-1),
+                Ok(Some(ended)) if ended.how != libc::CLD_EXITED => break Some(ended),
+                // It ends by itself when the agent is gone, or when it has told that it cannot begin.
+                Ok(Some(_)) | Err(_) => break None,
+            }
+        };
+        let (kind, pid) = (report::LOST, guard);
+        self.finish(ended.map(|ended| Report { kind, pid, value: ended.value, ..Report::default() }));
+        if ended.is_none() || !self.has_agent {
+            // SAFETY: ends this process at once.
+            unsafe { libc::_exit(0) }
+        }
+    }
+
+    /// Kills what a guard has left until the system says that there is nobody, and tells the agent meanwhile.
+    fn finish(&mut self, mut report: Option<Report>) {
+        loop {
+            if let Some(unsent) = report {
+                let sent = packet::send(self.descriptors.socket, &unsent, &[]);
+                if !matches!(sent, Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) {
+                    report = None;
+                }
+            }
+            if !self.has_agent {
+                report = None;
+            }
+            if !kill_children() && report.is_none() {
+                return;
+            }
+            self.look(LOOK_AGAIN_MS);
+        }
+    }
+
+    /// Waits so long for what happens.
+    fn look(&mut self, millis: c_int) {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event.
+        let count = unsafe { libc::epoll_wait(self.descriptors.events, &raw mut event, 1, millis) };
+        match event.u64 {
+            CHILDREN if count == 1 => system::take_signal(self.descriptors.children),
+            AGENT | SOCKET if count == 1 => {
+                self.has_agent = false;
+                set_up::leave_agent(&self.descriptors);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Kills all children and their groups; false: there are none.
+fn kill_children() -> bool {
+    let mut room = [0; CHILDREN_MAX];
+    for child in beneath::list(&mut room, &[]).iter().copied() {
+        if let Some(group) = beneath::group_of(child) {
+            beneath::signal_group(group, libc::SIGKILL);
+        }
+        beneath::signal_child(child, libc::SIGKILL);
+    }
+    loop {
+        match system::wait(libc::P_ALL, 0, libc::WNOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}
