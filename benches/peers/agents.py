@@ -353,7 +353,8 @@ class MemoryRow(Row):
                 job.born(self.workers, self.workers)
                 pids = [agent.pid]
                 if name == "ours":
-                    pids += [pid for pid in children_of(agent.pid) if is_guard(pid)]
+                    keepers = [pid for pid in children_of(agent.pid) if is_named(pid, "rdzv-keeper")]
+                    pids += keepers + [pid for keeper in keepers for pid in children_of(keeper)]
                 each = [memory_kib(pid) for pid in pids]
                 resident, shared_out = (sum(memory[kind] for memory in each) / 1024 for kind in ("Rss", "Pss"))
                 own = each[0]["Rss"] / 1024
@@ -372,8 +373,8 @@ def children_of(pid: int) -> list[int]:
     return children
 
 
-def is_guard(pid: int) -> bool:
-    return Path(f"/proc/{pid}/comm").read_text().startswith("rdzv-guard")
+def is_named(pid: int, name: str) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text().strip() == name
 
 
 def parent_is(pid: int, ancestor: int) -> bool:
