@@ -1,5 +1,6 @@
 // RPC groups through the C++ header: typed handlers and calls, what travels, and how calls end.
 #include "hpp_check.hpp"
+#include "hpp_rpc_values.hpp"
 
 #include <rendezvous_custom_rpc.hpp>
 
@@ -16,36 +17,6 @@
 #if defined(__cpp_exceptions)
 #include <stdexcept>
 #endif
-
-namespace {
-
-struct point {
-  int x = 0;
-  int y = 0;
-};
-
-// A type with a codec of its own.
-struct named {
-  std::string name;
-  std::optional<double> weight;
-};
-
-}  // namespace
-
-template <>
-struct rdzv::codec<point> : rdzv::codec_of_memory<point> {};
-
-template <>
-struct rdzv::codec<named> {
-  static constexpr std::string_view name = "named";
-  static void write(writer& out, const named& value) {
-    codec<std::string>::write(out, value.name);
-    codec<std::optional<double>>::write(out, value.weight);
-  }
-  static bool read(reader& in, named& value) {
-    return codec<std::string>::read(in, value.name) && codec<std::optional<double>>::read(in, value.weight);
-  }
-};
 
 namespace {
 

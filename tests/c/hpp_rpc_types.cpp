@@ -1,5 +1,6 @@
 // What travels between workers of RPC groups: values with their types, compared at both ends, and bytes.
 #include "hpp_check.hpp"
+#include "hpp_rpc_values.hpp"
 
 #include <algorithm>
 #include <array>
@@ -16,38 +17,8 @@
 
 namespace {
 
-struct point {
-  int x = 0;
-  int y = 0;
-};
-
-// A type with a codec of its own.
-struct named {
-  std::string name;
-  std::optional<double> weight;
-};
-
 enum class colour : std::int8_t { red, green };
 enum level : unsigned { low, high };
-
-}  // namespace
-
-template <>
-struct rdzv::codec<point> : rdzv::codec_of_memory<point> {};
-
-template <>
-struct rdzv::codec<named> {
-  static constexpr std::string_view name = "named";
-  static void write(writer& out, const named& value) {
-    codec<std::string>::write(out, value.name);
-    codec<std::optional<double>>::write(out, value.weight);
-  }
-  static bool read(reader& in, named& value) {
-    return codec<std::string>::read(in, value.name) && codec<std::optional<double>>::read(in, value.weight);
-  }
-};
-
-namespace {
 
 // Names on the wire: what travels alike has one, whatever it is called here.
 template <class... Types>
