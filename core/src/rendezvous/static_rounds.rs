@@ -9,6 +9,7 @@
 //! over; [`StaticRounds::gave_up`] when a step failed, whichever. A wish that was left in the middle is gone on with by
 //! the next one.
 
+use crate::error::Effect;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -177,6 +178,12 @@ pub enum Step {
         /// What.
         entry: Entry,
     },
+    /// Check in to the first round, and say [`StaticRounds::done`].
+    CheckIn,
+    /// Take the check-in back, report [`StaticRounds::checked_out_of`], and say [`StaticRounds::done`].
+    CheckOut,
+    /// Make sure that this node still has its rank, and say [`StaticRounds::done`].
+    KeepClaim,
     /// Wait for a moment until as many nodes have checked in as there are. Report [`StaticRounds::done`] when they have, and
     /// [`StaticRounds::not_all_yet`] when they have not.
     Gather,
@@ -200,8 +207,12 @@ enum Stage {
     /// It looks for the first round that is not whole.
     Looking,
     Coming,
+    /// It checks in to the first round.
+    CheckingIn,
     /// It waits until all nodes have checked in, of the first round.
     Gathering,
+    /// It makes sure that it still has its rank while it waits for the first round.
+    Claiming,
     /// It looks who has come so far, of the first round.
     Surveying,
     /// It looks whether it came last.
@@ -210,6 +221,8 @@ enum Stage {
     /// It was told to read the log.
     Settling,
     Going,
+    /// It takes its check-in to the first round back.
+    CheckingOut,
     /// It looks whether it went too late.
     Parting,
     /// The others are to be told that the round is whole.
@@ -226,6 +239,10 @@ pub struct StaticRounds {
     entered: Option<u64>,
     /// One that it may be on the log of, and has not entered.
     pending: Option<u64>,
+    /// Whether this process may have appended to the first round's log.
+    has_come: bool,
+    /// Whether this node counts among those that have checked in to the first round, as far as it knows.
+    is_counted: bool,
     /// The round that the wish is about.
     round: u64,
     stage: Stage,
@@ -244,6 +261,8 @@ impl StaticRounds {
             world_size,
             entered: None,
             pending: None,
+            has_come: false,
+            is_counted: false,
             round: 0,
             stage: Stage::Looking,
             missing: Vec::new(),
@@ -260,12 +279,13 @@ impl StaticRounds {
     /// Whether the node waits for the first round.
     #[must_use]
     pub const fn is_gathering(&self) -> bool {
-        matches!(self.stage, Stage::Gathering | Stage::Surveying)
+        matches!(self.stage, Stage::Gathering | Stage::Claiming | Stage::Surveying)
     }
 
     /// The node wishes for the next round.
     pub fn begin(&mut self) {
         self.round = self.pending.or(self.entered).unwrap_or(0);
+        self.checked_in = 0;
         self.stage = Stage::Looking;
     }
 
@@ -277,7 +297,10 @@ impl StaticRounds {
             Stage::Looking | Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::Parting => {
                 Step::Read { round }
             }
+            Stage::CheckingIn => Step::CheckIn,
             Stage::Gathering => Step::Gather,
+            Stage::Claiming => Step::KeepClaim,
+            Stage::CheckingOut => Step::CheckOut,
             Stage::Coming => Step::Append { round, entry: Entry::Comes },
             Stage::Going => Step::Append { round, entry: Entry::Goes },
             Stage::Waiting => Step::Wait { round },
@@ -298,8 +321,9 @@ impl StaticRounds {
                     self.enter();
                 } else {
                     // A process that died was counted under this rank.
+                    self.is_counted |= !self.has_come;
                     self.pending = Some(0);
-                    self.stage = Stage::Gathering;
+                    self.gather();
                 }
             }
             (Stage::Surveying, Standing::Open) => self.stage = Stage::Gathering,
@@ -326,9 +350,12 @@ impl StaticRounds {
             ) => self.stage = Stage::Over(Outcome::Closed),
             (
                 Stage::Coming
+                | Stage::CheckingIn
                 | Stage::Gathering
+                | Stage::Claiming
                 | Stage::Waiting
                 | Stage::Going
+                | Stage::CheckingOut
                 | Stage::Telling
                 | Stage::Over(_),
                 _,
@@ -339,11 +366,24 @@ impl StaticRounds {
     /// The step that was due is done.
     pub fn done(&mut self) {
         match self.stage {
-            Stage::Coming if self.round == 0 => self.stage = Stage::Gathering,
+            Stage::Coming if self.round == 0 => {
+                self.has_come = true;
+                self.gather();
+            }
+            Stage::CheckingIn => {
+                self.is_counted = true;
+                self.gather();
+            }
             Stage::Gathering => self.enter(),
+            Stage::Claiming => self.stage = Stage::Surveying,
             Stage::Coming => self.stage = Stage::Confirming,
             Stage::Waiting => self.stage = Stage::Settling,
+            Stage::Going if self.round == 0 && self.is_counted => self.stage = Stage::CheckingOut,
             Stage::Going => self.stage = Stage::Parting,
+            Stage::CheckingOut => {
+                self.is_counted = false;
+                self.stage = Stage::Parting;
+            }
             Stage::Telling => self.enter(),
             _ => {}
         }
@@ -352,7 +392,7 @@ impl StaticRounds {
     /// Not all nodes have checked in to the first round yet.
     pub fn not_all_yet(&mut self) {
         if self.stage == Stage::Gathering {
-            self.stage = Stage::Surveying;
+            self.stage = Stage::Claiming;
         }
     }
 
@@ -361,18 +401,33 @@ impl StaticRounds {
         self.checked_in = nodes;
     }
 
-    /// The step that was due failed: a wait in vain, or nobody wants it any more.
-    pub fn gave_up(&mut self) {
+    /// The step that was due failed: a wait in vain, or nobody wants it any more. A check-in that may have had its effect is
+    /// taken for one that had: without it, the others would wait for a node that they count already, or count on one that went.
+    pub fn gave_up(&mut self, effect: Effect) {
+        let may_be_done = effect != Effect::None;
+        match self.stage {
+            Stage::Coming => self.has_come |= self.round == 0,
+            Stage::CheckingIn => self.is_counted = may_be_done,
+            Stage::CheckingOut => self.is_counted = !may_be_done,
+            _ => {}
+        }
         self.stage = match self.stage {
             // The others are not to count on this node.
             Stage::Coming
+            | Stage::CheckingIn
             | Stage::Gathering
+            | Stage::Claiming
             | Stage::Surveying
             | Stage::Confirming
             | Stage::Waiting
             | Stage::Settling => Stage::Going,
             _ => Stage::Over(Outcome::GivenUp),
         };
+    }
+
+    /// The node is in the first round's log.
+    fn gather(&mut self) {
+        self.stage = if self.is_counted { Stage::Gathering } else { Stage::CheckingIn };
     }
 
     /// All have come. Whoever sees it tells it, since who came last may have died before it could.
@@ -464,7 +519,7 @@ mod tests {
         rounds.done();
         rounds.saw(b"+2 +1 ");
         assert_eq!(rounds.next_step(), Step::Wait { round: 1 });
-        rounds.gave_up();
+        rounds.gave_up(Effect::None);
         assert_eq!(rounds.next_step(), Step::Append { round: 1, entry: Entry::Goes });
         rounds.done();
         let mut too_late = rounds.clone();
@@ -484,9 +539,9 @@ mod tests {
         let whole = "+0 +1 ";
         assert_eq!(looking(&mut rounds, &[whole]), Step::Append { round: 1, entry: Entry::Comes });
         // Nobody knows whether that had its effect, nor whether this has.
-        rounds.gave_up();
+        rounds.gave_up(Effect::Possible);
         assert_eq!(rounds.next_step(), Step::Append { round: 1, entry: Entry::Goes });
-        rounds.gave_up();
+        rounds.gave_up(Effect::Possible);
         assert_eq!(rounds.next_step(), Step::Over(Outcome::GivenUp));
         // The others have met it there meanwhile: the round after is not for it.
         let mut met = rounds.clone();
@@ -500,8 +555,12 @@ mod tests {
             let mut rounds = StaticRounds::new(1, 4);
             looking(&mut rounds, &["+0 "]);
             rounds.done();
+            assert_eq!(rounds.next_step(), Step::CheckIn);
+            rounds.done();
             assert_eq!(rounds.next_step(), Step::Gather);
             rounds.not_all_yet();
+            assert_eq!(rounds.next_step(), Step::KeepClaim);
+            rounds.done();
             assert_eq!(rounds.next_step(), Step::Read { round: 0 });
             rounds
         };
@@ -516,14 +575,63 @@ mod tests {
         by_count.done();
         assert_eq!(by_count.next_step(), entered);
         // Who gives up takes back that it came, also here. One of those who checked in is PyTorch's.
-        in_vain.gave_up();
+        in_vain.gave_up(Effect::None);
         assert_eq!(in_vain.next_step(), Step::Append { round: 0, entry: Entry::Goes });
+        in_vain.done();
+        assert_eq!(in_vain.next_step(), Step::CheckOut);
         in_vain.checked_out_of(3);
         in_vain.done();
         in_vain.saw(b"+0 +1 -1 ");
         let shortfall = Shortfall { round: 0, came: 3, missing: vec![2, 3] };
         assert_eq!(in_vain.next_step(), Step::Over(Outcome::Short(shortfall)));
         assert_eq!(looking(&mut in_vain, &["+0 +1 -1 "]), Step::Append { round: 0, entry: Entry::Comes });
+    }
+
+    /// Which step of node 1 of 2 fails on the way to the first round, with which effect, and what it takes back.
+    #[test]
+    fn what_is_taken_back_is_what_was_done() {
+        let [none, possible] = [Effect::None, Effect::Possible];
+        for (log, step, effect, takes_back) in [
+            ("", Step::Append { round: 0, entry: Entry::Comes }, none, false),
+            ("", Step::Append { round: 0, entry: Entry::Comes }, possible, false),
+            ("", Step::CheckIn, none, false),
+            ("", Step::CheckIn, possible, true),
+            ("", Step::Gather, none, true),
+            // Neither may a node that cannot make sure of its rank leave its entry in the log.
+            ("", Step::KeepClaim, none, true),
+            ("", Step::Read { round: 0 }, none, true),
+            // A dead process was counted.
+            ("+1 ", Step::Gather, none, true),
+        ] {
+            let mut rounds = StaticRounds::new(1, 2);
+            looking(&mut rounds, &[log]);
+            while rounds.next_step() != step {
+                if rounds.next_step() == Step::Gather { rounds.not_all_yet() } else { rounds.done() }
+            }
+            rounds.gave_up(effect);
+            assert_eq!(rounds.next_step(), Step::Append { round: 0, entry: Entry::Goes }, "{step:?}");
+            rounds.done();
+            assert_eq!(rounds.next_step() == Step::CheckOut, takes_back, "{step:?} {effect:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_checks_in_once_whatever_was_left_in_the_middle() {
+        let mut rounds = StaticRounds::new(1, 2);
+        looking(&mut rounds, &[""]);
+        rounds.done();
+        // Neither is it checked in nor can it say that it goes.
+        rounds.gave_up(Effect::None);
+        rounds.gave_up(Effect::None);
+        assert_eq!(looking(&mut rounds, &["+1 "]), Step::CheckIn);
+        rounds.done();
+        rounds.gave_up(Effect::None);
+        rounds.done();
+        // It is off the log, and still counted.
+        rounds.gave_up(Effect::None);
+        assert_eq!(looking(&mut rounds, &["+1 -1 "]), Step::Append { round: 0, entry: Entry::Comes });
+        rounds.done();
+        assert_eq!(rounds.next_step(), Step::Gather);
     }
 
     #[test]
@@ -562,7 +670,7 @@ mod tests {
                         node.begin();
                     }
                     Step::Over(_) => node.begin(),
-                    _ if rng.next_u64().is_multiple_of(20) => node.gave_up(),
+                    _ if rng.next_u64().is_multiple_of(20) => node.gave_up(Effect::None),
                     _ => step(node, &mut logs, &mut told),
                 }
             }
@@ -593,6 +701,7 @@ mod tests {
                 told.insert(round);
                 node.done();
             }
+            Step::CheckIn | Step::CheckOut | Step::KeepClaim => node.done(),
             Step::Gather => node.not_all_yet(),
             Step::Wait { round } if told.contains(&round) => node.done(),
             Step::Wait { .. } | Step::Over(_) => {}

@@ -187,8 +187,11 @@ impl StaticRendezvous {
 
     /// Makes sure that this node still has its rank. A node that has lost it is not counted any more.
     fn keep_claim(&self, store: &Store, timeout: Timeout) -> Result<(), HandlerError> {
-        self.claim_rank(store, timeout).inspect_err(|_| {
-            store.check_out(timeout).ok();
+        self.claim_rank(store, timeout).inspect_err(|error| {
+            // Without an answer, nothing is known, and the rounds take back what was done.
+            if !matches!(error, HandlerError::Store(_)) {
+                store.check_out(timeout).ok();
+            }
         })
     }
 
@@ -224,12 +227,13 @@ impl StaticRendezvous {
             };
             let was_gathering = rounds.is_gathering();
             let left = until.since(clock.now());
-            let Err(error) = self.perform(&step, rounds, &store, left) else {
-                if was_gathering && matches!(step, Step::Read { .. }) {
-                    self.keep_claim(&store, Timeout::After(left))?;
-                }
-                continue;
+            let error = match self.perform(&step, rounds, &store, left) {
+                Ok(()) => continue,
+                Err(HandlerError::Store(error)) => error,
+                // Another process has the rank, and its entry in the log.
+                Err(error) => return Err(error),
             };
+            let effect = error.failure().effect;
             if trouble.is_none() {
                 if was_gathering && matches!(error.kind(), ErrorKind::ServerGone | ErrorKind::Refused) {
                     return Err(self.host_left(rounds.missing(), &error));
@@ -240,7 +244,7 @@ impl StaticRendezvous {
                 until = clock.now() + FAREWELL_TIMEOUT;
                 trouble = Some(error);
             }
-            rounds.gave_up();
+            rounds.gave_up(effect);
         }
     }
 
@@ -250,7 +254,7 @@ impl StaticRendezvous {
         rounds: &mut StaticRounds,
         store: &Store,
         left: Duration,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), HandlerError> {
         let timeout = Timeout::After(left);
         match *step {
             Step::Read { round } => {
@@ -266,17 +270,13 @@ impl StaticRendezvous {
                     return Ok(());
                 }
             }
-            Step::Append { round, entry } => {
-                self.append(store, round, entry, timeout)?;
-                match (round, entry) {
-                    (0, Entry::Comes) => drop(store.check_in(timeout)?),
-                    (0, Entry::Goes) => {
-                        let others = u64::try_from(store.check_out(timeout)?).unwrap_or(0);
-                        rounds.checked_out_of(others + 1);
-                    }
-                    _ => {}
-                }
+            Step::Append { round, entry } => self.append(store, round, entry, timeout)?,
+            Step::CheckIn => drop(store.check_in(timeout)?),
+            Step::CheckOut => {
+                let others = u64::try_from(store.check_out(timeout)?).unwrap_or(0);
+                rounds.checked_out_of(others + 1);
             }
+            Step::KeepClaim => self.keep_claim(store, timeout)?,
             Step::Wait { round } => store.wait(&[told_key(round).as_bytes()], timeout)?,
             Step::Tell { round } => tell(store, round, timeout)?,
             Step::Over(_) => {}
