@@ -190,19 +190,34 @@ fn the_store_of_a_group_stays_until_all_have_left() {
     }
 }
 
-/// It hosts the store, and does not wait for ever for those who stay.
 #[test]
-fn a_host_waits_for_the_others_until_its_time_is_up() {
+fn a_worker_joins_a_group_whose_host_has_left_and_waits() {
     let url = format!("tcp://127.0.0.1:{}", free_port());
-    let mut host = Worker::start(&url, "host", 0, 0, &["2"]);
+    let mut host = Worker::start(&url, "host", 0, 0, &["60"]);
     assert_eq!(host.says(), "joined");
-    let mut guest = Worker::start(&url, "guest", 1, 0, &["2"]);
+    let mut guest = Worker::start(&url, "guest", 1, 0, &["60"]);
     assert_eq!(guest.says(), "joined");
     host.told("leave");
     guest.hears("Left(WorkerInfo { name: 'host'");
     // The store is there still.
-    let late = Worker::start(&url, "late", 2, 0, &["2"]);
+    let mut late = Worker::start(&url, "late", 2, 0, &["60"]);
     assert_eq!(late.says(), "joined");
+    for worker in [&mut guest, &mut late] {
+        worker.told("leave");
+        assert_eq!(worker.says(), "left", "{}", worker.name);
+    }
+    assert_eq!(host.says(), "left");
+}
+
+/// It hosts the store, and does not wait for ever for those who stay.
+#[test]
+fn a_host_waits_for_the_others_until_its_time_is_up() {
+    let url = format!("tcp://127.0.0.1:{}", free_port());
+    let mut host = Worker::start(&url, "host", 0, 0, &["5"]);
+    assert_eq!(host.says(), "joined");
+    let mut guest = Worker::start(&url, "guest", 1, 0, &["60"]);
+    assert_eq!(guest.says(), "joined");
+    host.told("leave");
     assert_eq!(host.says(), "left");
     guest.told("leave");
     assert!(guest.says().starts_with("failed: the store failed"));
