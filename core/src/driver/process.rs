@@ -441,8 +441,9 @@ impl Inner {
                 self.line.begin_anew();
                 self.workers = Workers::default();
                 self.happened.push_back(GuardEvent::Lost { pid, signal: value });
-                // The next guard answers when there is nobody. An error is seen when the next report is asked for.
-                self.ask(Request { kind: request::KILL, ..Request::default() }).ok();
+                // The next guard answers when there is nobody. That the line has ended is seen behind what was told.
+                self.line.ask(Request { kind: request::KILL, ..Request::default() }, &[]).ok();
+                self.look_for_room();
             }
             report::READY => self.guard_is(told.pid),
             report::NOT_READY => self.not_restarted = Some((StartStep::from_wire(told.how), value)),
@@ -474,6 +475,10 @@ impl Inner {
     fn loss(&mut self) -> GuardLost {
         if let Some(lost) = self.lost {
             return lost;
+        }
+        // What was told before is told before that, and may say why.
+        while let Ok(Some((told, carried))) = self.line.receive() {
+            self.hear(&told, carried);
         }
         self.workers.kill_groups();
         self.await_end(LAST_MOMENT);
