@@ -143,8 +143,8 @@ pub struct NewError<'a> {
 /// stands in it, too.
 #[must_use]
 pub fn encode(error: &NewError<'_>) -> Vec<u8> {
-    let mut extra: Map<String, Value> =
-        error.extra.iter().map(|(name, text)| (name.to_string(), Value::from(*text))).collect();
+    let mut extra = Map::new();
+    extra.extend(error.extra.iter().map(|(name, text)| (name.to_string(), Value::from(*text))));
     if !error.callstack.is_empty() {
         let callstack = if error.callstack.contains(error.message) {
             error.callstack.to_string()

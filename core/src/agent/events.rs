@@ -173,7 +173,8 @@ impl EventRecorder {
 
     fn keep(&mut self, failure: &WorkerGroupFailure) {
         let all = core::iter::once(&failure.root).chain(&failure.others);
-        self.failures = all.map(|failure| (failure.global_rank, failure.data.clone())).collect();
+        self.failures.clear();
+        self.failures.extend(all.map(|failure| (failure.global_rank, failure.data.clone())));
     }
 
     fn timer(&self, timer: &ExpiredTimer, scribe: &mut Scribe<'_>) {

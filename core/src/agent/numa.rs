@@ -137,10 +137,11 @@ pub fn bind(binding: NumaBinding, workers: u32, host: &Host<'_>) -> Result<Vec<C
                 share(&cores, worker - first, beside).iter().flatten().copied().collect()
             }
             NumaBinding::CoreComplex => {
-                let mut complexes = host.grouped(cpus, |cpu| host.cache(cpu))?;
+                let complexes = host.grouped(cpus, |cpu| host.cache(cpu))?;
                 // The largest first; among equals, those with the lowest numbers.
-                complexes.sort_by_key(|complex| core::cmp::Reverse(complex.len()));
-                complexes[(worker - first) % complexes.len()].clone()
+                let mut order: Vec<usize> = (0..complexes.len()).collect();
+                order.sort_unstable_by_key(|&index| (core::cmp::Reverse(complexes[index].len()), index));
+                complexes[order[(worker - first) % order.len()]].clone()
             }
         });
     }

@@ -548,7 +548,8 @@ impl Supervisor {
             self.look_whether_all_succeeded(now);
         } else if !was_told {
             let failed = Failed { local_rank, pid, exit, at };
-            self.failures.push(failed);
+            let index = self.failures.partition_point(|other| other.at <= at);
+            self.failures.insert(index, failed);
             if let (Phase::Starting | Phase::Running, Some(worker)) =
                 (self.phase, self.group.ranks_of(local_rank))
             {

@@ -113,8 +113,8 @@ impl Watchdog {
         for timer in self.timers.values_mut().flat_map(BTreeMap::values_mut) {
             timer.expires = timer.expires.saturating_add(span);
         }
-        let timers = self.timers.iter().filter_map(|(pid, timers)| Some((earliest(timers)?, *pid)));
-        self.due = timers.collect();
+        self.due.clear();
+        self.due.extend(self.timers.iter().filter_map(|(pid, timers)| Some((earliest(timers)?, *pid))));
     }
 
     /// Ends a look. If timers run, the next one is due at [`Watchdog::due`] or after [`LOOK_INTERVAL`].

@@ -30,10 +30,9 @@ pub(super) fn is_cause(failed: &Failed, stopping: Option<Stopping>) -> bool {
     suspicion(failed, stopping) == Suspicion::Cause
 }
 
-/// The failures of a start, the root cause first; those that are alike in the order of their first signs.
-pub(super) fn by_suspicion(failures: &mut [Failed], stopping: Option<Stopping>) -> Vec<Failed> {
-    failures.sort_by_key(|failed| failed.at);
-    let failures = &*failures;
+/// The failures of a start, which are in the order of their first signs: the root cause first, and those that are alike in
+/// that order.
+pub(super) fn by_suspicion(failures: &[Failed], stopping: Option<Stopping>) -> Vec<Failed> {
     let of = |wanted| failures.iter().filter(move |failed| suspicion(failed, stopping) == wanted).copied();
     [Suspicion::Cause, Suspicion::Unsure, Suspicion::Aftermath].into_iter().flat_map(of).collect()
 }

@@ -115,7 +115,7 @@ impl Supervisor {
         let stopping = self.stopping.take();
         self.is_inhabited = false;
         if !self.failures.is_empty() {
-            let failures = by_suspicion(&mut core::mem::take(&mut self.failures), stopping);
+            let failures = by_suspicion(&core::mem::take(&mut self.failures), stopping);
             self.outputs.push_back(Output::Report { group: self.group.clone(), failures });
         }
         let is_excusable = core::mem::take(&mut self.is_excusable);

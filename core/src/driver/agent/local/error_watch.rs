@@ -53,7 +53,7 @@ impl ErrorWatch {
         let place = |local_rank: u32| order.iter().position(|rank| *rank == local_rank).unwrap_or(usize::MAX);
         let aged = |(rank, path): (u32, &Option<PathBuf>)| Some((rank, error_file_age(path.as_deref()?)?));
         let mut written: Vec<(u32, Duration)> = (0..).zip(&self.paths).filter_map(aged).collect();
-        written.sort_by_key(|(rank, age)| (place(*rank), core::cmp::Reverse(*age)));
+        written.sort_unstable_by_key(|(rank, age)| (place(*rank), core::cmp::Reverse(*age)));
         written
     }
 
