@@ -49,8 +49,19 @@ impl core::ops::Add<Duration> for Instant {
 /// How late a state machine may be called before that means that its process was paused.
 const LATE_MAX: Duration = Duration::from_millis(500);
 
-/// How long a state machine must have been called in time after a pause before it recognises another one.
+/// How long a state machine that a program polls must have been called in time after a pause before it recognises another
+/// one.
 const PUNCTUAL_MIN: Duration = Duration::from_secs(2);
+
+/// What polls a state machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Poller {
+    /// A thread of the library that does nothing else.
+    Thread,
+    /// Perhaps a program, by its event loop, as seldom as it likes.
+    #[default]
+    Program,
+}
 
 /// Recognises that the process of a state machine was paused: stopped by a signal, in a frozen container or in a debugger.
 ///
@@ -62,6 +73,7 @@ const PUNCTUAL_MIN: Duration = Duration::from_secs(2);
 /// pass too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PauseDetector {
+    poller: Poller,
     called_at: Instant,
     /// The time still to be spent punctually before the next pause can be recognised.
     unproven: Duration,
@@ -70,8 +82,8 @@ pub struct PauseDetector {
 impl PauseDetector {
     /// For a state machine that is created at `now`.
     #[must_use]
-    pub const fn new(now: Instant) -> Self {
-        Self { called_at: now, unproven: Duration::ZERO }
+    pub const fn new(now: Instant, poller: Poller) -> Self {
+        Self { poller, called_at: now, unproven: Duration::ZERO }
     }
 
     /// When the state machine was called last.
@@ -89,7 +101,7 @@ impl PauseDetector {
             self.unproven = self.unproven.saturating_sub(gap);
             return Duration::ZERO;
         }
-        let is_pause = self.unproven.is_zero();
+        let is_pause = self.poller == Poller::Thread || self.unproven.is_zero();
         self.unproven = PUNCTUAL_MIN;
         if is_pause { gap } else { Duration::ZERO }
     }
@@ -146,7 +158,8 @@ mod tests {
     #[test]
     fn only_a_process_that_is_late_was_paused() {
         let at = Instant::from_millis;
-        let pause = |called, due, now| PauseDetector::new(at(called)).on_call(at(now), || due);
+        let pause =
+            |called, due, now| PauseDetector::new(at(called), Poller::Program).on_call(at(now), || due);
         assert_eq!(pause(0, None, 60_000), Duration::ZERO, "nothing was due");
         assert_eq!(pause(0, Some(at(60_000)), 60_499), Duration::ZERO);
         assert_eq!(pause(7, Some(at(1_000)), 1_500), Duration::from_millis(1_493));
@@ -154,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_always_late_was_paused_once_at_most() {
-        let mut detector = PauseDetector::new(Instant::ORIGIN);
+        let mut detector = PauseDetector::new(Instant::ORIGIN, Poller::Program);
         let mut call = |millis, due| {
             detector.on_call(Instant::from_millis(millis), || Some(Instant::from_millis(due))).as_millis()
         };
@@ -168,13 +181,20 @@ mod tests {
 
     #[test]
     fn a_process_that_was_in_time_for_a_while_may_be_paused_again() {
-        let mut detector = PauseDetector::new(Instant::ORIGIN);
+        let mut detector = PauseDetector::new(Instant::ORIGIN, Poller::Program);
         let mut call = |millis, due| {
             detector.on_call(Instant::from_millis(millis), || Some(Instant::from_millis(due))).as_millis()
         };
         assert_eq!(call(20_000, 1_000), 20_000);
         assert_eq!([call(21_000, 21_000), call(22_000, 22_000)], [0, 0]);
         assert_eq!(call(3_622_000, 23_000), 3_600_000);
+        assert_eq!(call(3_624_000, 3_623_000), 0, "too soon after it");
+        // Of a thread that does nothing else, each delay is a pause.
+        let mut detector = PauseDetector::new(Instant::ORIGIN, Poller::Thread);
+        let mut call = |millis, due| {
+            detector.on_call(Instant::from_millis(millis), || Some(Instant::from_millis(due))).as_millis()
+        };
+        assert_eq!([call(20_000, 1_000), call(40_000, 21_000)], [20_000, 20_000]);
     }
 
     #[test]

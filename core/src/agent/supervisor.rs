@@ -25,7 +25,7 @@ use super::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
 use super::spec::{SpecError, WorkerSpec};
 use super::watchdog::ExpiredTimer;
 use crate::planted::{self, Bug};
-use crate::time::{Duration, Instant, PauseDetector};
+use crate::time::{Duration, Instant, PauseDetector, Poller};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -157,7 +157,7 @@ impl Supervisor {
             verdict: None,
             is_announced: false,
             clocks: Clocks::default(),
-            pause_detector: PauseDetector::new(Instant::ORIGIN),
+            pause_detector: PauseDetector::new(Instant::ORIGIN, Poller::Program),
             outputs: VecDeque::new(),
         })
     }

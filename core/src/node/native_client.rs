@@ -36,7 +36,7 @@ use crate::rendezvous::participant::{self, Part, Participant};
 use crate::session::client::{ClientSession, Due, End, Identity, Received, SessionOptions};
 use crate::session::life::ClientState;
 use crate::store::dial::{DialInput, DialOptions, DialOutput, DialState, Dialer, Rounds};
-use crate::time::{Duration, Instant, PauseDetector};
+use crate::time::{Duration, Instant, PauseDetector, Poller};
 use crate::wire::native::{
     ClientFrame, From, HEADER_BYTES, Header, Label, Scan, ServerFrame, Size, VERSION_MAX, VERSION_MIN, scan,
 };
@@ -61,6 +61,8 @@ pub struct NativeOptions {
     /// How long after its deadline a call is given up while the server gives signs of life: the server keeps the
     /// deadline, and its answer, which knows who was missing, takes its time. With a silent server, the deadline counts.
     pub answer_slack: Duration,
+    /// What polls it.
+    pub poller: Poller,
 }
 
 impl Default for NativeOptions {
@@ -73,6 +75,7 @@ impl Default for NativeOptions {
             unanswered: Unanswered::Accept,
             limits: FrameLimits::default(),
             answer_slack: Duration::from_secs(2),
+            poller: Poller::Thread,
         }
     }
 }
@@ -122,7 +125,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             partial_bytes: 0,
             bye: 0,
             ending: None,
-            pause_detector: PauseDetector::new(now),
+            pause_detector: PauseDetector::new(now, options.poller),
             outputs: Deque::new(),
         };
         client.follow_dialer(now);

@@ -16,7 +16,7 @@ use crate::ids::{ConnId, WaiterId};
 use crate::limits::ServerLimits;
 use crate::store::engine::{ApplyError, Engine};
 use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer};
-use crate::time::{Duration, Instant, PauseDetector};
+use crate::time::{Duration, Instant, PauseDetector, Poller};
 use crate::wire::native::MAGIC;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -67,7 +67,7 @@ impl Server {
             birth,
             now: Instant::ORIGIN,
             paused: Duration::ZERO,
-            pause_detector: PauseDetector::new(Instant::ORIGIN),
+            pause_detector: PauseDetector::new(Instant::ORIGIN, Poller::Thread),
             engine: Engine::new(limits.engine, birth.hash_seed),
             conns: Conns::default(),
             deadlines: Deadlines::default(),

@@ -20,7 +20,7 @@ use crate::rendezvous::rdzv_settings::RdzvSettings;
 use crate::store::call::{Call, CallId, Outcome};
 use crate::store::engine::PrefixRemoved;
 use crate::store::op::{Key, Request};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Poller};
 use crate::wire::native::{Batched, ClientFrame, ServerFrame, Why};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -192,7 +192,7 @@ impl LoopSession {
         seed: u64,
     ) -> Self {
         let (clock, token) = (*events.clock(), Token(u64::from(id.as_u32()) << 32));
-        let carrier = Carrier::new(server, &options, (clock, seed), token);
+        let carrier = Carrier::new(server, &options, (clock, seed), (token, Poller::Program));
         Self {
             id,
             began: clock.now(),

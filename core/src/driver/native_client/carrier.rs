@@ -17,7 +17,7 @@ use crate::node::native_client::{
 use crate::rendezvous::participant::{self, OutOfTurn, Part};
 use crate::store::dial::Family;
 use crate::store::op::Key;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Poller};
 use crate::wire::c10d;
 use crate::wire::native::{ClientFrame, Fault, HEADER_BYTES, MAGIC, Message, encode_frame};
 use crate::wire::sink::Sink;
@@ -174,11 +174,11 @@ impl Carrier {
         (host, port): (&str, u16),
         options: &NativeClientOptions,
         (clock, seed): (Clock, u64),
-        token: Token,
+        (token, poller): (Token, Poller),
     ) -> Self {
         Self {
             clock,
-            machine: Box::new(Machine::new(clock.now(), options.machine(), seed)),
+            machine: Box::new(Machine::new(clock.now(), options.machine(poller), seed)),
             limits: Machine::answer_limits(&options.limits),
             host: host.into(),
             port,

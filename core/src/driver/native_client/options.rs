@@ -7,7 +7,7 @@ use crate::limits::FrameLimits;
 use crate::node::native_client::{NativeOptions, Unanswered};
 use crate::session::client::SessionOptions;
 use crate::store::dial::{DialOptions, Rounds};
-use crate::time::Duration;
+use crate::time::{Duration, Poller};
 use alloc::boxed::Box;
 use alloc::string::String;
 
@@ -69,7 +69,7 @@ impl NativeClientOptions {
         Room { places: self.pushes_max, bytes: self.pushed_bytes_max }
     }
 
-    pub(super) fn machine(&self) -> NativeOptions {
+    pub(super) fn machine(&self, poller: Poller) -> NativeOptions {
         let millis = |span: Duration| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
         let rounds = if self.connect_timeout.is_zero() { Rounds::One } else { Rounds::UntilDeadline };
         NativeOptions {
@@ -87,6 +87,7 @@ impl NativeClientOptions {
             unanswered: Unanswered::Identify,
             limits: self.limits,
             answer_slack: self.answer_slack,
+            poller,
         }
     }
 }

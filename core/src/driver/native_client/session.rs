@@ -9,6 +9,7 @@ use crate::driver::reply::Reply;
 use crate::driver::socket::classify;
 use crate::error::Operation;
 use crate::node::native_client::Ending;
+use crate::time::Poller;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -59,7 +60,7 @@ impl Session {
         opened: Option<Reply<Result<(), Ending>>>,
     ) -> io::Result<Self> {
         let events = EventLoop::new()?;
-        let carrier = Carrier::new(server, options, (*events.clock(), seed), SOCKET);
+        let carrier = Carrier::new(server, options, (*events.clock(), seed), (SOCKET, Poller::Thread));
         Ok(Self {
             events,
             carrier,

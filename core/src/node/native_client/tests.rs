@@ -96,9 +96,16 @@ fn connect(client: &mut Client, millis: u64) {
 }
 
 fn live(grace_ms: u32) -> Client {
-    let mut client = new(grace_ms);
+    let session = SessionOptions { grace_ms, ..SessionOptions::default() };
+    live_with(NativeOptions { session, connect_timeout: 2 * SECOND, ..NativeOptions::default() })
+}
+
+fn live_with(options: NativeOptions) -> Client {
+    let mut client = Client::new(NOW(0), options, 1);
+    assert_eq!(outputs(&mut client), [Output::Resolve]);
     connect(&mut client, 0);
     assert!(matches!(writes(&mut client, 0)[..], [ToWrite::Opening(..)]));
+    let grace_ms = options.session.grace_ms;
     assert_eq!(give(&mut client, 0, &bytes_of(0, 0, &welcome(false, 0, grace_ms))), "Open");
     assert!(client.is_live());
     client
@@ -311,7 +318,8 @@ fn a_silent_server_is_asked_then_left() {
 
 #[test]
 fn a_program_that_polls_seldom_has_its_deadlines_all_the_same() {
-    let mut client = live(0);
+    let options = NativeOptions { poller: Poller::Program, ..NativeOptions::default() };
+    let mut client = live_with(options);
     let id = client.begin(NOW(0), Operation::Get, (0x0010, 8), Duration::from_millis(1_200)).expect("room");
     writes(&mut client, 0);
     let mut ended = None;

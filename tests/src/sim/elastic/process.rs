@@ -20,7 +20,7 @@ use rendezvous_core::rendezvous::participant::{self, Part};
 use rendezvous_core::session::client::Identity;
 use rendezvous_core::store::dial::Family;
 use rendezvous_core::store::op::Key;
-use rendezvous_core::time::{Duration, Instant, PauseDetector};
+use rendezvous_core::time::{Duration, Instant, PauseDetector, Poller};
 use rendezvous_core::wire::native::{ClientFrame, FaultCode, MAGIC, Message, ServerFrame};
 use rendezvous_core::wire::sink::Sink;
 use std::collections::{BTreeMap, VecDeque};
@@ -231,7 +231,7 @@ impl Process {
             unsent: Vec::new(),
             due: None,
             frozen: false,
-            pause_detector: PauseDetector::new(clock.shows(stage.now)),
+            pause_detector: PauseDetector::new(clock.shows(stage.now), Poller::Thread),
             missed: Vec::new(),
             is_resumable: false,
             untroubled_since: None,
