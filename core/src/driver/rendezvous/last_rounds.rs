@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const RUNS_MAX: usize = 1_024;
 
 /// The last round of each run at each server. The server numbers the rounds; one that was restarted does not know of
-/// those before, so nodes tell it with each join which number may come next. Beyond [`RUNS_MAX`] runs the one is forgotten
+/// those before, so nodes tell it with each join which number may come next. Beyond 1,024 runs the one is forgotten
 /// that was not used for longest.
 #[derive(Debug, Default)]
 pub struct LastRounds(Mutex<Rounds>);
