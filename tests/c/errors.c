@@ -170,7 +170,7 @@ static void connect_without_descriptors(const char *host, uint16_t port, int64_t
 void processes_without_descriptors_are_told_so(void) {
   rdzv_server *server = start_server(NULL);
   connect_without_descriptors("127.0.0.1", rdzv_server_port(server), 0, "connecting");
-  connect_without_descriptors("localhost", rdzv_server_port(server), 300, "resolving");
+  connect_without_descriptors("localhost", rdzv_server_port(server), 3000, "resolving");
   rdzv_server_free(server);
 }
 

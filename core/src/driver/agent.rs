@@ -112,7 +112,7 @@ pub struct AgentResult {
     /// How the agent ended.
     pub verdict: Verdict,
     /// What its workers returned, by global rank, where they were functions and all ended well.
-    pub returned: BTreeMap<u64, Vec<u8>>,
+    pub returned: BTreeMap<u64, Arc<Vec<u8>>>,
     /// The failures of the last start, if there were any.
     pub failure: Option<WorkerGroupFailure>,
 }
@@ -150,7 +150,7 @@ pub struct Agent {
     farewell_until: Option<Instant>,
     info: Option<Arc<Info>>,
     numbered: Option<Box<Numbered>>,
-    returned: BTreeMap<u32, Vec<u8>>,
+    returned: BTreeMap<u32, Arc<Vec<u8>>>,
     failure: Option<WorkerGroupFailure>,
     /// Timers of this start by which workers were ended.
     expired: Vec<ExpiredTimer>,
@@ -473,7 +473,7 @@ impl Agent {
             }
             WorkerEvent::Exited { local_rank, exit, at, was_ending, returned } => {
                 if let Some(returned) = returned {
-                    self.returned.insert(local_rank, returned);
+                    self.returned.insert(local_rank, Arc::new(returned));
                 }
                 Input::Exited { local_rank, exit, at, was_ending }
             }

@@ -295,6 +295,7 @@ impl Inner {
                 self.guard_is(ready.pid);
                 Ok(())
             }
+            Ok(Some((lost, _))) if lost.kind == report::LOST => Err(not(libc::ECHILD)),
             Ok(Some((failed, _))) => {
                 Err(GuardError::NotStarted(StartStep::from_wire(failed.how), failed.value))
             }
@@ -469,7 +470,9 @@ impl Inner {
         if self.pidfd.is_some() && !self.has_ended() {
             return Ok(None);
         }
-        Err(self.loss())
+        let lost = self.loss();
+        // What was told before comes first.
+        self.happened.pop_front().map(Some).ok_or(lost)
     }
 
     fn loss(&mut self) -> GuardLost {

@@ -57,7 +57,8 @@ fn a_process_that_a_stopped_worker_leaves_behind_is_named_and_has_a_short_time()
 #[test]
 fn a_daemon_that_hears_nothing_delays_a_success_for_a_short_time() {
     // The signal is ignored from the start: one that comes before the daemon says so would end it.
-    let script = "trap '' TERM; setsid sleep 655 2>&1 & echo over";
+    let script = "trap '' TERM; setsid sleep 655 2>&1 & \
+                  until test \"$(cat /proc/$!/comm)\" = sleep; do :; done; echo over";
     let launch = Launch::shell(&["--nproc-per-node=2", "--leftover-timeout=3"], script);
     let ran = launch.run().with(0);
     ran.says(1, "2 processes outlive the workers: pid ").tells("(sleep 655); killed in ");

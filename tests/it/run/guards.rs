@@ -31,6 +31,11 @@ fn parent_of(pid: libc::pid_t) -> libc::pid_t {
     parent.trim().parse().expect("a number")
 }
 
+fn is_gone(pid: libc::pid_t) -> bool {
+    // SAFETY: no memory is involved.
+    unsafe { libc::kill(pid, 0) != 0 }
+}
+
 fn kill(pid: libc::pid_t) {
     // SAFETY: no memory is involved; the process is this test's.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0, "process {pid}");
@@ -44,7 +49,7 @@ fn a_guard_that_is_killed_leaves_nothing_and_costs_a_restart() {
     kill(guard);
     // The next workers start when nothing of the first ones lives.
     launched.until(1, "again");
-    left.into_iter().for_each(until_gone);
+    assert!(left.into_iter().all(is_gone));
     let ran = launched.finish().with(0);
     ran.says(2, "again").says(1, "start 1:").says(2, "left ");
     ran.tells(&format!("the guard of the workers (process {guard}) was ended by SIGKILL"));

@@ -381,6 +381,11 @@ impl LocalWorkers {
     }
 
     fn lose(&mut self, lost: GuardLost) {
+        // What was told before the loss may say why.
+        while let Ok(Some(event)) = self.guard.next_event() {
+            let event = self.saw(event);
+            self.happened.extend(event);
+        }
         if !self.is_lost {
             self.is_lost = true;
             self.happened.push_back(WorkerEvent::LostSight { words: lost.to_string().into() });

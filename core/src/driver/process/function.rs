@@ -88,9 +88,15 @@ impl<'a> Call<'a> {
     /// Calls the function in a process that is there for nothing else, and ends it. What the function returns goes into the
     /// file `returned`, `bytes_max` bytes at most.
     pub(super) fn run(&self, function: &Function, returned: RawFd, bytes_max: usize) -> ! {
-        let mut bytes = Vec::new();
+        let (mut bytes, file) = (Vec::new(), identity(returned));
         let code = catch_unwind(AssertUnwindSafe(|| function(self, &mut bytes)));
-        let is_returned = code.is_err() || hand_over(returned, &bytes, bytes_max);
+        // The function may have closed the descriptor, and opened another file under its number.
+        let is_open = file.is_some() && identity(returned) == file;
+        let is_returned = match code {
+            Ok(_) if is_open => hand_over(returned, &bytes, bytes_max),
+            Ok(_) => bytes.is_empty(),
+            Err(_) => true,
+        };
         let code = match code {
             // The system keeps the lowest eight bits.
             Ok(code) if code & 0xff == 0 && !is_returned => NOT_RETURNED,
@@ -122,6 +128,18 @@ pub(super) mod outcome {
 
 // SAFETY: two numbers of one size.
 unsafe impl Plain for ReturnedHead {}
+
+/// Which file is open under this number, by its device and inode.
+fn identity(file: RawFd) -> Option<(libc::dev_t, libc::ino_t)> {
+    let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: room for one status, which is filled on success.
+    unsafe {
+        (libc::fstat(file, status.as_mut_ptr()) == 0).then(|| {
+            let status = status.assume_init();
+            (status.st_dev, status.st_ino)
+        })
+    }
+}
 
 /// Writes what the agent reads when the process has ended; true: it has all of it.
 fn hand_over(file: RawFd, bytes: &[u8], bytes_max: usize) -> bool {

