@@ -57,6 +57,8 @@ use workers::{ReturnFile, Workers};
 pub struct GuardOptions {
     /// The function that a worker may be.
     pub function: Option<Registered>,
+    /// A descriptor that the guard's keeper holds open, too: the end of this process does not wait for its close then.
+    pub held: Option<RawFd>,
     /// Workers that may live at once.
     pub workers_max: u32,
     /// Bytes that a function may return. More is [`Returned::TooLong`].
@@ -69,6 +71,7 @@ impl Default for GuardOptions {
     fn default() -> Self {
         Self {
             function: None,
+            held: None,
             workers_max: 1024,
             returned_bytes_max: RETURNED_BYTES_MAX,
             end_timeout: Duration::from_secs(5),
@@ -150,6 +153,7 @@ impl Guard {
             room: &room,
             socket: theirs.as_raw_fd(),
             agent: agent.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+            held: options.held.unwrap_or(-1),
             name: own_name(),
             function: options.function.as_ref().map(|function| Arc::as_ptr(&function.0)),
             returned_bytes_max: options.returned_bytes_max,

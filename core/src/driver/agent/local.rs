@@ -132,8 +132,10 @@ impl LocalWorkers {
             LocalEntry::Function(function) => Some(function.clone()),
             LocalEntry::Program(_) => None,
         };
+        let error_files = ErrorWatch::new();
         let guard = Guard::start(&GuardOptions {
             function,
+            held: error_files.fd(),
             workers_max: local_world_size,
             ..GuardOptions::default()
         })?;
@@ -158,7 +160,7 @@ impl LocalWorkers {
             is_lost: false,
             is_stopping: false,
             logs,
-            error_files: ErrorWatch::default(),
+            error_files,
             not_returned: BTreeMap::new(),
         })
     }

@@ -36,6 +36,8 @@ pub(crate) struct Birth<'a> {
     pub(crate) socket: RawFd,
     /// Readable when the agent's process has ended; -1 where the system has no such thing.
     pub(crate) agent: RawFd,
+    /// What the keeper holds open beside the agent; -1: nothing.
+    pub(crate) held: RawFd,
     /// The name that the agent has among processes; it ends with a zero.
     pub(crate) name: [u8; 16],
     pub(crate) function: Option<*const Function>,
@@ -48,7 +50,7 @@ pub(crate) struct Birth<'a> {
 ///
 /// Nothing unwinds out of it: that would be the end of the process.
 extern "C" fn live(birth: &Birth<'_>, keeper: pid_t, generation: u8) -> ! {
-    let mut descriptors = match set_up::set_up(c"rdzv-guard", birth.socket, birth.agent) {
+    let mut descriptors = match set_up::set_up(c"rdzv-guard", birth.socket, birth.agent, -1) {
         Ok(descriptors) => descriptors,
         Err(failed) => set_up::fail(birth.socket, &failed),
     };

@@ -11,12 +11,12 @@ use alloc::vec::Vec;
 use core::mem::offset_of;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The error files of one start.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ErrorWatch {
     /// By local rank.
     paths: Vec<Option<PathBuf>>,
@@ -27,11 +27,18 @@ pub(super) struct ErrorWatch {
 }
 
 impl ErrorWatch {
+    pub(super) fn new() -> Self {
+        Self { paths: Vec::new(), list: open(), folders: Vec::new() }
+    }
+
+    /// The system's list. The system takes some 10 ms to close the last descriptor of it, and the peers of an agent that was
+    /// killed would hear of that as much later: somebody else has to hold it, too.
+    pub(super) fn fd(&self) -> Option<RawFd> {
+        self.list.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
     /// Workers of another start leave theirs at these paths.
     pub(super) fn begin(&mut self, paths: Vec<Option<PathBuf>>) {
-        if self.list.is_none() && paths.iter().any(Option::is_some) {
-            self.list = open();
-        }
         if let Some(list) = &self.list {
             for folder in self.folders.drain(..).filter(|folder| *folder >= 0) {
                 // SAFETY: numbers only.

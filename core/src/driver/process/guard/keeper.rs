@@ -17,7 +17,7 @@ use libc::{c_int, pid_t};
 ///
 /// Nothing unwinds out of it: that would be the end of the process.
 pub(crate) extern "C" fn keep(birth: &Birth<'_>) -> ! {
-    let descriptors = match set_up::set_up(c"rdzv-keeper", birth.socket, birth.agent) {
+    let descriptors = match set_up::set_up(c"rdzv-keeper", birth.socket, birth.agent, birth.held) {
         Ok(descriptors) => descriptors,
         Err(failed) => set_up::fail(birth.socket, &failed),
     };

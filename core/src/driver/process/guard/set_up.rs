@@ -39,6 +39,7 @@ pub(super) const FIRST_WORKER: u64 = 16;
 
 const SOCKET_FD: RawFd = 3;
 pub(super) const AGENT_FD: RawFd = 4;
+const HELD_FD: RawFd = 5;
 
 /// The step that failed, and the system's number.
 pub(super) struct Failed {
@@ -49,8 +50,8 @@ pub(super) struct Failed {
 /// Leaves the agent's session, its handlers and its descriptors. All signals are blocked, and stay it.
 ///
 /// `name` is that of the process; `agent` is readable when the agent's process has ended; -1 where the system has no such
-/// thing.
-pub(super) fn set_up(name: &CStr, socket: RawFd, agent: RawFd) -> Result<Descriptors, Failed> {
+/// thing. `held` stays open, if it is not -1.
+pub(super) fn set_up(name: &CStr, socket: RawFd, agent: RawFd, held: RawFd) -> Result<Descriptors, Failed> {
     let failed = |step| move |errno| Failed { step, errno };
     // SAFETY: numbers, and a name that ends with a zero. `setsid` cannot fail in a process that was just forked.
     unsafe {
@@ -67,20 +68,21 @@ pub(super) fn set_up(name: &CStr, socket: RawFd, agent: RawFd) -> Result<Descrip
         }
     }
     let has_agent = agent >= 0;
-    keep_descriptors(socket, agent).map_err(failed(step::DESCRIPTORS))?;
+    keep_descriptors(socket, agent, held).map_err(failed(step::DESCRIPTORS))?;
     let descriptors = open_events(has_agent).map_err(failed(step::EVENTS))?;
     Ok(descriptors)
 }
 
-fn keep_descriptors(socket: RawFd, agent: RawFd) -> Result<(), c_int> {
+fn keep_descriptors(socket: RawFd, agent: RawFd, held: RawFd) -> Result<(), c_int> {
     // They may stand where others are to be.
     let above = |fd| {
         // SAFETY: numbers only.
-        check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, AGENT_FD + 1) })
+        check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, HELD_FD + 1) })
     };
     let socket = above(socket)?;
     let agent = if agent < 0 { None } else { Some(above(agent)?) };
-    for (from, to) in [(Some(socket), SOCKET_FD), (agent, AGENT_FD)] {
+    let held = if held < 0 { None } else { Some(above(held)?) };
+    for (from, to) in [(Some(socket), SOCKET_FD), (agent, AGENT_FD), (held, HELD_FD)] {
         // Whatever stood there is of no use to the guard.
         match from {
             Some(from) => {
@@ -90,7 +92,7 @@ fn keep_descriptors(socket: RawFd, agent: RawFd) -> Result<(), c_int> {
             None => close(to),
         }
     }
-    close_from(AGENT_FD + 1);
+    close_from(HELD_FD + 1);
     for standard in 0..3 {
         // SAFETY: numbers only.
         let flags = unsafe { libc::fcntl(standard, libc::F_GETFD) };
