@@ -16,14 +16,12 @@ pub use input::{
 };
 
 use self::backoff::Backoff;
-use self::blame::is_cause;
 use self::parting::{Arrival, Unexplained};
 use self::stopping::{Leftovers, StopStep, Stopping};
 use super::group::{ExitStatus, WorkerGroup, WorkerState};
 use super::phase::{Phase, PhaseEvent};
 use super::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
 use super::spec::{SpecError, WorkerSpec};
-use super::watchdog::ExpiredTimer;
 use crate::planted::{self, Bug};
 use crate::time::{Duration, Instant, PauseDetector, Poller};
 use alloc::boxed::Box;
@@ -522,69 +520,6 @@ impl Supervisor {
                 self.spend(now, reason);
             }
             Hindrance::Lasting => self.give_up(now, reason),
-        }
-    }
-
-    fn exited(&mut self, now: Instant, local_rank: u32, exit: ExitStatus, at: Instant, was_ending: bool) {
-        let was_stopping = self.stopping.is_some();
-        let pid = self.worker(local_rank).and_then(|worker| {
-            worker.exit = Some(exit);
-            worker.pid
-        });
-        // A worker that was told to end is no failure, however it takes that. One that was ending before is, although
-        // its end is seen late: its peers may have seen its connections close, and ended, before that. So is one that
-        // had written an error file: it was on its way out.
-        let error_at = self.errors.iter().find(|(writer, _)| *writer == local_rank).map(|(_, at)| *at);
-        let began = self.stopping.filter(|_| was_ending || error_at.is_some()).map(|stopping| stopping.began);
-        let detect = now.since(at);
-        let at = [Some(at), error_at, began].into_iter().flatten().min().unwrap_or(at);
-        let was_told =
-            self.stopping.is_some_and(|stopping| stopping.began < at && stopping.accounts_for(exit))
-                && !self.overdue.contains(&local_rank)
-                && !planted::has(Bug::BlamedVictim);
-        self.tell(Notice::Exited { local_rank, exit, was_told });
-        if exit.is_success() && !(was_stopping && error_at.is_some()) {
-            self.look_whether_all_started(now);
-            self.look_whether_all_succeeded(now);
-        } else if !was_told {
-            let failed = Failed { local_rank, pid, exit, at };
-            let index = self.failures.partition_point(|other| other.at <= at);
-            self.failures.insert(index, failed);
-            if let (Phase::Starting | Phase::Running, Some(worker)) =
-                (self.phase, self.group.ranks_of(local_rank))
-            {
-                self.group.state = WorkerState::Failed;
-                self.clocks.timing.detect = detect;
-                let reason = self.first_failure(&failed).unwrap_or(Reason::WorkerFailed { worker, exit });
-                self.spend(now, reason);
-            } else if is_cause(&failed, self.stopping) {
-                // It is no consequence of anything, and the others may be.
-                self.is_excusable = false;
-                self.settle(now);
-            }
-        }
-        if was_stopping {
-            self.look_whether_only_leftovers_live(now);
-        }
-    }
-
-    /// The reason for the stop where it is not the worker that failed, but one that had written an error file before that.
-    fn first_failure(&self, failed: &Failed) -> Option<Reason> {
-        let (writer, written) = self.errors.iter().min_by_key(|(_, at)| *at)?;
-        let is_first = *written < failed.at && *writer != failed.local_rank && !is_cause(failed, None);
-        let worker = self.group.ranks_of(*writer).filter(|_| is_first)?;
-        Some(Reason::ErrorWritten { worker })
-    }
-
-    /// The group does not wait for the end of the worker that is overdue: it may take its time, or be no worker.
-    fn timer_expired(&mut self, now: Instant, timer: ExpiredTimer) {
-        let is_failure = timer.signal > 0 && matches!(self.phase, Phase::Starting | Phase::Running);
-        self.tell(Notice::TimerExpired(timer.clone()));
-        if is_failure {
-            self.overdue.extend(timer.local_rank);
-            self.group.state = WorkerState::Failed;
-            let worker = timer.local_rank.and_then(|local_rank| self.group.ranks_of(local_rank));
-            self.spend(now, Reason::TimerExpired { worker, timer });
         }
     }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::agent::group::{Worker, WorkerRanks};
 use crate::agent::ranks::Ranks;
+use crate::agent::watchdog::ExpiredTimer;
 use alloc::string::{String, ToString};
 use alloc::{format, vec};
 use core::fmt::Write;

@@ -140,12 +140,8 @@ impl StaticRendezvous {
         let store = Store::connect_within(&error.host, error.port, options, call);
         let taken = store.ok().and_then(|store| {
             let key = claim_key(0);
-            let has_claim = store.check(&[key.as_bytes()], Timeout::Default).ok()?;
-            let standing = if has_claim {
-                store.get_owned(key.as_bytes(), Timeout::Default).ok()?
-            } else {
-                return None;
-            };
+            store.check(&[key.as_bytes()], Timeout::Default).ok().filter(|has_claim| *has_claim)?;
+            let standing = store.get_owned(key.as_bytes(), Timeout::Default).ok()?;
             self.judge(&standing, Standing::Whole).err()
         });
         taken.unwrap_or_else(|| error.into())
