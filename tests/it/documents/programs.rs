@@ -102,9 +102,9 @@ fn the_commands_of_the_guide_do_what_it_says() {
 
 /// Two nodes that are well stay in the round that they have met in, and hear of a death.
 #[test]
-fn nodes_of_the_readme_stay_in_one_round_while_all_are_well() {
+fn nodes_of_the_guide_stay_in_one_round_while_all_are_well() {
     // The round forms when both are there, and does not wait half a minute for a third one.
-    let body = block("README.md", "auto parameters")
+    let body = block("docs/rendezvous.md", "auto parameters")
         .text
         .replace("\"head-node:29400\"", "endpoint")
         .replace("2, 8", "2, 2");
@@ -114,9 +114,9 @@ fn nodes_of_the_readme_stay_in_one_round_while_all_are_well() {
          std::setvbuf(stdout, nullptr, _IOLBF, 0);\n{body}\n}} catch (const std::exception& problem) {{\n\
          std::puts(problem.what());\nreturn 1;\n}}\n"
     );
-    let source = folder("readme_nodes").join("program.cpp");
+    let source = folder("guide_nodes").join("program.cpp");
     std::fs::write(&source, text).expect("the folder of this test");
-    let program = Build::cpp("readme_nodes", "c++17", &[source]).linked_with(library::shipped()).plain();
+    let program = Build::cpp("guide_nodes", "c++17", &[source]).linked_with(library::shipped()).plain();
     let server = crate::net::start(rendezvous_core::limits::ServerLimits::default());
     let endpoint = server.local_addr().to_string();
     let mut child = Command::new(program)
