@@ -7,6 +7,7 @@ mod histogram;
 mod load;
 mod rendezvous;
 mod report;
+mod sample;
 mod target;
 mod work;
 

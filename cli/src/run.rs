@@ -12,12 +12,12 @@ mod report;
 mod screen;
 mod signals;
 mod surroundings;
+mod usage;
 mod waiting;
 mod watching;
 
 pub(crate) use arguments::RunArguments;
 
-use arguments::Usage;
 use command::WorkerCommand;
 use rendezvous_core::agent::environment::Devices;
 use rendezvous_core::agent::events::EventFacts;
@@ -33,6 +33,7 @@ use report::Report;
 use screen::Screen;
 use std::process::ExitCode;
 use std::sync::Arc;
+use usage::Usage;
 use watching::Watching;
 
 /// Why the agent did not come to its end; what it says is all there is to say.

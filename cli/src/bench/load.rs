@@ -3,7 +3,7 @@
 use super::frames::{Frames, Names, Operation, Tongue};
 use super::group::{Dial, Door, Group, Next, Task, Trouble};
 use super::histogram::Histogram;
-use super::report::median;
+use super::sample::{Done, Sample, median};
 use super::target::Target;
 use super::work::{Language, Work};
 use super::{Keys, Plan, rendezvous};
@@ -15,17 +15,6 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What one repetition on one target took.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
-    /// Of one unit of the work.
-    pub(super) time_ns: f64,
-    /// Units in a second.
-    pub(super) per_second: f64,
-    /// The server's, where it is known.
-    pub(super) cpu_ns: Option<f64>,
-}
-
 /// What all repetitions on one target took.
 #[derive(Debug)]
 pub(super) struct Visit {
@@ -33,18 +22,6 @@ pub(super) struct Visit {
     pub(super) latencies: Histogram,
     /// Stays connected from one repetition to the next.
     group: Option<Group>,
-}
-
-/// What a repetition did.
-pub(super) struct Done {
-    /// From begin to end.
-    pub(super) time: Duration,
-    /// Of one unit of the work, where that is not the time divided by their number.
-    pub(super) unit_ns: Option<f64>,
-    /// Units of the work.
-    pub(super) units: usize,
-    /// What the server's CPU time is divided by; 0 when it was not spent on the work alone.
-    pub(super) cpu_units: usize,
 }
 
 /// Puts a load on all targets in turn.

@@ -3,7 +3,7 @@
 use super::frames::{NodeTerms, leave};
 use super::group::{Awaited, Door, Group, Task, Trouble};
 use super::histogram::Histogram;
-use super::load::Done;
+use super::sample::Done;
 use super::work::Work;
 use rendezvous_core::driver::clock::Clock;
 use std::rc::Rc;

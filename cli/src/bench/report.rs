@@ -1,6 +1,7 @@
 //! What the samples say.
 
-use super::load::{Sample, Visit};
+use super::load::Visit;
+use super::sample::{Sample, median};
 use super::target::Target;
 use super::work::Work;
 use super::{Plan, histogram::Histogram};
@@ -66,14 +67,6 @@ fn rows_of<'a>(visits: impl Iterator<Item = (String, (&'a [Sample], &'a Histogra
         });
     }
     rows
-}
-
-pub(super) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let upper = *values.get(values.len() / 2)?;
-    let lower = values[(values.len() - 1) / 2];
-    Some(f64::midpoint(lower, upper))
 }
 
 /// The second server of the reference's kind: the one whose name is the reference's with a 2 behind.
@@ -240,12 +233,5 @@ mod tests {
         let alone = measured(&[reference(), ("b", samples([3000.0; 3], None))]);
         assert_eq!(doubt(&alone), None);
         assert_eq!(json(Work::Add, &PLAN, &alone).get("reference_steady"), None);
-    }
-
-    #[test]
-    fn the_median_of_an_even_number_lies_between() {
-        assert_eq!(median([4.0, 1.0, 2.0].into_iter()), Some(2.0));
-        assert_eq!(median([4.0, 1.0].into_iter()), Some(2.5));
-        assert_eq!(median(std::iter::empty()), None);
     }
 }

@@ -1,9 +1,11 @@
 //! The flags of `rdzv run`: torchrun's, and what they mean.
 
 use super::numa::Binding;
+use super::screen::LogLevel;
+use super::usage::Usage;
 use super::{processors, surroundings};
 use clap::builder::BoolishValueParser;
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args};
 use rendezvous_core::agent::log_layout::{Files, LogSettings};
 use rendezvous_core::agent::spec::RankAssignment;
 use rendezvous_core::agent::streams::{LocalRanksFilter, StdSetting, parse_needles};
@@ -16,27 +18,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// What a user has said makes no sense.
-#[derive(Debug)]
-pub(super) struct Usage(pub(super) String);
-
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
-
-/// What is told on stderr.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(super) enum LogLevel {
-    /// Nothing but failures
-    Warn,
-    /// A line for each thing that happens
-    Info,
-}
 
 /// Run a program as an elastic job: start workers here, meet the other nodes, restart what fails
 ///

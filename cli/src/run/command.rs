@@ -1,7 +1,8 @@
 //! What each worker runs.
 
-use super::arguments::{RunArguments, Usage};
+use super::arguments::RunArguments;
 use super::surroundings;
+use super::usage::Usage;
 use rendezvous_core::driver::process::{FindError, find_program};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

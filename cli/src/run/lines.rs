@@ -1,7 +1,7 @@
 //! Lines for programs to read: events and metrics. They go out on a thread of their own, so that neither a full disk nor a
 //! terminal that stands still holds up the agent.
 
-use super::arguments::Usage;
+use super::usage::Usage;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

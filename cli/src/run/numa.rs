@@ -1,7 +1,7 @@
 //! `--numa-binding`: workers are run by `numactl`, each on processors of its own node.
 
-use super::arguments::Usage;
-use super::{surroundings, watching::system_file};
+use super::surroundings::{self, system_file};
+use super::usage::Usage;
 use clap::ValueEnum;
 use rendezvous_core::agent::numa::{Host, NumaBinding, bind, parse_list, write_list};
 use rendezvous_core::driver::process::find_program;

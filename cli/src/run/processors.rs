@@ -1,7 +1,7 @@
 //! How many workers a node has room for.
 
-use super::arguments::Usage;
 use super::surroundings;
+use super::usage::Usage;
 
 /// What `--nproc-per-node` means here.
 pub(super) fn workers(said: &str) -> Result<u32, Usage> {

@@ -1,8 +1,8 @@
 //! What the user sees: a line for each thing that happens, and on a terminal what the agent waits for.
 
-use super::arguments::LogLevel;
 use super::console::{Console, Weight};
 use super::waiting::{Awaited, Waiting, Words};
+use clap::ValueEnum;
 use rendezvous_core::agent::failure::signal_name;
 use rendezvous_core::agent::phase::Phase;
 use rendezvous_core::agent::reason::{Reason, StopCause};
@@ -13,6 +13,15 @@ use rendezvous_core::driver::rendezvous::RendezvousHandler;
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// What is told on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(super) enum LogLevel {
+    /// Nothing but failures
+    Warn,
+    /// A line for each thing that happens
+    Info,
+}
 
 /// How much is told.
 pub(super) struct Screen {

@@ -8,7 +8,6 @@ use rendezvous_core::agent::events::{EventFacts, EventRecorder, Watched};
 use rendezvous_core::agent::metrics::{ConsoleLine, Metrics};
 use rendezvous_core::driver::agent::{Agent, LocalError, LocalWorkers};
 use rendezvous_core::driver::clock::since_1970;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -91,12 +90,6 @@ fn health_address(host: Option<&str>, port: &str) -> Result<SocketAddr, String> 
         None => IpAddr::V4(Ipv4Addr::LOCALHOST),
     };
     Ok(SocketAddr::new(host, port))
-}
-
-/// A file of the system that is short; `None` where there is none.
-pub(super) fn system_file(path: &str) -> Option<String> {
-    let read = |path: &str| -> io::Result<String> { std::fs::read_to_string(path) };
-    read(path).ok()
 }
 
 #[cfg(test)]
