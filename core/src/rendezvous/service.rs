@@ -19,10 +19,10 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use event::{EndReason, Event, Input, InputError, Join, JoinFailure, Loss, Output, Shortfall};
+pub use event::{Event, Input, InputError, Join, JoinFailure, Loss, Output, Shortfall};
 pub use node::{NodeName, natural};
 pub use policy::{Action, CoolDown, FastQuorum, LastCall, RankOrder, Reason, View, decide};
-pub use round::{Comer, Fate, Namespace, Round, RoundMember};
+pub use round::{Comer, EndReason, Fate, Namespace, Round, RoundMember};
 pub use run::Counts;
 pub use settings::{RunSettings, SettingsDifference, SettingsError, validate_run_id};
 pub use state::{Phase, PhaseEvent, Place, PlaceEvent};

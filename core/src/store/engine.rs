@@ -10,6 +10,7 @@ mod history;
 mod leases;
 mod native;
 mod order;
+mod slot;
 mod slots;
 mod value;
 mod waits;
@@ -28,7 +29,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use fences::Fences;
 use native::Extras;
-use slots::{SlotId, Slots};
+use slot::SlotId;
+use slots::Slots;
 use value::Value;
 use waits::Waits;
 

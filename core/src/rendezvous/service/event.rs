@@ -2,7 +2,7 @@
 
 use super::node::NodeName;
 use super::policy::{Action, Reason};
-use super::round::{Fate, Namespace, Round};
+use super::round::{EndReason, Fate, Namespace, Round};
 use super::settings::{RunSettings, SettingsDifference, SettingsError};
 use super::{ParticipantId, RunId};
 use crate::time::Duration;
@@ -33,42 +33,6 @@ pub struct Join {
     /// The lowest number that its round may have; more than [`super::ROUND_MIN_MAX`] counts as that. A node from a server that
     /// was restarted has been in rounds that this one does not know of.
     pub round_min: u64,
-}
-
-/// Why a participant is in its round no more, and not because it was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum EndReason {
-    /// Its connection ended: its process died.
-    ConnectionEnded,
-    /// Its host fell silent.
-    HostSilent,
-    /// Its process sends no heartbeats.
-    HeartbeatsMissed,
-    /// It reads nothing of what it is sent.
-    Stalled,
-    /// It broke the protocol.
-    ProtocolBroken,
-    /// Another participant joined under its name.
-    Replaced,
-    /// It wanted another round of a closed run.
-    Refused,
-    /// It wanted another round, and left or ran out of time before there was one.
-    GaveUp,
-}
-
-impl fmt::Display for EndReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ConnectionEnded => "its connection ended",
-            Self::HostSilent => "its host fell silent",
-            Self::HeartbeatsMissed => "its heartbeats stopped",
-            Self::Stalled => "it stopped reading",
-            Self::ProtocolBroken => "it broke the protocol",
-            Self::Replaced => "another process joined under its name",
-            Self::Refused => "it wanted another round, and the run is closed",
-            Self::GaveUp => "it wanted another round, and gave that up",
-        })
-    }
 }
 
 /// What happened to the service.

@@ -1,6 +1,5 @@
 //! A round: its ranks, its keys, and what became of its nodes.
 
-use super::event::EndReason;
 use super::node::NodeName;
 use super::{ParticipantId, RunId};
 use alloc::sync::Arc;
@@ -34,6 +33,42 @@ pub struct Round {
     pub rank_zero: Arc<NodeName>,
     /// Where that one is reached.
     pub rank_zero_address: Arc<[u8]>,
+}
+
+/// Why a participant is in its round no more, and not because it was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EndReason {
+    /// Its connection ended: its process died.
+    ConnectionEnded,
+    /// Its host fell silent.
+    HostSilent,
+    /// Its process sends no heartbeats.
+    HeartbeatsMissed,
+    /// It reads nothing of what it is sent.
+    Stalled,
+    /// It broke the protocol.
+    ProtocolBroken,
+    /// Another participant joined under its name.
+    Replaced,
+    /// It wanted another round of a closed run.
+    Refused,
+    /// It wanted another round, and left or ran out of time before there was one.
+    GaveUp,
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ConnectionEnded => "its connection ended",
+            Self::HostSilent => "its host fell silent",
+            Self::HeartbeatsMissed => "its heartbeats stopped",
+            Self::Stalled => "it stopped reading",
+            Self::ProtocolBroken => "it broke the protocol",
+            Self::Replaced => "another process joined under its name",
+            Self::Refused => "it wanted another round, and the run is closed",
+            Self::GaveUp => "it wanted another round, and gave that up",
+        })
+    }
 }
 
 /// What became of a node of a round.

@@ -2,10 +2,10 @@
 
 mod rounds;
 
-use super::event::{EndReason, Event, InputError, Join, JoinFailure, Loss, Output};
+use super::event::{Event, InputError, Join, JoinFailure, Loss, Output};
 use super::node::NodeName;
 use super::policy::HostRecord;
-use super::round::{Comer, Fate, Namespace, RoundRecord};
+use super::round::{Comer, EndReason, Fate, Namespace, RoundRecord};
 use super::settings::RunSettings;
 use super::state::{Phase, PhaseEvent, Place, PlaceEvent};
 use super::{ParticipantId, ROUND_MIN_MAX, RunId};

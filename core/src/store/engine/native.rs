@@ -5,7 +5,7 @@
 use super::fences::Fences;
 use super::history::{ChangeRef, History, WatchError, WatchId, Watched};
 use super::leases::{LeaseError, LeaseId, Leases};
-use super::slots::SlotId;
+use super::slot::SlotId;
 use super::value::{Value, ValueRef};
 use super::{ApplyError, Engine, KeyList, cost, number, one_piece};
 use crate::ids::WaiterId;

@@ -3,7 +3,7 @@
 //! They lie in pieces of bounded length, so that a name that comes or goes moves few others, and a name costs little more
 //! than its number. Where a key stands is found by halving, first among the pieces and then within one.
 
-use super::slots::SlotId;
+use super::slot::SlotId;
 use alloc::vec::Vec;
 use core::ops::Bound;
 

@@ -1,12 +1,11 @@
-//! The table of keys. One slot holds all that goes by one name: value, queue and waiters, so that each request finds
-//! it with one look-up.
+//! The table of keys: each request finds all that goes by one name with one look-up.
 
 use super::order::Order;
+use super::slot::{Slot, SlotId, WaitList};
 use super::value::{Value, ValueRef};
-use super::waits::WaitList;
 use crate::limits::{ITEM_COST_BYTES, KEY_COST_BYTES};
 use alloc::boxed::Box;
-use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::hash::BuildHasher;
 use core::ops::{Bound, Index, IndexMut};
@@ -15,27 +14,12 @@ use foldhash::fast::SeedableRandomState;
 use hashbrown::HashTable;
 use slab::Slab;
 
-/// A place in the table; it stays while the slot is in use.
-pub(super) type SlotId = u32;
-
 /// Places that a queue may keep though it is much shorter.
 const QUEUE_KEPT: usize = 64;
 
 fn as_place(index: usize) -> u32 {
     // invariant: stored_bytes_max and registrations_max keep the tables far below 2^32 places
     u32::try_from(index).expect("the limits keep the table small")
-}
-
-#[derive(Debug)]
-pub(super) struct Slot {
-    pub(super) key: Box<[u8]>,
-    pub(super) value: Value,
-    /// The store's revision when the value last changed.
-    pub(super) revision: u64,
-    pub(super) waiters: WaitList,
-    /// Where it stands in `Slots::present`, while it has a value.
-    present_at: u32,
-    queue: Option<VecDeque<Box<[u8]>>>,
 }
 
 #[derive(Debug)]
@@ -268,6 +252,7 @@ impl IndexMut<SlotId> for Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::VecDeque;
 
     #[test]
     fn a_queue_that_was_long_gives_its_memory_back() {

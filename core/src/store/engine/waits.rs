@@ -1,32 +1,12 @@
 //! Who waits for what. A wait is registered with each of its missing keys; registrations of one key form a list in
 //! the order of arrival, and those of one wait a chain, so that a wait that ends is taken off every list at once.
 
-use super::slots::{SlotId, Slots};
+use super::slot::{NONE, SlotId, WaitList};
+use super::slots::Slots;
 use crate::ids::WaiterId;
 use crate::limits::EngineLimits;
 use alloc::vec::Vec;
 use slab::Slab;
-
-const NONE: u32 = u32::MAX;
-
-/// The registrations with one key, oldest first.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WaitList {
-    head: u32,
-    tail: u32,
-}
-
-impl Default for WaitList {
-    fn default() -> Self {
-        Self { head: NONE, tail: NONE }
-    }
-}
-
-impl WaitList {
-    pub(super) const fn is_empty(&self) -> bool {
-        self.head == NONE
-    }
-}
 
 #[derive(Debug)]
 struct Wait {
