@@ -38,3 +38,10 @@ impl Clock {
 pub fn since_1970() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
+
+/// The moment `span` from now; far enough ahead when there is no such moment.
+#[must_use]
+pub fn from_now(span: Duration) -> std::time::Instant {
+    let now = std::time::Instant::now();
+    now.checked_add(span).unwrap_or_else(|| now + Duration::from_secs(1 << 31))
+}

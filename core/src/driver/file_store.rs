@@ -14,13 +14,13 @@
 mod catching_up;
 mod locked;
 
+use crate::driver::backend::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
-use crate::driver::store::take::Take;
-use crate::driver::store::{
-    Backend, CANCELLED, Meeting, NOT_RELEASED, Paused, Pauses, Span, Timeout, Timeouts,
-};
+use crate::driver::pauses::{Paused, Pauses};
+use crate::driver::take::Take;
+use crate::driver::timeout::{Timeout, Timeouts};
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::{FrameLimits, LogLimits};
 use crate::store::call::{Call, Outcome, Patience};

@@ -4,11 +4,14 @@
 //! PyTorch's server does, and cannot tell who is going to take it: a plain wait on the queue would take the turn of
 //! somebody who pops.
 
+use crate::driver::backend::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
-use crate::driver::store::take::Take;
-use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Paused, Span, Timeouts};
+use crate::driver::pauses::Paused;
+use crate::driver::random::random_seed;
+use crate::driver::take::Take;
+use crate::driver::timeout::Timeouts;
 use crate::error::{Cause, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::ids::{ConnId, WaiterId};
 use crate::limits::{EngineLimits, FrameLimits};
@@ -73,7 +76,7 @@ impl HashStore {
     /// A new, empty store.
     #[must_use]
     pub fn new(options: HashStoreOptions) -> Self {
-        let engine = Engine::new(options.engine, crate::driver::store_client::random_seed());
+        let engine = Engine::new(options.engine, random_seed());
         let (waiting, released, poppers) = (Slab::new(), Vec::new(), Vec::new());
         let state = State { engine, waiting, released, poppers, next_ticket: 0 };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });

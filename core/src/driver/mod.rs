@@ -4,6 +4,7 @@
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "std is at home here")]
 
 pub mod agent;
+pub mod backend;
 pub mod call_error;
 pub mod canceller;
 pub mod clock;
@@ -15,8 +16,10 @@ pub mod last_try;
 pub mod loop_client;
 pub mod native_client;
 pub mod native_store;
+pub mod pauses;
 pub mod plugin_store;
 pub mod process;
+pub mod random;
 pub mod rendezvous;
 pub mod reply;
 mod resolve;
@@ -27,8 +30,10 @@ pub mod socket;
 mod sorted_map;
 pub mod store;
 pub mod store_client;
+pub mod take;
 mod temporary;
 pub mod threads;
+pub mod timeout;
 pub mod worker_logs;
 mod workers;
 

@@ -1,10 +1,13 @@
 //! A store over a native session: the keys are those that clients of the c10d protocol see.
 
+use crate::driver::backend::{Backend, Meeting, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
 use crate::driver::native_client::{NativeClient, NativeClientOptions};
-use crate::driver::store::{Backend, Meeting, Paused, Span, Timeouts, take::Take};
+use crate::driver::pauses::Paused;
+use crate::driver::take::Take;
+use crate::driver::timeout::Timeouts;
 use crate::store::call::{Call, Outcome};
 use crate::time::Duration;
 use alloc::sync::Arc;

@@ -4,11 +4,13 @@
 //! the caller waits for it until the deadline or until it is cancelled, and then leaves it behind. Calls back into the
 //! handle that is calling are refused.
 
+use crate::driver::backend::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::canceller::Cancellable;
 use crate::driver::clock::Clock;
-use crate::driver::store::take::Take;
-use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Paused, Pauses, Span, Timeouts};
+use crate::driver::pauses::{Paused, Pauses};
+use crate::driver::take::Take;
+use crate::driver::timeout::Timeouts;
 use crate::driver::workers::{Ended, Workers};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::limits::{ClientLimits, FrameLimits};

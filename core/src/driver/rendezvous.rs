@@ -15,9 +15,11 @@ mod static_backend;
 mod store_info;
 mod url;
 
-pub use context::{Context, CreateHandler};
+pub use context::Context;
 pub use foreign::{ForeignBackend, ForeignOptions, ForeignUrls};
-pub use handler::{COMERS_TOLD_MAX, HandlerError, NodeStore, Progress, RendezvousHandler, Stage};
+pub use handler::{
+    COMERS_TOLD_MAX, CreateHandler, HandlerError, NodeStore, Progress, RendezvousHandler, Stage,
+};
 pub use host_name::host_name;
 pub use hosting::{HostedServers, HostingError};
 pub use last_rounds::LastRounds;

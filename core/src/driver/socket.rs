@@ -3,6 +3,8 @@
 use crate::error::{Cause, ErrorKind};
 use crate::store::dial::Family;
 use crate::time::Duration;
+use alloc::format;
+use alloc::string::{String, ToString};
 use core::net::SocketAddr;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
@@ -186,6 +188,16 @@ impl Family {
             SocketAddr::V4(_) => Self::V4,
             SocketAddr::V6(_) => Self::V6,
         }
+    }
+}
+
+/// `host:port`, with brackets around an IPv6 address.
+#[must_use]
+pub fn endpoint_text(host: &str, port: u16) -> String {
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        host.to_string() + ":" + &port.to_string()
     }
 }
 

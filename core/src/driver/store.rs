@@ -5,13 +5,12 @@
 //! wants there (`/`, as PyTorch has it), and behind it each prefix that was asked for, with a `/`. So prefixes cost
 //! nothing, nest in the order in which they were made, and no backend knows of them.
 
-mod pauses;
-pub mod take;
-
-pub use pauses::Paused;
-pub(super) use pauses::Pauses;
+pub use crate::driver::backend::{Backend, Meeting, Span};
+pub use crate::driver::pauses::Paused;
+pub use crate::driver::timeout::{Timeout, Timeouts};
 
 use crate::barrier::by_keys::{COUNTER_SUFFIX, KeyBarrier, KeyBarrierState};
+use crate::driver::backend::{CANCELLED, NOT_RELEASED};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::clock::Clock;
@@ -21,11 +20,12 @@ use crate::driver::last_try::LastTry;
 use crate::driver::native_client::{NativeClient, NativeClientOptions};
 use crate::driver::native_store::NativeStore;
 use crate::driver::store_client::{Client, StoreOptions};
+use crate::driver::take::{List, NoValue, OneValue, Take, strip_scope};
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
 use crate::store::call::{Call, Outcome, Patience};
 use crate::store::number::parse_leading;
 use crate::store::op::{Key, Keys, Pairs, Request};
-use crate::time::{Duration, Instant};
+use crate::time::Duration;
 use crate::workers::{CHECK_IN, CHECK_OUT, WORKERS_KEY, WorkersStep, WorkersWait};
 use alloc::boxed::Box;
 use alloc::format;
@@ -34,121 +34,6 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::path::Path;
-use take::{List, NoValue, OneValue, Take, strip_scope};
-
-/// How long a call may take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Timeout {
-    /// As long as [`Timeouts::call`] says.
-    #[default]
-    Default,
-    /// Look once, and do not wait for what is not there. The answer itself may take [`Timeouts::answer`].
-    Once,
-    /// So long from the call. Zero is [`Timeout::Once`].
-    After(Duration),
-}
-
-/// What a store's timeouts stand for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
-    /// How long a call may take that does not say.
-    pub call: Duration,
-    /// How long the answer to a call may take that does not wait.
-    pub answer: Duration,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self { call: Duration::from_secs(300), answer: Duration::from_secs(30) }
-    }
-}
-
-impl Timeouts {
-    /// What a timeout means here: the time until the deadline, and whether the call waits.
-    #[must_use]
-    pub const fn patience(&self, timeout: Timeout) -> (Duration, Patience) {
-        match timeout {
-            Timeout::Default if self.call.is_zero() => (self.answer, Patience::Once),
-            Timeout::Default => (self.call, Patience::Wait),
-            Timeout::Once | Timeout::After(Duration::ZERO) => (self.answer, Patience::Once),
-            Timeout::After(span) => (span, Patience::Wait),
-        }
-    }
-}
-
-/// The time that a call has, on the clock of its backend, and whether it waits.
-#[derive(Clone, Copy, Debug)]
-pub struct Span {
-    /// When it began.
-    pub began: Instant,
-    /// When it must be over.
-    pub deadline: Instant,
-    /// Whether it waits for what is not there.
-    pub patience: Patience,
-    /// For a call of several: cancelling ends it also between them. `None`: it begins now.
-    pub epoch: Option<u64>,
-}
-
-/// How the participants of a barrier meet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meeting {
-    /// With the store's own operation.
-    Native,
-    /// With plain keys beneath the barrier's. PyTorch's prefix and file stores do it so.
-    ByKeys,
-}
-
-/// A kind of store. Any thread may call, any number of them at a time.
-pub trait Backend: Send + Sync {
-    /// What stands before all keys of users.
-    fn scope(&self) -> &[u8];
-
-    /// What errors call the store: `host:port`, a path, a name.
-    fn peer(&self) -> &str;
-
-    /// What it is, as errors say it.
-    fn kind(&self) -> &'static str;
-
-    /// Host and port of its server, if it has one that clients connect to.
-    fn endpoint(&self) -> Option<(&str, u16)> {
-        None
-    }
-
-    /// The session with a native server that it lives on, if it is of that kind.
-    fn native(&self) -> Option<&NativeClient> {
-        None
-    }
-
-    /// What its timeouts stand for.
-    fn timeouts(&self) -> Timeouts;
-
-    /// The clock that [`Span`]s are of.
-    fn clock(&self) -> Clock;
-
-    /// How barriers are held here.
-    fn meeting(&self) -> Meeting;
-
-    /// Performs a call by its deadline. Values go into `take`.
-    ///
-    /// # Errors
-    /// Why it was not performed; the elapsed time is filled in by whoever asked.
-    fn perform(&self, call: &Call<'_>, span: Span, take: &mut dyn Take) -> Result<Outcome, Refusal>;
-
-    /// A second, independent one on the same store. Whoever cancels `call` ends what it waits for.
-    ///
-    /// # Errors
-    /// Why there is none.
-    fn duplicate(&self, call: &Cancellable) -> Result<Arc<dyn Backend>, CallError>;
-
-    /// Ends all calls that are under way with [`ErrorKind::Cancelled`].
-    fn cancel(&self);
-
-    /// How often calls were cancelled: what a call of several reads at its beginning.
-    fn epoch(&self) -> u64;
-
-    /// Lets `span` pass, unless the calls of that epoch are cancelled.
-    fn pause(&self, epoch: u64, span: Duration) -> Paused;
-}
 
 /// A handle of a store.
 pub struct Store {
@@ -706,18 +591,6 @@ impl Store {
 
 /// What it may take to count those who came to a barrier, which only makes a message better.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// A wait that was not over in time; the elapsed time is filled in later.
-pub(super) const NOT_RELEASED: Failure = Failure {
-    kind: ErrorKind::TimedOut,
-    phase: Phase::Waiting,
-    elapsed: Duration::ZERO,
-    cause: Cause::NotReleased,
-    effect: Effect::None,
-};
-/// A call that was given up.
-pub(super) const CANCELLED: Failure =
-    Failure { kind: ErrorKind::Cancelled, cause: Cause::Unknown, ..NOT_RELEASED };
 
 /// The store is of another kind than the native one, which alone has the operation.
 #[cold]

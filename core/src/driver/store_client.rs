@@ -9,13 +9,16 @@ mod perform;
 mod pool;
 mod wire;
 
+use crate::driver::backend::{Backend, CANCELLED, Meeting, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::canceller::Cancellable;
-use crate::driver::clock::Clock;
+use crate::driver::clock::{Clock, from_now};
 use crate::driver::last_try::LastTry;
-use crate::driver::socket::KeepAlive;
-use crate::driver::store::take::Take;
-use crate::driver::store::{Backend, CANCELLED, Meeting, NOT_RELEASED, Paused, Span, Timeout, Timeouts};
+use crate::driver::pauses::Paused;
+use crate::driver::random::random_seed;
+use crate::driver::socket::{KeepAlive, endpoint_text};
+use crate::driver::take::Take;
+use crate::driver::timeout::{Timeout, Timeouts};
 use crate::error::{Cause, Failure, Operation};
 use crate::limits::ClientLimits;
 use crate::rng::Rng;
@@ -23,11 +26,8 @@ use crate::store::call::{Call, Outcome, Patience};
 use crate::store::dial::{DialOptions, Rounds};
 use crate::time::Duration;
 use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
-pub(super) use pool::from_now;
 use pool::{Ended, Entered, NEW_EPOCH, Pool, Stay};
 use wire::Wire;
 
@@ -243,21 +243,6 @@ fn split(dialled: Result<Box<Wire>, Failure>) -> (Option<Box<Wire>>, Result<(), 
         Ok(wire) => (Some(wire), Ok(())),
         Err(failure) => (None, Err(failure)),
     }
-}
-
-/// `host:port`, with brackets around an IPv6 address.
-pub(in crate::driver) fn endpoint_text(host: &str, port: u16) -> String {
-    if host.contains(':') && !host.starts_with('[') {
-        format!("[{host}]:{port}")
-    } else {
-        host.to_string() + ":" + &port.to_string()
-    }
-}
-
-/// Differs from client to client, so that their pauses do.
-pub(super) fn random_seed() -> u64 {
-    use core::hash::{BuildHasher, Hasher};
-    std::hash::RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]

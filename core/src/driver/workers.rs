@@ -1,6 +1,6 @@
 //! The threads on which code is called that the program brought: it may block, and may never come back.
 
-use crate::driver::store_client::from_now;
+use crate::driver::clock::from_now;
 use crate::driver::threads;
 use crate::time::Duration;
 use alloc::boxed::Box;

@@ -1,8 +1,9 @@
 mod killed;
 
 use super::*;
+use crate::driver::store::Store;
 use crate::driver::store::tests::TemporaryFile;
-use crate::driver::store::{Store, Timeout};
+use crate::driver::timeout::Timeout;
 use crate::error::LimitError;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -292,7 +293,7 @@ fn reading_a_large_file_keeps_nobody_out_and_can_be_cancelled() {
     let span = Span { began: Instant::ORIGIN, deadline: Instant::MAX, patience: Patience::Wait, epoch: None };
     let call = Call::Store(Request::NumKeys, Patience::Wait);
     std::thread::scope(|scope| {
-        let reading = scope.spawn(|| store.carry(&call, span, &mut crate::driver::store::take::NoValue));
+        let reading = scope.spawn(|| store.carry(&call, span, &mut crate::driver::take::NoValue));
         while lock_state(&store.state).log.offset() == small {
             std::thread::yield_now();
         }

@@ -1,6 +1,7 @@
 use super::*;
-use crate::driver::store::take::NoValue;
-use crate::driver::store::{Store, Timeout};
+use crate::driver::store::Store;
+use crate::driver::take::NoValue;
+use crate::driver::timeout::Timeout;
 use std::thread;
 
 const SOON: Duration = Duration::from_secs(20);

@@ -11,7 +11,7 @@ use crate::driver::native_client::{
 };
 use crate::driver::rendezvous::LastRounds;
 use crate::driver::sorted_map::SortedMap;
-use crate::driver::store::take::{List, strip_scope};
+use crate::driver::take::{List, strip_scope};
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::node::multi_client::Answer;

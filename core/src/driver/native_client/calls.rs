@@ -1,7 +1,7 @@
 //! A store's calls as native requests, and what the answers to them mean: as on the c10d protocol.
 
 use super::{Answered, Loss, millis, plain};
-use crate::driver::store::take::Take;
+use crate::driver::take::Take;
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::store::call::{Call, Outcome, Patience};

@@ -7,8 +7,8 @@ use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
 use crate::driver::last_try::FailedTry;
 use crate::driver::resolve::{Found, ResolveError, literal, look_up};
+use crate::driver::socket::endpoint_text;
 use crate::driver::socket::{KeepAlive, classify, finish_connect, open_socket, start_connect};
-use crate::driver::store_client::endpoint_text;
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::node::native_client::{

@@ -1,6 +1,6 @@
 //! Pushes that wait until somebody asks for them.
 
-use crate::driver::store_client::from_now;
+use crate::driver::clock::from_now;
 use crate::node::native_client::Ending;
 use crate::time::Duration;
 use alloc::collections::VecDeque;

@@ -2,7 +2,7 @@
 
 use super::inbox::Room;
 use crate::driver::socket::KeepAlive;
-use crate::driver::store::Timeouts;
+use crate::driver::timeout::Timeouts;
 use crate::limits::FrameLimits;
 use crate::node::native_client::{NativeOptions, Unanswered};
 use crate::session::client::SessionOptions;

@@ -1,7 +1,8 @@
 //! Against a server that follows a script: what a real one would not do so soon, or at all.
 
 use super::*;
-use crate::driver::store::{Store, Timeout};
+use crate::driver::store::Store;
+use crate::driver::timeout::Timeout;
 use crate::ids::ConnId;
 use crate::limits::SessionLimits;
 use crate::rendezvous::participant::{Entry, Role};

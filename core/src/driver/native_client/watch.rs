@@ -3,7 +3,7 @@
 use super::inbox::{Inbox, Last, Queue};
 use super::{Answered, Command, Loss, NativeClient, NativeError, Way, millis, name_beneath, plain};
 use crate::driver::call_error::CallError;
-use crate::driver::store::Timeout;
+use crate::driver::timeout::Timeout;
 use crate::error::{ErrorKind, Operation};
 use crate::store::op::{Key, Keys};
 use crate::time::Duration;

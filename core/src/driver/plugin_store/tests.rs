@@ -1,5 +1,6 @@
 use super::*;
-use crate::driver::store::{Store, Timeout};
+use crate::driver::store::Store;
+use crate::driver::timeout::Timeout;
 use alloc::collections::BTreeMap;
 use std::string::ToString;
 use std::sync::{Mutex, OnceLock, Weak};

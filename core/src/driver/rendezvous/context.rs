@@ -1,6 +1,6 @@
 //! What is registered, and what is hosted: everything that handlers share.
 
-use super::handler::{HandlerError, RendezvousHandler};
+use super::handler::{CreateHandler, HandlerError, RendezvousHandler};
 use super::hosting::HostedServers;
 use super::rdzv_backend::RdzvBackend;
 use super::static_backend::StaticBackend;
@@ -17,23 +17,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Makes handlers of one backend.
-pub trait CreateHandler: Send + Sync {
-    /// How errors name it.
-    fn name(&self) -> &str;
-
-    /// Makes a handler.
-    ///
-    /// # Errors
-    /// Why there is none.
-    fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError>;
-
-    /// Tells creators apart: registering the same one again is fine. By default each object is one of its own.
-    fn identity(&self) -> Identity {
-        (core::ptr::from_ref(self).cast::<()>().addr(), 0)
-    }
-}
 
 struct Registered(Arc<dyn CreateHandler>);
 

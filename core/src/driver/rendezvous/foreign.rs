@@ -4,8 +4,7 @@
 //! calls; the caller waits until the deadline or until it is cancelled, and then leaves it behind. Calls back into the
 //! handle that is calling are refused.
 
-use super::context::CreateHandler;
-use super::handler::{HandlerError, NodeStore, RendezvousHandler};
+use super::handler::{CreateHandler, HandlerError, NodeStore, RendezvousHandler};
 use super::url::{Meeting, UrlHandler, UrlOptions, UrlRendezvous};
 use crate::driver::canceller::{Cancellable, Canceller};
 use crate::driver::workers::{Answer, Ended, Job, Workers};

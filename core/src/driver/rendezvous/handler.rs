@@ -8,9 +8,9 @@ use crate::driver::server::Server;
 use crate::driver::store::Store;
 use crate::error::ErrorKind;
 use crate::rendezvous::error::RendezvousError;
-use crate::rendezvous::parameters::ParametersError;
+use crate::rendezvous::parameters::{ParametersError, RendezvousParameters};
 use crate::rendezvous::rdzv_settings::RdzvError;
-use crate::rendezvous::registry::RegistryError;
+use crate::rendezvous::registry::{Identity, RegistryError};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::rendezvous::static_settings::StaticError;
 use crate::rendezvous::store_info::RendezvousInfo;
@@ -242,4 +242,21 @@ pub trait RendezvousHandler: Send + Sync {
     /// Ends the calls of this handler that are under way in other threads, with an error of the kind
     /// [`ErrorKind::Cancelled`]; later calls are as ever. By default there are none that wait.
     fn cancel(&self) {}
+}
+
+/// Makes handlers of one backend.
+pub trait CreateHandler: Send + Sync {
+    /// How errors name it.
+    fn name(&self) -> &str;
+
+    /// Makes a handler.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError>;
+
+    /// Tells creators apart: registering the same one again is fine. By default each object is one of its own.
+    fn identity(&self) -> Identity {
+        (core::ptr::from_ref(self).cast::<()>().addr(), 0)
+    }
 }

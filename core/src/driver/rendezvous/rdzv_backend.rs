@@ -1,7 +1,8 @@
 //! The `rdzv` backend: the server runs the rounds, and tells each node at once what happens to its own.
 
-use super::context::CreateHandler;
-use super::handler::{COMERS_TOLD_MAX, HandlerError, NodeStore, Progress, RendezvousHandler, Stage};
+use super::handler::{
+    COMERS_TOLD_MAX, CreateHandler, HandlerError, NodeStore, Progress, RendezvousHandler, Stage,
+};
 use super::host_name::host_name;
 use super::hosting::{HostedServers, own_address};
 use super::last_rounds::LastRounds;
@@ -13,10 +14,11 @@ use crate::driver::native_client::{
     Joined, NativeClient, NativeClientOptions, NativeError, NodeEvent, RunInfo, plain,
 };
 use crate::driver::native_store::NativeStore;
+use crate::driver::random::random_seed;
 use crate::driver::resolve::{self, ResolveError};
 use crate::driver::server::{Server, StartErrorKind};
+use crate::driver::socket::endpoint_text;
 use crate::driver::store::{Store, Timeouts as StoreTimeouts};
-use crate::driver::store_client::{endpoint_text, random_seed};
 use crate::error::{ErrorKind, Operation};
 use crate::rendezvous::error::{Backing, RendezvousError, RendezvousErrorKind};
 use crate::rendezvous::parameters::RendezvousParameters;

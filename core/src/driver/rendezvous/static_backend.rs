@@ -1,8 +1,9 @@
 //! The `static` backend: ranks are given, rank 0 hosts the store, and all wait until all have come. Nodes of PyTorch
 //! take part in the same group; without them, nodes meet anew in rounds.
 
-use super::context::CreateHandler;
-use super::handler::{COMERS_TOLD_MAX, HandlerError, NodeStore, Progress, RendezvousHandler, Stage};
+use super::handler::{
+    COMERS_TOLD_MAX, CreateHandler, HandlerError, NodeStore, Progress, RendezvousHandler, Stage,
+};
 use super::hosting::{HostedServers, HostingError, own_address};
 use super::own_process::{own_claim, start_time};
 use crate::driver::call_error::CallError;

@@ -7,6 +7,7 @@ use super::steps::{StepStore, carry_out};
 use super::turning::Turning;
 use super::{Agency, Begun, CallSpec, CallTold, Ear, GroupResult, Heard, RpcInitError};
 use crate::driver::canceller::{Cancellable, Canceller};
+use crate::driver::random::random_seed;
 use crate::driver::rpc::Payload;
 pub use crate::driver::rpc::calling::CallCanceller;
 use crate::driver::rpc::calling::{Call, Mark, Marking, PendingCall, RpcClient, RpcClientOptions};
@@ -14,8 +15,8 @@ use crate::driver::rpc::handling::{Handling, Request, Responder, Run};
 use crate::driver::rpc::serving::{RpcServer, RpcServerOptions};
 use crate::driver::server::{Family, Listen};
 use crate::driver::socket::KeepAlive;
+use crate::driver::socket::endpoint_text;
 use crate::driver::store::Store;
-use crate::driver::store_client::{endpoint_text, random_seed};
 use crate::limits::{IntakeLimits, RpcLimits};
 #[cfg(test)]
 use crate::rpc::agent::ControlCall;

@@ -3,6 +3,7 @@
 use super::pool::{self, Joined, Shown, Ticket};
 use super::wire::{PENDING, Socketed, Timer, Trouble, Wire};
 use super::{Client, NOT_RELEASED, Span, ended};
+use crate::driver::clock::from_now;
 use crate::driver::last_try::FailedTry;
 use crate::driver::resolve::{Found, ResolveError, literal, look_up};
 use crate::driver::socket::{classify, finish_connect, open_socket, start_connect, wait_writable};
@@ -115,7 +116,7 @@ impl Client {
                 *line = None;
                 self.last_try.set(Some(FailedTry::new(&self.peer, link.failure(self.clock.now()))));
                 let left = until.since(self.clock.now());
-                if self.pool.pause(ticket.epoch, pool::from_now(left)).is_ok() {
+                if self.pool.pause(ticket.epoch, from_now(left)).is_ok() {
                     link.handle(self.clock.now().max(until), LinkInput::Tick);
                 }
             }
@@ -150,7 +151,7 @@ impl Client {
             }
         };
         let left = span.deadline.since(self.clock.now());
-        self.pool.await_lookup(ticket, number, pool::from_now(left))
+        self.pool.await_lookup(ticket, number, from_now(left))
     }
 
     /// A connected socket, or `None` when `until` has passed.

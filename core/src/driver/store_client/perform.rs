@@ -3,9 +3,9 @@
 use super::pool::{Entered, Stay, Ticket};
 use super::wire::{Timer, Trouble, Wire};
 use super::{Client, ended};
+use crate::driver::backend::{NOT_RELEASED, Span};
 use crate::driver::socket::{Idle, look};
-use crate::driver::store::take::Take;
-use crate::driver::store::{NOT_RELEASED, Span};
+use crate::driver::take::Take;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
 use crate::node::client::{Age, Sent, Verdict, after_loss};
 use crate::store::call::{Call, GetMode, Outcome, Patience};

@@ -1,6 +1,7 @@
 //! The connections of a blocking client: idle ones, those in use, and the way to end what is under way.
 
 use super::wire::Wire;
+use crate::driver::clock::from_now;
 use crate::driver::resolve::Found;
 use crate::driver::socket::shut_down;
 use crate::limits::ClientLimits;
@@ -326,12 +327,6 @@ impl State {
             (true, false) => Ok(left),
         }
     }
-}
-
-/// The moment `span` from now; far enough ahead when there is no such moment.
-pub(in crate::driver) fn from_now(span: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(span).unwrap_or_else(|| now + Duration::from_secs(1 << 31))
 }
 
 #[cfg(test)]

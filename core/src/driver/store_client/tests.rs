@@ -1,8 +1,11 @@
 use super::*;
 use crate::driver::event_loop::becomes_readable;
 use crate::driver::server::{Server, ServerOptions};
-use crate::driver::store::{Store, Timeout};
+use crate::driver::store::Store;
+use crate::driver::timeout::Timeout;
 use crate::error::{Cause, Effect, ErrorKind, Phase};
+use alloc::format;
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

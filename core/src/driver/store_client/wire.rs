@@ -2,7 +2,7 @@
 
 use crate::driver::clock::Clock;
 use crate::driver::socket::classify;
-use crate::driver::store::take::Take;
+use crate::driver::take::Take;
 use crate::error::{Cause, Effect, Phase, Violation};
 use crate::node::client::Sent;
 use crate::node::client::link::Link;

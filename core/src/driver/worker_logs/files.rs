@@ -4,7 +4,7 @@ use super::error::{LogError, errno};
 use super::{LogFolder, attempt_folder};
 use crate::agent::log_layout::run_folder;
 use crate::agent::log_lines::{LogLines, Shown};
-use crate::driver::store_client::random_seed;
+use crate::driver::random::random_seed;
 use crate::driver::temporary::temporary_folder;
 use crate::limits::TAIL_BYTES_MAX;
 use alloc::format;

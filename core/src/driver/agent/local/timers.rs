@@ -6,7 +6,7 @@ use crate::driver::agent::workers::WorkerEvent;
 use crate::driver::clock::since_1970;
 use crate::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use crate::driver::process::{parent_of, pidfd_of, send_signal};
-use crate::driver::store_client::random_seed;
+use crate::driver::random::random_seed;
 use crate::driver::temporary::temporary_folder;
 use crate::time::Instant;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -1,0 +1,8 @@
+//! Randomness, from the system.
+
+/// A number that differs from call to call and from process to process.
+#[must_use]
+pub fn random_seed() -> u64 {
+    use core::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}
