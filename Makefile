@@ -45,10 +45,10 @@ else
 	$(CARGO) test --locked --workspace --tests --no-fail-fast -- --test-threads=1
 endif
 
-check: ## Before each commit: format, lints, the core's unit tests, the repository's rules
+check: ## Before each commit: format, lints, unit tests of the three crates, the repository's rules
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) test -p rendezvous-core --lib
+	$(CARGO) test -p rendezvous-core -p rendezvous-agent -p rendezvous-rpc --lib
 	$(CARGO) test -p rendezvous-tests --test it -- tidy header
 
 lint: ## Format, lints in each feature step, documentation, dependencies
@@ -56,6 +56,11 @@ lint: ## Format, lints in each feature step, documentation, dependencies
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) clippy --locked -p rendezvous-core --no-default-features -- -D warnings
 	$(CARGO) clippy --locked -p rendezvous-core --no-default-features --features alloc -- -D warnings
+	$(CARGO) clippy --locked -p rendezvous-agent --no-default-features -- -D warnings
+	$(CARGO) clippy --locked -p rendezvous-rpc --no-default-features -- -D warnings
+	$(CARGO) clippy --locked -p rendezvous-ffi --no-default-features -- -D warnings
+	$(CARGO) clippy --locked -p rendezvous-ffi --no-default-features --features agent -- -D warnings
+	$(CARGO) clippy --locked -p rendezvous-ffi --no-default-features --features rpc -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
 ifneq ($(shell $(CARGO) deny --version 2>/dev/null),)
 	$(CARGO) deny check

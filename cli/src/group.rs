@@ -3,12 +3,12 @@
 use crate::endpoint::Endpoint;
 use crate::failure::{EXIT_CODES, Failure, Report};
 use clap::Args;
-use rendezvous_core::driver::rpc_group::{GroupObserver, ObserverOptions, ObservingError};
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::error::ErrorKind;
-use rendezvous_core::rpc::device_map::GroupKind;
-use rendezvous_core::rpc::membership::observer::{ObserverError, Sight};
+use rendezvous_rpc::device_map::GroupKind;
+use rendezvous_rpc::driver::group::{GroupObserver, ObserverOptions, ObservingError};
+use rendezvous_rpc::membership::observer::{ObserverError, Sight};
 use serde_json::json;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -116,7 +116,7 @@ fn json_of(sight: &Sight) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rendezvous_core::rpc::membership::keys::parse_roster;
+    use rendezvous_rpc::membership::keys::parse_roster;
 
     #[test]
     fn a_list_that_is_none_is_no_server_that_is_gone() {

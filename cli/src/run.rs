@@ -19,16 +19,16 @@ mod watching;
 pub(crate) use arguments::RunArguments;
 
 use command::WorkerCommand;
-use rendezvous_core::agent::environment::Devices;
-use rendezvous_core::agent::events::EventFacts;
-use rendezvous_core::agent::failure::ProcessFailure;
-use rendezvous_core::agent::spec::WorkerSpec;
-use rendezvous_core::agent::supervisor::Verdict;
-use rendezvous_core::driver::agent::{
+use rendezvous_agent::driver::agent::{
     Agent, AgentOptions, AgentResult, LocalEntry, LocalOptions, LocalWorkers,
 };
+use rendezvous_agent::driver::worker_logs::hand_on_error_file;
+use rendezvous_agent::environment::Devices;
+use rendezvous_agent::events::EventFacts;
+use rendezvous_agent::failure::ProcessFailure;
+use rendezvous_agent::spec::WorkerSpec;
+use rendezvous_agent::supervisor::Verdict;
 use rendezvous_core::driver::rendezvous::{Context, HandlerError, RendezvousHandler, host_name};
-use rendezvous_core::driver::worker_logs::hand_on_error_file;
 use report::Report;
 use screen::Screen;
 use std::process::ExitCode;

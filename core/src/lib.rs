@@ -18,12 +18,14 @@ pub mod error;
 pub mod ids;
 pub mod limits;
 #[cfg(feature = "alloc")]
-mod ordered;
+#[doc(hidden)]
+pub mod ordered;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
 #[cfg(not(feature = "planted-bugs"))]
 #[path = "planted/absent.rs"]
-mod planted;
+#[doc(hidden)]
+pub mod planted;
 pub mod rng;
 pub mod time;
 
@@ -49,33 +51,6 @@ pub mod store {
 pub mod wire;
 
 // L3
-/// Supervision of worker processes: what they are told, what becomes of their output, and what is told of their ends.
-#[cfg(feature = "alloc")]
-pub mod agent {
-    pub mod console_backlog;
-    pub mod environment;
-    pub mod error_file;
-    pub mod events;
-    pub mod failure;
-    pub mod group;
-    pub mod health;
-    pub mod log_layout;
-    pub mod log_lines;
-    pub mod metrics;
-    pub mod numa;
-    pub mod observer;
-    pub mod phase;
-    pub mod ranks;
-    pub mod reason;
-    pub mod roster;
-    pub mod spec;
-    pub mod streams;
-    pub mod stuck;
-    pub mod supervisor;
-    pub mod template;
-    pub mod watchdog;
-    pub mod worker_store;
-}
 /// Nobody goes on before all are there.
 pub mod barrier {
     pub mod by_keys;
@@ -120,27 +95,6 @@ pub mod rendezvous {
     pub mod url;
 }
 
-/// Named workers that call each other: who they are, on which devices, by which backend, and who is of the group.
-#[cfg(feature = "alloc")]
-pub mod rpc {
-    pub mod agent;
-    pub mod connection;
-    pub mod device;
-    pub mod device_map;
-    pub mod exchange;
-    pub mod fair_queue;
-    pub mod handlers;
-    pub mod inbox;
-    pub mod intake;
-    pub mod membership;
-    pub mod name;
-    pub mod options;
-    pub mod peer;
-    pub mod registry;
-    pub mod shutdown;
-    pub mod sorted;
-}
-
 /// Sessions of the native protocol, which outlive their connections.
 pub mod session {
     pub mod client;
@@ -156,8 +110,6 @@ pub mod session {
 // L4
 /// Composition machines: the only ones that own several machines.
 pub mod node {
-    #[cfg(feature = "alloc")]
-    pub mod agent_rounds;
     pub mod client;
     #[cfg(feature = "alloc")]
     pub mod multi_client;

@@ -16,20 +16,20 @@ use core::marker::PhantomData;
 use core::ops::{Bound, RangeBounds};
 
 /// What is a number by another name. The numbers are in the order of what they stand for.
-pub(crate) trait Number: Copy {
+pub trait Number: Copy {
     fn number(self) -> u64;
     /// What `number` made of it.
     fn from_number(number: u64) -> Self;
 }
 
 /// What is one number, or two. The pairs are in the order of what they stand for.
-pub(crate) trait Id: Copy {
+pub trait Id: Copy {
     fn pair(self) -> Pair;
     /// What `pair` made of it.
     fn from_pair(pair: Pair) -> Self;
 }
 
-pub(crate) type Pair = (u64, u64);
+pub type Pair = (u64, u64);
 
 impl Number for u64 {
     fn number(self) -> u64 {
@@ -151,7 +151,7 @@ impl<'t, K> Iterator for Steps<'t, K> {
 }
 
 /// A map from numbers to numbers.
-pub(crate) struct Index<K, V> {
+pub struct Index<K, V> {
     tree: Tree<Pair>,
     kind: PhantomData<(K, V)>,
 }
@@ -163,46 +163,46 @@ impl<K, V> Default for Index<K, V> {
 }
 
 impl<K, V> Index<K, V> {
-    pub(crate) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self { tree: Tree(BTreeMap::new()), kind: PhantomData }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.tree.0.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.tree.0.is_empty()
     }
 }
 
 impl<K: Id, V: Number> Index<K, V> {
-    pub(crate) fn get(&self, key: K) -> Option<V> {
+    pub fn get(&self, key: K) -> Option<V> {
         self.tree.get(&key.pair()).map(V::from_number)
     }
 
-    pub(crate) fn contains(&self, key: K) -> bool {
+    pub fn contains(&self, key: K) -> bool {
         self.tree.get(&key.pair()).is_some()
     }
 
-    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.tree.insert(key.pair(), value.number()).map(V::from_number)
     }
 
-    pub(crate) fn remove(&mut self, key: K) -> Option<V> {
+    pub fn remove(&mut self, key: K) -> Option<V> {
         self.tree.remove(&key.pair()).map(V::from_number)
     }
 
-    pub(crate) fn first(&self) -> Option<(K, V)> {
+    pub fn first(&self) -> Option<(K, V)> {
         self.iter().next()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, V)> + Clone {
+    pub fn iter(&self) -> impl Iterator<Item = (K, V)> + Clone {
         self.within((0, 0), (u64::MAX, u64::MAX))
     }
 
     /// Those whose first number is this one.
-    pub(crate) fn of(&self, first: impl Number) -> impl Iterator<Item = (K, V)> + Clone {
+    pub fn of(&self, first: impl Number) -> impl Iterator<Item = (K, V)> + Clone {
         self.within((first.number(), 0), (first.number(), u64::MAX))
     }
 
@@ -219,7 +219,7 @@ impl<K: Id + fmt::Debug, V: Number + fmt::Debug> fmt::Debug for Index<K, V> {
 }
 
 /// A set of numbers. One of deadlines has instants first, and then whose they are.
-pub(crate) struct Set<K>(Index<K, u64>);
+pub struct Set<K>(Index<K, u64>);
 
 impl<K> Default for Set<K> {
     fn default() -> Self {
@@ -228,44 +228,44 @@ impl<K> Default for Set<K> {
 }
 
 impl<K> Set<K> {
-    pub(crate) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self(Index::new())
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl<K: Id> Set<K> {
-    pub(crate) fn insert(&mut self, key: K) {
+    pub fn insert(&mut self, key: K) {
         self.0.insert(key, 0);
     }
 
-    pub(crate) fn remove(&mut self, key: K) {
+    pub fn remove(&mut self, key: K) {
         self.0.remove(key);
     }
 
-    pub(crate) fn first(&self) -> Option<K> {
+    pub fn first(&self) -> Option<K> {
         self.0.first().map(|(key, _)| key)
     }
 
-    pub(crate) fn pop_first(&mut self) -> Option<K> {
+    pub fn pop_first(&mut self) -> Option<K> {
         let first = self.first()?;
         self.remove(first);
         Some(first)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = K> + Clone {
+    pub fn iter(&self) -> impl Iterator<Item = K> + Clone {
         self.0.iter().map(|(key, _)| key)
     }
 
     /// Those whose first number is this one.
-    pub(crate) fn of(&self, first: impl Number) -> impl Iterator<Item = K> + Clone {
+    pub fn of(&self, first: impl Number) -> impl Iterator<Item = K> + Clone {
         self.0.of(first).map(|(key, _)| key)
     }
 }
@@ -345,7 +345,7 @@ impl<K: Ord + Clone, V> List<K, V> {
 }
 
 /// A map from numbers to whatever it is.
-pub(crate) struct Map<K, V> {
+pub struct Map<K, V> {
     list: List<Pair, V>,
     kind: PhantomData<K>,
 }
@@ -357,37 +357,37 @@ impl<K, V> Default for Map<K, V> {
 }
 
 impl<K, V> Map<K, V> {
-    pub(crate) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self { list: List { places: Tree(BTreeMap::new()), entries: Vec::new() }, kind: PhantomData }
     }
 
-    pub(crate) const fn len(&self) -> usize {
+    pub const fn len(&self) -> usize {
         self.list.entries.len()
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.list.entries.is_empty()
     }
 }
 
 impl<K: Id, V> Map<K, V> {
-    pub(crate) fn get(&self, key: K) -> Option<&V> {
+    pub fn get(&self, key: K) -> Option<&V> {
         self.list.get(&key.pair())
     }
 
-    pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut V> {
+    pub fn get_mut(&mut self, key: K) -> Option<&mut V> {
         self.list.get_mut(&key.pair())
     }
 
-    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.list.insert(key.pair(), value)
     }
 
-    pub(crate) fn remove(&mut self, key: K) -> Option<V> {
+    pub fn remove(&mut self, key: K) -> Option<V> {
         self.list.remove(&key.pair())
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+    pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
         let all = self.list.range::<Pair>(Bound::Unbounded, Bound::Unbounded);
         all.map(|(key, value)| (K::from_pair(*key), value))
     }
@@ -401,7 +401,7 @@ impl<K: Id + fmt::Debug, V: fmt::Debug> fmt::Debug for Map<K, V> {
 
 /// A map from names to whatever it is.
 #[derive(Debug)]
-pub(crate) struct Named<V>(List<Arc<[u8]>, V>);
+pub struct Named<V>(List<Arc<[u8]>, V>);
 
 impl<V> Default for Named<V> {
     fn default() -> Self {
@@ -410,31 +410,31 @@ impl<V> Default for Named<V> {
 }
 
 impl<V> Named<V> {
-    pub(crate) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self(List::new())
     }
 
-    pub(crate) const fn len(&self) -> usize {
+    pub const fn len(&self) -> usize {
         self.0.entries.len()
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.0.entries.is_empty()
     }
 
-    pub(crate) fn get(&self, name: &[u8]) -> Option<&V> {
+    pub fn get(&self, name: &[u8]) -> Option<&V> {
         self.0.get(name)
     }
 
-    pub(crate) fn get_mut(&mut self, name: &[u8]) -> Option<&mut V> {
+    pub fn get_mut(&mut self, name: &[u8]) -> Option<&mut V> {
         self.0.get_mut(name)
     }
 
-    pub(crate) fn contains(&self, name: &[u8]) -> bool {
+    pub fn contains(&self, name: &[u8]) -> bool {
         self.0.places.get(name).is_some()
     }
 
-    pub(crate) fn insert(&mut self, name: &[u8], value: V) -> Option<V> {
+    pub fn insert(&mut self, name: &[u8], value: V) -> Option<V> {
         match self.get_mut(name) {
             Some(old) => Some(core::mem::replace(old, value)),
             None => self.0.insert(name.into(), value),
@@ -442,7 +442,7 @@ impl<V> Named<V> {
     }
 
     /// What stands by a name, after `fresh` if nothing did.
-    pub(crate) fn entry(&mut self, name: &[u8], fresh: impl FnOnce() -> V) -> &mut V {
+    pub fn entry(&mut self, name: &[u8], fresh: impl FnOnce() -> V) -> &mut V {
         if !self.contains(name) {
             self.0.insert(name.into(), fresh());
         }
@@ -450,27 +450,27 @@ impl<V> Named<V> {
         self.get_mut(name).expect("the name is there")
     }
 
-    pub(crate) fn remove(&mut self, name: &[u8]) -> Option<V> {
+    pub fn remove(&mut self, name: &[u8]) -> Option<V> {
         self.0.remove(name)
     }
 
     /// Removes all whose names begin so.
-    pub(crate) fn remove_beneath(&mut self, prefix: &[u8]) {
+    pub fn remove_beneath(&mut self, prefix: &[u8]) {
         let first = |names: &Self| names.range(prefix..).next().map(|(name, _)| Arc::<[u8]>::from(name));
         while let Some(name) = first(self).filter(|name| name.starts_with(prefix)) {
             self.remove(&name);
         }
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         *self = Self::new();
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &V)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &V)> {
         self.range(..)
     }
 
-    pub(crate) fn range<'q>(&self, names: impl RangeBounds<&'q [u8]>) -> impl Iterator<Item = (&[u8], &V)> {
+    pub fn range<'q>(&self, names: impl RangeBounds<&'q [u8]>) -> impl Iterator<Item = (&[u8], &V)> {
         let range = self.0.range::<[u8]>(names.start_bound().cloned(), names.end_bound().cloned());
         range.map(|(name, value)| (&**name, value))
     }

@@ -45,7 +45,7 @@ pub fn plant(bug: Option<Bug>) {
 }
 
 /// Whether this one is there.
-pub(crate) fn has(bug: Bug) -> bool {
+pub fn has(bug: Bug) -> bool {
     black_box(MARK);
     PLANTED.load(Ordering::Relaxed) == bug as u8 + 1
 }

@@ -11,13 +11,13 @@ use crate::rendezvous_fault::invalid_fault;
 use crate::rendezvous_handler::rdzv_rendezvous_handler;
 use crate::status::{RDZV_EXHAUSTED, RDZV_IO, RDZV_POISONED, RDZV_REENTRANT, RDZV_UNSUPPORTED, rdzv_status};
 use crate::worker_group::{group_handle, rdzv_worker_group};
-use rendezvous_core::agent::events::EventFacts;
-use rendezvous_core::driver::agent::{
+use rendezvous_agent::driver::agent::{
     Agent, AgentControl, AgentError, AgentEvent, AgentOptions, LocalError, LocalOptions, LocalWorkers,
     Workers,
 };
-use rendezvous_core::driver::loop_client::LoopAgent;
-use rendezvous_core::driver::process::GuardError;
+use rendezvous_agent::driver::loop_member::LoopAgent;
+use rendezvous_agent::driver::process::GuardError;
+use rendezvous_agent::events::EventFacts;
 use rendezvous_core::driver::rendezvous::{RendezvousHandler, host_name};
 use std::ffi::c_void;
 use std::fmt;

@@ -3,11 +3,11 @@
 use crate::context::struct_size;
 use crate::guard;
 use crate::worker_group::rdzv_worker_group;
-use rendezvous_core::agent::group::WorkerGroup;
-use rendezvous_core::agent::phase::Phase;
-use rendezvous_core::agent::reason::Reason;
-use rendezvous_core::agent::supervisor::Notice;
-use rendezvous_core::driver::agent::{AgentEvent, Moment};
+use rendezvous_agent::driver::agent::{AgentEvent, Moment};
+use rendezvous_agent::group::WorkerGroup;
+use rendezvous_agent::phase::Phase;
+use rendezvous_agent::reason::Reason;
+use rendezvous_agent::supervisor::Notice;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null;
 use std::sync::Arc;

@@ -6,10 +6,10 @@ use crate::error::rdzv_error;
 use crate::guard;
 use crate::sized;
 use crate::status::rdzv_status;
-use rendezvous_core::agent::failure::{ProcessFailure, WorkerGroupFailure};
-use rendezvous_core::agent::reason::Reason;
-use rendezvous_core::agent::supervisor::Verdict;
-use rendezvous_core::driver::agent::AgentResult;
+use rendezvous_agent::driver::agent::AgentResult;
+use rendezvous_agent::failure::{ProcessFailure, WorkerGroupFailure};
+use rendezvous_agent::reason::Reason;
+use rendezvous_agent::supervisor::Verdict;
 use std::ptr::null;
 
 /// All workers ended well.

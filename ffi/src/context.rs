@@ -3,10 +3,10 @@
 use crate::argument::{invalid, place, reference};
 use crate::error::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
+use crate::loop_rpc::RpcSlot;
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_REENTRANT, rdzv_status};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
-use rendezvous_core::driver::loop_client::RpcHome;
 use rendezvous_core::driver::rendezvous::Context;
 use rendezvous_core::driver::reply::ask;
 use rendezvous_core::driver::threads::{self, Thread};
@@ -75,7 +75,8 @@ pub struct rdzv_context {
 #[derive(Debug, Default)]
 pub(crate) struct Home {
     shared: Arc<Shared>,
-    rendezvous: OnceLock<Context>,
+    rendezvous: OnceLock<Arc<Context>>,
+    pub(crate) rpc: RpcSlot,
 }
 
 /// What every handle keeps of a context. It holds none of the program's own backends: one of those may own a store of the
@@ -148,19 +149,13 @@ impl Home {
     }
 
     /// The backends, the schemes, and what this process hosts for them: there once they are asked for.
-    pub(crate) fn rendezvous(&self) -> &Context {
-        self.rendezvous.get_or_init(Context::default)
+    pub(crate) fn rendezvous(&self) -> &Arc<Context> {
+        self.rendezvous.get_or_init(Arc::default)
     }
 
     /// As [`Shared::refuse_sink`].
     pub(crate) fn refuse_sink(&self) -> Result<(), Fault> {
         self.shared.refuse_sink()
-    }
-}
-
-impl RpcHome for Home {
-    fn context(&self) -> &Context {
-        self.rendezvous()
     }
 }
 

@@ -12,11 +12,11 @@ use crate::rendezvous_handler::rdzv_rendezvous_handler;
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_OK, RDZV_TIMED_OUT, rdzv_status, rdzv_status_name};
 use crate::worker_group::rdzv_worker_group;
-use rendezvous_core::agent::group::ExitStatus;
-use rendezvous_core::agent::reason::Hindrance;
-use rendezvous_core::driver::agent::{
+use rendezvous_agent::driver::agent::{
     ForeignEvent, ForeignWorkers, StartOrder, WorkerEvent, WorkerHooks, WorkersTeller,
 };
+use rendezvous_agent::group::ExitStatus;
+use rendezvous_agent::reason::Hindrance;
 use rendezvous_core::driver::reply::{Awaited, ask};
 use std::ffi::{CStr, c_void};
 use std::ptr::null;

@@ -1,11 +1,10 @@
 //! Stores in an event loop of the caller's: no callback, no call that blocks.
 
-use crate::agent_event::ShownEvent;
 use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference};
 use crate::context::{Home, home, rdzv_context};
 use crate::error::{Fault, rdzv_error};
 use crate::guard;
-use crate::loop_agent::RDZV_EVENT_AGENT;
+use crate::loop_agent::ToldAgent;
 use crate::loop_gate::{self, Gate};
 use crate::loop_node::Shown;
 use crate::loop_rpc::ToldRpc;
@@ -14,7 +13,7 @@ use crate::status::{RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_OK, rdz
 use crate::store::{call_fault, timeout};
 use crate::store_options::rdzv_store_options;
 use crate::turn::Answers;
-use rendezvous_core::driver::loop_client::{Loop, LoopEvent, RpcId, Session, StoreId, SubmitError};
+use rendezvous_core::driver::loop_client::{Loop, LoopEvent, MemberId, Session, StoreId, SubmitError};
 use rendezvous_core::driver::native_client::{Joined, MemberInfo, RunInfo};
 use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
@@ -66,7 +65,7 @@ pub(crate) struct Told {
     pub(crate) answers: Answers,
     /// Keys that the removal of a prefix left.
     pub(crate) left: usize,
-    pub(crate) agent_event: Option<ShownEvent>,
+    pub(crate) agent: ToldAgent,
     pub(crate) rpc: ToldRpc,
 }
 
@@ -203,7 +202,7 @@ pub unsafe extern "C" fn rdzv_loop_next_event(
                 let next = this.stores.next_event();
                 let shown = this.told.tell(&mut this.stores, next);
                 // To take an event may run code of the program's, which may remove the worker that it is of.
-                let was_removed = loop_gate::remove_now(this, Some(RpcId::from_u32(shown.store)));
+                let was_removed = loop_gate::remove_now(this, Some(MemberId::from_u32(shown.store)));
                 // What it lends would go with the loop.
                 if this.gate.is_doomed() {
                     break NO_EVENT;
@@ -297,14 +296,11 @@ impl Told {
         let event = match event {
             None => return shown,
             Some(LoopEvent::Store(event)) => event,
-            Some(LoopEvent::Agent(agent, event, moment)) => {
-                self.agent_event = Some(ShownEvent::new(&event, &moment));
-                (shown.kind, shown.store) = (RDZV_EVENT_AGENT, agent.as_u32());
-                return shown;
-            }
-            Some(LoopEvent::Rpc(worker, event)) => {
-                shown.store = worker.as_u32();
-                if let Some(fault) = self.keep_rpc(&mut shown, event) {
+            Some(LoopEvent::Member(member, event)) => {
+                shown.store = member.as_u32();
+                if let Err(event) = self.keep_agent(&mut shown, event)
+                    && let Some(fault) = self.keep_rpc(&mut shown, event)
+                {
                     self.fail(&mut shown, fault);
                 }
                 return shown;

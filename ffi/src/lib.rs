@@ -4,6 +4,10 @@
 //! module is the title of its section there.
 #![allow(non_camel_case_types, reason = "the names are those of the C header")]
 #![allow(clippy::missing_safety_doc, reason = "what a caller owes is said in the words of the C header")]
+#![cfg_attr(
+    not(all(feature = "agent", feature = "rpc")),
+    allow(dead_code, reason = "some is there for the modules that are left out")
+)]
 
 // The header presents the modules in this order: what one of them names must stand in an earlier group.
 mod status;
@@ -55,68 +59,102 @@ mod loop_node;
 
 mod loop_native;
 
+#[cfg(feature = "agent")]
 mod worker_function;
 
+#[cfg(feature = "agent")]
 mod worker_group;
 
+#[cfg(feature = "agent")]
 mod agent_options;
 
+#[cfg(feature = "agent")]
 mod agent_event;
 
+#[cfg(feature = "agent")]
 mod agent_result;
 
+#[cfg(feature = "agent")]
 mod agent;
 
+#[cfg(feature = "agent")]
 mod agent_watch;
 
+#[cfg(feature = "agent")]
+mod loop_agent;
+#[cfg(not(feature = "agent"))]
+#[path = "without_agent.rs"]
 mod loop_agent;
 mod loop_gate;
 
+#[cfg(feature = "agent")]
 mod custom_workers;
 
+#[cfg(feature = "agent")]
 mod worker_error;
 
+#[cfg(feature = "rpc")]
 mod rpc_options;
 
+#[cfg(feature = "rpc")]
 mod rpc_handlers;
 
+#[cfg(feature = "rpc")]
 mod rpc_workers;
 
+#[cfg(feature = "rpc")]
 mod rpc;
 
+#[cfg(feature = "rpc")]
 mod rpc_call;
 
+#[cfg(feature = "rpc")]
 mod rpc_plugin;
 
+#[cfg(feature = "rpc")]
 mod rpc_observer;
 
+#[cfg(feature = "rpc")]
+mod loop_rpc;
+#[cfg(not(feature = "rpc"))]
+#[path = "without_rpc.rs"]
 mod loop_rpc;
 
 #[cfg(feature = "fault-injection")]
 mod fault_injection;
 mod guard;
 mod rendezvous_fault;
+#[cfg(feature = "rpc")]
 mod rpc_fault;
+#[cfg(feature = "rpc")]
 mod rpc_payload;
 mod sized;
 
+#[cfg(feature = "agent")]
 pub use agent::*;
+#[cfg(feature = "agent")]
 pub use agent_event::*;
+#[cfg(feature = "agent")]
 pub use agent_options::*;
+#[cfg(feature = "agent")]
 pub use agent_result::*;
+#[cfg(feature = "agent")]
 pub use agent_watch::*;
 pub use argument::rdzv_bytes;
 pub use buffer::*;
 pub use context::*;
 pub use custom_store::*;
+#[cfg(feature = "agent")]
 pub use custom_workers::*;
 pub use error::*;
 pub use event_loop::*;
 #[cfg(feature = "fault-injection")]
 pub use fault_injection::*;
+#[cfg(feature = "agent")]
 pub use loop_agent::*;
 pub use loop_native::*;
 pub use loop_node::*;
+#[cfg(feature = "rpc")]
 pub use loop_rpc::*;
 pub use native_store::*;
 pub use rendezvous_event::*;
@@ -125,12 +163,19 @@ pub use rendezvous_info::*;
 pub use rendezvous_parameters::*;
 pub use rendezvous_plugin::*;
 pub use rendezvous_url::*;
+#[cfg(feature = "rpc")]
 pub use rpc::*;
+#[cfg(feature = "rpc")]
 pub use rpc_call::*;
+#[cfg(feature = "rpc")]
 pub use rpc_handlers::*;
+#[cfg(feature = "rpc")]
 pub use rpc_observer::*;
+#[cfg(feature = "rpc")]
 pub use rpc_options::*;
+#[cfg(feature = "rpc")]
 pub use rpc_plugin::*;
+#[cfg(feature = "rpc")]
 pub use rpc_workers::*;
 pub use server::*;
 pub use server_options::*;
@@ -143,6 +188,9 @@ pub use store_utilities::*;
 pub use turn::*;
 pub use version::*;
 pub use watch::*;
+#[cfg(feature = "agent")]
 pub use worker_error::*;
+#[cfg(feature = "agent")]
 pub use worker_function::*;
+#[cfg(feature = "agent")]
 pub use worker_group::*;

@@ -1,17 +1,38 @@
 //! Agents in an event loop of the caller's.
 
 use crate::agent::rdzv_agent;
-use crate::agent_event::{EVENT_FIRST_SIZE, rdzv_agent_event};
+use crate::agent_event::{EVENT_FIRST_SIZE, ShownEvent, rdzv_agent_event};
 use crate::argument::{invalid, place, reference};
 use crate::error::{Fault, rdzv_error};
-use crate::event_loop::rdzv_loop;
+use crate::event_loop::{Told, rdzv_event, rdzv_loop};
 use crate::loop_gate;
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, rdzv_status};
-use rendezvous_core::driver::loop_client::AgentId;
+use rendezvous_agent::driver::loop_member::{AgentLoop, LoopAgentEvent};
+use rendezvous_core::driver::loop_client::{MemberEvent, MemberId};
 
 /// `rdzv_event.kind`: something happened to an agent. `rdzv_loop_agent_event` tells what.
 pub const RDZV_EVENT_AGENT: i32 = 10;
+
+/// What the last event lends out of an agent.
+pub(crate) type ToldAgent = Option<ShownEvent>;
+
+impl Told {
+    /// Keeps what an event of an agent lends out, and shows the rest.
+    ///
+    /// # Errors
+    /// It is no event of an agent, and comes back.
+    pub(crate) fn keep_agent(
+        &mut self,
+        shown: &mut rdzv_event,
+        event: MemberEvent,
+    ) -> Result<(), MemberEvent> {
+        let LoopAgentEvent { event, moment } = *event.downcast()?;
+        shown.kind = RDZV_EVENT_AGENT;
+        self.agent = Some(ShownEvent::new(&event, &moment));
+        Ok(())
+    }
+}
 
 /// Adds an agent: the loop turns it from now on, and its events have kind `RDZV_EVENT_AGENT` and the number
 /// that goes to `*number` in their field `store`. The handle stays yours, to stop the agent, to look at its
@@ -51,7 +72,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_agent(
     // SAFETY: passed on as they came.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            this.stores.remove_agent(AgentId::from_u32(number));
+            this.stores.remove_agent(MemberId::from_u32(number));
             Ok(())
         })
     }
@@ -69,7 +90,7 @@ pub unsafe extern "C" fn rdzv_loop_agent_event(
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let given = sized::given_size(out, EVENT_FIRST_SIZE, "out")?;
-            let shown = this.told.agent_event.as_ref().ok_or_else(|| invalid("the last event has none"))?;
+            let shown = this.told.agent.as_ref().ok_or_else(|| invalid("the last event has none"))?;
             sized::put(out, given, &shown.lent());
             Ok(())
         })

@@ -6,8 +6,9 @@ use crate::argument::reference_mut;
 use crate::error::{Fault, rdzv_error};
 use crate::event_loop::rdzv_loop;
 use crate::guard::{self, Poison};
+use crate::loop_rpc;
 use crate::status::{RDZV_REENTRANT, rdzv_status};
-use rendezvous_core::driver::loop_client::RpcId;
+use rendezvous_core::driver::loop_client::MemberId;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
@@ -24,7 +25,7 @@ pub(crate) struct Gate {
 struct Room {
     state: State,
     /// Workers that code within has removed.
-    removed: Vec<RpcId>,
+    removed: Vec<MemberId>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +84,7 @@ impl Gate {
     }
 
     /// Has a worker removed on leaving, if this thread is in.
-    fn removes_later(&self, worker: RpcId) -> bool {
+    fn removes_later(&self, worker: MemberId) -> bool {
         let mut room = self.room();
         let is_within = match room.state {
             State::Free => false,
@@ -95,7 +96,7 @@ impl Gate {
         is_within
     }
 
-    fn next_removed(&self) -> Option<RpcId> {
+    fn next_removed(&self) -> Option<MemberId> {
         self.room().removed.pop()
     }
 }
@@ -135,11 +136,11 @@ impl Drop for Leaving {
 }
 
 /// Removes the workers that code within has removed; again, where that runs such code. Whether `watched` was one of them.
-pub(crate) fn remove_now(this: &mut rdzv_loop, watched: Option<RpcId>) -> bool {
+pub(crate) fn remove_now(this: &mut rdzv_loop, watched: Option<MemberId>) -> bool {
     let mut was_removed = false;
     while let Some(worker) = this.gate.next_removed() {
         was_removed |= watched == Some(worker);
-        this.stores.remove_rpc(worker);
+        loop_rpc::remove(&mut this.stores, worker);
     }
     was_removed
 }
@@ -203,7 +204,7 @@ unsafe fn enter(
 pub(crate) unsafe fn remove(
     event_loop: *mut rdzv_loop,
     error: *mut *mut rdzv_error,
-    worker: RpcId,
+    worker: MemberId,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or as the header wants them; NULL is refused.
     unsafe {
@@ -213,7 +214,7 @@ pub(crate) unsafe fn remove(
                 return Ok(());
             }
             let remove = |this: &mut rdzv_loop| {
-                this.stores.remove_rpc(worker);
+                loop_rpc::remove(&mut this.stores, worker);
                 Ok(())
             };
             enter(gate.as_ref(), event_loop, &mut Some(remove))

@@ -19,13 +19,15 @@ use crate::sized;
 use crate::status::{RDZV_ALREADY_REGISTERED, RDZV_EXHAUSTED, RDZV_UNSUPPORTED, rdzv_status};
 use crate::store::rdzv_store;
 use rendezvous_core::driver::canceller::Canceller;
-use rendezvous_core::driver::loop_client::{Called, RpcAskError, RpcDesk, RpcEvent, RpcId};
-use rendezvous_core::driver::rpc::handling::Responder;
-use rendezvous_core::driver::rpc_group::CallSpec;
-use rendezvous_core::rpc::agent::GroupEvent;
+use rendezvous_core::driver::loop_client::{Loop, MemberEvent, MemberId};
+use rendezvous_rpc::agent::GroupEvent;
+use rendezvous_rpc::driver::calls::handling::Responder;
+use rendezvous_rpc::driver::group::CallSpec;
+use rendezvous_rpc::driver::group::RpcContext;
+use rendezvous_rpc::driver::loop_member::{Called, RpcAskError, RpcDesk, RpcEvent, RpcHome, RpcLoop};
 use std::any::Any;
 use std::ptr::null;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// `rdzv_event.kind`: an RPC worker is a member of its group, or, where the status is another one than
 /// `RDZV_OK`, is none: then this is the last that is heard of it.
@@ -36,6 +38,27 @@ pub const RDZV_EVENT_RPC: i32 = 12;
 /// `rdzv_event.kind`: a handler of the loop's is asked; `rdzv_loop_rpc_request` tells what, and
 /// `rdzv_loop_rpc_responder` is the way back.
 pub const RDZV_EVENT_RPC_REQUEST: i32 = 13;
+
+/// The RPC of a context, which is there once it is asked for.
+pub(crate) type RpcSlot = OnceLock<RpcContext>;
+
+impl Home {
+    /// Its RPC: backends, and the worker that this process is.
+    pub(crate) fn rpc(&self) -> &RpcContext {
+        self.rpc.get_or_init(|| RpcContext::new(Arc::clone(self.rendezvous())))
+    }
+}
+
+impl RpcHome for Home {
+    fn context(&self) -> &RpcContext {
+        self.rpc()
+    }
+}
+
+/// Removes a worker from a loop.
+pub(crate) fn remove(stores: &mut Loop, worker: MemberId) {
+    stores.remove_rpc(worker);
+}
 
 /// What the last event lends out of a worker.
 #[derive(Debug, Default)]
@@ -56,8 +79,8 @@ enum Happened {
 
 impl Told {
     /// Keeps what an event of a worker lends out, and shows the rest; what went wrong comes back.
-    pub(crate) fn keep_rpc(&mut self, shown: &mut rdzv_event, event: RpcEvent) -> Option<Fault> {
-        match event {
+    pub(crate) fn keep_rpc(&mut self, shown: &mut rdzv_event, event: MemberEvent) -> Option<Fault> {
+        match *event.downcast().ok()? {
             RpcEvent::Joined(joined) => {
                 shown.kind = RDZV_EVENT_RPC_JOINED;
                 return joined.err().map(|error| init_fault(&error));
@@ -231,7 +254,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_rpc(
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on as they came.
-    unsafe { loop_gate::remove(event_loop, error, RpcId::from_u32(number)) }
+    unsafe { loop_gate::remove(event_loop, error, MemberId::from_u32(number)) }
 }
 
 /// Another handle of a worker, from `RDZV_EVENT_RPC_JOINED` on: for its name, its number, the workers of
@@ -249,7 +272,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_handle(
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            let (out, id) = (place(out, "out")?, RpcId::from_u32(number));
+            let (out, id) = (place(out, "out")?, MemberId::from_u32(number));
             let home = this.stores.rpc_home(id).map(|home| home as Arc<dyn Any + Send + Sync>);
             let home = home.and_then(|home| home.downcast::<Home>().ok());
             let (Some(agent), Some(home)) = (this.stores.rpc(id), home) else {
@@ -298,7 +321,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_call(
     unsafe {
         call_on(event_loop, call, error, |this, spec| {
             let operation = place(operation, "operation")?;
-            let made = this.stores.rpc_call(RpcId::from_u32(number), spec);
+            let made = this.stores.rpc_call(MemberId::from_u32(number), spec);
             operation.put(made.map_err(|error| ask_fault(&error))?.0);
             Ok(())
         })
@@ -318,7 +341,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_notify(
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
         call_on(event_loop, call, error, |this, spec| {
-            this.stores.rpc_notify(RpcId::from_u32(number), spec).map_err(|error| ask_fault(&error))
+            this.stores.rpc_notify(MemberId::from_u32(number), spec).map_err(|error| ask_fault(&error))
         })
     }
 }
@@ -338,7 +361,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_add_handler(
     // SAFETY: passed on as they came; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
-            let (id, name) = (RpcId::from_u32(number), text(name, name_len, "name")?);
+            let (id, name) = (MemberId::from_u32(number), text(name, name_len, "name")?);
             let (Some(agent), Some(desk)) = (this.stores.rpc(id), this.stores.rpc_desk(id)) else {
                 return Err(invalid("the loop has no member of a group of this number"));
             };
@@ -370,7 +393,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_shutdown(
     unsafe {
         loop_gate::operate(event_loop, error, |this| {
             let how = shutdown_of(how)?;
-            this.stores.rpc_shutdown(RpcId::from_u32(number), how).map_err(|error| ask_fault(&error))
+            this.stores.rpc_shutdown(MemberId::from_u32(number), how).map_err(|error| ask_fault(&error))
         })
     }
 }

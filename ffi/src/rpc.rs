@@ -14,18 +14,18 @@ use crate::sized;
 use crate::status::*;
 use crate::store::{rdzv_store, span};
 use rendezvous_core::driver::canceller::{Cancellable, Canceller};
-use rendezvous_core::driver::loop_client::RpcDesk;
 use rendezvous_core::driver::rendezvous::NodeStore;
-use rendezvous_core::driver::rpc::handling::Handling;
-use rendezvous_core::driver::rpc_group::{
-    Agency, Callee, GroupCallError, RpcAgent, RpcInit, RpcInitError, Shutdown, TcpOptions,
-};
 use rendezvous_core::driver::store::Timeouts;
 use rendezvous_core::rendezvous::url::RankEnvironment;
-use rendezvous_core::rpc::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
-use rendezvous_core::rpc::name::WorkerInfo;
-use rendezvous_core::rpc::options::RpcOptions;
-use rendezvous_core::rpc::registry::{BaseOptions, DEFAULT_BACKEND};
+use rendezvous_rpc::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
+use rendezvous_rpc::driver::calls::handling::Handling;
+use rendezvous_rpc::driver::group::{
+    Agency, Callee, GroupCallError, RpcAgent, RpcInit, RpcInitError, Shutdown, TcpOptions,
+};
+use rendezvous_rpc::driver::loop_member::RpcDesk;
+use rendezvous_rpc::name::WorkerInfo;
+use rendezvous_rpc::options::RpcOptions;
+use rendezvous_rpc::registry::{BaseOptions, DEFAULT_BACKEND};
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::null;
@@ -95,7 +95,7 @@ impl Drop for rdzv_rpc {
     fn drop(&mut self) {
         if self.end == HandleEnd::EndsWorker {
             // Whoever wants to hear how it ended shuts it down before.
-            self.home.rendezvous().abandon_rpc(&self.agent);
+            self.home.rpc().abandon(&self.agent);
         }
     }
 }
@@ -196,7 +196,7 @@ impl Making {
         let given = match given {
             Some(given) => given,
             None => {
-                let rpc = home.rendezvous().rpc();
+                let rpc = home.rpc();
                 let made = rpc.construct_options(DEFAULT_BACKEND, BaseOptions::default(), &[]);
                 plain = rdzv_rpc_options::new(made.map_err(|error| backend_fault(&error))?);
                 &plain
@@ -263,10 +263,9 @@ impl Making {
             canceller,
             ..RpcInit::default()
         };
-        let context = home.rendezvous();
         match store {
-            Some(store) => context.init_rpc_over(store, request),
-            None => context.init_rpc(request),
+            Some(store) => home.rpc().init_over(store, request),
+            None => home.rpc().init(request),
         }
     }
 }
@@ -440,7 +439,7 @@ pub unsafe extern "C" fn rdzv_rpc_shutdown(
             if let Ok(Calls::Foreign(code)) = of.calls() {
                 code.refuse_own_code()?;
             }
-            let ended = of.home.rendezvous().end_rpc(&of.agent, how);
+            let ended = of.home.rpc().end(&of.agent, how);
             ended.map_err(|error| agent_fault(&error).during("shutdown"))
         })
     }

@@ -12,15 +12,15 @@ use crate::rpc_payload::payload;
 use crate::sized;
 use crate::status::*;
 use crate::store::timeout;
-use rendezvous_core::driver::loop_client::Called;
 use rendezvous_core::driver::reply::{Awaited, Reply, ask};
-use rendezvous_core::driver::rpc::handling::Wanted;
-use rendezvous_core::driver::rpc::within::may_wait;
-use rendezvous_core::driver::rpc_group::{
+use rendezvous_core::driver::store::Timeout;
+use rendezvous_rpc::connection::CallKind;
+use rendezvous_rpc::driver::calls::handling::Wanted;
+use rendezvous_rpc::driver::calls::within::may_wait;
+use rendezvous_rpc::driver::group::{
     CallCanceller, CallSpec, CallTold, Callee, GroupCall, GroupCallError, GroupResult, Whom,
 };
-use rendezvous_core::driver::store::Timeout;
-use rendezvous_core::rpc::connection::CallKind;
+use rendezvous_rpc::driver::loop_member::Called;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -7,16 +7,16 @@ use crate::server::start_fault;
 use crate::status::*;
 use crate::store::call_fault;
 use crate::watch::watch_fault;
-use rendezvous_core::driver::rpc_group::{GroupCallError, ObservingError, RpcInitError, SignsError};
-use rendezvous_core::rpc::agent::{AgentError, NotCallable, tells_of_an_end};
-use rendezvous_core::rpc::connection::{CallError, CallFailure, CallPhase, ConnectionError, Status};
-use rendezvous_core::rpc::handlers::HandlerError;
-use rendezvous_core::rpc::membership::error::MembershipError;
-use rendezvous_core::rpc::membership::observer::ObserverError;
-use rendezvous_core::rpc::name::WorkerInfo;
-use rendezvous_core::rpc::options::OptionsError;
-use rendezvous_core::rpc::registry::BackendError;
 use rendezvous_core::time::Duration;
+use rendezvous_rpc::agent::{AgentError, NotCallable, tells_of_an_end};
+use rendezvous_rpc::connection::{CallError, CallFailure, CallPhase, ConnectionError, Status};
+use rendezvous_rpc::driver::group::{GroupCallError, ObservingError, RpcInitError, SignsError};
+use rendezvous_rpc::handlers::HandlerError;
+use rendezvous_rpc::membership::error::MembershipError;
+use rendezvous_rpc::membership::observer::ObserverError;
+use rendezvous_rpc::name::WorkerInfo;
+use rendezvous_rpc::options::OptionsError;
+use rendezvous_rpc::registry::BackendError;
 use std::io;
 
 pub(crate) fn options_fault(error: &OptionsError) -> Fault {
@@ -245,10 +245,10 @@ pub(crate) fn observer_fault(error: &ObserverError) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rendezvous_core::rpc::agent::Callees;
-    use rendezvous_core::rpc::connection::Refusal;
-    use rendezvous_core::rpc::device_map::DeviceMapError;
-    use rendezvous_core::rpc::membership::error::Absent;
+    use rendezvous_rpc::agent::Callees;
+    use rendezvous_rpc::connection::Refusal;
+    use rendezvous_rpc::device_map::DeviceMapError;
+    use rendezvous_rpc::membership::error::Absent;
 
     fn worker(name: &str, id: u16) -> WorkerInfo {
         WorkerInfo { name: name.parse().expect("a name"), id }

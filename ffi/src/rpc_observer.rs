@@ -11,10 +11,10 @@ use crate::sized;
 use crate::status::{RDZV_CANCELLED, rdzv_status};
 use crate::store::{rdzv_store, span};
 use rendezvous_core::driver::canceller::Canceller;
-use rendezvous_core::driver::rpc_group::{GroupObserver, ObserverOptions};
 use rendezvous_core::driver::store::Timeouts;
-use rendezvous_core::rpc::device_map::GroupKind;
-use rendezvous_core::rpc::membership::observer::Sight;
+use rendezvous_rpc::device_map::GroupKind;
+use rendezvous_rpc::driver::group::{GroupObserver, ObserverOptions};
+use rendezvous_rpc::membership::observer::Sight;
 use std::sync::Arc;
 
 /// Nothing was seen.

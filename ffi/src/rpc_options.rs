@@ -9,13 +9,13 @@ use crate::rpc_fault::{backend_fault, options_fault};
 use crate::rpc_plugin::{Given, refuse_reentry};
 use crate::status::{RDZV_UNSUPPORTED, rdzv_status};
 use rendezvous_core::driver::canceller::Canceller;
-use rendezvous_core::driver::rpc_group::TcpOptions;
 use rendezvous_core::rendezvous::url::RankEnvironment;
-use rendezvous_core::rpc::device::{Device, DeviceKind};
-use rendezvous_core::rpc::device_map::DeviceMap;
-use rendezvous_core::rpc::name::WorkerName;
-use rendezvous_core::rpc::options::RpcOptions;
-use rendezvous_core::rpc::registry::{BaseOptions, DEFAULT_BACKEND};
+use rendezvous_rpc::device::{Device, DeviceKind};
+use rendezvous_rpc::device_map::DeviceMap;
+use rendezvous_rpc::driver::group::TcpOptions;
+use rendezvous_rpc::name::WorkerName;
+use rendezvous_rpc::options::RpcOptions;
+use rendezvous_rpc::registry::{BaseOptions, DEFAULT_BACKEND};
 use std::time::Duration;
 
 /// What a worker of an RPC group is given. One thread at a time, but for `rdzv_rpc_options_cancel`. Any
@@ -61,7 +61,7 @@ unsafe fn texts<'a>(items: *const rdzv_bytes, count: usize, name: &str) -> Resul
 }
 
 fn device(name: &str) -> Result<Device, Fault> {
-    name.parse().map_err(|error: rendezvous_core::rpc::device::DeviceError| invalid(error.to_string()))
+    name.parse().map_err(|error: rendezvous_rpc::device::DeviceError| invalid(error.to_string()))
 }
 
 /// Runs a setter.
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn rdzv_rpc_options_new(
             };
             let own: Vec<_> =
                 texts(names, count, "names")?.into_iter().zip(texts(values, count, "values")?).collect();
-            let options = home.rendezvous().rpc().construct_options(name, base, &own);
+            let options = home.rpc().construct_options(name, base, &own);
             let options = options.map_err(|error| backend_fault(&error))?;
             let mut made = rdzv_rpc_options::new(options);
             // What a backend of the program's own said besides, which only the C interface knows.

@@ -2,7 +2,7 @@
 
 use crate::argument::bytes;
 use crate::error::Fault;
-use rendezvous_core::driver::rpc::Payload;
+use rendezvous_rpc::driver::calls::Payload;
 use std::ffi::c_void;
 use std::sync::Arc;
 

@@ -14,18 +14,18 @@ use crate::status::*;
 use crate::store::{handle, rdzv_store};
 use crate::{RDZV_RPC_ABRUPT, RDZV_RPC_GRACEFUL};
 use rendezvous_core::driver::canceller::Cancellable;
-use rendezvous_core::driver::loop_client::Called;
-use rendezvous_core::driver::rpc::handling::Wanted;
-use rendezvous_core::driver::rpc_group::{
-    Agency, AnyRpcBackend, Begun, CallSpec, CallTold, Callee, GroupCallError, RpcInitError, Shutdown,
-};
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::rendezvous::url::RankEnvironment;
-use rendezvous_core::rpc::agent::AgentError;
-use rendezvous_core::rpc::connection::CallKind;
-use rendezvous_core::rpc::name::{WorkerInfo, WorkerName};
-use rendezvous_core::rpc::options::{OptionsError, RpcOptions};
-use rendezvous_core::rpc::registry::{BaseOptions, InitRequest, RpcBackend};
+use rendezvous_rpc::agent::AgentError;
+use rendezvous_rpc::connection::CallKind;
+use rendezvous_rpc::driver::calls::handling::Wanted;
+use rendezvous_rpc::driver::group::{
+    Agency, AnyRpcBackend, Begun, CallSpec, CallTold, Callee, GroupCallError, RpcInitError, Shutdown,
+};
+use rendezvous_rpc::driver::loop_member::Called;
+use rendezvous_rpc::name::{WorkerInfo, WorkerName};
+use rendezvous_rpc::options::{OptionsError, RpcOptions};
+use rendezvous_rpc::registry::{BaseOptions, InitRequest, RpcBackend};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -552,7 +552,7 @@ pub unsafe extern "C" fn rdzv_context_register_rpc_backend(
             }
             let owned = Owned { user_data: vtable.user_data, destroy: OnceLock::new() };
             let code = Arc::new(BackendCode { owned, vtable, name: name.into() });
-            let registered = home.rendezvous().rpc().register(name, Arc::clone(&code) as Arc<AnyRpcBackend>);
+            let registered = home.rpc().register(name, Arc::clone(&code) as Arc<AnyRpcBackend>);
             registered.map_err(|error| backend_fault(&error))?;
             if let Some(destroy) = vtable.destroy {
                 code.owned.destroy.set(destroy).ok();
@@ -576,7 +576,7 @@ pub unsafe extern "C" fn rdzv_context_list_rpc_backends(
             home.refuse_sink()?;
             refuse_reentry()?;
             let list = reference_mut(names, "names")?;
-            list.items = home.rendezvous().rpc().backends().into_iter().map(String::into_bytes).collect();
+            list.items = home.rpc().backends().into_iter().map(String::into_bytes).collect();
             Ok(())
         })
     }

@@ -2,8 +2,8 @@
 
 use crate::buffer::lent;
 use crate::guard;
-use rendezvous_core::rpc::membership::observer::Seen;
-use rendezvous_core::rpc::name::WorkerInfo;
+use rendezvous_rpc::membership::observer::Seen;
+use rendezvous_rpc::name::WorkerInfo;
 use std::ptr::null;
 
 /// Workers in the order of their numbers. Any thread may read it.

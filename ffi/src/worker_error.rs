@@ -4,7 +4,7 @@ use crate::argument::{place, text};
 use crate::error::{Fault, rdzv_error};
 use crate::guard;
 use crate::status::{RDZV_IO, rdzv_status};
-use rendezvous_core::driver::worker_logs::write_error_file;
+use rendezvous_agent::driver::worker_logs::write_error_file;
 use std::path::Path;
 
 /// Writes what went wrong into the file that the variable `TORCHELASTIC_ERROR_FILE` names, in PyTorch's

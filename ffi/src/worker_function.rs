@@ -3,7 +3,7 @@
 use crate::argument::bytes;
 use crate::buffer::lent;
 use crate::guard;
-use rendezvous_core::driver::process::Registered;
+use rendezvous_agent::driver::process::Registered;
 use std::ffi::c_void;
 use std::ptr::null;
 

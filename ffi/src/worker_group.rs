@@ -6,7 +6,7 @@ use crate::error::rdzv_error;
 use crate::guard;
 use crate::sized;
 use crate::status::rdzv_status;
-use rendezvous_core::agent::group::{Worker, WorkerGroup, WorkerState};
+use rendezvous_agent::group::{Worker, WorkerGroup, WorkerState};
 use std::ffi::{CStr, c_char};
 use std::ptr::null;
 use std::sync::Arc;

@@ -40,18 +40,25 @@ pub(crate) fn compare(path: &std::path::Path, fresh: &str, variable: &str, hint:
     );
 }
 
-/// The modules of the library in the order of the header: those that `ffi/src/lib.rs` has unconditionally.
+/// The conditions of `ffi/src/lib.rs` that hold for the header: the library has both features.
+const IN_THE_HEADER: [&str; 2] = ["#[cfg(feature = \"agent\")]", "#[cfg(feature = \"rpc\")]"];
+
+/// The modules of the library in the order of the header: those of `ffi/src/lib.rs` that are in the library as it ships.
 fn modules() -> Vec<String> {
     let source = read_source("lib");
-    let mut conditional = false;
+    let mut is_left_out = false;
     let mut modules = Vec::new();
     for line in source.lines() {
+        if line.starts_with("#[") {
+            is_left_out |= line.starts_with("#[cfg(") && !IN_THE_HEADER.contains(&line);
+            continue;
+        }
         if let Some(module) = line.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';'))
-            && !conditional
+            && !is_left_out
         {
             modules.push(module.to_string());
         }
-        conditional = line.starts_with("#[cfg(");
+        is_left_out = false;
     }
     modules
 }

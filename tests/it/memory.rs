@@ -3,19 +3,19 @@
 use crate::counting::{allocations, allocations_of_all_threads, held_bytes};
 use crate::net::Client;
 use crate::rdzv::RdzvServer;
-use rendezvous_core::driver::rpc::handling::{Handling, Request as Called, Run};
-use rendezvous_core::driver::rpc_group::{RpcAgent, Shutdown, TcpOptions};
 use rendezvous_core::driver::server::{Server as RunningServer, ServerOptions};
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::{EngineLimits, HistoryLimits, KEY_COST_BYTES, ServerLimits};
 use rendezvous_core::node::server::{Birth, Input, Output, Server};
-use rendezvous_core::rpc::name::WorkerInfo;
-use rendezvous_core::rpc::options::RpcOptions;
 use rendezvous_core::store::engine::Engine;
 use rendezvous_core::store::op::{Key, Keys, Request};
 use rendezvous_core::time::Instant;
+use rendezvous_rpc::driver::calls::handling::{Handling, Request as Called, Run};
+use rendezvous_rpc::driver::group::{RpcAgent, Shutdown, TcpOptions};
+use rendezvous_rpc::name::WorkerInfo;
+use rendezvous_rpc::options::RpcOptions;
 use rendezvous_tests::frames;
 use rendezvous_tests::rig::PEER;
 

@@ -10,14 +10,14 @@
 //! echo|pooled PORT CALLS · echo-many|pooled-many PORT CALLS DEPTH · payload PORT CALLS BYTES · death CALLS
 //! ```
 
-use rendezvous_core::driver::rpc::Payload;
-use rendezvous_core::driver::rpc::handling::{Handling, Request, Responder, Run};
-use rendezvous_core::driver::rpc_group::{RpcAgent, TcpOptions};
 use rendezvous_core::driver::server::{Server, ServerOptions};
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::store_client::StoreOptions;
-use rendezvous_core::rpc::name::WorkerInfo;
-use rendezvous_core::rpc::options::RpcOptions;
+use rendezvous_rpc::driver::calls::Payload;
+use rendezvous_rpc::driver::calls::handling::{Handling, Request, Responder, Run};
+use rendezvous_rpc::driver::group::{RpcAgent, TcpOptions};
+use rendezvous_rpc::name::WorkerInfo;
+use rendezvous_rpc::options::RpcOptions;
 use std::io::{self, BufRead, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;

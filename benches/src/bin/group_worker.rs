@@ -3,12 +3,12 @@
 //! It joins, and says `joined` with how long that took, in nanoseconds. Then it says `died NAME` with the time, in
 //! nanoseconds since 1970, whenever it hears of a death, until stdin ends; then it leaves.
 
-use rendezvous_core::driver::rpc_group::{RpcAgent, Shutdown, TcpOptions};
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::store_client::StoreOptions;
-use rendezvous_core::rpc::agent::GroupEvent;
-use rendezvous_core::rpc::name::WorkerInfo;
-use rendezvous_core::rpc::options::RpcOptions;
+use rendezvous_rpc::agent::GroupEvent;
+use rendezvous_rpc::driver::group::{RpcAgent, Shutdown, TcpOptions};
+use rendezvous_rpc::name::WorkerInfo;
+use rendezvous_rpc::options::RpcOptions;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::sync::Arc;

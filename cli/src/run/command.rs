@@ -3,7 +3,7 @@
 use super::arguments::RunArguments;
 use super::surroundings;
 use super::usage::Usage;
-use rendezvous_core::driver::process::{FindError, find_program};
+use rendezvous_agent::driver::process::{FindError, find_program};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 

@@ -3,8 +3,8 @@
 use super::surroundings::{self, system_file};
 use super::usage::Usage;
 use clap::ValueEnum;
-use rendezvous_core::agent::numa::{Host, NumaBinding, bind, parse_list, write_list};
-use rendezvous_core::driver::process::find_program;
+use rendezvous_agent::driver::process::find_program;
+use rendezvous_agent::numa::{Host, NumaBinding, bind, parse_list, write_list};
 use std::ffi::OsString;
 use std::path::PathBuf;
 

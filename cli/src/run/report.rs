@@ -1,9 +1,9 @@
 //! What `--report` asks for: how the run ended, for programs to read.
 
-use rendezvous_core::agent::failure::{REPORT_VERSION, WorkerGroupFailure, signal_name};
-use rendezvous_core::agent::reason::{Reason, StopCause};
-use rendezvous_core::agent::supervisor::Verdict;
-use rendezvous_core::driver::agent::AgentResult;
+use rendezvous_agent::driver::agent::AgentResult;
+use rendezvous_agent::failure::{REPORT_VERSION, WorkerGroupFailure, signal_name};
+use rendezvous_agent::reason::{Reason, StopCause};
+use rendezvous_agent::supervisor::Verdict;
 use serde_json::{Value, json};
 use std::io;
 use std::path::{Path, PathBuf};

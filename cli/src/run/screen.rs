@@ -3,11 +3,11 @@
 use super::console::{Console, Weight};
 use super::waiting::{Awaited, Waiting, Words};
 use clap::ValueEnum;
-use rendezvous_core::agent::failure::signal_name;
-use rendezvous_core::agent::phase::Phase;
-use rendezvous_core::agent::reason::{Reason, StopCause};
-use rendezvous_core::agent::supervisor::{Notice, Timing, Verdict};
-use rendezvous_core::driver::agent::{Agent, AgentEvent, Moment};
+use rendezvous_agent::driver::agent::{Agent, AgentEvent, Moment};
+use rendezvous_agent::failure::signal_name;
+use rendezvous_agent::phase::Phase;
+use rendezvous_agent::reason::{Reason, StopCause};
+use rendezvous_agent::supervisor::{Notice, Timing, Verdict};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::rendezvous::RendezvousHandler;
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;

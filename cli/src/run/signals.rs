@@ -1,8 +1,8 @@
 //! Signals that come to the agent.
 
 use super::screen::Screen;
-use rendezvous_core::agent::failure::signal_name;
-use rendezvous_core::driver::agent::AgentControl;
+use rendezvous_agent::driver::agent::AgentControl;
+use rendezvous_agent::failure::signal_name;
 use signal_hook::consts::{SIGKILL, SIGSTOP, SIGUSR1, SIGUSR2};
 use std::io;
 use std::sync::mpsc::{Sender, channel};

@@ -147,7 +147,7 @@ pub fn barrier(
 }
 
 /// The same. `arrived` is told as soon as the others wait for this one no more.
-pub(in crate::driver) fn arrive(
+pub fn arrive(
     store: &Store,
     options: &BarrierOptions,
     rank_name: Option<RankName<'_>>,

@@ -50,19 +50,19 @@ pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
     /// One of no loop: its descriptor is for who waits for it otherwise.
-    pub(super) fn alone() -> io::Result<Self> {
+    pub fn alone() -> io::Result<Self> {
         // SAFETY: flags only; the result is checked before it is owned.
         let fd = unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))? };
         Ok(Self(Arc::new(fd)))
     }
 
     /// The descriptor, which is readable from when it wakes until that is taken back.
-    pub(super) fn fd(&self) -> RawFd {
+    pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
     /// Takes wakings back.
-    pub(super) fn take_back(&self) {
+    pub fn take_back(&self) {
         take_count(&self.0);
     }
 
@@ -337,18 +337,10 @@ unsafe fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether a descriptor becomes readable within `span`.
-#[cfg(test)]
-pub(super) fn becomes_readable(fd: RawFd, span: Duration) -> bool {
-    let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let millis = i32::try_from(span.as_millis()).expect("a short span");
-    // SAFETY: one valid `pollfd`.
-    unsafe { libc::poll(&raw mut watched, 1, millis) == 1 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::testing::becomes_readable;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 

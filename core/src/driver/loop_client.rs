@@ -1,21 +1,18 @@
-//! Stores, sessions, agents and workers of RPC groups inside somebody else's event loop: no callback, no call that blocks.
+//! Stores, sessions and other members inside somebody else's event loop: no callback, no call that blocks.
 //!
 //! Put [`Loop::fd`] into the program's own poll; when it is readable, call [`Loop::turn`] and take the
 //! [`Loop::next_event`]s. Deadlines, pauses and look-ups make the descriptor readable too.
 
-mod agent;
 mod line;
+mod member;
 mod native;
 mod node;
-mod rpc;
 mod session;
 
-pub use agent::{AgentId, LoopAgent};
+pub use member::{Member, MemberContext, MemberEvent, MemberEvents, MemberId};
 pub use node::Session;
-pub use rpc::{Called, MakeRpc, RpcAskError, RpcDesk, RpcEvent, RpcHome, RpcId};
 pub use session::{SessionAnswer, SessionEvent};
 
-use super::agent::{AgentEvent, Moment};
 use super::call_error::CallError;
 use super::event_loop::EventLoop;
 use super::random::random_seed;
@@ -29,13 +26,12 @@ use crate::node::multi_client::{Answer, Input};
 use crate::store::call::{Call, CallId, Patience};
 use crate::store::op::{Key, Request};
 use crate::time::Duration;
-use agent::WatchedAgent;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use line::{Lookups, LoopStore};
-use rpc::Workers;
+use member::Members;
 use session::LoopSession;
 use std::io;
 use std::os::fd::RawFd;
@@ -93,10 +89,8 @@ pub enum LoopEvent {
     Store(CallOver),
     /// Something happened in a session.
     Session(SessionId, SessionEvent),
-    /// Something happened to an agent, which was so then.
-    Agent(AgentId, AgentEvent, Moment),
-    /// Something happened to a worker of an RPC group.
-    Rpc(RpcId, RpcEvent),
+    /// Something happened to another member; what it is, is said where that member is added.
+    Member(MemberId, MemberEvent),
 }
 
 /// A call is over.
@@ -131,8 +125,7 @@ pub struct Loop {
     events: EventLoop,
     stores: SortedMap<StoreId, Box<LoopStore>>,
     sessions: SortedMap<SessionId, Box<LoopSession>>,
-    agents: Vec<WatchedAgent>,
-    workers: Workers,
+    members: Members,
     members_made: u32,
     happened: VecDeque<LoopEvent>,
     lookups: Lookups,
@@ -153,8 +146,7 @@ impl Loop {
             events: EventLoop::new()?,
             stores: SortedMap::default(),
             sessions: SortedMap::default(),
-            agents: Vec::new(),
-            workers: Workers::default(),
+            members: Members::default(),
             members_made: 0,
             happened: VecDeque::new(),
             lookups: Lookups::default(),
@@ -288,7 +280,7 @@ impl Loop {
             session.cancel(call, &mut self.happened);
             session.carry_out(&self.events, &mut self.happened);
         } else {
-            self.workers.cancel(RpcId::from_u32(store.0), call);
+            self.members.cancel(MemberId::from_u32(store.0), call);
         }
         self.changed();
     }
@@ -314,7 +306,7 @@ impl Loop {
                 session.ready(one, &mut self.buffer);
                 session.carry_out(&self.events, &mut self.happened);
             } else {
-                self.turn_agent(one.token)?;
+                self.members.ready(one, &mut self.happened)?;
             }
         }
         for lookup in self.lookups.take() {
@@ -336,14 +328,14 @@ impl Loop {
                 session.carry_out(&self.events, &mut self.happened);
             }
         }
-        self.workers.turn(now);
+        self.members.turn(now);
         self.arm();
         Ok(())
     }
 
     /// The next thing that happened.
     pub fn next_event(&mut self) -> Option<LoopEvent> {
-        let Some(event) = self.happened.pop_front() else { return self.workers.next_event() };
+        let Some(event) = self.happened.pop_front() else { return self.members.next_event() };
         if let LoopEvent::Session(session, SessionEvent::Changed(call, change)) = &event
             && let Some(session) = self.sessions.get_mut(*session)
         {
@@ -370,7 +362,7 @@ impl Loop {
     fn arm(&mut self) {
         let stores = self.stores.values().filter_map(|member| member.client.poll_timeout());
         let sessions = self.sessions.values().filter_map(|session| session.carrier.poll_timeout());
-        if let Some(due) = stores.chain(sessions).chain(self.workers.poll_timeout()).min() {
+        if let Some(due) = stores.chain(sessions).chain(self.members.poll_timeout()).min() {
             self.events.wake_at(due);
         }
     }
@@ -396,8 +388,6 @@ fn names_of(call: &Call<'_>, scope: &[u8]) -> Vec<Vec<u8>> {
     }
 }
 
-#[cfg(test)]
-mod rpc_tests;
 #[cfg(test)]
 mod session_tests;
 #[cfg(test)]

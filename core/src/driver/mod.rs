@@ -3,7 +3,6 @@
 #![expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "std is at home here")]
 
-pub mod agent;
 pub mod backend;
 pub mod call_error;
 pub mod canceller;
@@ -18,24 +17,22 @@ pub mod native_client;
 pub mod native_store;
 pub mod pauses;
 pub mod plugin_store;
-pub mod process;
 pub mod random;
 pub mod rendezvous;
 pub mod reply;
-mod resolve;
-pub mod rpc;
-pub mod rpc_group;
+#[doc(hidden)]
+pub mod resolve;
 pub mod server;
 pub mod socket;
 mod sorted_map;
 pub mod store;
 pub mod store_client;
 pub mod take;
-mod temporary;
+#[doc(hidden)]
+pub mod temporary;
 pub mod threads;
 pub mod timeout;
-pub mod worker_logs;
 mod workers;
 
 #[cfg(test)]
-mod forked;
+mod testing;

@@ -11,11 +11,11 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::io;
 
 /// The addresses of a host.
-pub(super) type Found = Result<Vec<SocketAddr>, ResolveError>;
+pub type Found = Result<Vec<SocketAddr>, ResolveError>;
 
 /// Why no addresses of a host were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ResolveError {
+pub enum ResolveError {
     /// The resolver's error number.
     Resolver(i32),
     /// The system's: the resolver could not look.
@@ -29,7 +29,7 @@ impl ResolveError {
     }
 
     /// What it means to a call.
-    pub(super) fn classify(self) -> (ErrorKind, Cause) {
+    pub fn classify(self) -> (ErrorKind, Cause) {
         match self {
             Self::Resolver(number @ libc::EAI_MEMORY) => (ErrorKind::Exhausted, Cause::Resolver(number)),
             Self::Resolver(number) => (ErrorKind::Unresolved, Cause::Resolver(number)),
@@ -48,7 +48,7 @@ impl fmt::Display for ResolveError {
 }
 
 /// The address that `host` spells, if it is one: `127.0.0.1`, `::1`, `[::1]`.
-pub(super) fn literal(host: &str, port: u16) -> Option<SocketAddr> {
+pub fn literal(host: &str, port: u16) -> Option<SocketAddr> {
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     bare.parse().ok().map(|address: IpAddr| SocketAddr::new(address, port))
 }
@@ -57,7 +57,7 @@ pub(super) fn literal(host: &str, port: u16) -> Option<SocketAddr> {
 ///
 /// # Errors
 /// That of making a thread.
-pub(super) fn look_up(host: &str, port: u16, done: impl FnOnce(Found) + Send + 'static) -> io::Result<()> {
+pub fn look_up(host: &str, port: u16, done: impl FnOnce(Found) + Send + 'static) -> io::Result<()> {
     let host = host.to_string();
     threads::spawn("rdzv-resolve", move || done(addresses(&host, port))).map(drop)
 }

@@ -6,7 +6,8 @@
 mod listener;
 mod reactor;
 
-pub(in crate::driver) use listener::open as open_listener;
+#[doc(hidden)]
+pub use listener::open as open_listener;
 pub use listener::{Family, StartError, StartErrorKind};
 
 use crate::driver::reply::{NoAnswer, ask};

@@ -50,14 +50,14 @@ impl KeepAlive {
 }
 
 /// A new non-blocking socket, of the address's family.
-pub(super) fn open_socket(address: SocketAddr) -> io::Result<Socket> {
+pub fn open_socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
 /// Starts to connect a socket, and tells whether that is done already.
-pub(super) fn start_connect(
+pub fn start_connect(
     socket: &Socket,
     address: SocketAddr,
     keep_alive: Option<&KeepAlive>,
@@ -74,7 +74,7 @@ pub(super) fn start_connect(
 }
 
 /// After a connecting socket became writable: whether it is connected.
-pub(super) fn finish_connect(socket: &Socket) -> io::Result<()> {
+pub fn finish_connect(socket: &Socket) -> io::Result<()> {
     if let Some(error) = socket.take_error()? {
         return Err(error);
     }
@@ -93,7 +93,7 @@ pub(super) fn wait_writable(fd: RawFd, span: Duration) -> io::Result<bool> {
 }
 
 /// Waits until a descriptor is readable or has failed; false: the time is up.
-pub(super) fn wait_readable(fd: RawFd, span: Duration) -> io::Result<bool> {
+pub fn wait_readable(fd: RawFd, span: Duration) -> io::Result<bool> {
     wait(fd, libc::POLLIN, span)
 }
 
@@ -120,7 +120,7 @@ fn wait(fd: RawFd, events: libc::c_short, span: Duration) -> io::Result<bool> {
 
 /// What an idle connection shows, as far as the kernel knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Idle {
+pub enum Idle {
     /// It is open, and nothing has come.
     Silent,
     /// There are bytes to read.
@@ -130,7 +130,7 @@ pub(super) enum Idle {
 }
 
 /// Looks at a connection without taking anything from it.
-pub(super) fn look(fd: RawFd) -> Idle {
+pub fn look(fd: RawFd) -> Idle {
     let mut byte = 0_u8;
     // SAFETY: one byte of room; the flags make it return at once and take nothing.
     match unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
@@ -142,7 +142,7 @@ pub(super) fn look(fd: RawFd) -> Idle {
 }
 
 /// Whether accepting failed for one newcomer only, who is gone already (accept(2)); the next may be at the door.
-pub(super) fn is_newcomers_fault(error: &io::Error) -> bool {
+pub fn is_newcomers_fault(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(
@@ -159,13 +159,13 @@ pub(super) fn is_newcomers_fault(error: &io::Error) -> bool {
 }
 
 /// Ends a connection both ways: whoever waits in it returns.
-pub(super) fn shut_down(fd: RawFd) {
+pub fn shut_down(fd: RawFd) {
     // SAFETY: a number and a flag; a failure means that the connection has ended already.
     unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
 }
 
 /// What a socket's error means to a call.
-pub(super) fn classify(error: &io::Error) -> (ErrorKind, Cause) {
+pub fn classify(error: &io::Error) -> (ErrorKind, Cause) {
     let Some(number) = error.raw_os_error() else { return (ErrorKind::Io, Cause::Unknown) };
     let kind = match number {
         libc::ECONNREFUSED => ErrorKind::Refused,

@@ -163,19 +163,19 @@ impl Store {
 
     /// The same keys, with the same default timeout, over another way to the same store.
     #[must_use]
-    pub(in crate::driver) fn on_another(&self, backend: Arc<dyn Backend>) -> Self {
+    pub fn on_another(&self, backend: Arc<dyn Backend>) -> Self {
         let other = Self::over(backend);
         other.set_timeout(self.timeout());
         Self { scope: self.scope.clone(), meeting: self.meeting, ..other }
     }
 
     /// What stands before every key of this handle.
-    pub(in crate::driver) fn scope(&self) -> &[u8] {
+    pub fn scope(&self) -> &[u8] {
         &self.scope
     }
 
     /// Host and port of its server, if it has one that clients connect to.
-    pub(in crate::driver) fn endpoint(&self) -> Option<(&str, u16)> {
+    pub fn endpoint(&self) -> Option<(&str, u16)> {
         self.backend.endpoint()
     }
 

@@ -9,7 +9,7 @@ const FALLBACK: &str = concat!("/", "tmp");
 
 /// Returns the absolute path of the folder for temporary files: the one that `TMPDIR` names if it is a folder that this
 /// process may write to, the system's otherwise, as Python does. A job's environment often names a folder of another host.
-pub(super) fn temporary_folder() -> PathBuf {
+pub fn temporary_folder() -> PathBuf {
     let named = std::env::temp_dir();
     let folder = if is_usable(&named) || !is_usable(FALLBACK.as_ref()) { named } else { FALLBACK.into() };
     std::path::absolute(&folder).unwrap_or(folder)

@@ -76,13 +76,13 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<Thr
 }
 
 /// What a panic said.
-pub(super) fn panic_text(panic: &(dyn core::any::Any + Send)) -> String {
+pub fn panic_text(panic: &(dyn core::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string())
 }
 
 /// Does `work` while every signal is blocked in this thread. It must not unwind.
-pub(super) fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
+pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: both sets are valid for writing, and `sigfillset` initialises the first.

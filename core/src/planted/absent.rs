@@ -7,10 +7,10 @@
 )]
 mod bug;
 
-pub(crate) use bug::Bug;
+pub use bug::Bug;
 
 /// Whether this one is there: never.
 #[inline(always)]
-pub(crate) const fn has(_: Bug) -> bool {
+pub const fn has(_: Bug) -> bool {
     false
 }

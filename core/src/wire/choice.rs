@@ -1,6 +1,8 @@
 //! Numbers on the wire that stand for one of several things.
 
 /// A `u16` whose values are listed. A reader meets those of later versions, too, so an unlisted one is kept.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! open_choice {
     ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $number:literal $item:ident: $text:literal,)* }) => {
         $(#[$doc])*
@@ -43,16 +45,16 @@ macro_rules! open_choice {
             }
         }
 
-        impl<'a> crate::wire::native::Field<'a> for $name {
-            fn write(&self, out: &mut impl crate::wire::sink::Sink) {
-                crate::wire::native::Field::write(&self.number(), out);
+        impl<'a> $crate::wire::native::Field<'a> for $name {
+            fn write(&self, out: &mut impl $crate::wire::sink::Sink) {
+                $crate::wire::native::Field::write(&self.number(), out);
             }
 
-            fn read(body: &mut crate::wire::native::Body<'a>) -> Result<Self, crate::wire::native::BodyError> {
-                <u16 as crate::wire::native::Field>::read(body).map(Self::from_number)
+            fn read(body: &mut $crate::wire::native::Body<'a>) -> Result<Self, $crate::wire::native::BodyError> {
+                <u16 as $crate::wire::native::Field>::read(body).map(Self::from_number)
             }
         }
     };
 }
 
-pub(crate) use open_choice;
+pub use open_choice;

@@ -1,9 +1,11 @@
 //! Bytes on the wire: codecs that know no state.
 
 pub mod c10d;
-pub(crate) mod choice;
+#[doc(hidden)]
+pub mod choice;
 pub mod native;
-pub mod rpc;
 pub mod sink;
-mod split;
-mod version;
+#[doc(hidden)]
+pub mod split;
+#[doc(hidden)]
+pub mod version;

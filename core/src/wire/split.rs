@@ -13,21 +13,28 @@ pub enum Piece<'b, H> {
 
 /// Where in a frame of a header of `N` bytes the next one belongs. It keeps none but those of a header.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Split<const N: usize> {
+pub struct Split<const N: usize> {
     head: [u8; N],
     have: usize,
     /// Bytes of the body that are to come, while within a frame.
     left: Option<u32>,
 }
 
+impl<const N: usize> Default for Split<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<const N: usize> Split<N> {
     /// Before a header.
-    pub(super) const fn new() -> Self {
+    #[must_use]
+    pub const fn new() -> Self {
         Self { head: [0; N], have: 0, left: None }
     }
 
     /// How many bytes of a body are to come before anything else.
-    pub(super) const fn body_left(&self) -> u32 {
+    pub const fn body_left(&self) -> u32 {
         match self.left {
             Some(left) => left,
             None => 0,
@@ -35,7 +42,7 @@ impl<const N: usize> Split<N> {
     }
 
     /// So many bytes of the body were taken elsewhere; no more than there are.
-    pub(super) const fn pass_over(&mut self, bytes: u32) {
+    pub const fn pass_over(&mut self, bytes: u32) {
         if let Some(left) = self.left {
             self.left = Some(left.saturating_sub(bytes));
         }
@@ -46,7 +53,7 @@ impl<const N: usize> Split<N> {
     ///
     /// # Errors
     /// That of `read`.
-    pub(super) fn next<'b, H, E>(
+    pub fn next<'b, H, E>(
         &mut self,
         bytes: &mut &'b [u8],
         read: impl FnOnce(&[u8; N]) -> Result<(H, u32), E>,

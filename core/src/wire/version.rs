@@ -2,7 +2,7 @@
 
 /// The highest that both ends have, each from its oldest to its newest; `None`: there is none.
 #[must_use]
-pub(super) const fn highest_in_common(ours: (u16, u16), theirs: (u16, u16)) -> Option<u16> {
+pub const fn highest_in_common(ours: (u16, u16), theirs: (u16, u16)) -> Option<u16> {
     let best = if theirs.1 < ours.1 { theirs.1 } else { ours.1 };
     if theirs.0 > theirs.1 || best < ours.0 || best < theirs.0 { None } else { Some(best) }
 }

@@ -1,4 +1,4 @@
-//! What the core depends on, and what the C boundary must not forget.
+//! What the crates depend on, and what the C boundary must not forget.
 
 use super::{File, Rule};
 
@@ -11,26 +11,36 @@ fn section<'a>(manifest: &'a str, header: &str) -> Vec<(&'a str, &'a str)> {
 }
 
 const DEPENDENCIES: Rule = Rule {
-    sentence: "Every dependency of the core comes from the workspace, without its default features: they would bring \
-               std back.",
+    sentence: "Every dependency of core, agent and rpc comes from the workspace, without its default features: they \
+               would bring std back. The core depends on neither of the others, and these not on each other.",
     check: |files| {
         let text =
             |path: &str| files.iter().find(|file| file.path == path).map_or("", |file| file.text.as_str());
         let shared = section(text("Cargo.toml"), "[workspace.dependencies]");
-        let own = section(text("core/Cargo.toml"), "[dependencies]");
         let wrong = |(name, said): &(&str, &str)| {
             let bare = shared
                 .iter()
                 .any(|(shared, said)| shared == name && said.contains("default-features = false"));
             !bare || !said.contains("workspace = true") || said.contains("default-features = true")
         };
-        let broken = own.into_iter().filter(wrong);
-        broken.map(|(name, said)| format!("core/Cargo.toml: {name} = {said}")).collect()
+        let mut broken = Vec::new();
+        for (path, strangers) in [
+            ("core/Cargo.toml", ["rendezvous-agent", "rendezvous-rpc"].as_slice()),
+            ("agent/Cargo.toml", &["rendezvous-rpc"]),
+            ("rpc/Cargo.toml", &["rendezvous-agent"]),
+        ] {
+            let is_strange = |(name, _): &(&str, &str)| strangers.contains(name);
+            let own = section(text(path), "[dependencies]").into_iter();
+            let own = own.filter(|entry| wrong(entry) || is_strange(entry));
+            let in_tests = section(text(path), "[dev-dependencies]").into_iter().filter(is_strange);
+            broken.extend(own.chain(in_tests).map(|(name, said)| format!("{path}: {name} = {said}")));
+        }
+        broken
     },
 };
 
 #[test]
-fn the_core_depends_on_no_default_features() {
+fn the_crates_depend_on_no_default_features_and_in_one_direction() {
     let shared =
         "[workspace.dependencies]\nbare = { version = \"1\", default-features = false }\nrich = \"1\"\n";
     let with = |own: &str| {
@@ -41,6 +51,11 @@ fn the_core_depends_on_no_default_features() {
     DEPENDENCIES.notices_in(&with("bare = { workspace = true, default-features = true }"));
     DEPENDENCIES.notices_in(&with("bare = { version = \"1\", default-features = false }"));
     DEPENDENCIES.notices_in(&with("unknown = { workspace = true }"));
+    let shared = "[workspace.dependencies]\nrendezvous-rpc = { path = \"rpc\", default-features = false }\n";
+    for (path, of) in [("agent/Cargo.toml", "[dependencies]"), ("core/Cargo.toml", "[dev-dependencies]")] {
+        let own = File::new(path, &format!("{of}\nrendezvous-rpc = {{ workspace = true }}\n"));
+        DEPENDENCIES.notices_in(&[own, File::new("Cargo.toml", shared)]);
+    }
     DEPENDENCIES.allows_in(&with("# why\nbare = { workspace = true, optional = true, features = [\"x\"] }"));
     let found = super::repository();
     let core = found.iter().find(|file| file.path == "core/Cargo.toml").expect("the core has a manifest");

@@ -5,9 +5,9 @@
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 #![expect(clippy::disallowed_methods, reason = "a program may read its environment")]
 
+use rendezvous_agent::driver::worker_logs::write_error_file;
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::store_client::StoreOptions;
-use rendezvous_core::driver::worker_logs::write_error_file;
 use serde_json::Value;
 use std::error::Error;
 use std::io::{Read, Write};

@@ -2,12 +2,12 @@
 //! line on stdout, and does what the lines on stdin say.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
-use rendezvous_core::driver::rendezvous::{Context, NodeStore};
-use rendezvous_core::driver::rpc::handling::{Handling, Run};
-use rendezvous_core::driver::rpc_group::{RpcInit, Shutdown, TcpOptions};
+use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::store_client::StoreOptions;
-use rendezvous_core::rpc::options::RpcOptions;
+use rendezvous_rpc::driver::calls::handling::{Handling, Run};
+use rendezvous_rpc::driver::group::{RpcContext, RpcInit, Shutdown, TcpOptions};
+use rendezvous_rpc::options::RpcOptions;
 use std::error::Error;
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -56,17 +56,17 @@ fn run() -> Result<(), Box<dyn Error>> {
     }
     let mut options = RpcOptions::new("tcp");
     options.set_own(Box::new(tcp));
-    let context = Arc::new(Context::default());
+    let context = Arc::new(RpcContext::default());
     let (rank, world_size) = (Some(id.parse()?), Some(size.parse()?));
     let init = |options| RpcInit { name, rank, world_size, options: Some(options), ..RpcInit::default() };
     let worker = if store.contains("://") {
         options.set_init_method(store)?;
-        context.init_rpc(init(options))?
+        context.init(init(options))?
     } else {
         let (host, port) = store.rsplit_once(':').ok_or(USAGE)?;
         let store = Store::connect(host, port.parse()?, StoreOptions::default())?;
         let store = NodeStore::new(store.with_prefix(b"rpc_prefix_0"), None);
-        context.init_rpc_over(Arc::new(store), init(options))?
+        context.init_over(Arc::new(store), init(options))?
     };
     say("joined");
     let heard = Arc::clone(&worker);
@@ -100,7 +100,7 @@ fn run() -> Result<(), Box<dyn Error>> {
                 say(&format!("workers {}", names.join(" ")));
             }
             ["leave"] => {
-                context.end_rpc(&worker, Shutdown::Graceful)?;
+                context.end(&worker, Shutdown::Graceful)?;
                 say("left");
                 return Ok(());
             }

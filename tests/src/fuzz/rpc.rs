@@ -1,13 +1,13 @@
 //! Bytes against what workers of an RPC group tell each other: cards, changes, and both ends of a connection.
 
 use rendezvous_core::limits::RpcLimits;
-use rendezvous_core::rpc::connection::callee::{Callee, CalleeEvent};
-use rendezvous_core::rpc::connection::caller::{Caller, CallerEvent, NewCall};
-use rendezvous_core::rpc::connection::{CallKind, ToWrite};
-use rendezvous_core::rpc::exchange::{decode_card, encode_card};
-use rendezvous_core::rpc::membership::change::{decode_change, encode_change};
-use rendezvous_core::rpc::name::WorkerInfo;
 use rendezvous_core::time::Instant;
+use rendezvous_rpc::connection::callee::{Callee, CalleeEvent};
+use rendezvous_rpc::connection::caller::{Caller, CallerEvent, NewCall};
+use rendezvous_rpc::connection::{CallKind, ToWrite};
+use rendezvous_rpc::exchange::{decode_card, encode_card};
+use rendezvous_rpc::membership::change::{decode_change, encode_change};
+use rendezvous_rpc::name::WorkerInfo;
 
 const NOW: Instant = Instant::ORIGIN;
 
@@ -58,7 +58,7 @@ fn callee(pieces: &[&[u8]]) -> Vec<String> {
         assert!(rest.is_empty());
     }
     parts.end(&mut told);
-    callee.lost(rendezvous_core::rpc::connection::ConnectionError::Closed);
+    callee.lost(rendezvous_rpc::connection::ConnectionError::Closed);
     while callee.next_event(NOW, &mut &[][..]).is_some() {}
     assert_eq!((callee.under_way(), callee.poll_write()), (0, None));
     told
@@ -96,7 +96,7 @@ fn caller(pieces: &[&[u8]]) -> Vec<String> {
         assert!(rest.is_empty());
     }
     parts.end(&mut told);
-    caller.lost(rendezvous_core::rpc::connection::ConnectionError::Closed);
+    caller.lost(rendezvous_rpc::connection::ConnectionError::Closed);
     while caller.next_event(NOW, &mut &[][..]).is_some() {}
     assert_eq!((caller.under_way(), caller.poll_write()), (0, None));
     told
@@ -128,8 +128,8 @@ impl Parts {
 #[must_use]
 pub fn rpc_talk(seed: u64) -> Vec<u8> {
     use rendezvous_core::rng::Rng;
-    use rendezvous_core::wire::rpc::{CalleeFrame, CallerFrame, Header, encode_frame};
     use rendezvous_core::wire::sink::Sink;
+    use rendezvous_rpc::wire::{CalleeFrame, CallerFrame, Header, encode_frame};
 
     struct Bytes(Vec<u8>);
     impl Sink for Bytes {

@@ -2,7 +2,7 @@ mod killed;
 
 use super::*;
 use crate::driver::store::Store;
-use crate::driver::store::tests::TemporaryFile;
+use crate::driver::testing::TemporaryFile;
 use crate::driver::timeout::Timeout;
 use crate::error::LimitError;
 use std::fs::{self, OpenOptions};

@@ -336,11 +336,11 @@ impl LoopStore {
 
 #[cfg(test)]
 mod tests {
-    use crate::driver::event_loop::becomes_readable;
     use crate::driver::loop_client::{Loop, LoopEvent, StoreId};
     use crate::driver::server::{Server, ServerOptions};
     use crate::driver::store::Timeout;
     use crate::driver::store_client::StoreOptions;
+    use crate::driver::testing::becomes_readable;
     use crate::store::op::{Key, Request};
     use crate::time::Duration;
     use std::net::TcpListener;

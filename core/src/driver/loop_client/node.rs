@@ -63,7 +63,7 @@ impl Loop {
         self.happened.retain(|event| match event {
             LoopEvent::Store(over) => over.store != session.store(),
             LoopEvent::Session(of, _) => *of != session,
-            LoopEvent::Agent(..) | LoopEvent::Rpc(..) => true,
+            LoopEvent::Member(..) => true,
         });
     }
 

@@ -1,7 +1,6 @@
 //! Nodes in one loop and one thread, against a real server.
 
 use super::*;
-use crate::driver::event_loop::becomes_readable;
 use crate::driver::native_client::loopback_tests::{Cut, as_node, nodes};
 use crate::driver::native_client::tests::options;
 use crate::driver::native_client::{
@@ -9,6 +8,7 @@ use crate::driver::native_client::{
     NodeEvent, Step, Test, Txn, TxnResult, WatchError,
 };
 use crate::driver::server::{Server, ServerOptions};
+use crate::driver::testing::becomes_readable;
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::participant::{Entry, Part, Role};
 use crate::rendezvous::round_event::RoundEvent;

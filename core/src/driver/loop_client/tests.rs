@@ -1,6 +1,6 @@
 use super::*;
-use crate::driver::event_loop::becomes_readable;
 use crate::driver::server::{Server, ServerOptions};
+use crate::driver::testing::becomes_readable;
 use crate::limits::ClientLimits;
 use crate::store::call::Outcome;
 use crate::store::op::{Key, Keys};

@@ -95,7 +95,7 @@ impl WatchError {
     }
 
     /// What the server's last word on a watch of `key` means.
-    pub(in crate::driver) fn of(why: Why, oldest: u64, key: Key<'_>, peer: &str) -> Self {
+    pub fn of(why: Why, oldest: u64, key: Key<'_>, peer: &str) -> Self {
         let ended = |kind, words: String| ended(kind, words.into(), key, peer);
         match why {
             Why::Compacted => {
@@ -111,7 +111,7 @@ impl WatchError {
     }
 
     /// Nobody asked for the changes of `key`.
-    pub(in crate::driver) fn overrun(key: Key<'_>, peer: &str) -> Self {
+    pub fn overrun(key: Key<'_>, peer: &str) -> Self {
         let words = "it was ended, since nobody asked for its changes".into();
         Self::Overrun(ended(ErrorKind::LimitExceeded, words, key, peer))
     }

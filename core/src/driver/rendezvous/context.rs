@@ -5,7 +5,6 @@ use super::hosting::HostedServers;
 use super::rdzv_backend::RdzvBackend;
 use super::static_backend::StaticBackend;
 use super::url::{FileUrls, TcpUrls, UrlHandler, UrlOptions, UrlRendezvous};
-use crate::driver::rpc_group::RpcContext;
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::rdzv_settings::RDZV_BACKEND;
 use crate::rendezvous::registry::{Backends, Creator, Identity, RegistryError, Schemes, check_backend};
@@ -30,12 +29,11 @@ impl Creator for Registered {
     }
 }
 
-/// Backends, schemes, the stores that this process hosts, and its RPC. Nothing of it is global.
+/// Backends, schemes, and the stores that this process hosts. Nothing of it is global.
 pub struct Context {
     backends: Mutex<Backends<Registered>>,
     schemes: Mutex<Schemes<Arc<dyn UrlHandler>>>,
     servers: Arc<HostedServers>,
-    rpc: RpcContext,
 }
 
 impl fmt::Debug for Context {
@@ -46,12 +44,7 @@ impl fmt::Debug for Context {
 
 impl Default for Context {
     fn default() -> Self {
-        let context = Self {
-            backends: Mutex::default(),
-            schemes: Mutex::default(),
-            servers: Arc::default(),
-            rpc: RpcContext::default(),
-        };
+        let context = Self { backends: Mutex::default(), schemes: Mutex::default(), servers: Arc::default() };
         let servers = || Arc::clone(&context.servers);
         // Nothing else has these names yet.
         lock(&context.backends)
@@ -127,12 +120,6 @@ impl Context {
         let handler = lock(&self.schemes).find(url.scheme()).cloned();
         let handler = handler.ok_or_else(|| UrlError::NoHandler { scheme: url.scheme().into() })?;
         handler.begin(url, options)
-    }
-
-    /// Its RPC: backends, and the worker that this process is.
-    #[must_use]
-    pub const fn rpc(&self) -> &RpcContext {
-        &self.rpc
     }
 
     /// The stores that this process hosts for its handlers.

@@ -81,7 +81,9 @@ impl fmt::Display for Listen {
 }
 
 impl StartError {
-    pub(in crate::driver) fn io(listen: &Listen, cause: io::Error) -> Self {
+    /// Of an error of the system.
+    #[must_use]
+    pub fn io(listen: &Listen, cause: io::Error) -> Self {
         let kind = match (cause.kind(), cause.raw_os_error()) {
             (io::ErrorKind::AddrInUse, _) => StartErrorKind::AddressInUse,
             (io::ErrorKind::AddrNotAvailable, _) => StartErrorKind::AddressNotAvailable,
@@ -100,10 +102,7 @@ impl StartError {
 }
 
 /// A listening, non-blocking socket.
-pub(in crate::driver) fn open(
-    listen: &Listen,
-    keep_alive: Option<KeepAlive>,
-) -> Result<std::net::TcpListener, StartError> {
+pub fn open(listen: &Listen, keep_alive: Option<KeepAlive>) -> Result<std::net::TcpListener, StartError> {
     let socket = match listen {
         Listen::Address { host, port, family } => {
             let address = resolve(host, *port).map_err(|cause| match StartError::io(listen, cause) {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::driver::server::{Server, ServerOptions};
-use std::path::PathBuf;
+use crate::driver::testing::TemporaryFile;
 use std::string::ToString;
 use std::thread;
 
@@ -11,27 +11,6 @@ const TIMEOUTS: Timeouts = Timeouts { call: SOON, answer: SOON };
 
 fn millis(count: u64) -> Timeout {
     Timeout::After(Duration::from_millis(count))
-}
-
-/// A file of a test's own, which goes with it.
-pub(in crate::driver) struct TemporaryFile(PathBuf);
-
-impl TemporaryFile {
-    pub(in crate::driver) fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(std::format!("rdzv-{}-{test}", std::process::id()));
-        std::fs::remove_file(&path).ok();
-        Self(path)
-    }
-
-    pub(in crate::driver) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for TemporaryFile {
-    fn drop(&mut self) {
-        std::fs::remove_file(&self.0).ok();
-    }
 }
 
 /// One store of each kind, and of each a prefixed one; with what they need to stay alive.

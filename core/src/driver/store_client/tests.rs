@@ -1,7 +1,7 @@
 use super::*;
-use crate::driver::event_loop::becomes_readable;
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store::Store;
+use crate::driver::testing::becomes_readable;
 use crate::driver::timeout::Timeout;
 use crate::error::{Cause, Effect, ErrorKind, Phase};
 use alloc::format;

@@ -1,14 +1,14 @@
 //! A call from one worker to another, with nothing between them.
 
 use rendezvous_core::limits::{IntakeLimits, RpcLimits};
-use rendezvous_core::rpc::connection::callee::{Callee, CalleeEvent};
-use rendezvous_core::rpc::connection::caller::NewCall;
-use rendezvous_core::rpc::connection::{CallKind, ToWrite};
-use rendezvous_core::rpc::handlers::{Handlers, Owner};
-use rendezvous_core::rpc::intake::Intake;
-use rendezvous_core::rpc::name::WorkerInfo;
-use rendezvous_core::rpc::peer::{Peer, PeerEvent};
 use rendezvous_core::time::Instant;
+use rendezvous_rpc::connection::callee::{Callee, CalleeEvent};
+use rendezvous_rpc::connection::caller::NewCall;
+use rendezvous_rpc::connection::{CallKind, ToWrite};
+use rendezvous_rpc::handlers::{Handlers, Owner};
+use rendezvous_rpc::intake::Intake;
+use rendezvous_rpc::name::WorkerInfo;
+use rendezvous_rpc::peer::{Peer, PeerEvent};
 
 pub(crate) fn sings() -> bool {
     is_answered() == Some(true)

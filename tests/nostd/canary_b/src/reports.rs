@@ -1,12 +1,12 @@
 //! What workers wrote, and the report of their failure.
 
-use rendezvous_core::agent::console_backlog::ConsoleBacklog;
-use rendezvous_core::agent::error_file::{ErrorFile, NewError, encode, parse};
-use rendezvous_core::agent::failure::{Place, ProcessFailure, WorkerEnd, WorkerGroupFailure};
-use rendezvous_core::agent::log_layout::{Destination, LogSettings, run_folder};
-use rendezvous_core::agent::log_lines::{LogLines, Shown};
-use rendezvous_core::agent::streams::Stream;
-use rendezvous_core::agent::template::{Origin, line_prefix};
+use rendezvous_agent::console_backlog::ConsoleBacklog;
+use rendezvous_agent::error_file::{ErrorFile, NewError, encode, parse};
+use rendezvous_agent::failure::{Place, ProcessFailure, WorkerEnd, WorkerGroupFailure};
+use rendezvous_agent::log_layout::{Destination, LogSettings, run_folder};
+use rendezvous_agent::log_lines::{LogLines, Shown};
+use rendezvous_agent::streams::Stream;
+use rendezvous_agent::template::{Origin, line_prefix};
 use rendezvous_core::time::Instant;
 
 pub(crate) fn sings() -> bool {

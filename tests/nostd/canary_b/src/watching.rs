@@ -1,15 +1,15 @@
 //! What is seen of an agent, and what looks after its workers.
 
-use rendezvous_core::agent::events::{EventFacts, EventRecorder};
-use rendezvous_core::agent::health::{Health, Request, Vigilance};
-use rendezvous_core::agent::metrics::Metrics;
-use rendezvous_core::agent::numa::{Host, NumaBinding, bind, parse_list, write_list};
-use rendezvous_core::agent::observer::Happened;
-use rendezvous_core::agent::phase::Phase;
-use rendezvous_core::agent::spec::WorkerSpec;
-use rendezvous_core::agent::stuck::{Look, StuckWatch};
-use rendezvous_core::agent::supervisor::{Input, Output, Supervisor};
-use rendezvous_core::agent::watchdog::Watchdog;
+use rendezvous_agent::events::{EventFacts, EventRecorder};
+use rendezvous_agent::health::{Health, Request, Vigilance};
+use rendezvous_agent::metrics::Metrics;
+use rendezvous_agent::numa::{Host, NumaBinding, bind, parse_list, write_list};
+use rendezvous_agent::observer::Happened;
+use rendezvous_agent::phase::Phase;
+use rendezvous_agent::spec::WorkerSpec;
+use rendezvous_agent::stuck::{Look, StuckWatch};
+use rendezvous_agent::supervisor::{Input, Output, Supervisor};
+use rendezvous_agent::watchdog::Watchdog;
 use rendezvous_core::time::{Duration, Instant};
 
 pub(crate) fn sings() -> bool {

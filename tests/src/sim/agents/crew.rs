@@ -2,10 +2,10 @@
 
 use super::plan::Mishap;
 use super::world::{Cue, Stage, World};
-use rendezvous_core::agent::group::{ExitStatus, WorkerGroup};
-use rendezvous_core::agent::reason::Hindrance;
-use rendezvous_core::agent::supervisor::Input;
-use rendezvous_core::agent::watchdog::ExpiredTimer;
+use rendezvous_agent::group::{ExitStatus, WorkerGroup};
+use rendezvous_agent::reason::Hindrance;
+use rendezvous_agent::supervisor::Input;
+use rendezvous_agent::watchdog::ExpiredTimer;
 use rendezvous_core::time::{Duration, Instant};
 
 const SIGKILL: i32 = 9;

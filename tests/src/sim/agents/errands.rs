@@ -4,9 +4,9 @@
 use super::super::agenda::Agenda;
 use super::office::Op;
 use super::world::{Cue, Stage};
-use rendezvous_core::agent::ranks::Ranks;
-use rendezvous_core::agent::reason::Reason;
-use rendezvous_core::agent::supervisor::{Farewell, Input};
+use rendezvous_agent::ranks::Ranks;
+use rendezvous_agent::reason::Reason;
+use rendezvous_agent::supervisor::{Farewell, Input};
 use rendezvous_core::elastic_store::barrier::TracedBarrier;
 use rendezvous_core::rendezvous::rejoin::Rejoin;
 use rendezvous_core::rendezvous::round_event::RoundEvent;

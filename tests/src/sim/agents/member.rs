@@ -3,10 +3,10 @@
 use super::errands::{Info, Look, Member, MemberAsk, Thread, Told, set_deadline};
 use super::office::{Answer, News, Op, RUN, Request};
 use super::world::World;
-use rendezvous_core::agent::reason::NoRound;
-use rendezvous_core::agent::supervisor::{Farewell, Input, Membership};
+use rendezvous_agent::node::rounds::{FAILURE_KEY, Meaning, failure_words, meaning, no_round};
+use rendezvous_agent::reason::NoRound;
+use rendezvous_agent::supervisor::{Farewell, Input, Membership};
 use rendezvous_core::error::ErrorKind;
-use rendezvous_core::node::agent_rounds::{FAILURE_KEY, Meaning, failure_words, meaning, no_round};
 use rendezvous_core::rendezvous::error::RendezvousErrorKind;
 use rendezvous_core::rendezvous::participant::Role;
 use rendezvous_core::rendezvous::rejoin::{self, Action, Rejoin, Waited};

@@ -4,15 +4,15 @@
 use super::errands::{Ask, Info, Numbering, NumberingAsk, Step, Thread, Told, set_deadline};
 use super::office::{Answer, News, Op, Request};
 use super::world::World;
-use rendezvous_core::agent::ranks::{
+use rendezvous_agent::node::rounds::{EXIT_BARRIER_PREFIX, in_vain};
+use rendezvous_agent::ranks::{
     Ranks, assign, assigned, assigned_ranks_key, read_assigned, role_info, role_info_key,
 };
-use rendezvous_core::agent::spec::RankAssignment;
-use rendezvous_core::agent::supervisor::Input;
+use rendezvous_agent::spec::RankAssignment;
+use rendezvous_agent::supervisor::Input;
 use rendezvous_core::elastic_store::Step as BarrierStep;
 use rendezvous_core::elastic_store::barrier::{BarrierOptions, TracedBarrier, Verdict};
 use rendezvous_core::error::ErrorKind;
-use rendezvous_core::node::agent_rounds::{EXIT_BARRIER_PREFIX, in_vain};
 use rendezvous_core::store::call::Outcome;
 use rendezvous_core::time::{Duration, Instant};
 

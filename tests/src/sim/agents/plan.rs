@@ -1,10 +1,10 @@
 //! What a seed decides before anything happens: who comes, and what goes wrong.
 
 use super::super::dice::Dice;
-use rendezvous_core::agent::group::ExitStatus;
-use rendezvous_core::agent::phase::Phase;
-use rendezvous_core::agent::reason::{Hindrance, StopCause};
-use rendezvous_core::agent::spec::{RankAssignment, WorkerSpec};
+use rendezvous_agent::group::ExitStatus;
+use rendezvous_agent::phase::Phase;
+use rendezvous_agent::reason::{Hindrance, StopCause};
+use rendezvous_agent::spec::{RankAssignment, WorkerSpec};
 use rendezvous_core::rendezvous::participant::Role;
 use rendezvous_core::rendezvous::service::{LastCall, RunSettings};
 use rendezvous_core::time::{Duration, Instant};

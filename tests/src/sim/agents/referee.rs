@@ -4,10 +4,10 @@
 use super::crew::{Cause, End};
 use super::plan::Mishap;
 use super::world::{Life, World};
-use rendezvous_core::agent::group::WorkerGroup;
-use rendezvous_core::agent::phase::Phase;
-use rendezvous_core::agent::reason::{NoRound, Reason};
-use rendezvous_core::agent::supervisor::{Failed, Farewell, Input, Membership, Notice, Verdict};
+use rendezvous_agent::group::WorkerGroup;
+use rendezvous_agent::phase::Phase;
+use rendezvous_agent::reason::{NoRound, Reason};
+use rendezvous_agent::supervisor::{Failed, Farewell, Input, Membership, Notice, Verdict};
 use rendezvous_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Writers that are killed while they append, or may not write as much, as real processes.
 
 use super::*;
-use crate::driver::forked::{end_of, in_a_child};
+use crate::driver::testing::{end_of, in_a_child};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 

@@ -1,9 +1,9 @@
 use super::*;
 use crate::driver::rendezvous::{Meeting, NodeStore, ReservedPort};
 use crate::driver::server::{Server, ServerOptions};
-use crate::driver::store::tests::TemporaryFile;
 use crate::driver::store::{Store, Timeout};
 use crate::driver::store_client::StoreOptions;
+use crate::driver::testing::TemporaryFile;
 use crate::error::{Cause, ErrorKind, Phase};
 use crate::rendezvous::store_info::RendezvousInfo;
 use crate::rendezvous::url::{RankEnvironment, WorldSize};

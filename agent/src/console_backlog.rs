@@ -1,0 +1,198 @@
+//! What a console has not taken yet. It may be slow, or stand still: a terminal that was paused, a reader that hangs.
+//!
+//! Whoever has nothing but the console waits for it, as without an agent between. Whoever has a file, too, waits while the
+//! console gets on, and does without it once that has taken nothing for [`CONSOLE_STALL`].
+
+use alloc::format;
+use alloc::vec::Vec;
+use rendezvous_core::limits::{CONSOLE_BYTES_MAX, CONSOLE_FULL_BYTES, CONSOLE_STALL};
+use rendezvous_core::time::Instant;
+
+/// Whether a stream's output is to be had elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The console is all there is.
+    OnlyConsole,
+    /// It is kept in a file, or its end must not be missed.
+    Elsewhere,
+}
+
+/// The machine of one console.
+#[derive(Debug, Default)]
+pub struct ConsoleBacklog {
+    bytes: Vec<u8>,
+    /// How many of them the console has.
+    taken: usize,
+    left_out: u64,
+    /// When it last took something, or had nothing to take.
+    moved_at: Instant,
+}
+
+impl ConsoleBacklog {
+    /// Adds what is to be shown. It is all shown or all left out.
+    pub fn add(&mut self, now: Instant, bytes: &[u8]) {
+        // One gap at a time: it is told where it is.
+        if self.left_out > 0 || self.unsent().len() >= CONSOLE_BYTES_MAX {
+            self.left_out += bytes.len() as u64;
+            return;
+        }
+        if self.is_empty() {
+            self.moved_at = now;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// What is to be written next.
+    #[must_use]
+    pub fn unsent(&self) -> &[u8] {
+        &self.bytes[self.taken..]
+    }
+
+    /// Whether the console has everything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.unsent().is_empty()
+    }
+
+    /// The console has taken so many bytes. Once there is room it is told what was left out.
+    pub fn took(&mut self, now: Instant, count: usize) {
+        self.taken += count;
+        self.moved_at = now;
+        if self.left_out > 0 && !self.is_full() {
+            let note = format!(
+                "\nrdzv: {} bytes of workers' output are missing here: the console did not take them\n",
+                core::mem::take(&mut self.left_out)
+            );
+            self.bytes.extend_from_slice(note.as_bytes());
+        }
+        if self.is_empty() {
+            self.forget();
+        } else if self.taken > CONSOLE_FULL_BYTES {
+            self.bytes.drain(..self.taken);
+            self.taken = 0;
+        }
+    }
+
+    /// The console is closed, or refuses what it was given: nobody waits for it.
+    pub fn forget(&mut self) {
+        self.taken = 0;
+        self.left_out = 0;
+        self.bytes.clear();
+        // A burst does not keep its memory for ever.
+        if self.bytes.capacity() > CONSOLE_FULL_BYTES {
+            self.bytes = Vec::new();
+        }
+    }
+
+    /// Whether those who can wait are to wait.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.unsent().len() >= CONSOLE_FULL_BYTES
+    }
+
+    /// Whether more may be read of a stream that is shown here.
+    #[must_use]
+    pub fn lets_read(&self, now: Instant, need: Need) -> bool {
+        !self.is_full() || (need == Need::Elsewhere && self.stalls_at().is_some_and(|at| now >= at))
+    }
+
+    /// From when on it counts as standing still, unless it takes something.
+    #[must_use]
+    pub fn stalls_at(&self) -> Option<Instant> {
+        self.is_full().then(|| self.moved_at + CONSOLE_STALL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Need::{Elsewhere, OnlyConsole};
+    use alloc::vec;
+
+    const START: Instant = Instant::from_millis(5000);
+
+    fn full() -> ConsoleBacklog {
+        let mut backlog = ConsoleBacklog::default();
+        backlog.add(START, &vec![b'x'; CONSOLE_FULL_BYTES]);
+        backlog
+    }
+
+    #[test]
+    fn what_comes_is_taken_in_order_in_any_pieces() {
+        let mut backlog = ConsoleBacklog::default();
+        assert!(backlog.is_empty() && backlog.lets_read(START, OnlyConsole));
+        backlog.add(START, b"one\n");
+        backlog.took(START, 2);
+        backlog.add(START, b"two\n");
+        assert_eq!(backlog.unsent(), b"e\ntwo\n");
+        backlog.took(START, 6);
+        assert!(backlog.is_empty() && backlog.bytes.is_empty() && backlog.stalls_at().is_none());
+    }
+
+    #[test]
+    fn all_wait_for_a_slow_console_and_none_with_a_file_for_one_that_stands_still() {
+        let mut backlog = full();
+        let stalled = START + CONSOLE_STALL;
+        for (now, elsewhere) in [(START, false), (stalled, true)] {
+            assert!(!backlog.lets_read(now, OnlyConsole), "it waits as long as it takes");
+            assert_eq!(backlog.lets_read(now, Elsewhere), elsewhere);
+        }
+        assert_eq!(backlog.stalls_at(), Some(stalled));
+        // It took one byte, and something came for it.
+        backlog.took(stalled, 1);
+        backlog.add(stalled, b"xx");
+        assert_eq!(backlog.stalls_at(), Some(stalled + CONSOLE_STALL));
+        assert!(!backlog.lets_read(stalled, Elsewhere));
+        backlog.took(stalled, 2);
+        assert!(backlog.lets_read(stalled, OnlyConsole));
+    }
+
+    #[test]
+    fn time_without_anything_to_take_is_no_standing_still() {
+        let mut backlog = ConsoleBacklog::default();
+        let later = START + CONSOLE_STALL * 10;
+        backlog.add(later, &vec![b'x'; CONSOLE_FULL_BYTES]);
+        assert!(!backlog.lets_read(later, Elsewhere));
+    }
+
+    #[test]
+    fn what_is_too_much_is_left_out_and_counted() {
+        let mut backlog = full();
+        let line = vec![b'y'; 1000];
+        let mut added = CONSOLE_FULL_BYTES;
+        while backlog.left_out == 0 {
+            backlog.add(START, &line);
+            added += line.len();
+        }
+        assert!(
+            added < CONSOLE_BYTES_MAX + 2 * line.len()
+                && backlog.bytes.len() <= CONSOLE_BYTES_MAX + line.len()
+        );
+        backlog.add(START, &line);
+        let kept = backlog.unsent().len();
+        let mut shown = Vec::new();
+        while !backlog.is_empty() {
+            let piece = backlog.unsent().len().min(4096);
+            shown.extend_from_slice(&backlog.unsent()[..piece]);
+            backlog.took(START, piece);
+            if backlog.is_full() {
+                backlog.add(START, b"!");
+            }
+            assert!(backlog.bytes.len() <= CONSOLE_BYTES_MAX + line.len() + 100);
+        }
+        let note = &shown[kept..];
+        assert!(
+            note.starts_with(b"\nrdzv: 21") && note.ends_with(b" did not take them\n"),
+            "once, where they are missing"
+        );
+        assert_eq!(note.iter().filter(|&&byte| byte == b'\n').count(), 2);
+        assert_eq!(backlog.bytes.capacity(), 0);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_closed_console() {
+        let mut backlog = full();
+        backlog.forget();
+        assert!(backlog.is_empty() && backlog.lets_read(START, OnlyConsole));
+    }
+}

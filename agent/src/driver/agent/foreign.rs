@@ -1,0 +1,565 @@
+//! Workers that somebody else starts and watches: a cluster manager, most likely.
+//!
+//! Its hooks may block: they are called on a thread of their own, one after the other. What it has to tell comes from any
+//! thread.
+
+use super::workers::{Start, WorkerEvent, Workers};
+use crate::environment::{Devices, Job, Variable, of_worker};
+use crate::error_file::ErrorFile;
+use crate::failure::{Place, ProcessFailure, WorkerEnd};
+use crate::group::WorkerGroup;
+use crate::reason::Hindrance;
+use crate::roster::Roster;
+use crate::supervisor::Failed;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::driver::event_loop::{EventLoop, Waker};
+use rendezvous_core::driver::threads::{self, Thread};
+use rendezvous_core::time::{Duration, Instant};
+use std::io;
+use std::os::fd::RawFd;
+
+/// How long the end of the hooks is waited for.
+const HOOKS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is to be started, to keep.
+#[derive(Clone, Debug)]
+pub struct StartOrder {
+    /// The workers, with their ranks.
+    pub group: WorkerGroup,
+    /// What each is to find in its environment, by local rank; no error files.
+    pub environments: Vec<Vec<Variable>>,
+}
+
+/// Something that happened to a worker, told from any thread.
+#[derive(Clone, Debug)]
+pub struct ForeignEvent {
+    /// The attempt of the start that it was of; what is told of an earlier one is passed over.
+    pub attempt: u64,
+    /// What happened. Nobody tells [`WorkerEvent::Empty`]: it follows from the ends.
+    pub event: WorkerEvent,
+    /// Where; empty for the agent's own host.
+    pub host: Box<str>,
+    /// Of an end: what went wrong, if that is known.
+    pub message: Box<str>,
+}
+
+/// Who starts and watches foreign workers. Each call has a moment: the agent's stop and kill timeouts run on meanwhile.
+pub trait WorkerHooks: Send {
+    /// Called once, before anything else.
+    fn begin(&mut self, teller: WorkersTeller);
+
+    /// Starts all workers of the order. Of each, [`WorkerEvent::Started`] or [`WorkerEvent::NotStarted`] is told.
+    ///
+    /// # Errors
+    /// None of them can be started.
+    fn start(&mut self, order: &StartOrder) -> Result<(), (Hindrance, Box<str>)>;
+
+    /// Sends a signal to all workers that live, and to what they have started.
+    fn signal(&mut self, signal: i32);
+
+    /// Ends all that lives at once.
+    fn kill(&mut self);
+
+    /// Sends a signal to the workers themselves.
+    fn pass(&mut self, signal: i32);
+}
+
+/// Tells an agent of its foreign workers, from any thread. It outlives the agent, and is not heard any more then.
+#[derive(Clone, Debug)]
+pub struct WorkersTeller {
+    told: Sender<ForeignEvent>,
+    waker: Waker,
+    clock: Clock,
+}
+
+impl WorkersTeller {
+    /// Tells of an event.
+    pub fn tell(&self, event: ForeignEvent) {
+        if self.told.send(event).is_ok() {
+            self.waker.wake();
+        }
+    }
+
+    /// By the clock of the agent.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+}
+
+#[derive(Debug)]
+enum Command {
+    Begin(WorkersTeller),
+    Start(Box<StartOrder>),
+    Signal(i32),
+    Kill,
+    Pass(i32),
+}
+
+/// Workers that somebody else has.
+///
+/// Dropping it has what lives of them killed, and waits for the end of the hooks: 5 s, since a program may end next. Hooks
+/// that take longer are left behind on their thread, and dropped when they come back.
+pub struct ForeignWorkers {
+    commands: Option<Sender<Command>>,
+    thread: Option<Thread>,
+    sender: Sender<ForeignEvent>,
+    told: Receiver<ForeignEvent>,
+    events: EventLoop,
+    clock: Clock,
+    roster: Roster,
+    happened: VecDeque<WorkerEvent>,
+    host: String,
+    devices: Devices,
+    /// Where each worker of this start runs, and what went wrong there.
+    notes: BTreeMap<u32, (Box<str>, Box<str>)>,
+}
+
+impl fmt::Debug for ForeignWorkers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForeignWorkers").field("roster", &self.roster).finish_non_exhaustive()
+    }
+}
+
+impl ForeignWorkers {
+    /// Workers behind these hooks, which are dropped on their own thread, after the last call. `host` is the agent's.
+    ///
+    /// # Errors
+    /// No descriptors or threads.
+    pub fn new(hooks: Box<dyn WorkerHooks>, host: String, devices: Devices) -> io::Result<Self> {
+        let events = EventLoop::new()?;
+        let (sender, told) = unbounded();
+        let (commands, asked) = unbounded();
+        let thread = threads::spawn("rdzv-workers", move || call_hooks(hooks, &asked))?;
+        let clock = *events.clock();
+        Ok(Self {
+            commands: Some(commands),
+            thread: Some(thread),
+            sender,
+            told,
+            events,
+            clock,
+            roster: Roster::default(),
+            happened: VecDeque::new(),
+            host,
+            devices,
+            notes: BTreeMap::new(),
+        })
+    }
+
+    fn ask(&self, command: Command) {
+        // The thread listens as long as this lives.
+        if let Some(commands) = &self.commands {
+            commands.send(command).ok();
+        }
+    }
+
+    /// With nothing left, the descriptor is not readable any more; what comes at that moment is not lost.
+    fn latecomer(&mut self) -> Option<ForeignEvent> {
+        if let Ok(ready) = self.events.poll() {
+            drop(ready);
+        }
+        let told = self.told.try_recv().ok()?;
+        self.events.waker().wake();
+        Some(told)
+    }
+
+    /// What was told, if it is about a worker of this start.
+    fn heard(&mut self, told: ForeignEvent) -> Option<WorkerEvent> {
+        let ForeignEvent { attempt, event, host, message } = told;
+        let local_rank = match event {
+            WorkerEvent::Started { local_rank, .. } | WorkerEvent::Stuck { local_rank, .. } => {
+                self.roster.has(attempt, local_rank).then_some(local_rank)
+            }
+            WorkerEvent::ErrorWritten { local_rank, .. } => {
+                return self.roster.has(attempt, local_rank).then_some(event);
+            }
+            WorkerEvent::NotStarted { local_rank, .. } | WorkerEvent::Exited { local_rank, .. } => {
+                self.roster.end(attempt, local_rank).then_some(local_rank)
+            }
+            WorkerEvent::TimerExpired(_) | WorkerEvent::Remark { .. } | WorkerEvent::LostSight { .. } => {
+                return Some(event);
+            }
+            WorkerEvent::GroupLost { .. } | WorkerEvent::Leftovers { .. } | WorkerEvent::Empty => {
+                return None;
+            }
+        };
+        let note = self.notes.entry(local_rank?).or_default();
+        if !host.is_empty() {
+            note.0 = host;
+        }
+        note.1 = message;
+        Some(event)
+    }
+
+    fn environments(&self, start: &Start<'_>) -> Result<Vec<Vec<Variable>>, (u32, Box<str>)> {
+        let job = Job {
+            run_id: start.run_id,
+            max_restarts: start.max_restarts,
+            master_addr: &start.master.master_addr,
+            master_port: start.master.master_port,
+            agent_store: start.agent_store,
+            devices: self.devices,
+            timer_file: None,
+        };
+        // What another host has in its environment is not known here.
+        let of = |worker| of_worker(&job, start.group, worker, "", &|_| None);
+        let workers = start.group.workers.iter();
+        workers
+            .map(|worker| of(worker).map_err(|error| (worker.local_rank, error.to_string().into())))
+            .collect()
+    }
+}
+
+/// The life of the thread that calls hooks.
+fn call_hooks(mut hooks: Box<dyn WorkerHooks>, asked: &Receiver<Command>) {
+    let mut teller = None;
+    for command in asked {
+        match command {
+            Command::Begin(line) => {
+                teller = Some(line.clone());
+                hooks.begin(line);
+            }
+            Command::Start(order) => {
+                if let (Err((hindrance, words)), Some(teller)) = (hooks.start(&order), &teller) {
+                    for worker in &order.group.workers {
+                        let (local_rank, words) = (worker.local_rank, words.clone());
+                        let event = WorkerEvent::NotStarted { local_rank, hindrance, words };
+                        let attempt = order.group.attempt;
+                        teller.tell(ForeignEvent {
+                            attempt,
+                            event,
+                            host: Box::default(),
+                            message: Box::default(),
+                        });
+                    }
+                }
+            }
+            Command::Signal(signal) => hooks.signal(signal),
+            Command::Kill => hooks.kill(),
+            Command::Pass(signal) => hooks.pass(signal),
+        }
+    }
+}
+
+impl Drop for ForeignWorkers {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if !thread.is_here() {
+            core::mem::forget(self.commands.take());
+            return thread.join();
+        }
+        if !self.roster.is_empty() {
+            self.ask(Command::Kill);
+        }
+        // The thread ends when nobody asks any more.
+        self.commands = None;
+        thread.join_within(HOOKS_PATIENCE, || {});
+    }
+}
+
+impl Workers for ForeignWorkers {
+    fn begin(&mut self, clock: Clock) {
+        self.clock = clock;
+        let teller = WorkersTeller { told: self.sender.clone(), waker: self.events.waker(), clock };
+        self.ask(Command::Begin(teller));
+    }
+
+    fn fd(&self) -> RawFd {
+        self.events.fd()
+    }
+
+    fn start(&mut self, start: &Start<'_>) {
+        self.roster.start(start.group.attempt, start.group.workers.len());
+        self.notes.clear();
+        match self.environments(start) {
+            Ok(environments) => {
+                let order = StartOrder { group: start.group.clone(), environments };
+                self.ask(Command::Start(Box::new(order)));
+            }
+            Err((local_rank, words)) => {
+                // Nothing was asked for, so nothing lives.
+                self.roster.start(start.group.attempt, 0);
+                let hindrance = Hindrance::Lasting;
+                self.happened.push_back(WorkerEvent::NotStarted { local_rank, hindrance, words });
+                self.events.waker().wake();
+            }
+        }
+    }
+
+    fn signal(&mut self, signal: i32) {
+        self.roster.stop();
+        // Where all have ended, there is nobody to tell.
+        if !self.roster.is_empty() {
+            self.ask(Command::Signal(signal));
+        }
+    }
+
+    fn kill(&mut self) {
+        self.roster.stop();
+        self.ask(Command::Kill);
+    }
+
+    fn pass(&mut self, signal: i32) {
+        self.ask(Command::Pass(signal));
+    }
+
+    fn next_event(&mut self) -> Option<WorkerEvent> {
+        if let Some(event) = self.happened.pop_front() {
+            return Some(event);
+        }
+        loop {
+            if self.roster.poll_empty() {
+                return Some(WorkerEvent::Empty);
+            }
+            let told = self.told.try_recv().ok().or_else(|| self.latecomer())?;
+            if let Some(event) = self.heard(told) {
+                return Some(event);
+            }
+        }
+    }
+
+    fn failures(&mut self, group: &WorkerGroup, failed: &[Failed]) -> Vec<ProcessFailure> {
+        let failure = |failed: &Failed| {
+            let worker = group.workers.get(usize::try_from(failed.local_rank).ok()?)?;
+            let (host, message) = self.notes.get(&failed.local_rank).cloned().unwrap_or_default();
+            let host = if host.is_empty() { self.host.as_str() } else { &host };
+            let place = Place { host, group_rank: group.group_rank.unwrap_or(0) };
+            let end = WorkerEnd {
+                local_rank: failed.local_rank,
+                global_rank: worker.global_rank,
+                pid: failed.pid.unwrap_or(0),
+                exit_code: failed.exit.exit_code(),
+                seen_at_s: self.clock.epoch_s(failed.at),
+                error_file: ErrorFile::Absent,
+                stderr_tail: Vec::new(),
+            };
+            let mut failure = ProcessFailure::new(place, end);
+            if !message.is_empty() {
+                failure.message = message.into();
+            }
+            Some(failure)
+        };
+        failed.iter().filter_map(failure).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::testing::becomes_readable;
+    use crate::environment::AgentStore;
+    use crate::group::{ExitStatus, Worker};
+    use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
+    use rendezvous_core::time::Duration;
+    use std::sync::mpsc;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// Says what it is asked.
+    struct Said {
+        said: mpsc::Sender<String>,
+        tellers: mpsc::Sender<WorkersTeller>,
+        can_start: Result<(), (Hindrance, Box<str>)>,
+    }
+
+    impl WorkerHooks for Said {
+        fn begin(&mut self, teller: WorkersTeller) {
+            self.tellers.send(teller).unwrap_or_default();
+        }
+        fn start(&mut self, order: &StartOrder) -> Result<(), (Hindrance, Box<str>)> {
+            let has = |variable: &str| {
+                let found = order.environments[1].iter().find(|(name, _)| name == variable);
+                found.map_or("", |(_, value)| value.as_str())
+            };
+            let words =
+                alloc::format!("start {} {} {}", order.group.attempt, has("RANK"), has("MASTER_PORT"));
+            self.said.send(words).unwrap_or_default();
+            self.can_start.clone()
+        }
+        fn signal(&mut self, signal: i32) {
+            self.said.send(alloc::format!("signal {signal}")).unwrap_or_default();
+        }
+        fn kill(&mut self) {
+            self.said.send("kill".into()).unwrap_or_default();
+        }
+        fn pass(&mut self, signal: i32) {
+            self.said.send(alloc::format!("pass {signal}")).unwrap_or_default();
+        }
+    }
+
+    /// Whose `kill` does not come back until it is told.
+    struct Slow(mpsc::Receiver<()>, #[expect(dead_code, reason = "held: its end is heard")] mpsc::Sender<()>);
+
+    impl WorkerHooks for Slow {
+        fn begin(&mut self, _: WorkersTeller) {}
+        fn start(&mut self, _: &StartOrder) -> Result<(), (Hindrance, Box<str>)> {
+            Ok(())
+        }
+        fn signal(&mut self, _: i32) {}
+        fn kill(&mut self) {
+            self.0.recv().unwrap_or_default();
+        }
+        fn pass(&mut self, _: i32) {}
+    }
+
+    struct Rig {
+        workers: ForeignWorkers,
+        said: mpsc::Receiver<String>,
+        teller: WorkersTeller,
+        group: WorkerGroup,
+    }
+
+    impl Rig {
+        fn new(can_start: Result<(), (Hindrance, Box<str>)>) -> Self {
+            let ((say, said), (tell, tellers)) = (mpsc::channel(), mpsc::channel());
+            let hooks = Said { said: say, tellers: tell, can_start };
+            let mut workers =
+                ForeignWorkers::new(Box::new(hooks), "here".into(), Devices::All).expect("room");
+            workers.begin(Clock::new());
+            let teller = tellers.recv_timeout(SOON).expect("it begins");
+            let worker = |local_rank: u32| Worker {
+                local_rank,
+                global_rank: 4 + u64::from(local_rank),
+                role_rank: 0,
+                world_size: 6,
+                role_world_size: 6,
+                pid: None,
+                exit: None,
+            };
+            let group = WorkerGroup {
+                group_rank: Some(2),
+                attempt: 7,
+                workers: [0, 1].map(worker).into(),
+                ..WorkerGroup::default()
+            };
+            Self { workers, said, teller, group }
+        }
+
+        fn start(&mut self) {
+            let master = RendezvousStoreInfo { master_addr: "there".into(), master_port: 99 };
+            self.workers.start(&Start {
+                group: &self.group,
+                master: &master,
+                agent_store: AgentStore::Shared,
+                run_id: "run",
+                max_restarts: 0,
+            });
+        }
+
+        fn heard(&self) -> String {
+            self.said.recv_timeout(SOON).expect("it is asked")
+        }
+
+        fn tell(&self, attempt: u64, event: WorkerEvent) {
+            let (host, message) = ("far".into(), "out of paper".into());
+            self.teller.tell(ForeignEvent { attempt, event, host, message });
+        }
+
+        fn next(&mut self) -> WorkerEvent {
+            // It may be readable without need, for what was told last.
+            loop {
+                assert!(becomes_readable(self.workers.fd(), SOON), "there is something");
+                if let Some(event) = self.workers.next_event() {
+                    return event;
+                }
+            }
+        }
+    }
+
+    fn exited(local_rank: u32, code: i32) -> WorkerEvent {
+        let exit = ExitStatus::Code(code);
+        WorkerEvent::Exited { local_rank, exit, at: Instant::ORIGIN, was_ending: false, returned: None }
+    }
+
+    #[test]
+    fn hooks_are_asked_and_what_they_tell_is_heard() {
+        let mut rig = Rig::new(Ok(()));
+        rig.start();
+        assert_eq!(rig.heard(), "start 7 5 99");
+        let started = WorkerEvent::Started { local_rank: 1, pid: 12 };
+        rig.tell(6, WorkerEvent::Started { local_rank: 0, pid: 11 });
+        rig.tell(7, started.clone());
+        assert_eq!(rig.next(), started, "what is told of another start is passed over");
+        rig.workers.pass(10);
+        assert_eq!(rig.heard(), "pass 10");
+        rig.tell(7, exited(1, 3));
+        assert_eq!(rig.next(), exited(1, 3));
+        assert_eq!(rig.workers.next_event(), None);
+        rig.workers.signal(15);
+        assert_eq!(rig.heard(), "signal 15");
+        rig.tell(7, exited(1, 0));
+        rig.tell(7, exited(0, 0));
+        assert_eq!(rig.next(), exited(0, 0), "an end is heard once");
+        assert_eq!(rig.workers.next_event(), Some(WorkerEvent::Empty));
+        assert_eq!(rig.workers.next_event(), None);
+        // Nobody lives who could be told; the next thing that is asked says so.
+        rig.workers.signal(15);
+        assert_eq!(rig.workers.next_event(), Some(WorkerEvent::Empty));
+        rig.workers.pass(12);
+        assert_eq!(rig.heard(), "pass 12");
+        let failed = Failed { local_rank: 1, pid: Some(12), exit: ExitStatus::Code(3), at: Instant::ORIGIN };
+        let group = rig.group.clone();
+        let failures = rig.workers.failures(&group, &[failed]);
+        let [failure] = failures.as_slice() else { panic!("{failures:?}") };
+        assert_eq!((failure.host.as_str(), failure.message.as_str()), ("far", "out of paper"));
+    }
+
+    #[test]
+    fn whoever_cannot_start_them_says_so_once() {
+        let mut rig = Rig::new(Err((Hindrance::Passing, "no nodes".into())));
+        rig.start();
+        assert_eq!(rig.heard(), "start 7 5 99");
+        for local_rank in 0..2 {
+            let (hindrance, words) = (Hindrance::Passing, "no nodes".into());
+            assert_eq!(rig.next(), WorkerEvent::NotStarted { local_rank, hindrance, words });
+        }
+        rig.workers.kill();
+        assert_eq!(rig.heard(), "kill");
+        assert_eq!(rig.workers.next_event(), Some(WorkerEvent::Empty));
+    }
+
+    #[test]
+    fn workers_that_are_dropped_are_killed_and_their_hooks_gone() {
+        let mut rig = Rig::new(Ok(()));
+        rig.start();
+        assert_eq!(rig.heard(), "start 7 5 99");
+        let Rig { workers, said, teller, .. } = rig;
+        drop(workers);
+        // The program may end now.
+        assert_eq!(said.try_recv().as_deref(), Ok("kill"));
+        assert_eq!(said.try_recv(), Err(mpsc::TryRecvError::Disconnected), "the hooks are dropped");
+        // Nobody listens, and that is no trouble.
+        teller.tell(ForeignEvent {
+            attempt: 7,
+            event: exited(0, 0),
+            host: Box::default(),
+            message: Box::default(),
+        });
+    }
+
+    #[test]
+    fn hooks_that_do_not_come_back_are_left_behind() {
+        let ((go, wait), (held, gone)) = (mpsc::channel(), mpsc::channel());
+        let mut rig = Rig::new(Ok(()));
+        rig.workers =
+            ForeignWorkers::new(Box::new(Slow(wait, held)), "here".into(), Devices::All).expect("room");
+        rig.start();
+        let (tell, told) = mpsc::channel();
+        let workers = rig.workers;
+        std::thread::spawn(move || {
+            drop(workers);
+            tell.send(()).unwrap_or_default();
+        });
+        told.recv_timeout(SOON).expect("it is dropped");
+        assert_eq!(gone.try_recv(), Err(mpsc::TryRecvError::Empty), "they are called still");
+        drop(go);
+        assert_eq!(gone.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected), "they are dropped");
+    }
+}

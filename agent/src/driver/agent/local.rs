@@ -1,0 +1,580 @@
+//! Workers that are processes of this host, beneath a guard.
+
+mod error_watch;
+mod timers;
+mod vigil;
+
+pub use timers::TimerError;
+
+use super::workers::{Reach, Start, WorkerEvent, Workers};
+use crate::driver::process::{
+    self, Entry, Guard, GuardError, GuardEvent, GuardLost, GuardOptions, NOT_RETURNED, Program, Registered,
+    Returned, Stdio,
+};
+use crate::driver::worker_logs::{
+    Attempt, Consoles, LogError, LogFolder, Output, WorkerLogs, WorkerOutputs, read_error_file,
+};
+use crate::environment::{Devices, Job, of_worker};
+use crate::error_file::ErrorFile;
+use crate::failure::{Place, ProcessFailure, WorkerEnd, signal_name};
+use crate::group::{ExitStatus, Worker, WorkerGroup};
+use crate::log_layout::LogSettings;
+use crate::reason::Hindrance;
+use crate::supervisor::Failed;
+use crate::template::{self, Origin};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use error_watch::ErrorWatch;
+use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::time::{Duration, Instant};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use vigil::{Running, Vigil};
+
+/// What each worker runs.
+#[derive(Clone, Debug)]
+pub enum LocalEntry {
+    /// The program at this path.
+    Program(PathBuf),
+    /// A function of this program.
+    Function(Registered),
+}
+
+/// What workers on this host are to be.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// What each runs.
+    pub entry: LocalEntry,
+    /// Its arguments; for a program the first one is, by custom, its own name. `${local_rank}` in them stands for the
+    /// worker's local rank.
+    pub arguments: Vec<OsString>,
+    /// Variables over those of the agent's own environment, which the workers inherit.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Where it begins; without one, where the agent is.
+    pub directory: Option<PathBuf>,
+    /// What devices it sees.
+    pub devices: Devices,
+    /// The name of this host in reports.
+    pub host: String,
+    /// What becomes of their output.
+    pub logs: LogSettings,
+    /// Where its files are; without one, in a new folder for temporary files.
+    pub log_dir: Option<PathBuf>,
+}
+
+/// Why there can be no workers on this host.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// Nothing can be started.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// Their output has no place.
+    #[error(transparent)]
+    Logs(#[from] LogError),
+    /// They cannot be looked after.
+    #[error("the workers cannot be looked after: {0}")]
+    Vigil(#[from] std::io::Error),
+    /// Their timers cannot be taken.
+    #[error(transparent)]
+    Timers(#[from] TimerError),
+}
+
+/// How long the output of workers that are gone is waited for: something that left them may hold it open for ever.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A program that runs the workers' own.
+#[derive(Debug)]
+struct Through {
+    program: PathBuf,
+    /// What it is told before the worker's program and arguments, by local rank.
+    arguments: Vec<Vec<OsString>>,
+}
+
+/// Workers that are processes of this host.
+#[derive(Debug)]
+pub struct LocalWorkers {
+    // Goes before the guard, which it watches.
+    vigil: Option<Vigil>,
+    running: Running,
+    through: Option<Through>,
+    guard: Guard,
+    options: LocalOptions,
+    inherited: Vec<(OsString, OsString)>,
+    /// The guard's number of the worker with local rank 0.
+    first: u32,
+    count: u32,
+    clock: Clock,
+    /// The system's clock at the beginning of the agent's, in nanoseconds.
+    origin_ns: u64,
+    happened: VecDeque<WorkerEvent>,
+    is_lost: bool,
+    /// Somebody was told to end since the last start.
+    is_stopping: bool,
+    logs: WorkerLogs,
+    /// Where workers of this start tell why they failed.
+    error_files: ErrorWatch,
+    /// Why the values of workers of this start did not arrive, by local rank.
+    not_returned: BTreeMap<u32, String>,
+}
+
+impl LocalWorkers {
+    /// Starts the guard, which is best done early (see [`Guard::start`]), and makes the run's folder for logs.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn new(options: LocalOptions, run_id: &str, local_world_size: u32) -> Result<Self, LocalError> {
+        let function = match &options.entry {
+            LocalEntry::Function(function) => Some(function.clone()),
+            LocalEntry::Program(_) => None,
+        };
+        let error_files = ErrorWatch::new();
+        let guard = Guard::start(&GuardOptions {
+            function,
+            held: error_files.fd(),
+            workers_max: local_world_size,
+            ..GuardOptions::default()
+        })?;
+        let folder = match &options.log_dir {
+            Some(path) => LogFolder::In(path),
+            None => LogFolder::Temporary,
+        };
+        let logs = WorkerLogs::open(options.logs.clone(), run_id, folder, Consoles::standard())?;
+        let clock = Clock::new();
+        Ok(Self {
+            vigil: None,
+            running: Running::default(),
+            through: None,
+            guard,
+            options,
+            inherited: std::env::vars_os().collect(),
+            first: 0,
+            count: 0,
+            origin_ns: origin_ns(&clock),
+            clock,
+            happened: VecDeque::new(),
+            is_lost: false,
+            is_stopping: false,
+            logs,
+            error_files,
+            not_returned: BTreeMap::new(),
+        })
+    }
+
+    /// Has each worker's program run by another one: `program`, with the arguments for its local rank (the first is, by
+    /// custom, its own name), then the path of the worker's program, and what that is told. Workers that are functions,
+    /// and those without arguments here, are run directly.
+    pub fn run_through(&mut self, program: PathBuf, arguments: Vec<Vec<OsString>>) {
+        self.through = Some(Through { program, arguments });
+    }
+
+    /// Lets workers set timers through a pipe at `path`, by the protocol of PyTorch's file timers; without a path it is in
+    /// the folder for temporary files. Its path, which is returned and handed to workers, is made by this and removed with
+    /// the workers' end. A timer that expires ends its process, and the workers start anew
+    /// ([`crate::watchdog`]). To be called before the agent has the workers, as what follows.
+    ///
+    /// # Errors
+    /// There cannot be such a pipe.
+    pub fn take_timers(&mut self, path: Option<&Path>) -> Result<PathBuf, LocalError> {
+        // A guard may be lost, and then there is another one beneath its keeper.
+        let keeper = self.guard.keeper_pid();
+        Ok(self.vigil()?.take_timers(path, keeper)?)
+    }
+
+    /// Tells of workers that hang in the system, where no signal reaches them, for `timeout`, which is above 0.
+    ///
+    /// # Errors
+    /// The system has no room for that.
+    pub fn tell_of_stuck(&mut self, timeout: Duration) -> Result<(), LocalError> {
+        self.vigil()?.take_stuck(timeout);
+        Ok(())
+    }
+
+    fn vigil(&mut self) -> Result<&mut Vigil, LocalError> {
+        match &mut self.vigil {
+            Some(vigil) => Ok(vigil),
+            none => Ok(none.insert(Vigil::new(self.guard.as_raw_fd())?)),
+        }
+    }
+
+    /// The local rank of a worker of this start.
+    fn local_rank(&self, number: u32) -> Option<u32> {
+        Some(number.wrapping_sub(self.first)).filter(|local_rank| *local_rank < self.count)
+    }
+
+    /// What each worker's streams are to be.
+    fn outputs(&mut self, start: &Start<'_>) -> Result<Attempt, LogError> {
+        let hostname = self.options.host.split('.').next().unwrap_or_default();
+        let origins: Vec<Origin<'_>> = start
+            .group
+            .workers
+            .iter()
+            .map(|worker| Origin {
+                role_name: &start.group.role,
+                local_rank: worker.local_rank,
+                rank: worker.global_rank,
+                hostname,
+            })
+            .collect();
+        self.logs.start_attempt(start.group.attempt, &origins)
+    }
+
+    fn start_one(
+        &mut self,
+        start: &Start<'_>,
+        worker: &Worker,
+        outputs: &WorkerOutputs,
+    ) -> Result<(), (Hindrance, Box<str>)> {
+        let lasting = |words: String| (Hindrance::Lasting, words.into());
+        let timer_path = self.vigil.as_ref().and_then(Vigil::timer_file);
+        let timer_file = timer_path.map(Path::to_string_lossy);
+        let job = Job {
+            run_id: start.run_id,
+            max_restarts: start.max_restarts,
+            master_addr: &start.master.master_addr,
+            master_port: start.master.master_port,
+            agent_store: start.agent_store,
+            devices: self.options.devices,
+            timer_file: timer_file.as_deref(),
+        };
+        let has = |name: &str| {
+            let found = self.inherited.iter().find(|(known, _)| known == name);
+            found.map(|(_, value)| value.to_string_lossy().into_owned())
+        };
+        let error_file = outputs.error_file.as_deref().map(Path::to_string_lossy).unwrap_or_default();
+        let set = of_worker(&job, start.group, worker, &error_file, &has);
+        let set = set.map_err(|error| lasting(error.to_string()))?;
+        let set = set.into_iter().map(|(name, value)| (name.into(), value.into()));
+        // A path need not be text: the worker is to find what is there, to the byte.
+        let paths = [
+            ("TORCHELASTIC_ERROR_FILE", outputs.error_file.as_deref()),
+            ("TORCHELASTIC_TIMER_FILE", timer_path),
+        ];
+        let paths = paths.into_iter().filter_map(|(name, path)| Some((name.into(), path?.into())));
+        let own = self.options.environment.iter().cloned();
+        let environment = merged(&self.inherited, set.chain(paths).chain(own));
+        let mut arguments: Vec<OsString> = self
+            .options
+            .arguments
+            .iter()
+            .map(|argument| OsString::from_vec(template::argument(argument.as_bytes(), worker.local_rank)))
+            .collect();
+        let mut entry = match &self.options.entry {
+            LocalEntry::Program(path) => Entry::Path(path),
+            LocalEntry::Function(_) => Entry::Function,
+        };
+        if let (Some(through), LocalEntry::Program(path)) = (&self.through, &self.options.entry)
+            && let Some(before) = through.arguments.get(worker.local_rank as usize)
+        {
+            let own = [path.clone().into_os_string()];
+            arguments = before.iter().cloned().chain(own).chain(arguments.into_iter().skip(1)).collect();
+            entry = Entry::Path(&through.program);
+        }
+        let program = Program {
+            arguments: &arguments,
+            environment: &environment,
+            directory: self.options.directory.as_deref(),
+            stdout: stdio(&outputs.stdout),
+            stderr: stdio(&outputs.stderr),
+            ..Program::new(entry)
+        };
+        let number = self.first.wrapping_add(worker.local_rank);
+        self.guard.spawn(number, &program).map_err(|error| match error {
+            GuardError::NotPrepared(errno) => (hindrance(errno), error.to_string().into()),
+            _ => lasting(error.to_string()),
+        })
+    }
+
+    fn saw(&mut self, event: GuardEvent) -> Option<WorkerEvent> {
+        Some(match event {
+            GuardEvent::Started { worker, pid } => {
+                let local_rank = self.heard_of(worker)?;
+                self.running.ranks.insert(pid, local_rank);
+                WorkerEvent::Started { local_rank, pid }
+            }
+            GuardEvent::NotStarted { worker, step, errno } => WorkerEvent::NotStarted {
+                local_rank: self.heard_of(worker)?,
+                hindrance: hindrance(errno),
+                words: self.not_started(step, errno),
+            },
+            GuardEvent::Exited { worker, status, at_ns, was_ending, returned, .. } => {
+                let local_rank = self.gone(worker)?;
+                let exit = match status {
+                    // It has to count as a failure also where it is the agent that cannot take the value.
+                    process::ExitStatus::Code(0) if returned.failure().is_some() => {
+                        ExitStatus::Code(NOT_RETURNED)
+                    }
+                    process::ExitStatus::Code(code) => ExitStatus::Code(code),
+                    process::ExitStatus::Signal { signal, .. } => ExitStatus::Signal(signal),
+                };
+                if !exit.is_success() && !self.is_stopping {
+                    self.look_for_error_files();
+                }
+                let at = Instant::from_nanos(at_ns.saturating_sub(self.origin_ns));
+                if exit == ExitStatus::Code(NOT_RETURNED) {
+                    self.not_returned.extend(returned.failure().map(|words| (local_rank, words)));
+                }
+                let returned = if let Returned::Bytes(bytes) = returned { Some(bytes) } else { None };
+                self.happened.push_back(WorkerEvent::Exited { local_rank, exit, at, was_ending, returned });
+                return self.happened.pop_front();
+            }
+            GuardEvent::Empty => {
+                // Before anybody asks for the last lines, or starts the next ones.
+                self.logs.finish_attempt(DRAIN_PATIENCE);
+                WorkerEvent::Empty
+            }
+            GuardEvent::Lost { pid, signal } => {
+                self.running = Running::default();
+                WorkerEvent::GroupLost { words: lost_by(pid, signal) }
+            }
+            GuardEvent::Survivors { count: 0, .. } => return None,
+            GuardEvent::Survivors { pids, count } => WorkerEvent::Leftovers { words: named(&pids, count) },
+        })
+    }
+
+    /// The local rank of a worker of which it is clear now whether it was started.
+    fn heard_of(&mut self, number: u32) -> Option<u32> {
+        let local_rank = self.local_rank(number)?;
+        self.running.awaited = self.running.awaited.saturating_sub(1);
+        Some(local_rank)
+    }
+
+    /// The local rank of a worker that does not run any more.
+    fn gone(&mut self, number: u32) -> Option<u32> {
+        let gone = self.local_rank(number)?;
+        self.running.ranks.retain(|_, local_rank| *local_rank != gone);
+        Some(gone)
+    }
+
+    fn error_file(&self, local_rank: u32) -> ErrorFile {
+        self.error_files.path(local_rank).map_or(ErrorFile::Absent, read_error_file)
+    }
+
+    /// Before a failure is told: a worker that fails may have written its error file long before it ends, and its peers may
+    /// end before it does.
+    fn look_for_error_files(&mut self) {
+        let now = self.clock.now().as_nanos();
+        let mut last = 0;
+        for (local_rank, age) in self.error_files.written() {
+            last = now.saturating_sub(nanos(age)).max(last + 1);
+            self.happened.push_back(WorkerEvent::ErrorWritten { local_rank, at: Instant::from_nanos(last) });
+        }
+    }
+
+    fn not_started(&self, step: process::SpawnStep, errno: i32) -> Box<str> {
+        let error = std::io::Error::from_raw_os_error(errno);
+        let entry = match &self.options.entry {
+            LocalEntry::Program(path) => path.to_string_lossy(),
+            LocalEntry::Function(_) => "the function".into(),
+        };
+        format!("{entry}: {step}: {error}").into()
+    }
+
+    /// What was asked of a guard that is gone for good, has been done: the system kills workers whose guard has ended.
+    fn tell_if_lost(&mut self, told: Result<(), GuardError>) {
+        // A signal that there is not reaches nobody.
+        if let Err(GuardError::Lost(lost)) = told {
+            self.lose(lost);
+        }
+    }
+
+    fn lose(&mut self, lost: GuardLost) {
+        // What was told before the loss may say why.
+        while let Ok(Some(event)) = self.guard.next_event() {
+            let event = self.saw(event);
+            self.happened.extend(event);
+        }
+        if !self.is_lost {
+            self.is_lost = true;
+            self.happened.push_back(WorkerEvent::LostSight { words: lost.to_string().into() });
+        }
+        self.happened.push_back(WorkerEvent::Empty);
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn lost_by(pid: u32, signal: i32) -> Box<str> {
+    let name = signal_name(signal).map_or_else(|| format!("signal {signal}"), String::from);
+    format!(
+        "the guard of the workers (process {pid}) was ended by {name}, and all processes beneath it with it"
+    )
+    .into()
+}
+
+/// Processes by their numbers and commands.
+fn named(pids: &[u32], count: u32) -> Box<str> {
+    let mut words = match count {
+        1 => String::from("a process outlives the workers: "),
+        count => format!("{count} processes outlive the workers: "),
+    };
+    for (place, pid) in pids.iter().enumerate() {
+        let command = process::command_of(*pid);
+        words += &format!("{}pid {pid} ({command})", if place == 0 { "" } else { ", " });
+    }
+    if (pids.len() as u64) < u64::from(count) {
+        words += ", ...";
+    }
+    words.into()
+}
+
+fn stdio(output: &Output) -> Stdio<'_> {
+    match output {
+        Output::Inherit => Stdio::Inherit,
+        Output::Null => Stdio::Null,
+        Output::Fd(fd) => Stdio::Fd(fd.as_fd()),
+    }
+}
+
+/// Whether another try may help.
+const fn hindrance(errno: i32) -> Hindrance {
+    match errno {
+        libc::EAGAIN
+        | libc::ENOMEM
+        | libc::EMFILE
+        | libc::ENFILE
+        | libc::ENOSPC
+        | libc::ETXTBSY
+        | libc::ECANCELED => Hindrance::Passing,
+        _ => Hindrance::Lasting,
+    }
+}
+
+/// What the system's monotonic clock showed when this one began, in nanoseconds.
+fn origin_ns(clock: &Clock) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: valid for writing; this clock is everywhere.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let now_ns = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
+    now_ns.saturating_sub(clock.now().as_nanos())
+}
+
+/// The variables of `base`, with those of `over` set; the last one of a name counts.
+fn merged(
+    base: &[(OsString, OsString)],
+    over: impl Iterator<Item = (OsString, OsString)>,
+) -> Vec<(OsString, OsString)> {
+    let mut all = BTreeMap::new();
+    all.extend(base.iter().cloned().chain(over));
+    all.into_iter().collect()
+}
+
+impl Workers for LocalWorkers {
+    fn begin(&mut self, clock: Clock) {
+        self.origin_ns = origin_ns(&clock);
+        self.clock = clock;
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::ThisHost
+    }
+
+    fn fd(&self) -> RawFd {
+        self.vigil.as_ref().map_or_else(|| self.guard.as_raw_fd(), Vigil::fd)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.vigil.as_ref()?.deadline(self.clock.now(), &self.running)
+    }
+
+    fn start(&mut self, start: &Start<'_>) {
+        self.first = self.first.wrapping_add(self.count);
+        self.count = u32::try_from(start.group.workers.len()).unwrap_or(u32::MAX);
+        self.running = Running::default();
+        self.is_stopping = false;
+        self.not_returned.clear();
+        if let Some(vigil) = &mut self.vigil {
+            vigil.begin();
+        }
+        let attempt = match self.outputs(start) {
+            Ok(attempt) => attempt,
+            Err(error) => {
+                let (hindrance, words) = (Hindrance::Lasting, error.to_string().into());
+                return self.happened.push_back(WorkerEvent::NotStarted { local_rank: 0, hindrance, words });
+            }
+        };
+        for (worker, outputs) in start.group.workers.iter().zip(&attempt.workers) {
+            match self.start_one(start, worker, outputs) {
+                Ok(()) => self.running.awaited += 1,
+                Err((hindrance, words)) => {
+                    let local_rank = worker.local_rank;
+                    self.happened.push_back(WorkerEvent::NotStarted { local_rank, hindrance, words });
+                }
+            }
+        }
+        self.error_files.begin(attempt.workers.into_iter().map(|outputs| outputs.error_file).collect());
+    }
+
+    fn signal(&mut self, signal: i32) {
+        self.is_stopping = true;
+        let told = self.guard.signal(signal);
+        self.tell_if_lost(told);
+    }
+
+    fn kill(&mut self) {
+        self.is_stopping = true;
+        let told = self.guard.kill();
+        self.tell_if_lost(told);
+    }
+
+    fn name_leftovers(&mut self) {
+        let told = self.guard.survivors();
+        self.tell_if_lost(told);
+    }
+
+    fn pass(&mut self, signal: i32) {
+        let told = self.guard.pass(signal);
+        self.tell_if_lost(told);
+    }
+
+    fn next_event(&mut self) -> Option<WorkerEvent> {
+        loop {
+            if let Some(event) = self.happened.pop_front() {
+                return Some(event);
+            }
+            match self.guard.next_event() {
+                Ok(None) => {
+                    if let Some(vigil) = &mut self.vigil {
+                        vigil.look(self.clock.now(), &self.running, &mut self.happened);
+                    }
+                    return self.happened.pop_front();
+                }
+                Ok(Some(event)) => {
+                    if let Some(event) = self.saw(event) {
+                        return Some(event);
+                    }
+                }
+                Err(_) if self.is_lost => return None,
+                Err(lost) => self.lose(lost),
+            }
+        }
+    }
+
+    fn failures(&mut self, group: &WorkerGroup, failed: &[Failed]) -> Vec<ProcessFailure> {
+        let place = Place { host: &self.options.host, group_rank: group.group_rank.unwrap_or(0) };
+        let failure = |failed: &Failed| {
+            let worker = group.workers.get(usize::try_from(failed.local_rank).ok()?)?;
+            let end = WorkerEnd {
+                local_rank: failed.local_rank,
+                global_rank: worker.global_rank,
+                pid: failed.pid.unwrap_or(0),
+                exit_code: failed.exit.exit_code(),
+                seen_at_s: self.clock.epoch_s(failed.at),
+                error_file: self.error_file(failed.local_rank),
+                stderr_tail: self.logs.tail(failed.local_rank),
+            };
+            let mut failure = ProcessFailure::new(place, end);
+            if let Some(words) = self.not_returned.get(&failed.local_rank) {
+                failure.name_cause(words);
+            }
+            Some(failure)
+        };
+        failed.iter().filter_map(failure).collect()
+    }
+}

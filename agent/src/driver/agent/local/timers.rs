@@ -1,0 +1,363 @@
+//! The pipe through which workers set timers ([`crate::watchdog`]), and what an expired one does to its process.
+
+use super::vigil::Running;
+use crate::driver::agent::workers::WorkerEvent;
+use crate::driver::process::{parent_of, pidfd_of, send_signal};
+use crate::watchdog::{ExpiredTimer, LOOK_INTERVAL, Watchdog};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::ffi::CString;
+use alloc::format;
+use alloc::string::ToString;
+use rendezvous_core::driver::clock::since_1970;
+use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
+use rendezvous_core::driver::random::random_seed;
+use rendezvous_core::driver::temporary::temporary_folder;
+use rendezvous_core::time::Instant;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why workers cannot set timers.
+#[derive(Debug, thiserror::Error)]
+#[error("the workers' timers cannot be taken through {}: {source}", path.display())]
+pub struct TimerError {
+    /// Where the pipe was to be.
+    pub path: PathBuf,
+    /// The system's reason.
+    pub source: io::Error,
+}
+
+/// The pipe itself in the loop; processes have their numbers behind it.
+const PIPE: Token = Token(1);
+const FIRST_PROCESS: u64 = 16;
+/// What one look takes; the rest is the next one's.
+const READS_MAX: usize = 16;
+const READ_BYTES: usize = 4096;
+/// The longest way from a process up to its worker.
+const DEPTH_MAX: usize = 64;
+/// See the module's text.
+pub(super) struct Timers {
+    // Watches go before what they watch.
+    #[expect(dead_code, reason = "held: the loop's descriptor becomes readable by it")]
+    watch: Watch,
+    /// Processes that have, or had, timers, for as long as they live.
+    held: BTreeMap<u32, Held>,
+    pipe: File,
+    path: PathBuf,
+    /// Who removes the pipe; a forked child does not.
+    owner: u32,
+    guard: u32,
+    watchdog: Watchdog,
+    /// What was said already; each thing is said once.
+    said: BTreeSet<alloc::string::String>,
+    remarks: VecDeque<alloc::string::String>,
+}
+
+/// A process that cannot become another one while it is held.
+struct Held {
+    #[expect(dead_code, reason = "held: the loop tells by it that the process has ended")]
+    watch: Watch,
+    pidfd: OwnedFd,
+}
+
+impl Timers {
+    pub(super) fn new(path: Option<&Path>, guard: u32, events: &EventLoop) -> Result<Self, TimerError> {
+        let path = match path {
+            Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()),
+            None => temporary_folder().join(format!("watchdog_timer_{:016x}", random_seed())),
+        };
+        let made = make_pipe(&path).and_then(|pipe| {
+            let watch = events.watch(pipe.as_raw_fd(), Interest::Read, PIPE)?;
+            Ok((pipe, watch))
+        });
+        let (pipe, watch) = match made {
+            Ok(made) => made,
+            Err(source) => return Err(TimerError { path, source }),
+        };
+        Ok(Self {
+            watch,
+            held: BTreeMap::new(),
+            pipe,
+            path,
+            owner: std::process::id(),
+            guard,
+            watchdog: Watchdog::default(),
+            said: BTreeSet::new(),
+            remarks: VecDeque::new(),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.watchdog.clear();
+        self.held.clear();
+    }
+
+    pub(super) fn deadline(&self, now: Instant, running: &Running) -> Option<Instant> {
+        if running.awaited > 0 {
+            return None;
+        }
+        let left = self.watchdog.due()?.saturating_sub(since_1970());
+        Some(now + left.min(LOOK_INTERVAL))
+    }
+
+    pub(super) fn ready(&mut self, token: Token, running: &Running, events: &EventLoop) {
+        if token == PIPE {
+            return self.read(running, events);
+        }
+        let ended = token.0.checked_sub(FIRST_PROCESS).and_then(|pid| u32::try_from(pid).ok());
+        if let Some(pid) = ended {
+            self.watchdog.forget(pid);
+            self.held.remove(&pid);
+        }
+    }
+
+    fn read(&mut self, running: &Running, events: &EventLoop) {
+        let mut room = [0; READ_BYTES];
+        for _ in 0..READS_MAX {
+            let count = match self.pipe.read(&mut room) {
+                Ok(0) => return,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return,
+            };
+            let (held, guard, remarks) = (&mut self.held, self.guard, &mut self.remarks);
+            self.watchdog.read(&room[..count], &mut |pid| {
+                held.contains_key(&pid)
+                    || match hold(pid, guard, running, events) {
+                        Ok(process) => held.insert(pid, process).is_none(),
+                        Err(error) => {
+                            remarks.push_back(format!("a timer of process {pid} is not taken: {error}"));
+                            false
+                        }
+                    }
+            });
+        }
+    }
+
+    /// Begins a look.
+    pub(super) fn wake(&mut self, now: Instant) {
+        self.watchdog.wake(now, since_1970());
+    }
+
+    /// Ends a look, unless nobody looks while workers start.
+    pub(super) fn rest(&mut self, now: Instant, running: &Running) {
+        if running.awaited == 0 {
+            self.watchdog.rest(now);
+        }
+    }
+
+    /// Ends processes whose time has come, and tells of them and of what had no effect. While workers start, a process may
+    /// be one of them, and nobody knows yet: it has time until then.
+    pub(super) fn expire(&mut self, running: &Running, told: &mut VecDeque<WorkerEvent>) {
+        if running.awaited > 0 {
+            return;
+        }
+        let now = since_1970();
+        while let Some(mut timer) = self.watchdog.next_expired(now) {
+            let Some(process) = self.held.get(&timer.pid) else { continue };
+            timer.local_rank = place(timer.pid, self.guard, running).unwrap_or(None);
+            match end(process, &timer) {
+                // It has ended by itself just now.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
+                Err(error) => {
+                    let ExpiredTimer { pid, signal, .. } = timer;
+                    self.remarks.push_back(format!("signal {signal} does not reach process {pid}: {error}"));
+                }
+                Ok(()) => {}
+            }
+            told.push_back(WorkerEvent::TimerExpired(timer));
+        }
+        while let Some(refusal) = self.watchdog.next_refusal() {
+            self.remarks.push_back(refusal.to_string());
+        }
+        while let Some(remark) = self.remarks.pop_front() {
+            // Whoever repeats himself is not heard again, and neither is who says too much.
+            if self.said.len() < 64 && self.said.insert(remark.clone()) {
+                told.push_back(WorkerEvent::Remark { words: format!("watchdog: {remark}").into() });
+            }
+        }
+    }
+}
+
+impl Drop for Timers {
+    fn drop(&mut self) {
+        if std::process::id() == self.owner {
+            // Somebody else may have removed it.
+            fs::remove_file(&self.path).ok();
+        }
+    }
+}
+
+/// Makes the pipe, in the place of an old one that nobody reads: its agent was killed.
+fn make_pipe(path: &Path) -> io::Result<File> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_fifo() => {
+            refuse_readers(path)?;
+            fs::remove_file(path)?;
+        }
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no pipe")),
+        Err(_) => {}
+    }
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a path that ends with a zero, and a mode.
+    if unsafe { libc::mkfifo(name.as_ptr(), 0o600) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // For writing as well: a pipe without writers would be at its end, and readable for ever.
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)
+}
+
+/// Refuses a pipe that somebody reads, who has timers of its own to take there.
+fn refuse_readers(path: &Path) -> io::Result<()> {
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    match OpenOptions::new().write(true).custom_flags(flags).open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => {
+            let words = "somebody reads the pipe that is there, another agent most likely";
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, words))
+        }
+    }
+}
+
+/// Holds a process that is one of ours.
+fn hold(pid: u32, guard: u32, running: &Running, events: &EventLoop) -> io::Result<Held> {
+    let system = io::Error::from_raw_os_error;
+    let pidfd = pidfd_of(pid.cast_signed()).map_err(system)?.ok_or_else(|| system(libc::ENOSYS))?;
+    place(pid, guard, running)?;
+    let watch = events.watch(pidfd.as_raw_fd(), Interest::Read, Token(FIRST_PROCESS + u64::from(pid)))?;
+    Ok(Held { watch, pidfd })
+}
+
+/// The worker that a process is, or is beneath; none of something that has left its worker and was adopted.
+fn place(pid: u32, guard: u32, running: &Running) -> io::Result<Option<u32>> {
+    let mut at = pid;
+    for _ in 0..DEPTH_MAX {
+        if let Some(local_rank) = running.ranks.get(&at) {
+            return Ok(Some(*local_rank));
+        }
+        at = parent_of(at)?;
+        if at == guard {
+            return Ok(None);
+        }
+        if at <= 1 {
+            break;
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not beneath this agent"))
+}
+
+fn end(process: &Held, timer: &ExpiredTimer) -> io::Result<()> {
+    if timer.signal > 0 { send_signal(&process.pidfd, timer.signal) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rendezvous_core::time::Duration;
+    use std::io::Write;
+    use std::process::Command;
+
+    /// Turns until `done`, or fails.
+    fn until(
+        timers: &mut Timers,
+        events: &mut EventLoop,
+        running: &Running,
+        mut done: impl FnMut(&Timers, &VecDeque<WorkerEvent>) -> bool,
+    ) -> VecDeque<WorkerEvent> {
+        let ends = events.clock().now() + Duration::from_secs(20);
+        let mut told = VecDeque::new();
+        while !done(timers, &told) {
+            assert!(events.clock().now() < ends, "it happens in time");
+            for ready in events.wait(Some(ends)).expect("a loop") {
+                timers.ready(ready.token, running, events);
+            }
+            timers.expire(running, &mut told);
+        }
+        told
+    }
+
+    #[test]
+    fn the_pipe_of_an_agent_that_lives_is_not_taken() {
+        let events = EventLoop::new().expect("a loop");
+        let first = Timers::new(None, 0, &events).expect("a pipe");
+        let path = first.path().to_path_buf();
+        let error = Timers::new(Some(&path), 0, &events).err().expect("it is in use");
+        assert!(
+            error.to_string().ends_with("somebody reads the pipe that is there, another agent most likely")
+        );
+        // What a killed agent left is no trouble.
+        let mut first = first;
+        first.owner = 0;
+        drop(first);
+        assert!(path.exists());
+        drop(Timers::new(Some(&path), 0, &events).expect("nobody reads it"));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_process_that_ends_takes_its_timers_with_it() {
+        let mut events = EventLoop::new().expect("a loop");
+        let mut timers = Timers::new(None, 0, &events).expect("a pipe");
+        let path = timers.path().to_path_buf();
+        let mut child = Command::new("sleep").arg("1000").spawn().expect("a process");
+        let mut running = Running::default();
+        running.ranks.insert(child.id(), 3);
+        let mut pipe = OpenOptions::new().write(true).open(&path).expect("a pipe");
+        let pid = child.id();
+        let mut set = |scopes: core::ops::Range<u32>, expires: u32| {
+            for scope in scopes {
+                let line = format!(
+                    "{{\"pid\": {pid}, \"scope_id\": \"{scope}\", \"expiration_time\": {expires}, \"signal\": 9}}\n"
+                );
+                pipe.write_all(line.as_bytes()).expect("there is room");
+            }
+        };
+        set(0..500, u32::MAX);
+        until(&mut timers, &mut events, &running, |timers, _| timers.watchdog.len() == 500);
+        assert_eq!(timers.held.len(), 1);
+        child.kill().expect("it lives");
+        child.wait().expect("a child of ours");
+        until(&mut timers, &mut events, &running, |timers, _| timers.watchdog.is_empty());
+        assert!(timers.held.is_empty());
+        set(0..2, 1);
+        let told = until(&mut timers, &mut events, &running, |_, told| !told.is_empty());
+        let words =
+            format!("watchdog: a timer of process {} is not taken: No such process (os error 3)", child.id());
+        assert_eq!(told, [WorkerEvent::Remark { words: words.into() }], "once, and nothing else");
+        drop(timers);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn nobody_is_ended_while_it_is_unclear_who_is_who() {
+        let mut events = EventLoop::new().expect("a loop");
+        let mut timers = Timers::new(None, std::process::id(), &events).expect("a pipe");
+        let mut child = Command::new("sleep").arg("1000").spawn().expect("a process");
+        let mut running = Running { awaited: 1, ..Running::default() };
+        let line = format!(
+            "{{\"pid\": {}, \"scope_id\": \"a\", \"expiration_time\": 1, \"signal\": 9}}\n",
+            child.id()
+        );
+        let mut pipe = OpenOptions::new().write(true).open(timers.path()).expect("a pipe");
+        pipe.write_all(line.as_bytes()).expect("there is room");
+        let told = until(&mut timers, &mut events, &running, |timers, _| timers.watchdog.len() == 1);
+        assert_eq!((told.len(), timers.deadline(Instant::ORIGIN, &running)), (0, None));
+        running.awaited = 0;
+        running.ranks.insert(child.id(), 5);
+        assert_eq!(timers.deadline(Instant::ORIGIN, &running), Some(Instant::ORIGIN), "at once");
+        let mut told = VecDeque::new();
+        timers.expire(&running, &mut told);
+        let Some(WorkerEvent::TimerExpired(timer)) = told.pop_front() else { panic!("it has expired") };
+        assert_eq!((timer.local_rank, timer.pid), (Some(5), child.id()));
+        let status = child.wait().expect("a child of ours");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    }
+}

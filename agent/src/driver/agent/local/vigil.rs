@@ -1,0 +1,157 @@
+//! Who looks after workers that run: at the timers that they have set, and at whether they hang in the system. Both are
+//! off unless asked for, and cost nothing then.
+
+use super::timers::{TimerError, Timers};
+use crate::driver::agent::workers::WorkerEvent;
+use crate::driver::process::{ProcessState, process_state};
+use crate::stuck::{Look, StuckWatch};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
+use rendezvous_core::time::{Duration, Instant};
+use std::io;
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+
+/// The guard's descriptor in the loop; timers have what is behind it.
+const GUARD: Token = Token(0);
+
+/// The workers of one start.
+#[derive(Debug, Default)]
+pub(super) struct Running {
+    /// Those that are known to run, by process: their local ranks.
+    pub(super) ranks: BTreeMap<u32, u32>,
+    /// How many were asked for, and have not been heard of since.
+    pub(super) awaited: u32,
+}
+
+/// See the module's text.
+pub(super) struct Vigil {
+    // Watches go before the loop, and what is watched by others outlives this.
+    #[expect(dead_code, reason = "held: the loop's descriptor becomes readable by it")]
+    guard: Watch,
+    timers: Option<Timers>,
+    stuck: Option<StuckWatch>,
+    process_state: Box<dyn Fn(u32) -> io::Result<ProcessState> + Send>,
+    events: EventLoop,
+}
+
+impl core::fmt::Debug for Vigil {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Vigil")
+    }
+}
+
+impl Vigil {
+    /// A vigil that does not look at anything yet; its descriptor is readable when the guard's is.
+    pub(super) fn new(guard: RawFd) -> io::Result<Self> {
+        let events = EventLoop::new()?;
+        Ok(Self {
+            guard: events.watch(guard, Interest::Read, GUARD)?,
+            timers: None,
+            stuck: None,
+            process_state: Box::new(process_state),
+            events,
+        })
+    }
+
+    /// Takes timers through a pipe at `path`, which is made; without one, at a new place for temporary files.
+    pub(super) fn take_timers(&mut self, path: Option<&Path>, guard: u32) -> Result<PathBuf, TimerError> {
+        let timers = Timers::new(path, guard, &self.events)?;
+        let path = timers.path().to_path_buf();
+        self.timers = Some(timers);
+        Ok(path)
+    }
+
+    /// Tells of workers that hang in the system for so long.
+    pub(super) fn take_stuck(&mut self, timeout: Duration) {
+        self.stuck = Some(StuckWatch::new(timeout));
+    }
+
+    pub(super) fn timer_file(&self) -> Option<&Path> {
+        self.timers.as_ref().map(Timers::path)
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.events.fd()
+    }
+
+    /// When to look although nothing has come.
+    pub(super) fn deadline(&self, now: Instant, running: &Running) -> Option<Instant> {
+        let stuck = self.stuck.as_ref().filter(|_| !running.ranks.is_empty()).map(StuckWatch::due);
+        let timers = self.timers.as_ref().and_then(|timers| timers.deadline(now, running));
+        [stuck, timers].into_iter().flatten().min()
+    }
+
+    /// New workers are started.
+    pub(super) fn begin(&mut self) {
+        if let Some(timers) = &mut self.timers {
+            timers.clear();
+        }
+        if let Some(stuck) = &mut self.stuck {
+            stuck.clear();
+        }
+    }
+
+    /// Does what is to be done by `now`.
+    pub(super) fn look(&mut self, now: Instant, running: &Running, told: &mut VecDeque<WorkerEvent>) {
+        // A loop that cannot be asked is asked again the next time.
+        let ready = self.events.poll();
+        if let Some(timers) = &mut self.timers {
+            timers.wake(now);
+            for ready in ready.into_iter().flatten().filter(|ready| ready.token != GUARD) {
+                timers.ready(ready.token, running, &self.events);
+            }
+            timers.expire(running, told);
+            timers.rest(now, running);
+        }
+        self.look_for_stuck(now, running, told);
+    }
+
+    fn look_for_stuck(&mut self, now: Instant, running: &Running, told: &mut VecDeque<WorkerEvent>) {
+        let Some(stuck) = self.stuck.as_mut().filter(|stuck| stuck.due() <= now) else { return };
+        stuck.looks(now);
+        for (&pid, &local_rank) in &running.ranks {
+            let look = match (self.process_state)(pid) {
+                Ok(ProcessState::Uninterruptible) => Look::Uninterruptible,
+                _ => Look::Other,
+            };
+            if let Some(since) = stuck.saw(now, local_rank, look) {
+                told.push_back(WorkerEvent::Stuck { local_rank, since });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_worker_that_hangs_is_told_of_and_the_others_are_not() {
+        let (guard, _other) = io::pipe().expect("a pipe");
+        let mut vigil = Vigil::new(guard.as_raw_fd()).expect("a loop");
+        let mut running = Running::default();
+        assert_eq!(vigil.deadline(Instant::ORIGIN, &running), None, "off");
+        vigil.take_stuck(Duration::from_secs(2));
+        assert_eq!(vigil.deadline(Instant::ORIGIN, &running), None, "nobody runs");
+        running.ranks.extend([(100, 0), (101, 1), (102, 2)]);
+        vigil.process_state = Box::new(|pid| match pid {
+            100 => Ok(ProcessState::Sleeping),
+            101 => Ok(ProcessState::Uninterruptible),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        });
+        let mut told = VecDeque::new();
+        let mut now = Instant::ORIGIN;
+        while told.is_empty() && now < Instant::from_millis(60_000) {
+            vigil.look(now, &running, &mut told);
+            now = vigil.deadline(now, &running).expect("it looks again");
+        }
+        assert_eq!(told, [WorkerEvent::Stuck { local_rank: 1, since: Duration::from_secs(2) }]);
+        vigil.begin();
+        told.clear();
+        vigil.look(now, &running, &mut told);
+        assert_eq!(told, [], "it is another one by now");
+    }
+}

@@ -1,0 +1,228 @@
+//! The thread that meets the other agents in the round's store: there the workers get their numbers and their own store,
+//! and there the agents part.
+
+use super::errand::{Asks, Errand, Haste};
+use super::membership::Info;
+use super::told::{Teller, Told};
+use super::workers::Reach;
+use crate::environment::AgentStore;
+use crate::node::rounds::{EXIT_BARRIER_PREFIX, in_vain};
+use crate::ranks::{
+    Ranks, RanksError, assign, assigned, assigned_ranks_key, read_assigned, role_info, role_info_key,
+};
+use crate::spec::{RankAssignment, WorkerSpec};
+use crate::supervisor::Input;
+use crate::worker_store::{WorkerStore, WorkerStores};
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use rendezvous_core::driver::call_error::CallError;
+use rendezvous_core::driver::elastic_store::{MeetingError, arrive};
+use rendezvous_core::driver::rendezvous::{HostedServers, HostingError, PublishError, build, host_name};
+use rendezvous_core::driver::server::Server;
+use rendezvous_core::driver::store::{Store, Timeout};
+use rendezvous_core::elastic_store::barrier::BarrierOptions;
+use rendezvous_core::error::ErrorKind;
+use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
+use rendezvous_core::time::Duration;
+use std::io;
+
+const LOOPBACK: &str = "127.0.0.1";
+
+/// What the agent asks for.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Assign {
+        call: u64,
+        info: Arc<Info>,
+    },
+    Part {
+        call: u64,
+        info: Arc<Info>,
+    },
+    /// Nothing: what was asked before is not wanted any more.
+    Rest,
+}
+
+impl Errand for Ask {
+    fn haste(&self) -> Haste {
+        Haste::GivenUp
+    }
+}
+
+/// Longer than any job runs.
+const FOR_EVER: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 10);
+
+/// What the workers of a round are told.
+#[derive(Debug)]
+pub(super) struct Numbered {
+    pub(super) ranks: Ranks,
+    pub(super) master: RendezvousStoreInfo,
+    /// Who serves there.
+    pub(super) agent_store: AgentStore,
+    /// The workers' store, where this agent hosts it.
+    #[expect(dead_code, reason = "held: it serves until the next round")]
+    pub(super) server: Option<Arc<Server>>,
+}
+
+/// Where the rendezvous' own store listens, if it is hosted here: the address that others know need not be this host's.
+fn listening(info: &Info) -> Option<String> {
+    info.store.server().map(|server| server.local_addr().ip().to_string())
+}
+
+#[derive(Debug, thiserror::Error)]
+enum NumberingError {
+    #[error("this host's name is not known: {0}")]
+    HostName(#[from] io::Error),
+    #[error(transparent)]
+    Hosting(#[from] HostingError),
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    #[error(transparent)]
+    Store(#[from] CallError),
+    #[error(transparent)]
+    Ranks(#[from] RanksError),
+}
+
+impl NumberingError {
+    /// How the store failed, if it was that.
+    fn of_store(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Store(error) | Self::Publish(PublishError::Store(error)) => Some(error.kind()),
+            Self::HostName(_) | Self::Hosting(_) | Self::Publish(_) | Self::Ranks(_) => None,
+        }
+    }
+}
+
+/// The thread's own.
+pub(super) struct Numbering {
+    pub(super) spec: WorkerSpec,
+    /// Where the workers find their store, if the user has said so.
+    pub(super) master: Option<RendezvousStoreInfo>,
+    pub(super) stores: WorkerStores,
+    /// Whether the rendezvous tells of deaths by itself.
+    pub(super) tells_of_deaths: bool,
+    /// Where others reach this host, if the caller knows.
+    pub(super) local_addr: Option<String>,
+    /// Where the workers may be.
+    pub(super) reach: Reach,
+    pub(super) teller: Teller,
+}
+
+impl Numbering {
+    pub(super) fn run(mut self, asks: &Asks<Ask>) {
+        while let Some(ask) = asks.next() {
+            match ask {
+                Ask::Assign { call, info } => match self.number(&info) {
+                    Ok(numbered) => self.teller.tell(Told::Numbered { call, numbered: Box::new(numbered) }),
+                    Err(error) => {
+                        let (kind, words) = (in_vain(error.of_store()), error.to_string().into());
+                        self.teller.input(Input::NotAssigned { call, kind, words });
+                    }
+                },
+                Ask::Part { call, info } => self.teller.input(self.part(call, &info)),
+                Ask::Rest => {}
+            }
+        }
+    }
+
+    fn number(&mut self, info: &Info) -> Result<Numbered, NumberingError> {
+        let (rank, world_size) = (info.rank.unsigned_abs(), info.world_size.unsigned_abs());
+        let timeout = Timeout::After(self.spec.assign_timeout);
+        let store = self.stores.next(info.round, world_size);
+        let (master, server) = match (store, &self.master) {
+            (WorkerStore::OfTheRound, _) => self.publish(info, timeout)?,
+            (WorkerStore::OfTheStart, _) => {
+                let master_addr = match self.own_addr(info) {
+                    Some(address) if self.local_addr.is_none() => address,
+                    _ => info.bootstrap_store_info.master_addr.clone(),
+                };
+                let server = HostedServers::default().host(&master_addr, 0, None)?;
+                let master_port = server.local_addr().port();
+                (RendezvousStoreInfo { master_addr, master_port }, Some(server))
+            }
+            (WorkerStore::Named, Some(master)) => (master.clone(), None),
+            (WorkerStore::Named | WorkerStore::OfTheRendezvous(_), _) => {
+                (info.bootstrap_store_info.clone(), None)
+            }
+        };
+        let ranks = match self.spec.rank_assignment {
+            RankAssignment::ThroughStore => self.learn(&info.store, rank, world_size, timeout)?,
+            RankAssignment::Identical => Ranks::of_identical(rank, world_size, self.spec.local_world_size),
+        };
+        Ok(Numbered { ranks, master, agent_store: store.served(), server })
+    }
+
+    /// Where the workers find a store of this agent's, as far as the rendezvous has no say in that: nobody else is to
+    /// reach the store of workers that are all here.
+    fn own_addr(&self, info: &Info) -> Option<String> {
+        let is_alone = info.world_size == 1 && self.reach == Reach::ThisHost;
+        self.local_addr.clone().or_else(|| is_alone.then(|| LOOPBACK.into()))
+    }
+
+    /// Each round has a store of its own for its workers, and so its own address: none of them ever sees what an earlier
+    /// attempt left, and none looks for a server that went with its node.
+    fn publish(
+        &self,
+        info: &Info,
+        timeout: Timeout,
+    ) -> Result<(RendezvousStoreInfo, Option<Arc<Server>>), NumberingError> {
+        let mut server = None;
+        let mut host = self.own_addr(info);
+        if info.rank == 0 {
+            let (address, listen_host) = match (&host, &info.place) {
+                (Some(address), _) => (address.clone(), None),
+                (None, Some(place)) if !place.leader.is_empty() => (place.leader.clone(), None),
+                (None, Some(_)) => (host_name()?, None),
+                // The nodes met at this host, and the workers will as well.
+                (None, None) => (info.bootstrap_store_info.master_addr.clone(), listening(info)),
+            };
+            let port = self.spec.master_port.unwrap_or(0);
+            server = Some(HostedServers::default().host(&address, port, listen_host.as_deref())?);
+            host = Some(address);
+        }
+        let port = server.as_ref().map(|server| server.local_addr().port());
+        let built = build(info.rank, &info.store, host.as_deref(), port, timeout)?;
+        Ok((built.info, server))
+    }
+
+    fn learn(
+        &self,
+        store: &Store,
+        rank: u64,
+        world_size: u64,
+        timeout: Timeout,
+    ) -> Result<Ranks, NumberingError> {
+        let info = role_info(&self.spec.role, rank, self.spec.local_world_size);
+        store.set(role_info_key(rank).as_bytes(), &info, timeout)?;
+        if rank == 0 {
+            let keys: Vec<String> = (0..world_size).map(role_info_key).collect();
+            let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+            let ranks = assign(&store.multi_get(&keys, timeout)?)?;
+            let told: Vec<(String, Vec<u8>)> = ranks
+                .iter()
+                .zip(0..)
+                .map(|(ranks, rank)| (assigned_ranks_key(rank), assigned(ranks)))
+                .collect();
+            let told: Vec<(&[u8], &[u8])> =
+                told.iter().map(|(key, value)| (key.as_bytes(), value.as_slice())).collect();
+            store.multi_set(&told, timeout)?;
+        }
+        let value = store.get_owned(assigned_ranks_key(rank).as_bytes(), timeout)?;
+        Ok(read_assigned(rank, &value)?)
+    }
+
+    fn part(&self, call: u64, info: &Info) -> Input {
+        // Where deaths are told, they end the wait: a healthy job may take its time.
+        let timeout = if self.tells_of_deaths { FOR_EVER } else { self.spec.exit_barrier_timeout };
+        let options = BarrierOptions { timeout, ..BarrierOptions::new(info.world_size, EXIT_BARRIER_PREFIX) };
+        let arrived = || self.teller.input(Input::Arrived { call });
+        let Err(error) = arrive(&info.store, &options, None, &arrived) else { return Input::Parted { call } };
+        let of_store = match &error {
+            MeetingError::Store(error) => Some(error.kind()),
+            _ => None,
+        };
+        Input::NotParted { call, kind: in_vain(of_store), words: error.to_string().into() }
+    }
+}

@@ -1,0 +1,712 @@
+//! Agents with real processes, around a server of this process.
+
+use super::*;
+use crate::driver::loop_member::{AgentLoop, LoopAgentEvent};
+use crate::driver::testing::becomes_readable;
+use crate::group::{ExitStatus, WorkerRanks, WorkerState};
+use crate::log_layout::LogSettings;
+use crate::phase::Phase;
+use crate::reason::{Hindrance, Reason, StopCause};
+use alloc::format;
+use alloc::string::ToString;
+use rendezvous_core::driver::loop_client::{Loop, LoopEvent};
+use rendezvous_core::driver::rendezvous::Context;
+use rendezvous_core::driver::server::{Server, ServerOptions};
+use rendezvous_core::rendezvous::parameters::RendezvousParameters;
+use std::ffi::OsString;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::{fs, process};
+
+const SOON: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// A folder of a test's own, where its workers tell what they do.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("rdzv-agent-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("a folder");
+        Self(path)
+    }
+
+    /// What workers wrote into a file; a line each, sorted.
+    fn lines(&self, name: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.0.join(name)).unwrap_or_default();
+        let mut lines: Vec<String> = text.lines().map(ToString::to_string).collect();
+        lines.sort();
+        lines
+    }
+}
+
+impl Folder {
+    /// A pipe of that name, and the lines that come through it.
+    fn pipe(&self, name: &str) -> mpsc::Receiver<String> {
+        let path = self.0.join(name);
+        let made = process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
+        assert!(made.success());
+        // Open for writing, too: it does not end when nobody else writes.
+        let pipe = fs::File::options().read(true).write(true).open(path).expect("a pipe");
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            for line in io::BufRead::lines(io::BufReader::new(pipe)) {
+                let Ok(()) = tell.send(line.expect("read")) else { return };
+            }
+        });
+        told
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+struct Job {
+    server: Server,
+    folder: Folder,
+}
+
+impl Job {
+    fn new() -> Self {
+        Self::at(ServerOptions::on("127.0.0.1", 0))
+    }
+
+    fn at(server: ServerOptions) -> Self {
+        Self { server: Server::start(server).expect("a server"), folder: Folder::new() }
+    }
+
+    fn handler(&self, name: &str, nodes: (i64, i64), workers: u32) -> Arc<dyn RendezvousHandler> {
+        self.handler_at(self.server.local_addr().port(), 0, name, nodes, workers)
+    }
+
+    fn handler_at(
+        &self,
+        port: u16,
+        grace: i64,
+        name: &str,
+        nodes: (i64, i64),
+        workers: u32,
+    ) -> Arc<dyn RendezvousHandler> {
+        let endpoint = format!("127.0.0.1:{port}");
+        let parameters = RendezvousParameters::new("rdzv", &endpoint, "run", nodes.0, nodes.1)
+            .expect("valid")
+            .with("node", name)
+            .with("is_host", false)
+            .with("join_timeout", 20)
+            .with("last_call", "none")
+            .with("grace", grace)
+            .with("local_world_size", i64::from(workers))
+            .with_local_addr("127.0.0.1");
+        Arc::from(Context::default().create_handler(&parameters).expect("a handler"))
+    }
+
+    /// An agent whose workers run `script` in the job's folder.
+    fn agent(&self, name: &str, nodes: (i64, i64), spec: WorkerSpec, script: &str) -> Agent {
+        self.agent_with(name, nodes, spec, script, |_| {})
+    }
+
+    fn agent_with(
+        &self,
+        name: &str,
+        nodes: (i64, i64),
+        spec: WorkerSpec,
+        script: &str,
+        prepare: impl FnOnce(&mut LocalWorkers),
+    ) -> Agent {
+        let handler = self.handler(name, nodes, spec.local_world_size);
+        self.agent_by(handler, name, spec, script, prepare)
+    }
+
+    fn agent_by(
+        &self,
+        handler: Arc<dyn RendezvousHandler>,
+        name: &str,
+        spec: WorkerSpec,
+        script: &str,
+        prepare: impl FnOnce(&mut LocalWorkers),
+    ) -> Agent {
+        self.agent_at(Some("127.0.0.1"), handler, name, spec, script, prepare)
+    }
+
+    fn agent_at(
+        &self,
+        local_addr: Option<&str>,
+        handler: Arc<dyn RendezvousHandler>,
+        name: &str,
+        spec: WorkerSpec,
+        script: &str,
+        prepare: impl FnOnce(&mut LocalWorkers),
+    ) -> Agent {
+        let options = LocalOptions {
+            entry: LocalEntry::Program("/bin/sh".into()),
+            arguments: ["sh", "-c", script, "worker", "${local_rank}"].map(OsString::from).into(),
+            environment: Vec::new(),
+            directory: Some(self.folder.0.clone()),
+            devices: crate::environment::Devices::All,
+            host: name.into(),
+            logs: LogSettings::default(),
+            log_dir: Some(self.folder.0.join("logs")),
+        };
+        let mut workers = LocalWorkers::new(options, "run", spec.local_world_size).expect("a guard");
+        prepare(&mut workers);
+        let options = AgentOptions {
+            spec,
+            name: name.into(),
+            entry_name: "sh".into(),
+            local_addr: local_addr.map(ToString::to_string),
+            master: None,
+        };
+        Agent::new(options, handler, Box::new(workers)).expect("an agent")
+    }
+
+    fn run(&self, name: &str, nodes: (i64, i64), spec: WorkerSpec, script: &str) -> Running {
+        Running::new(self.agent(name, nodes, spec, script))
+    }
+}
+
+/// An agent that its own thread turns.
+struct Running {
+    control: AgentControl,
+    events: mpsc::Receiver<AgentEvent>,
+    thread: JoinHandle<AgentResult>,
+}
+
+impl Running {
+    fn new(mut agent: Agent) -> Self {
+        let (tell, events) = mpsc::channel();
+        let control = agent.control();
+        let thread = thread::spawn(move || {
+            agent.run(|_, event| tell.send(event).unwrap_or_default()).expect("the system does its part")
+        });
+        Self { control, events, thread }
+    }
+
+    /// Waits for something to be told.
+    fn until<T>(&self, mut wanted: impl FnMut(&AgentEvent) -> Option<T>) -> T {
+        loop {
+            let event = self.events.recv_timeout(SOON).expect("it is told in time");
+            if let Some(found) = wanted(&event) {
+                return found;
+            }
+        }
+    }
+
+    fn until_running(&self) -> u64 {
+        self.until(|event| match event {
+            AgentEvent::Notice(Notice::Running { attempt, .. }) => Some(*attempt),
+            _ => None,
+        })
+    }
+
+    fn until_restarting(&self) -> Reason {
+        self.until(|event| match event {
+            AgentEvent::Notice(Notice::Phase { to: Phase::Restarting, reason, .. }) => Some(reason.clone()),
+            _ => None,
+        })
+    }
+
+    fn result(self) -> AgentResult {
+        self.until(|event| (*event == AgentEvent::Over).then_some(()));
+        self.thread.join().expect("no panic")
+    }
+}
+
+fn spec(workers: u32) -> WorkerSpec {
+    WorkerSpec { max_restarts: 0, ..WorkerSpec::new(workers) }
+}
+
+mod observed;
+mod rendezvous_trouble;
+
+const SUCCEEDED: Verdict = Verdict::Succeeded { missing: None };
+
+#[test]
+fn workers_find_what_they_need_in_their_environment() {
+    let job = Job::new();
+    let script = "echo $1 $LOCAL_RANK $RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR \
+                  $TORCHELASTIC_RUN_ID $TORCHELASTIC_USE_AGENT_STORE >> said; test $MASTER_PORT -gt 0";
+    let result = job.run("a", (1, 1), spec(2), script).result();
+    assert_eq!(result, AgentResult { verdict: SUCCEEDED, returned: BTreeMap::new(), failure: None });
+    assert_eq!(
+        job.folder.lines("said"),
+        ["0 0 0 2 2 0 127.0.0.1 run True", "1 1 1 2 2 0 127.0.0.1 run True"]
+    );
+}
+
+#[test]
+fn a_worker_that_fails_is_started_again_with_all_others() {
+    let job = Job::new();
+    let script = "echo $TORCHELASTIC_RESTART_COUNT $RANK >> said
+        test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0
+        test $RANK = 1 && exit 3
+        exec sleep 1000";
+    let agent = job.run("a", (1, 1), WorkerSpec { max_restarts: 1, ..spec(3) }, script);
+    let reason = agent.until_restarting();
+    assert_eq!(
+        reason,
+        Reason::WorkerFailed {
+            worker: WorkerRanks { global_rank: 1, local_rank: 1 },
+            exit: ExitStatus::Code(3)
+        }
+    );
+    let failure = agent.until(|event| match event {
+        AgentEvent::WorkersFailed(failure) => Some(failure.clone()),
+        _ => None,
+    });
+    assert_eq!((failure.root.global_rank, failure.root.exit_code), (1, 3));
+    assert_eq!(failure.others, []);
+    assert_eq!(agent.until_running(), 1);
+    let result = agent.result();
+    assert_eq!((result.verdict, result.failure), (SUCCEEDED, None));
+    // Of the first start, some may have been stopped before they said anything.
+    let said = job.folder.lines("said");
+    assert_eq!(said[said.len() - 3..], ["1 0", "1 1", "1 2"]);
+}
+
+#[test]
+fn a_node_by_itself_whose_ranks_are_given_has_a_new_store_for_each_start() {
+    let job = Job::new();
+    let parameters = RendezvousParameters::new("static", "127.0.0.1:0", "run", 1, 1).expect("valid");
+    let handler = Context::default().create_handler(&parameters.with("rank", 0)).expect("a handler");
+    let script = "echo $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_USE_AGENT_STORE >> said
+        test $TORCHELASTIC_RESTART_COUNT = 2";
+    let spec = WorkerSpec { max_restarts: 2, ..spec(1) };
+    let agent = Running::new(job.agent_by(Arc::from(handler), "a", spec, script, |_| {}));
+    assert_eq!(agent.result().verdict, SUCCEEDED);
+    let mut said = job.folder.lines("said");
+    said.dedup();
+    assert_eq!(said.len(), 3, "each is another: {said:?}");
+    assert!(said.iter().all(|line| line.starts_with("127.0.0.1 ") && line.ends_with(" True")), "{said:?}");
+}
+
+/// Whether somebody listens at this port beyond the loopback addresses, by the system's list.
+fn is_open_to_others(port: &str) -> bool {
+    let port: u16 = port.parse().expect("a port");
+    let loopback = [format!("0100007F:{port:04X}"), format!("00000000000000000000000001000000:{port:04X}")];
+    let lists = ["/proc/net/tcp", "/proc/net/tcp6"].map(|list| fs::read_to_string(list).unwrap_or_default());
+    let listening = lists.iter().flat_map(|list| list.lines()).filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let local = fields.next().filter(|local| local.ends_with(&format!(":{port:04X}")));
+        local.filter(|_| fields.nth(1) == Some("0A"))
+    });
+    let listening: Vec<&str> = listening.collect();
+    assert!(!listening.is_empty(), "nobody listens at {port}");
+    listening.iter().any(|local| !loopback.iter().any(|own| own == local))
+}
+
+#[test]
+fn a_node_by_itself_opens_its_workers_store_to_nobody_else() {
+    let job = Job::new();
+    let script = "echo $MASTER_ADDR $MASTER_PORT > master$TORCHELASTIC_RESTART_COUNT
+        test $TORCHELASTIC_RESTART_COUNT = 0 && exit 1
+        echo > ready; exec sleep 1000";
+    // Known by its host's name.
+    let endpoint = format!("127.0.0.1:{}", job.server.local_addr().port());
+    let parameters = RendezvousParameters::new("rdzv", &endpoint, "run", 1, 1).expect("valid");
+    let of_rounds = Context::default().create_handler(&parameters.with("is_host", false)).expect("a handler");
+    let parameters = RendezvousParameters::new("static", "127.0.0.1:0", "run", 1, 1).expect("valid");
+    let by_itself = Context::default().create_handler(&parameters.with("rank", 0)).expect("a handler");
+    let ready = job.folder.pipe("ready");
+    for handler in [of_rounds, by_itself] {
+        let handler = Arc::from(handler);
+        let spec = WorkerSpec { max_restarts: 1, ..spec(1) };
+        let agent = Running::new(job.agent_at(None, handler, "a", spec, script, |_| {}));
+        ready.recv_timeout(SOON).expect("it runs");
+        let [said] = <[String; 1]>::try_from(job.folder.lines("master1")).expect("one line");
+        let (address, port) = said.split_once(' ').expect("two words");
+        assert_eq!(address, "127.0.0.1");
+        assert!(!is_open_to_others(port));
+        agent.control.stop();
+        agent.result();
+    }
+    // What is asked for is done.
+    let spec = WorkerSpec { max_restarts: 1, ..spec(1) };
+    let handler = job.handler("a", (1, 1), 1);
+    let agent = Running::new(job.agent_at(Some("this-host"), handler, "a", spec, script, |_| {}));
+    ready.recv_timeout(SOON).expect("it runs");
+    let said = job.folder.lines("master1");
+    let port = said[0].strip_prefix("this-host ").expect("where others reach it");
+    assert!(is_open_to_others(port));
+    agent.control.stop();
+    agent.result();
+}
+
+#[test]
+fn when_the_budget_is_spent_the_failure_is_told() {
+    let job = Job::new();
+    // In arguments two dollars stand for one, as with torchrun.
+    let script = "test $RANK = 1 && echo 'what went wrong' >&2 && kill -SEGV $$$$; exec sleep 1000";
+    let agent = job.run("a", (1, 1), spec(2), script);
+    let control = agent.control.clone();
+    let result = agent.result();
+    let reason = Reason::WorkerFailed {
+        worker: WorkerRanks { global_rank: 1, local_rank: 1 },
+        exit: ExitStatus::Signal(11),
+    };
+    assert_eq!(result.verdict, Verdict::Failed { reason });
+    let failure = result.failure.expect("there is one");
+    assert_eq!((failure.root.signal(), failure.root.host.as_str()), (Some("SIGSEGV"), "a"));
+    assert_eq!(failure.root.stderr_tail, ["what went wrong"]);
+    assert_eq!(control.worker_group().state, WorkerState::Failed);
+    // The run is closed for whoever comes later.
+    assert!(job.handler("b", (1, 1), 1).is_closed().expect("the server answers"));
+}
+
+#[test]
+fn a_program_that_is_not_there_ends_the_agent_at_once() {
+    let job = Job::new();
+    let options = LocalOptions {
+        entry: LocalEntry::Program("/nonexistent/trainer".into()),
+        arguments: Vec::new(),
+        environment: Vec::new(),
+        directory: None,
+        devices: crate::environment::Devices::All,
+        host: "a".into(),
+        logs: LogSettings::default(),
+        log_dir: Some(job.folder.0.join("logs")),
+    };
+    let workers = LocalWorkers::new(options, "run", 2).expect("a guard");
+    let options = AgentOptions {
+        spec: WorkerSpec { max_restarts: 3, ..spec(2) },
+        name: "a".into(),
+        entry_name: "trainer".into(),
+        local_addr: Some("127.0.0.1".into()),
+        master: None,
+    };
+    let agent = Agent::new(options, job.handler("a", (1, 1), 2), Box::new(workers)).expect("an agent");
+    let Verdict::Failed { reason: Reason::NotStarted { hindrance, words, .. } } =
+        Running::new(agent).result().verdict
+    else {
+        panic!("it failed otherwise")
+    };
+    assert_eq!(hindrance, Hindrance::Lasting);
+    assert_eq!(&*words, "/nonexistent/trainer: running the program: No such file or directory (os error 2)");
+}
+
+#[test]
+fn who_hears_late_hears_how_it_was() {
+    let job = Job::new();
+    let mut agent = job.agent("a", (1, 1), WorkerSpec { max_restarts: 1, ..spec(1) }, "exit 3");
+    while agent.result().is_none() {
+        agent.wait().expect("the system does its part");
+    }
+    let mut ends = Vec::new();
+    while let Some(event) = agent.next_event() {
+        if let AgentEvent::Notice(Notice::Exited { local_rank: 0, .. }) = event {
+            let Moment { group, restarts_left } = agent.moment();
+            ends.push((group.attempt, group.workers.len(), *restarts_left));
+        }
+    }
+    assert_eq!(ends, [(0, 1, 0), (1, 1, 0)]);
+}
+
+#[test]
+fn another_thread_stops_the_agent() {
+    let job = Job::new();
+    let ready = job.folder.pipe("ready");
+    // Who is forked just as the signal comes may lose it between fork and exec: what is waited for is there before, and
+    // ends with the worker.
+    let script = "sleep 1000 & trap 'echo told >> said; kill -9 $!; exit 0' TERM; echo $RANK > ready; while :; do wait; done";
+    let agent = job.run("a", (1, 1), spec(2), script);
+    for _ in 0..2 {
+        ready.recv_timeout(SOON).expect("a worker is ready");
+    }
+    agent.control.stop();
+    let control = agent.control.clone();
+    assert_eq!(agent.result().verdict, Verdict::Stopped { cause: StopCause::Asked });
+    assert_eq!(control.worker_group().state, WorkerState::Stopped);
+    assert_eq!(job.folder.lines("said"), ["told", "told"]);
+    // It only left: the others go on.
+    assert!(!job.handler("b", (1, 1), 1).is_closed().expect("the server answers"));
+}
+
+#[test]
+fn who_does_not_stop_in_time_is_killed() {
+    let job = Job::new();
+    let spec = WorkerSpec { stop_timeout: Duration::from_millis(100), ..spec(2) };
+    let ready = job.folder.pipe("ready");
+    let agent = job.run("a", (1, 1), spec, "trap '' TERM; echo $RANK > ready; while :; do sleep 1000; done");
+    for _ in 0..2 {
+        ready.recv_timeout(SOON).expect("a worker is ready");
+    }
+    agent.control.stop();
+    agent.until(|event| {
+        matches!(event, AgentEvent::Notice(Notice::Killing { reason: Reason::StopTimeout })).then_some(())
+    });
+    assert_eq!(agent.result().verdict, Verdict::Stopped { cause: StopCause::Asked });
+}
+
+#[test]
+fn a_node_that_comes_later_makes_a_round_of_all() {
+    let job = Job::new();
+    let script = "echo $WORLD_SIZE $GROUP_RANK $MASTER_PORT >> said$WORLD_SIZE
+        test $WORLD_SIZE = 2 && exit 0
+        exec sleep 1000";
+    let first = job.run("a", (1, 2), spec(1), script);
+    assert_eq!(first.until_running(), 0);
+    let second = job.run("b", (1, 2), spec(1), script);
+    assert!(matches!(first.until_restarting(), Reason::NodesWaiting { nodes: 1 } | Reason::RoundOver { .. }));
+    assert_eq!(first.until_running(), 1);
+    assert_eq!((first.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
+    let said = job.folder.lines("said2");
+    let ports: Vec<&str> = said.iter().filter_map(|line| line.split(' ').nth(2)).collect();
+    assert_eq!(ports.len(), 2);
+    assert_eq!(ports[0], ports[1], "both find one store: {said:?}");
+}
+
+#[test]
+fn a_failure_that_is_final_ends_the_others_with_its_words() {
+    let job = Job::new();
+    let script = "test $GROUP_RANK = 1 && exit 9; exec sleep 1000";
+    let (first, second) = (job.run("a", (2, 2), spec(1), script), job.run("b", (2, 2), spec(1), script));
+    let verdicts = [first.result().verdict, second.result().verdict];
+    let mut own = 0;
+    for verdict in verdicts {
+        match verdict {
+            Verdict::Failed { reason: Reason::WorkerFailed { exit, .. } } => {
+                own += 1;
+                assert_eq!(exit, ExitStatus::Code(9));
+            }
+            Verdict::Failed { reason: Reason::JobFailed { words } } => {
+                assert!(
+                    words.contains("(group rank 1): rank 1 (local rank 0) ended with exit code 9"),
+                    "{words}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(own, 1);
+}
+
+#[test]
+fn a_node_that_dies_makes_the_others_meet_again() {
+    let job = Job::new();
+    let script = "test -e died && test $WORLD_SIZE = 1 && exit 0; exec sleep 1000";
+    let first = job.run("a", (1, 2), spec(1), script);
+    first.until_running();
+    let mut second = job.agent("b", (1, 2), spec(1), script);
+    while second.supervisor().phase() != Phase::Running {
+        assert_ne!(second.supervisor().phase(), Phase::Over);
+        second.wait().expect("the system does its part");
+    }
+    fs::write(job.folder.0.join("died"), "").expect("room");
+    drop(second);
+    assert_eq!(first.result().verdict, SUCCEEDED);
+}
+
+#[test]
+fn a_node_that_is_stopped_makes_the_others_meet_again() {
+    let job = Job::new();
+    let ready = job.folder.pipe("ready");
+    let script = "test $GROUP_WORLD_SIZE = 2 && echo $GROUP_RANK > ready; exec sleep 1000";
+    let first = job.run("a", (1, 2), spec(1), script);
+    let second = job.run("b", (1, 2), spec(1), script);
+    for _ in 0..2 {
+        ready.recv_timeout(SOON).expect("both are in one round");
+    }
+    second.control.stop();
+    // Its budget is 0, and its worker waits for nobody: only its agent can notice.
+    first.until(|event| match event {
+        AgentEvent::Notice(Notice::Phase { reason: Reason::PeerDied { .. }, .. }) => Some(()),
+        _ => None,
+    });
+    first.until_running();
+    assert_eq!(first.control.worker_group().group_world_size, 1);
+    assert_eq!(second.result().verdict, Verdict::Stopped { cause: StopCause::Asked });
+    first.control.stop();
+    assert_eq!(first.result().verdict, Verdict::Stopped { cause: StopCause::Asked });
+}
+
+#[test]
+fn a_server_that_is_lost_ends_the_agent_with_the_reason() {
+    let job = Job::new();
+    let agent = job.run("a", (1, 1), spec(1), "exec sleep 1000");
+    agent.until_running();
+    let Job { server, folder } = job;
+    drop(server);
+    let verdict = agent.result().verdict;
+    let Verdict::Failed { reason: Reason::ServerLost { words } } = verdict else { panic!("{verdict:?}") };
+    assert!(words.contains("127.0.0.1"), "{words}");
+    drop(folder);
+}
+
+/// What stands between an agent and its server, and breaks every connection when it is told to.
+struct Relay {
+    port: u16,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Relay {
+    fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let own = listener.local_addr().expect("bound").port();
+        let streams = Arc::new(Mutex::new(Vec::new()));
+        let broken = Arc::clone(&streams);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let mut lock = broken.lock().expect("no panic");
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let copy = |stream: &TcpStream| stream.try_clone().expect("descriptors");
+                    lock.push(copy(from));
+                    let (mut from, mut to) = (copy(from), copy(to));
+                    thread::spawn(move || {
+                        io::copy(&mut from, &mut to).ok();
+                        to.shutdown(Shutdown::Both).ok();
+                    });
+                }
+            }
+        });
+        Self { port: own, streams }
+    }
+
+    /// How many it broke.
+    fn break_all(&self) -> usize {
+        let streams = core::mem::take(&mut *self.streams.lock().expect("no panic"));
+        for stream in &streams {
+            stream.shutdown(Shutdown::Both).ok();
+        }
+        streams.len() / 2
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_and_comes_back_within_its_grace_changes_nothing() {
+    let job = Job::new();
+    let relay = Relay::to(job.server.local_addr().port());
+    let go = job.folder.0.join("go");
+    let script = "until test -e go; do sleep 0.01; done";
+    let handler = job.handler_at(relay.port, 20, "a", (1, 2), 1);
+    let agent = Running::new(job.agent_by(handler, "a", spec(1), script, |_| {}));
+    agent.until_running();
+    for _ in 0..3 {
+        let until = std::time::Instant::now() + SOON;
+        while relay.break_all() == 0 {
+            assert!(std::time::Instant::now() < until, "the agent comes back");
+            thread::yield_now();
+        }
+    }
+    // What happens to the run it hears over the connection that it has now: a second node makes a new round.
+    let second = job.run("b", (1, 2), spec(1), script);
+    assert!(matches!(agent.until_restarting(), Reason::NodesWaiting { .. } | Reason::RoundOver { .. }));
+    assert_eq!(agent.until_running(), 1, "the breaks made no start");
+    fs::write(go, "").expect("room");
+    assert_eq!((agent.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
+}
+
+#[test]
+fn a_peer_that_starts_anew_takes_those_along_that_are_done() {
+    // Two threads of the agent that is done hear of it, each in its own way, and either may be the first.
+    for _ in 0..12 {
+        let job = Job::new();
+        let script =
+            "test -e failed && exit 0; until test -e parting; do sleep 0.01; done; touch failed; exit 7";
+        let first = job.run("a", (2, 2), spec(1), "exit 0");
+        let second = job.run("b", (2, 2), WorkerSpec { max_restarts: 1, ..spec(1) }, script);
+        first.until(|event| {
+            matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::Parting, .. })).then_some(())
+        });
+        fs::write(job.folder.0.join("parting"), "").expect("room");
+        assert_eq!((first.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
+    }
+}
+
+#[test]
+fn who_is_done_waits_as_long_as_the_others_take() {
+    let job = Job::new();
+    let patience = WorkerSpec { exit_barrier_timeout: Duration::ZERO, ..spec(1) };
+    let first = job.run("a", (2, 2), patience, "exit 0");
+    let second = job.run("b", (2, 2), spec(1), "until test -e go; do sleep 0.01; done");
+    first.until(|event| {
+        matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::Parting, .. })).then_some(())
+    });
+    fs::write(job.folder.0.join("go"), "").expect("room");
+    assert_eq!((first.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
+}
+
+/// Kilobytes that are in memory.
+fn resident_kb(pid: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("proc");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line for it");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+#[test]
+fn ten_thousand_restarts_leave_nothing_behind() {
+    const RESTARTS: u32 = 10_000;
+    let open = || fs::read_dir("/proc/self/fd").expect("proc").count();
+    // The server of the rendezvous is in this process, and remembers so many changes.
+    let mut server = ServerOptions::on("127.0.0.1", 0);
+    server.limits.history.changes_max = 1000;
+    let job = Job::at(server);
+    let spec = WorkerSpec { max_restarts: RESTARTS, restart_backoff: Duration::ZERO, ..spec(1) };
+    let mut agent = job.agent("a", (1, 1), spec, "exit 1");
+    let mut samples = Vec::new();
+    let mut failures = 0;
+    let result = agent.run(|_, event| {
+        if let AgentEvent::Notice(Notice::Phase { to: Phase::Restarting, reason, .. }) = &event {
+            assert!(matches!(reason, Reason::WorkerFailed { .. }), "{reason}");
+        }
+        if let AgentEvent::WorkersFailed(_) = event {
+            failures += 1;
+            if failures % 50 == 0 {
+                samples.push((open(), resident_kb("self")));
+            }
+        }
+    });
+    assert!(matches!(result.expect("the system does its part").verdict, Verdict::Failed { .. }));
+    assert_eq!(failures, RESTARTS + 1);
+    // A connection or a server of the last round may still be on its way out.
+    let (early, late) = (&samples[10..30], &samples[samples.len() - 20..]);
+    let opened = |of: &[(usize, u64)]| (of.iter().map(|of| of.0).min(), of.iter().map(|of| of.0).max());
+    assert!(opened(late).0 <= opened(early).1, "descriptors: {samples:?}");
+    let kb = |of: &[(usize, u64)]| of.iter().map(|of| of.1).min().unwrap_or(0);
+    assert!(kb(late) < kb(early) + 1024, "memory: {samples:?}");
+}
+
+#[test]
+fn a_loop_turns_agents_and_forgets_them() {
+    let job = Job::new();
+    let mut events = Loop::new().expect("descriptors");
+    let agent = Arc::new(std::sync::Mutex::new(job.agent("a", (1, 1), spec(1), "exit 0")));
+    let id = events.add_agent(Arc::clone(&agent)).expect("watched");
+    let mut told = Vec::new();
+    while told.last() != Some(&AgentEvent::Over) {
+        assert!(becomes_readable(events.fd(), SOON), "it gets on: {told:?}");
+        events.turn().expect("the system does its part");
+        while let Some(LoopEvent::Member(of, event)) = events.next_event() {
+            assert_eq!(of, id);
+            told.push(event.downcast::<LoopAgentEvent>().expect("of an agent").event);
+        }
+    }
+    assert_eq!(agent.lock().expect("whole").result().expect("over").verdict, SUCCEEDED);
+    events.remove_agent(id);
+    assert_eq!(Arc::strong_count(&agent), 1);
+    events.turn().expect("the system does its part");
+    assert!(events.next_event().is_none());
+}
+
+#[test]
+fn an_agent_that_is_dropped_leaves_nobody_behind() {
+    let job = Job::new();
+    let ready = job.folder.pipe("ready");
+    // The one that left its session holds a lock as long as it lives.
+    let script = "(trap '' TERM; setsid flock lock sh -c 'echo > ready; sleep 1000' &); exec sleep 1000";
+    let mut agent = job.agent("a", (1, 1), spec(1), script);
+    while agent.supervisor().phase() != Phase::Running {
+        agent.wait().expect("the system does its part");
+    }
+    ready.recv_timeout(SOON).expect("it holds the lock");
+    drop(agent);
+    let lock = fs::File::open(job.folder.0.join("lock")).expect("it is there");
+    lock.try_lock().expect("nobody holds it any more");
+}

@@ -1,0 +1,222 @@
+//! Agents whose rendezvous does not answer, does not come back, or panics.
+
+use super::*;
+use crate::reason::NoRound;
+use rendezvous_core::driver::rendezvous::{HandlerError, NodeStore, RendezvousHandler};
+use rendezvous_core::rendezvous::round_event::RoundEvent;
+use rendezvous_core::rendezvous::store_info::RendezvousInfo;
+use std::sync::Condvar;
+
+/// Drops the agent that is over, too.
+fn end_within(agent: Running, span: std::time::Duration) -> AgentResult {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(agent.result()).unwrap_or_default());
+    told.recv_timeout(span).expect("it ends in time")
+}
+
+fn until_meeting(agent: &Running) {
+    agent.until(|event| {
+        matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::Meeting, .. })).then_some(())
+    });
+}
+
+#[test]
+fn a_server_that_says_nothing_does_not_hold_up_who_is_stopped() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let job = Job::new();
+    let handler = job.handler_at(silent.local_addr().expect("bound").port(), 0, "a", (1, 1), 1);
+    let agent = Running::new(job.agent_by(handler, "a", spec(1), "exit 0", |_| {}));
+    until_meeting(&agent);
+    let (_heard, _) = silent.accept().expect("it comes");
+    agent.control.stop();
+    let result = end_within(agent, std::time::Duration::from_secs(10));
+    assert_eq!(result.verdict, Verdict::Stopped { cause: StopCause::Asked });
+}
+
+/// A backend of somebody's whose calls may be as they like.
+struct Odd {
+    inner: Arc<dyn RendezvousHandler>,
+    oddity: Oddity,
+    /// Whether calls that nobody can end may go on.
+    go: Arc<(Mutex<bool>, Condvar)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Oddity {
+    NeverJoins,
+    NeverSaysGoodbye,
+    PanicsAsItJoins,
+    PanicsAsItListens,
+    PanicsAtGoodbye,
+    /// Its server does not say who waits.
+    NeverKnowsWhoWaits,
+}
+
+impl Odd {
+    fn new(job: &Job, oddity: Oddity) -> Arc<Self> {
+        Self::among(job, (1, 1), oddity)
+    }
+
+    fn among(job: &Job, nodes: (i64, i64), oddity: Oddity) -> Arc<Self> {
+        Arc::new(Self { inner: job.handler("a", nodes, 1), oddity, go: Arc::default() })
+    }
+
+    fn hang(&self) {
+        let (go, told) = &*self.go;
+        let go = go.lock().expect("no panic");
+        drop(told.wait_while(go, |go| !*go).expect("no panic"));
+    }
+}
+
+impl RendezvousHandler for Odd {
+    fn backend(&self) -> &str {
+        "odd"
+    }
+
+    fn use_agent_store(&self) -> bool {
+        self.inner.use_agent_store()
+    }
+
+    fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
+        match self.oddity {
+            Oddity::NeverJoins => self.hang(),
+            Oddity::PanicsAsItJoins => panic!("a bug of the backend's"),
+            _ => {}
+        }
+        self.inner.next_rendezvous()
+    }
+
+    fn is_closed(&self) -> Result<bool, HandlerError> {
+        self.inner.is_closed()
+    }
+
+    fn set_closed(&self) -> Result<(), HandlerError> {
+        self.inner.set_closed()
+    }
+
+    fn fail(&self, words: &str) -> Result<(), HandlerError> {
+        self.inner.fail(words)
+    }
+
+    fn tells_of_deaths(&self) -> bool {
+        self.inner.tells_of_deaths()
+    }
+
+    fn abandon(&self) {
+        self.inner.abandon();
+    }
+
+    fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
+        if self.oddity == Oddity::NeverKnowsWhoWaits {
+            return Err(HandlerError::Foreign("it is slow".into()));
+        }
+        self.inner.num_nodes_waiting()
+    }
+
+    fn next_event(&self, timeout: Duration) -> Result<Option<RoundEvent>, HandlerError> {
+        assert!(self.oddity != Oddity::PanicsAsItListens, "a bug of the backend's");
+        self.inner.next_event(timeout)
+    }
+
+    fn run_id(&self) -> &str {
+        self.inner.run_id()
+    }
+
+    fn shutdown(&self) -> bool {
+        match self.oddity {
+            Oddity::NeverSaysGoodbye => self.hang(),
+            Oddity::PanicsAtGoodbye => panic!("a bug of the backend's"),
+            _ => {}
+        }
+        self.inner.shutdown()
+    }
+
+    fn cancel(&self) {
+        self.inner.cancel();
+    }
+}
+
+fn run_oddly(job: &Job, oddity: Oddity, script: &str) -> Running {
+    Running::new(job.agent_by(Odd::new(job, oddity), "a", spec(1), script, |_| {}))
+}
+
+#[test]
+fn who_never_says_goodbye_is_not_waited_for() {
+    let job = Job::new();
+    let odd = Odd::new(&job, Oddity::NeverSaysGoodbye);
+    let go = Arc::clone(&odd.go);
+    let mut agent = job.agent_by(odd, "a", spec(1), "exec sleep 1000", |_| {});
+    let (control, clock) = (agent.control(), std::time::Instant::now());
+    let result = agent.run(|_, event| {
+        if let AgentEvent::Notice(Notice::Running { .. }) = event {
+            control.stop();
+        }
+    });
+    let verdict = result.expect("the system does its part").verdict;
+    assert_eq!(verdict, Verdict::Stopped { cause: StopCause::Asked });
+    assert!(clock.elapsed() < SOON);
+    *go.0.lock().expect("no panic") = true;
+    go.1.notify_all();
+}
+
+#[test]
+fn an_agent_that_is_not_run_takes_no_part() {
+    let job = Job::new();
+    let mut made = job.agent("a", (1, 1), spec(1), "exit 0");
+    assert_eq!((made.supervisor().phase(), made.next_event()), (Phase::Idle, None));
+    // There is room for one.
+    assert_eq!(end_within(job.run("b", (1, 1), spec(1), "exit 0"), SOON).verdict, SUCCEEDED);
+    // One that is stopped before it is run does not join either.
+    made.control().stop();
+    let stopped = made.run(|_, _| {}).expect("the system does its part");
+    assert_eq!(stopped.verdict, Verdict::Stopped { cause: StopCause::Asked });
+}
+
+#[test]
+fn a_call_that_nobody_can_end_is_left_behind() {
+    let job = Job::new();
+    let odd = Odd::new(&job, Oddity::NeverJoins);
+    let go = Arc::clone(&odd.go);
+    let mut agent = job.agent_by(Arc::clone(&odd) as _, "a", spec(1), "exit 0", |_| {});
+    agent.turn().expect("it joins");
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        drop(agent);
+        tell.send(()).unwrap_or_default();
+    });
+    told.recv_timeout(SOON).expect("it is dropped");
+    assert!(Arc::strong_count(&odd) > 1, "the call goes on");
+    *go.0.lock().expect("no panic") = true;
+    go.1.notify_all();
+}
+
+#[test]
+fn a_backend_that_panics_ends_the_agent_with_the_reason() {
+    let job = Job::new();
+    let words = "the thread that waits there panicked: a bug of the backend's";
+    let failed = |reason| Verdict::Failed { reason };
+    let joins = run_oddly(&job, Oddity::PanicsAsItJoins, "exit 0");
+    let no_round = Reason::NoRound { kind: NoRound::Failed, words: words.into() };
+    assert_eq!(end_within(joins, SOON).verdict, failed(no_round));
+    let listens = run_oddly(&job, Oddity::PanicsAsItListens, "exec sleep 1000");
+    assert_eq!(end_within(listens, SOON).verdict, failed(Reason::ServerLost { words: words.into() }));
+    let leaves = run_oddly(&job, Oddity::PanicsAtGoodbye, "exit 0");
+    assert_eq!(end_within(leaves, SOON).verdict, SUCCEEDED);
+}
+
+#[test]
+fn that_somebody_waits_is_believed_where_it_cannot_be_asked() {
+    let job = Job::new();
+    // The other one fails once, when this one has succeeded.
+    let fails_once =
+        "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || { until test -e parting; do sleep 0.01; done; exit 7; }";
+    let odd = Odd::among(&job, (2, 2), Oddity::NeverKnowsWhoWaits);
+    let agent = Running::new(job.agent_by(odd, "a", spec(1), "exit 0", |_| {}));
+    let other = job.run("b", (2, 2), WorkerSpec { max_restarts: 1, ..spec(1) }, fails_once);
+    agent.until(|event| {
+        matches!(event, AgentEvent::Notice(Notice::Phase { to: Phase::Parting, .. })).then_some(())
+    });
+    fs::write(job.folder.0.join("parting"), "").expect("room");
+    assert_eq!(end_within(agent, SOON).verdict, SUCCEEDED);
+    assert_eq!(end_within(other, SOON).verdict, SUCCEEDED);
+}

@@ -1,0 +1,163 @@
+//! The agent's end of the socket to its guard.
+
+use super::guard::packet::{self, Carried, Report, Request, request};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use libc::c_int;
+use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::driver::socket::wait_readable;
+use rendezvous_core::time::{Duration, Instant};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// Starts that the guard has not answered. The system bounds how many descriptors may be under way.
+const STARTS_MAX: usize = 32;
+
+/// A request that waits for its turn, and its own copies of what goes with it.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) request: Request,
+    beside: Vec<OwnedFd>,
+}
+
+/// The socket, and what it has not taken yet.
+#[derive(Debug)]
+pub(super) struct Line {
+    socket: OwnedFd,
+    queue: VecDeque<Queued>,
+    /// Starts under way.
+    starts: usize,
+    /// Requests that were sent to this guard.
+    sent: u64,
+    /// Which guard is at the other end.
+    generation: u8,
+    room: Room,
+}
+
+/// Whether the system takes more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// As far as is known.
+    Free,
+    /// No, and nothing is under way whose answer would make some.
+    None,
+}
+
+impl Line {
+    pub(super) const fn new(socket: OwnedFd) -> Self {
+        Self { socket, queue: VecDeque::new(), starts: 0, sent: 0, generation: 0, room: Room::Free }
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// The guard is another one, which answers nothing that was asked before.
+    pub(super) fn begin_anew(&mut self) {
+        self.queue.clear();
+        (self.starts, self.sent, self.generation) = (0, 0, self.generation.wrapping_add(1));
+    }
+
+    /// Sends a request, or keeps it until there is room.
+    pub(super) fn ask(&mut self, request: Request, beside: &[BorrowedFd<'_>]) -> Result<(), c_int> {
+        let request = Request { generation: self.generation, ..request };
+        if self.queue.is_empty() {
+            let fds: Vec<RawFd> = beside.iter().map(AsRawFd::as_raw_fd).collect();
+            if self.send(&request, &fds)? {
+                return Ok(());
+            }
+        }
+        let beside = beside.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>();
+        let beside = beside.map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?;
+        self.queue.push_back(Queued { request, beside });
+        Ok(())
+    }
+
+    /// Sends what was kept, as far as there is room.
+    pub(super) fn flush(&mut self) -> Result<(), c_int> {
+        while let Some(queued) = self.queue.pop_front() {
+            let fds: Vec<RawFd> = queued.beside.iter().map(AsRawFd::as_raw_fd).collect();
+            if !self.send(&queued.request, &fds)? {
+                self.queue.push_front(queued);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something was kept for which no answer will make room: it is to be tried again soon.
+    pub(super) const fn has_no_room(&self) -> bool {
+        matches!(self.room, Room::None)
+    }
+
+    /// False: there is no room. If starts are under way there is some again when the guard has answered; it takes requests
+    /// in order, so an answer comes for those that fill the socket. Without them nothing comes, and it is tried again.
+    fn send(&mut self, request: &Request, fds: &[RawFd]) -> Result<bool, c_int> {
+        let is_start = matches!(request.kind, request::START_PROGRAM | request::START_FUNCTION);
+        if is_start && self.starts >= STARTS_MAX {
+            return Ok(false);
+        }
+        self.room = Room::Free;
+        match packet::send(self.socket.as_raw_fd(), request, fds) {
+            Ok(()) => {
+                self.sent += 1;
+                self.starts += usize::from(is_start);
+                Ok(true)
+            }
+            Err(libc::EAGAIN | libc::ETOOMANYREFS) if self.starts > 0 => Ok(false),
+            // A stop must not be lost for want of memory.
+            Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if !is_start => {
+                self.room = Room::None;
+                Ok(false)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The next report; `None` when the guard's end is closed.
+    pub(super) fn receive(&mut self) -> Result<Option<(Report, Carried)>, c_int> {
+        packet::receive(self.socket.as_raw_fd())
+    }
+
+    /// A start was answered.
+    pub(super) fn was_answered(&mut self) {
+        self.starts = self.starts.saturating_sub(1);
+    }
+
+    /// Whether a report was made after all requests.
+    pub(super) fn has_seen_all(&self, seen: u64) -> bool {
+        self.queue.is_empty() && seen >= self.sent
+    }
+
+    /// Takes the starts out of what was not sent yet.
+    pub(super) fn take_back_starts(&mut self) -> VecDeque<Queued> {
+        let is_start =
+            |queued: &Queued| matches!(queued.request.kind, request::START_PROGRAM | request::START_FUNCTION);
+        let (starts, others) = core::mem::take(&mut self.queue).into_iter().partition(is_start);
+        self.queue = others;
+        starts
+    }
+
+    /// Ends the agent's side, whoever else may have a copy of the socket.
+    pub(super) fn shut(&self) {
+        // SAFETY: a descriptor that lives and a flag; a failure means that the other end is closed.
+        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_WR) };
+    }
+
+    /// Waits until the guard's end is closed; false: the time is up.
+    pub(super) fn await_end(&mut self, span: Duration) -> bool {
+        let clock = Clock::new();
+        loop {
+            match self.receive() {
+                Ok(Some(_)) => {}
+                Err(libc::EAGAIN) => {
+                    let left = span.saturating_sub(clock.now().since(Instant::ORIGIN));
+                    if !matches!(wait_readable(self.fd(), left), Ok(true)) {
+                        return false;
+                    }
+                }
+                Ok(None) | Err(_) => return true,
+            }
+        }
+    }
+}

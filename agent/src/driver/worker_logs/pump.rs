@@ -1,0 +1,370 @@
+//! The thread that reads workers' pipes.
+
+use super::OpenStream;
+use super::console::{Consoles, Shower};
+use super::files::LogFile;
+use crate::console_backlog::Need;
+use crate::log_layout::Destination;
+use crate::log_lines::{LogLines, Shown};
+use crate::streams::Stream;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
+use rendezvous_core::limits::CONSOLE_FULL_BYTES;
+use rendezvous_core::time::Instant;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Shared with whoever asks for last lines; locked while they change, never while something is written.
+pub(super) type Lines = Arc<Mutex<LogLines>>;
+
+pub(super) fn lock(lines: &Lines) -> MutexGuard<'_, LogLines> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the thread is asked for. Whoever asks waits for `done`, with a deadline.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Takes these streams in place of those before.
+    Start { group: Group, done: Sender<io::Result<()>> },
+    /// Reads what a worker has written by now.
+    Drain { local_rank: u32, done: Sender<()> },
+    /// Reads until all streams have ended, then closes them.
+    Finish { until: Instant, done: Sender<Vec<OpenStream>> },
+    /// Writes until the consoles have everything.
+    Flush { until: Instant, done: Sender<()> },
+    /// Ends the thread.
+    Stop { until: Instant },
+}
+
+/// What the workers of one attempt write into.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub(super) streams: Vec<Piped>,
+    /// For lines with needles, by stream.
+    pub(super) filtered: [Option<LogFile>; 2],
+    /// To be told first.
+    pub(super) note: Option<String>,
+}
+
+/// One stream.
+#[derive(Debug)]
+pub(super) struct Piped {
+    pub(super) name: OpenStream,
+    pub(super) destination: Destination,
+    pub(super) near: File,
+    pub(super) lines: Lines,
+    pub(super) file: Option<LogFile>,
+}
+
+/// One that is read.
+#[derive(Debug)]
+struct Reading {
+    /// `None` while it waits for the console. Before the pipe: a watch goes before its descriptor does.
+    watch: Option<Watch>,
+    piped: Piped,
+}
+
+/// The tokens of consoles are their streams' numbers; those of pipes count on from here.
+const FIRST_PIPE: u64 = 2;
+/// What is read at once. With the longest prefix before each of as many empty lines it is 4 MiB.
+const READ_BYTES: usize = 16 * 1024;
+/// What is read of a stream whose end is not waited for: as much as any pipe holds.
+const DRAIN_BYTES_MAX: usize = 1 << 20;
+
+/// The thread's own.
+#[derive(Debug)]
+pub(super) struct Pump {
+    events: EventLoop,
+    commands: Receiver<Command>,
+    now: Instant,
+    streams: BTreeMap<u64, Reading>,
+    next_token: u64,
+    outlets: Outlets,
+    /// For which needs each console lets read, when the streams were last told; `None`: they are to be told.
+    gates: Option<[[bool; 2]; 2]>,
+    finish: Option<(Instant, Sender<Vec<OpenStream>>)>,
+    flushes: Vec<(Instant, Sender<()>)>,
+    stop: Option<Instant>,
+    buffer: Vec<u8>,
+}
+
+/// Where output goes.
+#[derive(Debug)]
+struct Outlets {
+    /// By stream.
+    consoles: [Shower; 2],
+    filtered: [Option<LogFile>; 2],
+    shown: Shown,
+}
+
+/// How a read went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    Bytes(usize),
+    Nothing,
+    End,
+}
+
+impl Pump {
+    pub(super) fn new(events: EventLoop, commands: Receiver<Command>, consoles: Consoles) -> Self {
+        let shower = |console, stream| Shower::new(console, Token(stream as u64));
+        let consoles = [shower(consoles.stdout, Stream::Stdout), shower(consoles.stderr, Stream::Stderr)];
+        Self {
+            now: events.clock().now(),
+            events,
+            commands,
+            streams: BTreeMap::new(),
+            next_token: FIRST_PIPE,
+            outlets: Outlets { consoles, filtered: [None, None], shown: Shown::default() },
+            gates: None,
+            finish: None,
+            flushes: Vec::new(),
+            stop: None,
+            buffer: alloc::vec![0; READ_BYTES],
+        }
+    }
+
+    /// The thread's life.
+    pub(super) fn run(mut self) {
+        loop {
+            let Ok(ready) = self.events.wait(self.wake_at()) else { return };
+            self.now = self.events.clock().now();
+            for Token(token) in ready.map(|ready| ready.token) {
+                // A console that filled up in this turn stops the others; one that was closed in it is gone.
+                if self.streams.get(&token).is_some_and(|stream| self.may_read(stream)) {
+                    self.read(token);
+                }
+            }
+            loop {
+                match self.commands.try_recv() {
+                    Ok(command) => self.obey(command),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+            self.outlets.flush(self.now, &self.events);
+            self.pause_and_resume();
+            self.answer();
+            if self.stop.is_some_and(|until| self.outlets.have_shown_all() || self.now >= until) {
+                return;
+            }
+        }
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        let flushes = self.flushes.iter().map(|(until, _)| *until);
+        let finish = self.finish.as_ref().map(|(until, _)| *until);
+        let stalls = self.outlets.consoles.iter().filter_map(|console| console.backlog.stalls_at());
+        let stalls = stalls.filter(|&at| at > self.now);
+        flushes.chain(finish).chain(stalls).chain(self.stop).min()
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Start { group, done } => {
+                self.drain(|_| true);
+                self.close_all();
+                drop(done.send(self.start(group)));
+            }
+            Command::Drain { local_rank, done } => {
+                self.drain(|name| name.local_rank == local_rank);
+                let _ = done.send(());
+            }
+            Command::Finish { until, done } => {
+                self.finish = Some((until, done));
+                self.gates = None;
+            }
+            Command::Flush { until, done } => self.flushes.push((until, done)),
+            Command::Stop { until } => {
+                self.drain(|_| true);
+                self.close_all();
+                self.stop = Some(until);
+            }
+        }
+    }
+
+    fn start(&mut self, group: Group) -> io::Result<()> {
+        self.outlets.filtered = group.filtered;
+        if let Some(note) = &group.note {
+            self.outlets.tell(self.now, note);
+        }
+        self.gates = None;
+        for piped in group.streams {
+            let token = self.next_token;
+            self.next_token += 1;
+            let watch = self.events.watch(piped.near.as_raw_fd(), Interest::Read, Token(token))?;
+            self.streams.insert(token, Reading { watch: Some(watch), piped });
+        }
+        Ok(())
+    }
+
+    /// Whether the stream's console lets more come.
+    fn may_read(&self, Reading { piped, .. }: &Reading) -> bool {
+        let need =
+            if piped.file.is_some() || self.finish.is_some() { Need::Elsewhere } else { Need::OnlyConsole };
+        let console = &self.outlets.consoles[piped.name.stream as usize].backlog;
+        piped.destination == Destination::Kept || console.lets_read(self.now, need)
+    }
+
+    /// Streams that wait for their console are not watched.
+    fn pause_and_resume(&mut self) {
+        let gates = [0, 1].map(|console: usize| {
+            let backlog = &self.outlets.consoles[console].backlog;
+            [Need::OnlyConsole, Need::Elsewhere].map(|need| backlog.lets_read(self.now, need))
+        });
+        if self.gates.replace(gates) == Some(gates) {
+            return;
+        }
+        let mut streams = core::mem::take(&mut self.streams);
+        for (&token, reading) in &mut streams {
+            match (self.may_read(reading), &reading.watch) {
+                (true, None) => {
+                    let watched =
+                        self.events.watch(reading.piped.near.as_raw_fd(), Interest::Read, Token(token));
+                    reading.watch = watched.ok();
+                    // Without memory for it now; the next turn tries again.
+                    if reading.watch.is_none() {
+                        self.gates = None;
+                    }
+                }
+                (false, Some(_)) => reading.watch = None,
+                _ => {}
+            }
+        }
+        self.streams = streams;
+    }
+
+    fn read(&mut self, token: u64) -> Came {
+        let Some(Reading { piped, .. }) = self.streams.get_mut(&token) else { return Came::End };
+        let came = match piped.near.read(&mut self.buffer) {
+            Ok(0) => Came::End,
+            Ok(count) => Came::Bytes(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Came::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Came::Bytes(0),
+            Err(_) => Came::End,
+        };
+        match came {
+            Came::Bytes(count) => {
+                let had_file = piped.file.is_some();
+                self.outlets.take(self.now, piped, &self.buffer[..count]);
+                if had_file && piped.file.is_none() {
+                    self.gates = None;
+                }
+                if self.outlets.consoles[piped.name.stream as usize].backlog.is_full() {
+                    self.outlets.flush(self.now, &self.events);
+                }
+            }
+            Came::Nothing => {}
+            Came::End => self.close(token),
+        }
+        came
+    }
+
+    /// Reads what is there, whether the console has room for it or not: the last lines matter.
+    fn drain(&mut self, of: impl Fn(OpenStream) -> bool) {
+        let streams = self.streams.iter().filter(|(_, reading)| of(reading.piped.name));
+        let tokens: Vec<u64> = streams.map(|(&token, _)| token).collect();
+        for token in tokens {
+            let mut count = 0;
+            while count < DRAIN_BYTES_MAX
+                && let Came::Bytes(more) = self.read(token)
+            {
+                count += more;
+            }
+        }
+    }
+
+    fn close(&mut self, token: u64) {
+        if let Some(Reading { piped, .. }) = self.streams.remove(&token) {
+            self.outlets.finish(self.now, &piped);
+        }
+    }
+
+    fn close_all(&mut self) {
+        while let Some((&token, _)) = self.streams.first_key_value() {
+            self.close(token);
+        }
+    }
+
+    /// Answers those whose time has come.
+    fn answer(&mut self) {
+        let now = self.now;
+        if let Some((until, done)) = self.finish.take() {
+            if now >= until {
+                self.drain(|_| true);
+            }
+            if self.streams.is_empty() || now >= until {
+                let open = self.streams.values().map(|reading| reading.piped.name).collect();
+                self.close_all();
+                self.outlets.filtered = [None, None];
+                self.outlets.flush(now, &self.events);
+                drop(done.send(open));
+            } else {
+                self.finish = Some((until, done));
+            }
+        }
+        let has_shown_all = self.outlets.have_shown_all();
+        self.flushes.retain(|(until, done)| {
+            let is_over = has_shown_all || now >= *until;
+            if is_over {
+                let _ = done.send(());
+            }
+            !is_over
+        });
+    }
+}
+
+impl Outlets {
+    fn take(&mut self, now: Instant, piped: &mut Piped, bytes: &[u8]) {
+        if let Some(note) = LogFile::write(&mut piped.file, bytes) {
+            self.tell(now, &note);
+        }
+        if piped.destination == Destination::PassedOn {
+            self.consoles[piped.name.stream as usize].show(now, bytes);
+        }
+        lock(&piped.lines).push(bytes, &mut self.shown);
+        self.show_lines(now, piped.name.stream);
+    }
+
+    /// Nothing more comes from the stream.
+    fn finish(&mut self, now: Instant, piped: &Piped) {
+        lock(&piped.lines).finish(&mut self.shown);
+        self.show_lines(now, piped.name.stream);
+    }
+
+    fn show_lines(&mut self, now: Instant, stream: Stream) {
+        if !self.shown.console.is_empty() {
+            self.consoles[stream as usize].show(now, &self.shown.console);
+            if let Some(note) = LogFile::write(&mut self.filtered[stream as usize], &self.shown.filtered) {
+                self.tell(now, &note);
+            }
+        }
+        self.shown.console.clear();
+        self.shown.filtered.clear();
+        // A burst of short lines does not keep its memory for ever.
+        if self.shown.console.capacity() > CONSOLE_FULL_BYTES {
+            self.shown = Shown::default();
+        }
+    }
+
+    /// A line of the agent's own.
+    fn tell(&mut self, now: Instant, line: &str) {
+        self.consoles[Stream::Stderr as usize].show(now, line.as_bytes());
+    }
+
+    fn flush(&mut self, now: Instant, events: &EventLoop) {
+        for console in &mut self.consoles {
+            console.flush(now, events);
+        }
+    }
+
+    fn have_shown_all(&self) -> bool {
+        self.consoles.iter().all(|console| console.backlog.is_empty())
+    }
+}

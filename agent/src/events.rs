@@ -1,0 +1,266 @@
+//! What happened to an agent and its workers, as lines of JSON with the names and fields of PyTorch's elastic events.
+//!
+//! ```json
+//! {"name": "torchelastic.worker.status.FAILED", "source": "WORKER", "timestamp": 0, "metadata": {"run_id": "run-7", …}}
+//! ```
+
+use super::failure::WorkerGroupFailure;
+use super::group::{Worker, WorkerGroup};
+use super::observer::Happened;
+use super::phase::Phase;
+use super::supervisor::{Notice, Supervisor, Verdict};
+use super::watchdog::ExpiredTimer;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use rendezvous_core::time::{Duration, Instant};
+use serde_json::{Map, Value, json};
+
+/// What does not change during a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventFacts {
+    /// The run.
+    pub run_id: String,
+    /// How the agents meet.
+    pub rdzv_backend: String,
+    /// The name of the agent's host.
+    pub hostname: String,
+    /// What the workers run.
+    pub entry_point: String,
+    /// Whether workers are watched by timers.
+    pub watchdog: Watched,
+}
+
+/// Whether workers are watched by timers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Watched {
+    /// They are not.
+    #[default]
+    No,
+    /// They are.
+    ByTimers,
+}
+
+/// Watches one agent, and writes its events.
+#[derive(Debug)]
+pub struct EventRecorder {
+    facts: EventFacts,
+    began: Option<Instant>,
+    phase_began: Instant,
+    /// The workers of the start that is under way or just over; the machine has forgotten them by then.
+    group: WorkerGroup,
+    /// What those that failed have left, by global rank.
+    failures: BTreeMap<u64, Value>,
+    has_failed: bool,
+}
+
+/// What of an event's metadata is not the same in all.
+#[derive(Default)]
+struct Detail<'a> {
+    took: Option<Duration>,
+    /// A worker, and the group that it is of.
+    worker: Option<(&'a Worker, &'a WorkerGroup)>,
+    raw_error: Option<String>,
+    exit_code: Option<i32>,
+    worker_pid: Option<u32>,
+}
+
+impl EventRecorder {
+    /// A recorder for an agent that has not begun.
+    #[must_use]
+    pub fn new(facts: EventFacts) -> Self {
+        Self {
+            facts,
+            began: None,
+            phase_began: Instant::ORIGIN,
+            group: WorkerGroup::default(),
+            failures: BTreeMap::new(),
+            has_failed: false,
+        }
+    }
+
+    /// Hears of something at `now`; the events that follow go into `sink`, a line each, without its end.
+    pub fn observe(
+        &mut self,
+        now: Instant,
+        machine: &Supervisor,
+        happened: Happened<'_>,
+        sink: &mut dyn FnMut(&str),
+    ) {
+        let began = *self.began.get_or_insert(now);
+        let mut scribe = Scribe { total: now.since(began), machine, sink };
+        if !machine.group().workers.is_empty() {
+            self.group.clone_from(machine.group());
+        }
+        match happened {
+            Happened::Notice(Notice::Phase { from, to, .. }) => {
+                let took = Some(now.since(self.phase_began));
+                self.phase_began = now;
+                self.phase(*from, *to, took, &mut scribe);
+            }
+            Happened::Notice(Notice::Running { .. }) => {
+                for worker in &self.group.workers {
+                    let worker_pid = worker.pid;
+                    let detail =
+                        Detail { worker: Some((worker, &self.group)), worker_pid, ..Detail::default() };
+                    scribe.status("START", &self.facts, detail);
+                }
+            }
+            Happened::Notice(Notice::TimerExpired(timer)) => self.timer(timer, &mut scribe),
+            Happened::Notice(_) => {}
+            Happened::Failed(failure) => self.keep(failure),
+        }
+    }
+
+    fn phase(&mut self, from: Phase, to: Phase, took: Option<Duration>, scribe: &mut Scribe<'_>) {
+        match from {
+            Phase::Meeting => {
+                scribe.status("RENDEZVOUS", &self.facts, Detail { took, ..Detail::default() });
+            }
+            Phase::Assigning => {
+                scribe.status("ASSIGN_WORKER_RANKS", &self.facts, Detail { took, ..Detail::default() });
+            }
+            _ => {}
+        }
+        match to {
+            Phase::Starting => {
+                self.has_failed = false;
+                self.watchdog("watchdog started", None, scribe);
+            }
+            Phase::Restarting => self.has_failed = true,
+            Phase::Ending => self.has_failed |= from != Phase::Parting,
+            _ => {}
+        }
+        // Nothing lives any more of what was started.
+        if matches!((from, to), (Phase::Restarting, Phase::Meeting) | (Phase::Ending, Phase::Closing)) {
+            self.ended(scribe);
+        }
+        if to == Phase::Over {
+            let state = match scribe.machine.verdict() {
+                Some(Verdict::Succeeded { .. } | Verdict::NotNeeded) => "SUCCEEDED",
+                _ => "FAILED",
+            };
+            scribe.status(state, &self.facts, Detail::default());
+        }
+    }
+
+    /// The events of workers that have ended, one for each that was started.
+    fn ended(&mut self, scribe: &mut Scribe<'_>) {
+        let group = core::mem::take(&mut self.group);
+        let failures = core::mem::take(&mut self.failures);
+        let started = group.workers.iter().filter(|worker| worker.pid.is_some());
+        for worker in started {
+            let failure = failures.get(&worker.global_rank);
+            let state = match failure {
+                Some(_) => "FAILED",
+                None if self.has_failed => "TERMINATED",
+                None => "SUCCEEDED",
+            };
+            let detail = Detail {
+                worker: Some((worker, &group)),
+                raw_error: failure.map(Value::to_string),
+                exit_code: worker.exit.map(|exit| exit.exit_code()),
+                worker_pid: worker.pid,
+                ..Detail::default()
+            };
+            scribe.status(state, &self.facts, detail);
+        }
+        if !group.workers.is_empty() {
+            self.watchdog("watchdog stopped", None, scribe);
+        }
+    }
+
+    fn keep(&mut self, failure: &WorkerGroupFailure) {
+        let all = core::iter::once(&failure.root).chain(&failure.others);
+        self.failures.clear();
+        self.failures.extend(all.map(|failure| (failure.global_rank, failure.data.clone())));
+    }
+
+    fn timer(&self, timer: &ExpiredTimer, scribe: &mut Scribe<'_>) {
+        self.watchdog("timer expired", Some(timer), scribe);
+        if timer.signal > 0 {
+            self.watchdog("kill worker process", Some(timer), scribe);
+        }
+    }
+
+    fn watchdog(&self, name: &str, timer: Option<&ExpiredTimer>, scribe: &mut Scribe<'_>) {
+        if self.facts.watchdog == Watched::No {
+            return;
+        }
+        let mut inner = Map::new();
+        inner.insert("watchdog_event".to_owned(), name.into());
+        if let Some(timer) = timer {
+            inner.insert("worker_pid".to_owned(), timer.pid.to_string().into());
+            inner.insert("scope_id".to_owned(), timer.scope.as_ref().into());
+            inner.insert("expiration_time".to_owned(), timer.expires.as_secs_f64().to_string().into());
+            inner.insert("signal".to_owned(), timer.signal.to_string().into());
+        }
+        scribe.write(name, "RUNNING", &self.facts, &Detail::default(), inner);
+    }
+}
+
+/// Writes lines.
+struct Scribe<'a> {
+    total: Duration,
+    machine: &'a Supervisor,
+    sink: &'a mut dyn FnMut(&str),
+}
+
+impl Scribe<'_> {
+    fn status(&mut self, state: &str, facts: &EventFacts, detail: Detail<'_>) {
+        let mut inner = Map::new();
+        inner.insert("group_world_size".to_owned(), self.machine.group().group_world_size.into());
+        inner.insert("entry_point".to_owned(), facts.entry_point.as_str().into());
+        if let Some((worker, _)) = detail.worker {
+            // PyTorch has lists of one element here.
+            inner.insert("local_rank".to_owned(), json!([worker.local_rank]));
+            inner.insert("role_rank".to_owned(), json!([worker.role_rank]));
+            inner.insert("role_world_size".to_owned(), json!([worker.role_world_size]));
+            inner.insert("exit_code".to_owned(), json!([detail.exit_code]));
+            inner.insert("worker_pid".to_owned(), json!([detail.worker_pid]));
+        }
+        self.write(&format!("torchelastic.worker.status.{state}"), state, facts, &detail, inner);
+    }
+
+    fn write(
+        &mut self,
+        name: &str,
+        state: &str,
+        facts: &EventFacts,
+        detail: &Detail<'_>,
+        inner: Map<String, Value>,
+    ) {
+        let machine = self.machine;
+        let (group_rank, restarts) = match detail.worker {
+            Some((_, group)) => (group.group_rank, group.restart_count),
+            None => (machine.group().group_rank, machine.spec().max_restarts - machine.restarts_left()),
+        };
+        let worker = detail.worker.map(|(worker, _)| worker);
+        let worker_id = worker.and_then(|worker| worker.pid).map(|pid| pid.to_string());
+        let event = json!({
+            "name": name,
+            "source": if worker.is_some() { "WORKER" } else { "AGENT" },
+            "timestamp": 0,
+            "metadata": {
+                "run_id": facts.run_id,
+                "global_rank": worker.map(|worker| worker.global_rank),
+                "group_rank": group_rank,
+                "worker_id": worker_id,
+                "role": &*machine.spec().role,
+                "hostname": facts.hostname,
+                "state": state,
+                "total_run_time": self.total.as_secs(),
+                "rdzv_backend": facts.rdzv_backend,
+                "raw_error": detail.raw_error,
+                "metadata": Value::Object(inner).to_string(),
+                "agent_restarts": restarts,
+                "duration_ms": detail.took.map(|took| took.as_secs_f64() * 1e3),
+            },
+        });
+        (self.sink)(&event.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests;

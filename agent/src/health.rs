@@ -1,0 +1,215 @@
+//! How an agent is, for those who ask it over HTTP.
+
+use super::events::Watched;
+use super::group::WorkerGroup;
+use super::phase::Phase;
+use alloc::format;
+use alloc::string::{String, ToString};
+use rendezvous_core::time::{Duration, Instant};
+use serde_json::json;
+
+/// For how long an agent whose workers are watched may show no progress.
+pub const PROGRESS_MAX: Duration = Duration::from_secs(60);
+/// How often such an agent shows progress although nothing happens.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// The longest request, in bytes.
+pub const REQUEST_BYTES_MAX: usize = 4096;
+
+/// Whether an agent without progress is ill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Vigilance {
+    /// It may have nothing to do.
+    #[default]
+    Trusting,
+    /// It looks after the timers of its workers, so it always has.
+    Watchful,
+}
+
+impl From<Watched> for Vigilance {
+    fn from(watched: Watched) -> Self {
+        match watched {
+            Watched::No => Self::Trusting,
+            Watched::ByTimers => Self::Watchful,
+        }
+    }
+}
+
+/// How an agent is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// What it is about.
+    pub phase: Phase,
+    /// When it last got on.
+    pub progress: Instant,
+    /// The round's number, of backends that have rounds.
+    pub round: Option<u64>,
+    /// Which start of its workers this is; 0 is the first.
+    pub attempt: u64,
+    /// How often its workers were started anew because they failed.
+    pub restarts: u32,
+    /// Whether it must show progress.
+    pub vigilance: Vigilance,
+}
+
+impl Health {
+    /// An agent that gets on at `now`.
+    #[must_use]
+    pub const fn new(phase: Phase, now: Instant, group: &WorkerGroup, vigilance: Vigilance) -> Self {
+        Self {
+            phase,
+            progress: now,
+            round: group.round,
+            attempt: group.attempt,
+            restarts: group.restart_count,
+            vigilance,
+        }
+    }
+
+    /// Whether it has made progress lately, as far as it must.
+    #[must_use]
+    pub fn is_well(&self, now: Instant) -> bool {
+        let must = self.vigilance == Vigilance::Watchful && self.phase == Phase::Running;
+        !must || now.since(self.progress) <= PROGRESS_MAX
+    }
+
+    /// The body of an answer.
+    #[must_use]
+    pub fn to_json(&self, now: Instant) -> String {
+        let age_ms = u64::try_from(now.since(self.progress).as_millis()).unwrap_or(u64::MAX);
+        json!({
+            "healthy": self.is_well(now),
+            "phase": self.phase.name(),
+            "last_progress_age_ms": age_ms,
+            "round": self.round,
+            "attempt": self.attempt,
+            "restarts": self.restarts,
+        })
+        .to_string()
+    }
+}
+
+/// What came over a connection so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Not enough.
+    Incomplete,
+    /// A whole request for the agent's health.
+    Get,
+    /// The same, without the body of the answer.
+    Head,
+    /// A request for something else.
+    Other,
+    /// No request of HTTP, or a very long one.
+    Nonsense,
+}
+
+impl Request {
+    /// Looks at all that came over a connection so far.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let method = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+        if method.len() > 16 || !method.iter().all(u8::is_ascii_uppercase) {
+            return Self::Nonsense;
+        }
+        let is_whole =
+            [&b"\r\n\r\n"[..], b"\n\n"].iter().any(|end| bytes.windows(end.len()).any(|at| at == *end));
+        if !is_whole {
+            return if bytes.len() < REQUEST_BYTES_MAX { Self::Incomplete } else { Self::Nonsense };
+        }
+        let is_http = line.windows(7).any(|at| at == b" HTTP/1");
+        match method {
+            _ if !is_http => Self::Nonsense,
+            b"GET" => Self::Get,
+            b"HEAD" => Self::Head,
+            _ => Self::Other,
+        }
+    }
+
+    /// The whole answer, after which the connection is closed; `None` as long as there is to be none.
+    #[must_use]
+    pub fn answer(self, health: &Health, now: Instant) -> Option<String> {
+        let (status, body) = match self {
+            Self::Incomplete => return None,
+            Self::Get | Self::Head if health.is_well(now) => ("200 OK", health.to_json(now)),
+            Self::Get | Self::Head => ("503 Service Unavailable", health.to_json(now)),
+            Self::Other => ("405 Method Not Allowed", String::new()),
+            Self::Nonsense => ("400 Bad Request", String::new()),
+        };
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
+             Connection: close\r\n\r\n",
+            body.len()
+        );
+        Some(if self == Self::Head { head } else { head + &body })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn health(phase: Phase, vigilance: Vigilance) -> Health {
+        let group = WorkerGroup { round: Some(4), attempt: 2, restart_count: 1, ..WorkerGroup::default() };
+        Health::new(phase, Instant::from_millis(1000), &group, vigilance)
+    }
+
+    #[test]
+    fn only_who_watches_running_workers_must_get_on() {
+        let late = Instant::from_millis(61_001);
+        for (phase, vigilance, is_well) in [
+            (Phase::Running, Vigilance::Watchful, false),
+            (Phase::Running, Vigilance::Trusting, true),
+            (Phase::Meeting, Vigilance::Watchful, true),
+            (Phase::Parting, Vigilance::Watchful, true),
+        ] {
+            let health = health(phase, vigilance);
+            assert_eq!(health.is_well(late), is_well, "{phase:?} {vigilance:?}");
+            assert!(health.is_well(Instant::from_millis(61_000)));
+        }
+        assert!(PROGRESS_INTERVAL * 4 < PROGRESS_MAX);
+    }
+
+    #[test]
+    fn the_answer_says_how_it_is() {
+        let health = health(Phase::Running, Vigilance::Watchful);
+        let answer = Request::Get.answer(&health, Instant::from_millis(1012)).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{head}");
+        let wanted = json!({
+            "healthy": true, "phase": "running", "last_progress_age_ms": 12, "round": 4, "attempt": 2, "restarts": 1
+        });
+        assert_eq!(body.parse::<serde_json::Value>().expect("JSON"), wanted);
+        let answer = Request::Get.answer(&health, Instant::from_millis(90_000)).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        let answer = Request::Head.answer(&health, Instant::from_millis(1012)).expect("an answer");
+        assert!(answer.ends_with("\r\n\r\n") && answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        for (request, status) in [(Request::Other, "405"), (Request::Nonsense, "400")] {
+            let answer = request.answer(&health, Instant::ORIGIN).expect("an answer");
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        }
+    }
+
+    #[test]
+    fn requests_come_in_pieces_and_in_any_shape() {
+        let get = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n";
+        for end in 0..get.len() {
+            assert_eq!(Request::of(&get[..end]), Request::Incomplete, "{end}");
+        }
+        let long = [&b"GET /"[..], &[b'a'; REQUEST_BYTES_MAX]].concat();
+        for (bytes, request) in [
+            (&get[..], Request::Get),
+            (b"GET / HTTP/1.0\n\n", Request::Get),
+            (b"HEAD / HTTP/1.1\r\n\r\n", Request::Head),
+            (b"POST / HTTP/1.1\r\n\r\n", Request::Other),
+            (b"GET /\r\n\r\n", Request::Nonsense),
+            (b"\x16\x03\x01\x02\x00", Request::Nonsense),
+            (b"\0", Request::Nonsense),
+            (b"GETGETGETGETGETGET", Request::Nonsense),
+            (&long, Request::Nonsense),
+        ] {
+            assert_eq!(Request::of(bytes), request, "{:?}", String::from_utf8_lossy(bytes));
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Where the output of workers goes, and how the files are called.
+//!
+//! ```text
+//! LOG_DIR/RUN-ID_RANDOM/attempt_0/0/stdout.log
+//!                                  stderr.log
+//!                                  error.json
+//!                                1/...
+//!                       attempt_0/filtered_stdout.log
+//!                       attempt_1/...
+//! ```
+//!
+//! The attempt's number grows with every start of the group, whatever the reason. PyTorch takes the number of
+//! restarts, which a change of membership leaves as it is, and so erases what the workers before it had written.
+
+use crate::streams::{LocalRanksFilter, StdSetting, Stream};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use rendezvous_core::limits::RUN_FOLDER_BYTES_MAX;
+
+/// Where files are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Files {
+    /// In a folder.
+    #[default]
+    Kept,
+    /// Nowhere: the folder is the null device. There are no error files either.
+    Discarded,
+}
+
+/// What a user has set for the output of workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogSettings {
+    /// Whether there are files.
+    pub files: Files,
+    /// What goes into a file and not to the console.
+    pub redirects: StdSetting,
+    /// What goes into a file and, behind a prefix, to the console.
+    pub tee: StdSetting,
+    /// Of which workers the console shows anything.
+    pub local_ranks: LocalRanksFilter,
+    /// What stands before lines on the console; see [`crate::template::line_prefix`].
+    pub prefix_template: Option<String>,
+    /// What a line of a tee'd standard output must contain to be duplicated.
+    pub stdout_needles: Vec<String>,
+    /// The same for standard error.
+    pub stderr_needles: Vec<String>,
+}
+
+/// Where one stream of one worker goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// Where the agent's own goes; the agent sees nothing of it.
+    Inherit,
+    /// Through the agent, as it is and at once, to where the agent's own goes; its last lines are kept.
+    PassedOn,
+    /// Into its file, by the worker itself.
+    File,
+    /// Through the agent to the console.
+    Console,
+    /// Through the agent into its file and to the console.
+    FileAndConsole,
+    /// To the agent, which shows nothing of it; its last lines are kept.
+    Kept,
+    /// Nowhere.
+    Null,
+}
+
+impl Files {
+    /// What a user means who names this folder.
+    #[must_use]
+    pub fn in_folder(path: &[u8]) -> Self {
+        if path == b"/dev/null" { Self::Discarded } else { Self::Kept }
+    }
+}
+
+impl LogSettings {
+    /// Where the stream goes. Of standard error the last lines are to be had wherever it goes.
+    #[must_use]
+    pub fn destination(&self, local_rank: u32, stream: Stream) -> Destination {
+        let is_tee = self.tee.of(local_rank).includes(stream);
+        let is_file = is_tee || self.redirects.of(local_rank).includes(stream);
+        let is_shown = self.local_ranks.lets_pass(local_rank);
+        let is_told = stream == Stream::Stderr;
+        match self.files {
+            Files::Kept if is_tee && is_shown => Destination::FileAndConsole,
+            Files::Kept if is_file => Destination::File,
+            Files::Discarded if is_tee && is_shown => Destination::Console,
+            _ if is_shown && !is_file && is_told => Destination::PassedOn,
+            _ if is_shown && !is_file => Destination::Inherit,
+            _ if is_told => Destination::Kept,
+            _ => Destination::Null,
+        }
+    }
+
+    /// What a line of the stream must contain to be duplicated.
+    #[must_use]
+    pub fn needles(&self, stream: Stream) -> &[String] {
+        match stream {
+            Stream::Stdout => &self.stdout_needles,
+            Stream::Stderr => &self.stderr_needles,
+        }
+    }
+
+    /// Whether there is a file for the lines of the stream that contain a needle.
+    #[must_use]
+    pub fn has_filtered_file(&self, stream: Stream) -> bool {
+        self.files == Files::Kept && !self.needles(stream).is_empty()
+    }
+}
+
+/// The folder of one run. A run id may hold anything; of a name, letters, digits and `._-` stay, and all else is `_`.
+#[must_use]
+pub fn run_folder(run_id: &str, random: u32) -> String {
+    let is_safe = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    let safe = run_id.chars().map(|letter| if is_safe(letter) { letter } else { '_' });
+    let mut name: String = safe.take(RUN_FOLDER_BYTES_MAX).collect();
+    // Neither hidden nor an option to some program.
+    if name.starts_with(['.', '-']) {
+        name.insert(0, '_');
+    }
+    format!("{name}_{random:08x}")
+}
+
+/// The folder of one start of the group, in that of the run.
+#[must_use]
+pub fn attempt_folder(attempt: u64) -> String {
+    format!("attempt_{attempt}")
+}
+
+/// A stream's file, in the folder of its worker.
+#[must_use]
+pub const fn stream_file(stream: Stream) -> &'static str {
+    match stream {
+        Stream::Stdout => "stdout.log",
+        Stream::Stderr => "stderr.log",
+    }
+}
+
+/// The file for lines with a needle, of all workers, in the folder of the attempt.
+#[must_use]
+pub const fn filtered_file(stream: Stream) -> &'static str {
+    match stream {
+        Stream::Stdout => "filtered_stdout.log",
+        Stream::Stderr => "filtered_stderr.log",
+    }
+}
+
+/// The file in which a worker leaves its error, in its folder.
+pub const ERROR_FILE: &str = "error.json";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Destination::{Console, File, FileAndConsole, Inherit, Kept, Null, PassedOn};
+
+    fn settings(files: Files, redirects: &str, tee: &str, ranks: &str) -> LogSettings {
+        LogSettings {
+            files,
+            redirects: StdSetting::parse(redirects).expect("a setting"),
+            tee: StdSetting::parse(tee).expect("a setting"),
+            local_ranks: LocalRanksFilter::parse(ranks).expect("a list"),
+            ..LogSettings::default()
+        }
+    }
+
+    /// Redirected, tee'd, of a worker that the console shows; and where each stream goes, with and without files.
+    #[test]
+    fn each_stream_has_its_place() {
+        for (redirects, tee, ranks, with_files, without) in [
+            ("0", "0", "", [Inherit, PassedOn], [Inherit, PassedOn]),
+            ("3", "0", "", [File, File], [Null, Kept]),
+            ("0", "3", "", [FileAndConsole, FileAndConsole], [Console, Console]),
+            ("3", "3", "", [FileAndConsole, FileAndConsole], [Console, Console]),
+            ("0", "0", "0", [Inherit, PassedOn], [Inherit, PassedOn]),
+            ("0", "0", "1", [Null, Kept], [Null, Kept]),
+            ("3", "0", "1", [File, File], [Null, Kept]),
+            ("0", "3", "1", [File, File], [Null, Kept]),
+            ("3", "3", "1", [File, File], [Null, Kept]),
+        ] {
+            for (files, expected) in [(Files::Kept, with_files), (Files::Discarded, without)] {
+                let settings = settings(files, redirects, tee, ranks);
+                let found = Stream::ALL.map(|stream| settings.destination(0, stream));
+                assert_eq!(found, expected, "{files:?}: redirects {redirects}, tee {tee}, console {ranks:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_null_device_means_no_files() {
+        assert_eq!(Files::in_folder(b"/dev/null"), Files::Discarded);
+        assert_eq!(Files::in_folder(b"logs"), Files::Kept);
+    }
+
+    #[test]
+    fn streams_and_ranks_have_places_of_their_own() {
+        let settings = settings(Files::Kept, "0:1,12:2", "12:1", "");
+        assert_eq!(settings.destination(0, Stream::Stdout), File);
+        assert_eq!(settings.destination(0, Stream::Stderr), PassedOn);
+        assert_eq!(settings.destination(1, Stream::Stdout), Inherit);
+        assert_eq!(settings.destination(12, Stream::Stdout), FileAndConsole);
+        assert_eq!(settings.destination(12, Stream::Stderr), File);
+    }
+
+    #[test]
+    fn there_are_filtered_files_where_there_are_needles_and_files() {
+        let needles = alloc::vec![String::from("loss")];
+        let mut settings = LogSettings { stdout_needles: needles, ..LogSettings::default() };
+        assert!(settings.has_filtered_file(Stream::Stdout) && !settings.has_filtered_file(Stream::Stderr));
+        settings.files = Files::Discarded;
+        assert!(!settings.has_filtered_file(Stream::Stdout));
+    }
+
+    #[test]
+    fn run_ids_become_names_of_folders() {
+        assert_eq!(run_folder("job-7.a_B", 0x2a), "job-7.a_B_0000002a");
+        assert_eq!(run_folder("a/../b c\0\n", 0), "a_.._b_c___00000000");
+        assert_eq!(run_folder("..", 0), "_.._00000000");
+        assert_eq!(run_folder("-rf", 0), "_-rf_00000000");
+        assert_eq!(run_folder("läuft", u32::MAX), "l_uft_ffffffff");
+        assert_eq!(run_folder("", 1), "_00000001");
+        assert!(run_folder(&"é".repeat(10_000), 1).len() < 128);
+    }
+
+    #[test]
+    fn names_are_torchruns() {
+        assert_eq!(attempt_folder(12), "attempt_12");
+        assert_eq!(Stream::ALL.map(stream_file), ["stdout.log", "stderr.log"]);
+        assert_eq!(Stream::ALL.map(filtered_file), ["filtered_stdout.log", "filtered_stderr.log"]);
+    }
+}

@@ -1,0 +1,210 @@
+//! What of an agent's life can be counted and measured, by the names of PyTorch's elastic agent and some of our own. All
+//! of it follows from what the machine tells.
+
+use super::observer::Happened;
+use super::phase::Phase;
+use super::reason::Reason;
+use super::supervisor::{Notice, Supervisor, Timing, Verdict};
+use alloc::format;
+use core::fmt;
+use rendezvous_core::time::{Duration, Instant};
+
+/// The group that PyTorch's agent puts its metrics into.
+pub const GROUP: &str = "torchelastic";
+
+/// Takes metrics; called on the thread that turns the agent, so it must not block.
+pub trait MetricSink {
+    /// One value of the metric `name`, in the unit that its name ends with.
+    fn put(&mut self, name: &str, value: i64);
+}
+
+impl<F: FnMut(&str, i64)> MetricSink for F {
+    fn put(&mut self, name: &str, value: i64) {
+        self(name, value);
+    }
+}
+
+/// One value as PyTorch's console handler prints it: `[SECONDS][GROUP]: NAME=VALUE`.
+#[derive(Clone, Copy, Debug)]
+pub struct ConsoleLine<'a> {
+    /// Since 1970.
+    pub at: Duration,
+    /// The metric.
+    pub name: &'a str,
+    /// Its value.
+    pub value: i64,
+}
+
+impl fmt::Display for ConsoleLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, micros) = (self.at.as_secs(), self.at.subsec_micros());
+        write!(f, "[{seconds}.{micros:06}][{GROUP}]: {}={}", self.name, self.value)
+    }
+}
+
+/// A step that PyTorch's agent has a function for.
+struct Step {
+    name: &'static str,
+    /// It begins with this phase; where there are two, with the first that comes.
+    begins: &'static [Phase],
+    /// It goes on through these.
+    goes_on: &'static [Phase],
+    /// With one of these it is done; with any other it has failed.
+    done: &'static [Phase],
+}
+
+use Phase::{Assigning, Closing, Ending, Meeting, Restarting, Running, Starting};
+
+const STEPS: [Step; 6] = [
+    Step {
+        name: "SimpleElasticAgent._rendezvous",
+        begins: &[Meeting],
+        goes_on: &[Assigning],
+        done: &[Starting],
+    },
+    Step {
+        name: "SimpleElasticAgent._assign_worker_ranks",
+        begins: &[Assigning],
+        goes_on: &[],
+        done: &[Starting],
+    },
+    Step { name: "LocalElasticAgent._start_workers", begins: &[Starting], goes_on: &[], done: &[Running] },
+    Step {
+        name: "SimpleElasticAgent._initialize_workers",
+        begins: &[Meeting],
+        goes_on: &[Assigning, Starting],
+        done: &[Running],
+    },
+    Step {
+        name: "LocalElasticAgent._stop_workers",
+        begins: &[Restarting, Ending],
+        goes_on: &[Ending],
+        done: &[Meeting, Closing],
+    },
+    Step {
+        name: "SimpleElasticAgent._restart_workers",
+        begins: &[Restarting],
+        goes_on: &[Meeting, Assigning, Starting],
+        done: &[Running],
+    },
+];
+
+/// Watches one agent.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    began: Option<Instant>,
+    /// When the steps under way began.
+    steps: [Option<Instant>; STEPS.len()],
+}
+
+impl Metrics {
+    /// Hears of something at `now`; what follows from it goes into `sink`.
+    pub fn observe(
+        &mut self,
+        now: Instant,
+        machine: &Supervisor,
+        happened: Happened<'_>,
+        sink: &mut dyn MetricSink,
+    ) {
+        match happened {
+            Happened::Notice(Notice::Phase { from, to, reason }) => {
+                self.state(machine, *to, reason, sink);
+                self.steps(now, *from, *to, sink);
+                if *from == Phase::Idle {
+                    self.began = Some(now);
+                }
+                if *to == Phase::Over {
+                    self.end(now, machine, sink);
+                }
+            }
+            Happened::Notice(Notice::Running { attempt, timing }) => {
+                timings(machine, *attempt, timing, sink);
+            }
+            Happened::Notice(_) | Happened::Failed(_) => {}
+        }
+    }
+
+    fn state(&self, machine: &Supervisor, to: Phase, reason: &Reason, sink: &mut dyn MetricSink) {
+        let state = match (to, reason) {
+            (Running, _) => "healthy",
+            (Phase::Parting, _) => "succeeded",
+            (_, Reason::Stuck { .. }) => "unhealthy",
+            (_, Reason::LostSight { .. }) => "unknown",
+            (
+                _,
+                Reason::WorkerFailed { .. }
+                | Reason::ErrorWritten { .. }
+                | Reason::TimerExpired { .. }
+                | Reason::GroupLost { .. }
+                | Reason::NotStarted { .. }
+                | Reason::NoRanks { .. },
+            ) => "failed",
+            _ => return,
+        };
+        of_role(machine, "remaining_restarts", machine.restarts_left().into(), sink);
+        of_role(machine, state, 1, sink);
+    }
+
+    fn steps(&mut self, now: Instant, from: Phase, to: Phase, sink: &mut dyn MetricSink) {
+        for (step, began) in STEPS.iter().zip(&mut self.steps) {
+            if let Some(since) = began.filter(|_| from != to && !step.goes_on.contains(&to)) {
+                put_step(step.name, step.done.contains(&to), now.since(since), sink);
+                *began = None;
+            }
+            if began.is_none() && step.begins.contains(&to) {
+                *began = Some(now);
+            }
+        }
+    }
+
+    fn end(&self, now: Instant, machine: &Supervisor, sink: &mut dyn MetricSink) {
+        let verdict = machine.verdict();
+        let is_failed = !matches!(verdict, Some(Verdict::Succeeded { .. } | Verdict::NotNeeded));
+        let (max, left) = (i64::from(machine.spec().max_restarts), i64::from(machine.restarts_left()));
+        let flakiness = if is_failed { 100 } else { 100 * (max - left) / (max + 1) };
+        of_role(machine, "flakiness", flakiness, sink);
+        of_role(machine, "run_total", 1, sink);
+        for (name, failed, retried) in [
+            ("run_success_with_retries", false, true),
+            ("run_success_no_retries", false, false),
+            ("run_failed_with_retries", true, true),
+            ("run_failed_no_retries", true, false),
+        ] {
+            of_role(machine, name, i64::from(is_failed == failed && (left < max) == retried), sink);
+        }
+        // PyTorch's function ends by an exception where there is no result.
+        let has_result = !is_failed || matches!(verdict, Some(Verdict::Failed { .. }));
+        let took = self.began.map_or(Duration::ZERO, |began| now.since(began));
+        put_step("SimpleElasticAgent.run", has_result, took, sink);
+    }
+}
+
+fn timings(machine: &Supervisor, attempt: u64, timing: &Timing, sink: &mut dyn MetricSink) {
+    let what = if attempt == 0 { "start" } else { "restart" };
+    for (phase, took) in [
+        ("detect", timing.detect),
+        ("stop", timing.stop),
+        ("rendezvous", timing.rendezvous),
+        ("assign", timing.assign),
+        ("start", timing.start),
+        ("total", timing.total()),
+    ] {
+        of_role(machine, &format!("{what}.{phase}.us"), whole(took.as_micros()), sink);
+    }
+}
+
+fn put_step(name: &str, is_done: bool, took: Duration, sink: &mut dyn MetricSink) {
+    sink.put(&format!("{name}.{}", if is_done { "success" } else { "failure" }), 1);
+    sink.put(&format!("{name}.duration.ms"), whole(took.as_millis()));
+}
+
+fn of_role(machine: &Supervisor, name: &str, value: i64, sink: &mut dyn MetricSink) {
+    sink.put(&format!("workers.{}.{name}", machine.spec().role), value);
+}
+
+fn whole(span: u128) -> i64 {
+    i64::try_from(span).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

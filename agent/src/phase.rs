@@ -1,0 +1,159 @@
+//! The life of an agent as data: which event leads from which phase to which.
+
+/// What an agent is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// It has not begun.
+    #[default]
+    Idle,
+    /// It joins the rendezvous, and waits for a round.
+    Meeting,
+    /// It learns the ranks of its workers.
+    Assigning,
+    /// It starts its workers.
+    Starting,
+    /// Its workers run.
+    Running,
+    /// It stops them, to meet again.
+    Restarting,
+    /// They have succeeded, and it waits for the other agents.
+    Parting,
+    /// It stops whatever still lives beneath it, for good.
+    Ending,
+    /// It tells the rendezvous that it goes.
+    Closing,
+    /// It is done.
+    Over,
+}
+
+/// What moves an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PhaseEvent {
+    /// It is to begin.
+    Begin,
+    /// There is a round.
+    Meet,
+    /// The ranks are known.
+    Assign,
+    /// All workers run.
+    Start,
+    /// All workers ended well.
+    Succeed,
+    /// The round will not do any more, and there is another try.
+    Renew,
+    /// Nothing lives beneath it any more, or what does was given up.
+    Clear,
+    /// All agents have come to the exit barrier, or no more will.
+    Part,
+    /// There will be no other try.
+    GiveUp,
+    /// What would have ended it came of another agent's death.
+    Excuse,
+    /// The rendezvous was told.
+    Close,
+}
+
+use Phase::{Assigning, Closing, Ending, Idle, Meeting, Over, Parting, Restarting, Running, Starting};
+
+impl Phase {
+    /// All there are.
+    pub const ALL: [Self; 10] =
+        [Idle, Meeting, Assigning, Starting, Running, Restarting, Parting, Ending, Closing, Over];
+
+    /// The phase after `event`; `None` where the event has no place.
+    #[must_use]
+    pub const fn on(self, event: PhaseEvent) -> Option<Self> {
+        use PhaseEvent as E;
+        Some(match (self, event) {
+            (Idle, E::Begin) | (Assigning, E::Renew) | (Restarting, E::Clear) => Meeting,
+            (Meeting, E::Meet) => Assigning,
+            (Assigning, E::Assign) => Starting,
+            (Starting, E::Start) => Running,
+            (Starting | Running | Parting, E::Renew) => Restarting,
+            (Running, E::Succeed) => Parting,
+            (Parting, E::Part) => Ending,
+            (Idle | Meeting | Assigning | Starting | Running | Restarting | Parting, E::GiveUp) => Ending,
+            (Ending, E::Excuse) => Restarting,
+            (Ending, E::Clear) => Closing,
+            (Closing, E::Close) => Over,
+            _ => return None,
+        })
+    }
+
+    /// As logs and events have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Idle => "idle",
+            Meeting => "meeting",
+            Assigning => "assigning",
+            Starting => "starting",
+            Running => "running",
+            Restarting => "restarting",
+            Parting => "parting",
+            Ending => "ending",
+            Closing => "closing",
+            Over => "over",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::String;
+    use alloc::vec::Vec;
+    use core::fmt::Write;
+
+    const EVENTS: [PhaseEvent; 11] = {
+        use PhaseEvent as E;
+        [
+            E::Begin,
+            E::Meet,
+            E::Assign,
+            E::Start,
+            E::Succeed,
+            E::Renew,
+            E::Clear,
+            E::Part,
+            E::GiveUp,
+            E::Excuse,
+            E::Close,
+        ]
+    };
+
+    #[test]
+    fn the_graph_in_the_guide_is_that_of_the_table() {
+        let mut graph = String::from("```mermaid\nstateDiagram-v2\n");
+        for from in Phase::ALL {
+            for to in Phase::ALL {
+                let names: Vec<_> = EVENTS
+                    .iter()
+                    .filter(|&&event| from.on(event) == Some(to))
+                    .map(|event| alloc::format!("{event:?}"))
+                    .collect();
+                if !names.is_empty() {
+                    writeln!(graph, "    {from:?} --> {to:?}: {}", names.join(", ")).expect("a string");
+                }
+            }
+        }
+        graph += "```\n";
+        let guide = include_str!("../../docs/agent-phases.md");
+        assert!(guide.contains(&graph), "docs/agent-phases.md does not hold this graph:\n{graph}");
+    }
+
+    #[test]
+    fn every_phase_but_the_last_ends_in_it() {
+        for phase in Phase::ALL {
+            let mut reached = alloc::vec![phase];
+            while let Some(more) = EVENTS
+                .iter()
+                .flat_map(|&event| reached.iter().filter_map(move |phase| phase.on(event)))
+                .find(|phase| !reached.contains(phase))
+            {
+                reached.push(more);
+            }
+            assert!(reached.contains(&Over), "{phase:?}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Which workers hang in the system, where no signal reaches them, for longer than they may.
+
+use alloc::collections::BTreeMap;
+use rendezvous_core::time::{Duration, Instant};
+
+/// Remembers since when each worker hangs.
+#[derive(Clone, Debug)]
+pub struct StuckWatch {
+    timeout: Duration,
+    since: BTreeMap<u32, Hang>,
+    looked: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Hang {
+    since: Instant,
+    is_told: bool,
+}
+
+/// What a look at a worker has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// It waits in the system, and no signal reaches it.
+    Uninterruptible,
+    /// Anything else, or it is gone.
+    Other,
+}
+
+impl StuckWatch {
+    /// Workers may hang for `timeout`.
+    #[must_use]
+    pub const fn new(timeout: Duration) -> Self {
+        Self { timeout, since: BTreeMap::new(), looked: None }
+    }
+
+    /// How often to look: ten times as often as it takes to be told, within reason.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        (self.timeout / 10).clamp(Duration::from_millis(20), Duration::from_secs(1))
+    }
+
+    /// When to look at all workers next; [`StuckWatch::looks`] says that it is done.
+    #[must_use]
+    pub fn due(&self) -> Instant {
+        self.looked.map_or(Instant::ORIGIN, |looked| looked + self.interval())
+    }
+
+    /// All workers are looked at now.
+    pub const fn looks(&mut self, now: Instant) {
+        self.looked = Some(now);
+    }
+
+    /// A worker was looked at: for how long it hangs, once, when that is too long.
+    pub fn saw(&mut self, now: Instant, local_rank: u32, look: Look) -> Option<Duration> {
+        if look == Look::Other {
+            self.since.remove(&local_rank);
+            return None;
+        }
+        let hang = self.since.entry(local_rank).or_insert(Hang { since: now, is_told: false });
+        let hangs = now.since(hang.since);
+        let is_news = hangs >= self.timeout && !core::mem::replace(&mut hang.is_told, hangs >= self.timeout);
+        is_news.then_some(hangs)
+    }
+
+    /// The next workers begin.
+    pub fn clear(&mut self) {
+        self.since.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_millis(seconds * 1000)
+    }
+
+    #[test]
+    fn a_worker_is_told_of_once_when_it_has_hung_for_too_long() {
+        let mut watch = StuckWatch::new(Duration::from_secs(5));
+        for second in 0..5 {
+            assert_eq!(watch.saw(at(10 + second), 1, Look::Uninterruptible), None, "{second}");
+            assert_eq!(watch.saw(at(10 + second), 0, Look::Other), None);
+        }
+        assert_eq!(watch.saw(at(15), 1, Look::Uninterruptible), Some(Duration::from_secs(5)));
+        assert_eq!(watch.saw(at(16), 1, Look::Uninterruptible), None);
+    }
+
+    #[test]
+    fn who_comes_back_in_between_begins_anew() {
+        let mut watch = StuckWatch::new(Duration::from_secs(5));
+        for second in 0..100 {
+            let look = if second % 5 == 4 { Look::Other } else { Look::Uninterruptible };
+            assert_eq!(watch.saw(at(second), 0, look), None, "{second}");
+        }
+        watch.saw(at(100), 0, Look::Uninterruptible);
+        watch.clear();
+        assert_eq!(watch.saw(at(200), 0, Look::Uninterruptible), None, "another process");
+    }
+
+    #[test]
+    fn it_looks_as_often_as_the_timeout_wants() {
+        for (timeout, interval) in [(5000, 500), (60_000, 1000), (10, 20)] {
+            let mut watch = StuckWatch::new(Duration::from_millis(timeout));
+            assert_eq!(watch.due(), Instant::ORIGIN);
+            watch.looks(at(7));
+            assert_eq!(watch.due().since(at(7)), Duration::from_millis(interval));
+        }
+    }
+}

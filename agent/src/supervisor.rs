@@ -1,0 +1,738 @@
+//! The agent's run loop as a machine: it meets the other agents, has its workers started, and decides what a death, a
+//! newcomer or a signal means. It starts nothing and waits for nothing itself: what is to be done comes out as
+//! [`Output`], and what came of it goes in as [`Input`].
+
+mod backoff;
+mod blame;
+mod input;
+mod parting;
+mod stopping;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+pub use input::{
+    Failed, Farewell, Input, InputError, Left, Membership, Notice, Output, Round, Timing, Verdict,
+};
+
+use self::backoff::Backoff;
+use self::parting::{Arrival, Unexplained};
+use self::stopping::{Leftovers, StopStep, Stopping};
+use super::group::{ExitStatus, WorkerGroup, WorkerState};
+use super::phase::{Phase, PhaseEvent};
+use super::reason::{Hindrance, InVain, NoRound, Reason, StopCause};
+use super::spec::{SpecError, WorkerSpec};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::vec::Vec;
+use rendezvous_core::planted::{self, Bug};
+use rendezvous_core::time::{Duration, Instant, PauseDetector, Poller};
+
+/// A failure with no restart left, which ends the job unless it came of a peer's death.
+#[derive(Debug)]
+struct Doubt {
+    reason: Reason,
+    /// If no death is heard until then, it came of none. It is as long on each agent, so that the first of those that fail
+    /// is still the first that says so.
+    until: Instant,
+}
+
+/// How long the news of a death may be behind what the workers see of it: both are there in the same moment, but these are
+/// closer to it by a way to the server and back.
+const DEATH_NEWS_DELAY_MAX: Duration = Duration::from_millis(500);
+
+/// How often it is called while a deadline runs.
+const WAKE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What comes to pass if the phase lasts until then.
+#[derive(Debug)]
+struct Due {
+    at: Instant,
+    reason: Reason,
+}
+
+/// The room that the system has for starts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Room {
+    /// How often in a row there was none.
+    lacks: u32,
+    /// The last start that lacked it, by its number from 1 on.
+    lacked_by: u64,
+}
+
+/// How long to wait before another start when the system had no room for the last one; doubled each time in a row.
+const ROOM_PATIENCE: Duration = Duration::from_secs(1);
+const ROOM_PATIENCE_DOUBLINGS_MAX: u32 = 5;
+
+/// What has to be known of a start until the next one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clocks {
+    /// When the phase began.
+    phase_began: Instant,
+    timing: Timing,
+}
+
+/// One agent, from its first round to its end.
+#[derive(Debug)]
+pub struct Supervisor {
+    spec: WorkerSpec,
+    phase: Phase,
+    group: WorkerGroup,
+    restarts_left: u32,
+    starts: u64,
+    /// How many calls were asked for.
+    calls: u64,
+    /// The call under way; other answers are passed over.
+    call: Option<u64>,
+    /// Whether something may live beneath the agent.
+    is_inhabited: bool,
+    stopping: Option<Stopping>,
+    due: Option<Due>,
+    unexplained: Option<Unexplained>,
+    /// While it ends: whether it must.
+    doubt: Option<Doubt>,
+    /// Whether the group is stopped for a failure that has cost a restart and may have come of a peer's death.
+    is_excusable: bool,
+    room: Room,
+    backoff: Backoff,
+    /// The group as it was when the workers of its last start had succeeded, and it was to meet again.
+    done: Option<WorkerGroup>,
+    /// Of the exit barrier that it is at.
+    arrival: Arrival,
+    /// Whether the rendezvous tells of deaths by itself.
+    tells_of_deaths: bool,
+    /// Whether somebody asked the agent to stop.
+    is_asked: bool,
+    /// Of this start, in the order in which they happened.
+    failures: Vec<Failed>,
+    /// Workers of this start whose timers have ended them: whenever that is heard, it is their failure.
+    overdue: Vec<u32>,
+    /// Workers of this start that had written an error file when another one failed, and when they had.
+    errors: Vec<(u32, Instant)>,
+    /// Workers of this start that did not come to be.
+    absent: usize,
+    verdict: Option<Verdict>,
+    /// Whether the others were told that the job has failed.
+    is_announced: bool,
+    clocks: Clocks,
+    pause_detector: PauseDetector,
+    outputs: VecDeque<Output>,
+}
+
+impl Supervisor {
+    /// An agent that has not begun.
+    ///
+    /// # Errors
+    /// The spec makes no sense.
+    pub fn new(spec: WorkerSpec) -> Result<Self, SpecError> {
+        spec.check()?;
+        let group = WorkerGroup { role: spec.role.clone(), ..WorkerGroup::default() };
+        Ok(Self {
+            restarts_left: spec.max_restarts,
+            spec,
+            phase: Phase::Idle,
+            group,
+            starts: 0,
+            calls: 0,
+            call: None,
+            is_inhabited: false,
+            stopping: None,
+            due: None,
+            unexplained: None,
+            doubt: None,
+            is_excusable: false,
+            room: Room::default(),
+            backoff: Backoff::default(),
+            done: None,
+            arrival: Arrival::Unknown,
+            tells_of_deaths: false,
+            is_asked: false,
+            failures: Vec::new(),
+            overdue: Vec::new(),
+            errors: Vec::new(),
+            absent: 0,
+            verdict: None,
+            is_announced: false,
+            clocks: Clocks::default(),
+            pause_detector: PauseDetector::new(Instant::ORIGIN, Poller::Program),
+            outputs: VecDeque::new(),
+        })
+    }
+
+    /// What it supervises.
+    #[must_use]
+    pub const fn spec(&self) -> &WorkerSpec {
+        &self.spec
+    }
+
+    /// What it is about.
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Its workers as they are now.
+    #[must_use]
+    pub const fn group(&self) -> &WorkerGroup {
+        &self.group
+    }
+
+    /// How often its workers may still fail without an end to it all.
+    #[must_use]
+    pub const fn restarts_left(&self) -> u32 {
+        self.restarts_left
+    }
+
+    /// How it ended, once that is certain.
+    #[must_use]
+    pub const fn verdict(&self) -> Option<&Verdict> {
+        self.verdict.as_ref()
+    }
+
+    /// What is to be done next.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Supervisor::handle_timeout`] is due: at the next deadline, and once a second until then, so that a pause of
+    /// the process is known to the second.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadline().map(|deadline| deadline.min(self.pause_detector.called_at() + WAKE_INTERVAL))
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let stopping = self.stopping.map(|stopping| match stopping.leftovers {
+            Leftovers::Unnamed { name_at } => stopping.until.min(name_at),
+            Leftovers::WorkersLive | Leftovers::Named => stopping.until,
+        });
+        let news = self.unexplained.as_ref().map(|unexplained| unexplained.until);
+        let doubt = self.doubt.as_ref().map(|doubt| doubt.until);
+        let due = self.due.as_ref().map(|due| due.at);
+        [stopping, news, doubt, due].into_iter().flatten().min()
+    }
+
+    /// Brings its deadlines up to date: where it is called much later than it asked for, its process was not running, and
+    /// each has as much time left as before.
+    fn wake(&mut self, now: Instant) {
+        let mut detector = self.pause_detector;
+        let span = detector.on_call(now, || self.poll_timeout());
+        self.pause_detector = detector;
+        if span.is_zero() {
+            return;
+        }
+        if let Some(Stopping { leftovers: Leftovers::Unnamed { name_at }, .. }) = &mut self.stopping {
+            *name_at = *name_at + span;
+        }
+        let stopping = self.stopping.as_mut().map(|stopping| &mut stopping.until);
+        let news = self.unexplained.as_mut().map(|unexplained| &mut unexplained.until);
+        let doubt = self.doubt.as_mut().map(|doubt| &mut doubt.until);
+        let due = self.due.as_mut().map(|due| &mut due.at);
+        [stopping, news, doubt, due].into_iter().flatten().for_each(|at| *at = *at + span);
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.wake(now);
+        if let Some(Unexplained { words, .. }) = self.unexplained.take_if(|news| news.until <= now) {
+            self.part_early(now, Reason::NotAllParted { words });
+        }
+        if self.doubt.as_ref().is_some_and(|doubt| doubt.until <= now) {
+            self.settle(now);
+        }
+        if let Some(due) = self.due.take_if(|due| due.at <= now) {
+            match self.phase {
+                Phase::Starting => self.spend(now, due.reason),
+                Phase::Restarting => self.go_on(now, due.reason),
+                Phase::Parting => self.wait_no_more(now, due.reason),
+                _ => {}
+            }
+        }
+        if let Some(stopping) = &mut self.stopping
+            && matches!(stopping.leftovers, Leftovers::Unnamed { name_at } if name_at <= now)
+        {
+            stopping.leftovers = Leftovers::Named;
+            self.outputs.push_back(Output::NameLeftovers);
+        }
+        let Some(stopping) = self.stopping.filter(|stopping| stopping.until <= now) else { return };
+        match stopping.step {
+            StopStep::Told(_) if planted::has(Bug::SparedWorkers) => {
+                self.stopping = Some(Stopping { until: now + self.spec.kill_timeout, ..stopping });
+            }
+            StopStep::Told(_) if stopping.leftovers == Leftovers::WorkersLive => {
+                self.kill(now, Reason::StopTimeout);
+            }
+            StopStep::Told(_) => self.kill(now, Reason::LeftoverTimeout),
+            StopStep::Killed => {
+                let living = self.group.workers.iter().filter(|worker| worker.exit.is_none());
+                let left = Left(living.filter_map(|worker| worker.pid).collect());
+                self.tell(Notice::GaveUp { since: now.since(stopping.began), left });
+                self.clear(now, Reason::GaveUp);
+            }
+        }
+    }
+
+    /// Something happened.
+    ///
+    /// # Errors
+    /// It cannot have happened: there is no such worker. Nothing has changed then.
+    pub fn handle(&mut self, now: Instant, input: Input) -> Result<(), InputError> {
+        if let Some(local_rank) = input.local_rank()
+            && self.worker(local_rank).is_none()
+        {
+            return Err(InputError::NoSuchWorker { local_rank });
+        }
+        self.wake(now);
+        match input {
+            Input::Begin if self.phase == Phase::Idle => self.enter(now, PhaseEvent::Begin, Reason::Begun),
+            Input::Begin => return Err(InputError::BegunBefore),
+            Input::Met { call, round } if self.takes(call, Phase::Meeting) => self.met(now, round),
+            Input::NotMet { call, kind, words } if self.takes(call, Phase::Meeting) => {
+                let reason = Reason::NoRound { kind, words };
+                self.stand_by_the_last_round(now, reason);
+            }
+            Input::Assigned { call, .. }
+                if planted::has(Bug::FormerRanks)
+                    && !self.group.workers.is_empty()
+                    && self.takes(call, Phase::Assigning) =>
+            {
+                let ended = self.group.workers.iter_mut();
+                ended.for_each(|worker| (worker.pid, worker.exit) = (None, None));
+                self.enter(now, PhaseEvent::Assign, Reason::Done);
+            }
+            Input::Assigned { call, ranks } if self.takes(call, Phase::Assigning) => {
+                self.group.workers = ranks.workers(self.spec.local_world_size);
+                self.enter(now, PhaseEvent::Assign, Reason::Done);
+            }
+            Input::NotAssigned { call, kind, words } if self.takes(call, Phase::Assigning) => match kind {
+                InVain::RoundOver => self.renew(now, Reason::RoundOver { words }),
+                InVain::Failed => self.spend(now, Reason::NoRanks { words }),
+            },
+            Input::Parted { call } if self.takes(call, Phase::Parting) => {
+                self.enter(now, PhaseEvent::Part, Reason::Done);
+            }
+            Input::NotParted { call, .. }
+                if planted::has(Bug::BlindParting) && self.takes(call, Phase::Parting) =>
+            {
+                self.enter(now, PhaseEvent::Part, Reason::Done);
+            }
+            Input::NotParted { call, kind, words } if self.takes(call, Phase::Parting) => {
+                self.not_parted(now, kind, words);
+            }
+            Input::Arrived { call } => {
+                if self.phase == Phase::Parting && self.call == Some(call) {
+                    self.arrived(now);
+                }
+            }
+            Input::Closed { call } if self.takes(call, Phase::Closing) => {
+                self.enter(now, PhaseEvent::Close, Reason::Done);
+            }
+            // An answer that nobody waits for any more.
+            Input::Met { .. }
+            | Input::NotMet { .. }
+            | Input::Assigned { .. }
+            | Input::NotAssigned { .. }
+            | Input::Parted { .. }
+            | Input::NotParted { .. }
+            | Input::Closed { .. } => {}
+            Input::Started { local_rank, pid } => self.started(now, local_rank, pid),
+            Input::NotStarted { local_rank, hindrance, words } => {
+                self.not_started(now, local_rank, hindrance, words);
+            }
+            Input::Exited { local_rank, exit, at, was_ending } => {
+                self.exited(now, local_rank, exit, at, was_ending);
+            }
+            Input::ErrorWritten { local_rank, at } => {
+                if self.stopping.is_none() && matches!(self.phase, Phase::Starting | Phase::Running) {
+                    self.errors.push((local_rank, at));
+                }
+            }
+            Input::Leftovers { words } => {
+                if let Some(stopping) = self.stopping.filter(|stopping| stopping.step != StopStep::Killed) {
+                    let left = stopping.until.since(now).as_millis();
+                    let (seconds, tenths) = (left / 1000, left % 1000 / 100);
+                    let words = format!("{words}; killed in {seconds}.{tenths} s").into();
+                    self.tell(Notice::Remark { words });
+                }
+            }
+            Input::Stuck { local_rank, since } => {
+                if let (Phase::Starting | Phase::Running, Some(worker)) =
+                    (self.phase, self.group.ranks_of(local_rank))
+                {
+                    self.group.state = WorkerState::Unhealthy;
+                    self.give_up(now, Reason::Stuck { worker, since });
+                }
+            }
+            Input::TimerExpired(timer) => self.timer_expired(now, timer),
+            Input::Empty => {
+                self.is_inhabited = false;
+                if self.stopping.is_some() {
+                    self.clear(now, Reason::Done);
+                }
+            }
+            Input::GroupLost { words } => self.group_lost(now, words),
+            Input::LostSight { words } => self.lost_sight(now, words),
+            Input::Member(membership) => self.member(now, membership),
+            Input::Stop(cause) => self.stop(now, cause),
+            Input::Pass { signal } => {
+                if matches!(self.phase, Phase::Starting | Phase::Running) {
+                    self.outputs.push_back(Output::Pass { signal });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this is the answer that the phase waits for. It comes once.
+    fn takes(&mut self, call: u64, phase: Phase) -> bool {
+        self.phase == phase && self.call.take_if(|&mut awaited| awaited == call).is_some()
+    }
+
+    fn worker(&mut self, local_rank: u32) -> Option<&mut super::group::Worker> {
+        self.group.workers.get_mut(usize::try_from(local_rank).ok()?)
+    }
+
+    fn tell(&mut self, notice: Notice) {
+        self.outputs.push_back(Output::Tell(notice));
+    }
+
+    /// The one door between phases. Whoever calls it has asked whether the event has its place.
+    fn enter(&mut self, now: Instant, event: PhaseEvent, reason: Reason) {
+        let from = self.phase;
+        let Some(to) = from.on(event) else { return };
+        self.phase = to;
+        (self.due, self.unexplained) = (None, None);
+        let took = now.since(self.clocks.phase_began);
+        self.clocks.phase_began = now;
+        match from {
+            Phase::Restarting => self.clocks.timing.stop = took,
+            Phase::Meeting => self.clocks.timing.rendezvous = took,
+            Phase::Assigning => self.clocks.timing.assign = took,
+            Phase::Starting => self.clocks.timing.start = took,
+            _ => {}
+        }
+        match to {
+            Phase::Running => self.group.state = WorkerState::Healthy,
+            Phase::Parting => self.group.state = WorkerState::Succeeded,
+            Phase::Meeting if from == Phase::Idle => self.group.state = WorkerState::Init,
+            Phase::Meeting => self.group.state = WorkerState::Stopped,
+            _ => {}
+        }
+        self.tell(Notice::Phase { from, to, reason: reason.clone() });
+        match to {
+            Phase::Meeting => {
+                if !planted::has(Bug::FormerRanks) {
+                    self.group.workers.clear();
+                }
+                self.group.group_rank = None;
+                self.ask(|call| Output::Meet { call });
+            }
+            Phase::Assigning => self.ask(|call| Output::Assign { call }),
+            Phase::Starting => self.start(now),
+            Phase::Running => {
+                self.room.lacks = 0;
+                let timing = self.clocks.timing;
+                self.tell(Notice::Running { attempt: self.group.attempt, timing });
+                self.clocks.timing = Timing::default();
+            }
+            Phase::Restarting | Phase::Ending => self.begin_stop(now, &reason),
+            Phase::Parting => {
+                self.arrival = Arrival::Unknown;
+                self.ask(|call| Output::Part { call });
+            }
+            Phase::Closing => {
+                // Only who knows that the job is over closes the run.
+                let is_over =
+                    self.is_announced || matches!(self.verdict, Some(Verdict::Succeeded { missing: None }));
+                let farewell = if is_over { Farewell::Close } else { Farewell::Leave };
+                self.ask(|call| Output::Close { call, farewell });
+            }
+            Phase::Over => self.outputs.push_back(Output::Over),
+            Phase::Idle => {}
+        }
+        if to == Phase::Running {
+            self.look_whether_all_succeeded(now);
+        }
+    }
+
+    fn ask(&mut self, output: impl FnOnce(u64) -> Output) {
+        self.calls += 1;
+        self.call = Some(self.calls);
+        self.outputs.push_back(output(self.calls));
+    }
+
+    /// Nobody waits for the answer to the call under way any more.
+    fn cancel(&mut self) {
+        if let Some(call) = self.call.take() {
+            self.outputs.push_back(Output::Cancel { call });
+        }
+    }
+
+    fn met(&mut self, now: Instant, round: Round) {
+        self.group.group_rank = Some(round.group_rank);
+        self.group.group_world_size = round.group_world_size;
+        self.group.round = round.number;
+        self.tells_of_deaths = round.tells_of_deaths;
+        // From now on, this round counts.
+        self.done = None;
+        self.enter(now, PhaseEvent::Meet, Reason::Done);
+    }
+
+    fn start(&mut self, now: Instant) {
+        self.due = Some(Due { at: now + self.spec.start_timeout, reason: Reason::StartTimeout });
+        self.group.attempt = self.starts;
+        self.group.restart_count = self.spec.max_restarts - self.restarts_left;
+        self.starts += 1;
+        self.failures.clear();
+        self.overdue.clear();
+        self.errors.clear();
+        self.absent = 0;
+        self.is_inhabited = true;
+        self.outputs.push_back(Output::Start { attempt: self.group.attempt });
+    }
+
+    fn started(&mut self, now: Instant, local_rank: u32, pid: u32) {
+        self.is_inhabited = true;
+        if let Some(worker) = self.worker(local_rank) {
+            worker.pid = Some(pid);
+        }
+        self.look_whether_all_started(now);
+    }
+
+    /// Who ended has started, whether or not that was told.
+    fn look_whether_all_started(&mut self, now: Instant) {
+        let started = |worker: &super::group::Worker| worker.pid.is_some() || worker.exit.is_some();
+        if self.phase == Phase::Starting && self.group.workers.iter().all(started) {
+            self.enter(now, PhaseEvent::Start, Reason::Done);
+        }
+    }
+
+    fn not_started(&mut self, now: Instant, local_rank: u32, hindrance: Hindrance, words: Box<str>) {
+        self.absent += 1;
+        let (Phase::Starting, Some(worker)) = (self.phase, self.group.ranks_of(local_rank)) else {
+            return self.look_whether_only_leftovers_live(now);
+        };
+        let reason = Reason::NotStarted { worker, hindrance, words };
+        match hindrance {
+            Hindrance::Passing => {
+                self.room = Room { lacks: self.room.lacks + 1, lacked_by: self.starts };
+                self.spend(now, reason);
+            }
+            Hindrance::Lasting => self.give_up(now, reason),
+        }
+    }
+
+    fn look_whether_all_succeeded(&mut self, now: Instant) {
+        let succeeded = |worker: &super::group::Worker| worker.exit.is_some_and(ExitStatus::is_success);
+        if self.phase == Phase::Running && self.group.workers.iter().all(succeeded) {
+            self.enter(now, PhaseEvent::Succeed, Reason::Succeeded);
+        }
+    }
+
+    /// A failure: another try, if there is one left.
+    fn spend(&mut self, now: Instant, reason: Reason) {
+        let is_excusable = self.group.group_world_size > 1 && reason.may_follow_a_death();
+        match self.restarts_left.checked_sub(1) {
+            Some(left) => {
+                self.restarts_left = left;
+                let has_run = self.phase == Phase::Running;
+                let ran = if has_run { now.since(self.clocks.phase_began) } else { Duration::ZERO };
+                // A system without room has pauses of its own, and a failure before the start is followed by none.
+                let lacks_room = matches!(reason, Reason::NotStarted { hindrance: Hindrance::Passing, .. });
+                if matches!(self.phase, Phase::Starting | Phase::Running) && !lacks_room {
+                    self.backoff.failed(ran, self.spec.restart_backoff);
+                }
+                self.is_excusable = is_excusable;
+                self.renew(now, reason);
+            }
+            None if is_excusable && self.tells_of_deaths => {
+                self.doubt = Some(Doubt { reason: reason.clone(), until: now + DEATH_NEWS_DELAY_MAX });
+                self.enter(now, PhaseEvent::GiveUp, reason);
+            }
+            None => self.give_up(now, reason),
+        }
+    }
+
+    /// A peer has died, perhaps before the failure that the group is being stopped for: its workers notice that sooner
+    /// than the agent is told.
+    fn excuse(&mut self, now: Instant, death: Reason) {
+        if core::mem::take(&mut self.is_excusable) {
+            self.restarts_left += 1;
+            self.backoff.excused();
+            self.tell(Notice::Remark { words: format!("{death}: what failed here costs no restart").into() });
+        }
+        if self.doubt.take().is_some() {
+            self.enter(now, PhaseEvent::Excuse, death);
+        }
+    }
+
+    /// If it was in doubt whether the job has failed, it has.
+    fn settle(&mut self, now: Instant) {
+        if self.conclude_if_in_doubt() && self.stopping.is_none() {
+            self.enter(now, PhaseEvent::Clear, Reason::Done);
+        }
+    }
+
+    /// Whether it was in doubt.
+    fn conclude_if_in_doubt(&mut self) -> bool {
+        let Some(Doubt { reason, .. }) = self.doubt.take() else { return false };
+        self.conclude(reason);
+        true
+    }
+
+    fn renew(&mut self, now: Instant, reason: Reason) {
+        self.cancel();
+        if self.phase == Phase::Parting {
+            self.done = Some(self.group.clone());
+        }
+        self.enter(now, PhaseEvent::Renew, reason);
+    }
+
+    fn give_up(&mut self, now: Instant, reason: Reason) {
+        if self.phase.on(PhaseEvent::GiveUp).is_none() {
+            return;
+        }
+        if self.abandons(&Verdict::of(&reason)) {
+            // Before its peers' workers miss this one's: what is no failure should not look like one. And before the join
+            // is taken back, after which nobody would be told.
+            self.outputs.push_back(Output::Abandon);
+        }
+        self.cancel();
+        self.conclude(reason.clone());
+        self.enter(now, PhaseEvent::GiveUp, reason);
+    }
+
+    /// Whether the others would wait for it in vain, and have not been told why. While it meets, it may be in a round already
+    /// of which it has not heard, or still in the one that it comes from.
+    fn abandons(&self, verdict: &Verdict) -> bool {
+        match verdict {
+            Verdict::Stopped { .. } => self.is_needed() || self.phase == Phase::Meeting,
+            Verdict::LostSight { .. } => self.phase == Phase::Meeting,
+            // Backends that do not see that by themselves are told.
+            Verdict::Failed {
+                reason: Reason::SessionEnded { .. } | Reason::ServerLost { .. } | Reason::NoRound { .. },
+            } => self.starts > 0,
+            Verdict::Succeeded { .. } | Verdict::NotNeeded | Verdict::Failed { .. } => false,
+        }
+    }
+
+    /// It is certain how it ends, and the others hear what concerns them.
+    fn conclude(&mut self, reason: Reason) {
+        let verdict = Verdict::of(&reason);
+        self.group.state = verdict.state();
+        if verdict.concerns_all() && self.group.group_rank.is_some() {
+            self.is_announced = true;
+            self.outputs.push_back(Output::Announce { reason });
+        }
+        self.verdict = Some(verdict);
+    }
+
+    /// Workers that run are a group that failed. Those that have succeeded have done so, and those that are being stopped
+    /// have ended.
+    fn group_lost(&mut self, now: Instant, words: Box<str>) {
+        match self.phase {
+            Phase::Starting | Phase::Running => {
+                self.group.state = WorkerState::Failed;
+                self.spend(now, Reason::GroupLost { words });
+            }
+            Phase::Over => {}
+            _ => self.tell(Notice::Remark { words }),
+        }
+    }
+
+    fn lost_sight(&mut self, now: Instant, words: Box<str>) {
+        match self.phase {
+            Phase::Parting if self.is_leaving() => {}
+            Phase::Parting => self.leave_the_others(now, Reason::LostSight { words }),
+            // There will be no other start.
+            Phase::Ending => self.settle(now),
+            Phase::Restarting => self.stand_by_the_last_round(now, Reason::LostSight { words }),
+            Phase::Closing | Phase::Over => {}
+            _ => self.give_up(now, Reason::LostSight { words }),
+        }
+    }
+
+    /// Whether the round cannot do without it: its workers are not done.
+    const fn is_needed(&self) -> bool {
+        matches!(self.phase, Phase::Assigning | Phase::Starting | Phase::Running | Phase::Restarting)
+    }
+
+    fn member(&mut self, now: Instant, membership: Membership) {
+        if !self.is_needed() && self.phase != Phase::Parting && self.doubt.is_none() {
+            return;
+        }
+        let (reason, is_final) = match membership {
+            Membership::NodesWaiting { nodes: 0 } => return,
+            Membership::NodesWaiting { nodes } => (Reason::NodesWaiting { nodes }, false),
+            Membership::PeerDied { words } => (Reason::PeerDied { words }, false),
+            Membership::RoundOver { words } => (Reason::RoundOver { words }, false),
+            Membership::LeftBehind => (Reason::LeftBehind, false),
+            Membership::Replaced => (Reason::Replaced, true),
+            Membership::JobFailed { words } => (Reason::JobFailed { words }, true),
+            Membership::SessionEnded { words } => (Reason::SessionEnded { words }, false),
+            Membership::ServerLost { words } => (Reason::ServerLost { words }, true),
+        };
+        match (self.phase, is_final) {
+            // It goes as soon as it is known whether they wait for it.
+            (Phase::Parting, false) if self.is_leaving() => {}
+            // Its own workers are done, and their result stands. Who comes back wants a round, and cannot have it alone;
+            // who died does not come.
+            (Phase::Parting, true) => self.part_early(now, reason),
+            (Phase::Parting, false)
+                if matches!(reason, Reason::PeerDied { .. } | Reason::SessionEnded { .. }) =>
+            {
+                self.part_early(now, reason);
+            }
+            (Phase::Restarting | Phase::Ending, false) => {
+                if matches!(reason, Reason::PeerDied { .. }) && !planted::has(Bug::UnforgivenFailure) {
+                    self.excuse(now, reason);
+                }
+            }
+            // Its own failure was first.
+            (Phase::Ending, true) => self.settle(now),
+            (_, false) if planted::has(Bug::PaidNewcomer) => self.spend(now, reason),
+            // Its round is over for the others, and the fault is on this side.
+            (_, false) if matches!(reason, Reason::SessionEnded { .. }) => self.spend(now, reason),
+            (_, false) => self.renew(now, reason),
+            (_, true) => self.stand_by_the_last_round(now, reason),
+        }
+    }
+
+    fn stop(&mut self, now: Instant, cause: StopCause) {
+        match self.phase {
+            Phase::Over => {}
+            Phase::Meeting if planted::has(Bug::UnheardStop) => {}
+            Phase::Closing => {
+                self.cancel();
+                self.enter(now, PhaseEvent::Close, Reason::Stop(cause));
+            }
+            // Whoever asks twice will not wait. Who asks once while they end anyway leaves them their time.
+            Phase::Ending => {
+                self.settle(now);
+                let step = self.stopping.map(|stopping| stopping.step);
+                match (step, cause) {
+                    (Some(StopStep::Told(_)), _) if self.is_asked => self.kill(now, Reason::Stop(cause)),
+                    (Some(StopStep::Told(told)), StopCause::Signal(signal)) if signal != told => {
+                        self.tell_to_stop(signal);
+                    }
+                    _ => {}
+                }
+            }
+            // Whoever asks twice will not wait.
+            Phase::Parting if self.is_asked => self.wait_no_more(now, Reason::Stop(cause)),
+            Phase::Parting => self.leave_the_others(now, Reason::Stop(cause)),
+            _ => self.give_up(now, Reason::Stop(cause)),
+        }
+        self.is_asked = true;
+    }
+}
+
+/// How long the phases of a restart took, together.
+impl Timing {
+    /// From the death of a worker to the start of the last new one.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.detect + self.stop + self.rendezvous + self.assign + self.start
+    }
+}

@@ -1,0 +1,791 @@
+use super::*;
+use crate::group::{Worker, WorkerRanks};
+use crate::ranks::Ranks;
+use crate::watchdog::ExpiredTimer;
+use alloc::string::{String, ToString};
+use alloc::{format, vec};
+use core::fmt::Write;
+
+mod backoff;
+mod blame;
+mod parting;
+mod pauses;
+
+const STOP: Duration = Duration::from_secs(30);
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+fn spec() -> WorkerSpec {
+    WorkerSpec { max_restarts: 1, ..WorkerSpec::new(2) }
+}
+
+/// An agent with somebody who does what it asks.
+struct Play {
+    agent: Supervisor,
+    now: Instant,
+    call: u64,
+    outputs: Vec<Output>,
+}
+
+impl Play {
+    fn new(spec: WorkerSpec) -> Self {
+        let agent = Supervisor::new(spec).expect("a good spec");
+        Self { agent, now: at(0), call: 0, outputs: Vec::new() }
+    }
+
+    fn give(&mut self, input: Input) -> &mut Self {
+        self.agent.handle(self.now, input).expect("it can happen");
+        self.drain()
+    }
+
+    fn drain(&mut self) -> &mut Self {
+        while let Some(output) = self.agent.poll_output() {
+            match output {
+                Output::Meet { call }
+                | Output::Assign { call }
+                | Output::Part { call }
+                | Output::Close { call, .. } => self.call = call,
+                _ => {}
+            }
+            self.outputs.push(output);
+        }
+        self
+    }
+
+    /// Time passes, and the agent is called when it asks for that.
+    fn pass(&mut self, span: Duration) -> &mut Self {
+        let end = self.now + span;
+        while let Some(due) = self.agent.poll_timeout().filter(|due| (self.now..end).contains(due)) {
+            self.now = due;
+            self.agent.handle_timeout(due);
+            self.drain();
+        }
+        self.now = end;
+        self.agent.handle_timeout(end);
+        self.drain()
+    }
+
+    /// The agent's process is paused.
+    fn pause(&mut self, span: Duration) -> &mut Self {
+        self.now = self.now + span;
+        self.agent.handle_timeout(self.now);
+        self.drain()
+    }
+
+    fn met(&mut self) -> &mut Self {
+        let round = Round { group_rank: 0, group_world_size: 2, number: Some(0), tells_of_deaths: true };
+        self.give(Input::Met { call: self.call, round })
+    }
+
+    fn assigned(&mut self) -> &mut Self {
+        let ranks = Ranks { global_rank_first: 4, world_size: 6, role_rank_first: 2, role_world_size: 4 };
+        self.give(Input::Assigned { call: self.call, ranks })
+    }
+
+    fn started(&mut self) -> &mut Self {
+        for local_rank in 0..self.agent.spec().local_world_size {
+            self.give(Input::Started { local_rank, pid: 100 + local_rank });
+        }
+        self
+    }
+
+    fn exited(&mut self, local_rank: u32, exit: ExitStatus) -> &mut Self {
+        let at = self.now;
+        self.give(Input::Exited { local_rank, exit, at, was_ending: false })
+    }
+
+    fn running(&mut self) -> &mut Self {
+        self.give(Input::Begin).met().assigned().started()
+    }
+
+    fn parting(&mut self) -> &mut Self {
+        self.running().exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0)).give(Input::Empty)
+    }
+
+    /// What came out since the last look, without what is only told.
+    fn deeds(&mut self) -> Vec<Output> {
+        self.outputs.drain(..).filter(|output| !matches!(output, Output::Tell(_))).collect()
+    }
+
+    fn phase(&self) -> Phase {
+        self.agent.phase()
+    }
+}
+
+/// An agent in each of its phases.
+fn in_phase(phase: Phase) -> Play {
+    let mut play = Play::new(spec());
+    match phase {
+        Phase::Idle => &mut play,
+        Phase::Meeting => play.give(Input::Begin),
+        Phase::Assigning => play.give(Input::Begin).met(),
+        Phase::Starting => play.give(Input::Begin).met().assigned(),
+        Phase::Running => play.running(),
+        Phase::Restarting => play.running().give(Input::Member(Membership::NodesWaiting { nodes: 1 })),
+        Phase::Parting => play.parting(),
+        Phase::Ending => play.running().give(Input::Stop(StopCause::Asked)),
+        Phase::Closing => play.running().give(Input::Stop(StopCause::Asked)).give(Input::Empty),
+        Phase::Over => {
+            play.running().give(Input::Stop(StopCause::Asked)).give(Input::Empty);
+            let call = play.call;
+            play.give(Input::Closed { call })
+        }
+    };
+    assert_eq!(play.phase(), phase);
+    play.outputs.clear();
+    play
+}
+
+fn timer(signal: i32) -> ExpiredTimer {
+    let span = Duration::from_millis(1500);
+    ExpiredTimer { pid: 101, local_rank: Some(1), scope: "a#1".into(), expires: STOP, span, signal }
+}
+
+fn not_parted(call: u64, kind: InVain) -> Input {
+    Input::NotParted { call, kind, words: "round 0 is over".into() }
+}
+
+fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
+    let words = || "words".into();
+    let (call, late) = (play.call, play.call.wrapping_sub(1));
+    let round = Round { group_rank: 1, group_world_size: 3, number: Some(7), tells_of_deaths: true };
+    let ranks = Ranks { global_rank_first: 0, world_size: 2, role_rank_first: 0, role_world_size: 2 };
+    let died = ExitStatus::Signal(9);
+    vec![
+        ("met", Input::Met { call, round }),
+        ("met, late", Input::Met { call: late, round }),
+        ("not met: not needed", Input::NotMet { call, kind: NoRound::NotNeeded, words: words() }),
+        ("not met: closed", Input::NotMet { call, kind: NoRound::Closed, words: words() }),
+        ("assigned", Input::Assigned { call, ranks }),
+        ("assigned, late", Input::Assigned { call: late, ranks }),
+        ("not assigned", Input::NotAssigned { call, kind: InVain::Failed, words: words() }),
+        (
+            "not assigned: the round is over",
+            Input::NotAssigned { call, kind: InVain::RoundOver, words: words() },
+        ),
+        ("started 0", Input::Started { local_rank: 0, pid: 7 }),
+        (
+            "not started: for lack of room",
+            Input::NotStarted { local_rank: 0, hindrance: Hindrance::Passing, words: words() },
+        ),
+        (
+            "not started: no such program",
+            Input::NotStarted { local_rank: 0, hindrance: Hindrance::Lasting, words: words() },
+        ),
+        (
+            "exited 0 well",
+            Input::Exited { local_rank: 0, exit: ExitStatus::Code(0), at: play.now, was_ending: false },
+        ),
+        ("exited 0 badly", Input::Exited { local_rank: 0, exit: died, at: play.now, was_ending: false }),
+        (
+            "exited 0 badly, later",
+            Input::Exited { local_rank: 0, exit: died, at: play.now + STOP, was_ending: false },
+        ),
+        ("error written by 1", Input::ErrorWritten { local_rank: 1, at: play.now }),
+        ("leftovers", Input::Leftovers { words: words() }),
+        ("stuck", Input::Stuck { local_rank: 1, since: STOP }),
+        ("timer expired", Input::TimerExpired(timer(9))),
+        ("timer expired, without a signal", Input::TimerExpired(timer(0))),
+        ("empty", Input::Empty),
+        ("group lost", Input::GroupLost { words: words() }),
+        ("lost sight", Input::LostSight { words: words() }),
+        ("nodes waiting", Input::Member(Membership::NodesWaiting { nodes: 2 })),
+        ("no nodes waiting", Input::Member(Membership::NodesWaiting { nodes: 0 })),
+        ("peer died", Input::Member(Membership::PeerDied { words: words() })),
+        ("round over", Input::Member(Membership::RoundOver { words: words() })),
+        ("left behind", Input::Member(Membership::LeftBehind)),
+        ("replaced", Input::Member(Membership::Replaced)),
+        ("job failed", Input::Member(Membership::JobFailed { words: words() })),
+        ("session ended", Input::Member(Membership::SessionEnded { words: words() })),
+        ("server lost", Input::Member(Membership::ServerLost { words: words() })),
+        ("parted", Input::Parted { call }),
+        ("arrived", Input::Arrived { call }),
+        ("arrived, late", Input::Arrived { call: late }),
+        ("not parted", not_parted(call, InVain::Failed)),
+        ("not parted: the round is over", not_parted(call, InVain::RoundOver)),
+        ("closed", Input::Closed { call }),
+        ("signal", Input::Stop(StopCause::Signal(2))),
+        ("asked to stop", Input::Stop(StopCause::Asked)),
+        ("to pass on", Input::Pass { signal: 10 }),
+    ]
+}
+
+fn brief(output: &Output) -> String {
+    match output {
+        Output::Meet { .. } => "meet".into(),
+        Output::Assign { .. } => "assign".into(),
+        Output::Part { .. } => "part".into(),
+        Output::Close { farewell, .. } => format!("{farewell:?}").to_lowercase(),
+        Output::Cancel { .. } => "cancel".into(),
+        Output::Announce { .. } => "announce".into(),
+        Output::Start { attempt } => format!("start {attempt}"),
+        Output::Signal { signal } => format!("signal {signal}"),
+        Output::NameLeftovers => "name leftovers".into(),
+        Output::Kill => "kill".into(),
+        Output::Pass { signal } => format!("pass {signal}"),
+        Output::Report { failures, .. } => {
+            let ranks: Vec<_> = failures.iter().map(|failed| failed.local_rank).collect();
+            format!("report {ranks:?}")
+        }
+        Output::Tell(_) => unreachable!("left out"),
+        Output::Abandon => "abandon".into(),
+        Output::Over => "over".into(),
+    }
+}
+
+/// How an agent is, when it is asked what each input does.
+#[derive(Clone, Copy)]
+enum Situation {
+    In(Phase),
+    Excusable,
+    Doubt,
+}
+
+/// The ranks of a worker after [`Play::assigned`].
+const fn ranks(local_rank: u32) -> WorkerRanks {
+    WorkerRanks { global_rank: 4 + local_rank as u64, local_rank }
+}
+
+#[test]
+fn every_input_in_every_phase_is_in_the_snapshot() {
+    let mut table = String::new();
+    let in_phases = Phase::ALL.into_iter().map(|phase| (format!("{phase:?}"), Situation::In(phase)));
+    let excusable =
+        [("Restarting for a failure", Situation::Excusable), ("Ending in doubt", Situation::Doubt)];
+    for (phase, situation) in in_phases.chain(excusable.map(|(name, situation)| (name.into(), situation))) {
+        let mut silent = Vec::new();
+        let begin = || match situation {
+            Situation::In(phase) => in_phase(phase),
+            Situation::Excusable => excusable_restart(),
+            Situation::Doubt => in_doubt(),
+        };
+        let (was_in, spent) = (begin().phase(), begin().agent.restarts_left());
+        for number in 0..inputs(&begin()).len() {
+            let mut play = begin();
+            let (name, input) = inputs(&play).swap_remove(number);
+            let result = play.agent.handle(play.now, input);
+            play.drain();
+            let mut row = match result {
+                Ok(()) => format!("{:?}", play.phase()),
+                Err(error) => format!("error: {error}"),
+            };
+            for deed in play.deeds() {
+                row += &format!(" · {}", brief(&deed));
+            }
+            let left = play.agent.restarts_left();
+            if left < spent {
+                row += &format!(" ({} spent)", spent - left);
+            } else if left > spent {
+                row += &format!(" ({} given back)", left - spent);
+            }
+            if row == format!("{was_in:?}") {
+                silent.push(name);
+            } else {
+                writeln!(table, "{phase} | {name} => {row}").expect("a string");
+            }
+        }
+        writeln!(table, "{phase} | nothing comes of: {}\n", silent.join("; ")).expect("a string");
+    }
+    assert_eq!(table, include_str!("table.snapshot"), "\n{table}");
+}
+
+#[test]
+fn a_failure_spends_the_budget_and_a_newcomer_does_not() {
+    let mut play = Play::new(spec());
+    play.running().give(Input::Member(Membership::NodesWaiting { nodes: 1 })).give(Input::Empty);
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Meeting, 1));
+    play.met().assigned().started();
+    assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (1, 0));
+    play.exited(1, ExitStatus::Code(3)).give(Input::Empty);
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Meeting, 0));
+    play.met().assigned().started();
+    assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (2, 1));
+    play.outputs.clear();
+    play.pass(Duration::from_millis(10)).exited(0, ExitStatus::Signal(11)).pass(Duration::from_millis(10));
+    let reason = Reason::WorkerFailed { worker: ranks(0), exit: ExitStatus::Signal(11) };
+    assert_eq!(play.deeds(), [Output::Announce { reason: reason.clone() }, Output::Signal { signal: 15 }]);
+    play.exited(1, ExitStatus::Signal(15)).give(Input::Empty);
+    let failures = vec![Failed { local_rank: 0, pid: Some(100), exit: ExitStatus::Signal(11), at: at(10) }];
+    let (call, group) = (play.call, play.agent.group().clone());
+    assert_eq!(
+        play.deeds(),
+        [Output::Report { group, failures }, Output::Close { call, farewell: Farewell::Close }]
+    );
+    play.give(Input::Closed { call });
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
+    assert_eq!(play.agent.group().state, WorkerState::Failed);
+}
+
+#[test]
+fn what_workers_leave_behind_is_named_and_has_a_short_time() {
+    let mut play = Play::new(spec());
+    play.running().outputs.clear();
+    play.give(Input::Stop(StopCause::Signal(2)));
+    assert_eq!(play.deeds(), [Output::Abandon, Output::Signal { signal: 2 }]);
+    play.exited(0, ExitStatus::Code(0));
+    assert_eq!(play.deeds(), [], "another worker is still there");
+    play.pass(Duration::from_secs(10)).exited(1, ExitStatus::Signal(2));
+    assert_eq!(play.deeds(), [], "no process is told twice");
+    play.pass(Duration::from_millis(99));
+    assert_eq!(play.deeds(), [], "most of what there is follows by itself");
+    play.pass(Duration::from_millis(1));
+    assert_eq!(play.deeds(), [Output::NameLeftovers]);
+    play.outputs.clear();
+    play.give(Input::Leftovers { words: "pid 7 (sleep)".into() });
+    let words = "pid 7 (sleep); killed in 2.9 s".into();
+    assert_eq!(play.outputs.pop(), Some(Output::Tell(Notice::Remark { words })));
+    play.pass(Duration::from_millis(2899));
+    assert_eq!(play.deeds(), []);
+    play.pass(Duration::from_millis(1));
+    let killing = Output::Tell(Notice::Killing { reason: Reason::LeftoverTimeout });
+    assert_eq!(play.outputs, [killing, Output::Kill]);
+}
+
+#[test]
+fn what_workers_leave_behind_has_no_longer_than_the_stop() {
+    let mut play = Play::new(spec());
+    play.running().give(Input::Stop(StopCause::Asked)).pass(Duration::from_secs(28));
+    play.outputs.clear();
+    play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
+    play.pass(Duration::from_millis(100)).pass(Duration::from_millis(1900));
+    assert_eq!(play.deeds(), [Output::NameLeftovers, Output::Kill]);
+    // Nobody is told of what is killed by then.
+    play.outputs.clear();
+    play.give(Input::Leftovers { words: "pid 7 (sleep)".into() });
+    assert_eq!(play.outputs, []);
+}
+
+#[test]
+fn a_daemon_delays_a_success_for_a_short_time() {
+    let mut play = Play::new(spec());
+    play.running().exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
+    let call = play.call;
+    play.outputs.clear();
+    play.give(Input::Parted { call });
+    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }]);
+    play.pass(Duration::from_millis(100));
+    assert_eq!(play.deeds(), [Output::NameLeftovers]);
+    play.pass(Duration::from_millis(2900));
+    assert_eq!(play.deeds(), [Output::Kill]);
+}
+
+#[test]
+fn what_workers_that_were_stopped_as_they_started_leave_has_a_short_time_too() {
+    let mut play = Play::new(spec());
+    play.give(Input::Begin).met().assigned().give(Input::Stop(StopCause::Asked));
+    // One of them did not come to be.
+    play.give(Input::Started { local_rank: 0, pid: 100 }).exited(0, ExitStatus::Code(0));
+    play.outputs.clear();
+    play.pass(Duration::from_secs(5));
+    assert_eq!(play.deeds(), [], "the other one may come up yet");
+    let words = "a stop was asked for".into();
+    play.give(Input::NotStarted { local_rank: 1, hindrance: Hindrance::Passing, words });
+    play.pass(Duration::from_millis(100)).pass(Duration::from_millis(2900));
+    assert_eq!(play.deeds(), [Output::NameLeftovers, Output::Kill]);
+}
+
+#[test]
+fn a_worker_whose_timer_expired_has_failed_however_it_ends_then() {
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.running().give(Input::TimerExpired(timer(9)));
+    let reason = Reason::TimerExpired { worker: Some(ranks(1)), timer: timer(9) };
+    assert_eq!((play.phase(), play.agent.group().state), (Phase::Ending, WorkerState::Failed));
+    assert_eq!(
+        reason.to_string(),
+        "watchdog: timer a#1 (set for 1.5 s by pid 101) of rank 5 (local rank 1) expired"
+    );
+    play.outputs.clear();
+    // Both end after they were told to.
+    play.pass(Duration::from_millis(1)).exited(0, ExitStatus::Signal(15)).exited(1, ExitStatus::Signal(9));
+    play.give(Input::Empty);
+    let report = play.deeds().into_iter().find_map(|output| match output {
+        Output::Report { failures, .. } => Some(failures),
+        _ => None,
+    });
+    let failures = report.expect("a report");
+    assert_eq!(failures.iter().map(|failed| failed.local_rank).collect::<Vec<_>>(), [1]);
+    assert_eq!(
+        play.agent.verdict(),
+        Some(&Verdict::Failed { reason }),
+        "who was killed has failed by itself"
+    );
+}
+
+#[test]
+fn a_budget_of_none_is_legal() {
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.running().exited(0, ExitStatus::Code(1));
+    assert_eq!(play.phase(), Phase::Ending);
+}
+
+#[test]
+fn who_does_not_listen_is_killed_and_who_outlives_that_is_given_up() {
+    let mut play = Play::new(spec());
+    play.running().give(Input::Member(Membership::RoundOver { words: "over".into() }));
+    assert_eq!(play.agent.deadline(), Some(play.now + STOP));
+    play.outputs.clear();
+    play.pass(STOP - Duration::from_millis(1));
+    assert_eq!(play.deeds(), []);
+    play.pass(Duration::from_millis(1));
+    assert_eq!(play.deeds(), [Output::Kill]);
+    play.exited(0, ExitStatus::Signal(9)).pass(Duration::from_secs(5));
+    let left = Left(vec![101]);
+    assert_eq!(left.to_string(), "the worker of pid 101 is still there");
+    assert!(
+        play.outputs.contains(&Output::Tell(Notice::GaveUp { since: STOP + Duration::from_secs(5), left }))
+    );
+    // What lives on may hold what another start needs.
+    assert_eq!((play.phase(), play.agent.deadline()), (Phase::Closing, None));
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason: Reason::GaveUp }));
+    assert!(play.deeds().contains(&Output::Announce { reason: Reason::GaveUp }));
+}
+
+#[test]
+fn what_is_given_up_in_doubt_is_given_up_for_good() {
+    let (stop_timeout, kill_timeout) = (Duration::from_millis(100), Duration::from_millis(100));
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, stop_timeout, kill_timeout, ..spec() });
+    play.running().exited(0, ExitStatus::Code(1));
+    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Ending, None), "a peer may have died");
+    play.pass(stop_timeout).pass(kill_timeout);
+    assert_eq!(play.phase(), Phase::Closing);
+    play.give(Input::Member(Membership::PeerDied { words: "b".into() }));
+    assert!(matches!(play.agent.verdict(), Some(Verdict::Failed { .. })));
+}
+
+#[test]
+fn a_start_that_comes_to_nothing_is_a_failure() {
+    let mut play = in_phase(Phase::Starting);
+    play.give(Input::Started { local_rank: 0, pid: 7 }).outputs.clear();
+    assert_eq!(play.agent.deadline(), Some(play.now + play.agent.spec().start_timeout));
+    play.pass(play.agent.spec().start_timeout);
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 0));
+    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }]);
+    // A start that is done in time has no deadline any more.
+    assert_eq!(in_phase(Phase::Running).agent.deadline(), None);
+}
+
+#[test]
+fn a_system_without_room_is_not_asked_again_at_once() {
+    let mut play = Play::new(WorkerSpec { max_restarts: 9, ..spec() });
+    play.give(Input::Begin);
+    let not_started = |play: &mut Play| {
+        play.met().assigned();
+        play.give(Input::NotStarted {
+            local_rank: 0,
+            hindrance: Hindrance::Passing,
+            words: "no more processes".into(),
+        });
+        play.give(Input::Empty);
+    };
+    for seconds in [1, 2, 4, 8, 16, 32, 32] {
+        not_started(&mut play);
+        let until = play.now + Duration::from_secs(seconds);
+        assert_eq!((play.phase(), play.agent.deadline()), (Phase::Restarting, Some(until)));
+        play.pass(Duration::from_secs(seconds));
+        assert_eq!(play.phase(), Phase::Meeting);
+    }
+    // Once all run, it begins anew; and whoever stops the agent does not wait for that.
+    play.met().assigned().started().exited(0, ExitStatus::Code(1)).give(Input::Empty);
+    assert_eq!(play.phase(), Phase::Meeting, "workers that fail are started anew at once");
+    not_started(&mut play);
+    assert_eq!(play.agent.deadline(), Some(play.now + Duration::from_secs(1)));
+    play.give(Input::Stop(StopCause::Asked));
+    assert_eq!(play.phase(), Phase::Closing);
+}
+
+#[test]
+fn the_first_signal_leaves_those_their_time_who_end_anyway() {
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.running().exited(0, ExitStatus::Code(1));
+    play.pass(DEATH_NEWS_DELAY_MAX);
+    assert_eq!(play.phase(), Phase::Ending);
+    play.outputs.clear();
+    play.give(Input::Stop(StopCause::Signal(15)));
+    assert_eq!(play.deeds(), [], "they were told so already");
+    play.give(Input::Stop(StopCause::Signal(15)));
+    assert_eq!(play.deeds(), [Output::Kill]);
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.running().exited(0, ExitStatus::Code(1)).pass(DEATH_NEWS_DELAY_MAX).outputs.clear();
+    play.give(Input::Stop(StopCause::Signal(2)));
+    assert_eq!(play.deeds(), [Output::Signal { signal: 2 }], "another signal may say more to them");
+    assert!(matches!(play.agent.verdict(), Some(Verdict::Failed { .. })));
+}
+
+#[test]
+fn who_ended_has_started_whether_or_not_that_was_told() {
+    let mut play = in_phase(Phase::Starting);
+    play.exited(0, ExitStatus::Code(0)).exited(1, ExitStatus::Code(0));
+    assert_eq!(play.phase(), Phase::Parting);
+}
+
+#[test]
+fn a_stop_timeout_of_nothing_kills_at_once() {
+    let mut play = Play::new(WorkerSpec { stop_timeout: Duration::ZERO, ..spec() });
+    play.running();
+    play.outputs.clear();
+    play.exited(0, ExitStatus::Code(1));
+    assert_eq!(play.deeds(), [Output::Kill]);
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut play = in_phase(Phase::Running);
+    play.give(Input::Stop(StopCause::Signal(2)));
+    assert_eq!(play.deeds(), [Output::Abandon, Output::Signal { signal: 2 }], "the others hear of it first");
+    play.give(Input::Stop(StopCause::Signal(2)));
+    assert_eq!(play.deeds(), [Output::Kill]);
+    play.give(Input::Stop(StopCause::Signal(2)));
+    assert_eq!(play.deeds(), []);
+    play.give(Input::Empty);
+    let call = play.call;
+    assert_eq!(play.deeds(), [Output::Close { call, farewell: Farewell::Leave }]);
+    play.give(Input::Stop(StopCause::Signal(2)));
+    assert_eq!(play.deeds(), [Output::Cancel { call }, Output::Over]);
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Stopped { cause: StopCause::Signal(2) }));
+}
+
+#[test]
+fn a_signal_while_workers_are_stopped_runs_on_the_same_clock() {
+    let mut play = in_phase(Phase::Restarting);
+    let until = play.agent.deadline();
+    play.pass(Duration::from_secs(10)).give(Input::Stop(StopCause::Signal(3)));
+    assert_eq!((play.phase(), play.agent.deadline()), (Phase::Ending, until));
+    assert_eq!(play.deeds(), [Output::Abandon, Output::Signal { signal: 3 }]);
+}
+
+#[test]
+fn only_who_is_stopped_with_work_undone_abandons_the_round() {
+    for (phase, abandons) in [
+        // There may be a round with it that it has not heard of.
+        (Phase::Meeting, true),
+        (Phase::Assigning, true),
+        (Phase::Starting, true),
+        (Phase::Running, true),
+        (Phase::Restarting, true),
+        (Phase::Parting, false),
+        (Phase::Ending, false),
+        (Phase::Closing, false),
+    ] {
+        let mut play = in_phase(phase);
+        play.give(Input::Stop(StopCause::Asked));
+        assert_eq!(play.deeds().contains(&Output::Abandon), abandons, "{phase:?}");
+        if phase == Phase::Meeting {
+            let mut play = in_phase(phase);
+            play.give(Input::LostSight { words: "blind".into() });
+            assert!(play.deeds().contains(&Output::Abandon), "it cannot announce anything");
+        }
+    }
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.running().exited(0, ExitStatus::Code(1));
+    assert!(!play.deeds().contains(&Output::Abandon), "a failure is announced");
+}
+
+#[test]
+fn workers_that_end_before_all_are_started_count() {
+    let mut play = in_phase(Phase::Starting);
+    play.give(Input::Started { local_rank: 0, pid: 7 }).exited(0, ExitStatus::Code(0));
+    assert_eq!(play.phase(), Phase::Starting);
+    play.give(Input::Started { local_rank: 1, pid: 8 });
+    assert_eq!(play.phase(), Phase::Running);
+    play.exited(1, ExitStatus::Code(0));
+    assert_eq!(play.phase(), Phase::Parting);
+    let mut play = in_phase(Phase::Starting);
+    play.give(Input::Started { local_rank: 0, pid: 7 }).exited(0, ExitStatus::Code(0));
+    play.give(Input::Started { local_rank: 1, pid: 8 }).exited(1, ExitStatus::Code(2));
+    assert_eq!(play.phase(), Phase::Restarting);
+}
+
+#[test]
+fn success_is_told_to_all_and_closes_the_run() {
+    let mut play = in_phase(Phase::Parting);
+    let call = play.call;
+    play.give(Input::Parted { call });
+    let call = play.call;
+    assert_eq!(play.deeds(), [Output::Close { call, farewell: Farewell::Close }]);
+    play.give(Input::Closed { call });
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Succeeded { missing: None }));
+    assert_eq!(play.agent.group().state, WorkerState::Succeeded);
+}
+
+#[test]
+fn a_restart_that_a_peers_death_has_cost_is_given_back() {
+    let died = || Input::Member(Membership::PeerDied { words: "node b died".into() });
+    let mut play = Play::new(spec());
+    play.running().exited(1, ExitStatus::Code(1));
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 0));
+    play.give(died()).give(died());
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 1), "once");
+    let words = "node b died: what failed here costs no restart".into();
+    assert!(play.outputs.contains(&Output::Tell(Notice::Remark { words })));
+    play.give(Input::Empty).met().assigned().started();
+    assert_eq!((play.agent.group().attempt, play.agent.group().restart_count), (1, 0));
+    // Nobody is killed for missing a peer, and who makes room for another round has not died.
+    let restart = |exits: &[ExitStatus], news: Input| {
+        let mut play = Play::new(spec());
+        play.running();
+        (0..).zip(exits).for_each(|(local_rank, exit)| {
+            play.exited(local_rank, *exit);
+        });
+        play.give(news).give(Input::Empty);
+        assert_eq!(play.phase(), Phase::Meeting);
+        play.agent.restarts_left()
+    };
+    assert_eq!(restart(&[ExitStatus::Code(1)], died()), 1);
+    assert_eq!(restart(&[ExitStatus::Signal(6)], died()), 1);
+    assert_eq!(restart(&[ExitStatus::Signal(9)], died()), 0);
+    assert_eq!(restart(&[ExitStatus::Code(1), ExitStatus::Signal(11)], died()), 0);
+    assert_eq!(restart(&[ExitStatus::Code(1)], Input::Member(Membership::NodesWaiting { nodes: 1 })), 0);
+    // What came back late is no excuse for the next failure.
+    let mut play = in_phase(Phase::Restarting);
+    play.give(Input::Empty).met().assigned().started().give(died());
+    assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 1));
+}
+
+/// An agent of several, whose group is stopped since a worker has failed.
+fn excusable_restart() -> Play {
+    let mut play = Play::new(spec());
+    play.running().exited(1, ExitStatus::Code(1)).outputs.clear();
+    assert_eq!(play.phase(), Phase::Restarting);
+    play
+}
+
+/// An agent of several, with no restart left, one of whose workers has failed.
+fn in_doubt() -> Play {
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.running().outputs.clear();
+    play.exited(0, ExitStatus::Code(1));
+    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Ending, None));
+    assert_eq!(play.deeds(), [Output::Signal { signal: 15 }], "nobody hears of it yet");
+    assert_eq!(play.agent.deadline(), Some(play.now + DEATH_NEWS_DELAY_MAX));
+    play
+}
+
+#[test]
+fn a_peers_death_saves_the_job_that_its_consequence_would_have_ended() {
+    let died = || Input::Member(Membership::PeerDied { words: "node b died".into() });
+    let mut play = in_doubt();
+    play.give(died());
+    assert_eq!((play.phase(), play.deeds()), (Phase::Restarting, vec![]));
+    assert_eq!(play.agent.deadline(), Some(play.now + STOP), "they are being stopped still");
+    play.give(Input::Empty);
+    assert_eq!(play.phase(), Phase::Meeting);
+    // The same when nothing lives any more.
+    let mut play = in_doubt();
+    play.exited(1, ExitStatus::Signal(15)).give(Input::Empty);
+    assert_eq!(play.phase(), Phase::Ending, "the word may come");
+    play.give(died());
+    let call = play.call;
+    assert_eq!((play.phase(), play.deeds().pop()), (Phase::Meeting, Some(Output::Meet { call })));
+}
+
+#[test]
+fn without_a_death_the_job_fails_soon_whatever_its_workers_do() {
+    let reason = Reason::WorkerFailed { worker: ranks(0), exit: ExitStatus::Code(1) };
+    let failed = Some(Verdict::Failed { reason: reason.clone() });
+    let announced = Output::Announce { reason };
+    let mut play = in_doubt();
+    play.pass(DEATH_NEWS_DELAY_MAX);
+    assert_eq!(play.deeds(), core::slice::from_ref(&announced), "nobody waits for workers that do not end");
+    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Ending, failed.as_ref()));
+    play.give(Input::Empty);
+    assert_eq!(play.phase(), Phase::Closing);
+    let mut play = in_doubt();
+    play.give(Input::Empty).outputs.clear();
+    play.pass(DEATH_NEWS_DELAY_MAX);
+    let call = play.call;
+    assert_eq!(play.deeds(), [announced.clone(), Output::Close { call, farewell: Farewell::Close }]);
+    // What makes it certain before.
+    let crashed = Input::Exited { local_rank: 1, exit: ExitStatus::Signal(11), at: at(0), was_ending: false };
+    let lost = Input::Member(Membership::ServerLost { words: "gone".into() });
+    let others = Input::Member(Membership::JobFailed { words: "b".into() });
+    let unseen = Input::LostSight { words: "the guard is gone".into() };
+    for input in [crashed, lost, others, unseen, Input::Stop(StopCause::Asked)] {
+        let mut play = in_doubt();
+        play.give(input);
+        assert_eq!((play.deeds().first(), play.agent.verdict()), (Some(&announced), failed.as_ref()));
+    }
+    let mut play = in_doubt();
+    play.give(Input::Member(Membership::RoundOver { words: "over".into() }));
+    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Ending, None), "that is no death");
+}
+
+#[test]
+fn the_end_of_a_round_costs_no_restart_however_it_is_heard() {
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    play.give(Input::Begin).met();
+    let call = play.call;
+    play.give(Input::NotAssigned { call, kind: InVain::RoundOver, words: "round 0 is over".into() });
+    assert_eq!((play.phase(), play.agent.verdict()), (Phase::Meeting, None));
+    let call = play.call;
+    assert_eq!(play.deeds().pop(), Some(Output::Meet { call }));
+}
+
+#[test]
+fn without_news_of_deaths_nothing_is_in_doubt() {
+    let mut play = Play::new(WorkerSpec { max_restarts: 0, ..spec() });
+    let round = Round { group_rank: 0, group_world_size: 2, number: None, tells_of_deaths: false };
+    play.give(Input::Begin);
+    let call = play.call;
+    play.give(Input::Met { call, round }).assigned().started();
+    play.exited(0, ExitStatus::Code(1));
+    let reason = Reason::WorkerFailed { worker: ranks(0), exit: ExitStatus::Code(1) };
+    assert_eq!(play.agent.verdict(), Some(&Verdict::Failed { reason }));
+    // A restart that was spent is given back all the same to who happens to hear of a death.
+    let mut play = Play::new(spec());
+    play.give(Input::Begin);
+    let call = play.call;
+    play.give(Input::Met { call, round }).assigned().started().exited(0, ExitStatus::Code(1));
+    let left = play.agent.restarts_left();
+    play.give(Input::Member(Membership::PeerDied { words: "b died".into() }));
+    assert_eq!(play.agent.restarts_left(), left + 1);
+}
+
+#[test]
+fn a_start_that_lacks_nothing_waits_for_no_room() {
+    let no_room =
+        || Input::NotStarted { local_rank: 0, hindrance: Hindrance::Passing, words: "no processes".into() };
+    let mut play = Play::new(WorkerSpec { max_restarts: 9, ..spec() });
+    play.give(Input::Begin).met().assigned().give(no_room()).give(Input::Empty);
+    assert_eq!((play.phase(), play.agent.deadline()), (Phase::Restarting, Some(play.now + ROOM_PATIENCE)));
+    // The next one has room, and ends for another reason before all run.
+    play.pass(ROOM_PATIENCE).met().assigned().exited(0, ExitStatus::Code(1)).give(Input::Empty);
+    assert_eq!(play.phase(), Phase::Meeting);
+    // So the row has ended.
+    play.met().assigned().give(no_room()).give(Input::Empty);
+    assert_eq!(play.agent.deadline(), Some(play.now + ROOM_PATIENCE));
+}
+
+#[test]
+fn the_time_of_each_phase_of_a_restart_is_told() {
+    let ms = Duration::from_millis;
+    let mut play = Play::new(spec());
+    play.running().pass(ms(100));
+    play.give(Input::Exited { local_rank: 0, exit: ExitStatus::Code(1), at: at(98), was_ending: false });
+    play.pass(ms(3)).give(Input::Empty).pass(ms(5)).met().pass(ms(7)).assigned();
+    play.outputs.clear();
+    play.pass(ms(11)).started();
+    let timing = Timing { detect: ms(2), stop: ms(3), rendezvous: ms(5), assign: ms(7), start: ms(11) };
+    assert!(play.outputs.contains(&Output::Tell(Notice::Running { attempt: 1, timing })));
+    assert_eq!(timing.total(), ms(28));
+}
+
+#[test]
+fn a_group_can_be_kept_while_the_agent_goes_on() {
+    let mut play = in_phase(Phase::Running);
+    let group = play.agent.group().clone();
+    play.exited(1, ExitStatus::Code(1)).give(Input::Empty);
+    assert_eq!(group.state, WorkerState::Healthy);
+    let worker = Worker {
+        local_rank: 1,
+        global_rank: 5,
+        role_rank: 3,
+        world_size: 6,
+        role_world_size: 4,
+        pid: Some(101),
+        exit: None,
+    };
+    assert_eq!(group.workers[1], worker);
+    assert_eq!(play.agent.group().state, WorkerState::Stopped);
+}

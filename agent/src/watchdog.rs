@@ -1,0 +1,264 @@
+//! Timers that workers set for themselves, by the protocol of PyTorch's `FileTimerClient`: lines of JSON through a pipe
+//! that has a name.
+//!
+//! ```json
+//! {"version": 1, "pid": 4711, "scope_id": "train.py#12", "expiration_time": 1700000060.5, "signal": 9}
+//! ```
+//!
+//! A process has one timer of each scope; to set it anew replaces it, and a negative time takes it back. When a time (in
+//! seconds since 1970, by the clock of this host) has come, the process gets the signal of the timer that expired first
+//! among those with one, and all its timers are gone.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::fmt;
+use rendezvous_core::time::{Duration, Instant, PauseDetector};
+use serde_json::Value;
+
+/// The longest line, in bytes without its end: what a pipe takes whole.
+pub const LINE_BYTES_MAX: usize = 4096;
+/// How PyTorch's client begins its lines.
+const LINE_BEGINS: &[u8] = b"{\"version\"";
+/// How often it is looked at, at least, while timers run: the host's clock may be set.
+pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The most timers at once, of all processes.
+pub const TIMERS_MAX: usize = 65_536;
+/// The highest signal.
+const SIGNAL_MAX: i64 = 64;
+
+/// What a worker asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Request {
+    pid: u32,
+    scope: Box<str>,
+    /// Since 1970; `None` takes the timer back.
+    expires: Option<Duration>,
+    signal: i32,
+}
+
+/// A timer whose time has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpiredTimer {
+    /// The process that had set it.
+    pub pid: u32,
+    /// The worker that this process is, or belongs to; unknown where it has left its worker.
+    pub local_rank: Option<u32>,
+    /// What it was set for.
+    pub scope: Box<str>,
+    /// When it was to expire, since 1970.
+    pub expires: Duration,
+    /// How long before that it was set.
+    pub span: Duration,
+    /// What the process gets; 0: nothing, it is only told.
+    pub signal: i32,
+}
+
+impl fmt::Display for ExpiredTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "timer {} (set for {:.1} s by pid {})", self.scope, self.span.as_secs_f64(), self.pid)
+    }
+}
+
+/// Why something that was said to the watchdog has no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Refusal {
+    /// The line is too long.
+    #[error("a line has more than {LINE_BYTES_MAX} bytes")]
+    TooLong,
+    /// It is no JSON, or not that of a timer.
+    #[error("a line is no timer")]
+    Malformed,
+    /// There are too many.
+    #[error("there are {TIMERS_MAX} timers already")]
+    TooMany,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Timer {
+    expires: Duration,
+    span: Duration,
+    signal: i32,
+}
+
+/// All timers.
+#[derive(Debug, Default)]
+pub struct Watchdog {
+    timers: BTreeMap<u32, BTreeMap<Box<str>, Timer>>,
+    count: usize,
+    /// The earliest time of each process, so that the next one is found at once.
+    due: BTreeSet<(Duration, u32)>,
+    /// A line that has not ended.
+    partial: Vec<u8>,
+    /// Its beginning was thrown away.
+    is_overlong: bool,
+    refused: VecDeque<Refusal>,
+    pause_detector: PauseDetector,
+    /// When it is looked at again at the latest, if timers run.
+    next_look: Option<Instant>,
+    /// The time of the look, since 1970.
+    clock: Duration,
+}
+
+impl Watchdog {
+    /// Begins a look at the timers, at `now` by a clock that is not set and at `clock` since 1970. If the agent's process
+    /// was paused since the last look, its workers most likely were, too: their timers have that much longer.
+    pub fn wake(&mut self, now: Instant, clock: Duration) {
+        self.clock = clock;
+        let due = self.next_look.take();
+        let span = self.pause_detector.on_call(now, || due);
+        if span.is_zero() {
+            return;
+        }
+        for timer in self.timers.values_mut().flat_map(BTreeMap::values_mut) {
+            timer.expires = timer.expires.saturating_add(span);
+        }
+        self.due.clear();
+        self.due.extend(self.timers.iter().filter_map(|(pid, timers)| Some((earliest(timers)?, *pid))));
+    }
+
+    /// Ends a look. If timers run, the next one is due at [`Watchdog::due`] or after [`LOOK_INTERVAL`].
+    pub fn rest(&mut self, now: Instant) {
+        self.next_look = (!self.is_empty()).then(|| now + LOOK_INTERVAL);
+    }
+
+    /// Takes what came through the pipe, in pieces of any size. `admits` is asked about each process that has no timers
+    /// yet; what others than workers say has no effect.
+    pub fn read(&mut self, mut bytes: &[u8], admits: &mut dyn FnMut(u32) -> bool) {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            let (piece, rest) = bytes.split_at(end);
+            bytes = &rest[1..];
+            self.keep(piece);
+            let line = core::mem::take(&mut self.partial);
+            if !core::mem::take(&mut self.is_overlong) && !line.is_empty() {
+                self.line(&line, admits);
+            }
+        }
+        self.keep(bytes);
+    }
+
+    fn keep(&mut self, piece: &[u8]) {
+        if self.is_overlong {
+            return;
+        }
+        if self.partial.len() + piece.len() > LINE_BYTES_MAX {
+            self.partial = Vec::new();
+            self.is_overlong = true;
+            return self.refuse(Refusal::TooLong);
+        }
+        self.partial.extend_from_slice(piece);
+    }
+
+    fn line(&mut self, line: &[u8], admits: &mut dyn FnMut(u32) -> bool) {
+        let request = parse(line).or_else(|| {
+            self.refuse(Refusal::Malformed);
+            // Whoever died in the middle of a line has left its beginning before this one.
+            let begins = |at: &usize| line[*at..].starts_with(LINE_BEGINS);
+            parse(&line[(1..line.len()).rfind(begins)?..])
+        });
+        let Some(request) = request else { return };
+        let Request { pid, scope, expires, signal } = request;
+        let set = self.clock;
+        match expires {
+            None => self.change(pid, |timers| {
+                timers.remove(&scope);
+            }),
+            Some(_) if self.count >= TIMERS_MAX => self.refuse(Refusal::TooMany),
+            Some(_) if !self.timers.contains_key(&pid) && !admits(pid) => {}
+            Some(expires) => self.change(pid, |timers| {
+                timers.insert(scope, Timer { expires, span: expires.saturating_sub(set), signal });
+            }),
+        }
+    }
+
+    /// The one way in which the timers of a process change.
+    fn change(&mut self, pid: u32, change: impl FnOnce(&mut BTreeMap<Box<str>, Timer>)) {
+        let mut timers = self.timers.remove(&pid).unwrap_or_default();
+        self.count -= timers.len();
+        if let Some(due) = earliest(&timers) {
+            self.due.remove(&(due, pid));
+        }
+        change(&mut timers);
+        self.count += timers.len();
+        if let Some(due) = earliest(&timers) {
+            self.due.insert((due, pid));
+            self.timers.insert(pid, timers);
+        }
+    }
+
+    fn refuse(&mut self, refusal: Refusal) {
+        // Each is told once until somebody has listened.
+        if !self.refused.contains(&refusal) {
+            self.refused.push_back(refusal);
+        }
+    }
+
+    /// What had no effect, and why; the same only once between two calls.
+    pub fn next_refusal(&mut self) -> Option<Refusal> {
+        self.refused.pop_front()
+    }
+
+    /// When [`Watchdog::next_expired`] is due, since 1970.
+    #[must_use]
+    pub fn due(&self) -> Option<Duration> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// The next process of which a timer has expired by `now`, since 1970; all its timers are gone then. Its worker is
+    /// for the caller to find.
+    pub fn next_expired(&mut self, now: Duration) -> Option<ExpiredTimer> {
+        let (due, pid) = *self.due.first().filter(|(due, _)| *due <= now)?;
+        self.due.remove(&(due, pid));
+        let timers = self.timers.remove(&pid)?;
+        self.count -= timers.len();
+        let expired = timers.into_iter().filter(|(_, timer)| timer.expires <= now);
+        // The first by time among those with a signal; where none has one, the first.
+        let (scope, timer) = expired.min_by_key(|(_, timer)| (timer.signal <= 0, timer.expires))?;
+        let signal = timer.signal.max(0);
+        let Timer { expires, span, .. } = timer;
+        Some(ExpiredTimer { pid, local_rank: None, scope, expires, span, signal })
+    }
+
+    /// This process has ended.
+    pub fn forget(&mut self, pid: u32) {
+        self.change(pid, BTreeMap::clear);
+    }
+
+    /// Timers that run.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether none runs.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The next workers begin with nothing.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+fn earliest(timers: &BTreeMap<Box<str>, Timer>) -> Option<Duration> {
+    timers.values().map(|timer| timer.expires).min()
+}
+
+fn parse(line: &[u8]) -> Option<Request> {
+    let value: Value = serde_json::from_slice(line).ok()?;
+    let pid = u32::try_from(value.get("pid")?.as_u64()?).ok().filter(|pid| *pid > 0)?;
+    let scope = value.get("scope_id")?.as_str()?.into();
+    let expires = value.get("expiration_time")?.as_f64().filter(|seconds| seconds.is_finite())?;
+    let signal = value.get("signal")?.as_i64().filter(|signal| *signal <= SIGNAL_MAX)?;
+    let expires = if expires < 0.0 {
+        None
+    } else {
+        Some(Duration::try_from_secs_f64(expires).unwrap_or(Duration::MAX))
+    };
+    Some(Request { pid, scope, expires, signal: i32::try_from(signal).unwrap_or(0) })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+//! What tests of the drivers share: temporary files, processes of a test's own, and waiting for a descriptor. The other
+//! crates have this file in their tests, too; so it names nothing of its crate.
+
+#![allow(dead_code, reason = "not every crate uses all of it")]
+
+use core::time::Duration;
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
+use std::path::{Path, PathBuf};
+use std::string::ToString;
+
+/// Runs `work` in another process, which ends with 0 if it succeeds. Panics there are told on standard error.
+pub(crate) fn in_a_child(work: impl FnOnce() -> Option<()>) -> libc::pid_t {
+    // SAFETY: the child uses what `fork` leaves to one thread: its memory, its descriptors and the allocator, whose
+    // locks the C library takes care of. It ends without running anything of the parent's.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "{}", std::io::Error::last_os_error());
+    if child == 0 {
+        // Nothing is left of it when the test fails. SAFETY: numbers only.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        // The harness of the tests keeps what is printed, and nobody would ask it here.
+        set_hook(std::boxed::Box::new(|panic| {
+            let text = panic.to_string() + "\n";
+            // SAFETY: so many bytes are valid for reading.
+            unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+        }));
+        let is_done = catch_unwind(AssertUnwindSafe(work)).is_ok_and(|done| done.is_some());
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(i32::from(!is_done)) }
+    }
+    child
+}
+
+/// Waits for a child, which is killed when it is not done after a minute; how it ended.
+pub(crate) fn end_of(child: libc::pid_t) -> libc::c_int {
+    // SAFETY: numbers only; the descriptor is closed below.
+    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child, 0) };
+    let pidfd = libc::c_int::try_from(pidfd).expect("a descriptor");
+    let in_time = becomes_readable(pidfd, Duration::from_secs(60));
+    let mut status = 0;
+    // SAFETY: the descriptor was opened above; the process is a child that nobody has waited for; `status` is valid for
+    // writing.
+    unsafe {
+        libc::close(pidfd);
+        if !in_time {
+            libc::kill(child, libc::SIGKILL);
+        }
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+    }
+    assert!(in_time, "the process is not done");
+    status
+}
+
+/// Whether a descriptor becomes readable within `span`.
+pub(crate) fn becomes_readable(fd: RawFd, span: Duration) -> bool {
+    let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let millis = i32::try_from(span.as_millis()).expect("a short span");
+    // SAFETY: one valid `pollfd`.
+    unsafe { libc::poll(&raw mut watched, 1, millis) == 1 }
+}
+
+/// A file of a test's own, which goes with it.
+pub(crate) struct TemporaryFile(PathBuf);
+
+impl TemporaryFile {
+    pub(crate) fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(std::format!("rdzv-{}-{test}", std::process::id()));
+        std::fs::remove_file(&path).ok();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).ok();
+    }
+}

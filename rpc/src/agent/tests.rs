@@ -1,0 +1,742 @@
+//! Workers of a group in one thread and virtual time, over one store, with calls that arrive late.
+
+mod leaving;
+mod liveness;
+mod living;
+mod simulation;
+
+use super::*;
+use crate::device_map::NodeDevices;
+use crate::membership::keys;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use rendezvous_core::rng::Rng;
+
+extern crate std;
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d-1", "e", "f:2"];
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug)]
+enum Happening {
+    /// A step reaches the store.
+    Apply(usize, StoreStep),
+    /// A wait of the store's ends.
+    WaitEnds(usize, Box<str>),
+    /// A call reaches an address.
+    Arrives(usize, ControlCall),
+    /// Something reaches a worker.
+    Input(usize, Input),
+    Spawn(&'static str, Option<u16>),
+    Kill(usize),
+}
+
+struct Node {
+    name: &'static str,
+    address: Box<str>,
+    agent: Agent,
+    is_alive: bool,
+    was_killed: bool,
+    /// What vanishes with its session.
+    session_keys: Vec<Box<str>>,
+    /// It stands still: it takes connections, and does nothing.
+    is_frozen: bool,
+    joined_at: Option<Instant>,
+    /// Whom it knew when it became a member.
+    met: Vec<String>,
+    events: Vec<String>,
+    /// Calls that ended since their callee is gone, and when.
+    ended_calls: Vec<(Instant, String)>,
+    /// Who left, and answers what it was asked.
+    parted: Vec<String>,
+    /// At whom its program has calls under way, which it waits for when it leaves.
+    busy_at: Vec<WorkerInfo>,
+    over: Option<Result<(), AgentError>>,
+}
+
+struct World {
+    rng: Rng,
+    now: Instant,
+    agenda: BTreeMap<(Instant, u64), Happening>,
+    order: u64,
+    store: BTreeMap<Box<str>, Box<[u8]>>,
+    waits: Vec<(usize, Box<str>)>,
+    nodes: Vec<Node>,
+    /// Calls that arrived and are not answered: whose, its number, at whom.
+    open: Vec<(u64, usize, u64, usize)>,
+    /// What was answered to whoever is no worker of this world.
+    answers: Vec<(u64, Result<(), String>)>,
+    /// Whether the store knows sessions.
+    has_signs: Signing,
+    /// An address that nobody can call.
+    unreachable: Box<str>,
+    addressing: Addressing,
+}
+
+/// Where those are who come back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Addressing {
+    Elsewhere,
+    WhereTheyWere,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Signing {
+    Native,
+    None,
+}
+
+impl Signing {
+    fn liveness(self) -> Liveness {
+        match self {
+            Self::Native => Liveness::Keys,
+            Self::None => Liveness::Unknown,
+        }
+    }
+}
+
+fn worker(name: &str) -> WorkerInfo {
+    let id = NAMES.iter().position(|known| *known == name).expect("a name");
+    WorkerInfo { name: name.parse().expect("a name"), id: u16::try_from(id).expect("few") }
+}
+
+impl World {
+    fn new(seed: u64, has_signs: Signing) -> Self {
+        Self {
+            rng: Rng::new(seed),
+            now: Instant::from_millis(1000),
+            agenda: BTreeMap::new(),
+            order: 0,
+            store: BTreeMap::new(),
+            waits: Vec::new(),
+            nodes: Vec::new(),
+            open: Vec::new(),
+            answers: Vec::new(),
+            has_signs,
+            unreachable: "".into(),
+            addressing: Addressing::Elsewhere,
+        }
+    }
+
+    fn at(&mut self, at: Instant, happening: Happening) {
+        self.order += 1;
+        self.agenda.insert((at.max(self.now), self.order), happening);
+    }
+
+    fn send(&mut self, happening: Happening) {
+        let millis = 1 + self.rng.below(4);
+        self.at(self.now + Duration::from_millis(millis), happening);
+    }
+
+    fn spawn(&mut self, name: &'static str, world_size: Option<u16>) -> usize {
+        let before = self.nodes.iter().find(|node| node.name == name);
+        let address = match before.filter(|_| self.addressing == Addressing::WhereTheyWere) {
+            Some(node) => node.address.clone(),
+            None => format!("{name}@{}", self.nodes.len()).into(),
+        };
+        let member = Member { worker: worker(name), address, devices: NodeDevices::default() };
+        self.spawn_as(name, member, world_size)
+    }
+
+    fn spawn_as(&mut self, name: &'static str, member: Member, world_size: Option<u16>) -> usize {
+        let (place, address) = (self.nodes.len(), member.address.clone());
+        let options = AgentOptions {
+            member,
+            world_size,
+            accelerator: DeviceKind::CUDA,
+            timeout: TIMEOUT,
+            times: TokenTimes::default(),
+            liveness: self.has_signs.liveness(),
+            nonce: self.rng.next_u64(),
+        };
+        let agent = Agent::new(self.now, options).expect("a worker of the group");
+        let sign = agent.sign();
+        self.nodes.push(Node {
+            name,
+            address,
+            agent,
+            is_alive: true,
+            was_killed: false,
+            session_keys: Vec::new(),
+            is_frozen: false,
+            joined_at: None,
+            met: Vec::new(),
+            events: Vec::new(),
+            ended_calls: Vec::new(),
+            parted: Vec::new(),
+            busy_at: Vec::new(),
+            over: None,
+        });
+        if self.has_signs == Signing::Native {
+            for (key, value) in self.store.clone() {
+                if let Some(key) = key.strip_prefix(sign::PREFIX) {
+                    self.input(place, Input::Sign(key.into(), Some(value)));
+                }
+            }
+            self.set_sign(&sign, Some(sign::here(worker(name).id).as_bytes()));
+        }
+        self.drain(place);
+        place
+    }
+
+    fn set_sign(&mut self, sign: &Sign, value: Option<&[u8]>) {
+        let key = sign.key();
+        match value {
+            Some(value) => drop(self.store.insert(key.clone(), value.into())),
+            None => drop(self.store.remove(&key)),
+        }
+        let short: Box<str> = key.strip_prefix(sign::PREFIX).expect("a sign").into();
+        // As over one connection of each, in order.
+        for place in 0..self.nodes.len() {
+            let input = Input::Sign(short.clone(), value.map(Box::from));
+            self.at(self.now + Duration::from_millis(2), Happening::Input(place, input));
+        }
+    }
+
+    fn drain(&mut self, place: usize) {
+        while let Some(output) = self.nodes[place].agent.poll_output() {
+            match output {
+                Output::Store(step) => self.send(Happening::Apply(place, step)),
+                Output::Call(call) => self.send(Happening::Arrives(place, call)),
+                Output::Decline(ticket) => {
+                    if let Some(at) = self.open.iter().position(|(known, ..)| *known == ticket) {
+                        let (_, caller, number, _) = self.open.swap_remove(at);
+                        self.send(Happening::Input(caller, Input::Ended(number, Err(NoAnswer::Gone))));
+                    }
+                }
+                Output::Respond(ticket, answer) => {
+                    let Some(at) = self.open.iter().position(|(known, ..)| *known == ticket) else {
+                        self.answers.push((ticket, answer.map(drop).map_err(String::from)));
+                        continue;
+                    };
+                    let (_, caller, number, _) = self.open.swap_remove(at);
+                    let answer = answer.map_err(NoAnswer::Unknown);
+                    self.send(Happening::Input(caller, Input::Ended(number, answer)));
+                }
+                Output::Drain if self.nodes[place].busy_at.is_empty() => {
+                    self.send(Happening::Input(place, Input::Drained));
+                }
+                Output::Drain | Output::EndCalls(_) | Output::AdmitAgain => {}
+                Output::CutCalls(_) => {
+                    let callees = core::mem::take(&mut self.nodes[place].busy_at);
+                    self.at(self.now, Happening::Input(place, Input::Cut(callees)));
+                }
+                Output::PartWith(to) => self.nodes[place].parted.push(to.worker.name.to_string()),
+                Output::EndCallsTo(to, why) => {
+                    let told = (self.now, format!("{}: {why}", to.worker.name));
+                    self.nodes[place].ended_calls.push(told);
+                }
+                Output::SignOff if self.has_signs == Signing::Native => {
+                    let sign = self.nodes[place].agent.sign();
+                    self.set_sign(&sign, Some(sign::GOING));
+                }
+                Output::SignOff => {}
+                Output::Joined => {
+                    let node = &mut self.nodes[place];
+                    node.joined_at = Some(self.now);
+                    let names = node.agent.members().iter().map(|member| member.worker.name.to_string());
+                    node.met = names.collect();
+                }
+                Output::Event(event) => {
+                    let text = match event {
+                        GroupEvent::Joined(worker) => format!("+{}", worker.name),
+                        GroupEvent::Left(worker) => format!("-{}", worker.name),
+                        GroupEvent::PeerDied { worker, .. } => format!("x{}", worker.name),
+                        GroupEvent::SightLost { why } => format!("blind: {why}"),
+                    };
+                    self.nodes[place].events.push(text);
+                }
+                Output::Over(end) => {
+                    self.nodes[place].over = Some(end);
+                    self.end(place);
+                }
+            }
+        }
+        if let Some(at) = self.nodes[place].agent.poll_timeout().filter(|_| self.nodes[place].is_alive) {
+            self.at(at, Happening::Input(place, Input::Tick));
+        }
+    }
+
+    fn end_session(&mut self, place: usize) {
+        for key in core::mem::take(&mut self.nodes[place].session_keys) {
+            self.store.remove(&key);
+        }
+        let sign = self.nodes[place].agent.sign();
+        self.set_sign(&sign, None);
+    }
+
+    /// The process is no more.
+    fn end(&mut self, place: usize) {
+        if !core::mem::take(&mut self.nodes[place].is_alive) {
+            return;
+        }
+        if self.has_signs == Signing::Native {
+            self.end_session(place);
+        }
+        let (gone, open) = core::mem::take(&mut self.open).into_iter().partition(|(.., at)| *at == place);
+        self.open = open;
+        let gone: Vec<(u64, usize, u64, usize)> = gone;
+        for (_, caller, number, _) in gone {
+            self.send(Happening::Input(caller, Input::Ended(number, Err(NoAnswer::Gone))));
+        }
+    }
+
+    fn input(&mut self, place: usize, input: Input) {
+        let is_of_the_dead = !self.nodes[place].is_alive || self.nodes[place].is_frozen;
+        if !is_of_the_dead {
+            self.nodes[place].agent.handle(self.now, input);
+            self.drain(place);
+        }
+    }
+
+    /// What a worker answers to somebody who says that it is `from`, and tells of a change.
+    fn told(&mut self, place: usize, from: &WorkerInfo, change: &Change) -> Result<(), String> {
+        let number = 1_000_000 + self.answers.len() as u64;
+        let payload = encode_change(change).into();
+        let called = Called { from: from.clone(), handler: CHANGE_HANDLER.into(), payload };
+        self.input(place, Input::Called(number, called));
+        self.run_for(10_000);
+        let answer = self.answers.iter().find(|(known, _)| *known == number).expect("it is answered");
+        answer.1.clone()
+    }
+
+    fn value(&self, key: &str) -> Box<[u8]> {
+        self.store.get(key).cloned().unwrap_or_default()
+    }
+
+    fn set(&mut self, key: Box<str>, value: Box<[u8]>) {
+        let (woken, waits) = core::mem::take(&mut self.waits).into_iter().partition(|(_, of)| *of == key);
+        self.waits = waits;
+        self.store.insert(key, value);
+        let woken: Vec<(usize, Box<str>)> = woken;
+        for (place, _) in woken {
+            self.send(Happening::Input(place, Input::Stored(Reply::Released)));
+        }
+    }
+
+    fn apply(&mut self, place: usize, step: StoreStep) {
+        if let StoreStep::Wait { key, until } = &step
+            && !self.store.contains_key(key)
+        {
+            self.waits.push((place, key.clone()));
+            return self.at(*until, Happening::WaitEnds(place, key.clone()));
+        }
+        if let (StoreStep::SetForSession { key, .. }, Signing::Native) = (&step, self.has_signs) {
+            self.nodes[place].session_keys.push(key.clone());
+        }
+        let reply = self.carry_out(step);
+        self.send(Happening::Input(place, Input::Stored(reply)));
+    }
+
+    fn carry_out(&mut self, step: StoreStep) -> Reply {
+        match step {
+            StoreStep::CompareSet { key, expected, desired } => {
+                if *self.value(&key) == *expected.as_bytes() {
+                    self.set(key, desired.as_bytes().into());
+                    Reply::Value(desired.as_bytes().into())
+                } else {
+                    Reply::Value(self.value(&key))
+                }
+            }
+            StoreStep::Set { key, value } | StoreStep::SetForSession { key, value } => {
+                self.set(key, value);
+                Reply::Done
+            }
+            StoreStep::Get { key } => Reply::Value(self.value(&key)),
+            StoreStep::Peek { keys } => Reply::Values(keys.iter().map(|key| self.value(key)).collect()),
+            StoreStep::Delete { keys } => {
+                keys.iter().for_each(|key| drop(self.store.remove(key)));
+                Reply::Done
+            }
+            StoreStep::Forget { key, expected } => {
+                if *self.value(&key) == *expected.as_bytes() {
+                    self.store.remove(&key);
+                }
+                Reply::Done
+            }
+            StoreStep::Add { key, delta } => {
+                let known = String::from_utf8_lossy(&self.value(&key)).parse::<i64>().unwrap_or_default();
+                self.set(key, (known + delta).to_string().as_bytes().into());
+                Reply::Number(known + delta)
+            }
+            StoreStep::Wait { .. } => Reply::Released,
+        }
+    }
+
+    fn arrive(&mut self, from: usize, call: ControlCall) {
+        let number = call.number;
+        let target = self.nodes.iter().position(|node| node.address == call.to.address && node.is_alive);
+        let Some(at) = target.filter(|_| call.to.address != self.unreachable) else {
+            return self.send(Happening::Input(from, Input::Ended(number, Err(NoAnswer::Gone))));
+        };
+        if self.nodes[at].is_frozen {
+            let (until, why) = (call.until.min(self.now + Duration::from_secs(10)), "no greeting");
+            let answer = Err(NoAnswer::Unknown(why.into()));
+            return self.at(until, Happening::Input(from, Input::Ended(number, answer)));
+        }
+        let who = self.nodes[from].agent.me().worker.clone();
+        if let Err(words) = self.nodes[at].agent.admit(&who) {
+            let answer = Err(NoAnswer::Unknown(words.to_string().into()));
+            return self.send(Happening::Input(from, Input::Ended(number, answer)));
+        }
+        self.order += 1;
+        self.open.push((self.order, from, number, at));
+        let called = Called { from: who, handler: call.handler.into(), payload: call.payload };
+        self.input(at, Input::Called(self.order, called));
+        let late = Err(NoAnswer::Unknown("the deadline passed".into()));
+        self.at(call.until, Happening::Input(from, Input::Ended(number, late)));
+    }
+
+    fn step(&mut self, happening: Happening) {
+        match happening {
+            Happening::Apply(place, step) => self.apply(place, step),
+            Happening::WaitEnds(place, key) => {
+                if let Some(at) = self.waits.iter().position(|wait| *wait == (place, key.clone())) {
+                    self.waits.remove(at);
+                    self.send(Happening::Input(place, Input::Stored(Reply::TimedOut)));
+                }
+            }
+            Happening::Arrives(from, call) if self.nodes[from].is_alive => self.arrive(from, call),
+            Happening::Arrives(..) => {}
+            Happening::Input(place, input) => self.input(place, input),
+            Happening::Spawn(name, size) => {
+                if !self.nodes.iter().any(|node| node.name == name && node.is_alive) {
+                    self.spawn(name, size);
+                }
+            }
+            Happening::Kill(place) => {
+                self.nodes[place].was_killed = true;
+                self.end(place);
+            }
+        }
+    }
+
+    fn run_for(&mut self, millis: u64) {
+        let until = self.now + Duration::from_millis(millis);
+        while let Some((&key, _)) = self.agenda.first_key_value().filter(|((at, _), _)| *at <= until) {
+            let happening = self.agenda.remove(&key).expect("it is there");
+            self.now = key.0;
+            self.step(happening);
+        }
+        self.now = until;
+    }
+
+    fn living(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|&place| self.nodes[place].is_alive).collect()
+    }
+
+    fn error(&self, place: usize) -> String {
+        let Some(Err(error)) = &self.nodes[place].over else { panic!("worker {place} did not fail") };
+        error.to_string()
+    }
+}
+
+#[test]
+fn a_static_group_begins_together_and_ends_together() {
+    for seed in 0..50 {
+        let signs = if seed % 2 == 0 { Signing::None } else { Signing::Native };
+        let mut world = World::new(seed, signs);
+        for name in NAMES {
+            world.spawn(name, Some(6));
+        }
+        world.run_for(1000);
+        for node in &world.nodes {
+            assert!(node.joined_at.is_some(), "{} of seed {seed}", node.name);
+            assert_eq!(node.agent.members().len(), 6);
+            assert_eq!(node.agent.callee("d-1").map(|member| member.worker.id), Ok(3));
+            assert_eq!(node.agent.callee_by_id(5).map(|member| &*member.worker.name), Ok("f:2"));
+            let unknown = node.agent.callee("x").expect_err("nobody").to_string();
+            assert_eq!(unknown, "there is no worker x in the group");
+        }
+        for place in 0..5 {
+            world.input(place, Input::Leave);
+        }
+        world.run_for(10_000);
+        assert_eq!(world.living().len(), 6, "all wait for the one that calls still");
+        world.input(5, Input::Leave);
+        world.run_for(1000);
+        assert!(world.nodes.iter().all(|node| node.over == Some(Ok(()))), "seed {seed}");
+    }
+}
+
+#[test]
+fn nobody_begins_where_the_leader_did_not_hear_from_all() {
+    let mut world = World::new(1, Signing::None);
+    for name in NAMES {
+        world.spawn(name, Some(6));
+    }
+    // All came, and one cannot be heard any more.
+    while world.nodes[2].agent.life() == Life::Joining {
+        world.run_for(1);
+    }
+    world.end(2);
+    world.run_for(100_000);
+    assert!(world.nodes.iter().all(|node| node.joined_at.is_none()));
+    assert_eq!(world.error(0), "5 of 6 workers called a (id 0) in 60s; missing: c (id 2)");
+    assert_eq!(
+        world.error(1),
+        "a (id 0), which hears from all workers before any of them begins: 5 of 6 workers called a (id 0) in 60s; missing: c (id 2)"
+    );
+}
+
+#[test]
+fn who_calls_the_leader_twice_counts_once() {
+    let mut world = World::new(1, Signing::None);
+    for name in ["a", "b", "c"] {
+        world.spawn(name, Some(3));
+    }
+    while world.nodes[2].agent.life() == Life::Joining {
+        world.run_for(1);
+    }
+    world.end(2);
+    world.run_for(1000);
+    let again = Called { from: worker("b"), handler: READY_HANDLER.into(), payload: Box::default() };
+    world.input(0, Input::Called(1_000_000, again));
+    assert_eq!(world.nodes[0].agent.life(), Life::Meeting);
+    world.run_for(100_000);
+    assert_eq!(world.error(0), "2 of 3 workers called a (id 0) in 60s; missing: c (id 2)");
+}
+
+#[test]
+fn a_sign_that_vanishes_ends_a_group_that_has_not_begun_and_calls_in_one_that_has() {
+    let mut world = World::new(2, Signing::Native);
+    for name in NAMES {
+        world.spawn(name, Some(6));
+    }
+    while world.nodes[2].agent.life() == Life::Joining {
+        world.run_for(1);
+    }
+    world.end(2);
+    world.run_for(30);
+    let words = "c (id 2) died while the group began: its session with the store's server ended";
+    assert_eq!(world.error(0), words);
+
+    let mut world = World::new(3, Signing::Native);
+    for name in NAMES {
+        world.spawn(name, Some(6));
+    }
+    world.run_for(1000);
+    let died_at = world.now;
+    world.end(2);
+    world.run_for(10);
+    for place in [0, 1, 3, 4, 5] {
+        let node = &world.nodes[place];
+        assert_eq!(node.events, ["xc"]);
+        let [(at, words)] = &node.ended_calls[..] else { panic!("{:?}", node.ended_calls) };
+        assert_eq!(words, "c: its session with the store's server ended");
+        assert!(at.since(died_at) < Duration::from_millis(10));
+        let error = node.agent.callee("c").expect_err("dead").to_string();
+        assert_eq!(error, "c (id 2) is dead: its session with the store's server ended");
+    }
+    // Nobody can agree with the dead on an end.
+    world.input(0, Input::Leave);
+    world.run_for(100);
+    assert_eq!(
+        world.error(0),
+        "c (id 2) died while the group ended: its session with the store's server ended"
+    );
+}
+
+#[test]
+fn a_newcomer_whose_address_nobody_can_call_is_told_so_and_leaves_nothing() {
+    let mut world = World::new(4, Signing::None);
+    world.spawn("a", None);
+    world.run_for(1000);
+    world.unreachable = "b@1".into();
+    world.spawn("b", None);
+    world.run_for(10_000);
+    assert_eq!(world.error(1), "a (id 0) did not answer: it cannot call b (id 1) at b@1: nobody is there");
+    assert_eq!(world.nodes[0].events, Vec::<String>::new());
+    assert_eq!(&*world.value(keys::ALL_WORKERS), b"a-0,");
+    let left: Vec<&str> = world.store.keys().map(|key| &**key).filter(|key| key.contains('b')).collect();
+    assert_eq!(left, ["Token_for_b_join"], "the store knows no sessions");
+}
+
+#[test]
+fn who_takes_a_members_name_or_number_is_not_of_the_group() {
+    let claim = |name: &str, id| WorkerInfo { name: name.parse().expect("a name"), id };
+    let mut world = World::new(5, Signing::None);
+    for name in ["a", "b"] {
+        world.spawn(name, Some(2));
+    }
+    assert_eq!(world.nodes[0].agent.admit(&claim("x", 1)), Ok(()), "nobody is known yet");
+    world.run_for(2000);
+    let agent = &world.nodes[0].agent;
+    assert_eq!(agent.admit(&claim("b", 1)), Ok(()));
+    for (claimed, words) in [
+        (claim("b", 2), "b (id 2) claims to be b (id 1)"),
+        (claim("x", 1), "x (id 1) claims to be b (id 1)"),
+        (claim("x", 9), "x (id 9) is no member of this group"),
+    ] {
+        let error = agent.admit(&claimed).expect_err("taken");
+        assert_eq!(error.to_string(), words);
+    }
+
+    let mut world = World::new(5, Signing::None);
+    world.spawn("a", None);
+    world.spawn("b", None);
+    world.run_for(2000);
+    assert_eq!(world.nodes[0].agent.admit(&claim("new", 9)), Ok(()));
+    let place = world.spawn_as(
+        "a",
+        Member { worker: worker("a"), address: "else".into(), devices: NodeDevices::default() },
+        None,
+    );
+    world.run_for(10_000);
+    assert_eq!(world.error(place), "RPC worker name a is not unique.");
+    let taken = Member { worker: claim("z", 1), address: "else".into(), devices: NodeDevices::default() };
+    let place = world.spawn_as("b", taken, None);
+    world.run_for(10_000);
+    assert_eq!(world.error(place), "RPC worker id 1 is not unique: b has it.");
+}
+
+#[test]
+fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
+    let mut world = World::new(6, Signing::None);
+    world.spawn("a", None);
+    world.run_for(1000);
+    let agent = &mut world.nodes[0].agent;
+    agent.handle(world.now, Input::Leave);
+    assert_eq!((agent.life(), agent.poll_output()), (Life::Draining, Some(Output::Drain)));
+    let at = agent.poll_timeout().expect("a deadline");
+    agent.handle(at, Input::Tick);
+    let words = "this worker leaves its group, and the time for its calls is up".into();
+    assert_eq!((agent.life(), agent.poll_output()), (Life::Leaving, Some(Output::CutCalls(words))));
+    agent.handle(at, Input::Abandon);
+    let outputs: Vec<Output> = core::iter::from_fn(|| agent.poll_output()).collect();
+    assert_eq!(outputs.last(), Some(&Output::Over(Err(AgentError::Abandoned))));
+    for handler in HANDLERS {
+        let called = Called { from: worker("b"), handler: handler.into(), payload: Box::default() };
+        agent.handle(at, Input::Called(7, called));
+        assert_eq!(agent.poll_output(), Some(Output::Decline(7)));
+    }
+    let words = "this worker was shut down".into();
+    assert_eq!(agent.callee("a").map(drop), Err(NotCallable::Over { words }));
+    assert_eq!(agent.admit(&worker("b")), Err(NotAdmitted::Over));
+}
+
+fn place_of(name: &str, address: &str) -> Departed {
+    Departed { worker: worker(name), address: address.into() }
+}
+
+fn newcomer(name: &str, id: u16, address: &str) -> Option<Member> {
+    let worker = WorkerInfo { name: name.parse().expect("a name"), id };
+    Some(Member { worker, address: address.into(), devices: NodeDevices::default() })
+}
+
+#[test]
+fn who_was_heard_before_a_static_group_was_complete_is_asked_for_again() {
+    let mut world = World::new(14, Signing::None);
+    world.spawn("a", Some(2));
+    world.spawn("b", Some(2));
+    let ready = |from: &str, number| {
+        let called = Called { from: worker(from), handler: READY_HANDLER.into(), payload: Box::default() };
+        Input::Called(number, called)
+    };
+    // One that is none of them, and one that came under the name of one, with another number.
+    world.input(0, ready("e", 1_000_001));
+    let (mut outputs, now) = (Vec::new(), world.now);
+    while world.nodes[0].agent.life() == Life::Joining {
+        world.run_for(1);
+    }
+    let words = "e (id 4) is no member of this group";
+    assert_eq!(world.answers, [(1_000_001, Err(words.into()))]);
+    let agent = &mut world.nodes[0].agent;
+    agent.handle(now, ready("e", 2));
+    agent.handle(now, Input::Abandon);
+    outputs.extend(core::iter::from_fn(|| agent.poll_output()));
+    assert_eq!(outputs[0], Output::Respond(2, Err(words.into())));
+    assert_eq!(outputs.iter().filter(|output| **output == Output::AdmitAgain).count(), 1);
+
+    let member = newcomer("a", 0, "a@0").expect("a member");
+    let options = AgentOptions {
+        member,
+        world_size: Some(1),
+        accelerator: DeviceKind::CUDA,
+        timeout: TIMEOUT,
+        times: TokenTimes::default(),
+        liveness: Liveness::Unknown,
+        nonce: 7,
+    };
+    let mut world = World::new(15, Signing::None);
+    let mut agent = Agent::new(world.now, options).expect("a worker");
+    let mut asked_again = 0;
+    while agent.life() != Life::Member {
+        match agent.poll_output().expect("it goes on") {
+            Output::Store(step) => {
+                let reply = world.carry_out(step);
+                agent.handle(world.now, Input::Stored(reply));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    while let Some(output) = agent.poll_output() {
+        asked_again += usize::from(output == Output::AdmitAgain);
+    }
+    assert_eq!(asked_again, 1);
+}
+
+#[test]
+fn what_is_no_call_of_a_members_changes_nothing() {
+    let mut world = World::new(7, Signing::None);
+    world.spawn("a", None);
+    world.run_for(1000);
+    let agent = &mut world.nodes[0].agent;
+    let newcomer = Member { worker: worker("c"), address: "c".into(), devices: NodeDevices::default() };
+    let of_another = encode_change(&Change { joined: Some(newcomer), left: Vec::new() });
+    let gone = Departed { worker: worker("a"), address: "a@0".into() };
+    let of_stranger = encode_change(&Change { joined: None, left: [gone].to_vec() });
+    let gone = Departed { worker: worker("e"), address: "e@0".into() };
+    let of_nobody = encode_change(&Change { joined: None, left: [gone].to_vec() });
+    for (handler, payload, answer) in [
+        ("rdzv/none", Vec::new(), Err("there is no handler rdzv/none")),
+        (CHANGE_HANDLER, of_another, Err("b (id 1) tells of c (id 2)")),
+        (CHANGE_HANDLER, of_stranger, Err("b (id 1) strikes out a (id 0), which lives")),
+        (CHANGE_HANDLER, of_nobody, Ok(&b""[..])),
+        (READY_HANDLER, Vec::new(), Err("b (id 1) is no member of this group")),
+        (REACH_HANDLER, Vec::new(), Ok(b"\x01")),
+    ] {
+        let called = Called { from: worker("b"), handler: handler.into(), payload: payload.into() };
+        agent.handle(world.now, Input::Called(7, called));
+        let answer = answer.map(Box::from).map_err(Box::from);
+        assert_eq!(agent.poll_output(), Some(Output::Respond(7, answer)));
+        assert_eq!((agent.life(), agent.members().len()), (Life::Member, 1));
+    }
+    let called = Called { from: worker("b"), handler: CHANGE_HANDLER.into(), payload: b"x"[..].into() };
+    agent.handle(world.now, Input::Called(8, called));
+    assert!(matches!(agent.poll_output(), Some(Output::Respond(8, Err(_)))));
+}
+
+/// Bugs that are planted in the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// The leader lets all begin though not all have called.
+    HastyLeader,
+    /// Whoever is told of a newcomer does not try the way to it.
+    UntriedWay,
+    /// A sign that says that its worker goes is not heard.
+    UnheardGoing,
+    /// Deaths of those who were not known yet are forgotten.
+    ForgottenLoss,
+    /// Calls to the dead do not end.
+    HangingCalls,
+    /// Who leaves does not wait for its calls.
+    ShortDrain,
+    /// Whoever is said to be gone is not asked.
+    BlindFaith,
+    /// Who takes itself back before it was agreed to is taken in all the same.
+    GhostOfNewcomer,
+    /// Calls to who leaves end as those to the dead do.
+    AbruptParting,
+    /// That calls were cut is not told.
+    UntoldCut,
+}
+
+std::thread_local! {
+    static PLANTED: core::cell::Cell<Option<Flaw>> = const { core::cell::Cell::new(None) };
+}
+
+/// The bug that is planted in this thread.
+pub(super) fn planted() -> Option<Flaw> {
+    PLANTED.get()
+}

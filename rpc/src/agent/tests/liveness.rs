@@ -1,0 +1,191 @@
+//! What the signs of workers tell: members that stand still, deaths while a static group meets and ends, and workers that
+//! come to one for the second time.
+
+use super::*;
+use crate::membership::change::Departed;
+
+/// These workers, all members.
+fn group(names: &[&'static str], size: Option<u16>) -> World {
+    let mut world = World::new(21, Signing::Native);
+    for name in names {
+        world.spawn(name, size);
+        if size.is_none() {
+            world.run_for(2000);
+        }
+    }
+    world.run_for(2000);
+    assert!(world.nodes.iter().all(|node| node.agent.life() == Life::Member));
+    world
+}
+
+/// It stands still for so long that its session ends.
+fn freeze(world: &mut World, place: usize) {
+    world.nodes[place].is_frozen = true;
+    world.end_session(place);
+    world.run_for(100);
+}
+
+fn place(world: &World, node: usize) -> Departed {
+    world.nodes[node].agent.me().place()
+}
+
+#[test]
+fn a_member_that_stands_still_and_lost_its_session_holds_up_no_newcomer() {
+    let mut world = group(&["a", "b"], None);
+    freeze(&mut world, 1);
+    assert_eq!(world.nodes[0].events, ["+b", "xb"]);
+    let began = world.now;
+    let c = world.spawn("c", None);
+    // Its name and number can be used again.
+    world.run_for(3000);
+    let b = world.spawn("b", None);
+    world.run_for(1000);
+    for newcomer in [c, b] {
+        let joined = world.nodes[newcomer].joined_at.expect("a member");
+        assert!(joined.since(began) < Duration::from_secs(4), "{}", world.nodes[newcomer].name);
+    }
+    assert_eq!(world.nodes[b].met, ["a", "b", "c"]);
+    assert_eq!(world.nodes[0].events, ["+b", "xb", "+c", "+b"]);
+    assert_eq!(world.nodes[0].agent.callee("b").map(Member::place), Ok(place(&world, b)));
+}
+
+#[test]
+fn a_member_without_a_session_that_answers_stays() {
+    let mut world = group(&["a", "b"], None);
+    world.end_session(1);
+    world.run_for(100);
+    let c = world.spawn("c", None);
+    let other =
+        world.spawn_as("b", Member { address: "b@9".into(), ..world.nodes[1].agent.me().clone() }, None);
+    world.run_for(3000);
+    assert_eq!(world.nodes[c].met, ["a", "b", "c"]);
+    assert_eq!(world.error(other), "RPC worker name b is not unique.");
+}
+
+#[test]
+fn who_leaves_strikes_out_the_dead_and_does_not_wait_for_them() {
+    let mut world = group(&["a", "b", "c"], None);
+    freeze(&mut world, 1);
+    world.input(0, Input::Leave);
+    world.run_for(500);
+    assert_eq!(world.nodes[0].over, Some(Ok(())));
+    assert_eq!(world.nodes[2].events, ["xb", "-a"]);
+    assert_eq!(*world.value(keys::ALL_WORKERS), *b"c-2,");
+    let left: Vec<&Box<str>> =
+        world.store.keys().filter(|key| key.contains("_b") || key.contains("/b")).collect();
+    assert_eq!(left, Vec::<&Box<str>>::new());
+}
+
+#[test]
+fn a_death_while_a_static_group_meets_is_told_to_all_who_wait() {
+    let mut world = World::new(22, Signing::Native);
+    let (a, b) = (world.spawn("a", Some(3)), world.spawn("b", Some(3)));
+    world.run_for(1000);
+    world.step(Happening::Kill(b));
+    world.run_for(100);
+    let words = "b (id 1) died while the group met: its session with the store's server ended";
+    assert_eq!(world.error(a), words);
+    let c = world.spawn("c", Some(3));
+    world.run_for(100);
+    let words = "a (id 0), which hears from all workers before any of them begins: nobody is there";
+    assert_eq!(world.error(c), words, "nor does anybody wait who comes later");
+}
+
+#[test]
+fn a_static_group_that_has_begun_takes_nobody_twice() {
+    for is_killed in [true, false] {
+        let mut world = group(&["a", "b", "c"], Some(3));
+        if is_killed {
+            world.step(Happening::Kill(1));
+            world.run_for(100);
+        }
+        let again = world.spawn("b", Some(3));
+        world.run_for(1000);
+        assert_eq!(
+            world.error(again),
+            "RPC worker name b is not unique: the static group has begun with b (id 1) at b@1, and takes nobody back; to \
+             go on, start all its workers again with keys of their own"
+        );
+        let expected: &[&str] = if is_killed { &["xb"] } else { &[] };
+        assert_eq!(world.nodes[0].events, expected, "the refused one is nobody's death");
+        if !is_killed {
+            (0..3).for_each(|place| world.input(place, Input::Leave));
+            world.run_for(1000);
+            assert!(world.nodes[..3].iter().all(|node| node.over == Some(Ok(()))));
+        }
+    }
+}
+
+#[test]
+fn a_living_worker_keeps_its_name_while_a_static_group_meets_and_a_dead_one_does_not() {
+    let mut world = World::new(23, Signing::Native);
+    world.spawn("a", Some(2));
+    world.run_for(1000);
+    let other = world.spawn("a", Some(2));
+    world.run_for(1000);
+    let words = "RPC worker name a is not unique: a (id 0) came to the static group before, and is at a@0";
+    assert_eq!(world.error(other), words);
+    assert_eq!(world.nodes[0].agent.life(), Life::Joining);
+    // It dies before anybody else came, and comes back.
+    world.step(Happening::Kill(0));
+    world.run_for(100);
+    let (again, b) = (world.spawn("a", Some(2)), world.spawn("b", Some(2)));
+    world.run_for(1000);
+    for place in [again, b] {
+        assert_eq!(world.nodes[place].agent.life(), Life::Member, "{:?}", world.nodes[place].over);
+    }
+}
+
+/// b calls a, which fails since c died, before b hears of c.
+#[test]
+fn a_worker_that_failed_for_a_death_is_not_named_as_dead_itself() {
+    for is_late in [true, false] {
+        let mut world = group(&["a", "b", "c"], Some(3));
+        world.input(0, Input::Leave);
+        world.run_for(100);
+        let [a, b, c] = [0, 1, 2].map(|node| place(&world, node));
+        let (now, agent) = (world.now, &mut world.nodes[1].agent);
+        agent.handle(now, Input::Lost(a.clone()));
+        let call = core::iter::from_fn(|| agent.poll_output()).find_map(|output| match output {
+            Output::Call(call) => Some(call.number),
+            _ => None,
+        });
+        agent.handle(now, Input::Ended(call.expect("it asks"), Err(NoAnswer::Gone)));
+        agent.handle(now, Input::Leave);
+        agent.handle(now, Input::Drained);
+        assert_eq!(agent.life(), Life::Leaving);
+        let died = |agent: &mut Agent| {
+            core::iter::from_fn(|| agent.poll_output()).find_map(|output| match output {
+                Output::Over(Err(AgentError::PeerDied { worker, .. })) => Some(worker),
+                _ => None,
+            })
+        };
+        if is_late {
+            // It hangs, and has not failed: then it is dead all the same.
+            assert_eq!(agent.poll_timeout(), Some(now + SIGN_OUTLASTS));
+            agent.handle(now + SIGN_OUTLASTS, Input::Tick);
+            assert_eq!(died(agent), Some(a.worker));
+            continue;
+        }
+        agent.handle(now, Input::Sign("c/c@2".into(), None));
+        assert_eq!(died(agent), Some(c.worker));
+        assert_ne!(b.worker, a.worker);
+        // What a says of itself when it fails for the same reason.
+        let agent = &mut world.nodes[0].agent;
+        agent.handle(now, Input::Sign("c/c@2".into(), None));
+        assert!(core::iter::from_fn(|| agent.poll_output()).any(|output| output == Output::SignOff));
+    }
+}
+
+#[test]
+fn who_went_by_its_own_word_did_not_die() {
+    let mut world = group(&["a", "b", "c"], Some(3));
+    let a = place(&world, 0);
+    for value in [Some(sign::GOING), None] {
+        world.input(1, Input::Sign("a/a@0".into(), value.map(Box::from)));
+    }
+    world.nodes[0].is_alive = false;
+    world.input(1, Input::Lost(a));
+    world.run_for(5000);
+    assert_eq!(world.nodes[1].events, Vec::<String>::new());
+}

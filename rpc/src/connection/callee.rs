@@ -1,0 +1,703 @@
+//! The end that is called.
+
+use super::frames_in::{Came, FramesIn};
+use super::in_flight::InFlight;
+use super::outgoing::{Outgoing, ToWrite};
+use super::{CallKind, ConnectionError, PoolLoad, Refusal, Status, cut_failure_text};
+use crate::intake::Load;
+use crate::name::{WorkerInfo, WorkerName};
+use crate::wire::{CalleeFrame, CallerFrame, DATA, Splitter, VERSION_MAX, negotiate};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use rendezvous_core::limits::RpcLimits;
+use rendezvous_core::time::{Duration, Instant, Seconds};
+
+/// Why a request ended that was not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The caller cancelled it.
+    Cancelled,
+    /// Its deadline passed; the caller was told.
+    Deadline,
+    /// Nothing more of its payload came for too long; the caller was told.
+    Stalled,
+    /// The connection ended.
+    Lost,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CalleeEvent<'b> {
+    /// Somebody says that it is this worker, of the right group, and means this one: [`Callee::admit`] or
+    /// [`Callee::refuse`] it.
+    Claimed(WorkerInfo),
+    /// A request begins, with a payload of so many bytes.
+    Request {
+        /// Its number.
+        call: u64,
+        /// Which handler.
+        handler: Box<str>,
+        /// How long its payload is.
+        payload_bytes: u64,
+        /// When the caller gives up.
+        deadline: Option<Instant>,
+        /// Whether it is to be answered.
+        kind: CallKind,
+    },
+    /// A part of a request.
+    Bytes(u64, &'b [u8]),
+    /// A request is complete.
+    Complete(u64),
+    /// Nobody waits for it any more: it need not be carried out, and its answer is dropped.
+    Over(u64, Ending),
+    /// An answer has been handed out as a whole.
+    Answered(u64),
+    /// The caller asked whether this worker lives: [`Callee::exhausted`] adds what it may wait for.
+    Pinged,
+    /// The caller makes no further requests.
+    PeerLeaving,
+    /// Goodbye was said, and nothing is under way: the connection can be closed.
+    Drained,
+    /// The connection is of no use; it is to be closed, once what there is to be written was. All requests on it are over.
+    Ended(ConnectionError),
+    /// The caller has not taken the last of what there was to be written: the connection is to be closed as it is.
+    Unread,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Greeting,
+    Claimed,
+    Open,
+    /// One of the two said goodbye.
+    Leaving,
+    Drained,
+    Ended,
+}
+
+/// Whether what the caller sends is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    On,
+    /// There is no room for further requests.
+    HeldUp,
+    /// The caller sends nothing more; what it has sent is read, whatever room there is.
+    ToTheEnd,
+}
+
+/// What becomes of the last bytes, when there is nothing else to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Farewell {
+    NotYet,
+    /// They are on their way since then, at least.
+    Since(Instant),
+    GivenUp,
+}
+
+#[derive(Clone, Debug)]
+struct Request {
+    kind: CallKind,
+    /// What is to come of it, but for the part that is coming.
+    left: u64,
+    is_complete: bool,
+    answered: Answered,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answered {
+    No,
+    /// With a payload of so many bytes.
+    Sending(u64),
+}
+
+/// The called end of one connection.
+#[derive(Debug)]
+pub struct Callee {
+    me: WorkerInfo,
+    group: Box<[u8]>,
+    limits: RpcLimits,
+    state: State,
+    incoming: FramesIn,
+    outgoing: Outgoing,
+    peer: Option<WorkerInfo>,
+    requests: InFlight<Request>,
+    last_id: u64,
+    /// Requests whose payloads are not complete.
+    unfinished: usize,
+    /// When it was last looked whether they go on, and a frame of which a part has come.
+    looked_at_progress: Instant,
+    /// Whether anything but a ping came since then, or the connection was not read for a while. Parts of payloads take
+    /// turns on the connection, so what comes of one request alone says nothing.
+    has_gone_on: bool,
+    /// That frame at the last look.
+    unfinished_frame: Option<(u64, u32)>,
+    /// Payloads of answers that were not handed out as a whole, in bytes.
+    unread_bytes: u64,
+    began: Instant,
+    reading: Reading,
+    /// When a sign of life was last given that nobody had asked for.
+    ponged: Option<Instant>,
+    /// When time was last looked at.
+    looked: Instant,
+    farewell: Farewell,
+    events: VecDeque<CalleeEvent<'static>>,
+    /// What is out with the write at hand.
+    out: Vec<u64>,
+}
+
+impl Callee {
+    /// A connection that was accepted by `me` of this group.
+    #[must_use]
+    pub fn new(now: Instant, me: WorkerInfo, group: &[u8], limits: RpcLimits) -> Self {
+        Self {
+            me,
+            group: group.into(),
+            limits,
+            state: State::Greeting,
+            incoming: FramesIn::new(Splitter::from_caller()),
+            outgoing: Outgoing::default(),
+            peer: None,
+            requests: InFlight::new(),
+            last_id: 0,
+            unfinished: 0,
+            looked_at_progress: now,
+            has_gone_on: false,
+            unfinished_frame: None,
+            unread_bytes: 0,
+            began: now,
+            reading: Reading::On,
+            ponged: None,
+            looked: now,
+            farewell: Farewell::NotYet,
+            events: VecDeque::new(),
+            out: Vec::new(),
+        }
+    }
+
+    /// Who calls, in its own words, once it has greeted.
+    #[must_use]
+    pub const fn peer(&self) -> Option<&WorkerInfo> {
+        self.peer.as_ref()
+    }
+
+    /// How many requests are under way.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Requests that the caller waits for, and those that are not complete.
+    #[must_use]
+    pub fn awaited(&self) -> Load {
+        Load { requests: self.requests.len() as u64, bytes: self.requests.bytes_with(0) }
+    }
+
+    /// Answers that the caller has not taken, in bytes.
+    #[must_use]
+    pub const fn unread_bytes(&self) -> u64 {
+        self.unread_bytes
+    }
+
+    /// Whether a handler may begin for this caller: not while it does not take its answers.
+    #[must_use]
+    pub const fn begins(&self) -> bool {
+        self.unread_bytes < self.limits.answer_bytes_max
+    }
+
+    /// Whether an answer of so many bytes is kept that comes when its handler has returned.
+    #[must_use]
+    pub const fn keeps_late_answer(&self, bytes: u64) -> bool {
+        self.unread_bytes == 0 || self.unread_bytes.saturating_add(bytes) <= self.limits.late_answer_bytes_max
+    }
+
+    /// The caller is who it says.
+    pub fn admit(&mut self) {
+        if self.state == State::Claimed {
+            self.state = State::Open;
+            self.outgoing.frame(
+                0,
+                &CalleeFrame::Welcome {
+                    version: VERSION_MAX,
+                    callee: self.me.name.as_bytes(),
+                    callee_id: self.me.id,
+                    requests_max: self.limits.requests_max,
+                    bytes_max: self.limits.bytes_max,
+                },
+            );
+        }
+    }
+
+    /// The caller is not taken in; it is told why.
+    pub fn refuse(&mut self, why: Refusal, words: &str) {
+        if matches!(self.state, State::Greeting | State::Claimed) {
+            let end = words.floor_char_boundary(1024);
+            let words = words.get(..end).unwrap_or_default();
+            self.end(ConnectionError::Refused { why, words: words.into() });
+            self.outgoing.frame(0, &CalleeFrame::Refused { why: why.number(), words: words.as_bytes() });
+        }
+    }
+
+    /// The answer to a request is there, of so many bytes; parts of it are asked for as [`ToWrite::Part`]. Whether anybody
+    /// waits for it.
+    pub fn answer(&mut self, call: u64, payload_bytes: u64) -> bool {
+        if payload_bytes > self.limits.payload_bytes_max {
+            let bytes_max = self.limits.payload_bytes_max;
+            let words = alloc::format!("an answer of {payload_bytes} bytes, of at most {bytes_max}");
+            return self.fail(call, Status::TooLong, &words);
+        }
+        let Some(request) = self.waiting(call) else { return false };
+        request.answered = Answered::Sending(payload_bytes);
+        self.unread_bytes += payload_bytes;
+        self.outgoing.frame(call, &CalleeFrame::Response { status: 0, payload_bytes, words: b"" });
+        self.outgoing.payload(call, payload_bytes);
+        true
+    }
+
+    /// A request failed. Whether anybody waits for its answer.
+    pub fn fail(&mut self, call: u64, status: Status, words: &str) -> bool {
+        let Some(request) = self.waiting(call) else { return false };
+        request.answered = Answered::Sending(0);
+        self.respond(call, status, words);
+        true
+    }
+
+    /// Whether somebody waits for the answer to a request.
+    #[must_use]
+    pub fn waits_for(&self, call: u64) -> bool {
+        let waits =
+            |request: &Request| request.kind == CallKind::Answered && request.answered == Answered::No;
+        self.requests.get(call).is_some_and(waits)
+    }
+
+    /// What is not answered by anybody is over when its handler says so, or never: it counts no more since it came.
+    fn waiting(&mut self, call: u64) -> Option<&mut Request> {
+        if self.waits_for(call) { self.requests.get_mut(call) } else { None }
+    }
+
+    fn respond(&mut self, call: u64, status: Status, words: &str) {
+        let words = cut_failure_text(words);
+        let (status, words) = (status.number(), words.as_bytes());
+        self.outgoing.frame(call, &CalleeFrame::Response { status, payload_bytes: 0, words });
+        self.outgoing.payload(call, 0);
+    }
+
+    /// Tells a caller that has just pinged that no handler thread is free.
+    pub fn exhausted(&mut self, PoolLoad { threads, waiting }: PoolLoad) {
+        self.outgoing.frame(0, &CalleeFrame::Exhausted { threads, waiting });
+    }
+
+    /// No further requests are taken; those under way are answered.
+    pub fn goodbye(&mut self) {
+        match self.state {
+            State::Open => {
+                self.state = State::Leaving;
+                self.outgoing.frame(0, &CalleeFrame::Goodbye {});
+            }
+            State::Greeting | State::Claimed => self.end(ConnectionError::Closed),
+            State::Leaving | State::Drained | State::Ended => {}
+        }
+    }
+
+    /// The connection ended, or is to end.
+    pub fn lost(&mut self, why: ConnectionError) {
+        self.end(why);
+    }
+
+    fn take(&mut self, call: u64) -> Option<Request> {
+        let request = self.requests.take(call)?;
+        self.outgoing.drop_payload(call);
+        self.count_out(&request);
+        Some(request)
+    }
+
+    /// It is no longer under way.
+    fn count_out(&mut self, request: &Request) {
+        self.unfinished -= usize::from(!request.is_complete);
+        if let Answered::Sending(bytes) = request.answered {
+            self.unread_bytes -= bytes;
+        }
+    }
+
+    fn look_for_the_end(&mut self) {
+        if self.state == State::Leaving && self.requests.is_empty() && self.outgoing.is_empty() {
+            self.state = State::Drained;
+            self.events.push_back(CalleeEvent::Drained);
+        }
+    }
+
+    fn end(&mut self, why: ConnectionError) {
+        if self.state == State::Ended {
+            return;
+        }
+        self.state = State::Ended;
+        self.outgoing.clear();
+        for call in self.requests.ids() {
+            self.take(call);
+            self.events.push_back(CalleeEvent::Over(call, Ending::Lost));
+        }
+        self.events.push_back(CalleeEvent::Ended(why));
+    }
+
+    /// Whether what the caller sends is to be read now. It is not while there is no room for requests, nor while the caller
+    /// does not read what it is answered.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        self.reading != Reading::HeldUp && !self.outgoing.is_backed_up()
+    }
+
+    /// Whether it is not read for want of room.
+    #[must_use]
+    pub fn is_held_up(&self) -> bool {
+        self.reading == Reading::HeldUp
+    }
+
+    /// There is no room for further requests. Whether that holds this caller up: not before it has greeted, for until then
+    /// it sends none, and not when it has ended. Who is held up is told now and then that this worker lives, since its own
+    /// question is not read.
+    pub fn hold_up(&mut self, now: Instant) -> bool {
+        let is_greeted = matches!(self.state, State::Open | State::Leaving);
+        if !is_greeted || self.reading == Reading::ToTheEnd {
+            return false;
+        }
+        self.reading = Reading::HeldUp;
+        self.live(now);
+        true
+    }
+
+    /// There is room again.
+    pub fn go_on(&mut self) {
+        if self.reading == Reading::HeldUp {
+            self.reading = Reading::On;
+            self.has_gone_on = true;
+        }
+    }
+
+    /// The caller has ended the connection, or its half of it. What it has sent before lies there, is no more than that, and
+    /// may be a notice: it is read though there is no room.
+    pub fn read_to_the_end(&mut self) {
+        self.reading = Reading::ToTheEnd;
+    }
+
+    /// When the next sign of life is due.
+    fn sign_due(&self) -> Option<Instant> {
+        let is_due = self.is_held_up() && matches!(self.state, State::Open | State::Leaving);
+        is_due.then(|| self.ponged.map_or(Instant::ORIGIN, |at| at + self.limits.ping_interval))
+    }
+
+    fn live(&mut self, now: Instant) {
+        if self.sign_due().is_some_and(|at| at <= now) {
+            self.ponged = Some(now);
+            // To whoever has not taken the last one, one more is of no use.
+            if self.outgoing.is_asked_for() {
+                self.outgoing.frame(0, &CalleeFrame::Pong { nonce: 0 });
+            }
+        }
+    }
+
+    /// When it is looked at whether the last bytes were taken. That all are handed out is noticed while it is written, where
+    /// there is no time; so it is looked again and again from the goodbye on.
+    fn farewell_due(&self) -> Option<Instant> {
+        let since = match (self.state, self.farewell) {
+            (State::Leaving, _) | (State::Drained | State::Ended, Farewell::NotYet) => self.looked,
+            (State::Drained | State::Ended, Farewell::Since(at)) => at,
+            _ => return None,
+        };
+        Some(since + self.limits.ping_timeout)
+    }
+
+    fn look_at_farewell(&mut self, now: Instant) {
+        let is_due = self.farewell_due().is_some_and(|at| at <= now);
+        self.looked = now;
+        match (self.state, self.farewell) {
+            (State::Drained | State::Ended, Farewell::NotYet) => self.farewell = Farewell::Since(now),
+            (State::Drained | State::Ended, Farewell::Since(_)) if is_due => {
+                self.farewell = Farewell::GivenUp;
+                self.events.push_back(CalleeEvent::Unread);
+            }
+            _ => {}
+        }
+    }
+
+    /// What is to be written next, when the socket takes bytes.
+    pub fn poll_write(&mut self) -> Option<ToWrite> {
+        // While that lasted, the caller was not read.
+        self.has_gone_on |= self.outgoing.is_backed_up();
+        let next = self.outgoing.poll(&mut self.out);
+        let mut out = core::mem::take(&mut self.out);
+        for call in out.drain(..) {
+            if let Some(request) = self.requests.take(call) {
+                self.count_out(&request);
+                self.events.push_back(CalleeEvent::Answered(call));
+            }
+        }
+        self.out = out;
+        self.look_for_the_end();
+        next
+    }
+
+    /// When time alone changes something.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let first = self.requests.first_deadline();
+        let greeting = (self.state == State::Greeting).then(|| self.began + self.limits.greeting_timeout);
+        let due = [first, greeting, self.sign_due(), self.farewell_due(), self.progress_due()];
+        due.into_iter().flatten().min()
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Instant) {
+        while let Some((call, request)) = self.requests.take_overdue(now) {
+            self.outgoing.drop_payload(call);
+            self.count_out(&request);
+            // An answer that has begun is cut off: its caller has given it up.
+            if request.kind == CallKind::Answered && request.answered == Answered::No {
+                self.respond(call, Status::Deadline, "");
+            }
+            self.events.push_back(CalleeEvent::Over(call, Ending::Deadline));
+        }
+        if self.state == State::Greeting && now >= self.began + self.limits.greeting_timeout {
+            self.end(ConnectionError::NoGreeting(self.limits.greeting_timeout));
+        }
+        self.look_at_progress(now);
+        self.live(now);
+        self.look_for_the_end();
+        self.look_at_farewell(now);
+    }
+
+    /// When it is looked whether unfinished requests and frames go on.
+    fn progress_due(&self) -> Option<Instant> {
+        let is_unfinished = self.unfinished > 0 || self.incoming.unfinished().is_some();
+        let is_looked_at = is_unfinished && matches!(self.state, State::Open | State::Leaving);
+        is_looked_at.then(|| self.looked_at_progress + self.limits.stall_timeout)
+    }
+
+    /// Gives up unfinished requests if nothing came since the last look, or the connection if a frame is unfinished.
+    fn look_at_progress(&mut self, now: Instant) {
+        let Some(due) = self.progress_due().filter(|&due| due <= now) else { return };
+        self.looked_at_progress = now;
+        let frame = self.incoming.unfinished();
+        let is_frame_as_before = core::mem::replace(&mut self.unfinished_frame, frame) == frame;
+        let has_gone_on = core::mem::take(&mut self.has_gone_on) || !is_frame_as_before;
+        // A caller that is not read cannot go on. Where this process stood still, so may the caller's have done.
+        if has_gone_on || !self.is_read() || now >= due + self.limits.stall_timeout {
+            return;
+        }
+        if frame.is_some() {
+            return self.end(ConnectionError::Stalled(self.limits.stall_timeout));
+        }
+        for call in self.requests.ids() {
+            if self.requests.get(call).is_none_or(|request| request.is_complete) {
+                continue;
+            }
+            let Some(request) = self.take(call) else { continue };
+            if request.kind == CallKind::Answered && request.answered == Answered::No {
+                let text = format!("no byte came in {}s", Seconds(self.limits.stall_timeout));
+                self.respond(call, Status::Stalled, &text);
+            }
+            self.events.push_back(CalleeEvent::Over(call, Ending::Stalled));
+        }
+    }
+
+    /// The request whose bytes come next, and how many of them at least: they may be read to where they belong, and
+    /// [`Callee::filled`] told of it.
+    #[must_use]
+    pub fn due(&self) -> Option<(u64, u32)> {
+        self.incoming.due().filter(|&(call, _)| self.requests.get(call).is_some())
+    }
+
+    /// So many bytes of what is due came, and are where they belong. No event tells of them.
+    pub const fn filled(&mut self, bytes: u32) {
+        self.has_gone_on = true;
+        self.incoming.filled(bytes);
+    }
+
+    /// The next thing that happened, of which bytes are taken off the front of `bytes`; `None` when all are used up. While a
+    /// caller is neither admitted nor refused, nothing more of it is read.
+    pub fn next_event<'b>(&mut self, now: Instant, bytes: &mut &'b [u8]) -> Option<CalleeEvent<'b>> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            match self.state {
+                State::Ended => {
+                    *bytes = &[];
+                    return None;
+                }
+                State::Claimed => return None,
+                _ => {}
+            }
+            match self.incoming.next(bytes) {
+                Ok(None) => return self.events.pop_front(),
+                Ok(Some(came)) => match self.came(now, came) {
+                    Ok(None) => {}
+                    Ok(Some(event)) => return Some(event),
+                    Err(error) => self.end(error),
+                },
+                Err(error) => self.end(error.into()),
+            }
+        }
+    }
+
+    fn came<'b>(&mut self, now: Instant, came: Came<'b>) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
+        match came {
+            Came::Data(..) if self.state == State::Greeting => Err(ConnectionError::OutOfPlace(DATA)),
+            Came::Data(call, bytes) => {
+                self.has_gone_on = true;
+                let Some(request) = self.requests.get_mut(call) else {
+                    // It was answered, is over, or was never taken.
+                    return if call == 0 || call > self.last_id {
+                        Err(ConnectionError::OutOfPlace(DATA))
+                    } else {
+                        Ok(None)
+                    };
+                };
+                let left = request.left.checked_sub(u64::from(bytes));
+                request.left = left.ok_or(ConnectionError::TooMuchData(call))?;
+                Ok(None)
+            }
+            Came::Bytes(call, bytes) => {
+                self.has_gone_on = true;
+                let is_wanted = self.requests.get(call).is_some();
+                Ok(is_wanted.then_some(CalleeEvent::Bytes(call, bytes)))
+            }
+            Came::DataEnd(call) => {
+                if self.requests.get(call).is_some_and(|request| request.left == 0) {
+                    self.complete(call);
+                }
+                Ok(None)
+            }
+            Came::Frame(header, body) => match CallerFrame::parse(header.kind, &body)? {
+                Some(frame) => self.frame(now, header.id, header.kind, frame),
+                None => Ok(None),
+            },
+        }
+    }
+
+    fn complete(&mut self, call: u64) {
+        self.events.push_back(CalleeEvent::Complete(call));
+        if let Some(request) = self.requests.get_mut(call).filter(|request| !request.is_complete) {
+            request.is_complete = true;
+            self.unfinished -= 1;
+        }
+        if self.requests.get(call).is_some_and(|request| request.kind == CallKind::OneWay) {
+            self.take(call);
+            self.look_for_the_end();
+        }
+    }
+
+    fn frame<'b>(
+        &mut self,
+        now: Instant,
+        id: u64,
+        kind: u16,
+        frame: CallerFrame<'_>,
+    ) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
+        self.has_gone_on |= !matches!(frame, CallerFrame::Ping { .. });
+        match (frame, self.state) {
+            (
+                CallerFrame::Hello { version_min, version_max, group, caller, caller_id, callee, callee_id },
+                State::Greeting,
+            ) => self.greeted((version_min, version_max), group, (caller, caller_id), (callee, callee_id)),
+            (_, State::Greeting) | (CallerFrame::Hello { .. }, _) => Err(ConnectionError::OutOfPlace(kind)),
+            (CallerFrame::Ping { nonce }, _) => {
+                self.outgoing.frame(0, &CalleeFrame::Pong { nonce });
+                Ok(Some(CalleeEvent::Pinged))
+            }
+            (CallerFrame::Goodbye {}, _) => {
+                if self.state == State::Open {
+                    self.state = State::Leaving;
+                    self.events.push_back(CalleeEvent::PeerLeaving);
+                }
+                self.look_for_the_end();
+                Ok(None)
+            }
+            (CallerFrame::Cancel {}, _) => {
+                if self.take(id).is_some() {
+                    self.events.push_back(CalleeEvent::Over(id, Ending::Cancelled));
+                    self.look_for_the_end();
+                }
+                Ok(None)
+            }
+            (CallerFrame::Request { deadline_ms, payload_bytes, handler }, _) => {
+                self.request(now, (id, kind), CallKind::Answered, deadline_ms, payload_bytes, handler)
+            }
+            (CallerFrame::Notice { deadline_ms, payload_bytes, handler }, _) => {
+                self.request(now, (id, kind), CallKind::OneWay, deadline_ms, payload_bytes, handler)
+            }
+        }
+    }
+
+    fn greeted<'b>(
+        &mut self,
+        versions: (u16, u16),
+        group: &[u8],
+        caller: (&[u8], u16),
+        callee: (&[u8], u16),
+    ) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
+        let name = core::str::from_utf8(caller.0).ok().and_then(|name| WorkerName::new(name).ok());
+        let caller = WorkerInfo { name: name.ok_or(ConnectionError::NoWorker)?, id: caller.1 };
+        self.peer = Some(caller.clone());
+        let why = if negotiate(versions.0, versions.1).is_none() {
+            Refusal::Version
+        } else if *group != *self.group {
+            Refusal::Group
+        } else if callee != (self.me.name.as_bytes(), self.me.id) {
+            Refusal::NotMe
+        } else {
+            self.state = State::Claimed;
+            return Ok(Some(CalleeEvent::Claimed(caller)));
+        };
+        let me = format!("this is {}", self.me);
+        self.refuse(why, if why == Refusal::NotMe { &me } else { "" });
+        Ok(None)
+    }
+
+    fn request<'b>(
+        &mut self,
+        now: Instant,
+        (id, frame_kind): (u64, u16),
+        kind: CallKind,
+        deadline_ms: u64,
+        payload_bytes: u64,
+        handler: &[u8],
+    ) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
+        if id <= self.last_id {
+            return Err(ConnectionError::OutOfPlace(frame_kind));
+        }
+        self.last_id = id;
+        let bytes = self.requests.bytes_with(payload_bytes);
+        let is_full = self.requests.len() as u64 >= u64::from(self.limits.requests_max)
+            || (bytes > self.limits.bytes_max && !self.requests.is_empty());
+        let refusal = match () {
+            () if self.state != State::Open => Some(Status::Leaving),
+            () if payload_bytes > self.limits.payload_bytes_max => Some(Status::TooLong),
+            () if is_full => return Err(ConnectionError::TooMuchUnderWay),
+            () => None,
+        };
+        if let Some(status) = refusal {
+            if kind == CallKind::Answered {
+                let bytes_max = self.limits.payload_bytes_max;
+                let is_long = status == Status::TooLong;
+                let words = is_long.then(|| alloc::format!("{payload_bytes} bytes, of at most {bytes_max}"));
+                self.respond(id, status, words.as_deref().unwrap_or_default());
+            }
+            return Ok(None);
+        }
+        let deadline = (deadline_ms > 0).then(|| now + Duration::from_millis(deadline_ms));
+        if self.unfinished == 0 {
+            self.looked_at_progress = now;
+        }
+        self.unfinished += 1;
+        let request = Request { kind, left: payload_bytes, is_complete: false, answered: Answered::No };
+        self.requests.insert(id, payload_bytes, deadline, request);
+        let handler = String::from_utf8_lossy(handler).into();
+        self.events.push_back(CalleeEvent::Request { call: id, handler, payload_bytes, deadline, kind });
+        if payload_bytes == 0 {
+            self.complete(id);
+        }
+        Ok(self.events.pop_front())
+    }
+}

@@ -1,0 +1,567 @@
+//! The end that calls.
+
+use super::frames_in::{Came, FramesIn};
+use super::in_flight::InFlight;
+use super::outgoing::{Outgoing, ToWrite};
+use super::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, PoolLoad, Refusal, Status};
+use crate::name::WorkerInfo;
+use crate::wire::{CalleeFrame, CallerFrame, DATA, MAGIC, Splitter, VERSION_MAX, VERSION_MIN};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use rendezvous_core::limits::{RPC_FRAME, RpcLimits};
+use rendezvous_core::time::Instant;
+
+/// Longest name of a handler, in bytes.
+pub const HANDLER_BYTES_MAX: usize = 1024;
+
+/// A call that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewCall<'a> {
+    /// Which handler.
+    pub handler: &'a str,
+    /// How long its payload is; parts of it are asked for as [`ToWrite::Part`].
+    pub payload_bytes: u64,
+    /// When nobody waits for it any more.
+    pub deadline: Option<Instant>,
+    /// Whether it is answered.
+    pub kind: CallKind,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallerEvent<'b> {
+    /// The callee has taken this caller in: calls may be made.
+    Open,
+    /// An answer begins, of so many bytes.
+    Answer(u64, u64),
+    /// A part of an answer.
+    Bytes(u64, &'b [u8]),
+    /// A call is answered; a call that nobody answers has been handed out as a whole.
+    Done(u64),
+    /// A call has no answer, and will have none.
+    Failed(u64, CallError),
+    /// The callee takes no further calls.
+    PeerLeaving,
+    /// Goodbye was said, and nothing is under way: the connection can be closed.
+    Drained,
+    /// The connection is of no use; it is to be closed. All calls on it have failed before.
+    Ended(ConnectionError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Greeting,
+    Open,
+    /// One of the two said goodbye.
+    Leaving,
+    Drained,
+    Ended,
+}
+
+#[derive(Clone, Debug)]
+struct Call {
+    handler: Box<str>,
+    kind: CallKind,
+    began: Instant,
+    /// What is to come of the answer, once it has begun.
+    left: Option<u64>,
+}
+
+/// The calling end of one connection.
+#[derive(Debug)]
+pub struct Caller {
+    peer: WorkerInfo,
+    limits: RpcLimits,
+    state: State,
+    incoming: FramesIn,
+    outgoing: Outgoing,
+    calls: InFlight<Call>,
+    last_id: u64,
+    requests_max: u32,
+    bytes_max: u64,
+    began: Instant,
+    /// Since when nothing came though something is under way, or was until it was given up.
+    silent_since: Option<Instant>,
+    /// Whether a call was given up in this silence. Then it is asked whether the callee lives though nobody waits.
+    has_given_up: bool,
+    /// When it was asked for a sign of life in this silence.
+    pinged: Option<Instant>,
+    pings: u64,
+    /// It was asked for its load, and is not asked again before then.
+    asked_until: Option<Instant>,
+    /// When it said to that that it had no handler thread free, and what it said.
+    load: Option<(Instant, PoolLoad)>,
+    events: VecDeque<CallerEvent<'static>>,
+    /// What is out with the write at hand.
+    out: Vec<u64>,
+}
+
+impl NewCall<'_> {
+    /// Whether such a call can be made at all.
+    ///
+    /// # Errors
+    /// Its handler can have no such name, or its payload is too long.
+    pub fn check(&self, limits: &RpcLimits) -> Result<(), CallFailure> {
+        if self.handler.is_empty() || self.handler.len() > HANDLER_BYTES_MAX {
+            return Err(CallFailure::Handler { bytes: self.handler.len() });
+        }
+        let (bytes, bytes_max) = (self.payload_bytes, limits.payload_bytes_max);
+        if bytes <= bytes_max { Ok(()) } else { Err(CallFailure::TooLong { bytes, bytes_max }) }
+    }
+}
+
+impl Caller {
+    /// A connection that was made to where `peer` is to be, by `me` of this group.
+    #[must_use]
+    pub fn new(now: Instant, me: &WorkerInfo, peer: WorkerInfo, group: &[u8], limits: RpcLimits) -> Self {
+        let mut outgoing = Outgoing::default();
+        outgoing.raw(&MAGIC);
+        outgoing.frame(
+            0,
+            &CallerFrame::Hello {
+                version_min: VERSION_MIN,
+                version_max: VERSION_MAX,
+                group,
+                caller: me.name.as_bytes(),
+                caller_id: me.id,
+                callee: peer.name.as_bytes(),
+                callee_id: peer.id,
+            },
+        );
+        Self {
+            peer,
+            limits,
+            state: State::Greeting,
+            incoming: FramesIn::new(Splitter::from_callee()),
+            outgoing,
+            calls: InFlight::new(),
+            last_id: 0,
+            requests_max: 0,
+            bytes_max: 0,
+            began: now,
+            silent_since: None,
+            has_given_up: false,
+            pinged: None,
+            pings: 0,
+            asked_until: None,
+            load: None,
+            events: VecDeque::new(),
+            out: Vec::new(),
+        }
+    }
+
+    /// Whether calls can be made.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// Who is called.
+    #[must_use]
+    pub const fn peer(&self) -> &WorkerInfo {
+        &self.peer
+    }
+
+    /// How many calls are under way.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// The lowest number that a new call may have.
+    #[must_use]
+    pub const fn next_id(&self) -> u64 {
+        self.last_id + 1
+    }
+
+    /// Makes a call under a number that is higher than those before. Whoever makes it has waited for it from `since` on.
+    ///
+    /// # Errors
+    /// It was not made, and nothing of it will be sent.
+    pub fn begin(
+        &mut self,
+        now: Instant,
+        id: u64,
+        since: Instant,
+        call: NewCall<'_>,
+    ) -> Result<(), CallFailure> {
+        debug_assert!(id > self.last_id, "numbers grow");
+        match self.state {
+            State::Greeting => return Err(CallFailure::NotOpen),
+            State::Leaving | State::Drained => return Err(CallFailure::Leaving),
+            State::Ended => return Err(CallFailure::Unsent(ConnectionError::Closed)),
+            State::Open => {}
+        }
+        call.check(&self.limits)?;
+        if self.calls.len() as u64 >= u64::from(self.requests_max) {
+            return Err(CallFailure::TooMany { count: self.requests_max });
+        }
+        let (bytes, bytes_max) = (self.calls.bytes_with(call.payload_bytes), self.bytes_max);
+        if bytes > bytes_max && !self.calls.is_empty() {
+            return Err(CallFailure::TooMuch { bytes, bytes_max });
+        }
+        let left = call.deadline.map(|at| at.since(now));
+        if left.is_some_and(|left| left.is_zero()) {
+            let (elapsed, phase) = (now.since(since), CallPhase::Queued);
+            return Err(CallFailure::DeadlinePassed { elapsed, phase });
+        }
+        self.silent_since.get_or_insert(now);
+        self.last_id = id;
+        // Rounded up: the callee does not give up before the caller.
+        let deadline_ms =
+            left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1));
+        let (payload_bytes, handler) = (call.payload_bytes, call.handler.as_bytes());
+        match call.kind {
+            CallKind::Answered => {
+                self.outgoing.frame(id, &CallerFrame::Request { deadline_ms, payload_bytes, handler })
+            }
+            CallKind::OneWay => {
+                self.outgoing.frame(id, &CallerFrame::Notice { deadline_ms, payload_bytes, handler })
+            }
+        };
+        self.outgoing.payload(id, payload_bytes);
+        let NewCall { handler, payload_bytes, deadline, kind } = call;
+        let call = Call { handler: handler.into(), kind, began: since, left: None };
+        self.calls.insert(id, payload_bytes, deadline, call);
+        Ok(())
+    }
+
+    /// Nobody waits for a call any more: no event tells of it again. The handler that it was for, if it was under way.
+    pub fn cancel(&mut self, id: u64) -> Option<Box<str>> {
+        let call = self.take(id)?;
+        self.has_given_up = true;
+        self.outgoing.frame(id, &CallerFrame::Cancel {});
+        self.look_for_the_end();
+        Some(call.handler)
+    }
+
+    /// Calls under way of handlers that are so.
+    #[must_use]
+    pub fn ids_of(&self, is_it: fn(&str) -> bool) -> Vec<u64> {
+        let mut ids = self.calls.ids();
+        ids.retain(|&id| self.calls.get(id).is_some_and(|call| is_it(&call.handler)));
+        ids
+    }
+
+    /// There will be no further calls; those under way are waited for.
+    pub fn goodbye(&mut self) {
+        if self.state == State::Open {
+            self.state = State::Leaving;
+            self.outgoing.frame(0, &CallerFrame::Goodbye {});
+            self.look_for_the_end();
+        } else if self.state == State::Greeting {
+            self.end(ConnectionError::Closed);
+        }
+    }
+
+    /// The connection ended, or is to end.
+    pub fn lost(&mut self, why: ConnectionError) {
+        self.end(why);
+    }
+
+    fn take(&mut self, id: u64) -> Option<Call> {
+        let call = self.calls.take(id)?;
+        self.outgoing.drop_payload(id);
+        Some(call)
+    }
+
+    /// Nothing is to come any more, unless that is in doubt.
+    fn look_for_rest(&mut self) {
+        if self.calls.is_empty() && !self.has_given_up {
+            (self.silent_since, self.pinged) = (None, None);
+        }
+    }
+
+    /// Something came.
+    fn heard(&mut self, now: Instant) {
+        (self.silent_since, self.pinged, self.has_given_up) = (Some(now), None, false);
+        self.look_for_rest();
+    }
+
+    /// Since when the callee is silent, as far as that matters.
+    fn silence(&self) -> Option<Instant> {
+        self.silent_since.filter(|_| matches!(self.state, State::Open | State::Leaving))
+    }
+
+    fn look_for_the_end(&mut self) {
+        if self.state == State::Leaving && self.calls.is_empty() {
+            self.state = State::Drained;
+            self.events.push_back(CallerEvent::Drained);
+        }
+    }
+
+    fn end(&mut self, why: ConnectionError) {
+        if self.state == State::Ended {
+            return;
+        }
+        self.state = State::Ended;
+        self.outgoing.clear();
+        for id in self.calls.ids() {
+            let Some(call) = self.calls.take(id) else { continue };
+            let error = why.clone().of_sent().of(call.handler, &self.peer);
+            self.events.push_back(CallerEvent::Failed(id, error));
+        }
+        self.events.push_back(CallerEvent::Ended(why));
+    }
+
+    /// What is to be written next, when the socket takes bytes.
+    pub fn poll_write(&mut self) -> Option<ToWrite> {
+        let next = self.outgoing.poll(&mut self.out)?;
+        // What nobody answers is done when it is out.
+        for id in self.out.drain(..) {
+            if self.calls.get(id).is_some_and(|call| call.kind == CallKind::OneWay) {
+                self.calls.take(id);
+                self.events.push_back(CallerEvent::Done(id));
+            }
+        }
+        self.look_for_rest();
+        self.look_for_the_end();
+        Some(next)
+    }
+
+    /// When the callee is asked what keeps the call that ends first, so that its failure can say: when three quarters of
+    /// its time have passed. Others that end soon after share the answer.
+    fn ask_due(&self) -> Option<Instant> {
+        let (deadline, call) = self.calls.first_due()?;
+        let is_awaited =
+            matches!(self.state, State::Open | State::Leaving) && call.kind == CallKind::Answered;
+        let due = call.began + deadline.since(call.began) / 4 * 3;
+        let due = self.asked_until.map_or(due, |until| due.max(until));
+        (is_awaited && due < deadline).then_some(due)
+    }
+
+    fn ask(&mut self, now: Instant) {
+        if self.ask_due().is_some_and(|due| due <= now) {
+            self.asked_until = self.calls.first_deadline();
+            self.pings += 1;
+            self.outgoing.frame(0, &CallerFrame::Ping { nonce: self.pings });
+        }
+    }
+
+    /// How far a call had come whose deadline has passed. What the callee said of its load explains a call only if it said so
+    /// in the second half of the call's time: it may have frozen since. Calls that end soon after each other share it.
+    fn late_phase(&self, now: Instant, began: Instant) -> CallPhase {
+        let half = began + now.since(began) / 2;
+        let load = self.load.filter(|&(told, _)| told >= half);
+        load.map_or(CallPhase::UnderWay, |(_, load)| CallPhase::Exhausted(load))
+    }
+
+    /// When time alone changes something.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let first = self.calls.first_deadline();
+        let greeting = (self.state == State::Greeting).then(|| self.began + self.limits.greeting_timeout);
+        let ping = self.silence().map(|since| match self.pinged {
+            Some(at) => at + self.limits.ping_timeout,
+            None => since + self.limits.ping_interval,
+        });
+        [first, greeting, ping, self.ask_due()].into_iter().flatten().min()
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Instant) {
+        while let Some((id, call)) = self.calls.take_overdue(now) {
+            self.has_given_up = true;
+            self.outgoing.drop_payload(id);
+            self.outgoing.frame(id, &CallerFrame::Cancel {});
+            let (elapsed, phase) = (now.since(call.began), self.late_phase(now, call.began));
+            let why = CallFailure::DeadlinePassed { elapsed, phase };
+            self.events.push_back(CallerEvent::Failed(id, why.of(call.handler, &self.peer)));
+        }
+        self.ask(now);
+        self.look_for_the_end();
+        if self.state == State::Greeting && now >= self.began + self.limits.greeting_timeout {
+            return self.end(ConnectionError::NoGreeting(self.limits.greeting_timeout));
+        }
+        let Some(since) = self.silence() else { return };
+        match self.pinged {
+            Some(at) if now >= at + self.limits.ping_timeout => {
+                self.end(ConnectionError::Silent(now.since(since)));
+            }
+            None if now >= since + self.limits.ping_interval => {
+                self.pings += 1;
+                self.outgoing.frame(0, &CallerFrame::Ping { nonce: self.pings });
+                self.pinged = Some(now);
+            }
+            _ => {}
+        }
+    }
+
+    /// The answer whose bytes come next, and how many of them at least: they may be read to where they belong, and
+    /// [`Caller::filled`] told of it.
+    #[must_use]
+    pub fn due(&self) -> Option<(u64, u32)> {
+        self.incoming.due().filter(|&(id, _)| self.calls.get(id).is_some_and(|call| call.left.is_some()))
+    }
+
+    /// So many bytes of what is due came, and are where they belong. No event tells of them.
+    pub fn filled(&mut self, now: Instant, bytes: u32) {
+        self.heard(now);
+        self.incoming.filled(bytes);
+    }
+
+    /// The next thing that happened, of which bytes are taken off the front of `bytes`; `None` when all are used up.
+    pub fn next_event<'b>(&mut self, now: Instant, bytes: &mut &'b [u8]) -> Option<CallerEvent<'b>> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            if self.state == State::Ended {
+                *bytes = &[];
+                return None;
+            }
+            if !bytes.is_empty() {
+                self.heard(now);
+            }
+            // A frame's end takes no bytes of its own, so that the codec is asked though there are none.
+            match self.incoming.next(bytes) {
+                Ok(None) => return self.events.pop_front(),
+                Ok(Some(came)) => match self.came(now, came) {
+                    Ok(None) => {}
+                    Ok(Some(event)) => return Some(event),
+                    Err(error) => self.end(error),
+                },
+                Err(error) => self.end(error.into()),
+            }
+        }
+    }
+
+    fn came<'b>(&mut self, now: Instant, came: Came<'b>) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
+        match came {
+            Came::Data(id, bytes) => {
+                let Some(call) = self.calls.get_mut(id) else { return self.late(id, DATA) };
+                let left = call.left.ok_or(ConnectionError::OutOfPlace(DATA))?;
+                let left = left.checked_sub(u64::from(bytes)).ok_or(ConnectionError::TooMuchData(id))?;
+                call.left = Some(left);
+                Ok(None)
+            }
+            Came::Bytes(id, bytes) => {
+                let is_wanted = self.calls.get(id).is_some_and(|call| call.left.is_some());
+                Ok(is_wanted.then_some(CallerEvent::Bytes(id, bytes)))
+            }
+            Came::DataEnd(id) => {
+                self.look_at_answer(id);
+                Ok(None)
+            }
+            Came::Frame(header, body) => match CalleeFrame::parse(header.kind, &body)? {
+                Some(frame) => self.frame(now, header.id, header.kind, frame),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Something comes for a call that is not under way: it was given up, or there never was one.
+    const fn late<'b>(&self, id: u64, kind: u16) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
+        if id == 0 || id > self.last_id { Err(ConnectionError::OutOfPlace(kind)) } else { Ok(None) }
+    }
+
+    fn look_at_answer(&mut self, id: u64) {
+        if self.calls.get(id).is_some_and(|call| call.left == Some(0)) {
+            self.take(id);
+            self.look_for_rest();
+            self.events.push_back(CallerEvent::Done(id));
+            self.look_for_the_end();
+        }
+    }
+
+    fn frame<'b>(
+        &mut self,
+        now: Instant,
+        id: u64,
+        kind: u16,
+        frame: CalleeFrame<'_>,
+    ) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
+        let text = |bytes: &[u8]| -> Box<str> { String::from_utf8_lossy(bytes).into() };
+        match (frame, self.state) {
+            (CalleeFrame::Refused { why, words }, _) => {
+                Err(ConnectionError::Refused { why: Refusal::from_number(why), words: text(words) })
+            }
+            (
+                CalleeFrame::Welcome { version, callee, callee_id, requests_max, bytes_max },
+                State::Greeting,
+            ) => {
+                if !(VERSION_MIN..=VERSION_MAX).contains(&version) {
+                    return Err(ConnectionError::OutOfPlace(kind));
+                }
+                if callee != self.peer.name.as_bytes() || callee_id != self.peer.id {
+                    let got = format!("{} (id {callee_id})", text(callee)).into();
+                    return Err(ConnectionError::Impostor { wanted: self.peer.clone(), got });
+                }
+                self.requests_max = requests_max.min(self.limits.requests_max);
+                self.bytes_max = bytes_max.min(self.limits.bytes_max);
+                if self.requests_max == 0 {
+                    return Err(ConnectionError::NothingAllowed);
+                }
+                self.state = State::Open;
+                Ok(Some(CallerEvent::Open))
+            }
+            (_, State::Greeting) | (CalleeFrame::Welcome { .. }, _) => Err(ConnectionError::OutOfPlace(kind)),
+            (CalleeFrame::Pong { .. }, _) => {
+                self.load = None;
+                Ok(None)
+            }
+            (CalleeFrame::Exhausted { threads, waiting }, _) => {
+                self.load = Some((now, PoolLoad { threads, waiting }));
+                Ok(None)
+            }
+            (CalleeFrame::Goodbye {}, State::Open) => {
+                self.state = State::Leaving;
+                self.look_for_the_end();
+                Ok(Some(CallerEvent::PeerLeaving))
+            }
+            (CalleeFrame::Goodbye {}, _) => Ok(None),
+            (CalleeFrame::Response { status, payload_bytes, words }, _) => {
+                self.response(now, (id, kind), status, payload_bytes, words)
+            }
+        }
+    }
+
+    fn response<'b>(
+        &mut self,
+        now: Instant,
+        (id, kind): (u64, u16),
+        status: u16,
+        bytes: u64,
+        words: &[u8],
+    ) -> Result<Option<CallerEvent<'b>>, ConnectionError> {
+        let Some(call) = self.calls.get_mut(id) else { return self.late(id, kind) };
+        if call.left.is_some() || call.kind == CallKind::OneWay {
+            return Err(ConnectionError::OutOfPlace(kind));
+        }
+        // The callee has read enough of it.
+        self.outgoing.drop_payload(id);
+        let bytes_max = self.limits.payload_bytes_max;
+        if status != 0 {
+            let Some(call) = self.take(id) else { return Ok(None) };
+            self.look_for_rest();
+            self.look_for_the_end();
+            let why = match Status::from_number(status) {
+                // Whichever end notices first, it is the same.
+                Status::Deadline => {
+                    let (elapsed, phase) = (now.since(call.began), self.late_phase(now, call.began));
+                    CallFailure::DeadlinePassed { elapsed, phase }
+                }
+                status => CallFailure::Remote { status, words: String::from_utf8_lossy(words).into() },
+            };
+            return Ok(Some(CallerEvent::Failed(id, why.of(call.handler, &self.peer))));
+        }
+        if bytes > bytes_max {
+            let handler = self.cancel(id).unwrap_or_default();
+            let error = CallFailure::TooLong { bytes, bytes_max }.of(handler, &self.peer);
+            return Ok(Some(CallerEvent::Failed(id, error)));
+        }
+        call.left = Some(bytes);
+        self.look_at_answer(id);
+        if bytes > 0 {
+            return Ok(Some(CallerEvent::Answer(id, bytes)));
+        }
+        // An answer without a payload is told of before its end.
+        self.events.push_front(CallerEvent::Answer(id, 0));
+        Ok(self.events.pop_front())
+    }
+}
+
+const _: () = assert!(HANDLER_BYTES_MAX as u64 <= RPC_FRAME.value_bytes_max);

@@ -1,0 +1,798 @@
+//! All calls to one worker: the machine, the socket, and who waits for what.
+//!
+//! The socket is read by the one thread of the client, or by a thread that waits for its own call, when that is the only
+//! one: then nobody else watches it. As soon as there is a second call, it goes over to the client's thread.
+
+use super::Payload;
+use super::calling::Target;
+use super::handling::Handling;
+use super::lent::{Locked, is_due};
+use super::line::{Got, Incoming, Line, NoMemory, Transport, closed, lost};
+use super::within::Home;
+use crate::connection::by_number::ByNumber;
+use crate::connection::caller::NewCall;
+use crate::connection::{CallError, CallKind, ConnectionError, ToWrite};
+use crate::name::WorkerInfo;
+use crate::peer::{Peer, PeerEvent};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::driver::event_loop::{Interest, Token, Waker, Watch, Watcher};
+use rendezvous_core::driver::reply::Reply;
+use rendezvous_core::driver::resolve::{Found, literal, look_up};
+use rendezvous_core::driver::socket::endpoint_text;
+use rendezvous_core::driver::socket::{Idle, KeepAlive, finish_connect, open_socket, start_connect};
+use rendezvous_core::limits::RpcLimits;
+use rendezvous_core::ordered::Set;
+use rendezvous_core::time::{Duration, Instant};
+use slab::Slab;
+use socket2::Socket;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::string::ToString;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What came of a call.
+pub type CallResult = Result<Vec<u8>, CallError>;
+
+/// Lives as long as a call is under way, and hears first what came of it.
+pub(in crate::driver) trait Marking: fmt::Debug + Send {
+    fn ended(&self, result: &CallResult);
+}
+
+/// The mark of a call, where somebody wants to know how long it is under way.
+pub(in crate::driver) type Mark = Option<Box<dyn Marking>>;
+
+/// Who is told what came of a call.
+pub(super) enum Completion {
+    Waiter(Reply<CallResult>, Mark),
+    Callback(Box<dyn FnOnce(CallResult) + Send>),
+    Nobody(Mark),
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Completion")
+    }
+}
+
+impl Completion {
+    pub(super) fn finish(self, result: CallResult) {
+        match self {
+            Self::Waiter(reply, mark) => {
+                if let Some(mark) = &mark {
+                    mark.ended(&result);
+                }
+                reply.answer(result);
+                drop(mark);
+            }
+            // One that panics has been told; others of the same thread's are not to suffer for it.
+            Self::Callback(callback) => drop(catch_unwind(AssertUnwindSafe(|| callback(result)))),
+            Self::Nobody(mark) => _ = mark.map(|mark| mark.ended(&result)),
+        }
+    }
+}
+
+/// Callbacks that are due, and marks. They are called and dropped when nothing is locked.
+#[derive(Debug, Default)]
+pub(super) struct Due(Vec<(Completion, CallResult)>);
+
+impl Due {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn unmark(&mut self, marks: &mut Vec<Box<dyn Marking>>) {
+        let unmarked = |mark| (Completion::Nobody(Some(mark)), Ok(Vec::new()));
+        self.0.extend(marks.drain(..).map(unmarked));
+    }
+
+    pub(super) fn call(self) {
+        for (completion, result) in self.0 {
+            completion.finish(result);
+        }
+    }
+}
+
+/// What all calls of a worker have in common.
+pub(super) struct Shared {
+    pub(super) me: WorkerInfo,
+    pub(super) group: Box<[u8]>,
+    pub(super) limits: RpcLimits,
+    pub(super) keep_alive: Option<KeepAlive>,
+    pub(super) own: Option<Arc<Handling>>,
+    /// Whose callbacks there are.
+    pub(super) home: Home,
+    pub(super) clock: Clock,
+    pub(super) watcher: Watcher,
+    pub(super) waker: Waker,
+    pub(super) targets: Mutex<Slab<Target>>,
+    pub(super) timers: Mutex<Set<(Instant, usize)>>,
+    /// Until when the client's thread sleeps if nobody wakes it.
+    pub(super) sleeps_until: AtomicU64,
+    /// Told when somebody has left.
+    pub(super) left: (Mutex<()>, Condvar),
+    /// Why nobody is called any more. Set before the calls that there are end.
+    pub(super) end: OnceLock<ConnectionError>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("me", &self.me).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(super) fn targets(&self) -> MutexGuard<'_, Slab<Target>> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add_target(&self, target: Target) -> usize {
+        self.targets().insert(target)
+    }
+
+    pub(super) fn remove_target(&self, token: usize) {
+        let target = self.targets().try_remove(token);
+        // What it refers to may go with it, and must find the table unlocked.
+        drop(target);
+    }
+
+    /// The one with this token need not be looked at then.
+    pub(super) fn unschedule(&self, at: Instant, token: usize) {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner).remove((at, token));
+    }
+
+    /// At that time, at the latest, the one with this token is looked at.
+    pub(super) fn schedule(&self, at: Instant, token: usize) {
+        let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        timers.insert((at, token));
+        let is_earlier = at.as_nanos() < self.sleeps_until.load(Ordering::Acquire);
+        drop(timers);
+        if is_earlier {
+            self.waker.wake();
+        }
+    }
+}
+
+/// Who reads the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    /// The client's thread.
+    Thread,
+    /// The thread that waits for this call.
+    Caller(u64),
+    /// Nobody, for nothing is under way.
+    Nobody,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writing {
+    AtOnce,
+    /// Callbacks are at work on the thread that writes behind them all.
+    Gathered,
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) shared: Arc<Shared>,
+    pub(super) worker: WorkerInfo,
+    pub(super) host: Box<str>,
+    pub(super) port: u16,
+    token: usize,
+    /// Wakes the thread that reads for its own call.
+    nudge: Waker,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    peer: Peer,
+    /// Goes before what it watches.
+    watch: Option<Watch>,
+    line: Option<Line>,
+    dialing: Option<Socket>,
+    /// Addresses that were not tried yet.
+    addresses: VecDeque<SocketAddr>,
+    /// How often a connection was looked for.
+    attempts: u64,
+    last_failure: ConnectionError,
+    reader: Reader,
+    writing: Writing,
+    requests: ByNumber<Payload>,
+    answers: ByNumber<Incoming>,
+    completions: ByNumber<Completion>,
+    /// Of calls that nobody answers, and of which the socket has not taken all.
+    unsent_marks: Vec<Box<dyn Marking>>,
+    /// When it is looked at whether its time has come.
+    timer: Option<Instant>,
+    has_left: bool,
+    /// For the next thread that reads for its own call.
+    scratch: Vec<u8>,
+    /// When the last such call ended.
+    rested: Instant,
+    /// The link itself, as long as calls are under way that nobody else keeps it for: whoever made them holds nothing of it.
+    kept: Option<Arc<Link>>,
+}
+
+/// After so long a rest it is looked whether the connection is still there, before something is sent into it.
+const REST: Duration = Duration::from_millis(1);
+const READS_PER_TURN: usize = 8;
+
+/// What a call is to be, but for its payload.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) handler: &'a str,
+    pub(super) deadline: Option<Instant>,
+    pub(super) kind: CallKind,
+}
+
+/// Who reads the answer of a call that was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Driven {
+    /// Whoever made it: [`Link::drive`].
+    ByItself,
+    /// The client's thread.
+    ByThread,
+}
+
+impl Link {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        worker: WorkerInfo,
+        host: &str,
+        port: u16,
+    ) -> io::Result<Arc<Self>> {
+        let nudge = Waker::alone()?;
+        let peer = Peer::new(shared.me.clone(), worker.clone(), &shared.group, shared.limits);
+        Ok(Arc::new_cyclic(|link: &Weak<Self>| Self {
+            shared: Arc::clone(shared),
+            worker,
+            host: host.into(),
+            port,
+            token: shared.add_target(Target::Link(link.clone())),
+            nudge,
+            state: Mutex::new(State {
+                peer,
+                watch: None,
+                line: None,
+                dialing: None,
+                addresses: VecDeque::new(),
+                attempts: 0,
+                last_failure: ConnectionError::Closed,
+                reader: Reader::Nobody,
+                writing: Writing::AtOnce,
+                requests: ByNumber::new(),
+                answers: ByNumber::new(),
+                completions: ByNumber::new(),
+                unsent_marks: Vec::new(),
+                timer: None,
+                has_left: false,
+                scratch: Vec::new(),
+                rested: Instant::ORIGIN,
+                kept: None,
+            }),
+        }))
+    }
+
+    fn lock(&self) -> Locked<'_, State> {
+        // No code of ours panics half way through a change, and none of others' runs under the lock.
+        Locked::new(&self.state)
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        self.lock().has_left
+    }
+
+    pub(super) fn takes_calls(&self) -> bool {
+        self.lock().peer.takes_calls()
+    }
+
+    /// Makes a call for whoever is to be told. `wish`: who would read the answer.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        wanted: Wanted<'_>,
+        payload: Payload,
+        completion: Completion,
+        wish: Driven,
+    ) -> Result<(u64, Driven), CallError> {
+        let now = self.shared.clock.now();
+        let Wanted { handler, deadline, kind } = wanted;
+        let payload_bytes = payload.bytes().len() as u64;
+        let mut due = Due::default();
+        let mut state = self.lock();
+        if state.peer.is_at_rest() && !matches!(state.reader, Reader::Caller(_)) && now > state.rested + REST
+        {
+            self.look_at_idle(&mut state, now, &mut due);
+        }
+        let is_alone = wish == Driven::ByItself
+            && state.peer.is_at_rest()
+            && !matches!(state.reader, Reader::Caller(_))
+            && state.writing == Writing::AtOnce;
+        let begun = state.peer.begin(now, NewCall { handler, payload_bytes, deadline, kind });
+        let driven = if is_alone && begun.is_ok() { Driven::ByItself } else { Driven::ByThread };
+        if let Ok(id) = begun {
+            if payload_bytes > 0 {
+                state.requests.insert(id, payload);
+            }
+            if !matches!(completion, Completion::Waiter(..)) {
+                state.kept.get_or_insert_with(|| Arc::clone(self));
+            }
+            state.completions.insert(id, completion);
+            match driven {
+                Driven::ByItself => {
+                    state.watch = None;
+                    state.reader = Reader::Caller(id);
+                }
+                Driven::ByThread => self.hand_over(&mut state),
+            }
+        }
+        self.settle(&mut state, now, &mut &[][..], &mut due);
+        drop(state);
+        due.call();
+        begun.map(|id| (id, driven)).map_err(|error| error.at(self.address()))
+    }
+
+    /// Where the worker takes calls.
+    fn address(&self) -> String {
+        endpoint_text(&self.host, self.port)
+    }
+
+    /// From now on, the client's thread reads.
+    fn hand_over(&self, state: &mut State) {
+        if let Reader::Caller(_) = state.reader {
+            self.nudge.wake();
+        }
+        state.reader = Reader::Thread;
+    }
+
+    /// A connection that was idle may have ended, and nobody has seen it.
+    fn look_at_idle(self: &Arc<Self>, state: &mut State, now: Instant, due: &mut Due) {
+        if state.line.as_ref().is_some_and(|line| line.look() != Idle::Silent) {
+            self.receive(state, now, &mut Vec::with_capacity(IDLE_SCRATCH_BYTES), due);
+        }
+    }
+
+    /// Waits for a call that this thread has begun alone, and reads its answer. It comes back when the call has ended, or
+    /// when somebody else reads from now on.
+    pub(super) fn drive(self: &Arc<Self>, id: u64) {
+        let mut state = self.lock();
+        let mut now = self.shared.clock.now();
+        let mut scratch = core::mem::take(&mut state.scratch);
+        scratch.reserve_exact(DRIVEN_SCRATCH_BYTES);
+        loop {
+            if state.reader != Reader::Caller(id) {
+                return;
+            }
+            if state.completions.get(id).is_none() {
+                state.scratch = scratch;
+                state.rested = now;
+                // Of a call that was given up, a sign of life may still be to come. What is left to write of one that was
+                // answered before it was sent as a whole is to go out without the next call.
+                let is_idle = state.peer.poll_timeout().is_none()
+                    && state.line.as_ref().is_none_or(|line| !line.has_unsent());
+                state.reader = if is_idle { Reader::Nobody } else { Reader::Thread };
+                if !is_idle {
+                    let mut due = Due::default();
+                    self.settle(&mut state, now, &mut &[][..], &mut due);
+                    drop(state);
+                    due.call();
+                }
+                return;
+            }
+            let Some(line) = &state.line else {
+                state.reader = Reader::Thread;
+                let mut due = Due::default();
+                self.settle(&mut state, now, &mut &[][..], &mut due);
+                drop(state);
+                due.call();
+                return;
+            };
+            let (fd, has_unsent) = (line.fd(), line.has_unsent());
+            let until = state.peer.poll_timeout();
+            drop(state);
+            let is_nudged = self.wait(fd, has_unsent, until.map(|until| until.since(now)));
+            if is_nudged {
+                self.nudge.take_back();
+            }
+            now = self.shared.clock.now();
+            let mut due = Due::default();
+            state = self.lock();
+            if state.reader == Reader::Caller(id) {
+                // What came while this process stood still is heard before anybody is taken for dead.
+                self.receive(&mut state, now, &mut scratch, &mut due);
+                if until.is_some_and(|until| until <= now) {
+                    state.peer.tick(now);
+                    self.settle(&mut state, now, &mut &[][..], &mut due);
+                }
+            }
+            if !due.is_empty() {
+                drop(state);
+                due.call();
+                state = self.lock();
+            }
+        }
+    }
+
+    /// Until the socket is ready, somebody nudges, or the time has come. Whether somebody nudged.
+    fn wait(&self, fd: RawFd, has_unsent: bool, span: Option<Duration>) -> bool {
+        let events = if has_unsent { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+        let mut watched = [
+            libc::pollfd { fd, events, revents: 0 },
+            libc::pollfd { fd: self.nudge.fd(), events: libc::POLLIN, revents: 0 },
+        ];
+        let millis =
+            span.map_or(-1, |span| i32::try_from(span.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
+        // SAFETY: two valid `pollfd`s. Whatever it says, the socket does not block, and time is looked at.
+        unsafe { libc::poll(watched.as_mut_ptr(), 2, millis) };
+        watched[1].revents != 0
+    }
+
+    /// Nobody waits for a call any more. Whether it was under way.
+    pub(super) fn cancel(self: &Arc<Self>, id: u64) -> bool {
+        let mut was_there = false;
+        self.change(|state, _| was_there = state.peer.cancel(id));
+        was_there
+    }
+
+    /// Calls of the program's fail at once, in these words.
+    pub(super) fn cut(self: &Arc<Self>, words: &str) {
+        self.change(|state, _| state.peer.cut(words));
+    }
+
+    /// All calls fail at once, and there are no further ones.
+    pub(super) fn end(self: &Arc<Self>, why: &ConnectionError) {
+        self.change(|state, _| state.peer.end(why));
+    }
+
+    pub(super) fn goodbye(self: &Arc<Self>) {
+        self.change(|state, _| state.peer.goodbye());
+    }
+
+    pub(super) fn tick(self: &Arc<Self>, now: Instant) {
+        self.change(|state, _| {
+            state.timer = None;
+            state.peer.tick(now);
+        });
+    }
+
+    fn resolved(self: &Arc<Self>, attempt: u64, found: Found) {
+        self.change(|state, now| {
+            if state.attempts == attempt {
+                match found {
+                    Ok(addresses) => {
+                        state.addresses = addresses.into();
+                        state.last_failure = ConnectionError::Unreachable("the name has no address".into());
+                    }
+                    Err(error) => state.last_failure = ConnectionError::Unreachable(error.to_string().into()),
+                }
+                self.try_next(state, now);
+            }
+        });
+    }
+
+    fn change(self: &Arc<Self>, change: impl FnOnce(&mut State, Instant)) {
+        let now = self.shared.clock.now();
+        let mut due = Due::default();
+        let mut state = self.lock();
+        change(&mut state, now);
+        self.settle(&mut state, now, &mut &[][..], &mut due);
+        if let Reader::Caller(_) = state.reader {
+            // Its call may be over, or the connection.
+            self.nudge.wake();
+        }
+        drop(state);
+        due.call();
+    }
+
+    /// The socket that is watched has become ready; only the client's thread comes here.
+    pub(super) fn ready(self: &Arc<Self>, scratch: &mut Vec<u8>) {
+        let now = self.shared.clock.now();
+        let mut due = Due::default();
+        let mut state = self.lock();
+        if let Some(socket) = state.dialing.take() {
+            self.finish_dialing(&mut state, now, socket);
+            self.settle(&mut state, now, &mut &[][..], &mut due);
+        } else if state.reader == Reader::Thread {
+            self.receive(&mut state, now, scratch, &mut due);
+        }
+        if due.is_empty() {
+            return;
+        }
+        state.writing = Writing::Gathered;
+        drop(state);
+        due.call();
+        let mut due = Due::default();
+        let mut state = self.lock();
+        state.writing = Writing::AtOnce;
+        self.settle(&mut state, self.shared.clock.now(), &mut &[][..], &mut due);
+        drop(state);
+        due.call();
+    }
+
+    /// Reads what there is, up to some amount.
+    fn receive(self: &Arc<Self>, state: &mut State, now: Instant, scratch: &mut Vec<u8>, due: &mut Due) {
+        for _ in 0..READS_PER_TURN {
+            scratch.clear();
+            let got = state.read_once(now, scratch);
+            self.settle(state, now, &mut &scratch[..], due);
+            match got {
+                Some(Got::More(_)) => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Carries out what the machine wants, until it wants nothing.
+    fn settle(self: &Arc<Self>, state: &mut State, now: Instant, bytes: &mut &[u8], due: &mut Due) {
+        loop {
+            let mut any = false;
+            while let Some(event) = state.peer.next_event(now, bytes) {
+                any = true;
+                self.hear(state, now, event, due);
+            }
+            if !state.flush() && !any {
+                break;
+            }
+        }
+        if state.line.as_ref().is_none_or(|line| !line.has_unsent()) {
+            due.unmark(&mut state.unsent_marks);
+            if state.completions.is_empty() {
+                // Whoever is here has another one.
+                state.kept = None;
+            }
+        }
+        self.watch(state);
+        if let (Reader::Thread | Reader::Nobody, Some(at)) = (state.reader, state.peer.poll_timeout())
+            && state.timer.is_none_or(|timer| at < timer)
+        {
+            state.timer = Some(at);
+            self.shared.schedule(at, self.token);
+        }
+    }
+
+    fn hear(self: &Arc<Self>, state: &mut State, now: Instant, event: PeerEvent<'_>, due: &mut Due) {
+        match event {
+            PeerEvent::Connect => self.dial(state, now),
+            PeerEvent::HangUp => state.hang_up(),
+            PeerEvent::Answer(id, bytes) => {
+                state.requests.remove(id);
+                state.answers.insert(id, Incoming::new(bytes));
+            }
+            PeerEvent::Bytes(id, part) => {
+                if let Some(Err(NoMemory)) = state.answers.get_mut(id).map(|answer| answer.append(part)) {
+                    state.peer.no_memory(id);
+                }
+            }
+            PeerEvent::Done(id) => {
+                let answer = state.answers.remove(id).map(Incoming::into_bytes).unwrap_or_default();
+                state.finish(id, Ok(answer), due);
+            }
+            PeerEvent::Failed(id, error) => {
+                state.answers.remove(id);
+                state.finish(id, Err(error.at(self.address())), due);
+            }
+            PeerEvent::Left => {
+                state.has_left = true;
+                let (lock, told) = &self.shared.left;
+                drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
+                told.notify_all();
+            }
+        }
+    }
+
+    /// Has the client's thread watch the socket for what it waits for, if it is the one that reads.
+    fn watch(&self, state: &mut State) {
+        let State { watch, line, dialing, reader, .. } = state;
+        let (fd, interest) = match (line, dialing, reader) {
+            (Some(line), _, Reader::Thread) => {
+                (line.fd(), if line.has_unsent() { Interest::Both } else { Interest::Read })
+            }
+            (None, Some(socket), _) => (socket.as_raw_fd(), Interest::Write),
+            _ => {
+                *watch = None;
+                return;
+            }
+        };
+        let is_watched = match watch {
+            Some(watch) => watch.change(interest),
+            None => {
+                let new = self.shared.watcher.watch(fd, interest, Token(self.token as u64));
+                new.map(|new| *watch = Some(new))
+            }
+        };
+        if let Err(error) = is_watched {
+            // Nobody would hear of it again: the next thing that happens finds it ended.
+            state.peer.lost(lost(&error));
+        }
+    }
+
+    fn dial(self: &Arc<Self>, state: &mut State, now: Instant) {
+        state.attempts += 1;
+        state.reader = Reader::Thread;
+        if let Some(address) = literal(&self.host, self.port) {
+            state.addresses = VecDeque::from([address]);
+            return self.try_next(state, now);
+        }
+        let (link, attempt) = (Arc::downgrade(self), state.attempts);
+        let looked_up = look_up(&self.host, self.port, move |found| {
+            if let Some(link) = link.upgrade() {
+                link.resolved(attempt, found);
+            }
+        });
+        if let Err(error) = looked_up {
+            state.peer.unreachable(&ConnectionError::Unreachable(error.to_string().into()));
+        }
+    }
+
+    /// Tries the next address, or gives up.
+    fn try_next(&self, state: &mut State, now: Instant) {
+        while let Some(address) = state.addresses.pop_front() {
+            let begun = open_socket(address).and_then(|socket| {
+                start_connect(&socket, address, self.shared.keep_alive.as_ref()).map(|done| (socket, done))
+            });
+            match begun {
+                Ok((socket, true)) => return self.finish_dialing(state, now, socket),
+                Ok((socket, false)) => {
+                    state.dialing = Some(socket);
+                    return;
+                }
+                Err(error) => state.last_failure = no_way(&error),
+            }
+        }
+        let why = state.last_failure.clone();
+        state.peer.unreachable(&why);
+    }
+
+    fn finish_dialing(&self, state: &mut State, now: Instant, socket: Socket) {
+        match finish_connect(&socket) {
+            Ok(()) => {
+                state.line = Some(Line::new(Transport::plain(socket)));
+                state.peer.connected(now);
+            }
+            Err(error) => {
+                state.watch = None;
+                drop(socket);
+                state.last_failure = no_way(&error);
+                self.try_next(state, now);
+            }
+        }
+    }
+}
+
+const IDLE_SCRATCH_BYTES: usize = 4 * 1024;
+const DRIVEN_SCRATCH_BYTES: usize = 16 * 1024;
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.shared.remove_target(self.token);
+        let address = self.address();
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.peer.abort(&ConnectionError::Closed);
+        let mut due = Due::default();
+        while let Some(event) = state.peer.next_event(Instant::ORIGIN, &mut &[][..]) {
+            if let PeerEvent::Failed(id, error) = event {
+                state.finish(id, Err(error.at(&*address)), &mut due);
+            }
+        }
+        due.unmark(&mut state.unsent_marks);
+        due.call();
+    }
+}
+
+impl State {
+    /// Writes as much as the socket takes. Whether that failed.
+    fn flush(&mut self) -> bool {
+        let Self { peer, line: Some(line), requests, writing: Writing::AtOnce, .. } = self else {
+            return false;
+        };
+        let flushed = line.flush(&mut |unsent| {
+            let Some(write) = peer.poll_write() else { return false };
+            let payload = match &write {
+                ToWrite::Part { call, .. } => requests.get(*call),
+                ToWrite::Bytes(_) => None,
+            };
+            unsent.put(write, payload);
+            true
+        });
+        match flushed {
+            Ok(_) => false,
+            Err(error) => {
+                peer.lost(lost(&error));
+                true
+            }
+        }
+    }
+
+    fn read_once(&mut self, now: Instant, scratch: &mut Vec<u8>) -> Option<Got> {
+        let line = self.line.as_ref()?;
+        let due = self.peer.due().and_then(|(id, due)| Some((id, self.answers.get_mut(id)?, due)));
+        let (id, mut answer, due) = match due {
+            Some((id, answer, due)) => (id, Some(answer), due),
+            None => (0, None, 0),
+        };
+        let place = match answer.as_mut().map(|answer| answer.place(due)) {
+            Some(Ok(place)) => place,
+            Some(Err(NoMemory)) => {
+                self.peer.no_memory(id);
+                return Some(Got::More(0));
+            }
+            None => &mut [],
+        };
+        let got = line.read(place, scratch);
+        if let (Ok(Got::More(bytes) | Got::Last(bytes)), Some(answer)) = (&got, answer)
+            && *bytes > 0
+        {
+            // SAFETY: the socket filled so many bytes of the place.
+            unsafe { answer.filled(*bytes) };
+            // It was no longer than what was due, which is a `u32`.
+            self.peer.filled(now, u32::try_from(*bytes).unwrap_or(due));
+        }
+        match got {
+            Ok(Got::End) => self.peer.lost(closed()),
+            Ok(got) => return Some(got),
+            Err(error) => self.peer.lost(lost(&error)),
+        }
+        None
+    }
+
+    fn hang_up(&mut self) {
+        self.watch = None;
+        self.line = None;
+        self.dialing = None;
+        self.addresses.clear();
+        self.attempts += 1;
+        if self.reader == Reader::Thread {
+            self.reader = Reader::Nobody;
+        }
+    }
+
+    fn finish(&mut self, id: u64, result: CallResult, due: &mut Due) {
+        self.requests.remove(id);
+        let completion = self.completions.remove(id);
+        let goes_on = matches!((&completion, &result), (Some(Completion::Nobody(_)), Ok(_)));
+        if let (false, Some(line)) = (goes_on, &mut self.line) {
+            // Lent bytes are given back with the result, whether or not the worker reads on.
+            line.let_go(id);
+        }
+        match completion {
+            // Lent bytes are given back before the call returns.
+            Some(Completion::Waiter(reply, None)) if !is_due() => reply.answer(result),
+            Some(Completion::Nobody(None)) | None => {}
+            // It is under way until the last of it is out.
+            Some(Completion::Nobody(Some(mark))) if result.is_ok() => self.unsent_marks.push(mark),
+            Some(completion) => due.0.push((completion, result)),
+        }
+    }
+}
+
+/// Why there is no connection.
+fn no_way(error: &io::Error) -> ConnectionError {
+    let words = error.to_string().into();
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => ConnectionError::NobodyListens(words),
+        // It waited at a listener that was closed, before or while it was looked at.
+        io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => ConnectionError::Lost(words),
+        _ => ConnectionError::Unreachable(words),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_ends_at_the_door_was_one() {
+        let way = |number| no_way(&io::Error::from_raw_os_error(number));
+        assert!(matches!(way(libc::ECONNREFUSED), ConnectionError::NobodyListens(_)));
+        assert!(matches!(way(libc::ECONNRESET), ConnectionError::Lost(_)));
+        assert!(matches!(way(libc::ENOTCONN), ConnectionError::Lost(_)));
+        assert!(matches!(way(libc::EHOSTUNREACH), ConnectionError::Unreachable(_)));
+    }
+}

@@ -1,0 +1,123 @@
+//! Calls of a worker to itself: no socket, and the same handlers.
+
+use super::Payload;
+use super::calling::Target;
+use super::handling::Handling;
+use super::link::{CallResult, Completion, Shared};
+use crate::connection::{CallFailure, CallPhase, ConnectionError, Status, cut_failure_text};
+use crate::handlers::is_of_the_program;
+use crate::name::WorkerInfo;
+use alloc::boxed::Box;
+use alloc::sync::{Arc, Weak};
+use rendezvous_core::time::Instant;
+use std::sync::{Mutex, PoisonError};
+
+/// One call.
+#[derive(Debug)]
+pub(super) struct OwnCall {
+    shared: Arc<Shared>,
+    me: WorkerInfo,
+    handler: Box<str>,
+    began: Instant,
+    deadline: Option<Instant>,
+    /// `None`: it has ended.
+    completion: Mutex<Option<Completion>>,
+    /// It ends with its caller.
+    token: usize,
+    handling: Weak<Handling>,
+}
+
+impl OwnCall {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        handler: &str,
+        (began, deadline): (Instant, Option<Instant>),
+        completion: Completion,
+        handling: &Arc<Handling>,
+    ) -> Arc<Self> {
+        let own = Arc::new_cyclic(|own| Self {
+            shared: Arc::clone(shared),
+            me: shared.me.clone(),
+            handler: handler.into(),
+            began,
+            deadline,
+            completion: Mutex::new(Some(completion)),
+            token: shared.add_target(Target::Own(Weak::clone(own))),
+            handling: Arc::downgrade(handling),
+        });
+        if let Some(deadline) = deadline {
+            shared.schedule(deadline, own.token);
+        }
+        // Who ended the calls of this worker meanwhile may not have seen this one.
+        if let Some(why) = shared.end.get() {
+            own.end(why);
+        }
+        own
+    }
+
+    pub(super) const fn worker(&self) -> &WorkerInfo {
+        &self.me
+    }
+
+    pub(super) fn is_wanted(&self) -> bool {
+        self.completion.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    pub(super) fn answer(&self, payload: Payload) -> bool {
+        let bytes_max = self.shared.limits.payload_bytes_max;
+        let bytes = payload.bytes().len() as u64;
+        if bytes > bytes_max {
+            return self.give_up(CallFailure::TooLong { bytes, bytes_max });
+        }
+        self.finish(Ok(payload.into_bytes()))
+    }
+
+    pub(super) fn fail(&self, status: Status, words: &str) -> bool {
+        self.give_up(CallFailure::Remote { status, words: cut_failure_text(words).into() })
+    }
+
+    pub(super) fn cancel(&self) -> bool {
+        self.give_up(CallFailure::Cancelled)
+    }
+
+    pub(super) fn tick(&self, now: Instant) {
+        if self.deadline.is_some_and(|at| at <= now) {
+            let load = self.handling.upgrade().and_then(|handling| handling.exhaustion());
+            let phase = load.map_or(CallPhase::UnderWay, CallPhase::Exhausted);
+            self.give_up(CallFailure::DeadlinePassed { elapsed: now.since(self.began), phase });
+        }
+    }
+
+    /// If it is one of the program's, it fails in these words.
+    pub(super) fn cut(&self, words: &str) {
+        if is_of_the_program(&self.handler) {
+            self.give_up(CallFailure::OwnEnd(words.into()));
+        }
+    }
+
+    /// The worker gives it up.
+    pub(super) fn end(&self, why: &ConnectionError) {
+        self.give_up(why.clone().of_sent());
+    }
+
+    fn give_up(&self, why: CallFailure) -> bool {
+        self.finish(Err(why.of(&*self.handler, &self.me)))
+    }
+
+    /// Whether it had not ended before.
+    fn finish(&self, result: CallResult) -> bool {
+        let completion = self.completion.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(completion) = completion else { return false };
+        if let Some(deadline) = self.deadline {
+            self.shared.unschedule(deadline, self.token);
+        }
+        completion.finish(result);
+        true
+    }
+}
+
+impl Drop for OwnCall {
+    fn drop(&mut self) {
+        self.shared.remove_target(self.token);
+    }
+}

@@ -1,0 +1,254 @@
+//! The worker that is called: one thread reads all its callers, and hands requests to handlers.
+
+mod conn;
+mod reactor;
+
+pub(super) use conn::Conn;
+
+use super::handling::{Handling, Held, Holder};
+use super::received::Shelf;
+use crate::connection::Refusal;
+use crate::intake::{FairIntake, QuotaId, Room};
+use crate::name::WorkerInfo;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::SocketAddr;
+use crossbeam_channel::{Sender, unbounded};
+use reactor::{Command, LISTENER, Reactor};
+use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::driver::event_loop::{EventLoop, Interest, Waker, Watcher};
+use rendezvous_core::driver::reply::ask;
+use rendezvous_core::driver::server::{Listen, ServerFailure, StartError, open_listener};
+use rendezvous_core::driver::socket::KeepAlive;
+use rendezvous_core::driver::threads::{self, Thread, panic_text};
+use rendezvous_core::limits::{IntakeLimits, RpcLimits};
+use rendezvous_core::time::Duration;
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Whether somebody who says that it is this worker is taken in; if not, why, and in which words. It is asked on the
+/// thread that serves all connections, and must not block.
+pub type Admit = dyn Fn(&WorkerInfo) -> Result<(), (Refusal, Box<str>)> + Send + Sync;
+
+/// How a worker is called.
+pub struct RpcServerOptions {
+    /// Where it listens.
+    pub listen: Listen,
+    /// Who it is.
+    pub me: WorkerInfo,
+    /// The group that callers have to be of.
+    pub group: Vec<u8>,
+    /// Who may call.
+    pub admit: Box<Admit>,
+    /// Bounds on each connection.
+    pub limits: RpcLimits,
+    /// Bounds on all of them together.
+    pub intake: IntakeLimits,
+    /// How hosts that fell silent are noticed; `None` leaves it to the system's defaults.
+    pub keep_alive: Option<KeepAlive>,
+}
+
+impl fmt::Debug for RpcServerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RpcServerOptions")
+            .field("listen", &self.listen)
+            .field("me", &self.me)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A worker that can be called. Dropping it ends it at once.
+#[derive(Debug)]
+pub struct RpcServer {
+    local_addr: SocketAddr,
+    shared: Arc<Shared>,
+    commands: Sender<Command>,
+    thread: Mutex<Option<Thread>>,
+    fate: Arc<OnceLock<ServerFailure>>,
+}
+
+/// How long the thread may take to answer a question of its handle.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl RpcServer {
+    /// Listens, and has `handling` carry out what is asked. When this returns, callers can connect.
+    ///
+    /// # Errors
+    /// Why it cannot listen there.
+    pub fn start(options: RpcServerOptions, handling: Arc<Handling>) -> Result<Self, StartError> {
+        Self::start_watched(options, handling, |_| ())
+    }
+
+    /// The same; `failed` hears why it is no more, on its thread, if nobody has stopped it.
+    ///
+    /// # Errors
+    /// As [`RpcServer::start`].
+    pub fn start_watched(
+        options: RpcServerOptions,
+        handling: Arc<Handling>,
+        failed: impl FnOnce(&ServerFailure) + Send + 'static,
+    ) -> Result<Self, StartError> {
+        let RpcServerOptions { listen, me, group, admit, limits, intake, keep_alive } = options;
+        let listener = open_listener(&listen, keep_alive)?;
+        let no_system = |cause| StartError::io(&listen, cause);
+        let local_addr = listener.local_addr().map_err(no_system)?;
+        let events = EventLoop::new().map_err(no_system)?;
+        let shared = Arc::new(Shared {
+            me,
+            group: group.into(),
+            admit,
+            limits,
+            intake: Mutex::new(FairIntake::new(intake)),
+            handling,
+            shelf: Arc::default(),
+            clock: *events.clock(),
+            watcher: events.watcher(),
+            waker: events.waker(),
+        });
+        let watch = events.watch(listener.as_raw_fd(), Interest::Read, LISTENER).map_err(no_system)?;
+        let (commands, inbox) = unbounded();
+        let mut reactor = Reactor::new(events, (listener, watch), Arc::clone(&shared), inbox);
+        let fate = Arc::new(OnceLock::new());
+        let told = Arc::clone(&fate);
+        let thread = threads::spawn("rdzv-rpc-in", move || {
+            let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| reactor.run()));
+            let failure = match end {
+                Ok(Ok(())) => ServerFailure::Stopped,
+                Ok(Err(error)) => ServerFailure::Poll(error.raw_os_error().unwrap_or(0)),
+                Err(panic) => ServerFailure::Panicked(panic_text(&*panic)),
+            };
+            told.set(failure.clone()).ok();
+            reactor.close_all();
+            if failure != ServerFailure::Stopped {
+                failed(&failure);
+            }
+        });
+        let thread = Mutex::new(Some(thread.map_err(no_system)?));
+        Ok(Self { local_addr, shared, commands, thread, fate })
+    }
+
+    /// The address it is bound to, with the port that the system chose.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Why it is no more; `None` while it runs.
+    #[must_use]
+    pub fn failure(&self) -> Option<ServerFailure> {
+        self.fate.get().cloned()
+    }
+
+    /// Requests that are not done with, their bytes, and connections.
+    ///
+    /// # Errors
+    /// There is no thread to ask.
+    pub fn held(&self) -> Result<(u64, u64, usize), ServerFailure> {
+        let (reply, answer) = ask();
+        self.send(Command::Held(reply));
+        answer.wait(ANSWER_TIMEOUT).map_err(|_| self.failure().unwrap_or(ServerFailure::Unresponsive))
+    }
+
+    /// Its door.
+    #[must_use]
+    pub fn admission(&self) -> Admission {
+        Admission { commands: self.commands.clone(), waker: self.shared.waker.clone() }
+    }
+
+    /// Takes no further requests and nobody new, and waits until those that it has are answered. Whether that was so
+    /// within `patience`; the server goes on to answer the others until it is dropped.
+    #[must_use]
+    pub fn leave(&self, patience: Duration) -> bool {
+        let (reply, answer) = ask();
+        self.send(Command::Goodbye(reply));
+        answer.wait(patience).is_ok()
+    }
+
+    /// Begins to end at once, and waits for nothing.
+    pub fn begin_to_stop(&self) {
+        self.send(Command::Stop);
+    }
+
+    /// Ends at once: connections end, requests are given up.
+    pub fn stop(&self) {
+        self.begin_to_stop();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            if thread.id() == std::thread::current().id() {
+                // A handler that stops its own server: the thread ends when the handler has returned.
+                return;
+            }
+            thread.join();
+        }
+    }
+
+    fn send(&self, command: Command) {
+        // Without a reactor, the reply is dropped with the command.
+        self.commands.send(command).ok();
+        self.shared.waker.wake();
+    }
+}
+
+impl Drop for RpcServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The door of a server, for who knows when others are to be heard than before.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    commands: Sender<Command>,
+    waker: Waker,
+}
+
+impl Admission {
+    /// Has [`RpcServerOptions::admit`] asked again of everybody who is connected; the connections of those who are refused
+    /// end.
+    pub fn ask_again(&self) {
+        // Without a reactor, nobody is connected.
+        self.commands.send(Command::AdmitAgain).ok();
+        self.waker.wake();
+    }
+}
+
+struct Shared {
+    me: WorkerInfo,
+    group: Box<[u8]>,
+    admit: Box<Admit>,
+    limits: RpcLimits,
+    intake: Mutex<FairIntake>,
+    handling: Arc<Handling>,
+    shelf: Arc<Shelf>,
+    clock: Clock,
+    watcher: Watcher,
+    waker: Waker,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("me", &self.me).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn intake(&self) -> MutexGuard<'_, FairIntake> {
+        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_in(self: &Arc<Self>, quota: QuotaId, payload_bytes: u64) -> Held {
+        self.intake().enter(quota, payload_bytes);
+        Held { holder: Arc::<Self>::clone(self), quota, payload_bytes }
+    }
+}
+
+impl Holder for Shared {
+    fn let_go(&self, quota: QuotaId, payload_bytes: u64) {
+        if self.intake().leave(quota, payload_bytes) == Room::Again {
+            self.waker.wake();
+        }
+    }
+}

@@ -1,0 +1,511 @@
+//! One connection of a caller: its machine, its socket, and the payloads that come and go.
+
+use super::{Admit, Shared};
+use crate::connection::by_number::ByNumber;
+use crate::connection::callee::{Callee, CalleeEvent};
+use crate::connection::{CallKind, ConnectionError, Status, ToWrite};
+use crate::driver::calls::handling::{AnswerTo, CallKey, Handler, Held, Job, is_carried_out};
+use crate::driver::calls::lent::Locked;
+use crate::driver::calls::line::{Flushed, Got, Incoming, Line, NoMemory, Transport, closed, lost};
+use crate::driver::calls::{Payload, Received};
+use crate::intake::{QuotaId, UnderWay};
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use rendezvous_core::driver::event_loop::{Interest, Token, Watch};
+use rendezvous_core::time::Instant;
+use socket2::Socket;
+use std::sync::Mutex;
+
+/// Reads of one connection in one turn.
+const READS_PER_TURN: usize = 8;
+
+/// A connection, shared by the thread that reads it and those that answer.
+#[derive(Debug)]
+pub(in crate::driver::calls) struct Conn {
+    shared: Arc<Shared>,
+    quota: QuotaId,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) callee: Callee,
+    /// Goes before the line that it watches.
+    watch: Option<Watch>,
+    line: Option<Line>,
+    token: Token,
+    receiving: ByNumber<Receiving>,
+    answers: ByNumber<Payload>,
+    /// Bytes of answers that the worker's intake has counted for this connection.
+    unread_bytes: u64,
+    /// Requests, by their calls, whose handlers begin when the caller has taken other answers.
+    held_back: VecDeque<(u64, Job)>,
+    pub(super) writing: Writing,
+    pub(super) end: End,
+}
+
+/// A request that comes.
+#[derive(Debug)]
+struct Receiving {
+    handler: Arc<Handler>,
+    payload: Incoming,
+    kind: CallKind,
+    deadline: Option<Instant>,
+    held: Held,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writing {
+    AtOnce,
+    /// Handlers are at work on the thread that writes behind them all.
+    Gathered,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    NotYet,
+    /// When what there is to write is written.
+    WhenWritten,
+    Now,
+}
+
+impl Conn {
+    /// A connection that was accepted.
+    pub(super) fn new(shared: &Arc<Shared>, now: Instant, socket: Socket, token: Token) -> Arc<Self> {
+        let state = State {
+            callee: Callee::new(now, shared.me.clone(), &shared.group, shared.limits),
+            watch: None,
+            line: Some(Line::new(Transport::plain(socket))),
+            token,
+            receiving: ByNumber::new(),
+            answers: ByNumber::new(),
+            unread_bytes: 0,
+            held_back: VecDeque::new(),
+            writing: Writing::AtOnce,
+            end: End::NotYet,
+        };
+        let quota = shared.intake().open();
+        Arc::new(Self { shared: Arc::clone(shared), quota, state: Mutex::new(state) })
+    }
+
+    pub(in crate::driver::calls) const fn quota(&self) -> QuotaId {
+        self.quota
+    }
+
+    /// One call, among all that this process answers.
+    pub(in crate::driver::calls) fn key(&self, call: u64) -> CallKey {
+        (core::ptr::from_ref(self).addr(), call)
+    }
+
+    pub(super) fn lock(&self) -> Locked<'_, State> {
+        // No code of ours panics half way through a change, and none of others' runs under the lock.
+        Locked::new(&self.state)
+    }
+
+    pub(in crate::driver::calls) fn is_wanted(&self, call: u64) -> bool {
+        self.lock().callee.waits_for(call)
+    }
+
+    /// Whether the handler of a request is to begin now, as far as that needs no further look.
+    pub(in crate::driver::calls) fn begins(&self, call: u64) -> bool {
+        let state = self.lock();
+        state.callee.waits_for(call) && state.begins(&self.shared)
+    }
+
+    /// The request, if its handler is to begin now. Where the call was given up, it is dropped; where its caller does not take
+    /// its answers, it is held back until that has gone on.
+    pub(in crate::driver::calls) fn begin(&self, call: u64, job: Job) -> Option<Job> {
+        let mut state = self.lock();
+        if !state.callee.waits_for(call) {
+            return None;
+        }
+        if !state.begins(&self.shared) && job.is_of_the_program() {
+            state.held_back.push_back((call, job));
+            return None;
+        }
+        Some(job)
+    }
+
+    pub(in crate::driver::calls) fn answer(&self, call: u64, payload: Payload) -> bool {
+        let mut state = self.lock();
+        let bytes = payload.bytes().len() as u64;
+        if let Some(text) = self.why_dropped(&state, call, bytes) {
+            if state.callee.fail(call, Status::TooLong, &text) {
+                self.write_from_outside(&mut state);
+            }
+            return false;
+        }
+        let is_wanted = state.callee.answer(call, bytes);
+        if is_wanted {
+            if bytes > 0 {
+                state.answers.insert(call, payload);
+            }
+            self.write_from_outside(&mut state);
+        }
+        is_wanted
+    }
+
+    pub(in crate::driver::calls) fn fail(&self, call: u64, status: Status, words: &str) -> bool {
+        let mut state = self.lock();
+        let is_wanted = state.callee.fail(call, status, words);
+        if is_wanted {
+            self.write_from_outside(&mut state);
+        }
+        is_wanted
+    }
+
+    /// Why an answer is not kept. One of a handler that has not returned is: how many handlers begin, and so how many such
+    /// answers there are, has its own bound.
+    fn why_dropped(&self, state: &State, call: u64, bytes: u64) -> Option<String> {
+        let unread_bytes = state.callee.unread_bytes();
+        if unread_bytes == 0 || is_carried_out(self.key(call)) {
+            return None;
+        }
+        if !state.callee.keeps_late_answer(bytes) {
+            let bytes_max = self.shared.limits.late_answer_bytes_max;
+            return Some(format!(
+                "the answer of {bytes} bytes was dropped: the caller has not read {unread_bytes} bytes of other answers, and \
+                 at most {bytes_max} are kept for it"
+            ));
+        }
+        let intake = self.shared.intake();
+        (!intake.keeps_late_answer(bytes)).then(|| {
+            let unread_bytes = intake.unread_bytes();
+            format!(
+                "the answer of {bytes} bytes was dropped: the worker keeps {unread_bytes} bytes of answers that callers have \
+                 not read"
+            )
+        })
+    }
+
+    fn write_from_outside(&self, state: &mut State) {
+        if state.writing == Writing::AtOnce {
+            state.settle(&self.shared);
+            if let (true, Some(line)) = (state.is_over(), &state.line) {
+                // The thread that has the connection sees this.
+                line.shut_down();
+            }
+        }
+    }
+
+    /// Hands on what came; requests that are complete are put into `jobs`.
+    pub(super) fn hear(
+        self: &Arc<Self>,
+        state: &mut State,
+        now: Instant,
+        mut bytes: &[u8],
+        jobs: &mut Vec<Job>,
+    ) {
+        let shared = &self.shared;
+        while let Some(event) = state.callee.next_event(now, &mut bytes) {
+            match event {
+                CalleeEvent::Claimed(worker) => match (shared.admit)(&worker) {
+                    Ok(()) => state.callee.admit(),
+                    Err((why, words)) => state.callee.refuse(why, &words),
+                },
+                CalleeEvent::Request { call, handler, payload_bytes, deadline, kind } => {
+                    match shared.handling.get(&handler) {
+                        None => _ = state.callee.fail(call, Status::NoHandler, ""),
+                        Some(handler) => {
+                            let payload = Incoming::with(payload_bytes, &shared.shelf, now);
+                            let held = shared.take_in(self.quota, payload_bytes);
+                            let receiving = Receiving { handler, payload, kind, deadline, held };
+                            state.receiving.insert(call, receiving);
+                        }
+                    }
+                }
+                CalleeEvent::Bytes(call, part) => {
+                    let receiving = state.receiving.get_mut(call);
+                    if let Some(Err(NoMemory)) = receiving.map(|one| one.payload.append(part)) {
+                        state.no_memory(call);
+                    }
+                }
+                CalleeEvent::Complete(call) => {
+                    if let (Some(receiving), Some(caller)) =
+                        (state.receiving.remove(call), state.callee.peer())
+                    {
+                        let Receiving { handler, payload, kind, deadline, held } = receiving;
+                        jobs.push(Job {
+                            handler,
+                            caller: caller.clone(),
+                            payload: Received::new(payload.into_bytes(), Some(Arc::clone(&shared.shelf))),
+                            kind,
+                            time_left: deadline.map(|at| at.since(now)),
+                            to: AnswerTo::Conn(Arc::clone(self), call),
+                            held: Some(held),
+                        });
+                    }
+                }
+                CalleeEvent::Pinged => {
+                    if let Some(load) = shared.handling.exhaustion() {
+                        state.callee.exhausted(load);
+                    }
+                }
+                event => state.ended(&event),
+            }
+        }
+    }
+
+    /// Whether there is room for what its caller sends.
+    pub(super) fn may_read(&self, state: &State) -> bool {
+        let awaited = state.callee.awaited();
+        let under_way = UnderWay { awaited, is_receiving: !state.receiving.is_empty() };
+        self.shared.intake().may_read(self.quota, under_way)
+    }
+
+    /// Ends it here and now.
+    pub(super) fn close(&self, state: &mut State) {
+        state.close();
+        let mut intake = self.shared.intake();
+        intake.count_unread(core::mem::take(&mut state.unread_bytes), 0);
+        intake.close(self.quota);
+    }
+
+    /// Reads what there is, up to some amount.
+    pub(super) fn read(
+        self: &Arc<Self>,
+        state: &mut State,
+        now: Instant,
+        scratch: &mut Vec<u8>,
+        jobs: &mut Vec<Job>,
+    ) {
+        for _ in 0..READS_PER_TURN {
+            scratch.clear();
+            let got = state.read_once(scratch);
+            self.hear(state, now, scratch, jobs);
+            let is_enough = got == Go::Enough || state.end != End::NotYet || !state.callee.is_read();
+            // Whether it is held up then is looked at before the next read.
+            if is_enough || !self.may_read(state) {
+                return;
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Go {
+    On,
+    Enough,
+}
+
+impl State {
+    fn read_once(&mut self, scratch: &mut Vec<u8>) -> Go {
+        let Some(line) = &self.line else { return Go::Enough };
+        let due = self.callee.due().and_then(|(call, due)| Some((call, self.receiving.get_mut(call)?, due)));
+        let (call, receiving, due) = match due {
+            Some((call, receiving, due)) => (call, Some(receiving), due),
+            None => (0, None, 0),
+        };
+        let mut payload = receiving.map(|receiving| &mut receiving.payload);
+        let place = match payload.as_mut().map(|payload| payload.place(due)) {
+            Some(Ok(place)) => place,
+            Some(Err(NoMemory)) => {
+                self.no_memory(call);
+                return Go::On;
+            }
+            None => &mut [],
+        };
+        let got = line.read(place, scratch);
+        if let (Ok(Got::More(bytes) | Got::Last(bytes)), Some(payload)) = (&got, payload)
+            && *bytes > 0
+        {
+            // SAFETY: the socket filled so many bytes of the place.
+            unsafe { payload.filled(*bytes) };
+            // It was no longer than what was due, which is a `u32`.
+            self.callee.filled(u32::try_from(*bytes).unwrap_or(due));
+        }
+        match got {
+            Ok(Got::More(_)) => Go::On,
+            Ok(Got::Last(_) | Got::Nothing) => Go::Enough,
+            Ok(Got::End) => {
+                self.lose(closed());
+                Go::Enough
+            }
+            Err(error) => {
+                self.lose(lost(&error));
+                Go::Enough
+            }
+        }
+    }
+
+    fn lose(&mut self, why: ConnectionError) {
+        self.callee.lost(why);
+        self.end = End::Now;
+    }
+
+    /// Whoever is not to be heard any more is not. Of whom that is said already hears why first.
+    pub(super) fn admit_again(&mut self, admit: &Admit) {
+        if self.end != End::NotYet {
+            return;
+        }
+        let refused = self.callee.peer().and_then(|worker| admit(worker).err());
+        if let Some((why, words)) = refused {
+            self.lose(ConnectionError::Refused { why, words });
+        }
+    }
+
+    fn no_memory(&mut self, call: u64) {
+        self.receiving.remove(call);
+        self.callee.fail(call, Status::NoRoom, "there is no memory for it");
+    }
+
+    /// What else happened to requests and to the connection.
+    fn ended(&mut self, event: &CalleeEvent<'_>) {
+        match event {
+            CalleeEvent::Over(call, _) | CalleeEvent::Answered(call) => {
+                self.receiving.remove(*call);
+                self.answers.remove(*call);
+                self.held_back.retain(|(held, _)| held != call);
+                if let (CalleeEvent::Over(..), Some(line)) = (event, &mut self.line) {
+                    line.let_go(*call);
+                }
+            }
+            CalleeEvent::Drained | CalleeEvent::Ended(_) if self.end == End::NotYet => {
+                self.end = End::WhenWritten;
+            }
+            CalleeEvent::Unread => self.end = End::Now,
+            _ => {}
+        }
+    }
+
+    /// Writes what there is to write, and sees to it that the rest is written later.
+    pub(super) fn settle(&mut self, shared: &Shared) {
+        let Self { callee, line, answers, .. } = self;
+        let Some(line) = line else { return };
+        let flushed = line.flush(&mut |unsent| {
+            let Some(write) = callee.poll_write() else { return false };
+            let payload = match &write {
+                ToWrite::Part { call, .. } => answers.get(*call),
+                ToWrite::Bytes(_) => None,
+            };
+            unsent.put(write, payload);
+            true
+        });
+        match flushed {
+            Ok(Flushed::All | Flushed::Full) => {}
+            Err(error) => self.lose(lost(&error)),
+        }
+        // Nothing comes of no bytes but ends.
+        while let Some(event) = self.callee.next_event(Instant::ORIGIN, &mut &[][..]) {
+            self.ended(&event);
+        }
+        let unread_bytes = self.callee.unread_bytes();
+        if unread_bytes != self.unread_bytes {
+            shared.intake().count_unread(self.unread_bytes, unread_bytes);
+            self.unread_bytes = unread_bytes;
+        }
+        self.watch_for_room(shared);
+    }
+
+    /// Whether handlers begin for its caller.
+    fn begins(&self, shared: &Shared) -> bool {
+        let is_free = self.unread_bytes == 0 || shared.intake().begins(self.unread_bytes);
+        is_free && self.callee.begins()
+    }
+
+    /// Requests that were held back and may be carried out now.
+    pub(super) fn take_held_back(&mut self, shared: &Shared) -> VecDeque<(u64, Job)> {
+        let is_due = !self.held_back.is_empty() && self.begins(shared);
+        if is_due { core::mem::take(&mut self.held_back) } else { VecDeque::new() }
+    }
+
+    fn watch_for_room(&mut self, shared: &Shared) {
+        let is_due = !self.held_back.is_empty() && self.begins(shared);
+        let Some(line) = &self.line else { return };
+        // The thread that has the connection closes it, and has to hear that it is over.
+        let is_read = self.is_over() || (self.callee.is_read() && self.end == End::NotYet);
+        let is_held_up = self.callee.is_held_up() && self.end == End::NotYet;
+        // The thread that has the connection is to come for what was held back.
+        let interest = match (is_read, line.has_unsent() || is_due) {
+            (true, false) => Interest::Read,
+            (true, true) => Interest::Both,
+            (false, false) if is_held_up => Interest::End,
+            (false, true) if is_held_up => Interest::WriteOrEnd,
+            (false, true) => Interest::Write,
+            (false, false) => {
+                self.watch = None;
+                return;
+            }
+        };
+        let is_watched = match &mut self.watch {
+            Some(watch) => watch.change(interest),
+            None => {
+                shared.watcher.watch(line.fd(), interest, self.token).map(|watch| self.watch = Some(watch))
+            }
+        };
+        if let Err(error) = is_watched {
+            self.lose(lost(&error));
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        let is_written = self.line.as_ref().is_none_or(|line| !line.has_unsent());
+        self.end == End::Now || (self.end == End::WhenWritten && is_written)
+    }
+
+    fn close(&mut self) {
+        self.end = End::Now;
+        while let Some(event) = self.callee.next_event(Instant::ORIGIN, &mut &[][..]) {
+            self.ended(&event);
+        }
+        self.watch = None;
+        self.line = None;
+        self.receiving = ByNumber::new();
+        self.answers = ByNumber::new();
+        self.held_back = VecDeque::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Refusal;
+    use crate::driver::calls::tests::frames::hello;
+    use crate::name::WorkerInfo;
+    use rendezvous_core::limits::RpcLimits;
+
+    /// A connection on which somebody has greeted.
+    fn greeted() -> State {
+        let me = WorkerInfo { name: "b".parse().expect("a name"), id: 2 };
+        let mut callee = Callee::new(Instant::ORIGIN, me, b"group", RpcLimits::default());
+        let hello = hello();
+        let event = callee.next_event(Instant::ORIGIN, &mut &hello[..]);
+        assert!(matches!(event, Some(CalleeEvent::Claimed(_))));
+        State {
+            callee,
+            watch: None,
+            line: None,
+            token: Token(1),
+            receiving: ByNumber::new(),
+            answers: ByNumber::new(),
+            unread_bytes: 0,
+            held_back: VecDeque::new(),
+            writing: Writing::AtOnce,
+            end: End::NotYet,
+        }
+    }
+
+    #[test]
+    fn who_was_refused_hears_why_though_it_is_looked_at_again() {
+        let refuse = |_: &WorkerInfo| Err((Refusal::Over, "it ended".into()));
+        let mut state = greeted();
+        state.callee.refuse(Refusal::Unknown, "no such worker");
+        while let Some(event) = state.callee.next_event(Instant::ORIGIN, &mut &[][..]) {
+            state.ended(&event);
+        }
+        assert_eq!(state.end, End::WhenWritten);
+        state.admit_again(&refuse);
+        assert_eq!(state.end, End::WhenWritten);
+        assert!(state.callee.poll_write().is_some(), "the reason");
+
+        let mut state = greeted();
+        state.callee.admit();
+        state.admit_again(&|_| Ok(()));
+        assert_eq!(state.end, End::NotYet);
+        state.admit_again(&refuse);
+        assert_eq!(state.end, End::Now);
+    }
+}

@@ -1,0 +1,306 @@
+//! The thread of a worker that is called: one turn waits for events, reads what there is, has handlers carry out what is
+//! complete, and writes behind them.
+
+use super::Shared;
+use super::conn::{Conn, End, Go, State, Writing};
+use crate::connection::ConnectionError;
+use crate::driver::calls::handling::{Job, Run};
+use crate::driver::calls::line::SCRATCH_BYTES;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use crossbeam_channel::Receiver;
+use rendezvous_core::driver::event_loop::{EventLoop, Interest, Ready, Token, Watch};
+use rendezvous_core::driver::reply::Reply;
+use rendezvous_core::driver::socket::is_newcomers_fault;
+use rendezvous_core::ordered::Set;
+use rendezvous_core::time::{Duration, Instant};
+use slab::Slab;
+use socket2::Socket;
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+
+/// What a handle asks of its thread.
+pub(super) enum Command {
+    Goodbye(Reply<()>),
+    Held(Reply<(u64, u64, usize)>),
+    AdmitAgain,
+    Stop,
+}
+
+pub(super) const LISTENER: Token = Token(u64::MAX - 2);
+/// Connections accepted in one turn, so that a storm of newcomers does not starve the others.
+const ACCEPTS_PER_TURN: usize = 128;
+/// Until accepting is tried again when it failed for more than one newcomer.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+struct Door {
+    watch: Option<Watch>,
+    listener: TcpListener,
+    paused_until: Option<Instant>,
+}
+
+struct Entry {
+    conn: Arc<Conn>,
+    /// When it is looked at whether its time has come.
+    timer: Option<Instant>,
+}
+
+pub(super) struct Reactor {
+    events: EventLoop,
+    door: Option<Door>,
+    shared: Arc<Shared>,
+    commands: Receiver<Command>,
+    conns: Slab<Entry>,
+    timers: Set<(Instant, usize)>,
+    /// Those that are not read until there is room.
+    unread: Vec<usize>,
+    leaving: Option<Reply<()>>,
+    scratch: Vec<u8>,
+}
+
+impl Reactor {
+    pub(super) fn new(
+        events: EventLoop,
+        (listener, watch): (TcpListener, Watch),
+        shared: Arc<Shared>,
+        commands: Receiver<Command>,
+    ) -> Self {
+        Self {
+            events,
+            door: Some(Door { watch: Some(watch), listener, paused_until: None }),
+            shared,
+            commands,
+            conns: Slab::new(),
+            timers: Set::new(),
+            unread: Vec::new(),
+            leaving: None,
+            scratch: Vec::with_capacity(SCRATCH_BYTES),
+        }
+    }
+
+    pub(super) fn run(&mut self) -> io::Result<()> {
+        loop {
+            let pause = self.door.as_ref().and_then(|door| door.paused_until);
+            let next = self.timers.first().map(|(at, _)| at);
+            let until = [next, pause, self.shared.shelf.until()].into_iter().flatten().min();
+            let ready = self.events.wait(until)?;
+            let now = self.shared.clock.now();
+            let mut is_at_door = pause.is_some_and(|at| at <= now);
+            for one in ready {
+                if one.token == LISTENER {
+                    is_at_door = true;
+                } else {
+                    self.serve(now, one);
+                }
+            }
+            if self.obey(now) == Go::Enough {
+                return Ok(());
+            }
+            while let Some((_, place)) = self.timers.first().filter(|(at, _)| *at <= now) {
+                self.timers.pop_first();
+                self.tick(now, place);
+            }
+            if self.shared.shelf.until().is_some_and(|at| at <= now) {
+                self.shared.shelf.close();
+            }
+            if is_at_door {
+                self.accept(now);
+            }
+            if !self.unread.is_empty() && self.shared.intake().take_room() {
+                self.read_on(now);
+            }
+            if self.conns.is_empty()
+                && let Some(leaving) = self.leaving.take()
+            {
+                leaving.answer(());
+            }
+        }
+    }
+
+    fn obey(&mut self, now: Instant) -> Go {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Stop => return Go::Enough,
+                Command::Held(reply) => {
+                    let (requests, bytes) = self.shared.intake().held();
+                    reply.answer((requests, bytes, self.conns.len()));
+                }
+                Command::AdmitAgain => {
+                    for place in self.places() {
+                        let shared = Arc::clone(&self.shared);
+                        self.change(now, place, |state| state.admit_again(&*shared.admit));
+                    }
+                }
+                Command::Goodbye(reply) => {
+                    self.door = None;
+                    self.leaving = Some(reply);
+                    for place in self.places() {
+                        // What lies there was sent before, and may have come since the sockets were looked at.
+                        self.read_ahead(now, place);
+                        self.change(now, place, |state| state.callee.goodbye());
+                    }
+                }
+            }
+        }
+        Go::On
+    }
+
+    fn places(&self) -> Vec<usize> {
+        self.conns.iter().map(|(place, _)| place).collect()
+    }
+
+    fn serve(&mut self, now: Instant, ready: Ready) {
+        let place = usize::try_from(ready.token.0).unwrap_or(usize::MAX);
+        let Some(entry) = self.conns.get(place) else { return };
+        let conn = Arc::clone(&entry.conn);
+        let mut jobs = Vec::new();
+        let mut state = conn.lock();
+        if ready.readable && state.callee.is_held_up() {
+            // Nothing but its end is watched for.
+            state.callee.read_to_the_end();
+            self.unread.retain(|&held| held != place);
+        }
+        if ready.readable && state.callee.is_read() {
+            if !conn.may_read(&state) && state.callee.hold_up(now) {
+                self.unread.push(place);
+            } else {
+                conn.read(&mut state, now, &mut self.scratch, &mut jobs);
+            }
+        }
+        let is_inline = |job: &Job| job.handler.run == Run::Inline;
+        if jobs.iter().any(is_inline) {
+            state.writing = Writing::Gathered;
+            drop(state);
+            for job in jobs {
+                self.begin(job);
+            }
+            state = conn.lock();
+            state.writing = Writing::AtOnce;
+            self.look_after(&conn, &mut state, place);
+        } else {
+            self.look_after(&conn, &mut state, place);
+            let held_back = state.take_held_back(&self.shared);
+            drop(state);
+            jobs.into_iter().for_each(|job| self.begin(job));
+            held_back.into_iter().for_each(|(_, job)| self.begin(job));
+        }
+    }
+
+    /// Reads what lies there, where anything is read.
+    fn read_ahead(&mut self, now: Instant, place: usize) {
+        let is_read = self.conns.get(place).is_some_and(|entry| entry.conn.lock().callee.is_read());
+        if is_read {
+            self.serve(now, Ready { token: Token(place as u64), readable: true, writable: false });
+        }
+    }
+
+    fn begin(&self, job: Job) {
+        match job.handler.run {
+            Run::Inline => job.run(),
+            Run::Pooled => self.shared.handling.submit(job),
+        }
+    }
+
+    fn change(&mut self, now: Instant, place: usize, change: impl FnOnce(&mut State)) {
+        let Some(entry) = self.conns.get(place) else { return };
+        let conn = Arc::clone(&entry.conn);
+        let mut state = conn.lock();
+        change(&mut state);
+        conn.hear(&mut state, now, &[], &mut Vec::new());
+        self.look_after(&conn, &mut state, place);
+    }
+
+    fn tick(&mut self, now: Instant, place: usize) {
+        if let Some(entry) = self.conns.get_mut(place) {
+            entry.timer = None;
+        }
+        self.change(now, place, |state| state.callee.tick(now));
+    }
+
+    /// Writes, sets the timer, and closes what is over.
+    fn look_after(&mut self, conn: &Conn, state: &mut State, place: usize) {
+        state.settle(&self.shared);
+        if state.is_over() {
+            if state.end == End::WhenWritten {
+                state.callee.lost(ConnectionError::Closed);
+            }
+            conn.close(state);
+            self.conns.try_remove(place);
+            self.unread.retain(|&held| held != place);
+            if let Some(door) = self.door.as_mut().filter(|door| door.paused_until.is_some()) {
+                // A descriptor is free again.
+                door.paused_until = Some(Instant::ORIGIN);
+            }
+            return;
+        }
+        let Some(entry) = self.conns.get_mut(place) else { return };
+        if let Some(at) = state.callee.poll_timeout()
+            && entry.timer.is_none_or(|timer| at < timer)
+        {
+            entry.timer = Some(at);
+            self.timers.insert((at, place));
+        }
+    }
+
+    fn read_on(&mut self, now: Instant) {
+        for place in core::mem::take(&mut self.unread) {
+            let Some(entry) = self.conns.get(place) else { continue };
+            let conn = Arc::clone(&entry.conn);
+            if conn.may_read(&conn.lock()) {
+                self.change(now, place, |state| state.callee.go_on());
+            } else {
+                self.unread.push(place);
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some(door) = &mut self.door else { return };
+            match door.listener.accept() {
+                Ok((stream, _)) => self.welcome(now, stream.into()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if door.paused_until.take().is_some() {
+                        let watch = self.events.watch(door.listener.as_raw_fd(), Interest::Read, LISTENER);
+                        door.watch = watch.ok();
+                    }
+                    return;
+                }
+                Err(error) if is_newcomers_fault(&error) => {}
+                Err(_) => {
+                    // No descriptor or memory is left: it may be, later. Meanwhile nobody is looked for at the door.
+                    door.watch = None;
+                    door.paused_until = Some(now + ACCEPT_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, now: Instant, socket: Socket) {
+        if socket.set_nonblocking(true).is_err() {
+            return;
+        }
+        let place = self.conns.vacant_entry();
+        let index = place.key();
+        let conn = Conn::new(&self.shared, now, socket, Token(index as u64));
+        place.insert(Entry { conn, timer: None });
+        self.change(now, index, |_| ());
+    }
+
+    /// Nobody is left without an end.
+    pub(super) fn close_all(&mut self) {
+        self.door = None;
+        for place in self.places() {
+            if let Some(entry) = self.conns.try_remove(place) {
+                let mut state = entry.conn.lock();
+                state.callee.lost(ConnectionError::Closed);
+                entry.conn.close(&mut state);
+            }
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            drop(command);
+        }
+    }
+}

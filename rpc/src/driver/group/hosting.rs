@@ -1,0 +1,139 @@
+//! The store of a group that one worker's process hosts: it stays until the other workers have ended.
+
+use super::own_store::own_store;
+use crate::agent::sign;
+use alloc::sync::Arc;
+use rendezvous_core::driver::call_error::CallError;
+use rendezvous_core::driver::canceller::Cancellable;
+use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::driver::native_client::{NativeClient, Watch, WatchError};
+use rendezvous_core::driver::store::{Store, Timeout};
+use rendezvous_core::error::Operation;
+use rendezvous_core::time::Duration;
+use std::sync::{Mutex, PoisonError};
+
+/// Waits until no worker of the group has a session with the store's server any more, for so long at most, and no longer
+/// than until this is cancelled. `store` has the keys of the group.
+///
+/// # Errors
+/// The server is gone, or this was cancelled: nobody is to be waited for.
+pub(super) fn wait_for_the_last(
+    store: &Store,
+    timeout: Duration,
+    call: &Cancellable,
+) -> Result<(), CallError> {
+    let clock = Clock::new();
+    let until = clock.now() + timeout;
+    let (store, _) = own_store(store, "host", call)?;
+    let client = store.native(Operation::Watch)?;
+    let watch = Arc::new(Mutex::new(watch_signs(&client)?));
+    let cancelled = Arc::clone(&watch);
+    let _cancels = call.watch(move || current(&cancelled).cancel());
+    wait_for_end(&mut Signs { client: &client, watch: &watch, call }, || until.since(clock.now()))
+}
+
+/// What tells whether workers have sessions.
+trait SignSource {
+    /// Whether any worker has one now.
+    fn has_any(&mut self) -> Result<bool, CallError>;
+    /// Waits for a change, for so long at most.
+    fn wait_for_change(&mut self, left: Duration) -> Result<(), WatchError>;
+    /// Watches from now on.
+    fn watch_again(&mut self) -> Result<(), CallError>;
+}
+
+fn wait_for_end(signs: &mut impl SignSource, left: impl Fn() -> Duration) -> Result<(), CallError> {
+    while signs.has_any()? {
+        let left = left();
+        if left.is_zero() {
+            break;
+        }
+        match signs.wait_for_change(left) {
+            Ok(()) => {}
+            // Many changes came at once. What was missed is seen at the next look.
+            Err(WatchError::Compacted { .. } | WatchError::Overrun(_)) => signs.watch_again()?,
+            Err(_) => break,
+        }
+    }
+    Ok(())
+}
+
+struct Signs<'a> {
+    client: &'a NativeClient,
+    watch: &'a Mutex<Arc<Watch>>,
+    call: &'a Cancellable,
+}
+
+impl SignSource for Signs<'_> {
+    fn has_any(&mut self) -> Result<bool, CallError> {
+        let page = self.client.list_page(sign::PREFIX.as_bytes(), b"", 1, Timeout::Default)?;
+        Ok(!page.keys.is_empty())
+    }
+
+    fn wait_for_change(&mut self, left: Duration) -> Result<(), WatchError> {
+        current(self.watch).next(left).map(drop)
+    }
+
+    fn watch_again(&mut self) -> Result<(), CallError> {
+        let again = watch_signs(self.client)?;
+        *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = again;
+        if self.call.is_cancelled() {
+            // That may have come to the watch before.
+            current(self.watch).cancel();
+        }
+        Ok(())
+    }
+}
+
+fn watch_signs(client: &NativeClient) -> Result<Arc<Watch>, CallError> {
+    Ok(Arc::new(client.watch_prefix(sign::PREFIX.as_bytes(), 0, Timeout::Default)?))
+}
+
+fn current(watch: &Mutex<Arc<Watch>>) -> Arc<Watch> {
+    Arc::clone(&watch.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use rendezvous_core::store::op::Key;
+    use rendezvous_core::wire::native::Why;
+
+    /// A source whose watch ends in these ways, one after the other, and whose last worker ends then.
+    struct Ending {
+        ways: Vec<WatchError>,
+        watches: usize,
+    }
+
+    impl SignSource for Ending {
+        fn has_any(&mut self) -> Result<bool, CallError> {
+            Ok(!self.ways.is_empty())
+        }
+
+        fn wait_for_change(&mut self, _: Duration) -> Result<(), WatchError> {
+            Err(self.ways.remove(0))
+        }
+
+        fn watch_again(&mut self) -> Result<(), CallError> {
+            self.watches += 1;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_watch_that_missed_changes_is_begun_again_and_the_host_waits_on() {
+        let of = |why| WatchError::of(why, 9, Key::raw(b"sign"), "host");
+        let wait = |ways: Vec<WatchError>| {
+            let mut signs = Ending { ways, watches: 0 };
+            wait_for_end(&mut signs, || Duration::from_secs(1)).expect("the server is there");
+            (signs.watches, signs.ways.len())
+        };
+        let overrun = || WatchError::overrun(Key::raw(b"sign"), "host");
+        assert_eq!(wait(alloc::vec![of(Why::Compacted), overrun(), of(Why::Compacted)]), (3, 0));
+        assert_eq!(wait(alloc::vec![overrun(), of(Why::Limit), overrun()]), (1, 1), "the server ended it");
+        let mut signs = Ending { ways: alloc::vec![overrun()], watches: 0 };
+        wait_for_end(&mut signs, || Duration::ZERO).expect("its time is up");
+        assert_eq!(signs.ways.len(), 1);
+    }
+}

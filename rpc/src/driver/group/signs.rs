@@ -1,0 +1,184 @@
+//! The signs of the workers of a group, where the store is a native server's: keys that vanish with sessions.
+
+use super::shared::Shared;
+use crate::agent::{Input, sign};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use rendezvous_core::driver::native_client::{Lease, NativeClient, NativeError, Watch, WatchError};
+use rendezvous_core::driver::store::{Store, Timeout};
+use rendezvous_core::driver::threads::{self, Thread, panic_text};
+use rendezvous_core::error::Operation;
+use rendezvous_core::time::Duration;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+
+/// How many keys are read at a time.
+const PAGE: u32 = 1024;
+/// The watch is over sooner, or is cancelled.
+const LONG: Duration = Duration::from_secs(24 * 3600);
+/// Nobody waits longer for the sign to say that its worker goes: its end is told otherwise, too.
+const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// One worker's sign, and its view of the others'.
+#[derive(Debug)]
+pub(super) struct Signs {
+    client: NativeClient,
+    store: Store,
+    key: Box<str>,
+    /// Kept as long as the sign is.
+    _lease: Lease,
+    watch: Arc<Mutex<Arc<Watch>>>,
+    thread: Option<Thread>,
+}
+
+/// Why there are no signs.
+#[derive(Debug, thiserror::Error)]
+pub enum SignsError {
+    /// The server, or the session with it.
+    #[error(transparent)]
+    Native(#[from] NativeError),
+    /// The sign could not be set.
+    #[error(transparent)]
+    Store(#[from] rendezvous_core::driver::call_error::CallError),
+    /// The watch ended before it began.
+    #[error(transparent)]
+    Watch(#[from] WatchError),
+    /// The system has no room for one more thread.
+    #[error("no thread for the signs of life: {0}")]
+    Thread(io::Error),
+}
+
+impl Signs {
+    /// Sets the worker's own sign, and tells of all signs from now on. `store` is one of a native server's, with a session
+    /// of the worker's own.
+    pub(super) fn begin(
+        store: &Store,
+        (key, here): (&str, &str),
+        shared: &Arc<Shared>,
+    ) -> Result<Self, SignsError> {
+        let client = store.native(Operation::Watch)?;
+        let watch = Arc::new(client.watch_prefix(sign::PREFIX.as_bytes(), 0, Timeout::Default)?);
+        // What changes meanwhile is told by the watch afterwards.
+        tell_all(&client, shared)?;
+        let lease = client.lease(Duration::ZERO, Timeout::Default)?;
+        lease.attach(&[key.as_bytes()], Timeout::Default)?;
+        store.set(key.as_bytes(), here.as_bytes(), Timeout::Default)?;
+        let watch = Arc::new(Mutex::new(watch));
+        let (told, own, weak) = (client.clone(), Arc::clone(&watch), Arc::downgrade(shared));
+        let thread = threads::spawn("rdzv-rpc-signs", move || {
+            look_after(&weak, || listen(&told, &own, &weak));
+        });
+        let thread = Some(thread.map_err(SignsError::Thread)?);
+        Ok(Self { client, store: store.for_one_call(), key: key.into(), _lease: lease, watch, thread })
+    }
+
+    /// The sign says from now on that its worker goes.
+    pub(super) fn sign_off(&self) {
+        // Where it cannot be said, the others take the end for a death, as they should.
+        self.store.set(self.key.as_bytes(), sign::GOING, Timeout::After(LAST_WORD_TIMEOUT)).ok();
+    }
+
+    /// The session ends, and with it the sign.
+    pub(super) fn end(&mut self) {
+        current(&self.watch).cancel();
+        self.client.abandon();
+        if let Some(thread) = self.thread.take() {
+            thread.join();
+        }
+    }
+}
+
+impl Drop for Signs {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn current(watch: &Mutex<Arc<Watch>>) -> Arc<Watch> {
+    Arc::clone(&watch.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// A sign's key as the machine knows it.
+fn short(key: &[u8]) -> Option<Box<str>> {
+    let key = key.strip_prefix(sign::PREFIX.as_bytes())?;
+    Some(String::from_utf8_lossy(key).into())
+}
+
+fn tell(shared: &Shared, key: &[u8], value: Option<Vec<u8>>) {
+    if let Some(key) = short(key) {
+        shared.tell(Input::Sign(key, value.map(Vec::into_boxed_slice)));
+    }
+}
+
+/// All signs that there are.
+fn tell_all(client: &NativeClient, shared: &Shared) -> Result<(), NativeError> {
+    let (mut after, mut all) = (Vec::new(), Vec::new());
+    loop {
+        let page = client.list_page(sign::PREFIX.as_bytes(), &after, PAGE, Timeout::Default)?;
+        let names: Vec<&[u8]> = page.keys.iter().map(Vec::as_slice).collect();
+        let found = if names.is_empty() { Vec::new() } else { client.read(&names, Timeout::Once)? };
+        let found = page.keys.iter().zip(found).filter(|(_, found)| found.revision > 0);
+        all.extend(found.filter_map(|(key, found)| Some((short(key)?, found.value.into_boxed_slice()))));
+        match page.keys.last() {
+            Some(last) if page.more => after.clone_from(last),
+            _ => break,
+        }
+    }
+    shared.tell(Input::Signs(all));
+    Ok(())
+}
+
+/// Watches from now on, and tells what was missed.
+fn begin_again(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Shared) -> Result<(), SignsError> {
+    let again = client.watch_prefix(sign::PREFIX.as_bytes(), 0, Timeout::Default)?;
+    *watch.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(again);
+    Ok(tell_all(client, shared)?)
+}
+
+/// If that panics, nobody hears of signs any more, and the machine is told so.
+fn look_after(shared: &Weak<Shared>, listen: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(listen))
+        && let Some(shared) = shared.upgrade()
+    {
+        let words = format!("the thread of signs panicked: {}", panic_text(&*panic));
+        shared.tell(Input::SignsLost(words.into()));
+    }
+}
+
+fn listen(client: &NativeClient, watch: &Mutex<Arc<Watch>>, shared: &Weak<Shared>) {
+    loop {
+        let told = current(watch).next(LONG);
+        let Some(shared) = shared.upgrade() else { return };
+        match told {
+            Ok(Some(change)) => tell(&shared, &change.key, change.value),
+            Ok(None) => {}
+            Err(WatchError::Compacted { .. } | WatchError::Overrun(_)) => {
+                if let Err(error) = begin_again(client, watch, &shared) {
+                    return shared.tell(Input::SignsLost(error.to_string().into()));
+                }
+            }
+            // The worker ends.
+            Err(WatchError::Cancelled(_)) => return,
+            Err(error) => return shared.tell(Input::SignsLost(error.to_string().into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_who_listens_is_told_as_the_end_of_what_it_hears() {
+        let shared = Shared::new();
+        look_after(&Arc::downgrade(&shared), || ());
+        assert_eq!(shared.next_input(Duration::ZERO), None);
+        look_after(&Arc::downgrade(&shared), || panic!("provoked"));
+        let why = "the thread of signs panicked: provoked".into();
+        assert_eq!(shared.next_input(Duration::ZERO), Some(Input::SignsLost(why)));
+    }
+}

@@ -1,0 +1,174 @@
+//! Steps of the membership machines as calls of a store.
+
+use crate::membership::{Reply, StoreStep};
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+use rendezvous_core::driver::call_error::CallError;
+use rendezvous_core::driver::canceller::Canceller;
+use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::driver::native_client::{Branch, Lease, Step, Test, Txn};
+use rendezvous_core::driver::store::{Store, Timeout};
+use rendezvous_core::error::{ErrorKind, Operation};
+use rendezvous_core::time::Duration;
+use std::sync::{Mutex, PoisonError};
+
+/// The store of one worker's steps. When the session that it lives on has ended, it goes on over another one.
+#[derive(Debug)]
+pub(super) struct StepStore {
+    current: Mutex<Arc<Store>>,
+    /// What [`StoreStep::SetForSession`] has set over this way to the store hangs on this.
+    lease: Mutex<Option<(Arc<Store>, Lease)>>,
+    /// Nobody waits for steps any more.
+    is_cancelled: AtomicBool,
+    canceller: Canceller,
+}
+
+impl StepStore {
+    pub(super) fn new(store: Arc<Store>) -> Self {
+        let (is_cancelled, canceller) = (AtomicBool::new(false), Canceller::default());
+        Self { current: Mutex::new(store), lease: Mutex::default(), is_cancelled, canceller }
+    }
+
+    /// The way to the store that it has now.
+    pub(super) fn current(&self) -> Arc<Store> {
+        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What it is asked ends, and no other way to the store is made.
+    pub(super) fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
+        self.canceller.cancel();
+        self.current().cancel();
+    }
+
+    /// Carries out a step, whose times are of this clock. What may have been carried out before the session ended is asked
+    /// again, unless that would change more than it should.
+    pub(super) fn carry_out(&self, clock: Clock, step: &StoreStep) -> Reply {
+        let store = self.current();
+        let store = self.renewed(&store).unwrap_or(store);
+        if let StoreStep::SetForSession { key, .. } = step {
+            self.bind(&store, key.as_bytes());
+        }
+        match try_step(&store, clock, step) {
+            Err(error) => {
+                let again = Some(&store).filter(|_| !matches!(step, StoreStep::Add { .. }));
+                match again.and_then(|store| self.renewed(store)) {
+                    Some(renewed) => carry_out(&renewed, clock, step),
+                    None => failed(&error),
+                }
+            }
+            Ok(reply) => reply,
+        }
+    }
+
+    /// What is set at this key ends with the session. Without a lease it stays, as on a store that knows no sessions.
+    fn bind(&self, store: &Arc<Store>, key: &[u8]) {
+        let mut kept = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(&*kept, Some((of, _)) if Arc::ptr_eq(of, store)) {
+            let native = store.native(Operation::LeaseGrant);
+            let lease = native.ok().and_then(|client| client.lease(Duration::ZERO, Timeout::Default).ok());
+            *kept = lease.map(|lease| (Arc::clone(store), lease));
+        }
+        if let Some((_, lease)) = &*kept {
+            lease.attach(&[key], Timeout::Default).ok();
+        }
+    }
+
+    /// Another way to the store, if the session of this one has ended, and there is one.
+    fn renewed(&self, store: &Store) -> Option<Arc<Store>> {
+        let has_ended = store.native(Operation::Connect).is_ok_and(|client| client.is_over());
+        if !has_ended || self.is_cancelled.load(Ordering::Relaxed) {
+            return None;
+        }
+        let renewed = Arc::new(store.duplicate_within(&self.canceller.begin()).ok()?);
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&renewed);
+        Some(renewed)
+    }
+}
+
+fn failed(error: &CallError) -> Reply {
+    Reply::Failed(error.to_string().into())
+}
+
+/// Carries out a step, whose times are of this clock.
+pub(super) fn carry_out(store: &Store, clock: Clock, step: &StoreStep) -> Reply {
+    try_step(store, clock, step).unwrap_or_else(|error| failed(&error))
+}
+
+fn try_step(store: &Store, clock: Clock, step: &StoreStep) -> Result<Reply, CallError> {
+    Ok(match step {
+        StoreStep::CompareSet { key, expected, desired } => {
+            let mut value = Vec::new();
+            let (key, expected, desired) = (key.as_bytes(), expected.as_bytes(), desired.as_bytes());
+            store.compare_set(key, expected, desired, &mut value, Timeout::Default)?;
+            Reply::Value(value.into())
+        }
+        StoreStep::Set { key, value } | StoreStep::SetForSession { key, value } => {
+            store.set(key.as_bytes(), value, Timeout::Default)?;
+            Reply::Done
+        }
+        StoreStep::Get { key } => Reply::Value(value_if_there(store, key)?),
+        StoreStep::Peek { keys } => Reply::Values(values_if_there(store, keys)?),
+        StoreStep::Delete { keys } => {
+            for key in keys {
+                match store.delete(key.as_bytes(), Timeout::Default) {
+                    Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
+                    _ => {}
+                }
+            }
+            Reply::Done
+        }
+        StoreStep::Forget { key, expected } => {
+            let (key, expected) = (key.as_bytes(), expected.as_bytes());
+            if let Ok(client) = store.native(Operation::Txn) {
+                let mut txn = Txn::default();
+                txn.require(key, Test::Value(expected.into()));
+                txn.push(Branch::Then, key, Step::Delete);
+                client.commit(&txn, Timeout::Default).map_err(CallError::from)?;
+            } else {
+                store.compare_set(key, expected, b"", &mut Vec::new(), Timeout::Default)?;
+            }
+            Reply::Done
+        }
+        StoreStep::Add { key, delta } => {
+            Reply::Number(store.add(key.as_bytes(), *delta, Timeout::Default)?)
+        }
+        StoreStep::Wait { key, until } => {
+            let left = Timeout::After(until.since(clock.now()));
+            match store.wait(&[key.as_bytes()], left) {
+                Ok(()) => Reply::Released,
+                // Who is cancelled has waited long enough, and hears from elsewhere what is to be done.
+                Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Cancelled) => {
+                    Reply::TimedOut
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    })
+}
+
+fn value_if_there(store: &Store, key: &str) -> Result<Box<[u8]>, CallError> {
+    match store.get_owned(key.as_bytes(), Timeout::Once) {
+        Ok(value) => Ok(value.into()),
+        Err(error) if error.kind() == ErrorKind::TimedOut => Ok(Box::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// All at once where all are there, as they mostly are; otherwise one after the other.
+fn values_if_there(store: &Store, keys: &[Box<str>]) -> Result<Vec<Box<[u8]>>, CallError> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+    match store.multi_get(&names, Timeout::Once) {
+        Ok(values) => Ok(values.into_iter().map(Vec::into_boxed_slice).collect()),
+        Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unsupported) => {
+            keys.iter().map(|key| value_if_there(store, key)).collect()
+        }
+        Err(error) => Err(error),
+    }
+}

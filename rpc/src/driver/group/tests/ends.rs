@@ -1,0 +1,220 @@
+//! Ends of workers: what they wait for, and what they do not.
+
+use super::*;
+use crate::agent::AgentError;
+use crate::driver::calls::Payload;
+use crate::driver::calls::handling::{Request, Responder};
+use std::sync::mpsc::channel;
+
+/// A worker that would wait an hour.
+fn patient(port: u16, name: &str, id: u16, handling: &Arc<Handling>) -> RpcAgent {
+    let options = TcpOptions {
+        handling: Some(Arc::clone(handling)),
+        membership_timeout: Some(Duration::from_secs(3600)),
+        ..TcpOptions::default()
+    };
+    RpcAgent::start(&store(port), worker(name, id), None, &RpcOptions::new("tcp"), &options)
+        .expect("a member")
+}
+
+#[test]
+fn an_answer_that_nobody_has_looked_at_holds_up_no_end() {
+    let (_server, port) = server();
+    let handling = echoing().handling.expect("some");
+    let (a, b) = (patient(port, "a", 0, &handling), joined(port, "b", 1));
+    let call = a.start_call("b", "echo", b"x".to_vec(), None).expect("made");
+    // It is answered before this one is, on the same connection.
+    assert_eq!(a.start_call("b", "echo", b"y".to_vec(), None).expect("made").wait(), Ok(b"y".to_vec()));
+    let (told, ended) = channel();
+    let ending = thread::spawn(move || told.send(a.shutdown(Shutdown::Graceful)).ok());
+    assert_eq!(ended.recv_timeout(SOON), Ok(Ok(())));
+    ending.join().expect("no panic");
+    assert_eq!(call.wait(), Ok(b"x".to_vec()));
+    drop(b);
+}
+
+#[test]
+fn what_nobody_answers_is_out_before_its_caller_leaves_and_carried_out_before_its_callee_does() {
+    let (_server, port) = server();
+    let handling = Handling::new(1);
+    let (told, lengths) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    let may_go_on = std::sync::Mutex::new(may_go_on);
+    let log = move |request: Request, _: Responder| {
+        may_go_on.lock().expect("no panic").recv_timeout(SOON).ok();
+        told.send(request.payload.len()).ok();
+    };
+    handling.register("log", Run::Pooled, log).expect("free");
+    let b = patient(port, "b", 1, &handling);
+    let a = joined(port, "a", 0);
+    let long = 64 << 20;
+    a.notify("b", "log", alloc::vec![7; long], None).expect("made");
+    a.notify("b", "log", b"last".to_vec(), None).expect("made");
+    a.shutdown(Shutdown::Graceful).expect("it leaves");
+    // One is at work, the other waits for it.
+    let ending = thread::spawn(move || b.shutdown(Shutdown::Graceful));
+    go_on.send(()).expect("it waits");
+    go_on.send(()).expect("it waits");
+    // They share the connection, and the short one may be complete first.
+    let mut carried_out = [(), ()].map(|()| lengths.recv_timeout(SOON).expect("in time"));
+    carried_out.sort();
+    assert_eq!(carried_out, [4, long]);
+    ending.join().expect("no panic").expect("it leaves");
+}
+
+#[test]
+fn a_notice_is_sent_in_its_time_or_never() {
+    let (_server, port) = server();
+    let (a, _b) = (joined(port, "a", 0), joined(port, "b", 1));
+    for callee in ["a", "b"] {
+        let error = a.notify(callee, "echo", b"x".to_vec(), Some(Duration::ZERO)).expect_err("it is over");
+        assert!(error.to_string().contains("not sent in 0s"), "{error}");
+    }
+}
+
+#[test]
+fn a_worker_of_which_a_thread_panicked_ends_and_says_why() {
+    let (_server, port) = server();
+    let (a, _b) = (joined(port, "a", 0), joined(port, "b", 1));
+    a.panicked("the thread of the store panicked: provoked");
+    a.await_end(SOON).expect("it ends").ok();
+    let end = AgentError::Panicked { words: "the thread of the store panicked: provoked".into() };
+    assert_eq!(a.end(), Some(Err(end.clone())));
+    let error = a.call("b", "echo", b"x".to_vec(), None).expect_err("it ended").to_string();
+    assert_eq!(error, "this worker ended: the thread of the store panicked: provoked");
+    assert_eq!(a.shutdown(Shutdown::Abrupt), Err(end));
+}
+
+/// Bytes whose giving back fails.
+struct Cursed;
+
+impl AsRef<[u8]> for Cursed {
+    fn as_ref(&self) -> &[u8] {
+        b"bytes"
+    }
+}
+
+impl Drop for Cursed {
+    fn drop(&mut self) {
+        panic!("provoked");
+    }
+}
+
+#[test]
+fn a_panic_of_the_thread_that_carries_calls_ends_the_worker() {
+    let (_server, port) = server();
+    let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
+    let (tell, held) = channel();
+    b.register("hold", Run::Inline, move |_, responder| _ = tell.send(responder)).expect("free");
+    let mut call = a.start_call("b", "hold", Vec::new(), None).expect("made");
+    let _responder = held.recv_timeout(SOON).expect("asked");
+    // When its time is up, that thread gives the bytes back.
+    let brief = Some(Duration::from_millis(500));
+    let late = a.start_call("b", "hold", Payload::foreign(Arc::new(Cursed)), brief).expect("made");
+    let words: Box<str> = "the thread of calls panicked: provoked".into();
+    let why = failure(call.look(SOON).expect("nobody brings its answer"));
+    assert_eq!(why, CallFailure::Panicked(words.clone()));
+    assert_eq!(a.await_end(SOON), Some(Err(AgentError::Panicked { words: words.clone() })));
+    let error = a.call("b", "echo", Vec::new(), None).expect_err("it ended");
+    assert_eq!(error, GroupCallError::Panicked { words });
+    drop(late);
+}
+
+/// What is under way at a member goes on when a call of the library's own there comes to nothing.
+#[test]
+fn who_is_busy_while_it_is_asked_whether_it_is_there_keeps_its_calls_until_it_dies() {
+    let (_server, port) = server();
+    let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
+    let (tell, responders) = channel();
+    b.register("slow", Run::Inline, move |_, responder| _ = tell.send(responder)).expect("free");
+    let (go_on, may_go_on) = channel::<()>();
+    let may_go_on = std::sync::Mutex::new(may_go_on);
+    let stuck = move |_: Request, responder: Responder| {
+        may_go_on.lock().expect("no panic").recv_timeout(SOON).ok();
+        responder.answer(Vec::new());
+    };
+    b.register("stuck", Run::Inline, stuck).expect("free");
+    // The thread of its connections is busy, and so it is not heard from in time.
+    let doubt = || {
+        let stuck = a.start_call("b", "stuck", Vec::new(), Some(SOON)).expect("made");
+        a.doubt("b", Duration::from_millis(20));
+        let later = a.start_call("b", "nobody", Vec::new(), Some(Duration::from_millis(60))).expect("made");
+        later.wait().expect_err("it is late");
+        stuck
+    };
+    let (told, hear) = channel();
+    let called = a.call_with("b", "slow", Vec::new(), Some(SOON), move |result| _ = told.send(result));
+    drop(called.expect("made"));
+    let responder = responders.recv_timeout(SOON).expect("asked");
+    let stuck = doubt();
+    assert!(hear.try_recv().is_err(), "it is under way still");
+    go_on.send(()).expect("it waits");
+    stuck.wait().expect("answered");
+    assert!(responder.answer(b"late".to_vec()));
+    assert_eq!(hear.recv_timeout(SOON), Ok(Ok(b"late".to_vec())));
+
+    let mut call = a.start_call("b", "slow", Vec::new(), Some(SOON * 4)).expect("made");
+    let kept = responders.recv_timeout(SOON).expect("asked");
+    let stuck = doubt();
+    drop(b.lose_sign());
+    while !matches!(next_event(&a), GroupEvent::PeerDied { .. }) {}
+    let words = format!(
+        "slow at b (id 1, {}): the worker is gone: its session with the store's server ended",
+        b.address()
+    );
+    let error = call.look(SOON).expect("it ended with the worker").expect_err("it is dead");
+    assert_eq!(error.to_string(), words);
+    go_on.send(()).expect("it waits");
+    stuck.wait().expect_err("it is dead");
+    drop(kept);
+}
+
+#[test]
+fn a_worker_ends_while_a_call_of_the_librarys_own_is_under_way() {
+    let (_server, port) = server();
+    let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
+    let (go_on, may_go_on) = channel::<()>();
+    let may_go_on = std::sync::Mutex::new(may_go_on);
+    let stuck = move |_, _| _ = may_go_on.lock().expect("no panic").recv_timeout(SOON);
+    b.register("stuck", Run::Inline, stuck).expect("free");
+    a.notify("b", "stuck", Vec::new(), None).expect("made");
+    a.doubt("b", SOON);
+    let (told, ended) = channel();
+    let ending = thread::spawn(move || {
+        drop(a);
+        told.send(()).ok();
+    });
+    assert_eq!(ended.recv_timeout(SOON), Ok(()));
+    ending.join().expect("no panic");
+    go_on.send(()).expect("it waits");
+}
+
+/// It is there still, and of no group any more: to a newcomer it is gone.
+#[test]
+fn a_newcomer_goes_on_without_a_member_that_has_ended_and_listens_still() {
+    let (_server, port) = server();
+    let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
+    b.panicked("provoked");
+    b.await_end(SOON).expect("it ends").ok();
+    let c = joined(port, "c", 2);
+    assert_eq!((names(&c).as_str(), names(&a).as_str()), ("a c", "a c"));
+    drop(b);
+}
+
+#[test]
+fn a_newcomer_goes_on_without_a_member_that_ends_while_it_comes() {
+    let (_server, port) = server();
+    for round in 0..40 {
+        let m = joined(port, "m", 0);
+        thread::scope(|scope| {
+            let coming = scope.spawn(move || start(&store(port), worker("x", 1), None));
+            if round % 4 != 0 {
+                let key: &[u8] = if round % 4 == 1 { b"names/1" } else { b"addrs/x" };
+                store(port).wait(&[key], Timeout::After(SOON)).expect("it comes");
+            }
+            m.shutdown(Shutdown::Abrupt).expect("ended");
+            let x = coming.join().expect("no panic").expect("a member");
+            x.shutdown(Shutdown::Graceful).expect("it leaves");
+        });
+    }
+}

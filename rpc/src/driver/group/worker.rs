@@ -1,0 +1,695 @@
+//! A worker of a group whose backend is `tcp`.
+
+use super::own_store::{Pressing, Sessions, own_store};
+use super::shared::{Callee, GroupCallError, Shared};
+use super::signs::Signs;
+use super::steps::{StepStore, carry_out};
+use super::turning::Turning;
+use super::{Agency, Begun, CallSpec, CallTold, Ear, GroupResult, Heard, RpcInitError};
+#[cfg(test)]
+use crate::agent::ControlCall;
+use crate::agent::{
+    Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, Input, NotCallable, sign, unless_abandoned,
+};
+use crate::connection::Status;
+use crate::device::{Device, DeviceKind};
+use crate::device_map::{DeviceMaps, NodeDevices};
+use crate::driver::calls::Payload;
+pub use crate::driver::calls::calling::CallCanceller;
+use crate::driver::calls::calling::{Call, Mark, Marking, PendingCall, RpcClient, RpcClientOptions};
+use crate::driver::calls::handling::{Handling, Request, Responder, Run};
+use crate::driver::calls::serving::{RpcServer, RpcServerOptions};
+use crate::handlers::{HandlerError, Owner};
+use crate::membership::error::MembershipError;
+use crate::membership::observer::Seen;
+use crate::membership::token::TokenTimes;
+use crate::membership::{Liveness, Member, group_id};
+use crate::name::WorkerInfo;
+use crate::options::RpcOptions;
+use crate::shutdown::Shutdown;
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicBool, Ordering};
+use rendezvous_core::driver::canceller::{Cancellable, Canceller};
+use rendezvous_core::driver::random::random_seed;
+use rendezvous_core::driver::server::{Family, Listen};
+use rendezvous_core::driver::socket::KeepAlive;
+use rendezvous_core::driver::socket::endpoint_text;
+use rendezvous_core::driver::store::Store;
+use rendezvous_core::limits::{IntakeLimits, RpcLimits};
+use rendezvous_core::time::Duration;
+use std::net::UdpSocket;
+use std::sync::{Mutex, PoisonError};
+
+/// How long joining and leaving may take where calls may take as long as they like.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How much later than the machine's own deadlines its end is given up.
+const END_SLACK: Duration = Duration::from_secs(30);
+
+/// What a worker of the backend `tcp` is given beside its options.
+#[derive(Clone, Debug)]
+pub struct TcpOptions {
+    /// Where it takes calls: an address of this host's. `None`: the one by which it reaches the store's host, or the
+    /// loopback address where the store has no host.
+    pub host: Option<String>,
+    /// How many devices of the group's kind it has.
+    pub device_count: u32,
+    /// Which devices the group counts.
+    pub accelerator: DeviceKind,
+    /// How long joining may take, and leaving; `None`: as long as a call.
+    pub membership_timeout: Option<Duration>,
+    /// Handlers that are there before anybody can call.
+    pub handling: Option<Arc<Handling>>,
+    /// Signs of life of who changes a dynamic group.
+    pub times: TokenTimes,
+    /// The call that makes the worker, where somebody may cancel it: then it is none, and what it has told the others is
+    /// taken back.
+    pub call: Option<Cancellable>,
+}
+
+impl Default for TcpOptions {
+    fn default() -> Self {
+        Self {
+            host: None,
+            device_count: 0,
+            accelerator: DeviceKind::CUDA,
+            membership_timeout: None,
+            handling: None,
+            times: TokenTimes::default(),
+            call: None,
+        }
+    }
+}
+
+/// A worker of a group. Dropping it ends it abruptly, be it within one of its own handlers or callbacks.
+#[derive(Debug)]
+pub struct RpcAgent {
+    me: WorkerInfo,
+    address: Box<str>,
+    rpc_timeout: Option<Duration>,
+    membership_timeout: Duration,
+    shared: Arc<Shared>,
+    handling: Arc<Handling>,
+    server: RpcServer,
+    store: Arc<StepStore>,
+    signs: Arc<Mutex<Option<Signs>>>,
+    turning: Mutex<Turning>,
+    reserved: Mutex<Option<Reserved>>,
+    /// Somebody takes it apart, or has.
+    is_closing: AtomicBool,
+}
+
+/// A call to a worker of the group that is under way. Dropped before it has ended, it is cancelled.
+#[derive(Debug)]
+pub struct GroupCall(PendingCall);
+
+impl GroupCall {
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn wait(self) -> GroupResult {
+        Ok(self.0.wait()?)
+    }
+
+    /// What came of it, if that is known within `patience`. It is told once; later there is nothing.
+    pub fn look(&mut self, patience: Duration) -> Option<GroupResult> {
+        self.0.look(patience).map(|result| result.map_err(GroupCallError::from))
+    }
+
+    /// Ends it, unless it has ended. Whether it had not.
+    pub fn cancel(&self) -> bool {
+        self.0.cancel()
+    }
+
+    /// Ends it while another thread waits for it.
+    #[must_use]
+    pub fn canceller(&self) -> CallCanceller {
+        self.0.canceller()
+    }
+}
+
+impl RpcAgent {
+    /// Makes a worker, and returns once it is a member of its group. `store` is the group's; what is asked of it is asked
+    /// over a connection of the worker's own.
+    ///
+    /// # Errors
+    /// It is no member, and nothing is left of it here.
+    pub fn start(
+        store: &Store,
+        me: WorkerInfo,
+        world_size: Option<u16>,
+        options: &RpcOptions,
+        tcp: &TcpOptions,
+    ) -> Result<Self, RpcInitError> {
+        let rpc_timeout = options.rpc_timeout();
+        let membership_timeout = tcp.membership_timeout.or(rpc_timeout).unwrap_or(PATIENCE);
+        let worker_threads = usize::try_from(options.worker_threads()).unwrap_or(usize::MAX);
+        let handling = tcp.handling.clone().unwrap_or_else(|| Handling::new(worker_threads));
+        let shared = Shared::new();
+        let reserved = Reserved::register(&handling, &shared)?;
+        let host = tcp.host.clone().unwrap_or_else(|| host_towards(store));
+        let scope = store.scope().to_vec();
+        let call = tcp.call.clone().unwrap_or_else(|| Canceller::default().begin());
+        // Whatever a cancelled step says of its end, that is why.
+        let go_on = || match call.is_cancelled() {
+            true => Err(AgentError::from(MembershipError::Cancelled)),
+            false => Ok(()),
+        };
+        let own = own_store(store, &me.name, &call);
+        go_on()?;
+        let (store, has_sessions) = own?;
+        store.set_timeout(membership_timeout);
+        let store = Arc::new(store);
+        let pressing = Pressing::begin(&store, &call);
+        let id = carry_out(&store, shared.clock(), &group_id::ask(random_seed()));
+        drop(pressing);
+        go_on()?;
+        let group = group_id::answered(&scope, id).map_err(AgentError::from)?;
+        let weak = Arc::downgrade(&shared);
+        let admit = move |claimed: &WorkerInfo| {
+            let admitted = weak.upgrade().map_or(Ok(()), |shared| shared.admit(claimed));
+            admitted.map_err(|error| (error.refusal(), error.to_string().into()))
+        };
+        let server = RpcServerOptions {
+            listen: Listen::Address { host: host.clone(), port: 0, family: Family::AsGiven },
+            me: me.clone(),
+            group: group.clone(),
+            admit: Box::new(admit),
+            limits: RpcLimits::default(),
+            intake: IntakeLimits::default(),
+            keep_alive: Some(KeepAlive::default()),
+        };
+        let weak = Arc::downgrade(&shared);
+        let server = RpcServer::start_watched(server, Arc::clone(&handling), move |failure| {
+            if let Some(shared) = weak.upgrade() {
+                shared.panicked(&failure.to_string());
+            }
+        })?;
+        let address: Box<str> = endpoint_text(&host, server.local_addr().port()).into();
+        let devices = NodeDevices {
+            count: tcp.device_count,
+            maps: options.device_maps().clone(),
+            devices: options.devices().to_vec(),
+        };
+        let client = RpcClientOptions {
+            me: me.clone(),
+            group,
+            limits: RpcLimits::default(),
+            keep_alive: Some(KeepAlive::default()),
+            own: Some(Arc::clone(&handling)),
+        };
+        let weak = Arc::downgrade(&shared);
+        let client = RpcClient::new_watched(client, move |words| {
+            if let Some(shared) = weak.upgrade() {
+                shared.panicked(words);
+            }
+        })
+        .map_err(RpcInitError::System)?;
+        let member = Member { worker: me.clone(), address: address.clone(), devices };
+        let machine = AgentOptions {
+            member,
+            world_size,
+            accelerator: tcp.accelerator,
+            timeout: membership_timeout,
+            times: tcp.times,
+            liveness: match has_sessions {
+                Sessions::Native => Liveness::Keys,
+                Sessions::None => Liveness::Unknown,
+            },
+            nonce: random_seed(),
+        };
+        let machine = Agent::new(shared.clock().now(), machine).map_err(AgentError::from)?;
+        let (sign, here) = (machine.sign().key(), sign::here(me.id));
+        shared.begin(machine, client);
+        let signs = match has_sessions {
+            Sessions::Native => {
+                let pressing = Pressing::begin(&store, &call);
+                let signs = Signs::begin(&store, (&sign, &here), &shared);
+                drop(pressing);
+                go_on()?;
+                Some(signs?)
+            }
+            Sessions::None => None,
+        };
+        let signs = Arc::new(Mutex::new(signs));
+        let store = Arc::new(StepStore::new(store));
+        let turning = Turning::start(&shared, Arc::clone(&store), Arc::clone(&signs), server.admission())
+            .map_err(RpcInitError::System)?;
+        let agent = Self {
+            me,
+            address,
+            rpc_timeout,
+            membership_timeout,
+            shared,
+            handling,
+            server,
+            store,
+            signs,
+            turning: Mutex::new(turning),
+            reserved: Mutex::new(Some(reserved)),
+            is_closing: AtomicBool::new(false),
+        };
+        agent.wait_until_joined(&call)?;
+        Ok(agent)
+    }
+
+    fn wait_until_joined(&self, call: &Cancellable) -> Result<(), RpcInitError> {
+        let cancelled = Arc::clone(&self.shared);
+        let _watch = call.watch(move || cancelled.cancel_join());
+        let clock = self.shared.clock();
+        let until = clock.now() + self.membership_timeout * 2 + END_SLACK;
+        // When the machine's own deadlines have passed, the store does not answer.
+        let stuck = || RpcInitError::Stuck { store: self.store.current().peer().into() };
+        Ok(self.shared.wait_joined(until).ok_or_else(stuck)??)
+    }
+
+    /// Who this worker is.
+    #[must_use]
+    pub const fn me(&self) -> &WorkerInfo {
+        &self.me
+    }
+
+    /// Where it takes calls.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// How long joining may take, and leaving.
+    pub(super) const fn membership_timeout(&self) -> Duration {
+        self.membership_timeout
+    }
+
+    /// Registers a handler. Others may have called it before: [`TcpOptions::handling`] has those that must be there.
+    ///
+    /// # Errors
+    /// The name cannot be had.
+    pub fn register(
+        &self,
+        name: &str,
+        run: Run,
+        call: impl Fn(Request, Responder) + Send + Sync + 'static,
+    ) -> Result<(), HandlerError> {
+        self.handling.register(name, run, call)
+    }
+
+    /// Its handlers.
+    #[must_use]
+    pub const fn handling(&self) -> &Arc<Handling> {
+        &self.handling
+    }
+
+    fn within<'a>(&self, handler: &'a str, timeout: Option<Duration>) -> Call<'a> {
+        Call { timeout: timeout.or(self.rpc_timeout), ..Call::of(handler) }
+    }
+
+    /// Calls a worker, and waits for the answer, for the options' time where none is given. Inline handlers and callbacks
+    /// may not wait: there it is refused.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn call<'a>(
+        &self,
+        callee: impl Into<Callee<'a>>,
+        handler: &str,
+        payload: impl Into<Payload>,
+        timeout: Option<Duration>,
+    ) -> GroupResult {
+        let (peer, mark) = self.shared.way_to(callee.into())?;
+        let result = peer.call(self.within(handler, timeout), payload);
+        mark.ended(&result);
+        Ok(result?)
+    }
+
+    /// The same, unless this ends it from another thread.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub fn call_unless<'a>(
+        &self,
+        canceller: &Canceller,
+        callee: impl Into<Callee<'a>>,
+        handler: &str,
+        payload: impl Into<Payload>,
+        timeout: Option<Duration>,
+    ) -> GroupResult {
+        let (peer, mark) = self.shared.way_to(callee.into())?;
+        let call = Call { canceller: Some(canceller), ..self.within(handler, timeout) };
+        let result = peer.call(call, payload);
+        mark.ended(&result);
+        Ok(result?)
+    }
+
+    /// Calls, and does not wait.
+    ///
+    /// # Errors
+    /// It was not made.
+    pub fn start_call<'a>(
+        &self,
+        callee: impl Into<Callee<'a>>,
+        handler: &str,
+        payload: impl Into<Payload>,
+        timeout: Option<Duration>,
+    ) -> Result<GroupCall, GroupCallError> {
+        let (peer, mark) = self.shared.way_to(callee.into())?;
+        let mark: Mark = Some(Box::new(mark));
+        Ok(GroupCall(peer.start_marked(self.within(handler, timeout), payload.into(), mark)?))
+    }
+
+    /// Calls, and has what came of it told to `callback`, which must not block, on a thread of the library's. What ends the
+    /// call before comes back.
+    ///
+    /// # Errors
+    /// It was not made.
+    pub fn call_with<'a>(
+        &self,
+        callee: impl Into<Callee<'a>>,
+        handler: &str,
+        payload: impl Into<Payload>,
+        timeout: Option<Duration>,
+        callback: impl FnOnce(GroupResult) + Send + 'static,
+    ) -> Result<CallCanceller, GroupCallError> {
+        let (peer, mark) = self.shared.way_to(callee.into())?;
+        let told = move |result: Result<Vec<u8>, _>| {
+            mark.ended(&result);
+            callback(result.map_err(GroupCallError::from));
+            drop(mark);
+        };
+        Ok(peer.start_with(self.within(handler, timeout), payload, told)?)
+    }
+
+    /// Calls what nobody answers. What has not been sent when the time is up never is.
+    ///
+    /// # Errors
+    /// It was not made.
+    pub fn notify<'a>(
+        &self,
+        callee: impl Into<Callee<'a>>,
+        handler: &str,
+        payload: impl Into<Payload>,
+        timeout: Option<Duration>,
+    ) -> Result<(), GroupCallError> {
+        let (peer, mark) = self.shared.way_to(callee.into())?;
+        Ok(peer.notify_marked(self.within(handler, timeout), payload.into(), Some(Box::new(mark)))?)
+    }
+
+    /// All workers of the group, in the order of their numbers; none once this one is of no group any more.
+    #[must_use]
+    pub fn workers(&self) -> Vec<WorkerInfo> {
+        self.places().into_iter().map(|seen| seen.worker).collect()
+    }
+
+    /// The same, with where they take calls.
+    #[must_use]
+    pub fn places(&self) -> Vec<Seen> {
+        let places = self.shared.with_agent(|agent| {
+            let mut places: Vec<Seen> = Vec::with_capacity(agent.members().len());
+            for member in agent.members().iter() {
+                let place = places.partition_point(|known| known.worker.id < member.worker.id);
+                let (worker, address) = (member.worker.clone(), member.address.clone());
+                places.insert(place, Seen { worker, address });
+            }
+            places
+        });
+        places.unwrap_or_default()
+    }
+
+    /// The worker of this name or number. A dead one has its place until it is struck out.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn worker<'a>(&self, callee: impl Into<Callee<'a>>) -> Result<WorkerInfo, GroupCallError> {
+        let callee = callee.into();
+        let found = self.shared.with_agent(|agent| match callee {
+            Callee::Name(name) => agent.members().get(name).map(|member| member.worker.clone()),
+            Callee::Id(id) => agent.members().by_id(id).map(|member| member.worker.clone()),
+        });
+        let unknown = || match callee {
+            Callee::Name(name) => NotCallable::UnknownName { name: name.into() },
+            Callee::Id(id) => NotCallable::UnknownId { id },
+        };
+        found.flatten().ok_or_else(|| unknown().into())
+    }
+
+    /// Where what lies on a device of the worker's goes when this one answers it: the inverse of its maps for this one.
+    #[must_use]
+    pub fn reverse_maps(&self) -> DeviceMaps {
+        self.shared.with_agent(|agent| agent.group().reverse_maps(&self.me.name)).unwrap_or_default()
+    }
+
+    /// The devices that this worker uses, sorted by their indices.
+    #[must_use]
+    pub fn devices(&self) -> Vec<Device> {
+        self.shared.with_agent(|agent| agent.group().devices(&self.me.name)).unwrap_or_default()
+    }
+
+    /// Who came, went or died; waits up to `patience`, and no longer than this worker is of its group. Of several threads
+    /// that wait, each gets another one.
+    #[must_use]
+    pub fn next_event(&self, patience: Duration) -> Option<GroupEvent> {
+        self.shared.next_event(patience)
+    }
+
+    /// The same, and no longer than until this is cancelled.
+    #[must_use]
+    pub fn next_event_unless(&self, patience: Duration, cancellable: &Cancellable) -> Option<GroupEvent> {
+        let shared = Arc::clone(&self.shared);
+        let _watch = cancellable.watch(move || shared.wake_for_events());
+        self.shared.next_event_unless(patience, cancellable)
+    }
+
+    /// How many events were lost since nobody asked for them.
+    #[must_use]
+    pub fn events_lost(&self) -> u64 {
+        self.shared.events_lost()
+    }
+
+    /// How it ended, if it has and nobody was told before.
+    #[must_use]
+    pub fn tell_end(&self) -> Option<Result<(), AgentError>> {
+        self.end().filter(|_| self.shared.tell_end_once())
+    }
+
+    /// How it ended, if it has.
+    #[must_use]
+    pub fn end(&self) -> Option<Result<(), AgentError>> {
+        self.shared.wait_over(self.shared.clock().now())
+    }
+
+    /// Ends it. A second time changes nothing, and tells how it ended. In a graceful end this worker's calls, its leave, and
+    /// what others have asked of it have the time of [`TcpOptions::membership_timeout`] each. Then what has not begun is given
+    /// up, and pooled handlers that are at work are waited for, up to 30 s.
+    ///
+    /// # Errors
+    /// It ended otherwise than it should, or calls were cut ([`AgentError::CallsCut`]). It has ended all the same, but for
+    /// [`AgentError::Reentrant`]: within one of its own handlers or callbacks it goes on.
+    pub fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
+        if self.handling.is_around() {
+            return Err(AgentError::Reentrant);
+        }
+        let ended_before = self.end();
+        if ended_before.is_none() {
+            self.shared.tell(match how {
+                Shutdown::Graceful => Input::Leave,
+                Shutdown::Abrupt => Input::Abandon,
+            });
+        }
+        // Draining and leaving have a deadline each.
+        let until = self.shared.clock().now() + self.membership_timeout * 2 + END_SLACK;
+        let end = self.shared.wait_over(until).unwrap_or_else(|| {
+            self.shared.tell(Input::Abandon);
+            Err(AgentError::Stuck { store: self.store.current().peer().into() })
+        });
+        self.close(how);
+        match how {
+            Shutdown::Graceful => end,
+            Shutdown::Abrupt => unless_abandoned(end),
+        }
+    }
+
+    /// Ends it at once and without a word. Within one of its own handlers or callbacks, the thread that runs it ends when
+    /// that has returned.
+    pub fn abandon(&self) {
+        if self.end().is_none() {
+            self.shared.tell(Input::Abandon);
+        }
+        self.close(Shutdown::Abrupt);
+    }
+
+    /// As if its session with the store had ended.
+    #[cfg(test)]
+    pub(super) fn lose_sign(&self) -> Option<Signs> {
+        self.signs.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Asks a member whether it is there, as the machine does where it has its doubts, and for so long.
+    #[cfg(test)]
+    pub(super) fn doubt(&self, name: &str, patience: Duration) {
+        let to = self.shared.with_agent(|agent| agent.callee(name).map(Member::place));
+        let to = to.expect("a machine").expect("a member");
+        let (until, handler) = (self.shared.clock().now() + patience, crate::agent::REACH_HANDLER);
+        let call = ControlCall { number: u64::MAX, to, handler, payload: Box::default(), until };
+        self.shared.call(call);
+    }
+
+    /// How it ended, once it has; `None`: not within `patience`.
+    #[cfg(test)]
+    pub(in crate::driver) fn await_end(&self, patience: Duration) -> Option<Result<(), AgentError>> {
+        self.shared.wait_over(self.shared.clock().now() + patience)
+    }
+
+    /// Has this happen while the way to somebody who is called is made, once.
+    #[cfg(test)]
+    pub(super) fn between(&self, happen: impl FnOnce() + Send + 'static) {
+        self.shared.set_between(happen);
+    }
+
+    /// To whom there are ways.
+    #[cfg(test)]
+    pub(super) fn ways(&self) -> Vec<WorkerInfo> {
+        self.shared.ways()
+    }
+
+    /// As if nobody had been called.
+    #[cfg(test)]
+    pub(super) fn forget_ways(&self) {
+        self.shared.forget_ways();
+    }
+
+    /// As if a thread of the library's had panicked.
+    #[cfg(test)]
+    pub(super) fn panicked(&self, words: &str) {
+        self.shared.panicked(words);
+    }
+
+    /// Nothing is left of it.
+    fn close(&self, how: Shutdown) {
+        let now = || self.shared.clock().now();
+        // In a graceful end, what others have asked is answered, which may take as long as the steps before.
+        let until = match how {
+            Shutdown::Graceful => now() + self.membership_timeout,
+            Shutdown::Abrupt => now(),
+        };
+        if how == Shutdown::Graceful {
+            let _ = self.server.leave(self.membership_timeout);
+        }
+        self.shared.parted();
+        self.shared.close();
+        self.server.begin_to_stop();
+        if self.is_closing.swap(true, Ordering::AcqRel) && self.handling.is_around() {
+            // Somebody waits for the thread that this code runs on.
+            return;
+        }
+        self.server.stop();
+        // What handlers use may go when this is over.
+        let _ = self.handling.finish(until.since(now()), END_SLACK);
+        self.store.cancel();
+        // Whoever has it waits for its threads; code that runs on one of them does not wait for that.
+        let turning = if self.handling.is_around() {
+            self.turning.try_lock().ok()
+        } else {
+            Some(self.turning.lock().unwrap_or_else(PoisonError::into_inner))
+        };
+        if let Some(mut turning) = turning {
+            turning.join();
+        }
+        drop(self.signs.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+impl Drop for RpcAgent {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+impl Agency for RpcAgent {
+    fn me(&self) -> &WorkerInfo {
+        &self.me
+    }
+
+    fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError> {
+        Ok(Self::workers(self))
+    }
+
+    fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
+        Self::shutdown(self, how)
+    }
+
+    fn abandon(&self) {
+        Self::abandon(self);
+    }
+
+    fn end(&self) -> Option<Result<(), AgentError>> {
+        Self::end(self).map(unless_abandoned)
+    }
+
+    fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError> {
+        let CallSpec { callee, handler, payload, timeout } = call;
+        self.call_with(callee, handler, payload, timeout, told).map(Begun::Kept)
+    }
+
+    fn begin_notify(&self, call: CallSpec<'_>) -> Result<(), GroupCallError> {
+        self.notify(call.callee, call.handler, call.payload, call.timeout)
+    }
+
+    fn listen(&self, ear: Arc<dyn Ear>) -> Result<(), Heard> {
+        self.shared.listen(ear)
+    }
+
+    fn listen_no_more(&self) {
+        self.shared.listen_no_more();
+    }
+
+    fn tcp(&self) -> Option<&RpcAgent> {
+        Some(self)
+    }
+}
+
+/// The library's own handlers, as long as it lives.
+#[derive(Debug)]
+struct Reserved(Arc<Handling>);
+
+impl Reserved {
+    fn register(handling: &Arc<Handling>, shared: &Arc<Shared>) -> Result<Self, HandlerError> {
+        for name in HANDLERS {
+            let weak = Arc::downgrade(shared);
+            let called = move |request: Request, responder: Responder| match weak.upgrade() {
+                Some(shared) => shared.called(request, responder),
+                None => responder.decline(Status::Leaving, ""),
+            };
+            // Where another worker uses the handlers, the first name is taken already.
+            handling.register_as(Owner::Library, name, Run::Inline, Box::new(called))?;
+        }
+        Ok(Self(Arc::clone(handling)))
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        for name in HANDLERS {
+            self.0.remove_as(Owner::Library, name);
+        }
+    }
+}
+
+/// The address by which this host reaches the store's. Nothing is sent for it.
+fn host_towards(store: &Store) -> String {
+    let found = store.endpoint().and_then(|(host, port)| {
+        let socket = UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("0.0.0.0:0")).ok()?;
+        let connected = socket.connect((host, port)).or_else(|_| {
+            // A socket for IPv6 may not be able to speak IPv4.
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.connect((host, port))
+        });
+        connected.ok()?;
+        socket.local_addr().ok()
+    });
+    let address = found.map(|address| address.ip().to_canonical());
+    address.filter(|ip| !ip.is_unspecified()).unwrap_or(IpAddr::from([127, 0, 0, 1])).to_string()
+}

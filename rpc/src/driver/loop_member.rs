@@ -1,0 +1,585 @@
+//! Workers of RPC groups as members of an event loop: what their threads have to tell waits until the loop takes it.
+
+use crate::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
+use crate::connection::Status;
+use crate::driver::calls::handling::{HandlerFn, Request, Responder, Wanted};
+use crate::driver::group::{
+    Agency, Begun, CallCanceller, CallSpec, Ear, GroupCallError, GroupResult, Heard, RpcContext,
+    RpcInitError, Shutdown, Whom,
+};
+use crate::inbox::ending::{Ending, Keeper, Standing, Step};
+use crate::inbox::{Inbox, InboxLimits, NotBegun, Put};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+use core::fmt;
+use rendezvous_core::driver::canceller::Canceller;
+use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::driver::event_loop::Waker;
+use rendezvous_core::driver::loop_client::{Loop, Member, MemberContext, MemberEvent, MemberId};
+use rendezvous_core::driver::threads::{self, Thread, panic_text};
+use rendezvous_core::ordered::Map;
+use rendezvous_core::store::call::CallId;
+use rendezvous_core::time::{Duration, Instant};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Something happened to a worker of a loop: the content of its [`LoopEvent::Member`].
+///
+/// [`LoopEvent::Member`]: rendezvous_core::driver::loop_client::LoopEvent::Member
+#[derive(Debug)]
+pub enum RpcEvent {
+    /// It is a member, which is told first; or it is none, which is told last.
+    Joined(Result<(), RpcInitError>),
+    /// That call is over.
+    Completed(CallId, Option<Called>, GroupResult),
+    /// A handler of the loop's is asked. Dropped without an answer, the responder tells the caller so.
+    Asked(Request, Responder),
+    /// Somebody came, went or died.
+    Group(GroupEvent),
+    /// It has ended, and this is the last that is heard of it.
+    Over(Result<(), AgentError>),
+}
+
+/// What a call was.
+#[derive(Clone, Debug)]
+pub struct Called {
+    /// Whom it was for.
+    pub callee: Whom,
+    /// The name of the handler.
+    pub handler: Box<str>,
+}
+
+impl fmt::Display for Called {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.handler, self.callee)
+    }
+}
+
+/// Where a worker is made and ended.
+pub trait RpcHome: Any + Send + Sync {
+    /// The context that has it.
+    fn context(&self) -> &RpcContext;
+}
+
+impl RpcHome for RpcContext {
+    fn context(&self) -> &RpcContext {
+        self
+    }
+}
+
+/// Makes a worker, on a thread of its own. The desk is for handlers of the loop's; with the canceller the loop gives up to
+/// make the worker, which may have happened before this begins.
+pub type MakeRpc = Box<dyn FnOnce(&RpcDesk, Canceller) -> Result<Arc<dyn Agency>, RpcInitError> + Send>;
+
+/// Why a worker of a loop does not do what it is asked.
+#[derive(Debug, thiserror::Error)]
+pub enum RpcAskError {
+    /// The loop has no such worker.
+    #[error("the loop has no RPC worker of this number")]
+    Unknown,
+    /// The call was not made.
+    #[error(transparent)]
+    Call(#[from] GroupCallError),
+    /// It could not be begun to end the worker.
+    #[error("no thread to end the RPC worker: {0}")]
+    System(io::Error),
+}
+
+/// How soon an end is tried again for which there was no thread.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+enum Letter {
+    Joined(Result<Arc<dyn Agency>, RpcInitError>),
+    Answer(u64, GroupResult),
+    Asked(Request, Responder),
+    Group(GroupEvent),
+    Over(Result<(), AgentError>),
+}
+
+/// Where a worker's threads leave what the loop is to take.
+struct Desk {
+    inbox: Mutex<Inbox<Letter>>,
+    waker: Waker,
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Inbox<Letter>> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a letter there.
+    fn put(&self, put: impl FnOnce(&mut Inbox<Letter>) -> Put<Letter>) -> Put<Letter> {
+        let put = put(&mut self.lock());
+        if let Put::Wakes = put {
+            self.waker.wake();
+        }
+        put
+    }
+
+    fn answer(&self, call: u64, result: GroupResult) {
+        self.put(|inbox| inbox.answered(call, Letter::Answer(call, result)));
+    }
+
+    fn ask(&self, request: Request, responder: Responder) {
+        let bytes = request.payload.len() as u64;
+        match self.put(|inbox| inbox.asked(bytes, Letter::Asked(request, responder))) {
+            Put::Wakes | Put::Quiet => {}
+            Put::Closed(letter) => refuse([letter], Status::NoHandler, LOOP_GONE),
+            Put::Refused(letter) => refuse([letter], Status::Leaving, ""),
+            Put::Full(letter) => refuse([letter], Status::NoRoom, "its event loop has too many to take"),
+        }
+    }
+
+    /// Tells the last thing, and before it what becomes of all that waits.
+    fn over(&self, last: Letter) {
+        loop {
+            let mut inbox = self.lock();
+            let requests = inbox.take_requests();
+            if requests.is_empty() {
+                let why = match &last {
+                    Letter::Over(Err(error)) => NotCallable::Over { words: error.to_string().into() },
+                    _ => NotCallable::NoMember,
+                };
+                while let Some(call) = inbox.first_call() {
+                    inbox.answered(call, Letter::Answer(call, Err(why.clone().into())));
+                }
+                inbox.over(last);
+                break;
+            }
+            drop(inbox);
+            // Where the worker calls itself, to refuse a request answers a call.
+            refuse(requests, Status::Leaving, "");
+        }
+        self.waker.wake();
+    }
+}
+
+/// Runs code of the program's, or of the library's; a panic in it is told as the end of a worker.
+fn caught<T>(what: &str, code: impl FnOnce() -> T) -> Result<T, AgentError> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(|panic| {
+        let words = format!("the thread that {what} panicked: {}", panic_text(&*panic));
+        AgentError::Panicked { words: words.into() }
+    })
+}
+
+/// What callers of a handler hear whose loop takes requests no more, though the worker may live.
+const LOOP_GONE: &str = "its event loop is gone";
+
+/// Answers requests that nobody will take.
+fn refuse(letters: impl IntoIterator<Item = Letter>, why: Status, words: &str) {
+    for letter in letters {
+        if let Letter::Asked(_, responder) = letter {
+            responder.decline(why, words);
+        }
+    }
+}
+
+impl Ear for Desk {
+    fn changed(&self, event: GroupEvent) -> u64 {
+        let mut lost = 0;
+        self.put(|inbox| {
+            let before = inbox.changes_lost();
+            let put = inbox.changed(Letter::Group(event));
+            lost = inbox.changes_lost() - before;
+            put
+        });
+        lost
+    }
+
+    fn parted(&self) {
+        let put = self.lock().parted();
+        if put == Put::Wakes {
+            self.waker.wake();
+        }
+    }
+}
+
+/// Takes requests to a loop.
+#[derive(Clone)]
+pub struct RpcDesk(Arc<Desk>);
+
+impl fmt::Debug for RpcDesk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RpcDesk")
+    }
+}
+
+impl RpcDesk {
+    /// A handler, inline, whose requests are events of the loop.
+    #[must_use]
+    pub fn handler(&self) -> Box<HandlerFn> {
+        let desk = Arc::clone(&self.0);
+        Box::new(move |request, responder| desk.ask(request, responder))
+    }
+
+    /// Takes one request.
+    pub fn ask(&self, request: Request, responder: Responder) {
+        self.0.ask(request, responder);
+    }
+}
+
+/// A call whose end nobody has taken.
+struct Made {
+    called: Called,
+    /// How it ends when it is given up.
+    way: Way,
+}
+
+enum Way {
+    Kept(CallCanceller),
+    /// Here, after so long.
+    Loose(Option<Duration>, Wanted),
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        if let Self::Loose(_, wanted) = self {
+            wanted.give_up();
+        }
+    }
+}
+
+impl Made {
+    /// In words.
+    fn what(&self) -> Box<str> {
+        format!("{}", self.called).into()
+    }
+}
+
+struct LoopRpc {
+    id: MemberId,
+    clock: Clock,
+    desk: Arc<Desk>,
+    home: Arc<dyn RpcHome>,
+    /// There once that it is a member was told.
+    agent: Option<Arc<dyn Agency>>,
+    joining: Canceller,
+    calls: Map<u64, Made>,
+    ending: Ending,
+    /// When its end is tried again.
+    retry_at: Option<Instant>,
+    threads: Vec<Thread>,
+    is_over: bool,
+}
+
+impl LoopRpc {
+    fn new(context: &MemberContext, inbox: Inbox<Letter>, home: Arc<dyn RpcHome>, keeper: Keeper) -> Self {
+        Self {
+            id: context.id,
+            clock: context.clock,
+            desk: Arc::new(Desk { inbox: Mutex::new(inbox), waker: context.waker.clone() }),
+            home,
+            agent: None,
+            joining: Canceller::default(),
+            calls: Map::new(),
+            ending: Ending::new(keeper),
+            retry_at: None,
+            threads: Vec::new(),
+            is_over: false,
+        }
+    }
+
+    /// Begins to make it.
+    fn make(&mut self, make: MakeRpc) -> io::Result<()> {
+        let (desk, home) = (Arc::clone(&self.desk), Arc::clone(&self.home));
+        let joining = self.joining.begin().for_parts();
+        let thread = threads::spawn("rdzv-rpc-join", move || {
+            let made = caught("makes it", || make(&RpcDesk(Arc::clone(&desk)), joining));
+            let agent = match made.unwrap_or_else(|error| Err(error.into())) {
+                Ok(agent) => agent,
+                Err(error) => return desk.over(Letter::Joined(Err(error))),
+            };
+            let told = Letter::Joined(Ok(Arc::clone(&agent)));
+            if let Put::Refused(_) = desk.put(|inbox| inbox.joined(told)) {
+                // The loop is gone, or has this worker no more. Nobody hears how it ends.
+                home.context().end(&agent, Shutdown::Abrupt).ok();
+            } else {
+                // Nobody else has it yet.
+                agent.listen(desk).ok();
+            }
+        })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// The program wishes it to end so.
+    fn end(&mut self, how: Shutdown) -> io::Result<()> {
+        let before = self.ending;
+        self.ending.wish(how);
+        self.go_on().inspect_err(|_| self.ending = before)
+    }
+
+    /// Does what is to be done for its end.
+    fn go_on(&mut self) -> io::Result<()> {
+        let standing = match &self.agent {
+            None => Standing::Joining,
+            Some(_) if self.desk.lock().has_parted() => Standing::Parted,
+            Some(_) => Standing::Member,
+        };
+        let Some(step) = self.ending.next(standing) else { return Ok(()) };
+        match (step, &self.agent) {
+            (Step::End(how), Some(agent)) => {
+                let (desk, home, agent) = (Arc::clone(&self.desk), Arc::clone(&self.home), Arc::clone(agent));
+                self.threads.push(threads::spawn("rdzv-rpc-end", move || {
+                    let end = caught("ends it", || home.context().end(&agent, how));
+                    if end.is_err() {
+                        // The context may have another worker all the same.
+                        caught("gives it up", || home.context().abandon(&agent)).ok();
+                    }
+                    let end = end.and_then(|end| end);
+                    drop(agent);
+                    desk.over(Letter::Over(unless_abandoned(end)));
+                })?);
+            }
+            (Step::Tell, Some(agent)) => self.desk.over(Letter::Over(agent.end().unwrap_or(Ok(())))),
+            (Step::GiveUp | Step::End(_) | Step::Tell, _) => self.joining.cancel(),
+        }
+        self.ending.begun(step);
+        Ok(())
+    }
+
+    fn call(&mut self, spec: CallSpec<'_>) -> Result<CallId, GroupCallError> {
+        let agent = self.agent.clone().ok_or(NotCallable::NoMember)?;
+        let begun = self.desk.lock().begin();
+        let call = begun.map_err(|error| match error {
+            NotBegun::Over => NotCallable::NoMember.into(),
+            NotBegun::TooMany { calls_max } => GroupCallError::Untaken { calls_max },
+        })?;
+        let called = Called { callee: spec.callee.into(), handler: spec.handler.into() };
+        let desk = Arc::clone(&self.desk);
+        let told = Box::new(move |result| desk.answer(call, result));
+        match agent.begin_call(spec, told) {
+            Ok(Begun::Kept(canceller)) => {
+                self.calls.insert(call, Made { called, way: Way::Kept(canceller) });
+            }
+            Ok(Begun::Loose(time, wanted)) => {
+                if let Some(time) = time {
+                    self.desk.lock().set_deadline(call, self.clock.now() + time);
+                }
+                self.calls.insert(call, Made { called, way: Way::Loose(time, wanted) });
+            }
+            Err(error) => {
+                self.desk.lock().forget(call);
+                return Err(error);
+            }
+        }
+        Ok(self.id.call(call))
+    }
+
+    fn take(&mut self) -> Option<RpcEvent> {
+        let letter = self.desk.lock().take()?;
+        Some(match letter {
+            Letter::Joined(Ok(agent)) => {
+                self.agent = Some(agent);
+                // It may have been wished to end before.
+                self.desk.waker.wake();
+                RpcEvent::Joined(Ok(()))
+            }
+            Letter::Joined(Err(error)) => RpcEvent::Joined(Err(error)),
+            Letter::Answer(call, result) => {
+                let called = self.calls.remove(call).map(|made| made.called);
+                RpcEvent::Completed(self.id.call(call), called, result)
+            }
+            Letter::Asked(request, responder) => RpcEvent::Asked(request, responder),
+            Letter::Group(event) => RpcEvent::Group(event),
+            Letter::Over(end) => RpcEvent::Over(end),
+        })
+    }
+}
+
+impl fmt::Debug for LoopRpc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoopRpc").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Member for LoopRpc {
+    fn cancel(&mut self, name: CallId) {
+        let call = self.id.number_of(name);
+        let Some(made) = self.calls.get(call) else { return };
+        match &made.way {
+            Way::Kept(canceller) => _ = canceller.cancel(),
+            Way::Loose(_, wanted) => {
+                wanted.give_up();
+                self.desk.answer(call, Err(GroupCallError::Cancelled { call: made.what() }));
+            }
+        }
+    }
+
+    fn turn(&mut self, now: Instant) {
+        loop {
+            let late = self.desk.lock().late_call(now);
+            let Some(call) = late else { break };
+            let (what, elapsed) = match self.calls.get(call) {
+                Some(made @ Made { way: Way::Loose(time, wanted), .. }) => {
+                    wanted.give_up();
+                    (made.what(), time.unwrap_or_default())
+                }
+                _ => Default::default(),
+            };
+            self.desk.answer(call, Err(GroupCallError::Late { call: what, elapsed }));
+        }
+        self.desk.lock().ripen();
+        // Where there is no thread for it now, there may be one soon.
+        self.retry_at = self.go_on().is_err().then(|| now + RETRY_INTERVAL);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let late = self.desk.lock().poll_timeout();
+        late.into_iter().chain(self.retry_at).min()
+    }
+
+    fn next_event(&mut self) -> Option<MemberEvent> {
+        let event = self.take()?;
+        self.is_over = matches!(event, RpcEvent::Joined(Err(_)) | RpcEvent::Over(_));
+        Some(Box::new(event))
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Nobody hears of it any more. What has to end begins to.
+    fn leave(&mut self) {
+        let letters = self.desk.lock().close();
+        for letter in letters {
+            match letter {
+                Letter::Joined(Ok(agent)) => self.agent = Some(agent),
+                other => refuse([other], Status::NoHandler, LOOP_GONE),
+            }
+        }
+        if let Some(agent) = &self.agent {
+            agent.listen_no_more();
+        }
+        let is_here = self.threads.iter().all(Thread::is_here);
+        let end = match self.ending.keeper() {
+            // In a forked child nobody carries it out: it is the parent's.
+            Keeper::Loop if is_here => self.end(Shutdown::Abrupt),
+            Keeper::Loop | Keeper::Others => Ok(()),
+        };
+        // Without a thread for it, this one has to do it.
+        if let (Err(_), Some(agent)) = (end, &self.agent) {
+            self.home.context().end(agent, Shutdown::Abrupt).ok();
+        }
+    }
+    fn take_threads(&mut self) -> Vec<Thread> {
+        let mut kept = core::mem::take(&mut self.threads);
+        // Who is the last to let go of a worker waits for handlers that are at work.
+        if let Some(agent) = self.agent.take() {
+            kept.extend(threads::spawn("rdzv-rpc-end", move || drop(agent)));
+        }
+        kept
+    }
+}
+
+/// What a loop does with workers of RPC groups.
+pub trait RpcLoop {
+    /// Begins to make a worker, on a thread of its own. [`RpcEvent::Joined`] tells what came of it; it ends with the loop.
+    ///
+    /// # Errors
+    /// The system has no room for one more thread.
+    fn init_rpc(&mut self, home: Arc<dyn RpcHome>, make: MakeRpc) -> io::Result<MemberId>;
+
+    /// Adds a worker that is a member already: what happens to it is told here from now on. It does not end with the loop.
+    ///
+    /// # Errors
+    /// It is in a loop.
+    fn add_rpc(&mut self, home: Arc<dyn RpcHome>, agent: Arc<dyn Agency>) -> Result<MemberId, Heard>;
+
+    /// Forgets a worker: no event of it follows, and what it is asked is refused. One that was made for the loop ends
+    /// abruptly, on a thread of its own.
+    fn remove_rpc(&mut self, worker: MemberId);
+
+    /// The worker, once it was told that it is a member.
+    fn rpc(&mut self, worker: MemberId) -> Option<Arc<dyn Agency>>;
+
+    /// Where requests of the worker's handlers are taken to this loop.
+    fn rpc_desk(&mut self, worker: MemberId) -> Option<RpcDesk>;
+
+    /// Where the worker is made and ended.
+    fn rpc_home(&mut self, worker: MemberId) -> Option<Arc<dyn RpcHome>>;
+
+    /// Calls another worker, or this one. [`RpcEvent::Completed`] tells what came of it.
+    ///
+    /// # Errors
+    /// It was not made.
+    fn rpc_call(&mut self, worker: MemberId, call: CallSpec<'_>) -> Result<CallId, RpcAskError>;
+
+    /// Calls what nobody answers.
+    ///
+    /// # Errors
+    /// It was not made.
+    fn rpc_notify(&mut self, worker: MemberId, call: CallSpec<'_>) -> Result<(), RpcAskError>;
+
+    /// Begins to end a worker; [`RpcEvent::Over`] tells how it ended. One that is joining gives that up.
+    ///
+    /// # Errors
+    /// There is none, or no thread for it.
+    fn rpc_shutdown(&mut self, worker: MemberId, how: Shutdown) -> Result<(), RpcAskError>;
+}
+
+/// Does `work` with a worker.
+fn with<T>(events: &mut Loop, worker: MemberId, work: impl FnOnce(&mut LoopRpc) -> T) -> Option<T> {
+    events.with_member(worker, |member, _| work(member))
+}
+
+impl RpcLoop for Loop {
+    fn init_rpc(&mut self, home: Arc<dyn RpcHome>, make: MakeRpc) -> io::Result<MemberId> {
+        self.add_member(|context| {
+            let inbox = Inbox::of_newcomer(InboxLimits::default());
+            let mut member = LoopRpc::new(context, inbox, home, Keeper::Loop);
+            member.make(make)?;
+            Ok(member)
+        })
+    }
+
+    fn add_rpc(&mut self, home: Arc<dyn RpcHome>, agent: Arc<dyn Agency>) -> Result<MemberId, Heard> {
+        self.add_member(|context| {
+            let inbox = Inbox::of_member(InboxLimits::default());
+            let mut member = LoopRpc::new(context, inbox, home, Keeper::Others);
+            agent.listen(Arc::clone(&member.desk) as Arc<dyn Ear>)?;
+            member.agent = Some(agent);
+            Ok(member)
+        })
+    }
+
+    fn remove_rpc(&mut self, worker: MemberId) {
+        self.remove_member::<LoopRpc>(worker);
+    }
+
+    fn rpc(&mut self, worker: MemberId) -> Option<Arc<dyn Agency>> {
+        with(self, worker, |member| member.agent.clone())?
+    }
+
+    fn rpc_desk(&mut self, worker: MemberId) -> Option<RpcDesk> {
+        with(self, worker, |member| RpcDesk(Arc::clone(&member.desk)))
+    }
+
+    fn rpc_home(&mut self, worker: MemberId) -> Option<Arc<dyn RpcHome>> {
+        with(self, worker, |member| Arc::clone(&member.home))
+    }
+
+    fn rpc_call(&mut self, worker: MemberId, call: CallSpec<'_>) -> Result<CallId, RpcAskError> {
+        let made = with(self, worker, |member| member.call(call)).ok_or(RpcAskError::Unknown)?;
+        Ok(made?)
+    }
+
+    fn rpc_notify(&mut self, worker: MemberId, call: CallSpec<'_>) -> Result<(), RpcAskError> {
+        let agent = with(self, worker, |member| member.agent.clone()).ok_or(RpcAskError::Unknown)?;
+        let agent = agent.ok_or(GroupCallError::from(NotCallable::NoMember))?;
+        Ok(agent.begin_notify(call)?)
+    }
+
+    fn rpc_shutdown(&mut self, worker: MemberId, how: Shutdown) -> Result<(), RpcAskError> {
+        let begun = with(self, worker, |member| member.end(how)).ok_or(RpcAskError::Unknown)?;
+        begun.map_err(RpcAskError::System)
+    }
+}
+
+#[cfg(test)]
+mod tests;

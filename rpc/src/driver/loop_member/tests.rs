@@ -1,0 +1,744 @@
+use super::*;
+use crate::agent::{AgentError, GroupEvent};
+use crate::connection::{CallFailure, CallKind};
+use crate::driver::calls::handling::{Handling, Request, Responder, Run, Wanted};
+use crate::driver::group::tests::{server, store, worker};
+use crate::driver::group::{
+    Agency, Begun, CallSpec, CallTold, Callee, GroupCallError, GroupResult, RpcAgent, RpcInit, RpcInitError,
+    Shutdown, TcpOptions,
+};
+use crate::driver::testing::becomes_readable;
+use crate::handlers::Owner;
+use crate::inbox::InboxLimits;
+use crate::membership::error::MembershipError;
+use crate::name::WorkerInfo;
+use crate::options::RpcOptions;
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use rendezvous_core::driver::loop_client::{LoopEvent, StoreId};
+use rendezvous_core::driver::rendezvous::NodeStore;
+use rendezvous_core::driver::server::Server;
+use rendezvous_core::driver::store::Timeout;
+use rendezvous_core::error::ErrorKind;
+use std::sync::{Mutex, mpsc};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Begins to make a worker whose handler `ask` the loop answers.
+fn init(
+    events: &mut Loop,
+    context: &Arc<RpcContext>,
+    port: u16,
+    (name, rank): (&'static str, u16),
+    world_size: Option<u16>,
+) -> MemberId {
+    let (home, context) = (Arc::clone(context), Arc::clone(context));
+    let make = Box::new(move |desk: &RpcDesk, canceller: Canceller| {
+        let handling = Handling::new(1);
+        handling.register_as(Owner::Program, "ask", Run::Inline, desk.handler())?;
+        let own = TcpOptions { handling: Some(handling), ..TcpOptions::default() };
+        let mut options = RpcOptions::new("tcp");
+        options.set_own(Box::new(own));
+        let over = Arc::new(NodeStore::new(store(port), None));
+        let rank = Some(rank);
+        let options = Some(options);
+        let init = RpcInit { name, rank, world_size, options, canceller, ..RpcInit::default() };
+        context.init_over(over, init)
+    });
+    events.init_rpc(home, make).expect("a thread")
+}
+
+/// Turns the loop until something happens.
+fn next(events: &mut Loop) -> (MemberId, RpcEvent) {
+    loop {
+        match events.next_event() {
+            Some(LoopEvent::Member(id, event)) => return (id, *event.downcast().expect("of a worker")),
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+        assert!(becomes_readable(events.fd(), SOON), "nothing happens any more");
+        events.turn().expect("a turn");
+    }
+}
+
+/// It has not become a member, since nobody waited for that any more.
+fn is_given_up(event: &RpcEvent) -> bool {
+    match event {
+        RpcEvent::Joined(Err(RpcInitError::Agent(AgentError::Membership(error)))) => {
+            *error == MembershipError::Cancelled
+        }
+        RpcEvent::Joined(Err(RpcInitError::Store(error))) => error.kind() == ErrorKind::Cancelled,
+        _ => false,
+    }
+}
+
+fn joined(events: &mut Loop) -> MemberId {
+    match next(events) {
+        (id, RpcEvent::Joined(Ok(()))) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn asked(events: &mut Loop) -> (MemberId, Request, Responder) {
+    match next(events) {
+        (id, RpcEvent::Asked(request, responder)) => (id, request, responder),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn completed(events: &mut Loop) -> (CallId, GroupResult) {
+    match next(events) {
+        (_, RpcEvent::Completed(call, _, result)) => (call, result),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Why a call has no answer.
+fn failure(result: GroupResult) -> CallFailure {
+    match result {
+        Err(GroupCallError::Call(error)) => error.why,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn over(events: &mut Loop) -> (MemberId, Result<(), AgentError>) {
+    loop {
+        match next(events) {
+            (id, RpcEvent::Over(end)) => return (id, end),
+            // Who goes first is told of to the other.
+            (_, RpcEvent::Group(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn ask<'a>(callee: &'a str, handler: &'a str, payload: &[u8]) -> CallSpec<'a> {
+    CallSpec { callee: Callee::Name(callee), handler, payload: payload.into(), timeout: Some(SOON) }
+}
+
+/// Two workers of a group in one loop.
+fn pair(world_size: Option<u16>) -> (Server, Loop, [MemberId; 2], [Arc<RpcContext>; 2]) {
+    let (server, port) = server();
+    let mut events = Loop::new().expect("a loop");
+    let contexts = [Arc::new(RpcContext::default()), Arc::new(RpcContext::default())];
+    let one = init(&mut events, &contexts[0], port, ("one", 0), world_size);
+    if world_size.is_none() {
+        assert_eq!(joined(&mut events), one);
+    }
+    let two = init(&mut events, &contexts[1], port, ("two", 1), world_size);
+    if world_size.is_some() {
+        let mut both = [joined(&mut events), joined(&mut events)];
+        both.sort_unstable();
+        assert_eq!(both, [one, two]);
+    } else {
+        let mut is_told = [false, false];
+        while is_told != [true, true] {
+            match next(&mut events) {
+                (id, RpcEvent::Joined(Ok(()))) if id == two => is_told[0] = true,
+                (id, RpcEvent::Group(GroupEvent::Joined(who))) if id == one => {
+                    assert_eq!(who, worker("two", 1));
+                    is_told[1] = true;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    (server, events, [one, two], contexts)
+}
+
+#[test]
+fn two_workers_of_one_loop_and_one_thread_call_each_other() {
+    let (_server, mut events, [one, two], _) = pair(Some(2));
+    let call = events.rpc_call(one, ask("two", "ask", b"hello")).expect("made");
+    let (at, request, responder) = asked(&mut events);
+    assert_eq!((at, &request.caller, &*request.handler), (two, &worker("one", 0), "ask"));
+    assert_eq!((&*request.payload, responder.is_wanted()), (&b"hello"[..], true));
+    // It is answered later; meanwhile other calls come and go, also to itself.
+    let own = events.rpc_call(two, ask("two", "ask", b"me")).expect("made");
+    let (at, _, answers) = asked(&mut events);
+    assert_eq!(at, two);
+    assert!(answers.answer(b"myself".to_vec()));
+    assert_eq!(completed(&mut events), (own, Ok(b"myself".to_vec())));
+    events.rpc_notify(one, ask("two", "ask", b"psst")).expect("made");
+    let (_, request, answers) = asked(&mut events);
+    assert_eq!(&*request.payload, b"psst");
+    assert!(!answers.answer(Vec::new()), "nobody wants it");
+    assert!(responder.answer(b"late".to_vec()));
+    assert_eq!(completed(&mut events), (call, Ok(b"late".to_vec())));
+
+    let call = events.rpc_call(two, ask("one", "none", b"")).expect("made");
+    let (id, result) = completed(&mut events);
+    assert_eq!(id, call);
+    assert_eq!(result.expect_err("none").to_string(), "none at one (id 0): there is no such handler");
+    let error = events.rpc_call(two, ask("three", "ask", b"")).expect_err("nobody").to_string();
+    assert_eq!(error, "there is no worker three in the group");
+    assert!(matches!(
+        events.rpc_notify(MemberId::from_u32(99), ask("one", "ask", b"")),
+        Err(RpcAskError::Unknown)
+    ));
+
+    // One that is cancelled, one whose time passes, one that is refused.
+    let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
+    let (_, _, held) = asked(&mut events);
+    events.cancel(StoreId::from_u32(one.as_u32()), call);
+    let (id, result) = completed(&mut events);
+    let words = result.expect_err("cancelled").to_string();
+    assert_eq!((id, words.as_str()), (call, "ask at two (id 1): it was cancelled"));
+    events.cancel(StoreId::from_u32(one.as_u32()), call);
+    drop(held);
+    let quick = CallSpec { timeout: Some(Duration::from_millis(20)), ..ask("two", "ask", b"") };
+    let call = events.rpc_call(one, quick).expect("made");
+    let mut held = Vec::new();
+    let (id, result) = loop {
+        match next(&mut events) {
+            (_, RpcEvent::Asked(_, responder)) => held.push(responder),
+            (_, RpcEvent::Completed(id, _, result)) => break (id, result),
+            other => panic!("{other:?}"),
+        }
+    };
+    let words = result.expect_err("too late").to_string();
+    assert!(id == call && words.contains("ask at two (id 1"), "{words}");
+    drop(held);
+    let call = events.rpc_call(one, ask("two", "ask", b"last")).expect("made");
+    loop {
+        // The one that was too late may have been on its way.
+        let (_, request, responder) = asked(&mut events);
+        if &*request.payload == b"last" {
+            assert!(responder.fail("no such luck"));
+            break;
+        }
+    }
+    let (id, result) = completed(&mut events);
+    assert_eq!(id, call);
+    assert_eq!(
+        result.expect_err("refused").to_string(),
+        "ask at two (id 1): the handler failed: no such luck"
+    );
+
+    events.rpc_shutdown(one, Shutdown::Graceful).expect("a thread");
+    events.rpc_shutdown(two, Shutdown::Graceful).expect("a thread");
+    let (first, second) = (over(&mut events), over(&mut events));
+    assert_eq!((first.1, second.1), (Ok(()), Ok(())));
+    assert!([first.0, second.0] == [one, two] || [first.0, second.0] == [two, one]);
+    assert!(matches!(events.rpc_shutdown(one, Shutdown::Abrupt), Err(RpcAskError::Unknown)));
+    assert!(events.next_event().is_none());
+}
+
+#[test]
+fn a_death_is_told_and_ends_calls() {
+    let (_server, mut events, [one, two], contexts) = pair(None);
+    let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
+    let (_, _, held) = asked(&mut events);
+    // What the loop forgets ends without a word.
+    events.remove_rpc(two);
+    events.remove_rpc(two);
+    let (mut is_dead, mut ended) = (false, None);
+    while !is_dead || ended.is_none() {
+        match next(&mut events) {
+            (id, RpcEvent::Group(GroupEvent::PeerDied { worker: who, .. })) => {
+                assert_eq!((id, who), (one, worker("two", 1)));
+                is_dead = true;
+            }
+            (_, RpcEvent::Completed(id, _, result)) => ended = Some((id, failure(result))),
+            other => panic!("{other:?}"),
+        }
+    }
+    let (id, why) = ended.expect("it ended");
+    assert!(id == call && matches!(why, CallFailure::PeerGone(_)), "{why:?}");
+    drop(held);
+    assert!(events.rpc_call(two, ask("one", "ask", b"")).is_err());
+    events.rpc_shutdown(one, Shutdown::Abrupt).expect("a thread");
+    assert_eq!(over(&mut events), (one, Ok(())));
+    assert!(contexts[0].agent().is_none(), "the context may have another one");
+}
+
+#[test]
+fn a_graceful_end_may_be_hastened() {
+    let (_server, mut events, [one, two], _) = pair(None);
+    let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
+    let (_, _, held) = asked(&mut events);
+    events.rpc_shutdown(one, Shutdown::Graceful).expect("a thread");
+    // It waits for its call, so nothing ends it but this.
+    events.rpc_shutdown(one, Shutdown::Abrupt).expect("a thread");
+    let (id, result) = completed(&mut events);
+    assert_eq!((id, failure(result)), (call, CallFailure::OwnEnd("this worker was shut down".into())));
+    loop {
+        match next(&mut events) {
+            (id, RpcEvent::Over(end)) => {
+                assert_eq!((id, end), (one, Ok(())));
+                break;
+            }
+            (id, RpcEvent::Group(GroupEvent::PeerDied { .. })) => assert_eq!(id, two),
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(held);
+}
+
+#[test]
+fn who_leaves_a_group_answers_what_it_was_asked() {
+    for size in [None, Some(2)] {
+        let (_server, mut events, [one, two], _) = pair(size);
+        let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
+        let (at, _, responder) = asked(&mut events);
+        assert_eq!(at, two);
+        events.rpc_shutdown(two, Shutdown::Graceful).expect("a thread");
+        if size.is_some() {
+            // All end together.
+            events.rpc_shutdown(one, Shutdown::Graceful).expect("a thread");
+        } else {
+            let (at, event) = next(&mut events);
+            let RpcEvent::Group(GroupEvent::Left(who)) = &event else { panic!("{event:?}") };
+            assert_eq!((at, who), (one, &worker("two", 1)));
+        }
+        assert!(responder.answer(b"at last".to_vec()));
+        assert_eq!(completed(&mut events), (call, Ok(b"at last".to_vec())));
+        assert_eq!(over(&mut events).1, Ok(()));
+        if size.is_some() {
+            assert_eq!(over(&mut events).1, Ok(()));
+        }
+    }
+}
+
+#[test]
+fn a_loop_that_goes_takes_its_workers_along() {
+    let (server, port) = server();
+    let context = Arc::new(RpcContext::default());
+    let mut events = Loop::new().expect("a loop");
+    let one = init(&mut events, &context, port, ("one", 0), None);
+    assert_eq!(joined(&mut events), one);
+    let other = RpcAgent::start(
+        &store(port),
+        worker("two", 1),
+        None,
+        &RpcOptions::new("tcp"),
+        &TcpOptions::default(),
+    );
+    let other = other.expect("a member");
+    let waiting = other.start_call("one", "ask", Vec::new(), Some(SOON)).expect("made");
+    let taken = other.start_call("one", "ask", Vec::new(), Some(SOON)).expect("made");
+    let (_, RpcEvent::Group(_)) = next(&mut events) else { panic!("it came") };
+    let (_, _, responder) = asked(&mut events);
+    // A call of its own is under way, too.
+    events.rpc_call(one, ask("one", "ask", b"")).expect("made");
+    drop(events);
+    assert!(!responder.is_wanted());
+    for call in [waiting, taken] {
+        call.wait().expect_err("nobody answers");
+    }
+    assert!(context.agent().is_none(), "nothing is left of it");
+    drop(server);
+}
+
+#[test]
+fn who_does_not_become_a_member_says_why_and_who_is_waited_for_may_be_given_up() {
+    let (_server, mut events, [_, two], contexts) = pair(None);
+    let port = _server.local_addr().port();
+    let context = Arc::new(RpcContext::default());
+    let again = init(&mut events, &context, port, ("two", 7), None);
+    let (id, event) = next(&mut events);
+    let RpcEvent::Joined(Err(error)) = event else { panic!("{event:?}") };
+    assert_eq!((id, error.to_string().as_str()), (again, "RPC worker name two is not unique."));
+    assert!(matches!(events.rpc_call(again, ask("two", "ask", b"")), Err(RpcAskError::Unknown)));
+    // A second worker of a context is none.
+    let second = init(&mut events, &contexts[1], port, ("three", 3), None);
+    let (id, event) = next(&mut events);
+    let RpcEvent::Joined(Err(error)) = event else { panic!("{event:?}") };
+    assert_eq!((id, error.to_string().as_str()), (second, "RPC is already initialized"));
+
+    // A group that will never be complete.
+    let (_other, other_port) = server();
+    let alone = init(&mut events, &context, other_port, ("zero", 0), Some(2));
+    let error = events.rpc_call(alone, ask("zero", "ask", b"")).expect_err("no member").to_string();
+    assert_eq!(error, "this worker is no member of its group");
+    store(other_port).wait(&[b"rdzv/cards/0"], Timeout::After(SOON)).expect("it comes");
+    events.rpc_shutdown(alone, Shutdown::Graceful).expect("a thread");
+    let (id, event) = next(&mut events);
+    assert_eq!(id, alone);
+    assert!(is_given_up(&event), "{event:?}");
+    // One that may not have begun.
+    let early = init(&mut events, &context, other_port, ("zero", 0), Some(2));
+    events.rpc_shutdown(early, Shutdown::Graceful).expect("a thread");
+    let (id, event) = next(&mut events);
+    assert_eq!(id, early);
+    assert!(is_given_up(&event), "{event:?}");
+    let forgotten = init(&mut events, &context, other_port, ("zero", 0), Some(2));
+    events.remove_rpc(forgotten);
+    events.rpc_shutdown(two, Shutdown::Abrupt).expect("a thread");
+    assert_eq!(over(&mut events), (two, Ok(())));
+    let dropped = Arc::new(RpcContext::default());
+    init(&mut events, &dropped, other_port, ("zero", 0), Some(2));
+    drop(events);
+    // The end of the loop waited for it.
+    let none = dropped.init(RpcInit { name: "next", ..RpcInit::default() }).map(drop);
+    assert!(matches!(none, Err(RpcInitError::Rendezvous(_))), "no worker is in its way: {none:?}");
+}
+
+#[test]
+fn a_worker_that_is_there_may_be_added_and_lives_on() {
+    let (_server, port) = server();
+    let context = Arc::new(RpcContext::default());
+    let over = |name| Arc::new(NodeStore::new(store(port).with_prefix(name), None));
+    let init =
+        RpcInit { name: "one", rank: Some(1), options: Some(RpcOptions::new("tcp")), ..RpcInit::default() };
+    let agent = context.init_over(over(b"x"), init).expect("a member");
+    let tcp = agent.tcp().expect("of tcp");
+    let join = |name, id| {
+        let group = store(port).with_prefix(b"x");
+        RpcAgent::start(&group, worker(name, id), None, &RpcOptions::new("tcp"), &TcpOptions::default())
+    };
+    let two = join("two", 2).expect("a member");
+    let mut events = Loop::new().expect("a loop");
+    let home: Arc<dyn RpcHome> = context.clone();
+    let id = events.add_rpc(Arc::clone(&home), Arc::clone(&agent)).expect("in no loop");
+    assert!(events.add_rpc(Arc::clone(&home), Arc::clone(&agent)).is_err());
+    // What nobody had asked for comes first.
+    let (of, event) = next(&mut events);
+    assert!(of == id && matches!(event, RpcEvent::Group(GroupEvent::Joined(_))), "{event:?}");
+    let desk = events.rpc_desk(id).expect("there");
+    tcp.handling().register_as(Owner::Program, "ask", Run::Inline, desk.handler()).expect("free");
+    let call = two.start_call("one", "ask", b"x".to_vec(), Some(SOON)).expect("made");
+    let (_, request, responder) = asked(&mut events);
+    responder.answer(request.payload);
+    assert_eq!(call.wait(), Ok(b"x".to_vec()));
+    assert!(tcp.next_event(Duration::ZERO).is_none(), "the loop hears it");
+
+    events.remove_rpc(id);
+    let error = two.call("one", "ask", Vec::new(), Some(SOON)).expect_err("no loop").to_string();
+    assert!(error.contains("its event loop is gone"), "{error}");
+    assert!(agent.tcp().is_some_and(|agent| agent.end().is_none()), "it lives on");
+    let id = events.add_rpc(home, Arc::clone(&agent)).expect("in no loop any more");
+    drop(two);
+    let (of, event) = next(&mut events);
+    assert!(of == id && matches!(event, RpcEvent::Group(GroupEvent::PeerDied { .. })), "{event:?}");
+    // Somebody else ends it.
+    context.end(&agent, Shutdown::Graceful).expect("alone");
+    let (of, event) = next(&mut events);
+    assert!(of == id && matches!(event, RpcEvent::Over(Ok(()))), "{event:?}");
+}
+
+#[test]
+fn the_end_that_its_owner_gives_an_added_worker_is_not_hastened() {
+    let (_server, port) = server();
+    let context = Arc::new(RpcContext::default());
+    let over = Arc::new(NodeStore::new(store(port).with_prefix(b"x"), None));
+    let mut options = RpcOptions::new("tcp");
+    options.set_worker_threads(1).expect("one");
+    let init = RpcInit { name: "one", rank: Some(1), options: Some(options), ..RpcInit::default() };
+    let agent = context.init_over(over, init).expect("a member");
+    let tcp = agent.tcp().expect("of tcp");
+    let group = store(port).with_prefix(b"x");
+    let two =
+        RpcAgent::start(&group, worker("two", 2), None, &RpcOptions::new("tcp"), &TcpOptions::default())
+            .expect("a member");
+    let (tell, keep) = mpsc::channel();
+    let (open, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let work = move |_, _| {
+        gate.lock().expect("no panic").recv_timeout(SOON).expect("it opens");
+        tell.send(()).expect("kept");
+    };
+    tcp.handling().register("work", Run::Pooled, work).expect("free");
+    let here = |_, responder: Responder| _ = responder.answer(Vec::new());
+    tcp.handling().register("here", Run::Inline, here).expect("free");
+    let mut events = Loop::new().expect("a loop");
+    let home: Arc<dyn RpcHome> = context.clone();
+    let id = events.add_rpc(home, Arc::clone(&agent)).expect("in no loop");
+    for _ in 0..10 {
+        two.notify("one", "work", b"x".to_vec(), Some(SOON)).expect("made");
+    }
+    two.call("one", "here", Vec::new(), Some(SOON)).expect("all are there");
+
+    let ended = Arc::clone(&context);
+    let end = std::thread::spawn(move || ended.end(&agent, Shutdown::Graceful));
+    let told = loop {
+        if let (of, RpcEvent::Over(end)) = next(&mut events) {
+            break (of, end);
+        }
+    };
+    assert_eq!(told, (id, Ok(())));
+    for _ in 0..10 {
+        open.send(()).expect("it is at work");
+    }
+    assert_eq!(end.join().expect("no panic"), Ok(()));
+    assert_eq!(keep.try_iter().count(), 10);
+}
+
+#[test]
+fn an_added_worker_that_leaves_answers_what_waits_in_the_loop() {
+    let (_server, port) = server();
+    let context = Arc::new(RpcContext::default());
+    let group_store = Arc::new(NodeStore::new(store(port).with_prefix(b"x"), None));
+    let options = Some(RpcOptions::new("tcp"));
+    let init = RpcInit { name: "one", rank: Some(1), options, ..RpcInit::default() };
+    let agent = context.init_over(group_store, init).expect("a member");
+    let tcp = agent.tcp().expect("of tcp");
+    let group = store(port).with_prefix(b"x");
+    let own = TcpOptions::default();
+    let two = RpcAgent::start(&group, worker("two", 2), None, &RpcOptions::new("tcp"), &own);
+    let two = two.expect("a member");
+    let mut events = Loop::new().expect("a loop");
+    let home: Arc<dyn RpcHome> = context.clone();
+    let id = events.add_rpc(home, Arc::clone(&agent)).expect("in no loop");
+    let (_, RpcEvent::Group(GroupEvent::Joined(_))) = next(&mut events) else { panic!("it came") };
+    let desk = events.rpc_desk(id).expect("there");
+    tcp.handling().register_as(Owner::Program, "ask", Run::Inline, desk.handler()).expect("free");
+    let here = |_, responder: Responder| _ = responder.answer(Vec::new());
+    tcp.handling().register("here", Run::Inline, here).expect("free");
+    let calls = [(); 2].map(|()| two.start_call("one", "ask", b"x".to_vec(), Some(SOON)).expect("made"));
+    two.call("one", "here", Vec::new(), Some(SOON)).expect("both are there");
+    let (_, _, first) = asked(&mut events);
+    let (ended, ending) = (Arc::clone(&context), Arc::clone(&agent));
+    let end = std::thread::spawn(move || ended.end(&ending, Shutdown::Graceful));
+    tcp.await_end(SOON).expect("it ends").ok();
+    let (_, _, second) = asked(&mut events);
+    for (call, responder) in calls.into_iter().zip([first, second]) {
+        assert!(responder.answer(b"at last".to_vec()));
+        assert_eq!(call.wait(), Ok(b"at last".to_vec()));
+    }
+    assert_eq!(over(&mut events), (id, Ok(())));
+    assert_eq!(end.join().expect("no panic"), Ok(()));
+}
+
+#[test]
+fn who_leaves_answers_nobody_any_more_when_its_program_wants_it_to_end_at_once() {
+    let (_server, mut events, [one, two], _) = pair(None);
+    let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
+    let (_, _, held) = asked(&mut events);
+    events.rpc_shutdown(two, Shutdown::Graceful).expect("a thread");
+    let (at, event) = next(&mut events);
+    let RpcEvent::Group(GroupEvent::Left(who)) = &event else { panic!("{event:?}") };
+    assert_eq!((at, who), (one, &worker("two", 1)));
+    let leaving = events.rpc(two).expect("it answers still");
+    leaving.tcp().and_then(|agent| agent.await_end(SOON)).expect("it ends").ok();
+    events.rpc_shutdown(two, Shutdown::Abrupt).expect("a thread");
+    let (mut ended, mut why) = (None, None);
+    while ended.is_none() || why.is_none() {
+        match next(&mut events) {
+            (id, RpcEvent::Over(end)) => ended = Some((id, end)),
+            (_, RpcEvent::Completed(id, _, result)) => why = Some((id, failure(result))),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(ended, Some((two, Ok(()))));
+    let (id, why) = why.expect("it failed");
+    assert!(id == call && matches!(why, CallFailure::PeerGone(_)), "{why:?}");
+    drop((held, leaving));
+}
+
+/// A worker in code of the program's own, which keeps what it is asked.
+struct Own(WorkerInfo, Mutex<Vec<(CallTold, Wanted)>>);
+
+/// A worker whose shutdown says this, and that has ended otherwise as it should.
+struct Ending(WorkerInfo, Result<(), AgentError>);
+
+impl Agency for Ending {
+    fn me(&self) -> &WorkerInfo {
+        &self.0
+    }
+
+    fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError> {
+        Ok(Vec::new())
+    }
+
+    fn shutdown(&self, _: Shutdown) -> Result<(), AgentError> {
+        self.1.clone()
+    }
+
+    fn end(&self) -> Option<Result<(), AgentError>> {
+        Some(Ok(()))
+    }
+
+    fn begin_call(&self, _: CallSpec<'_>, _: CallTold) -> Result<Begun, GroupCallError> {
+        Ok(Begun::Loose(None, Wanted::new(CallKind::Answered)))
+    }
+
+    fn begin_notify(&self, _: CallSpec<'_>) -> Result<(), GroupCallError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_end_that_failed_is_told_as_such_and_one_that_was_abrupt_is_none() {
+    let stuck = || AgentError::Stuck { store: "h:1".into() };
+    for (said, told) in [(Err(stuck()), Err(stuck())), (Err(AgentError::Abandoned), Ok(())), (Ok(()), Ok(()))]
+    {
+        let own = Arc::new(Ending(worker("own", 1), said));
+        let mut events = Loop::new().expect("a loop");
+        let home: Arc<dyn RpcHome> = Arc::new(RpcContext::default());
+        let make = Box::new(move |_: &RpcDesk, _: Canceller| Ok(own as Arc<dyn Agency>));
+        let id = events.init_rpc(home, make).expect("a thread");
+        assert_eq!(joined(&mut events), id);
+        events.rpc_shutdown(id, Shutdown::Graceful).expect("a thread");
+        assert_eq!(over(&mut events), (id, told));
+    }
+}
+
+impl Agency for Own {
+    fn me(&self) -> &WorkerInfo {
+        &self.0
+    }
+
+    fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError> {
+        Ok(alloc::vec![self.0.clone()])
+    }
+
+    fn shutdown(&self, _: Shutdown) -> Result<(), AgentError> {
+        assert_ne!(self.0.name.as_str(), "panics", "provoked");
+        Err(AgentError::Foreign { status: 7, words: "it will not go".into() })
+    }
+
+    fn begin_call(&self, call: CallSpec<'_>, told: CallTold) -> Result<Begun, GroupCallError> {
+        if call.handler == "refuse" {
+            let call = "refuse at own".into();
+            return Err(GroupCallError::Foreign { call, status: 8, words: "no".into(), cause: "".into() });
+        }
+        let wanted = Wanted::new(CallKind::Answered);
+        self.1.lock().expect("no panic").push((told, wanted.clone()));
+        Ok(Begun::Loose(call.timeout, wanted))
+    }
+
+    fn begin_notify(&self, _: CallSpec<'_>) -> Result<(), GroupCallError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn calls_of_foreign_backends_end_by_their_deadlines_too() {
+    let own = Arc::new(Own(worker("own", 1), Mutex::default()));
+    let kept = Arc::clone(&own);
+    let mut events = Loop::new().expect("a loop");
+    let home: Arc<dyn RpcHome> = Arc::new(RpcContext::default());
+    let make = Box::new(move |_: &RpcDesk, _: Canceller| Ok(own as Arc<dyn Agency>));
+    let id = events.init_rpc(home, make).expect("a thread");
+    assert_eq!(joined(&mut events), id);
+    let told = || kept.1.lock().expect("no panic").remove(0);
+
+    let call = events.rpc_call(id, ask("own", "x", b"")).expect("made");
+    let (answer, wanted) = told();
+    assert!(wanted.get());
+    answer(Ok(b"answer".to_vec()));
+    assert_eq!(completed(&mut events), (call, Ok(b"answer".to_vec())));
+    let error = events.rpc_call(id, ask("own", "refuse", b"")).expect_err("refused").to_string();
+    assert_eq!(error, "refuse at own: no");
+    events.rpc_notify(id, ask("own", "x", b"")).expect("made");
+    let quick = CallSpec { timeout: Some(Duration::from_millis(20)), ..ask("own", "x", b"") };
+    let call = events.rpc_call(id, quick).expect("made");
+    let (late, wanted) = told();
+    assert!(wanted.get());
+    let (of, result) = completed(&mut events);
+    assert_eq!((of, result.expect_err("late").to_string().as_str()), (call, "x at own: no answer in 0.02s"));
+    assert!(!wanted.get());
+    late(Ok(b"nobody waits".to_vec()));
+    let call = events.rpc_call(id, ask("own", "x", b"")).expect("made");
+    let (_, wanted) = told();
+    assert!(wanted.get());
+    events.cancel(StoreId::from_u32(id.as_u32()), call);
+    assert!(!wanted.get());
+    let (of, result) = completed(&mut events);
+    assert_eq!(
+        (of, result.expect_err("cancelled").to_string().as_str()),
+        (call, "x at own: it was cancelled")
+    );
+
+    // A request that came by it, and one that nobody answers.
+    let desk = events.rpc_desk(id).expect("there");
+    let (tell, heard) = std::sync::mpsc::channel();
+    let request = || Request {
+        caller: worker("other", 2),
+        handler: "ask".into(),
+        payload: b"bytes".to_vec().into(),
+        kind: CallKind::Answered,
+        time_left: None,
+    };
+    let back = || {
+        let tell = tell.clone();
+        let told = move |answer: Result<crate::driver::calls::Payload, CallFailure>| {
+            let answer = answer.map(|payload| payload.bytes().to_vec());
+            tell.send(answer.map_err(|failure| failure.to_string())).expect("heard");
+        };
+        Responder::elsewhere("ask".into(), Box::new(told), Wanted::new(CallKind::Answered))
+    };
+    desk.ask(request(), back());
+    let (_, asked, responder) = asked(&mut events);
+    assert!(responder.is_wanted() && responder.answer(asked.payload));
+    assert_eq!(heard.recv(), Ok(Ok(b"bytes".to_vec())));
+    desk.ask(request(), back());
+
+    let call = events.rpc_call(id, ask("own", "x", b"")).expect("made");
+    events.rpc_shutdown(id, Shutdown::Graceful).expect("a thread");
+    assert_eq!(heard.recv(), Ok(Err("the worker takes no further requests".into())));
+    let (of, result) = completed(&mut events);
+    assert_eq!(
+        (of, result.expect_err("it ended").to_string().as_str()),
+        (call, "no member of the group any more: it will not go")
+    );
+    let (of, end) = over(&mut events);
+    assert_eq!((of, end.expect_err("words").to_string().as_str()), (id, "it will not go"));
+    told().0(Ok(Vec::new()));
+}
+
+#[test]
+fn a_panic_where_a_worker_is_made_or_ended_is_told_as_its_end() {
+    let mut events = Loop::new().expect("a loop");
+    let home: Arc<dyn RpcHome> = Arc::new(RpcContext::default());
+    let make = Box::new(|_: &RpcDesk, _: Canceller| panic!("provoked"));
+    let id = events.init_rpc(Arc::clone(&home), make).expect("a thread");
+    let (of, event) = next(&mut events);
+    let RpcEvent::Joined(Err(error)) = event else { panic!("{event:?}") };
+    let words = "the worker ended: the thread that makes it panicked: provoked";
+    assert_eq!((of, error.to_string().as_str()), (id, words));
+
+    let make = Box::new(|_: &RpcDesk, _: Canceller| {
+        Ok(Arc::new(Own(worker("panics", 1), Mutex::default())) as Arc<dyn Agency>)
+    });
+    let id = events.init_rpc(home, make).expect("a thread");
+    assert_eq!(joined(&mut events), id);
+    let call = events.rpc_call(id, ask("panics", "x", b"")).expect("made");
+    events.rpc_shutdown(id, Shutdown::Graceful).expect("a thread");
+    assert_eq!(completed(&mut events).0, call, "nobody waits for it in vain");
+    let (of, event) = next(&mut events);
+    let RpcEvent::Over(Err(error)) = event else { panic!("{event:?}") };
+    assert_eq!(of, id);
+    assert!(error.to_string().starts_with("the worker ended: the thread that ends it panicked: "), "{error}");
+}
+
+#[test]
+fn a_request_for_which_a_loop_has_no_room_is_told_so_and_no_handler_sees_it() {
+    let mut events = Loop::new().expect("a loop");
+    let make = Box::new(|_: &RpcDesk, _: Canceller| {
+        Ok(Arc::new(Own(worker("own", 1), Mutex::default())) as Arc<dyn Agency>)
+    });
+    let id = events.init_rpc(Arc::new(RpcContext::default()), make).expect("a thread");
+    assert_eq!(joined(&mut events), id);
+    let desk = events.rpc_desk(id).expect("there");
+    let (tell, heard) = std::sync::mpsc::channel();
+    let ask = || {
+        let request = Request {
+            caller: worker("other", 2),
+            handler: "ask".into(),
+            payload: Vec::new().into(),
+            kind: CallKind::Answered,
+            time_left: None,
+        };
+        let tell = tell.clone();
+        let told = move |answer: Result<crate::driver::calls::Payload, CallFailure>| {
+            drop(tell.send(answer.map(drop).map_err(|failure| failure.to_string())));
+        };
+        desk.ask(
+            request,
+            Responder::elsewhere("ask".into(), Box::new(told), Wanted::new(CallKind::Answered)),
+        );
+    };
+    let room = usize::try_from(InboxLimits::default().requests.requests_max).expect("it fits");
+    (0..=room).for_each(|_| ask());
+    let words = "the worker has no room for it: its event loop has too many to take";
+    assert_eq!(heard.try_iter().collect::<Vec<_>>(), [Err(words.into())], "the others wait");
+    let (_, _, responder) = asked(&mut events);
+    responder.answer(Vec::new());
+    assert_eq!(heard.try_iter().collect::<Vec<_>>(), [Ok(())]);
+    ask();
+    assert!(heard.try_recv().is_err(), "there is room again");
+    events.remove_rpc(id);
+    assert_eq!(heard.try_iter().filter(Result::is_err).count(), room);
+}

@@ -1,0 +1,122 @@
+//! The handlers of a worker, by their names.
+
+use super::connection::caller::HANDLER_BYTES_MAX;
+use alloc::boxed::Box;
+use rendezvous_core::ordered::Named;
+
+/// Names that begin so are of the library's own handlers.
+pub const RESERVED_PREFIX: &str = "rdzv/";
+
+/// Whether a handler is one of the program's.
+#[must_use]
+pub fn is_of_the_program(name: &str) -> bool {
+    !name.starts_with(RESERVED_PREFIX)
+}
+
+/// Why a handler is not registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandlerError {
+    /// The name is none, or too long.
+    #[error("the name of a handler has {0} bytes; it needs one, and may have {HANDLER_BYTES_MAX}")]
+    Name(usize),
+    /// The name is the library's.
+    #[error("the name of a handler must not begin with {RESERVED_PREFIX}: {0}")]
+    Reserved(Box<str>),
+    /// Another handler has the name.
+    #[error("there is a handler {0} already")]
+    AlreadyRegistered(Box<str>),
+}
+
+/// Whose handler it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The program's.
+    Program,
+    /// The library's own: its name begins with [`RESERVED_PREFIX`].
+    Library,
+}
+
+/// Handlers by their names.
+#[derive(Debug)]
+pub struct Handlers<H>(Named<H>);
+
+impl<H> Default for Handlers<H> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<H> Handlers<H> {
+    /// None.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Named::new())
+    }
+
+    /// Registers one.
+    ///
+    /// # Errors
+    /// The name cannot be had.
+    pub fn register(&mut self, owner: Owner, name: &str, handler: H) -> Result<(), HandlerError> {
+        if name.is_empty() || name.len() > HANDLER_BYTES_MAX {
+            return Err(HandlerError::Name(name.len()));
+        }
+        if owner == Owner::Program && !is_of_the_program(name) {
+            return Err(HandlerError::Reserved(name.into()));
+        }
+        if self.0.contains(name.as_bytes()) {
+            return Err(HandlerError::AlreadyRegistered(name.into()));
+        }
+        self.0.insert(name.as_bytes(), handler);
+        Ok(())
+    }
+
+    /// Takes one out.
+    pub fn remove(&mut self, owner: Owner, name: &str) -> Option<H> {
+        let is_others = owner == Owner::Program && !is_of_the_program(name);
+        if is_others { None } else { self.0.remove(name.as_bytes()) }
+    }
+
+    /// The one with this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&H> {
+        self.0.get(name.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn a_name_is_one_handlers_and_some_are_the_librarys() {
+        let mut handlers = Handlers::new();
+        let long = "x".repeat(1025);
+        for (owner, name, words) in [
+            (Owner::Program, "add", None),
+            (Owner::Program, "add", Some("there is a handler add already")),
+            (Owner::Program, "rdzv/x", Some("the name of a handler must not begin with rdzv/: rdzv/x")),
+            (Owner::Library, "rdzv/x", None),
+            (Owner::Program, "", Some("the name of a handler has 0 bytes; it needs one, and may have 1024")),
+            (
+                Owner::Program,
+                &long,
+                Some("the name of a handler has 1025 bytes; it needs one, and may have 1024"),
+            ),
+        ] {
+            let told = handlers.register(owner, name, name.len()).err();
+            assert_eq!(told.map(|error| error.to_string()).as_deref(), words);
+        }
+        assert_eq!(
+            (handlers.get("add"), handlers.get("rdzv/x"), handlers.get("sub")),
+            (Some(&3), Some(&6), None)
+        );
+        assert_eq!(handlers.remove(Owner::Program, "rdzv/x"), None);
+        assert_eq!(handlers.remove(Owner::Program, "add"), Some(3));
+        assert_eq!(
+            (handlers.remove(Owner::Program, "add"), handlers.remove(Owner::Library, "rdzv/x")),
+            (None, Some(6))
+        );
+    }
+}

@@ -1,0 +1,412 @@
+//! What replies and answers mean to a member.
+
+use super::{
+    ABSENCE_TIMEOUT, ChangingGroup, DOUBT_TIMEOUT, Departed, NoAnswer, Output, Owner, Peer, Phase,
+    PhaseEvent, Presence, RACES_MAX, Standing, Told,
+};
+use crate::device_map::{Group, GroupKind};
+use crate::exchange::decode_card;
+use crate::membership::change::{Change, Members};
+use crate::membership::error::MembershipError;
+use crate::membership::keys::{self, Aim};
+use crate::membership::{Liveness, Member, Reply};
+use crate::name::{WorkerInfo, WorkerName};
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use rendezvous_core::time::Instant;
+
+impl ChangingGroup {
+    pub(super) fn stored(&mut self, now: Instant, reply: Reply) {
+        let Some(owner) = self.in_flight.take() else { return };
+        if let Reply::Failed(words) = reply {
+            return self.lose(MembershipError::Store { words });
+        }
+        let fits = match owner {
+            Owner::Token => self.token.handle(now, &reply),
+            Owner::Group(phase) if phase == self.phase => self.own_reply(now, reply),
+            Owner::Group(_) => Some(()),
+        };
+        if fits.is_none() {
+            self.lose(MembershipError::Store { words: "it answered another question".into() });
+        }
+    }
+
+    /// Takes in the reply to the step that the phase asked for; `None`: it is none.
+    fn own_reply(&mut self, now: Instant, reply: Reply) -> Option<()> {
+        match (self.phase, reply) {
+            (Phase::Checking, Reply::Value(value)) if &*value == b"false" => self.go(PhaseEvent::Done),
+            (Phase::Checking, Reply::Value(value)) => {
+                let stored = String::from_utf8_lossy(&value).into();
+                self.fail(MembershipError::Mixed { stored, own: false });
+            }
+            (Phase::Reading | Phase::Rereading, Reply::Value(value)) => self.read(now, &value),
+            (Phase::Locating, Reply::Values(values)) => self.located(now, &values)?,
+            (Phase::Probing, Reply::Values(values)) => self.probed(now, &values)?,
+            (Phase::Verifying, Reply::Value(value)) if *value == *self.options.member.address.as_bytes() => {
+                self.go(PhaseEvent::Done);
+            }
+            // Others went on without this member, and its name is another's: nothing here is its own any more.
+            (Phase::Verifying, Reply::Value(_)) => self.go(PhaseEvent::Fault),
+            (Phase::Listing | Phase::Delisting, Reply::Value(value)) => self.compared(&value),
+            (Phase::Writing | Phase::Addressing | Phase::Sweeping | Phase::Wiping, Reply::Done) => {
+                self.go(PhaseEvent::Done);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn read(&mut self, now: Instant, value: &[u8]) {
+        match keys::parse_roster(value) {
+            Ok(listed) => {
+                (self.listed, self.listed_text) = (listed, String::from_utf8_lossy(value).into());
+                if self.phase == Phase::Rereading {
+                    self.strike(self.me());
+                    self.strike_out_the_known_dead();
+                    self.find_victim(now);
+                }
+                self.go(PhaseEvent::Done);
+            }
+            Err(error) => self.fail(error.into()),
+        }
+    }
+
+    /// Where this member goes: whoever is listed under the name of the one from whom it took the right to do so, and was not
+    /// asked when this member came.
+    fn find_victim(&mut self, now: Instant) {
+        let victim = self.token.victim();
+        let is_it = |worker: &&WorkerInfo| Some(&worker.name) == victim.as_ref() && !self.is_me(worker);
+        let Some(worker) = self.listed.iter().find(is_it).cloned() else { return };
+        if self.peers.iter().any(|peer| peer.worker == worker) {
+            return;
+        }
+        let known = self.members.get(&worker.name).filter(|member| member.worker == worker);
+        let (address, standing) = match known {
+            Some(member) => (member.address.clone(), Standing::Doubted),
+            // It never came as far as this member, which would know it if it lived.
+            None => ("".into(), Standing::Dead),
+        };
+        self.doubts_until = now + DOUBT_TIMEOUT;
+        self.peers.push(Peer { worker, address, standing, told: Told::Nothing });
+    }
+
+    /// Whether some have not said whether they are there.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        matches!(self.phase, Phase::Asking | Phase::Doubting)
+            && self.peers.iter().any(|peer| matches!(peer.standing, Standing::Doubted))
+    }
+
+    pub(super) fn doubt_all(&mut self) {
+        let in_doubt = self.peers.iter().filter(|peer| matches!(peer.standing, Standing::Doubted));
+        self.outputs.extend(in_doubt.map(|peer| Output::Doubt(peer.place(), self.doubts_until)));
+    }
+
+    pub(super) fn doubted(&mut self, name: &str, presence: Presence) {
+        let is_it =
+            |peer: &&mut Peer| *peer.worker.name == *name && matches!(peer.standing, Standing::Doubted);
+        if !self.is_in_doubt() {
+            return;
+        }
+        let Some(peer) = self.peers.iter_mut().find(is_it) else { return };
+        peer.standing = match presence {
+            Presence::Unsettled => Standing::Dead,
+            Presence::Settled if self.phase == Phase::Doubting => Standing::Settled,
+            Presence::Settled => {
+                // It is a member like any other.
+                self.outputs.push_back(Output::Ask(peer.place()));
+                Standing::Asked
+            }
+        };
+    }
+
+    fn strike(&mut self, departed: Departed) {
+        if !self.departed.contains(&departed) {
+            self.departed.push(departed);
+        }
+    }
+
+    fn located(&mut self, now: Instant, values: &[Box<[u8]>]) -> Option<()> {
+        if values.len() != self.listed.len() {
+            return None;
+        }
+        let victim = self.token.victim();
+        let peers = self.listed.iter().zip(values).map(|(worker, value)| {
+            let address: Box<str> = String::from_utf8_lossy(value).into();
+            // Nobody else is where this member is: whoever was there came before it.
+            let is_dead = address.is_empty() || address == self.options.member.address;
+            let standing = match () {
+                () if is_dead => Standing::Dead,
+                // It is the one that was dead, or lost the right; or somebody else had come under its name.
+                () if Some(&worker.name) == victim.as_ref() => Standing::Doubted,
+                () => Standing::Asked,
+            };
+            Peer { worker: worker.clone(), address, standing, told: Told::Nothing }
+        });
+        self.peers = peers.collect();
+        self.doubts_until = now + DOUBT_TIMEOUT;
+        self.go(PhaseEvent::Done);
+        Some(())
+    }
+
+    /// Whether the others' liveness keys are to be read.
+    pub(super) fn has_to_probe(&self) -> bool {
+        let is_asked = |peer: &Peer| matches!(peer.standing, Standing::Asked);
+        self.options.liveness == Liveness::Keys && self.peers.iter().any(is_asked)
+    }
+
+    /// The liveness key of this member, and those of the others.
+    pub(super) fn liveness_keys(&self) -> Vec<Box<str>> {
+        let places = core::iter::once(self.me()).chain(self.peers.iter().map(Peer::place));
+        places.map(|place| keys::liveness_of(&place.worker.name, &place.address)).collect()
+    }
+
+    /// A member whose liveness key is gone lost its session: it is asked whether it is there, and has little time for that.
+    fn probed(&mut self, now: Instant, values: &[Box<[u8]>]) -> Option<()> {
+        let (own, others) = values.split_first()?;
+        if others.len() != self.peers.len() {
+            return None;
+        }
+        let is_here = |value: &[u8]| value.starts_with(keys::HERE.as_bytes());
+        // Where its own is gone, nothing is known of the others'.
+        if is_here(own) {
+            if !self.peers.iter().any(|peer| matches!(peer.standing, Standing::Doubted)) {
+                self.doubts_until = now + ABSENCE_TIMEOUT;
+            }
+            for (peer, value) in self.peers.iter_mut().zip(others) {
+                if matches!(peer.standing, Standing::Asked) && !is_here(value) {
+                    peer.standing = Standing::Doubted;
+                }
+            }
+        }
+        self.go(PhaseEvent::Done);
+        Some(())
+    }
+
+    /// Where this member goes: those who are listed still, and dead.
+    fn strike_out_the_known_dead(&mut self) {
+        let mut dead = self.dead.clone();
+        dead.retain(|place| self.listed.contains(&place.worker));
+        dead.into_iter().for_each(|place| self.strike(place));
+    }
+
+    pub(super) fn answered(&mut self, name: &str, answer: Result<Box<[u8]>, NoAnswer>) {
+        let asked = |peer: &&mut Peer| *peer.worker.name == *name && matches!(peer.standing, Standing::Asked);
+        if self.phase != Phase::Asking {
+            return;
+        }
+        let Some(peer) = self.peers.iter_mut().find(asked) else { return };
+        let worker = peer.worker.clone();
+        let error = match answer {
+            Err(NoAnswer::Gone) => {
+                peer.standing = Standing::Dead;
+                return;
+            }
+            Ok(card) => match decode_card(&card) {
+                Ok((got, devices)) if got == worker => {
+                    peer.standing = Standing::Here(devices);
+                    return;
+                }
+                Ok((got, _)) => MembershipError::OtherCard { wanted: worker, got },
+                Err(why) => MembershipError::Card { who: worker.to_string().into(), why },
+            },
+            // A worker of the same name that cannot be asked may live, so this one is none.
+            Err(NoAnswer::Unknown(_)) if self.is_me(&worker) => {
+                MembershipError::NotUnique { name: worker.name }
+            }
+            Err(NoAnswer::Unknown(words)) => MembershipError::Unanswered { worker, words },
+        };
+        self.fail(error);
+    }
+
+    pub(super) fn all_asked(&mut self) {
+        let me = self.options.member.clone();
+        let here = |peer: &&Peer| matches!(peer.standing, Standing::Here(_));
+        let same = |peer: &&Peer| peer.worker.name == me.worker.name || peer.worker.id == me.worker.id;
+        if let Some(other) = self.peers.iter().filter(here).find(same) {
+            let error = if other.worker.name == me.worker.name {
+                MembershipError::NotUnique { name: me.worker.name }
+            } else {
+                MembershipError::IdTaken { id: me.worker.id, by: other.worker.name.to_string().into() }
+            };
+            return self.fail(error);
+        }
+        self.strike_out_the_dead();
+        let nodes = self.here().chain([me]).map(|member| (member.worker.name, member.devices)).collect();
+        let group = Group { kind: GroupKind::Dynamic, accelerator: self.options.accelerator, nodes };
+        match group.check() {
+            Ok(()) => self.go(PhaseEvent::Answered),
+            Err(error) => self.fail(error.into()),
+        }
+    }
+
+    /// Those who are there, and were before.
+    fn here(&self) -> impl Iterator<Item = Member> {
+        self.peers.iter().filter_map(|peer| match &peer.standing {
+            Standing::Here(devices) => Some(Member {
+                worker: peer.worker.clone(),
+                address: peer.address.clone(),
+                devices: devices.clone(),
+            }),
+            _ => None,
+        })
+    }
+
+    /// Whether some are dead of whom that was not known.
+    pub(super) fn strike_out_the_dead(&mut self) -> bool {
+        let before = self.departed.len();
+        let dead = self.peers.iter().filter(|peer| matches!(peer.standing, Standing::Dead));
+        let dead: Vec<Departed> = dead.map(Peer::place).collect();
+        for departed in dead {
+            self.strike(departed);
+        }
+        self.departed.len() > before
+    }
+
+    fn is_struck(&self, worker: &WorkerInfo) -> bool {
+        self.departed.iter().any(|departed| departed.worker == *worker)
+    }
+
+    /// The list as it is to be.
+    pub(super) fn new_list(&self) -> Vec<WorkerInfo> {
+        let joins = self.phase == Phase::Listing;
+        let kept = self.listed.iter().filter(|worker| !self.is_struck(worker) && !self.is_me(worker));
+        let me = joins.then_some(&self.options.member.worker);
+        kept.chain(me).cloned().collect()
+    }
+
+    /// The keys of those who are struck out, but for those that are others' now.
+    pub(super) fn left_keys(&self) -> Vec<Box<str>> {
+        let names = self.listed.iter().map(|worker| keys::name_of(worker.id));
+        let addresses = self.listed.iter().map(|worker| keys::address_of(&worker.name));
+        let taken: Vec<Box<str>> = names.chain(addresses).collect();
+        let keys = self.departed.iter().flat_map(|departed| {
+            [keys::name_of(departed.worker.id), keys::address_of(&departed.worker.name)]
+        });
+        keys.filter(|key| !taken.contains(key)).chain(self.left_tokens()).collect()
+    }
+
+    /// The marks of those who are struck out. Their signs of life stay: a token that one of them takes when it goes on is
+    /// taken from it again since its sign does not change.
+    fn left_tokens(&self) -> impl Iterator<Item = Box<str>> + '_ {
+        let mut names: Vec<WorkerName> =
+            self.departed.iter().map(|departed| departed.worker.name.clone()).collect();
+        let victim = self.token.victim().filter(|victim| !names.contains(victim));
+        names.extend(victim);
+        names.retain(|name| !self.listed.iter().any(|worker| worker.name == *name));
+        names.into_iter().flat_map(|name| [Aim::Join, Aim::Leave].map(|aim| keys::token(&name, aim)))
+    }
+
+    fn compared(&mut self, value: &[u8]) {
+        let wanted = self.new_list();
+        let text = keys::roster_text(&wanted);
+        if *value == *text.as_bytes() {
+            (self.listed, self.listed_text) = (wanted, text);
+            return self.go(PhaseEvent::Done);
+        }
+        self.races += 1;
+        if self.races > RACES_MAX {
+            return self.fail(MembershipError::Contended);
+        }
+        self.go(PhaseEvent::Raced);
+    }
+
+    pub(super) fn tell_all(&mut self) {
+        let (joined, me) = (self.options.member.clone(), self.me());
+        for peer in self.peers.iter_mut().filter(|peer| matches!(peer.standing, Standing::Here(_))) {
+            let mut left = self.departed.clone();
+            if peer.told == Told::Everything {
+                // It knows this member already. That one died where this one is now would mean this one, told again.
+                left.retain(|departed| *departed != me);
+            }
+            peer.told = Told::Pending;
+            let change = Change { joined: Some(joined.clone()), left };
+            self.outputs.push_back(Output::Tell(peer.place(), change));
+        }
+    }
+
+    pub(super) fn told(&mut self, name: &str, answer: Result<(), NoAnswer>) {
+        let told = |peer: &&mut Peer| *peer.worker.name == *name && peer.told == Told::Pending;
+        let Some(peer) = self.peers.iter_mut().find(told) else { return };
+        peer.told = Told::Everything;
+        match answer {
+            Ok(()) => {}
+            Err(NoAnswer::Gone) => peer.standing = Standing::Dead,
+            Err(NoAnswer::Unknown(words)) => {
+                let worker = peer.worker.clone();
+                // Who goes need not wait for those who do not answer.
+                if self.phase == Phase::Telling {
+                    self.fail(MembershipError::Unanswered { worker, words });
+                }
+            }
+        }
+    }
+
+    /// Those who know of this member hear that it goes.
+    pub(super) fn part(&mut self) {
+        if self.failure.is_none() {
+            let others = self.members.iter().filter(|member| !self.is_struck(&member.worker));
+            let peers = others.map(|member| Peer {
+                worker: member.worker.clone(),
+                address: member.address.clone(),
+                standing: Standing::Here(member.devices.clone()),
+                told: Told::Everything,
+            });
+            self.peers = peers.collect();
+        }
+        let change = Change { joined: None, left: self.departed.clone() };
+        let is_concerned =
+            |peer: &&mut Peer| peer.told != Told::Nothing && matches!(peer.standing, Standing::Here(_));
+        for peer in self.peers.iter_mut().filter(is_concerned) {
+            peer.told = Told::Pending;
+            self.outputs.push_back(Output::Tell(peer.place(), change.clone()));
+        }
+    }
+
+    /// It is known to all: those who are there are its group.
+    pub(super) fn enter(&mut self) {
+        let mut members = Members::default();
+        self.here().chain([self.options.member.clone()]).for_each(|member| members.insert(member));
+        self.members = members;
+    }
+
+    pub(super) fn changed(&mut self, change: Change) {
+        if !self.phase.is_known() {
+            return;
+        }
+        let me = self.me();
+        if change.left.contains(&me) {
+            let by =
+                change.joined.map_or("another worker".into(), |member| member.worker.name.to_string().into());
+            return self.lose(MembershipError::Evicted { by });
+        }
+        let news = self.members.apply(&change);
+        let members = &self.members;
+        self.dead
+            .retain(|place| members.get(&place.worker.name).is_some_and(|member| member.place() == *place));
+        if self.phase == Phase::Member && news != Change::default() {
+            self.outputs.push_back(Output::Changed(news));
+        }
+    }
+
+    fn is_me(&self, worker: &WorkerInfo) -> bool {
+        worker.name == self.options.member.worker.name
+    }
+
+    fn me(&self) -> Departed {
+        let member = &self.options.member;
+        Departed { worker: member.worker.clone(), address: member.address.clone() }
+    }
+
+    /// What the others are asked for: this member's card.
+    #[must_use]
+    pub fn own_card(&self) -> Vec<u8> {
+        crate::exchange::encode_card(&self.options.member.worker, &self.options.member.devices)
+    }
+
+    /// Whether a worker of this name is a member, as far as this one knows.
+    #[must_use]
+    pub fn knows(&self, name: &WorkerName) -> bool {
+        self.members.get(name).is_some()
+    }
+}

@@ -1,0 +1,410 @@
+//! A group of a fixed number of workers who start together.
+//!
+//! Each writes its name, its address and its card, and is counted; the last one opens the door, and then each reads what
+//! all have written. Everybody sees the same, so everybody comes to the same verdict. At the end they are counted once
+//! more, so that nobody ends while others may still call it.
+
+use super::change::{Change, Members, decode_change, encode_change};
+use super::error::{Absent, MembershipError};
+use super::keys;
+use super::{Member, Reply, StoreStep};
+use crate::device::DeviceKind;
+use crate::device_map::{Group, GroupKind};
+use crate::exchange::ExchangeError;
+use crate::name::{WorkerInfo, WorkerName};
+use crate::sorted::SortedMap;
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use rendezvous_core::time::{Duration, Instant};
+
+/// Where members are counted who have written everything, and where the last one says so. Ours, as are all beneath `rdzv/`.
+const CAME: [&str; 2] = ["rdzv/came", "rdzv/all_came"];
+/// The same for those who have done with their calls.
+const WENT: [&str; 2] = ["rdzv/went", "rdzv/all_went"];
+
+/// Where a member stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FixedState {
+    /// Says that the group is static.
+    Checking,
+    /// Says how many workers there are.
+    Sizing,
+    /// Writes its name.
+    Naming,
+    /// Writes its address, unless there is one.
+    Addressing,
+    /// Another worker of its name has written one: looks whether the group has begun with that one, or it lives.
+    Contested,
+    /// It has not, and does not: writes its own address.
+    Readdressing,
+    /// Writes its card.
+    Carding,
+    /// Is counted.
+    Counting,
+    /// Is the last, and says so.
+    Announcing,
+    /// Waits for the others.
+    Waiting,
+    /// Reads what all have written.
+    Collecting,
+    /// Waits for one who was counted and has written nothing: somebody was counted twice.
+    Missing,
+    /// Is a member.
+    Member,
+    /// Writes that it has done with its calls.
+    Marking,
+    /// Is counted.
+    Parting,
+    /// Is the last, and says so.
+    Closing,
+    /// Waits for the others.
+    Staying,
+    /// Looks who is missing.
+    Surveying,
+    /// Is no member, for good.
+    Over,
+}
+
+/// What can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FixedEvent {
+    /// What was asked of the store was done, and it was not the last to come.
+    Done,
+    /// It was the last to come.
+    Last,
+    /// It was the first wait that was released, or not, in time.
+    Waited,
+    /// Another worker has come under the same name.
+    Taken,
+    /// Some have written nothing.
+    Incomplete,
+    /// All have written everything, and it fits together.
+    Complete,
+    /// It is to leave.
+    Leave,
+    /// Something went wrong, or the end was reached.
+    End,
+}
+
+impl FixedState {
+    /// The state that follows; `None` when the event cannot happen.
+    #[must_use]
+    pub const fn on(self, event: FixedEvent) -> Option<Self> {
+        use FixedEvent as E;
+        Some(match (self, event) {
+            (Self::Checking, E::Done) => Self::Sizing,
+            (Self::Sizing, E::Done) => Self::Naming,
+            (Self::Naming, E::Done) => Self::Addressing,
+            (Self::Addressing, E::Taken) => Self::Contested,
+            (Self::Contested, E::Done) => Self::Readdressing,
+            (Self::Addressing | Self::Readdressing, E::Done) => Self::Carding,
+            (Self::Carding, E::Done) => Self::Counting,
+            (Self::Counting, E::Done) => Self::Waiting,
+            (Self::Counting, E::Last) => Self::Announcing,
+            (Self::Announcing, E::Done) | (Self::Waiting | Self::Missing, E::Waited) => Self::Collecting,
+            (Self::Collecting, E::Incomplete) => Self::Missing,
+            (Self::Collecting, E::Complete) => Self::Member,
+            (Self::Member, E::Leave) => Self::Marking,
+            (Self::Marking, E::Done) => Self::Parting,
+            (Self::Parting, E::Done) => Self::Staying,
+            (Self::Parting, E::Last) => Self::Closing,
+            (Self::Staying, E::Incomplete) => Self::Surveying,
+            (Self::Over, _) => return None,
+            (_, E::End) => Self::Over,
+            _ => return None,
+        })
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FixedOutput {
+    /// Ask this of the store, and report the reply.
+    Store(StoreStep),
+    /// This worker is a member; these are all.
+    Joined,
+    /// It is a member no more, and nobody calls it any more.
+    Left,
+    /// It is none, or ended before the others.
+    Failed(MembershipError),
+}
+
+/// One member of a group of a fixed number.
+#[derive(Clone, Debug)]
+pub struct FixedGroup {
+    member: Member,
+    world_size: u16,
+    accelerator: DeviceKind,
+    timeout: Duration,
+    deadline: Instant,
+    state: FixedState,
+    missing: Box<str>,
+    /// Where another worker of its name was.
+    other: Box<str>,
+    members: Members,
+    output: Option<FixedOutput>,
+}
+
+impl FixedGroup {
+    /// A worker that is to be one of `world_size`.
+    ///
+    /// # Errors
+    /// Its number is none of theirs.
+    pub fn new(
+        now: Instant,
+        member: Member,
+        world_size: u16,
+        accelerator: DeviceKind,
+        timeout: Duration,
+    ) -> Result<Self, MembershipError> {
+        let rank = member.worker.id;
+        if rank >= world_size {
+            return Err(MembershipError::Rank { rank, world_size });
+        }
+        let mut group = Self {
+            member,
+            world_size,
+            accelerator,
+            timeout,
+            deadline: now + timeout,
+            state: FixedState::Checking,
+            missing: "".into(),
+            other: "".into(),
+            members: Members::default(),
+            output: None,
+        };
+        group.output = group.step().map(FixedOutput::Store);
+        Ok(group)
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub const fn state(&self) -> FixedState {
+        self.state
+    }
+
+    /// The members, once it is one of them.
+    #[must_use]
+    pub const fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// Their devices, for maps of answers and lists of devices.
+    #[must_use]
+    pub fn group(&self) -> Group {
+        let nodes = self.members.iter().map(|member| (member.worker.name.clone(), member.devices.clone()));
+        Group { kind: GroupKind::Static, accelerator: self.accelerator, nodes: nodes.collect() }
+    }
+
+    /// The next thing to be done.
+    pub const fn poll_output(&mut self) -> Option<FixedOutput> {
+        self.output.take()
+    }
+
+    /// The member has done with its calls: once all have, it may end.
+    pub fn leave(&mut self, now: Instant) {
+        if self.state == FixedState::Member {
+            self.deadline = now + self.timeout;
+            self.go(FixedEvent::Leave);
+        }
+    }
+
+    fn go(&mut self, event: FixedEvent) {
+        let Some(next) = self.state.on(event) else { return };
+        self.state = next;
+        self.output = match next {
+            FixedState::Member => Some(FixedOutput::Joined),
+            FixedState::Over => Some(FixedOutput::Left),
+            _ => self.step().map(FixedOutput::Store),
+        };
+    }
+
+    fn fail(&mut self, error: MembershipError) {
+        self.state = self.state.on(FixedEvent::End).unwrap_or(self.state);
+        self.output = Some(FixedOutput::Failed(error));
+    }
+
+    fn step(&self) -> Option<StoreStep> {
+        let me = &self.member;
+        let compare = |key: Box<str>, desired: &str| StoreStep::CompareSet {
+            key,
+            expected: "".into(),
+            desired: desired.into(),
+        };
+        let set = |key: Box<str>, value: &[u8]| StoreStep::Set { key, value: value.into() };
+        let ids = || 0..self.world_size;
+        Some(match self.state {
+            FixedState::Checking => compare(keys::IS_STATIC.into(), "true"),
+            FixedState::Sizing => compare(keys::WORLD_SIZE.into(), &self.world_size.to_string()),
+            FixedState::Naming => compare(keys::name_of(me.worker.id), &me.worker.name),
+            FixedState::Addressing => compare(keys::address_of(&me.worker.name), &me.address),
+            FixedState::Contested => StoreStep::Peek {
+                keys: [
+                    CAME[1].into(),
+                    WENT[1].into(),
+                    keys::card_of(me.worker.id),
+                    keys::liveness_of(&me.worker.name, &self.other),
+                ]
+                .into(),
+            },
+            FixedState::Readdressing => set(keys::address_of(&me.worker.name), me.address.as_bytes()),
+            FixedState::Carding => {
+                let joined = Change { joined: Some(me.clone()), left: Vec::new() };
+                set(keys::card_of(me.worker.id), &encode_change(&joined))
+            }
+            FixedState::Counting => StoreStep::Add { key: CAME[0].into(), delta: 1 },
+            FixedState::Announcing => set(CAME[1].into(), b"1"),
+            FixedState::Waiting => StoreStep::Wait { key: CAME[1].into(), until: self.deadline },
+            FixedState::Collecting => StoreStep::Peek { keys: ids().map(keys::card_of).collect() },
+            FixedState::Missing => StoreStep::Wait { key: self.missing.clone(), until: self.deadline },
+            FixedState::Marking => set(went_of(me.worker.id), b"1"),
+            FixedState::Parting => StoreStep::Add { key: WENT[0].into(), delta: 1 },
+            FixedState::Closing => set(WENT[1].into(), b"1"),
+            FixedState::Staying => StoreStep::Wait { key: WENT[1].into(), until: self.deadline },
+            FixedState::Surveying => StoreStep::Peek { keys: ids().map(went_of).collect() },
+            FixedState::Member | FixedState::Over => return None,
+        })
+    }
+
+    /// The step that was asked for ended so.
+    pub fn handle(&mut self, now: Instant, reply: Reply) {
+        let event = match (self.state, reply) {
+            (FixedState::Member | FixedState::Over, _) => return,
+            (_, Reply::Failed(words)) => return self.fail(MembershipError::Store { words }),
+            (FixedState::Checking, Reply::Value(value)) if &*value == b"true" => FixedEvent::Done,
+            (FixedState::Checking, Reply::Value(value)) => {
+                let stored = String::from_utf8_lossy(&value).into();
+                return self.fail(MembershipError::Mixed { stored, own: true });
+            }
+            (FixedState::Sizing, Reply::Value(value)) => {
+                let stored = String::from_utf8_lossy(&value);
+                if *stored != self.world_size.to_string() {
+                    let (own, stored) = (self.world_size, stored.into());
+                    return self.fail(MembershipError::WorldSize { own, stored });
+                }
+                FixedEvent::Done
+            }
+            (FixedState::Naming, Reply::Value(value)) if *value == *self.member.worker.name.as_bytes() => {
+                FixedEvent::Done
+            }
+            (FixedState::Naming, Reply::Value(value)) => {
+                let by = String::from_utf8_lossy(&value).into();
+                return self.fail(MembershipError::IdTaken { id: self.member.worker.id, by });
+            }
+            (FixedState::Addressing, Reply::Value(value)) if *value == *self.member.address.as_bytes() => {
+                FixedEvent::Done
+            }
+            (FixedState::Addressing, Reply::Value(value)) => {
+                self.other = String::from_utf8_lossy(&value).into();
+                FixedEvent::Taken
+            }
+            (FixedState::Contested, Reply::Values(values)) => match self.contested(&values) {
+                Some(error) => return self.fail(error),
+                None => FixedEvent::Done,
+            },
+            (FixedState::Counting | FixedState::Parting, Reply::Number(count)) => {
+                if count >= i64::from(self.world_size) { FixedEvent::Last } else { FixedEvent::Done }
+            }
+            (FixedState::Waiting | FixedState::Missing, Reply::Released | Reply::TimedOut) => {
+                FixedEvent::Waited
+            }
+            (FixedState::Collecting, Reply::Values(cards)) if self.is_of_all(&cards) => {
+                return self.collected(now, &cards);
+            }
+            (FixedState::Staying, Reply::Released) | (FixedState::Closing, Reply::Done) => FixedEvent::End,
+            (FixedState::Staying, Reply::TimedOut) => FixedEvent::Incomplete,
+            (FixedState::Surveying, Reply::Values(marks)) if self.is_of_all(&marks) => {
+                let (came, absent) = absent(&marks, self.timeout);
+                if absent.count == 0 {
+                    FixedEvent::End
+                } else {
+                    let (world_size, absent) = (self.world_size, absent.named(&self.members));
+                    return self.fail(MembershipError::AbsentAtShutdown { came, world_size, absent });
+                }
+            }
+            (
+                FixedState::Readdressing | FixedState::Carding | FixedState::Announcing | FixedState::Marking,
+                Reply::Done,
+            ) => FixedEvent::Done,
+            _ => return self.fail(MembershipError::Store { words: "it answered another question".into() }),
+        };
+        self.go(event);
+    }
+
+    /// Why this worker may not come in the place of one of its name: the group has begun with that one, or it lives. One
+    /// that died before the group began is replaced, and so is one that came to a group that has ended.
+    fn contested(&self, values: &[Box<[u8]>]) -> Option<MembershipError> {
+        let [came, went, card, sign] = values else {
+            return Some(MembershipError::Store { words: "it answered another question".into() });
+        };
+        let (worker, address) = (self.member.worker.clone(), self.other.clone());
+        if !came.is_empty() && went.is_empty() {
+            return Some(MembershipError::Begun { worker, address });
+        }
+        // Without a card under its number, the name may be one that two workers with different numbers share.
+        let lives = !card.is_empty() && went.is_empty() && sign.starts_with(keys::HERE.as_bytes());
+        lives.then_some(MembershipError::Held { worker, address })
+    }
+
+    fn is_of_all(&self, values: &[Box<[u8]>]) -> bool {
+        values.len() == usize::from(self.world_size)
+    }
+
+    fn collected(&mut self, now: Instant, cards: &[Box<[u8]>]) {
+        let (came, absent) = absent(cards, self.timeout);
+        if let Some(&first) = absent.listed.first() {
+            if now >= self.deadline {
+                let world_size = self.world_size;
+                return self.fail(MembershipError::Absent { came, world_size, absent });
+            }
+            self.missing = keys::card_of(first);
+            return self.go(FixedEvent::Incomplete);
+        }
+        match self.read(cards) {
+            Ok(()) => self.go(FixedEvent::Complete),
+            Err(error) => {
+                self.members = Members::default();
+                self.fail(error);
+            }
+        }
+    }
+
+    fn read(&mut self, cards: &[Box<[u8]>]) -> Result<(), MembershipError> {
+        let mut ids: SortedMap<WorkerName, u16> = SortedMap::new();
+        for (id, card) in (0_u16..).zip(cards) {
+            let card_error = |why| MembershipError::Card { who: alloc::format!("worker {id}").into(), why };
+            let change = decode_change(card).map_err(card_error)?;
+            let member = change.joined.ok_or(ExchangeError::NoCard).map_err(card_error)?;
+            let worker = member.worker.clone();
+            if worker.id != id {
+                let wanted = WorkerInfo { name: worker.name.clone(), id };
+                return Err(MembershipError::OtherCard { wanted, got: worker });
+            }
+            if let Some(first) = ids.insert(worker.name.clone(), id) {
+                return Err(MembershipError::Shared { name: worker.name, first, second: id });
+            }
+            if id == self.member.worker.id && member.address != self.member.address {
+                // It came under this worker's name at the same time, and later.
+                return Err(MembershipError::Held { worker, address: member.address });
+            }
+            self.members.insert(member);
+        }
+        Ok(self.group().check()?)
+    }
+}
+
+/// Where a member says that it has done with its calls.
+fn went_of(id: u16) -> Box<str> {
+    alloc::format!("rdzv/went/{id}").into()
+}
+
+/// How many have written something, and who has not.
+fn absent(values: &[Box<[u8]>], waited: Duration) -> (usize, Absent) {
+    let missing: Vec<u16> =
+        (0_u16..).zip(values).filter(|(_, value)| value.is_empty()).map(|(id, _)| id).collect();
+    (values.len() - missing.len(), Absent::of(missing.into_iter(), waited))
+}
+
+#[cfg(test)]
+mod tests;

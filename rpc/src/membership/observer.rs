@@ -1,0 +1,450 @@
+//! Who is in a group, as somebody sees it who is not: from the keys alone, PyTorch's groups as well as ours.
+//!
+//! The observer looks at the keys again and again, and at once when it is told that something changed. It writes nothing.
+
+use super::keys::{self, RosterError};
+use super::{Reply, StoreStep};
+use crate::device_map::GroupKind;
+use crate::name::{WorkerInfo, WorkerName};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+use rendezvous_core::time::{Duration, Instant};
+
+/// So many names of a static group are read at a time.
+const NAMES_AT_ONCE: u16 = 64;
+/// How long a worker may take to write its address: PyTorch's write their names first, and so do those of static groups.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
+/// How soon the observer looks again for an address.
+const ADDRESS_PAUSE: Duration = Duration::from_millis(50);
+
+/// A worker that is seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its name and number.
+    pub worker: WorkerInfo,
+    /// Where it takes calls, in the words of its backend; empty where it has not written that in time.
+    pub address: Box<str>,
+}
+
+/// What an observer tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// The group is of this kind: somebody has begun it.
+    Begun(GroupKind),
+    /// A worker is there. One that comes back elsewhere has gone before.
+    Came(Seen),
+    /// A worker is there no more.
+    Went(WorkerInfo),
+}
+
+/// Why nothing can be seen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObserverError {
+    /// The list of members is none.
+    #[error(transparent)]
+    Roster(#[from] RosterError),
+    /// Neither kind of group is there.
+    #[error("{} holds {value:?}, which is neither true nor false", keys::IS_STATIC)]
+    Kind {
+        /// What there is.
+        value: Box<str>,
+    },
+    /// The store failed.
+    #[error("the store failed: {words}")]
+    Store {
+        /// What it said.
+        words: Box<str>,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObserverOutput {
+    /// Ask this of the store, and report the reply.
+    Store(StoreStep),
+    /// Something was seen.
+    Sight(Sight),
+    /// Nothing will be seen any more.
+    Failed(ObserverError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Asks which kind of group there is.
+    Asking,
+    /// Reads the list of a dynamic group.
+    Reading,
+    /// Reads the names of a static group, from this number on.
+    Naming(u16),
+    /// Reads where the workers are.
+    Locating,
+    /// Looks again at a time.
+    Resting(Instant),
+    Over,
+}
+
+/// Somebody who looks at a group.
+#[derive(Clone, Debug)]
+pub struct Observer {
+    state: State,
+    pause: Duration,
+    kind: Option<GroupKind>,
+    /// Something changed since the look began.
+    is_stale: bool,
+    found: Vec<WorkerInfo>,
+    seen: Vec<Seen>,
+    /// Those whose names are there, and whose addresses are not, each with the time when it is told of all the same.
+    unlocated: Vec<(WorkerInfo, Instant)>,
+    outputs: VecDeque<ObserverOutput>,
+}
+
+impl Observer {
+    /// An observer that looks at the keys whenever so much time has passed.
+    #[must_use]
+    pub fn new(pause: Duration) -> Self {
+        let mut observer = Self {
+            state: State::Asking,
+            pause,
+            kind: None,
+            is_stale: false,
+            found: Vec::new(),
+            seen: Vec::new(),
+            unlocated: Vec::new(),
+            outputs: VecDeque::new(),
+        };
+        observer.ask();
+        observer
+    }
+
+    /// Who is there, as far as was seen, in the order of the numbers.
+    #[must_use]
+    pub fn seen(&self) -> &[Seen] {
+        &self.seen
+    }
+
+    /// The next thing to be done.
+    pub fn poll_output(&mut self) -> Option<ObserverOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// When it looks again.
+    #[must_use]
+    pub const fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::Resting(at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: Instant) {
+        if self.poll_timeout().is_some_and(|at| at <= now) {
+            self.look();
+        }
+    }
+
+    /// Somebody who watches the keys says that they changed.
+    pub fn nudge(&mut self) {
+        if matches!(self.state, State::Resting(_)) {
+            self.look();
+        } else {
+            self.is_stale = true;
+        }
+    }
+
+    fn look(&mut self) {
+        self.is_stale = false;
+        self.found.clear();
+        self.state = match self.kind {
+            None => State::Asking,
+            Some(GroupKind::Dynamic) => State::Reading,
+            Some(GroupKind::Static) => State::Naming(0),
+        };
+        self.ask();
+    }
+
+    fn ask(&mut self) {
+        let step = match self.state {
+            State::Asking => StoreStep::Get { key: keys::IS_STATIC.into() },
+            State::Reading => StoreStep::Get { key: keys::ALL_WORKERS.into() },
+            State::Naming(from) => {
+                let ids = from..from.saturating_add(NAMES_AT_ONCE);
+                StoreStep::Peek { keys: ids.map(keys::name_of).collect() }
+            }
+            State::Locating => StoreStep::Peek {
+                keys: self.found.iter().map(|worker| keys::address_of(&worker.name)).collect(),
+            },
+            State::Resting(_) | State::Over => return,
+        };
+        self.outputs.push_back(ObserverOutput::Store(step));
+    }
+
+    fn rest(&mut self, now: Instant) {
+        let pause = if self.unlocated.is_empty() { self.pause } else { self.pause.min(ADDRESS_PAUSE) };
+        self.state = State::Resting(now + pause);
+        if self.is_stale {
+            self.look();
+        }
+    }
+
+    /// The step that was asked for ended so.
+    pub fn handle(&mut self, now: Instant, reply: Reply) {
+        if let Err(error) = self.take(now, reply) {
+            self.state = State::Over;
+            self.outputs.push_back(ObserverOutput::Failed(error));
+        }
+    }
+
+    fn take(&mut self, now: Instant, reply: Reply) -> Result<(), ObserverError> {
+        match (self.state, reply) {
+            (State::Over | State::Resting(_), _) => {}
+            (_, Reply::Failed(words)) => return Err(ObserverError::Store { words }),
+            (State::Asking, Reply::Value(value)) if value.is_empty() => self.rest(now),
+            (State::Asking, Reply::Value(value)) => {
+                let kind = match &*value {
+                    b"true" => GroupKind::Static,
+                    b"false" => GroupKind::Dynamic,
+                    other => {
+                        return Err(ObserverError::Kind { value: String::from_utf8_lossy(other).into() });
+                    }
+                };
+                self.kind = Some(kind);
+                self.outputs.push_back(ObserverOutput::Sight(Sight::Begun(kind)));
+                self.look();
+            }
+            (State::Reading, Reply::Value(value)) => {
+                self.found = keys::parse_roster(&value)?;
+                self.locate(now);
+            }
+            (State::Naming(from), Reply::Values(values)) => {
+                let named = (from..).zip(&values).filter_map(|(id, value)| {
+                    let name = WorkerName::new(core::str::from_utf8(value).ok()?).ok()?;
+                    Some(WorkerInfo { name, id })
+                });
+                let before = self.found.len();
+                self.found.extend(named);
+                if self.found.len() > before && from.checked_add(NAMES_AT_ONCE).is_some() {
+                    self.state = State::Naming(from + NAMES_AT_ONCE);
+                    self.ask();
+                } else {
+                    self.locate(now);
+                }
+            }
+            (State::Locating, Reply::Values(values)) if values.len() == self.found.len() => {
+                self.compare(now, &values);
+                self.rest(now);
+            }
+            _ => return Err(ObserverError::Store { words: "it answered another question".into() }),
+        }
+        Ok(())
+    }
+
+    fn locate(&mut self, now: Instant) {
+        self.found.sort_unstable_by_key(|worker| worker.id);
+        if self.found.is_empty() {
+            self.compare(now, &[]);
+            return self.rest(now);
+        }
+        self.state = State::Locating;
+        self.ask();
+    }
+
+    fn compare(&mut self, now: Instant, addresses: &[Box<[u8]>]) {
+        let mut found: Vec<Seen> = core::mem::take(&mut self.found)
+            .into_iter()
+            .zip(addresses)
+            .map(|(worker, address)| Seen { worker, address: String::from_utf8_lossy(address).into() })
+            .collect();
+        let before = core::mem::take(&mut self.unlocated);
+        let (seen, unlocated) = (&self.seen, &mut self.unlocated);
+        found.retain(|new| {
+            if !new.address.is_empty() || seen.iter().any(|one| one.worker == new.worker) {
+                return true;
+            }
+            let known = before.iter().find(|(worker, _)| *worker == new.worker);
+            let until = known.map_or(now + ADDRESS_TIMEOUT, |&(_, until)| until);
+            if now < until {
+                unlocated.push((new.worker.clone(), until));
+            }
+            now >= until
+        });
+        // An address that is written late is no other one.
+        let is_same = |one: &Seen, other: &Seen| {
+            one.worker == other.worker && (one.address == other.address || one.address.is_empty())
+        };
+        for gone in self.seen.iter().filter(|one| !found.iter().any(|other| is_same(one, other))) {
+            self.outputs.push_back(ObserverOutput::Sight(Sight::Went(gone.worker.clone())));
+        }
+        for new in found.iter().filter(|other| !self.seen.iter().any(|one| is_same(one, other))) {
+            self.outputs.push_back(ObserverOutput::Sight(Sight::Came(new.clone())));
+        }
+        self.seen = found;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+    use alloc::format;
+    use alloc::string::ToString;
+
+    const PAUSE: Duration = Duration::from_millis(500);
+
+    struct Scene {
+        observer: Observer,
+        store: BTreeMap<Box<str>, Vec<u8>>,
+        now: Instant,
+        steps: usize,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let now = Instant::from_millis(1000);
+            Self { observer: Observer::new(PAUSE), store: BTreeMap::new(), now, steps: 0 }
+        }
+
+        fn set(&mut self, key: &str, value: &str) {
+            self.store.insert(key.into(), value.as_bytes().to_vec());
+        }
+
+        /// What is seen until it rests.
+        fn see(&mut self) -> String {
+            let mut told = Vec::new();
+            while let Some(output) = self.observer.poll_output() {
+                let read = |key: &str| self.store.get(key).cloned().unwrap_or_default().into();
+                match output {
+                    ObserverOutput::Store(step) => {
+                        self.steps += 1;
+                        let reply = match step {
+                            StoreStep::Get { key } => Reply::Value(read(&key)),
+                            StoreStep::Peek { keys } => {
+                                Reply::Values(keys.iter().map(|key| read(key)).collect())
+                            }
+                            other => panic!("an observer changes nothing: {other:?}"),
+                        };
+                        self.observer.handle(self.now, reply);
+                    }
+                    ObserverOutput::Sight(Sight::Begun(kind)) => told.push(format!("{kind:?}")),
+                    ObserverOutput::Sight(Sight::Came(seen)) => {
+                        told.push(format!("+{} {}", seen.worker.name, seen.address));
+                    }
+                    ObserverOutput::Sight(Sight::Went(worker)) => told.push(format!("-{}", worker.name)),
+                    ObserverOutput::Failed(error) => told.push(error.to_string()),
+                }
+            }
+            told.join(", ")
+        }
+
+        fn later(&mut self) -> String {
+            self.now = self.observer.poll_timeout().expect("it looks again");
+            self.observer.tick(self.now);
+            self.see()
+        }
+    }
+
+    #[test]
+    fn who_comes_and_goes_in_a_dynamic_group_is_seen() {
+        let mut scene = Scene::new();
+        assert_eq!(scene.see(), "", "there is no group yet");
+        scene.set(keys::IS_STATIC, "false");
+        assert_eq!(scene.later(), "Dynamic");
+        scene.set(keys::ALL_WORKERS, "b-1,a-x-0,");
+        scene.set("addrs/b", "h:1");
+        assert_eq!(scene.later(), "+b h:1");
+        let (looked, pause) = (scene.now, ADDRESS_PAUSE);
+        assert_eq!(
+            (scene.later().as_str(), scene.now),
+            ("", looked + pause),
+            "it looks soon for the address"
+        );
+        scene.set("addrs/a-x", "h:0");
+        assert_eq!(scene.later(), "+a-x h:0");
+        assert_eq!(scene.observer.seen().len(), 2);
+        scene.set(keys::ALL_WORKERS, "a-x-0,");
+        scene.observer.nudge();
+        assert_eq!(scene.see(), "-b", "at once when somebody says so");
+        scene.set("addrs/a-x", "h:9");
+        assert_eq!(scene.later(), "-a-x, +a-x h:9", "it came back elsewhere");
+        scene.set(keys::ALL_WORKERS, "");
+        assert_eq!(scene.later(), "-a-x");
+    }
+
+    #[test]
+    fn a_worker_that_writes_no_address_is_told_of_without_one_a_little_later() {
+        let mut scene = Scene::new();
+        scene.set(keys::IS_STATIC, "false");
+        scene.set(keys::ALL_WORKERS, "a-0,");
+        assert_eq!(scene.see(), "Dynamic");
+        let began = scene.now;
+        let told = loop {
+            let told = scene.later();
+            if !told.is_empty() {
+                break told;
+            }
+        };
+        assert_eq!((told.as_str(), scene.now), ("+a ", began + ADDRESS_TIMEOUT));
+        scene.set("addrs/a", "h:0");
+        assert_eq!((scene.later().as_str(), &*scene.observer.seen()[0].address), ("", "h:0"));
+        assert_eq!(scene.observer.poll_timeout(), Some(scene.now + PAUSE), "it looks as often as ever");
+    }
+
+    #[test]
+    fn what_changes_while_one_looks_is_looked_at_again() {
+        let mut scene = Scene::new();
+        scene.set(keys::IS_STATIC, "false");
+        scene.observer.nudge();
+        let before = scene.steps;
+        assert_eq!(scene.see(), "Dynamic");
+        assert_eq!(scene.steps - before, 2, "the kind, and the list once");
+        let Some(ObserverOutput::Store(_)) = ({
+            scene.observer.nudge();
+            scene.observer.poll_output()
+        }) else {
+            panic!("it looks")
+        };
+        scene.observer.nudge();
+        scene.observer.handle(scene.now, Reply::Value(Box::default()));
+        assert!(scene.observer.poll_timeout().is_none(), "it looks once more");
+    }
+
+    #[test]
+    fn the_members_of_a_static_group_are_seen_by_their_numbers() {
+        let mut scene = Scene::new();
+        scene.set(keys::IS_STATIC, "true");
+        for id in 0..130_u16 {
+            scene.set(&keys::name_of(id), &format!("w{id}"));
+            scene.set(&keys::address_of(&format!("w{id}")), "h");
+        }
+        assert!(scene.see().starts_with("Static, +w0 h, +w1 h, "));
+        assert_eq!(scene.observer.seen().len(), 130);
+    }
+
+    #[test]
+    fn what_is_no_group_is_told() {
+        for (key, value, words) in [
+            (keys::IS_STATIC, "maybe", "rpcIsStaticGroup holds \"maybe\", which is neither true nor false"),
+            (
+                keys::ALL_WORKERS,
+                "a*-1,",
+                "Dynamic, the list of workers at names/_ALL_WORKER_INFOS holds \"a*-1\", which is no worker",
+            ),
+        ] {
+            let mut scene = Scene::new();
+            scene.set(keys::IS_STATIC, "false");
+            scene.set(key, value);
+            assert_eq!(scene.see(), words);
+            assert_eq!(scene.observer.poll_timeout(), None);
+        }
+        for reply in [Reply::Failed("gone".into()), Reply::Done] {
+            let mut observer = Observer::new(PAUSE);
+            observer.poll_output();
+            observer.handle(Instant::from_millis(0), reply);
+            let Some(ObserverOutput::Failed(ObserverError::Store { .. })) = observer.poll_output() else {
+                panic!("it failed")
+            };
+        }
+    }
+}

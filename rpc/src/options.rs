@@ -1,0 +1,376 @@
+//! What a member of a group is given: how long a call may take, how the group meets, threads, transports and devices.
+
+use super::device::{Device, DeviceError};
+use super::device_map::{DeviceMap, DeviceMaps, MapError};
+use super::name::{NameError, WorkerName};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+use core::fmt;
+use rendezvous_core::time::{Duration, Seconds};
+
+/// How long a call may take unless told otherwise. A member's store has the same timeout.
+pub const RPC_TIMEOUT: Duration = Duration::from_secs(60);
+/// How a group meets unless told otherwise.
+pub const INIT_METHOD: &str = "env://";
+/// Threads that carry out calls, unless told otherwise.
+pub const WORKER_THREADS: u32 = 16;
+/// The most of them.
+pub const WORKER_THREADS_MAX: u32 = 1024;
+
+/// What options refuse.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// A map is not one to one.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// A device is none.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A worker that a map is for has no name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The list holds something else than accelerators.
+    #[error("`set_devices` expect a list of CUDA devices, but got device type {kind}.")]
+    NotAnAccelerator {
+        /// What it is.
+        kind: Box<str>,
+    },
+    /// Nobody would carry out calls, or too many would.
+    #[error("num_worker_threads must be from 1 to {WORKER_THREADS_MAX}, got {threads}")]
+    Threads {
+        /// What was given.
+        threads: i64,
+    },
+    /// The timeout is no time.
+    #[error("rpc_timeout must be a number of seconds that is not negative, got {seconds}")]
+    Timeout {
+        /// What was given, as text.
+        seconds: Box<str>,
+    },
+    /// The way to meet is not told.
+    #[error("init_method must be a URL, got an empty string")]
+    InitMethod,
+    /// A transport or channel is named in a way that is none.
+    #[error("a {what} must have a name")]
+    Unnamed {
+        /// Which of the two.
+        what: &'static str,
+    },
+    /// The backend knows no such option.
+    #[error("RPC backend {backend}: unknown option {option}")]
+    Unknown {
+        /// The backend.
+        backend: Box<str>,
+        /// The option.
+        option: Box<str>,
+    },
+    /// The backend cannot read the value of an option.
+    #[error("RPC backend {backend}: option {option} cannot be {value}")]
+    Value {
+        /// The backend.
+        backend: Box<str>,
+        /// The option.
+        option: Box<str>,
+        /// Its value.
+        value: Box<str>,
+    },
+    /// A backend of the program's own refuses them.
+    #[error("{words}")]
+    Foreign {
+        /// Its words.
+        words: Box<str>,
+    },
+}
+
+/// Tells options of one backend from those of another, as Python's types do. Those that a backend makes have its own kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OptionsKind(pub Box<str>);
+
+impl fmt::Display for OptionsKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The options of one member. Copies share what a backend of one's own keeps with them.
+#[derive(Clone, Debug)]
+pub struct RpcOptions {
+    kind: OptionsKind,
+    rpc_timeout: Option<Duration>,
+    init_method: Box<str>,
+    worker_threads: u32,
+    transports: Option<Vec<Box<str>>>,
+    channels: Option<Vec<Box<str>>>,
+    device_maps: DeviceMaps,
+    devices: Vec<Device>,
+    own: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl RpcOptions {
+    /// Options of this kind, with what stands for each when nobody tells.
+    #[must_use]
+    pub fn new(kind: &str) -> Self {
+        Self {
+            kind: OptionsKind(kind.into()),
+            rpc_timeout: Some(RPC_TIMEOUT),
+            init_method: INIT_METHOD.into(),
+            worker_threads: WORKER_THREADS,
+            transports: None,
+            channels: None,
+            device_maps: DeviceMaps::default(),
+            devices: Vec::new(),
+            own: None,
+        }
+    }
+
+    /// Whose options these are.
+    #[must_use]
+    pub const fn kind(&self) -> &OptionsKind {
+        &self.kind
+    }
+
+    /// How long a call may take that does not say so itself; `None`: as long as it likes, as PyTorch's 0.
+    #[must_use]
+    pub const fn rpc_timeout(&self) -> Option<Duration> {
+        self.rpc_timeout
+    }
+
+    /// How the group meets: a URL.
+    #[must_use]
+    pub fn init_method(&self) -> &str {
+        &self.init_method
+    }
+
+    /// Threads that carry out calls.
+    #[must_use]
+    pub const fn worker_threads(&self) -> u32 {
+        self.worker_threads
+    }
+
+    /// The transports that may be used, the best first; `None`: the backend chooses.
+    #[must_use]
+    pub fn transports(&self) -> Option<&[Box<str>]> {
+        self.transports.as_deref()
+    }
+
+    /// The same for channels.
+    #[must_use]
+    pub fn channels(&self) -> Option<&[Box<str>]> {
+        self.channels.as_deref()
+    }
+
+    /// Where what lies on devices goes.
+    #[must_use]
+    pub const fn device_maps(&self) -> &DeviceMaps {
+        &self.device_maps
+    }
+
+    /// The devices that are used; empty where that follows from the maps.
+    #[must_use]
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// What a backend of one's own keeps with its options.
+    #[must_use]
+    pub fn own<T: 'static>(&self) -> Option<&T> {
+        self.own.as_deref().and_then(|own| own.downcast_ref())
+    }
+
+    /// Keeps something of a backend's own.
+    pub fn set_own(&mut self, own: Box<dyn Any + Send + Sync>) {
+        self.own = Some(own.into());
+    }
+
+    /// Sets how long a call may take, in seconds; 0: as long as it likes.
+    ///
+    /// # Errors
+    /// The seconds are no time.
+    pub fn set_rpc_timeout_s(&mut self, seconds: f64) -> Result<(), OptionsError> {
+        let timeout = Duration::try_from_secs_f64(seconds)
+            .map_err(|_| OptionsError::Timeout { seconds: alloc::format!("{seconds}").into() })?;
+        self.set_rpc_timeout(timeout);
+        Ok(())
+    }
+
+    /// Sets how long a call may take; zero: as long as it likes.
+    pub const fn set_rpc_timeout(&mut self, timeout: Duration) {
+        self.rpc_timeout = if timeout.is_zero() { None } else { Some(timeout) };
+    }
+
+    /// Sets how the group meets.
+    ///
+    /// # Errors
+    /// There is nothing in it. The rest is found when the URL is used.
+    pub fn set_init_method(&mut self, url: &str) -> Result<(), OptionsError> {
+        if url.is_empty() {
+            return Err(OptionsError::InitMethod);
+        }
+        self.init_method = url.into();
+        Ok(())
+    }
+
+    /// Sets how many threads carry out calls.
+    ///
+    /// # Errors
+    /// None, or too many.
+    pub fn set_worker_threads(&mut self, threads: i64) -> Result<(), OptionsError> {
+        let fits = u32::try_from(threads).ok().filter(|threads| (1..=WORKER_THREADS_MAX).contains(threads));
+        self.worker_threads = fits.ok_or(OptionsError::Threads { threads })?;
+        Ok(())
+    }
+
+    /// Sets the transports that may be used, the best first.
+    ///
+    /// # Errors
+    /// One has no name.
+    pub fn set_transports(&mut self, names: &[&str]) -> Result<(), OptionsError> {
+        self.transports = Some(named("transport", names)?);
+        Ok(())
+    }
+
+    /// The same for channels.
+    ///
+    /// # Errors
+    /// One has no name.
+    pub fn set_channels(&mut self, names: &[&str]) -> Result<(), OptionsError> {
+        self.channels = Some(named("channel", names)?);
+        Ok(())
+    }
+
+    /// Adds pairs of devices for calls to a worker; see [`DeviceMaps::set`].
+    ///
+    /// # Errors
+    /// The pairs, or those with the ones before, are not one to one; then nothing is added.
+    pub fn set_device_map(
+        &mut self,
+        to: &WorkerName,
+        pairs: impl IntoIterator<Item = (Device, Device)>,
+    ) -> Result<(), OptionsError> {
+        Ok(self.device_maps.set(to, &DeviceMap::new(pairs)?)?)
+    }
+
+    /// Sets the devices that are used.
+    ///
+    /// # Errors
+    /// One of them is the host.
+    pub fn set_devices(&mut self, devices: &[Device]) -> Result<(), OptionsError> {
+        if let Some(other) = devices.iter().find(|device| device.index().is_none()) {
+            return Err(OptionsError::NotAnAccelerator { kind: other.kind_name().into() });
+        }
+        self.devices = devices.into();
+        Ok(())
+    }
+}
+
+fn named(what: &'static str, names: &[&str]) -> Result<Vec<Box<str>>, OptionsError> {
+    if names.iter().any(|name| name.is_empty()) {
+        return Err(OptionsError::Unnamed { what });
+    }
+    Ok(names.iter().map(|&name| name.into()).collect())
+}
+
+/// As a log or an error names them.
+impl fmt::Display for RpcOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let timeout = Seconds(self.rpc_timeout.unwrap_or_default());
+        write!(
+            f,
+            "<{}: rpc_timeout={timeout:?}, init_method='{}', num_worker_threads={}, device_maps={}, devices={:?}>",
+            self.kind, self.init_method, self.worker_threads, self.device_maps, self.devices
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    fn device(text: &str) -> Device {
+        text.parse().expect("a device")
+    }
+
+    #[test]
+    fn nobody_has_to_tell_anything() {
+        let options = RpcOptions::new("tcp");
+        assert_eq!(
+            options.to_string(),
+            "<tcp: rpc_timeout=60.0, init_method='env://', num_worker_threads=16, device_maps={}, devices=[]>"
+        );
+        assert_eq!((options.rpc_timeout(), options.worker_threads()), (Some(RPC_TIMEOUT), 16));
+        assert_eq!((options.transports(), options.channels()), (None, None));
+        assert_eq!((options.devices(), options.device_maps().len()), (&[][..], 0));
+    }
+
+    #[test]
+    fn what_is_told_stays() {
+        let mut options = RpcOptions::new("tcp");
+        options.set_rpc_timeout_s(2.5).expect("a time");
+        options.set_init_method("tcp://localhost:1").expect("a URL");
+        options.set_worker_threads(3).expect("some");
+        options.set_transports(&["shm", "uv"]).expect("named");
+        options.set_channels(&[]).expect("none is a choice");
+        let worker = WorkerName::new("worker1").expect("a name");
+        options.set_device_map(&worker, [(device("cuda:0"), device("cuda:1"))]).expect("one to one");
+        options.set_device_map(&worker, [(device("cuda:1"), device("cuda:0"))]).expect("one to one");
+        options.set_devices(&[device("cuda:1"), device("cuda:0")]).expect("accelerators");
+        assert_eq!(
+            options.to_string(),
+            "<tcp: rpc_timeout=2.5, init_method='tcp://localhost:1', num_worker_threads=3, \
+             device_maps={'worker1': {cuda:0: cuda:1, cuda:1: cuda:0}}, devices=[cuda:1, cuda:0]>"
+        );
+        assert_eq!(options.transports(), Some(&["shm".into(), "uv".into()][..]));
+        assert_eq!(options.channels(), Some(&[][..]), "no channel is not the same as any");
+        options.set_rpc_timeout_s(0.0).expect("as long as it likes");
+        assert_eq!(options.rpc_timeout(), None);
+        options.set_own(Box::new(7_u8));
+        assert_eq!((options.own::<u8>(), options.own::<u16>()), (Some(&7), None));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_and_changes_nothing() {
+        let mut options = RpcOptions::new("tcp");
+        let before = options.to_string();
+        let worker = WorkerName::new("w").expect("a name");
+        let (zero, one) = (device("cuda:0"), device("cuda:1"));
+        for (result, words) in [
+            (
+                options.set_rpc_timeout_s(-1.0),
+                "rpc_timeout must be a number of seconds that is not negative, got -1",
+            ),
+            (
+                options.set_rpc_timeout_s(f64::NAN),
+                "rpc_timeout must be a number of seconds that is not negative, got NaN",
+            ),
+            (
+                options.set_rpc_timeout_s(f64::INFINITY),
+                "rpc_timeout must be a number of seconds that is not negative, got inf",
+            ),
+            (options.set_init_method(""), "init_method must be a URL, got an empty string"),
+            (options.set_worker_threads(0), "num_worker_threads must be from 1 to 1024, got 0"),
+            (options.set_worker_threads(-1), "num_worker_threads must be from 1 to 1024, got -1"),
+            (options.set_worker_threads(1025), "num_worker_threads must be from 1 to 1024, got 1025"),
+            (options.set_transports(&["uv", ""]), "a transport must have a name"),
+            (options.set_channels(&[""]), "a channel must have a name"),
+            (
+                options.set_device_map(&worker, [(zero, one), (one, one)]),
+                "`device_map` only supports 1-to-1 mapping, trying to map cuda:1 and cuda:0 to cuda:1",
+            ),
+            (
+                options.set_devices(&[zero, Device::Cpu]),
+                "`set_devices` expect a list of CUDA devices, but got device type cpu.",
+            ),
+        ] {
+            assert_eq!(result.expect_err(words).to_string(), words);
+        }
+        assert_eq!(options.to_string(), before);
+        options.set_device_map(&worker, [(zero, one)]).expect("one to one");
+        assert_eq!(
+            options.set_device_map(&worker, [(zero, zero)]).expect_err("one to two").to_string(),
+            "`set_device_map` only supports 1-to-1 mapping, trying to map cuda:0 to cuda:0 and cuda:1"
+        );
+    }
+}
