@@ -633,46 +633,6 @@ fn who_is_done_waits_as_long_as_the_others_take() {
     assert_eq!((first.result().verdict, second.result().verdict), (SUCCEEDED, SUCCEEDED));
 }
 
-/// Kilobytes that are in memory.
-fn resident_kb(pid: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("proc");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line for it");
-    line.trim().trim_end_matches(" kB").parse().expect("a number")
-}
-
-#[test]
-fn ten_thousand_restarts_leave_nothing_behind() {
-    const RESTARTS: u32 = 10_000;
-    let open = || fs::read_dir("/proc/self/fd").expect("proc").count();
-    // The server of the rendezvous is in this process, and remembers so many changes.
-    let mut server = ServerOptions::on("127.0.0.1", 0);
-    server.limits.history.changes_max = 1000;
-    let job = Job::at(server);
-    let spec = WorkerSpec { max_restarts: RESTARTS, restart_backoff: Duration::ZERO, ..spec(1) };
-    let mut agent = job.agent("a", (1, 1), spec, "exit 1");
-    let mut samples = Vec::new();
-    let mut failures = 0;
-    let result = agent.run(|_, event| {
-        if let AgentEvent::Notice(Notice::Phase { to: Phase::Restarting, reason, .. }) = &event {
-            assert!(matches!(reason, Reason::WorkerFailed { .. }), "{reason}");
-        }
-        if let AgentEvent::WorkersFailed(_) = event {
-            failures += 1;
-            if failures % 50 == 0 {
-                samples.push((open(), resident_kb("self")));
-            }
-        }
-    });
-    assert!(matches!(result.expect("the system does its part").verdict, Verdict::Failed { .. }));
-    assert_eq!(failures, RESTARTS + 1);
-    // A connection or a server of the last round may still be on its way out.
-    let (early, late) = (&samples[10..30], &samples[samples.len() - 20..]);
-    let opened = |of: &[(usize, u64)]| (of.iter().map(|of| of.0).min(), of.iter().map(|of| of.0).max());
-    assert!(opened(late).0 <= opened(early).1, "descriptors: {samples:?}");
-    let kb = |of: &[(usize, u64)]| of.iter().map(|of| of.1).min().unwrap_or(0);
-    assert!(kb(late) < kb(early) + 1024, "memory: {samples:?}");
-}
-
 #[test]
 fn a_loop_turns_agents_and_forgets_them() {
     let job = Job::new();
