@@ -44,6 +44,7 @@ else
 	@echo "cargo-nextest is not installed: running the same tests with cargo test, one at a time"
 	$(CARGO) test --locked --workspace --tests --no-fail-fast -- --test-threads=1
 endif
+	$(CARGO) test --locked --doc -p rendezvous-core -p rendezvous-agent -p rendezvous-rpc
 
 check: ## Before each commit: format, lints, unit tests of the three crates, the repository's rules
 	$(CARGO) fmt --all --check

@@ -1,4 +1,18 @@
-//! The pure core of librendezvous.
+//! Stores, barriers, sessions and rendezvous of librendezvous: state machines without I/O, and the driver that runs them.
+//!
+//! ```
+//! use rendezvous_core::driver::server::{Server, ServerOptions};
+//! use rendezvous_core::driver::store::{Store, Timeout};
+//! use rendezvous_core::driver::store_client::StoreOptions;
+//!
+//! // A server of this process, on a free port, and a client of it.
+//! let server = Server::start(ServerOptions::on("127.0.0.1", 0))?;
+//! let store = Store::connect("127.0.0.1", server.local_addr().port(), StoreOptions::default())?;
+//! store.set(b"addr/0", b"10.0.0.5:29500", Timeout::Default)?;
+//! assert_eq!(store.get_owned(b"addr/0", Timeout::Default)?, b"10.0.0.5:29500");
+//! assert_eq!(store.add(b"started", 1, Timeout::Default)?, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! Everything outside [`driver`] is sans-IO: bytes, time and randomness come in as arguments, and what is to be done
 //! comes out as data. Three feature steps: none (no allocator: codec and client machines), `alloc` (the store engine

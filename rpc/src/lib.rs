@@ -1,4 +1,41 @@
-//! Named workers that call each other: who they are, on which devices, by which backend, and who is of the group.
+//! Named workers that call each other: membership of their group, connections between them, and the driver.
+//!
+//! ```
+//! use rendezvous_core::driver::rendezvous::NodeStore;
+//! use rendezvous_core::driver::store::Store;
+//! use rendezvous_rpc::driver::calls::handling::{Handling, Run};
+//! use rendezvous_rpc::driver::group::{RpcContext, RpcInit, Shutdown, TcpOptions};
+//! use rendezvous_rpc::options::RpcOptions;
+//! use std::sync::Arc;
+//!
+//! // What the worker does when it is called.
+//! let handling = Handling::new(1);
+//! handling.register("length", Run::Inline, |request, responder| {
+//!     responder.answer(request.payload.len().to_string().into_bytes());
+//! })?;
+//!
+//! // A group of one worker, whose members would find each other in this store.
+//! let store = Arc::new(NodeStore::new(Store::in_process(Default::default()), None));
+//! let mut options = RpcOptions::new("tcp");
+//! options.set_own(Box::new(TcpOptions { handling: Some(handling), ..TcpOptions::default() }));
+//! let context = RpcContext::default();
+//! let init = RpcInit {
+//!     name: "worker0",
+//!     rank: Some(0),
+//!     world_size: Some(1),
+//!     options: Some(options),
+//!     ..RpcInit::default()
+//! };
+//! let worker = context.init_over(store, init)?;
+//! let tcp = worker.tcp().expect("of the backend that comes with the library");
+//! assert_eq!(tcp.call("worker0", "length", b"four".to_vec(), None)?, b"4");
+//! context.shutdown(Shutdown::Graceful)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Everything outside [`driver`] is sans-IO: bytes, time and randomness come in as arguments, and what is to be done
+//! comes out as data. Without the feature `std` the crate needs an allocator only. `cfg(feature = …)` stands in this file
+//! and nowhere else.
 #![no_std]
 #![warn(clippy::alloc_instead_of_core, clippy::std_instead_of_alloc, clippy::std_instead_of_core)]
 #![cfg_attr(test, allow(clippy::std_instead_of_alloc, reason = "tests run where std is"))]
