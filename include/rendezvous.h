@@ -184,10 +184,6 @@ typedef int32_t rdzv_status;
 // name of its own.
 #define RDZV_RENDEZVOUS_REPLACED 47
 
-// The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
-// static.
-const char *rdzv_status_name(rdzv_status status);
-
 // -----------------------------------------------------------------------------------------------------------
 // Versions.
 // -----------------------------------------------------------------------------------------------------------
@@ -253,12 +249,20 @@ size_t rdzv_list_count(const rdzv_list *list);
 const uint8_t *rdzv_list_item(const rdzv_list *list, size_t index, size_t *len);
 
 // -----------------------------------------------------------------------------------------------------------
-// What went wrong, for a C program to branch on and to print.
+// Failures of calls.
 // -----------------------------------------------------------------------------------------------------------
 
 // The details of a failed call. Whoever receives one owns it and frees it with `rdzv_error_free`. Any thread
 // may read it. Strings that it hands out live as long as it does.
 typedef struct rdzv_error rdzv_error;
+
+// -----------------------------------------------------------------------------------------------------------
+// What went wrong, for a C program to branch on and to print.
+// -----------------------------------------------------------------------------------------------------------
+
+// The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
+// static.
+const char *rdzv_status_name(rdzv_status status);
 
 // Makes an error of a status and words in UTF-8, for code of yours that reports as the library does. Yours
 // until `rdzv_error_free`. Never NULL.

@@ -5,7 +5,7 @@ use crate::agent_options::rdzv_agent_options;
 use crate::agent_result::{rdzv_agent_result, result_handle};
 use crate::argument::{invalid, place, reference};
 use crate::context::{Home, home, rdzv_context};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rendezvous_fault::invalid_fault;
 use crate::rendezvous_handler::rdzv_rendezvous_handler;

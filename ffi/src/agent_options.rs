@@ -1,7 +1,7 @@
 //! What an agent is to supervise, and how.
 
 use crate::argument::{bytes, invalid, list, place, rdzv_bytes, reference_mut, text};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rendezvous_fault::invalid_fault;
 use crate::status::rdzv_status;

@@ -2,7 +2,7 @@
 
 use crate::agent::rdzv_agent;
 use crate::argument::{invalid, place, reference, text};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::sized;
 use crate::status::{RDZV_IO, rdzv_status};

@@ -2,7 +2,7 @@
 //!
 //! All that comes from C is checked here before it is believed.
 
-use crate::error::Fault;
+use crate::fault::Fault;
 use crate::status::{RDZV_INVALID_ARGUMENT, RDZV_LIMIT_EXCEEDED};
 use std::time::Duration;
 

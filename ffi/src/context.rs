@@ -1,7 +1,7 @@
 //! The context: what the handles of one user of the library share, and nobody else.
 
 use crate::argument::{invalid, place, reference};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::loop_rpc::RpcSlot;
 use crate::sized;

@@ -2,7 +2,7 @@
 
 use crate::argument::{bytes, invalid, place, rdzv_bytes};
 use crate::context::{rdzv_context, shared, struct_size};
-use crate::error::rdzv_error;
+use crate::fault::rdzv_error;
 use crate::guard;
 use crate::sized;
 use crate::status::*;

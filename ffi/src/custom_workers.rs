@@ -5,12 +5,12 @@ use crate::agent_options::rdzv_agent_options;
 use crate::argument::{bytes, invalid, place, reference, reference_mut};
 use crate::buffer::rdzv_list;
 use crate::context::{home, rdzv_context};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rendezvous_fault::invalid_fault;
 use crate::rendezvous_handler::rdzv_rendezvous_handler;
 use crate::sized;
-use crate::status::{RDZV_EXHAUSTED, RDZV_OK, RDZV_TIMED_OUT, rdzv_status, rdzv_status_name};
+use crate::status::{RDZV_EXHAUSTED, RDZV_OK, RDZV_TIMED_OUT, name_of, rdzv_status};
 use crate::worker_group::rdzv_worker_group;
 use rendezvous_agent::driver::agent::{
     ForeignEvent, ForeignWorkers, StartOrder, WorkerEvent, WorkerHooks, WorkersTeller,
@@ -18,7 +18,7 @@ use rendezvous_agent::driver::agent::{
 use rendezvous_agent::group::ExitStatus;
 use rendezvous_agent::reason::Hindrance;
 use rendezvous_core::driver::reply::{Awaited, ask};
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::ptr::null;
 use std::sync::Arc;
 use std::time::Duration;
@@ -191,9 +191,7 @@ impl WorkerHooks for Code {
             RDZV_EXHAUSTED | RDZV_TIMED_OUT => Hindrance::Passing,
             _ => Hindrance::Lasting,
         };
-        // SAFETY: the name of a status is static.
-        let name = unsafe { CStr::from_ptr(rdzv_status_name(status)) };
-        Err((hindrance, name.to_string_lossy().into()))
+        Err((hindrance, name_of(status).to_string_lossy().into()))
     }
 
     fn signal(&mut self, signal: i32) {

@@ -2,7 +2,7 @@
 
 use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference};
 use crate::context::{Home, home, rdzv_context};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::loop_agent::ToldAgent;
 use crate::loop_gate::{self, Gate};

@@ -2,22 +2,14 @@
 
 use crate::agent::rdzv_agent;
 use crate::argument::reference;
-use crate::error::rdzv_error;
+use crate::fault::rdzv_error;
 use crate::guard;
 use crate::rpc::rdzv_rpc;
 use crate::rpc_call::{rdzv_rpc_call_spec, rdzv_rpc_future, spec};
-use crate::server::rdzv_server;
+use crate::server::{PANIC_IN_REACTOR, rdzv_server};
 use crate::status::rdzv_status;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-static REACTOR: AtomicBool = AtomicBool::new(false);
-
-pub(crate) fn panic_if_asked() {
-    if REACTOR.swap(false, Ordering::SeqCst) {
-        panic!("provoked in the reactor");
-    }
-}
 
 /// Panics inside a call on `server`.
 #[unsafe(no_mangle)]
@@ -99,5 +91,5 @@ pub unsafe extern "C" fn rdzv_fault_panic_in_rpc_future(
 /// Makes the next reactor thread that has an event to tell of panic.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_fault_panic_in_reactor() {
-    guard::quiet((), || REACTOR.store(true, Ordering::SeqCst));
+    guard::quiet((), || PANIC_IN_REACTOR.store(true, Ordering::SeqCst));
 }

@@ -1,7 +1,7 @@
 //! The one guard around every body at the C border: no panic leaves, errors are projected, handles are
 //! poisoned.
 
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::status::{RDZV_OK, RDZV_PANIC, RDZV_POISONED, rdzv_status};
 use std::any::Any;
 use std::cell::{Cell, RefCell};

@@ -15,6 +15,8 @@ mod version;
 
 mod argument;
 mod buffer;
+mod fault;
+
 mod error;
 
 mod context;
@@ -148,6 +150,7 @@ pub use custom_store::*;
 pub use custom_workers::*;
 pub use error::*;
 pub use event_loop::*;
+pub use fault::rdzv_error;
 #[cfg(feature = "fault-injection")]
 pub use fault_injection::*;
 #[cfg(feature = "agent")]

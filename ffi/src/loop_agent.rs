@@ -3,7 +3,7 @@
 use crate::agent::rdzv_agent;
 use crate::agent_event::{EVENT_FIRST_SIZE, ShownEvent, rdzv_agent_event};
 use crate::argument::{invalid, place, reference};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::event_loop::{Told, rdzv_event, rdzv_loop};
 use crate::loop_gate;
 use crate::sized;

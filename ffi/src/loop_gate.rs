@@ -3,8 +3,8 @@
 //! guard.
 
 use crate::argument::reference_mut;
-use crate::error::{Fault, rdzv_error};
 use crate::event_loop::rdzv_loop;
+use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::loop_rpc;
 use crate::status::{RDZV_REENTRANT, rdzv_status};

@@ -1,8 +1,8 @@
 //! What native stores have beyond the others, in an event loop of the caller's.
 
 use crate::argument::{bytes, invalid, list, place, rdzv_bytes, reference, zero_or_more_ms};
-use crate::error::{Fault, rdzv_error};
 use crate::event_loop::{rdzv_loop, submit_fault};
+use crate::fault::{Fault, rdzv_error};
 use crate::loop_gate;
 use crate::sized;
 use crate::status::rdzv_status;

@@ -1,8 +1,8 @@
 //! Nodes of a rendezvous in an event loop of the caller's.
 
 use crate::argument::{bytes, invalid, list, place, reference, text};
-use crate::error::{Fault, rdzv_error};
 use crate::event_loop::{Told, rdzv_loop, submit_fault};
+use crate::fault::{Fault, rdzv_error};
 use crate::loop_gate;
 use crate::loop_native::{RDZV_EVENT_CHANGE, RDZV_EVENT_LEASE_OVER, RDZV_EVENT_WATCH_OVER};
 use crate::native_store::{barrier_end, native_fault};

@@ -3,8 +3,8 @@
 use crate::argument::{invalid, place, reference, text};
 use crate::buffer::rdzv_buffer;
 use crate::context::{Home, home, rdzv_context};
-use crate::error::{Fault, rdzv_error};
 use crate::event_loop::{RDZV_EVENT_COMPLETED, Told, rdzv_event, rdzv_loop};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::loop_gate;
 use crate::rpc::{

@@ -3,7 +3,7 @@
 use crate::argument::{bytes, list, place, rdzv_bytes, reference, reference_mut};
 use crate::buffer::{rdzv_buffer, rdzv_list};
 use crate::context::{rdzv_context, shared};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::status::{RDZV_BARRIER_BROKEN, RDZV_CANCELLED, RDZV_TIMED_OUT, rdzv_status};
 use crate::store::{call_fault, handle, of_keys, rdzv_store, span, timeout};

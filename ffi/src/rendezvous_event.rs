@@ -2,7 +2,7 @@
 
 use crate::argument::{invalid, reference_mut, text};
 use crate::buffer::rdzv_buffer;
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::sized;
 use crate::status::rdzv_status;

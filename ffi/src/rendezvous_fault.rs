@@ -1,6 +1,6 @@
 //! Failures of rendezvous, on their way to C.
 
-use crate::error::Fault;
+use crate::fault::Fault;
 use crate::server::start_fault;
 use crate::status::*;
 use crate::store::{call_fault, kind_of, status_of};
@@ -26,11 +26,7 @@ const fn status_of_rendezvous(kind: RendezvousErrorKind) -> rdzv_status {
 
 /// A failure that foreign code tells of by its status.
 pub(crate) fn told_by(who: &str, status: rdzv_status, words: Option<String>) -> HandlerError {
-    let words = words.unwrap_or_else(|| {
-        // SAFETY: the name of a status is static.
-        let name = unsafe { std::ffi::CStr::from_ptr(rdzv_status_name(status)) };
-        format!("{who} failed: {}", name.to_string_lossy())
-    });
+    let words = words.unwrap_or_else(|| format!("{who} failed: {}", name_of(status).to_string_lossy()));
     let words = words.into();
     let kind = match status {
         RDZV_RENDEZVOUS_CLOSED => RendezvousErrorKind::Closed,

@@ -3,7 +3,7 @@
 use crate::argument::{place, reference, reference_mut, text};
 use crate::buffer::{lent, rdzv_buffer};
 use crate::context::{Home, home, rdzv_context};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rendezvous_event::{EVENT_FIRST_SIZE, projected, rdzv_round_event};
 use crate::rendezvous_fault::handler_fault;

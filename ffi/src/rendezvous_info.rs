@@ -3,7 +3,7 @@
 use crate::argument::{place, reference};
 use crate::buffer::lent;
 use crate::context::Shared;
-use crate::error::rdzv_error;
+use crate::fault::rdzv_error;
 use crate::guard;
 use crate::status::rdzv_status;
 use crate::store::{node_handle, rdzv_store};

@@ -2,7 +2,7 @@
 
 use crate::argument::{invalid, place, reference, reference_mut, text};
 use crate::buffer::{lent, rdzv_buffer, rdzv_list};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rendezvous_fault::invalid_fault;
 use crate::sized;

@@ -3,7 +3,7 @@
 use crate::argument::{bytes, invalid, reference, reference_mut, text};
 use crate::buffer::rdzv_list;
 use crate::context::{rdzv_context, struct_size};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rendezvous_event::{parsed, rdzv_round_event};
 use crate::rendezvous_fault::{registry_fault, told_by};

@@ -2,7 +2,7 @@
 
 use crate::argument::{invalid, place, positive_ms, reference_mut, text};
 use crate::context::{Home, home, rdzv_context};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rendezvous_fault::handler_fault;
 use crate::rendezvous_info::{info_handle, rdzv_rendezvous_info};

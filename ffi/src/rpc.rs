@@ -3,7 +3,7 @@
 use crate::argument::{invalid, place, reference, reference_mut, text};
 use crate::buffer::{lent, rdzv_buffer, rdzv_list};
 use crate::context::{Home, home, rdzv_context};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rpc_fault::{agent_fault, backend_fault, group_call_fault, init_fault};
 use crate::rpc_handlers::{Entry, parsed, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};

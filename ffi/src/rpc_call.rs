@@ -3,7 +3,7 @@
 use crate::argument::{bytes, invalid, place, reference, reference_mut, text};
 use crate::buffer::rdzv_buffer;
 use crate::context::struct_size;
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rpc::{Calls, rdzv_rpc};
 use crate::rpc_fault::group_call_fault;

@@ -1,6 +1,6 @@
 //! Failures of RPC groups, on their way to C.
 
-use crate::error::Fault;
+use crate::fault::Fault;
 use crate::native_store::native_fault;
 use crate::rendezvous_fault::{handler_fault, invalid_fault};
 use crate::server::start_fault;

@@ -2,7 +2,7 @@
 
 use crate::argument::{bytes, invalid, place, reference, reference_mut, text};
 use crate::buffer::{lent, rdzv_buffer};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_fault::name_fault;
 use crate::rpc_payload::payload;

@@ -3,7 +3,7 @@
 use crate::argument::{place, reference, reference_mut};
 use crate::buffer::rdzv_buffer;
 use crate::context::Shared;
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rpc_fault::{observer_fault, observing_fault};
 use crate::rpc_workers::rdzv_rpc_workers;

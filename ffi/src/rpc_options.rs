@@ -3,7 +3,7 @@
 use crate::argument::{invalid, list, place, positive_ms, rdzv_bytes, reference, reference_mut, text};
 use crate::buffer::{rdzv_buffer, rdzv_list};
 use crate::context::{home, rdzv_context};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_fault::{backend_fault, options_fault};
 use crate::rpc_plugin::{Given, refuse_reentry};

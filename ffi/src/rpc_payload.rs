@@ -1,7 +1,7 @@
 //! Payloads that the program lends to the library.
 
 use crate::argument::bytes;
-use crate::error::Fault;
+use crate::fault::Fault;
 use rendezvous_rpc::driver::calls::Payload;
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use crate::argument::{bytes, invalid, rdzv_bytes, reference, reference_mut, text};
 use crate::buffer::rdzv_list;
 use crate::context::{Shared, rdzv_context, struct_size};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_call::rdzv_rpc_call_spec;
 use crate::rpc_fault::{backend_fault, foreign_error};
@@ -259,11 +259,10 @@ unsafe impl Sync for BackendCode {}
 /// Why code of the program's did not do it, if it did not.
 fn refusal(who: &str, status: rdzv_status, answer: &mut rdzv_rpc_answer) -> Option<(rdzv_status, Box<str>)> {
     if status != RDZV_OK {
-        let words = answer.message.take().unwrap_or_else(|| {
-            // SAFETY: the name of a status is static.
-            let name = unsafe { std::ffi::CStr::from_ptr(rdzv_status_name(status)) };
-            format!("RPC backend {who}: {}", name.to_string_lossy())
-        });
+        let words = answer
+            .message
+            .take()
+            .unwrap_or_else(|| format!("RPC backend {who}: {}", name_of(status).to_string_lossy()));
         return Some((status, words.into()));
     }
     answer.flaw.take().map(|flaw| (RDZV_INVALID_ARGUMENT, format!("RPC backend {who}: {flaw}").into()))

@@ -2,7 +2,7 @@
 
 use crate::argument::{place, reference};
 use crate::context::{RDZV_LOG_DEBUG, RDZV_LOG_INFO, RDZV_LOG_WARN, Shared, rdzv_context, shared};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::server_options::rdzv_server_options;
 use crate::sized;
@@ -120,10 +120,16 @@ pub(crate) fn start(shared: Arc<Shared>, mut options: ServerOptions) -> Result<*
     Ok(Box::into_raw(Box::new(rdzv_server { poison: Poison::default(), server, address, shared })))
 }
 
+/// Whether the next reactor thread that has an event to log panics.
+#[cfg(feature = "fault-injection")]
+pub(crate) static PANIC_IN_REACTOR: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
 /// On the reactor thread.
 fn log(shared: &Shared, event: &Event) {
     #[cfg(feature = "fault-injection")]
-    crate::fault_injection::panic_if_asked();
+    if PANIC_IN_REACTOR.swap(false, std::sync::atomic::Ordering::SeqCst) {
+        panic!("provoked in the reactor");
+    }
     let level = match event.severity() {
         Severity::Routine => RDZV_LOG_DEBUG,
         Severity::Notable => RDZV_LOG_INFO,

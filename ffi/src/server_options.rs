@@ -1,7 +1,7 @@
 //! How a server is set up.
 
 use crate::argument::{invalid, place, positive_ms, reference_mut, text};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::status::rdzv_status;
 use rendezvous_core::driver::server::{Family, Listen, ServerOptions};

@@ -2,7 +2,7 @@
 //! that was compiled with an older header goes on working, and so does one with a newer header.
 
 use crate::argument::invalid;
-use crate::error::Fault;
+use crate::fault::Fault;
 
 /// How large the caller's version is; at least as large as the first one that there ever was.
 pub(crate) unsafe fn given_size<T>(pointer: *const T, first_size: usize, name: &str) -> Result<usize, Fault> {

@@ -1,5 +1,7 @@
 //! Status codes.
 
+use std::ffi::CStr;
+
 /// The outcome of a call: `RDZV_OK` or one of the numbers below. Numbers are never reused.
 pub type rdzv_status = i32;
 
@@ -103,62 +105,57 @@ pub const RDZV_RPC_MALFORMED: rdzv_status = 46;
 /// name of its own.
 pub const RDZV_RENDEZVOUS_REPLACED: rdzv_status = 47;
 
-/// The short name of a status, such as `timed out`; `unknown status` for any other number. Never NULL;
-/// static.
-#[unsafe(no_mangle)]
-pub extern "C" fn rdzv_status_name(status: rdzv_status) -> *const core::ffi::c_char {
-    crate::guard::quiet(c"unknown status".as_ptr(), || {
-        let name = match status {
-            RDZV_OK => c"ok",
-            RDZV_INVALID_ARGUMENT => c"invalid argument",
-            RDZV_PANIC => c"panic",
-            RDZV_POISONED => c"poisoned handle",
-            RDZV_TIMED_OUT => c"timed out",
-            RDZV_REFUSED => c"connection refused",
-            RDZV_SERVER_GONE => c"server gone",
-            RDZV_WRONG_PROTOCOL => c"wrong protocol",
-            RDZV_UNRESOLVED => c"name not resolved",
-            RDZV_UNREACHABLE => c"unreachable",
-            RDZV_CANCELLED => c"cancelled",
-            RDZV_LIMIT_EXCEEDED => c"limit exceeded",
-            RDZV_QUEUE_EMPTY => c"queue empty",
-            RDZV_ADDRESS_IN_USE => c"address in use",
-            RDZV_IO => c"system error",
-            RDZV_CLOSED => c"closed",
-            RDZV_REENTRANT => c"re-entrant call",
-            RDZV_EXHAUSTED => c"out of resources",
-            RDZV_UNSUPPORTED => c"unsupported",
-            RDZV_CORRUPT => c"corrupt store",
-            RDZV_RENDEZVOUS_CLOSED => c"rendezvous closed",
-            RDZV_RENDEZVOUS_TIMED_OUT => c"rendezvous timed out",
-            RDZV_RENDEZVOUS_CONNECTION => c"rendezvous connection failed",
-            RDZV_RENDEZVOUS_STATE => c"rendezvous state unreadable",
-            RDZV_RENDEZVOUS_GRACEFUL_EXIT => c"rendezvous left gracefully",
-            RDZV_RENDEZVOUS_REPLACED => c"replaced in the rendezvous",
-            RDZV_NOT_REGISTERED => c"not registered",
-            RDZV_ALREADY_REGISTERED => c"already registered",
-            RDZV_BACKEND_MISMATCH => c"backend mismatch",
-            RDZV_BARRIER_BROKEN => c"barrier broken",
-            RDZV_COMPACTED => c"compacted",
-            RDZV_STALE_ROUND => c"stale round",
-            RDZV_NOT_FOUND => c"not found",
-            RDZV_CONFLICT => c"conflict",
-            RDZV_RPC_UNKNOWN_WORKER => c"unknown worker",
-            RDZV_RPC_NO_HANDLER => c"no such handler",
-            RDZV_RPC_HANDLER_FAILED => c"handler failed",
-            RDZV_RPC_PEER_DIED => c"worker died",
-            RDZV_RPC_NO_MEMBER => c"no member",
-            RDZV_RPC_LEAVING => c"worker leaves",
-            RDZV_RPC_ALREADY_INITIALIZED => c"already initialized",
-            RDZV_RPC_MIXED_GROUP => c"mixed group",
-            RDZV_RPC_NAME_TAKEN => c"name taken",
-            RDZV_RPC_DEVICE_MAP => c"device maps do not fit",
-            RDZV_RPC_UNREACHED => c"worker not reached",
-            RDZV_RPC_EVICTED => c"taken for dead",
-            RDZV_RPC_MEMBERSHIP => c"no group",
-            RDZV_RPC_MALFORMED => c"malformed payload",
-            _ => c"unknown status",
-        };
-        name.as_ptr()
-    })
+/// The short name of a status.
+pub(crate) const fn name_of(status: rdzv_status) -> &'static CStr {
+    match status {
+        RDZV_OK => c"ok",
+        RDZV_INVALID_ARGUMENT => c"invalid argument",
+        RDZV_PANIC => c"panic",
+        RDZV_POISONED => c"poisoned handle",
+        RDZV_TIMED_OUT => c"timed out",
+        RDZV_REFUSED => c"connection refused",
+        RDZV_SERVER_GONE => c"server gone",
+        RDZV_WRONG_PROTOCOL => c"wrong protocol",
+        RDZV_UNRESOLVED => c"name not resolved",
+        RDZV_UNREACHABLE => c"unreachable",
+        RDZV_CANCELLED => c"cancelled",
+        RDZV_LIMIT_EXCEEDED => c"limit exceeded",
+        RDZV_QUEUE_EMPTY => c"queue empty",
+        RDZV_ADDRESS_IN_USE => c"address in use",
+        RDZV_IO => c"system error",
+        RDZV_CLOSED => c"closed",
+        RDZV_REENTRANT => c"re-entrant call",
+        RDZV_EXHAUSTED => c"out of resources",
+        RDZV_UNSUPPORTED => c"unsupported",
+        RDZV_CORRUPT => c"corrupt store",
+        RDZV_RENDEZVOUS_CLOSED => c"rendezvous closed",
+        RDZV_RENDEZVOUS_TIMED_OUT => c"rendezvous timed out",
+        RDZV_RENDEZVOUS_CONNECTION => c"rendezvous connection failed",
+        RDZV_RENDEZVOUS_STATE => c"rendezvous state unreadable",
+        RDZV_RENDEZVOUS_GRACEFUL_EXIT => c"rendezvous left gracefully",
+        RDZV_RENDEZVOUS_REPLACED => c"replaced in the rendezvous",
+        RDZV_NOT_REGISTERED => c"not registered",
+        RDZV_ALREADY_REGISTERED => c"already registered",
+        RDZV_BACKEND_MISMATCH => c"backend mismatch",
+        RDZV_BARRIER_BROKEN => c"barrier broken",
+        RDZV_COMPACTED => c"compacted",
+        RDZV_STALE_ROUND => c"stale round",
+        RDZV_NOT_FOUND => c"not found",
+        RDZV_CONFLICT => c"conflict",
+        RDZV_RPC_UNKNOWN_WORKER => c"unknown worker",
+        RDZV_RPC_NO_HANDLER => c"no such handler",
+        RDZV_RPC_HANDLER_FAILED => c"handler failed",
+        RDZV_RPC_PEER_DIED => c"worker died",
+        RDZV_RPC_NO_MEMBER => c"no member",
+        RDZV_RPC_LEAVING => c"worker leaves",
+        RDZV_RPC_ALREADY_INITIALIZED => c"already initialized",
+        RDZV_RPC_MIXED_GROUP => c"mixed group",
+        RDZV_RPC_NAME_TAKEN => c"name taken",
+        RDZV_RPC_DEVICE_MAP => c"device maps do not fit",
+        RDZV_RPC_UNREACHED => c"worker not reached",
+        RDZV_RPC_EVICTED => c"taken for dead",
+        RDZV_RPC_MEMBERSHIP => c"no group",
+        RDZV_RPC_MALFORMED => c"malformed payload",
+        _ => c"unknown status",
+    }
 }

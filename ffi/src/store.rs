@@ -3,7 +3,7 @@
 use crate::argument::{bytes, invalid, list, participants, place, rdzv_bytes, reference, reference_mut};
 use crate::buffer::{rdzv_buffer, rdzv_list};
 use crate::context::{Shared, rdzv_context, shared};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::status::*;
 use crate::store_options::rdzv_store_options;

@@ -3,7 +3,7 @@
 use crate::argument::{invalid, place, reference, reference_mut, text};
 use crate::buffer::lent;
 use crate::context::{rdzv_context, shared};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rendezvous_fault::publish_fault;
 use crate::server::{rdzv_server, start};

@@ -2,7 +2,7 @@
 
 use crate::argument::{bytes, invalid, place, positive_ms, reference};
 use crate::context::{rdzv_context, shared};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::status::rdzv_status;
 use crate::store::{call_fault, handle, node_handle, rdzv_store};

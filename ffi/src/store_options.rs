@@ -1,7 +1,7 @@
 //! How a client is set up.
 
 use crate::argument::{invalid, place, positive_ms, reference_mut, text, zero_or_more_ms};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::server_options::keep_alive;
 use crate::status::rdzv_status;

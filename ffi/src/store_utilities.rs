@@ -2,7 +2,7 @@
 
 use crate::argument::{bytes, invalid, place, positive_ms, reference, reference_mut, text};
 use crate::buffer::rdzv_list;
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rendezvous_fault::meeting_fault;
 use crate::status::rdzv_status;

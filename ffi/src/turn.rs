@@ -1,7 +1,7 @@
 //! Transactions and batches: what the server does in one turn.
 
 use crate::argument::{bytes, invalid, place, reference, reference_mut};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::native_store::{native, native_fault};
 use crate::sized;

@@ -3,7 +3,7 @@
 use crate::argument::{bytes, list, place, rdzv_bytes, reference, reference_mut, zero_or_more_ms};
 use crate::buffer::rdzv_buffer;
 use crate::context::Shared;
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::native_store::{native, native_fault};
 use crate::sized;

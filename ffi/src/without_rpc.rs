@@ -1,6 +1,6 @@
 //! In the place of `loop_rpc` where the library is built without RPC.
 
-use crate::error::Fault;
+use crate::fault::Fault;
 use crate::event_loop::{Told, rdzv_event};
 use rendezvous_core::driver::loop_client::{Loop, MemberEvent, MemberId};
 

@@ -1,7 +1,7 @@
 //! What a worker leaves for its agent when it fails.
 
 use crate::argument::{place, text};
-use crate::error::{Fault, rdzv_error};
+use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::status::{RDZV_IO, rdzv_status};
 use rendezvous_agent::driver::worker_logs::write_error_file;

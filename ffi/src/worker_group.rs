@@ -2,7 +2,7 @@
 
 use crate::argument::{invalid, reference};
 use crate::buffer::lent;
-use crate::error::rdzv_error;
+use crate::fault::rdzv_error;
 use crate::guard;
 use crate::sized;
 use crate::status::rdzv_status;
