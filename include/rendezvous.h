@@ -4069,7 +4069,7 @@ int32_t rdzv_rpc_workers_id(const rdzv_rpc_workers *workers, size_t index);
 const uint8_t *rdzv_rpc_workers_address(const rdzv_rpc_workers *workers, size_t index, size_t *len);
 
 // -----------------------------------------------------------------------------------------------------------
-// A worker of an RPC group.
+// How a worker of an RPC group ends.
 // -----------------------------------------------------------------------------------------------------------
 
 // A worker ends gracefully: its calls come to their ends first; then, in a static group, all agree that they
@@ -4078,6 +4078,10 @@ const uint8_t *rdzv_rpc_workers_address(const rdzv_rpc_workers *workers, size_t 
 
 // A worker ends at once and without a word; the others take it for dead.
 #define RDZV_RPC_ABRUPT 2
+
+// -----------------------------------------------------------------------------------------------------------
+// A worker of an RPC group.
+// -----------------------------------------------------------------------------------------------------------
 
 // Nothing happened.
 #define RDZV_RPC_EVENT_NONE 0
@@ -4287,11 +4291,8 @@ rdzv_status rdzv_rpc_next_event(const rdzv_rpc *rpc,
                                 rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
-// Calls between workers of an RPC group.
+// What a call between workers of an RPC group is.
 // -----------------------------------------------------------------------------------------------------------
-
-// A call that is under way. Any thread may use it.
-typedef struct rdzv_rpc_future rdzv_rpc_future;
 
 // A call: whom, what, with which bytes, and for how long.
 typedef struct {
@@ -4328,6 +4329,13 @@ rdzv_error *rdzv_error_new_of_call(rdzv_status status,
                                    const uint8_t *message,
                                    size_t message_len,
                                    const rdzv_rpc_call_spec *call);
+
+// -----------------------------------------------------------------------------------------------------------
+// Calls between workers of an RPC group.
+// -----------------------------------------------------------------------------------------------------------
+
+// A call that is under way. Any thread may use it.
+typedef struct rdzv_rpc_future rdzv_rpc_future;
 
 // Calls a worker, and waits for the answer, which replaces the content of `answer`; `answer` may be
 // NULL. A call to the worker itself reaches its own handlers. Not in an inline handler, nor in a

@@ -105,7 +105,13 @@ mod rpc_handlers;
 mod rpc_workers;
 
 #[cfg(feature = "rpc")]
+mod rpc_end;
+
+#[cfg(feature = "rpc")]
 mod rpc;
+
+#[cfg(feature = "rpc")]
+mod rpc_call_spec;
 
 #[cfg(feature = "rpc")]
 mod rpc_call;
@@ -130,6 +136,8 @@ mod rendezvous_fault;
 mod rpc_fault;
 #[cfg(feature = "rpc")]
 mod rpc_payload;
+#[cfg(feature = "rpc")]
+mod rpc_reentry;
 mod sized;
 
 #[cfg(feature = "agent")]
@@ -170,6 +178,10 @@ pub use rendezvous_url::*;
 pub use rpc::*;
 #[cfg(feature = "rpc")]
 pub use rpc_call::*;
+#[cfg(feature = "rpc")]
+pub use rpc_call_spec::*;
+#[cfg(feature = "rpc")]
+pub use rpc_end::*;
 #[cfg(feature = "rpc")]
 pub use rpc_handlers::*;
 #[cfg(feature = "rpc")]

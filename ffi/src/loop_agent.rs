@@ -3,8 +3,8 @@
 use crate::agent::rdzv_agent;
 use crate::agent_event::{EVENT_FIRST_SIZE, ShownEvent, rdzv_agent_event};
 use crate::argument::{invalid, place, reference};
-use crate::fault::{Fault, rdzv_error};
 use crate::event_loop::{Told, rdzv_event, rdzv_loop};
+use crate::fault::{Fault, rdzv_error};
 use crate::loop_gate;
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, rdzv_status};

@@ -9,9 +9,10 @@ use crate::guard;
 use crate::loop_gate;
 use crate::rpc::{
     EVENT_FIRST_SIZE, HandleEnd, Making, Named, RDZV_RPC_EVENT_OVER, end_words, put_event, rdzv_rpc,
-    rdzv_rpc_event, shown, shutdown_of,
+    rdzv_rpc_event, shown,
 };
-use crate::rpc_call::{naming, rdzv_rpc_call_spec, spec, spec_of};
+use crate::rpc_call_spec::{naming, rdzv_rpc_call_spec, spec, spec_of};
+use crate::rpc_end::shutdown_of;
 use crate::rpc_fault::{agent_fault, group_call_fault, init_fault};
 use crate::rpc_handlers::{Code, Entry, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
 use crate::rpc_options::rdzv_rpc_options;

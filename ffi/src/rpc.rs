@@ -5,10 +5,13 @@ use crate::buffer::{lent, rdzv_buffer, rdzv_list};
 use crate::context::{Home, home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
+use crate::rpc_end::shutdown_of;
 use crate::rpc_fault::{agent_fault, backend_fault, group_call_fault, init_fault};
 use crate::rpc_handlers::{Entry, parsed, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
+use crate::rpc_options::Given;
 use crate::rpc_options::{list_map, rdzv_rpc_options};
-use crate::rpc_plugin::{AgentCode, Given, refuse_reentry};
+use crate::rpc_plugin::AgentCode;
+use crate::rpc_reentry::refuse_reentry;
 use crate::rpc_workers::rdzv_rpc_workers;
 use crate::sized;
 use crate::status::*;
@@ -20,7 +23,7 @@ use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_rpc::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
 use rendezvous_rpc::driver::calls::handling::Handling;
 use rendezvous_rpc::driver::group::{
-    Agency, Callee, GroupCallError, RpcAgent, RpcInit, RpcInitError, Shutdown, TcpOptions,
+    Agency, Callee, GroupCallError, RpcAgent, RpcInit, RpcInitError, TcpOptions,
 };
 use rendezvous_rpc::driver::loop_member::RpcDesk;
 use rendezvous_rpc::name::WorkerInfo;
@@ -30,12 +33,6 @@ use std::ffi::c_void;
 use std::fmt;
 use std::ptr::null;
 use std::sync::Arc;
-
-/// A worker ends gracefully: its calls come to their ends first; then, in a static group, all agree that they
-/// have done, and in a dynamic one the others hear that it leaves.
-pub const RDZV_RPC_GRACEFUL: i32 = 1;
-/// A worker ends at once and without a word; the others take it for dead.
-pub const RDZV_RPC_ABRUPT: i32 = 2;
 
 /// Nothing happened.
 pub const RDZV_RPC_EVENT_NONE: i32 = 0;
@@ -318,15 +315,6 @@ pub(crate) unsafe fn put_event(
         if let Ok(why) = reference_mut(why, "why") {
             why.put(words.as_bytes());
         }
-    }
-}
-
-/// How a worker is to end.
-pub(crate) fn shutdown_of(how: i32) -> Result<Shutdown, Fault> {
-    match how {
-        RDZV_RPC_GRACEFUL => Ok(Shutdown::Graceful),
-        RDZV_RPC_ABRUPT => Ok(Shutdown::Abrupt),
-        how => Err(invalid(format!("`how` is {how}, neither RDZV_RPC_GRACEFUL nor RDZV_RPC_ABRUPT"))),
     }
 }
 

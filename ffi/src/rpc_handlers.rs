@@ -6,7 +6,7 @@ use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_fault::name_fault;
 use crate::rpc_payload::payload;
-use crate::rpc_plugin::outside_workers;
+use crate::rpc_reentry::outside_workers;
 use crate::status::*;
 use rendezvous_rpc::connection::{CallFailure, CallKind, Status};
 use rendezvous_rpc::driver::calls::handling::{HandlerFn, Handling, Request, Responder, Run, Wanted};

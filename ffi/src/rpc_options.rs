@@ -2,11 +2,12 @@
 
 use crate::argument::{invalid, list, place, positive_ms, rdzv_bytes, reference, reference_mut, text};
 use crate::buffer::{rdzv_buffer, rdzv_list};
-use crate::context::{home, rdzv_context};
+use crate::context::{Shared, home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_fault::{backend_fault, options_fault};
-use crate::rpc_plugin::{Given, refuse_reentry};
+use crate::rpc_handlers::Entry;
+use crate::rpc_reentry::refuse_reentry;
 use crate::status::{RDZV_UNSUPPORTED, rdzv_status};
 use rendezvous_core::driver::canceller::Canceller;
 use rendezvous_core::rendezvous::url::RankEnvironment;
@@ -16,6 +17,7 @@ use rendezvous_rpc::driver::group::TcpOptions;
 use rendezvous_rpc::name::WorkerName;
 use rendezvous_rpc::options::RpcOptions;
 use rendezvous_rpc::registry::{BaseOptions, DEFAULT_BACKEND};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What a worker of an RPC group is given. One thread at a time, but for `rdzv_rpc_options_cancel`. Any
@@ -50,6 +52,18 @@ impl rdzv_rpc_options {
         }
         Ok(&mut self.tcp)
     }
+}
+
+/// What a worker of a foreign backend is given beside its options; of options that nobody has used yet,
+/// only the texts.
+#[derive(Clone, Default)]
+pub(crate) struct Given {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) shared: Option<Arc<Shared>>,
+    pub(crate) own: Vec<(String, String)>,
+    /// What `construct_options` said of the way to meet besides the URL.
+    pub(crate) environment: RankEnvironment,
+    pub(crate) listen_host: Option<String>,
 }
 
 /// Texts of C as text.

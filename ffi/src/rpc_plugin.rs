@@ -2,20 +2,20 @@
 
 use crate::argument::{bytes, invalid, rdzv_bytes, reference, reference_mut, text};
 use crate::buffer::rdzv_list;
-use crate::context::{Shared, rdzv_context, struct_size};
+use crate::context::{rdzv_context, struct_size};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
-use crate::rpc_call::rdzv_rpc_call_spec;
+use crate::rpc_call_spec::rdzv_rpc_call_spec;
+use crate::rpc_end::how_of;
 use crate::rpc_fault::{backend_fault, foreign_error};
-use crate::rpc_handlers::{Entry, Outcome, Told, rdzv_rpc_handlers, rdzv_rpc_responder};
-use crate::rpc_options::rdzv_rpc_options;
+use crate::rpc_handlers::{Outcome, Told, rdzv_rpc_handlers, rdzv_rpc_responder};
+use crate::rpc_options::{Given, rdzv_rpc_options};
+use crate::rpc_reentry::{Inside, enter, is_within, making_options, refuse_reentry};
 use crate::sized;
 use crate::status::*;
 use crate::store::{handle, rdzv_store};
-use crate::{RDZV_RPC_ABRUPT, RDZV_RPC_GRACEFUL};
 use rendezvous_core::driver::canceller::Cancellable;
 use rendezvous_core::driver::store::Store;
-use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_rpc::agent::AgentError;
 use rendezvous_rpc::connection::CallKind;
 use rendezvous_rpc::driver::calls::handling::Wanted;
@@ -27,7 +27,6 @@ use rendezvous_rpc::name::{WorkerInfo, WorkerName};
 use rendezvous_rpc::options::{OptionsError, RpcOptions};
 use rendezvous_rpc::registry::{BaseOptions, InitRequest, RpcBackend};
 use std::any::Any;
-use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -192,59 +191,6 @@ impl Drop for Owned {
     }
 }
 
-/// What a worker of a foreign backend is given beside its options; of options that nobody has used yet,
-/// only the texts.
-#[derive(Clone, Default)]
-pub(crate) struct Given {
-    pub(crate) entries: Vec<Entry>,
-    pub(crate) shared: Option<Arc<Shared>>,
-    pub(crate) own: Vec<(String, String)>,
-    /// What `construct_options` said of the way to meet besides the URL.
-    pub(crate) environment: RankEnvironment,
-    pub(crate) listen_host: Option<String>,
-}
-
-thread_local! {
-    /// Whether this thread is in code of the program's that makes options, which may ask nothing of RPC.
-    static MAKES_OPTIONS: Cell<bool> = const { Cell::new(false) };
-    /// The workers whose own code this thread is in, the innermost last. Not that of handlers and callbacks that such
-    /// code calls.
-    static IN_CODE_OF: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Puts back what this thread was in before.
-struct Restore(Vec<usize>);
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        IN_CODE_OF.replace(std::mem::take(&mut self.0));
-    }
-}
-
-/// Runs a handler or a callback, which may use a worker whose code called it.
-pub(crate) fn outside_workers(run: impl FnOnce()) {
-    let _restore = Restore(IN_CODE_OF.take());
-    run();
-}
-
-/// This thread is in a worker's own code as long as it lives.
-struct Inside;
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        IN_CODE_OF.with_borrow_mut(|inside| _ = inside.pop());
-    }
-}
-
-/// # Errors
-/// A backend that makes options is the caller.
-pub(crate) fn refuse_reentry() -> Result<(), Fault> {
-    if MAKES_OPTIONS.get() {
-        return Err(Fault::new(RDZV_REENTRANT, "an RPC backend asked for options while it makes some"));
-    }
-    Ok(())
-}
-
 struct BackendCode {
     owned: Owned,
     vtable: rdzv_rpc_backend_vtable,
@@ -286,9 +232,8 @@ impl RpcBackend for BackendCode {
         match (self.vtable.construct_options, own.first()) {
             (Some(construct), _) => {
                 let mut answer = rdzv_rpc_answer::default();
-                let outer = MAKES_OPTIONS.replace(true);
                 // SAFETY: the vtable was given for this; what is passed lives until the function returns.
-                let status = unsafe {
+                let status = making_options(|| unsafe {
                     construct(
                         self.owned.user_data,
                         &raw mut options,
@@ -297,8 +242,7 @@ impl RpcBackend for BackendCode {
                         own.len(),
                         &raw mut answer,
                     )
-                };
-                MAKES_OPTIONS.set(outer);
+                });
                 if let Some((_, words)) = refusal(&self.name, status, &mut answer) {
                     return Err(OptionsError::Foreign { words });
                 }
@@ -396,8 +340,7 @@ impl AgentCode {
     /// # Errors
     /// One of this worker's own functions is the caller: it would call itself without end.
     pub(crate) fn refuse_own_code(&self) -> Result<(), Fault> {
-        let me = std::ptr::from_ref(self).addr();
-        if !IN_CODE_OF.with_borrow(|inside| inside.contains(&me)) {
+        if !is_within(std::ptr::from_ref(self).addr()) {
             return Ok(());
         }
         let words =
@@ -408,8 +351,7 @@ impl AgentCode {
     /// Goes into this worker's own code.
     fn enter(&self) -> Result<Inside, Fault> {
         self.refuse_own_code()?;
-        IN_CODE_OF.with_borrow_mut(|inside| inside.push(std::ptr::from_ref(self).addr()));
-        Ok(Inside)
+        Ok(enter(std::ptr::from_ref(self).addr()))
     }
 
     fn enter_for(&self) -> Result<Inside, AgentError> {
@@ -495,14 +437,10 @@ impl Agency for AgentCode {
 
     fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
         let Some(shutdown) = self.vtable.shutdown else { return Ok(()) };
-        let how = match how {
-            Shutdown::Graceful => RDZV_RPC_GRACEFUL,
-            Shutdown::Abrupt => RDZV_RPC_ABRUPT,
-        };
         let mut answer = rdzv_rpc_answer::default();
         let inside = self.enter_for()?;
         // SAFETY: the vtable was given for this.
-        let status = unsafe { shutdown(self.owned.user_data, how, &raw mut answer) };
+        let status = unsafe { shutdown(self.owned.user_data, how_of(how), &raw mut answer) };
         self.has_ended.store(true, Ordering::Release);
         drop(inside);
         refusal(&self.backend, status, &mut answer)

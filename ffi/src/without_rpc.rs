@@ -1,7 +1,7 @@
 //! In the place of `loop_rpc` where the library is built without RPC.
 
-use crate::fault::Fault;
 use crate::event_loop::{Told, rdzv_event};
+use crate::fault::Fault;
 use rendezvous_core::driver::loop_client::{Loop, MemberEvent, MemberId};
 
 /// A context has no RPC.

@@ -1,0 +1,142 @@
+//! What a call between workers of an RPC group is.
+
+use crate::argument::{bytes, invalid, text};
+use crate::context::struct_size;
+use crate::fault::{Fault, rdzv_error};
+use crate::guard;
+use crate::rpc_payload::payload;
+use crate::sized;
+use crate::status::rdzv_status;
+use crate::store::timeout;
+use rendezvous_core::driver::store::Timeout;
+use rendezvous_rpc::driver::group::{CallSpec, Callee, Whom};
+use rendezvous_rpc::driver::loop_member::Called;
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use std::time::Duration;
+
+/// A call: whom, what, with which bytes, and for how long.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_rpc_call_spec {
+    /// `sizeof(rdzv_rpc_call_spec)`.
+    pub struct_size: u32,
+    /// The number of the worker that is called, where `callee` is NULL.
+    pub callee_id: i32,
+    /// Its name. UTF-8, not NUL-terminated; NULL: `callee_id` tells who it is.
+    pub callee: *const u8,
+    /// The length of the name.
+    pub callee_len: usize,
+    /// The name of the handler. UTF-8, not NUL-terminated.
+    pub handler: *const u8,
+    /// Its length.
+    pub handler_len: usize,
+    /// The bytes of the request.
+    pub payload: *const u8,
+    /// How many.
+    pub payload_len: usize,
+    /// How long the call may take, in milliseconds: above 0; -1: as the options say; 0: it is over at once.
+    pub timeout_ms: i64,
+    /// NULL: the bytes are copied. Otherwise they are only lent, and this is called once with
+    /// `user_data`, on any thread, when nobody needs them any more, whatever becomes of the call: also
+    /// when the function that this was given to fails. A blocking call gives them back before it returns.
+    pub release: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+    /// Passed to `release`.
+    pub user_data: *mut c_void,
+}
+
+const SPEC_FIRST_SIZE: usize = 80;
+const NO_SPEC: rdzv_rpc_call_spec = rdzv_rpc_call_spec {
+    struct_size: 0,
+    callee_id: -1,
+    callee: null(),
+    callee_len: 0,
+    handler: null(),
+    handler_len: 0,
+    payload: null(),
+    payload_len: 0,
+    timeout_ms: -1,
+    release: None,
+    user_data: null_mut(),
+};
+
+/// Whom a call was for, and which handler. Valid as long as what it shows.
+pub(crate) fn spec_of(called: &Called) -> rdzv_rpc_call_spec {
+    let (handler, handler_len) = (called.handler.as_ptr(), called.handler.len());
+    let spec = rdzv_rpc_call_spec {
+        struct_size: struct_size::<rdzv_rpc_call_spec>(),
+        handler,
+        handler_len,
+        ..NO_SPEC
+    };
+    match &called.callee {
+        Whom::Name(name) => rdzv_rpc_call_spec { callee: name.as_ptr(), callee_len: name.len(), ..spec },
+        Whom::Id(id) => rdzv_rpc_call_spec { callee_id: (*id).into(), ..spec },
+    }
+}
+
+/// As `rdzv_error_new`, of a call: the operation is `call`, and the error names whom the call was for as those
+/// of the library do, by name or else by number; no more of `call` is read, and nothing is given back. For who
+/// finds that an answer cannot be read. Yours until `rdzv_error_free`. Never NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_error_new_of_call(
+    status: rdzv_status,
+    message: *const u8,
+    message_len: usize,
+    call: *const rdzv_rpc_call_spec,
+) -> *mut rdzv_error {
+    // SAFETY: as the header wants it; what makes no sense is passed over.
+    guard::quiet(null_mut(), || unsafe {
+        let words = bytes(message, message_len, "message").map(String::from_utf8_lossy).unwrap_or_default();
+        let fault = Fault::new(status, words).during("call");
+        let given =
+            sized::given_size(call, SPEC_FIRST_SIZE, "call").map(|size| sized::get(call, size, NO_SPEC));
+        let fault = match given.as_ref().map_or(None, |given| callee_of(given).ok()) {
+            Some(callee) => naming(fault, callee),
+            None => fault,
+        };
+        Box::into_raw(Box::new(rdzv_error::new(fault)))
+    })
+}
+
+/// Whom a call is for.
+unsafe fn callee_of<'a>(given: &rdzv_rpc_call_spec) -> Result<Callee<'a>, Fault> {
+    if !given.callee.is_null() {
+        // SAFETY: as the header wants it.
+        return Ok(Callee::Name(unsafe { text(given.callee, given.callee_len, "callee") }?));
+    }
+    let id = u16::try_from(given.callee_id).map_err(|_| {
+        invalid(format!("the callee has no name, and its id is {}: from 0 to 65535", given.callee_id))
+    })?;
+    Ok(Callee::Id(id))
+}
+
+/// A call as it came from C, with its bytes. From here on they are given back whatever happens.
+pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<CallSpec<'a>, Fault> {
+    // SAFETY: as the header wants it.
+    unsafe {
+        let size = sized::given_size(given, SPEC_FIRST_SIZE, "call")?;
+        let given = sized::get(given, size, NO_SPEC);
+        let payload = payload((given.payload, given.payload_len), given.release, given.user_data)?;
+        let handler = text(given.handler, given.handler_len, "handler")?;
+        let callee = callee_of(&given)
+            .map_err(|fault| invalid(format!("{handler}: {}", fault.message)).during("call"))?;
+        let timeout = match timeout(given.timeout_ms)? {
+            Timeout::Default => None,
+            Timeout::Once => Some(Duration::ZERO),
+            Timeout::After(timeout) => Some(timeout),
+        };
+        Ok(CallSpec { callee, handler, payload, timeout })
+    }
+}
+
+/// The same failure, which tells whom the call was for where it does not yet.
+#[cold]
+#[inline(never)]
+pub(crate) fn naming(fault: Fault, callee: Callee<'_>) -> Fault {
+    fault.with(|known| match callee {
+        Callee::Name(name) if known.nodes.is_empty() => known.nodes = vec![name.as_bytes().to_vec()],
+        Callee::Id(id) if known.nodes.is_empty() && known.ranks.is_empty() => known.ranks = vec![id.into()],
+        Callee::Name(_) | Callee::Id(_) => {}
+    })
+}
