@@ -51,6 +51,26 @@ pub(crate) fn end_of(child: libc::pid_t) -> libc::c_int {
     status
 }
 
+/// Set for the process that [`is_alone`] starts.
+const ALONE: &str = "RDZV_TEST_IS_ALONE";
+
+/// Returns whether the calling test is the only one in its process, for tests that count what their process has. If it is
+/// not, runs the test once more in a process of its own, which must succeed; the caller returns then.
+pub(crate) fn is_alone() -> bool {
+    let is_set = |name, value: &str| std::env::var_os(name).is_some_and(|set| set == value);
+    if is_set(ALONE, "1") || is_set("NEXTEST_EXECUTION_MODE", "process-per-test") {
+        return true;
+    }
+    let thread = std::thread::current();
+    let test = thread.name().expect("threads of tests are named after them");
+    let program = std::env::current_exe().expect("a program");
+    let mut run = std::process::Command::new(program);
+    let output = run.args(["--exact", test]).env(ALONE, "1").output().expect("it runs");
+    let text = std::string::String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    false
+}
+
 /// Whether a descriptor becomes readable within `span`.
 pub(crate) fn becomes_readable(fd: RawFd, span: Duration) -> bool {
     let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

@@ -10,6 +10,7 @@ use crate::agent::GroupEvent;
 use crate::connection::{CallFailure, ConnectionError};
 use crate::driver::calls::calling::{Call, RpcClient, RpcClientOptions};
 use crate::driver::calls::handling::{Handling, Run};
+use crate::driver::testing::is_alone;
 use crate::membership::observer::Sight;
 use crate::options::RpcOptions;
 use alloc::format;
@@ -188,6 +189,9 @@ fn a_death_is_told_to_all_and_ends_calls() {
 
 #[test]
 fn who_is_no_member_leaves_nothing() {
+    if !is_alone() {
+        return;
+    }
     let (server, port) = server();
     let a = joined(port, "a", 0);
     let store_of = || store(port);
@@ -653,6 +657,9 @@ fn threads() -> usize {
 
 #[test]
 fn a_thousand_workers_come_and_go_and_leave_nothing() {
+    if !is_alone() {
+        return;
+    }
     // It keeps little of the past, so that what grows is not that.
     let mut options = ServerOptions::on("127.0.0.1", 0);
     options.limits.history.changes_max = 256;
